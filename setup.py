@@ -1,0 +1,7 @@
+"""Knows the one thing setup.cfg cannot say: found packages and mapped folders together make the package."""
+
+from setuptools import find_packages, setup
+
+MAPPED = ["clusterrun.jobs", "clusterrun.templates"]
+
+setup(packages=find_packages(include=["clusterrun", "clusterrun.*"]) + MAPPED)
