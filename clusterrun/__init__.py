@@ -1,0 +1,19 @@
+"""clusterrun: PyTorch on many nodes with one command; the public names, each loaded when first used."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.workflow import Run as Run
+    from clusterrun.workflow import find as find
+    from clusterrun.workflow import submit as submit
+
+__all__ = ["Run", "find", "submit"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'clusterrun' has no attribute {name!r}")
+    from clusterrun import workflow  # the desk's tower: absent from the node-side program
+
+    return getattr(workflow, name)

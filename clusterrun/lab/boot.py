@@ -1,0 +1,282 @@
+"""Makes the namespaces of a lab and its hosts; a program of its own that knows nothing of Slurm.
+
+It imports nothing of the package, so that `python -I -S boot.py` starts in 20 ms.
+
+A *host* is a set of namespaces (network, mounts, host name, IPC, processes) kept alive by its
+process 1, a small shell that reaps orphans. The *keeper* is process 1 of the lab and the router
+of its network; every host's processes are a child namespace of its own, so the end of the keeper
+is the end of everything the lab ever started. Nothing is pinned in a file system.
+
+Requests come as JSON lines on stdin. Every process 1 reports itself with one datagram on the
+socket whose number is the first argument; its process id, as the asker sees it, comes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+NEW_USER = 0x10000000
+NEW_ALL = 0x20000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000
+"""Mounts, host name, IPC, processes, network."""
+NO_SUID, NO_DEV, NO_EXEC = 2, 4, 8
+BIND, RECURSIVE, PRIVATE = 4096, 16384, 1 << 18
+AT_ONCE = 32
+"""Hosts made in one go: one `ip -batch` joins their links to the router."""
+REAPER = 'trap : TERM INT HUP; while :; do sleep 86400 & wait "$!"; done'
+"""What every process 1 does: wait, and with it collect whatever was orphaned in its namespace."""
+IP_LIMIT_SECONDS = 300.0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Request = dict[str, Any]
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _unshare(flags: int) -> None:
+    _check(_libc.unshare(flags), "making namespaces")
+
+
+def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    result = _libc.mount(
+        source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode() or None
+    )
+    _check(result, f"mounting {kind or source} on {target}")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _ip(commands: list[str]) -> None:
+    done = subprocess.run(
+        ["ip", "-batch", "-"],
+        input="\n".join(commands) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=IP_LIMIT_SECONDS,
+    )
+    if done.returncode != 0:
+        raise OSError(0, f"ip: {done.stderr.strip()}")
+
+
+def _without_ipv6() -> None:
+    for which in ("all", "default"):
+        with contextlib.suppress(FileNotFoundError):
+            _write(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6", "1")
+
+
+def _own_proc_and_sys(cgroups: str) -> None:
+    """Let /proc and /sys show this host's processes and links, and keep the cgroup tree in sight."""
+    _mount("proc", "/proc", "proc", NO_SUID | NO_DEV | NO_EXEC)
+    try:
+        _mount("sysfs", "/sys", "sysfs", NO_SUID | NO_DEV | NO_EXEC)
+    except OSError:
+        return  # some containers forbid it: then the machine's own /sys stays in sight
+    if os.path.isdir(cgroups):
+        _mount(cgroups, "/sys/fs/cgroup", flags=BIND | RECURSIVE)
+
+
+def _report(report: int, host: str, error: str = "") -> None:
+    with socket.socket(fileno=os.dup(report)) as line:
+        line.send(json.dumps({"host": host, "error": error}).encode())
+
+
+def _become_reaper(state: str, host: str) -> NoReturn:
+    _to_null(0, 1, 2)
+    os.closerange(3, 4096)
+    os.chdir("/")
+    os.execve("/bin/sh", ["clusterrun-lab", "-c", REAPER, host, state], {"PATH": "/usr/bin:/bin"})
+
+
+def _to_null(*descriptors: int) -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+
+
+def _child(body: Callable[[], None]) -> int:
+    """Fork; the child runs ``body`` and ends; the parent gets its id."""
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        body()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _serve(service: Request) -> None:
+    """Start one daemon of a host, in a session and with a log file of its own."""
+
+    def become() -> None:
+        os.setsid()
+        log = os.open(service["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        _to_null(0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.closerange(3, 4096)
+        os.execvpe(service["argv"][0], service["argv"], service["environment"])
+
+    _child(become)
+
+
+# --- the keeper -----------------------------------------------------------------------------------
+
+
+def _overlay_etc(keeper: Request) -> None:
+    """Put the lab's own hosts, passwd, … over /etc: in the lab's mounts only, the machine's stay."""
+    place = keeper["mounts"]
+    _mount("lab", place, "tmpfs", NO_SUID, "mode=755")
+    subprocess.run(["cp", "-a", keeper["etc"], f"{place}/etc"], check=True, timeout=60)
+    for folder in ("work", "cgroup"):
+        os.mkdir(f"{place}/{folder}")
+    below = keeper["root"] + "/etc"
+    _mount("lab", below, "overlay", 0, f"lowerdir={below},upperdir={place}/etc,workdir={place}/work")
+
+
+def _keep(keeper: Request, report: int, ready: int) -> NoReturn:
+    try:
+        os.setsid()
+        socket.sethostname("router")
+        _overlay_etc(keeper)
+        if os.path.isdir("/sys/fs/cgroup"):
+            _mount("/sys/fs/cgroup", f"{keeper['mounts']}/cgroup", flags=BIND | RECURSIVE)
+        _own_proc_and_sys(f"{keeper['mounts']}/cgroup")
+        _without_ipv6()
+        _write("/proc/sys/net/ipv4/ip_forward", "1")
+        _ip(["link set lo up"])
+        _report(report, "")
+        os.write(ready, b"1")
+    except (OSError, subprocess.SubprocessError) as error:
+        _report(report, "", f"the lab's router: {error}")
+        os._exit(1)
+    _become_reaper(keeper["state"], "keeper")
+
+
+def _start_keeper(keeper: Request, report: int) -> None:
+    """Make the lab's outer namespaces; from here on this process's children live in them."""
+    if keeper["map_user"]:
+        _map_user(*keeper["map_user"])
+    _unshare(NEW_ALL)
+    _mount("none", "/", flags=RECURSIVE | PRIVATE)
+    end, ready = os.pipe()
+    if os.fork() == 0:
+        _keep(keeper, report, ready)
+    os.close(ready)
+    if os.read(end, 1) != b"1":
+        raise SystemExit(1)
+    os.close(end)
+
+
+def _map_user(inner: int, user: int, group: int) -> None:
+    _unshare(NEW_USER)
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{inner} {user} 1")
+    _write("/proc/self/gid_map", f"{inner} {group} 1")
+
+
+# --- the hosts ------------------------------------------------------------------------------------
+
+
+def _link(host: Request, gateway: str) -> None:
+    """Join this (new) network namespace to the router, with addresses that need no ARP."""
+    _ip(
+        [
+            "link set lo up",
+            f"link add eth0 address {host['mac']} type veth peer name {host['link']}"
+            f" address {host['router_mac']} netns 1",
+            "link set eth0 up",
+            f"addr add {host['address']}/32 dev eth0",
+            f"neigh add {gateway} lladdr {host['router_mac']} dev eth0 nud permanent",
+            f"route add {gateway} dev eth0",
+            f"route add default via {gateway} dev eth0",
+        ]
+    )
+
+
+def _router_side(host: Request, gateway: str) -> Iterator[str]:
+    link, address = host["link"], host["address"]
+    yield f"link set {link} up"
+    yield f"addr add {gateway}/32 dev {link}"
+    yield f"neigh add {address} lladdr {host['mac']} dev {link} nud permanent"
+    yield f"route add {address} dev {link}"
+
+
+def _live(host: Request, lab: Request, report: int, go: int) -> NoReturn:
+    """Process 1 of a host: its mounts, then its daemons, then wait for ever."""
+    try:
+        os.setsid()
+        _own_proc_and_sys(f"{lab['mounts']}/cgroup")
+        _mount("shm", "/dev/shm", "tmpfs", NO_SUID | NO_DEV, "mode=1777")
+        for source, target in host["binds"]:
+            _mount(source, target, flags=BIND | RECURSIVE)
+        if lab["root"]:
+            os.chroot(lab["root"])
+        os.read(go, 1)
+        for service in host["services"]:
+            _serve(service)
+        _report(report, host["name"])
+    except OSError as error:
+        _report(report, host["name"], f"{host['name']}: {error}")
+        os._exit(1)
+    _become_reaper(lab["state"], host["name"])
+
+
+def _begin_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -> None:
+    try:
+        _unshare(NEW_ALL)
+        socket.sethostname(host["name"])
+        _without_ipv6()
+        _link(host, lab["gateway"])
+    except (OSError, subprocess.SubprocessError) as error:
+        _report(report, host["name"], f"{host['name']}: {error}")
+        raise SystemExit(1) from error
+    if os.fork() == 0:
+        os.close(go[1])
+        _live(host, lab, report, go[0])
+
+
+def _start_hosts(hosts: list[Request], lab: Request, report: int) -> None:
+    for first in range(0, len(hosts), AT_ONCE):
+        batch = hosts[first : first + AT_ONCE]
+        go = os.pipe()
+        beginners = [_child(lambda host=host: _begin_host(host, lab, report, go)) for host in batch]  # type: ignore[misc]
+        if any([os.waitpid(process, 0)[1] for process in beginners]):
+            raise SystemExit(1)
+        _ip([line for host in batch for line in _router_side(host, lab["gateway"])])
+        os.close(go[1])
+        os.close(go[0])
+
+
+def main() -> None:
+    """Answer requests until stdin ends."""
+    report = int(sys.argv[1])
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "keeper" in request:
+            _start_keeper(request["keeper"], report)
+        hosts, lab = request.get("hosts", ()), request.get("lab", {})
+        if hosts:
+            worker = _child(lambda: _start_hosts(hosts, lab, report))
+            if os.waitpid(worker, 0)[1]:
+                raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Every name that two machines share: exit codes, environment, signals, limits; standard library only."""
+
+from __future__ import annotations
+
+import enum
+import signal
+
+VERSION = "0.1.0"
+"""The version of the package; the only place that says it."""
+
+FORMAT = 1
+"""Version of every JSON document in a run directory; a newer one is refused, never guessed."""
+
+WIRE = 1
+"""Version of the control protocol between coordinator and agents."""
+
+
+class ExitCode(enum.IntEnum):
+    """What a clusterrun command exits with."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    UNFIT = 3
+    SCHEDULER = 4
+    NO_SUCH_RUN = 5
+    INTERRUPTED = 130
+
+
+HOME_VARIABLE = "CLUSTERRUN_HOME"
+OPTION_VARIABLE_PREFIX = "CLUSTERRUN_"
+
+RUN_ID_VARIABLE = "CLUSTERRUN_RUN_ID"
+RUN_NAME_VARIABLE = "CLUSTERRUN_RUN_NAME"
+RUN_DIR_VARIABLE = "CLUSTERRUN_RUN_DIR"
+ATTEMPT_VARIABLE = "CLUSTERRUN_ATTEMPT"
+MARKER_VARIABLE = "CLUSTERRUN_STEP"
+"""Set in every process of a run to ``<run id>.<epoch>``: by it what was left behind is found."""
+
+SCRUBBED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "PMIX_", "PMI_", "PET_", "TORCHELASTIC_")
+"""Inherited variables that would steer a new submission; dropped before sbatch, and said."""
+
+KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER")
+
+TERMINATE_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+NOTICE_SIGNAL = signal.SIGUSR2
+"""Slurm's early word before a time limit or a preemption; USR1 is taken by NCCL's proxy."""
+
+HEARTBEAT_SECONDS = 5.0
+LEASE_SECONDS = 20.0
+"""Counted from the sending of the last heartbeat that the coordinator acknowledged."""
+LOST_SECONDS = 14.0
+"""Silence after which the coordinator calls a node lost (but not yet dead: that takes a lease)."""
+KILL_SECONDS = 3.0
+"""Upper bound on the kill after a lease ran out; lease + kill stays far below SlurmdTimeout + requeue delay."""
+GRACE_SECONDS = 8.0
+"""From TERM (and CONT) to KILL when ranks are stopped; below Slurm's KillWait of 30 s."""
+STATE_SECONDS = 10.0
+"""The coordinator writes its state at least this often while it lives."""
+TAIL_LINES = 20
+"""How many of the last lines of a failed rank travel with the news of its end."""
+JOIN_SECONDS = 120.0
+"""From the launch of the agents until all must have joined."""

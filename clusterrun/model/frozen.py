@@ -1,0 +1,84 @@
+"""Frozen value classes without the cost of ``dataclasses``; knows nothing of what the values mean.
+
+``dataclasses`` imports ``inspect`` and compiles methods for every class: about 20 ms at each start of
+an agent, and 1,250 agents start at once. A type checker sees ``frozen`` as the standard decorator.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    from typing_extensions import dataclass_transform
+
+    T = TypeVar("T")
+
+    @dataclass_transform(frozen_default=True)
+    def frozen(cls: type[T]) -> type[T]: ...
+
+else:
+
+    def frozen(cls):
+        """Make ``cls`` a frozen value: its annotated names are its fields, in order, with their defaults.
+
+        ``__post_init__`` runs after the fields are set and may raise. Equality and hash are by
+        class and fields; an assignment raises ``AttributeError``.
+        """
+        names = tuple(cls.__dict__.get("__annotations__", ()))
+        defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
+        cls.__fields__ = names
+        cls.__match_args__ = names
+        cls.__defaults_of_fields__ = defaults
+        cls.__init__ = _init
+        cls.__setattr__ = _refuse
+        cls.__delattr__ = _refuse
+        cls.__eq__ = _equal
+        cls.__hash__ = _hash
+        cls.__repr__ = _repr
+        return cls
+
+
+def fields(value: object) -> dict[str, Any]:
+    """The fields of a frozen value by name, in order; nested values stay as they are."""
+    return {name: getattr(value, name) for name in value.__fields__}  # type: ignore[attr-defined]
+
+
+def replace(value: T, **changes: Any) -> T:
+    """A copy of a frozen value with some fields changed (and validated again)."""
+    return type(value)(**{**fields(value), **changes})
+
+
+def _init(self: Any, *args: Any, **named: Any) -> None:
+    names = self.__fields__
+    if len(args) > len(names):
+        raise TypeError(f"{type(self).__name__} takes {len(names)} fields, got {len(args)}")
+    given = dict(zip(names, args))
+    twice = given.keys() & named.keys()
+    unknown = named.keys() - set(names)
+    if twice or unknown:
+        raise TypeError(f"{type(self).__name__}: field given twice or unknown: {sorted(twice | unknown)}")
+    values = {**self.__defaults_of_fields__, **given, **named}
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise TypeError(f"{type(self).__name__} lacks {', '.join(missing)}")
+    self.__dict__.update(values)
+    check = getattr(self, "__post_init__", None)
+    if check is not None:
+        check()
+
+
+def _refuse(self: object, name: str, value: object = None) -> None:
+    raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be changed")
+
+
+def _equal(self: object, other: object) -> bool:
+    return type(self) is type(other) and fields(self) == fields(other)
+
+
+def _hash(self: object) -> int:
+    return hash((type(self), tuple(fields(self).values())))
+
+
+def _repr(self: object) -> str:
+    return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in fields(self).items())})"

@@ -1,0 +1,99 @@
+"""Every path of a run: who needs a file asks here; knows names only, touches no disk.
+
+The layout is what the README documents and scripts rely on; each file has one writer:
+
+    record.json      what was asked, and what the scheduler answered   (the desk, at submit)
+    orders.json      what the nodes are to do, 0600: it holds the environment   (the desk, at submit)
+    script.sh        the batch script as submitted   (the desk)
+    agent.pyz        the node-side program, one file   (the desk)
+    snapshot/        the code as it was, if asked for   (the desk)
+    cancel           left by whoever cancelled the run   (the desk)
+    state.json       how far the run is   (the coordinator)
+    job.out          what the batch step itself printed, setup lines included
+    attempts/000/    one per start of the ranks; made exclusively, so a number is taken once
+        coordinator.log
+        00003.out 00003.err     what rank 3 printed
+        00003.error.json        the traceback of rank 3, where its program left one
+        node-0001.index         which byte of which file was there when, for merging by time
+"""
+
+from __future__ import annotations
+
+import os
+
+from clusterrun.model.frozen import frozen
+
+
+@frozen
+class RunPaths:
+    """The files of one run below its run directory (an absolute path)."""
+
+    run_dir: str
+
+    @property
+    def record(self) -> str:
+        return os.path.join(self.run_dir, "record.json")
+
+    @property
+    def orders(self) -> str:
+        return os.path.join(self.run_dir, "orders.json")
+
+    @property
+    def script(self) -> str:
+        return os.path.join(self.run_dir, "script.sh")
+
+    @property
+    def agent(self) -> str:
+        return os.path.join(self.run_dir, "agent.pyz")
+
+    @property
+    def snapshot(self) -> str:
+        return os.path.join(self.run_dir, "snapshot")
+
+    @property
+    def cancel(self) -> str:
+        return os.path.join(self.run_dir, "cancel")
+
+    @property
+    def state(self) -> str:
+        return os.path.join(self.run_dir, "state.json")
+
+    @property
+    def job_output(self) -> str:
+        return os.path.join(self.run_dir, "job.out")
+
+    @property
+    def attempts(self) -> str:
+        return os.path.join(self.run_dir, "attempts")
+
+    def attempt(self, epoch: int) -> AttemptPaths:
+        """The files of attempt number ``epoch``."""
+        return AttemptPaths(os.path.join(self.attempts, f"{epoch:03d}"))
+
+
+@frozen
+class AttemptPaths:
+    """The files of one attempt."""
+
+    folder: str
+
+    @property
+    def coordinator_log(self) -> str:
+        return os.path.join(self.folder, "coordinator.log")
+
+    def out(self, rank: int) -> str:
+        return os.path.join(self.folder, f"{rank:05d}.out")
+
+    def err(self, rank: int) -> str:
+        return os.path.join(self.folder, f"{rank:05d}.err")
+
+    def error(self, rank: int) -> str:
+        return os.path.join(self.folder, f"{rank:05d}.error.json")
+
+    def index(self, node: int) -> str:
+        return os.path.join(self.folder, f"node-{node:04d}.index")
+
+
+def runs_folder(home: str) -> str:
+    """Where the run directories lie below ``$CLUSTERRUN_HOME``."""
+    return os.path.join(home, "runs")

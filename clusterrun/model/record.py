@@ -1,0 +1,108 @@
+"""What is remembered of a run: what was asked (``RunRecord``), how far it is (``RunState``), and what a user sees (``RunStatus``); touches no disk."""
+
+from __future__ import annotations
+
+from clusterrun.model import contract
+from clusterrun.model.frozen import frozen
+from clusterrun.model.spec import JobSpec
+from clusterrun.model.states import Phase, State
+
+
+@frozen
+class RunRecord:
+    """``record.json``: written before anything is queued, completed once the scheduler has answered.
+
+    ``token`` stands in the job's comment, so that a submission whose answer was lost is found
+    again; ``job_id`` is empty until the scheduler's answer is known. ``submitted_at`` is seconds
+    since the epoch.
+    """
+
+    run_id: str
+    name: str
+    cluster: str
+    token: str
+    spec: JobSpec
+    submitted_at: float
+    job_id: str = ""
+    format: int = contract.FORMAT
+
+
+@frozen
+class Failure:
+    """The first failure of an attempt in time: who, where, how, with its last words.
+
+    ``code`` is an exit code, negative for a signal. ``rank`` is -1 where a node failed rather
+    than a rank. ``at`` is seconds since the epoch on the coordinator's clock.
+    """
+
+    rank: int
+    node: str
+    code: int
+    at: float
+    why: str
+    last_lines: tuple[str, ...] = ()
+    traceback: str = ""
+
+
+@frozen
+class Attempt:
+    """One start of the ranks; ``reason`` says why it was made, ``outcome`` how it ended ('' while it lives)."""
+
+    epoch: int
+    reason: str
+    nodes: tuple[str, ...]
+    started_at: float
+    ended_at: float | None = None
+    outcome: str = ""
+    failure: Failure | None = None
+
+
+@frozen
+class RunState:
+    """``state.json``: the coordinator's word on the run; times are seconds since the epoch.
+
+    ``updated_at`` moves at least every ``contract.STATE_SECONDS`` while the coordinator lives.
+    ``exit_code`` is what the job exits with, null until it has ended.
+    """
+
+    run_id: str
+    epoch: int
+    state: State
+    phase: Phase
+    reason: str
+    host: str
+    pid: int
+    updated_at: float
+    attempts: tuple[Attempt, ...] = ()
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    format: int = contract.FORMAT
+
+    @property
+    def failure(self) -> Failure | None:
+        """The first failure of the newest attempt that has one."""
+        return next((a.failure for a in reversed(self.attempts) if a.failure), None)
+
+
+@frozen
+class RunStatus:
+    """One run as ``status`` shows it; the fields are those of ``status --json``, times in seconds or null."""
+
+    run_id: str
+    job_id: str
+    name: str
+    cluster: str
+    state: State
+    phase: Phase
+    reason: str
+    nodes: int
+    gpus_per_node: int
+    world_size: int
+    nodelist: str
+    attempt: int
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    exit_code: int | None
+    run_dir: str

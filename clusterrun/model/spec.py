@@ -1,0 +1,84 @@
+"""What a user asks for, validated; knows no scheduler's syntax, no disk and no defaults of a site."""
+
+from __future__ import annotations
+
+import enum
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+
+
+class Cluster(enum.Enum):
+    """Where a run goes; ``AUTO`` is decided before anything is planned."""
+
+    AUTO = "auto"
+    SLURM = "slurm"
+    LOCAL = "local"
+
+
+@frozen
+class JobSpec:
+    """One submission, as asked. Empty strings and zeros mean "not said".
+
+    ``command`` is as typed (``train.py --lr 1``, ``-m pkg.mod``, ``./program``); ``cwd`` is
+    absolute. ``time`` is in seconds (0: the site's default; the duration as typed is not kept).
+    ``gpus`` is per node; with 0 of them ``ranks_per_node`` CPU ranks run on each node.
+    ``environment`` pairs are exact strings (surrogate escapes for foreign bytes). ``sbatch`` and
+    ``srun`` are ``KEY`` or ``KEY=VALUE`` without dashes in front, ``setup`` shell lines.
+    Raises ``BadInput``.
+    """
+
+    command: tuple[str, ...]
+    cwd: str
+    name: str = ""
+    nodes: int = 1
+    gpus: int = 0
+    ranks_per_node: int = 0
+    cpus_per_rank: int = 0
+    time: int = 0
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    constraint: str = ""
+    exclude: str = ""
+    nodelist: str = ""
+    mem: str = ""
+    sbatch: tuple[str, ...] = ()
+    srun: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    python: str = ""
+    template: str = ""
+    cluster: Cluster = Cluster.AUTO
+    per_node: bool = False
+    snapshot: bool = False
+    max_restarts: int = 0
+    requeue: bool = False
+    after: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.command or not self.command[0]:
+            raise BadInput("there is no command to run", "say what to run: clusterrun submit train.py")
+        for name, least in (("nodes", 1), ("gpus", 0), ("ranks_per_node", 0), ("cpus_per_rank", 0)):
+            if getattr(self, name) < least:
+                option = "--" + name.replace("_", "-")
+                raise BadInput(f"{option} {getattr(self, name)} cannot be", f"give {option} {least} or more")
+        if self.gpus and self.ranks_per_node not in (0, self.gpus) and not self.per_node:
+            raise BadInput(
+                f"--ranks-per-node {self.ranks_per_node} with --gpus {self.gpus}: every GPU has one rank",
+                "leave --ranks-per-node out, or use --gpus 0 for CPU ranks",
+            )
+        for name, value in self.environment:
+            if not name or "=" in name or "\0" in name + value:
+                raise BadInput(f"{name!r} is no name for an environment variable", "--env KEY=VALUE or --env KEY")
+
+    @property
+    def local_size(self) -> int:
+        """Ranks on each node."""
+        return self.ranks_per_node or self.gpus or 1
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all."""
+        return self.nodes * self.local_size

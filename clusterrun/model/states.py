@@ -1,0 +1,36 @@
+"""What a run can be: its states and phases, and which of them are final; knows no scheduler's words."""
+
+from __future__ import annotations
+
+import enum
+
+
+class State(enum.Enum):
+    """The state of a run as users see it. ``UNKNOWN`` never means ended."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    PREEMPTED = "PREEMPTED"
+    NODE_FAIL = "NODE_FAIL"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def ended(self) -> bool:
+        """Nothing further comes from a run in this state."""
+        return self not in (State.PENDING, State.RUNNING, State.UNKNOWN)
+
+
+class Phase(enum.Enum):
+    """How far a live run is."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    PREFLIGHT = "preflight"
+    TRAINING = "training"
+    RESTARTING = "restarting"
+    ENDED = "ended"

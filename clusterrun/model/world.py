@@ -1,0 +1,140 @@
+"""Which rank is where, and the environment each rank finds; pure, knows no process and no scheduler.
+
+Names and values are those torchrun gives, with the aliases that Lightning, Accelerate, DeepSpeed,
+the HF Trainer and Composer read (see the rank environment in the README).
+"""
+
+from __future__ import annotations
+
+from clusterrun.model import contract
+from clusterrun.model.frozen import frozen
+
+
+@frozen
+class World:
+    """The nodes that train, in rank order, and how many ranks each one runs."""
+
+    nodes: tuple[str, ...]
+    ranks_per_node: int
+
+    def __post_init__(self) -> None:
+        if not self.nodes or self.ranks_per_node < 1:
+            raise ValueError("a world has at least one node and one rank")
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.nodes) * self.ranks_per_node
+
+    def node_of(self, rank: int) -> int:
+        """The index of the node that runs ``rank``."""
+        return rank // self.ranks_per_node
+
+    def name_of(self, rank: int) -> str:
+        """The name of the node that runs ``rank``."""
+        return self.nodes[self.node_of(rank)]
+
+    def ranks_on(self, node: int) -> range:
+        """The ranks that node number ``node`` runs."""
+        return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
+
+
+@frozen
+class Meeting:
+    """Where the ranks of one epoch meet: rank 0's address and port."""
+
+    address: str
+    port: int
+
+
+@frozen
+class Lineage:
+    """Which run and which start of its ranks this is.
+
+    ``epoch`` is the number of the attempt, from 0: every start of the ranks has its own, and the
+    highest one seen is the only one obeyed.
+    """
+
+    run_id: str
+    run_name: str
+    run_dir: str
+    epoch: int
+    max_restarts: int
+
+    @property
+    def marker(self) -> str:
+        """What every process of this epoch carries in ``contract.MARKER_VARIABLE``."""
+        return f"{self.run_id}.{self.epoch}"
+
+
+def run_environment(lineage: Lineage) -> dict[str, str]:
+    """What every process of an epoch carries, whatever its rank."""
+    return {
+        contract.RUN_ID_VARIABLE: lineage.run_id,
+        contract.RUN_NAME_VARIABLE: lineage.run_name,
+        contract.RUN_DIR_VARIABLE: lineage.run_dir,
+        contract.ATTEMPT_VARIABLE: str(lineage.epoch),
+        contract.MARKER_VARIABLE: lineage.marker,
+    }
+
+
+def rank_environment(
+    world: World, rank: int, meeting: Meeting, lineage: Lineage, error_file: str
+) -> dict[str, str]:
+    """The whole environment that ``rank`` gets from us; it overwrites what was inherited.
+
+    An image's entry point may have put wrong values for the same names (enroot's PyTorch hook
+    does), hence overwrite, never setdefault.
+    """
+    node, local = divmod(rank, world.ranks_per_node)
+    size, local_size, nodes = str(world.size), str(world.ranks_per_node), str(len(world.nodes))
+    return {
+        **run_environment(lineage),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": local_size,
+        "GROUP_RANK": str(node),
+        "GROUP_WORLD_SIZE": nodes,
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": size,
+        "NODE_RANK": str(node),
+        "NNODES": nodes,
+        "NPROC_PER_NODE": local_size,
+        "CROSS_RANK": str(node),
+        "CROSS_SIZE": nodes,
+        "LOCAL_SIZE": local_size,
+        "MASTER_ADDR": meeting.address,
+        "MASTER_PORT": str(meeting.port),
+        "TORCHELASTIC_RESTART_COUNT": str(lineage.epoch),
+        "TORCHELASTIC_MAX_RESTARTS": str(lineage.max_restarts),
+        "TORCHELASTIC_RUN_ID": f"{lineage.run_id}.{lineage.epoch}",
+        # Only "True" makes every rank a client of a store that somebody else holds; nobody does.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+    }
+
+
+def node_environment(world: World, node: int, meeting: Meeting, lineage: Lineage) -> dict[str, str]:
+    """What a launcher started once per node (``--per-node``) needs to start the ranks by itself."""
+    return {
+        **run_environment(lineage),
+        "NNODES": str(len(world.nodes)),
+        "NODE_RANK": str(node),
+        "GROUP_RANK": str(node),
+        "NPROC_PER_NODE": str(world.ranks_per_node),
+        "MASTER_ADDR": meeting.address,
+        "MASTER_PORT": str(meeting.port),
+    }
+
+
+def default_environment(ranks_per_node: int, cpus_per_rank: int, interface: str) -> dict[str, str]:
+    """What a rank gets only where its user has set nothing: threads, error handling, interfaces, no buffering."""
+    chosen = {"PYTHONUNBUFFERED": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    if ranks_per_node > 1 or cpus_per_rank > 1:
+        chosen["OMP_NUM_THREADS"] = str(max(cpus_per_rank, 1))
+    if interface:
+        chosen["GLOO_SOCKET_IFNAME"] = interface
+        chosen["NCCL_SOCKET_IFNAME"] = interface
+    return chosen

@@ -1,0 +1,104 @@
+"""The outside world of the desk: programs and clocks; knows no Slurm, no run, no policy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+
+
+@frozen
+class Completed:
+    """A program that ended: its argument list, exit code (negative: the signal) and both streams."""
+
+    argv: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+
+class ProgramMissing(ClusterrunError):
+    """No program of that name is on PATH."""
+
+
+class ProgramTimeout(ClusterrunError):
+    """The program did not end within its limit and was killed with all it had started."""
+
+
+def run(
+    argv: Sequence[str],
+    timeout: float,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+) -> Completed:
+    """Run ``argv`` (never a shell) and return what it said.
+
+    ``timeout`` is in seconds; past it the program's whole process group is killed. Output is
+    decoded as UTF-8 with ``surrogateescape``, so foreign bytes survive. Raises
+    ``ProgramMissing`` and ``ProgramTimeout``; a non-zero exit is the caller's to judge.
+    """
+    began = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            start_new_session=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+        )
+    except FileNotFoundError as error:
+        raise ProgramMissing(f"the program {argv[0]!r} was not found ({error.strerror})") from error
+    try:
+        out, err = process.communicate(stdin, timeout)
+    except BaseException as error:
+        _end(process)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise ProgramTimeout(f"{' '.join(argv)} gave no answer within {timeout:g} s") from error
+        raise
+    return Completed(tuple(argv), process.returncode, out, err, time.monotonic() - began)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.communicate()
+
+
+class Clock(Protocol):
+    """Time as an argument: real at the entry points, pushed by hand in tests."""
+
+    def now(self) -> float:
+        """Seconds since the epoch, for display and records only."""
+
+    def monotonic(self) -> float:
+        """Seconds that never jump, for waiting and limits."""
+
+    def sleep(self, seconds: float) -> None:
+        """Return after ``seconds``."""
+
+
+class RealClock:
+    """The machine's own clock."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
