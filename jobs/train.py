@@ -217,23 +217,28 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def run(options: argparse.Namespace, world: World) -> None:
+    """Train, then print the accuracy on images never trained on."""
+    training, held_out = load(DTYPES[options.dtype])
+    start = resumed(options, world)
+    trainer = build(options, world, training, start)
+    first = start["step"] if start else 0
+    last = options.steps or options.epochs * trainer.batches.per_epoch
+    began = time.perf_counter()
+    train(options, trainer, first, last)
+    seconds = time.perf_counter() - began
+    reached = accuracy(world, trainer.model, held_out)
+    say(world, f"trained {max(0, last - first)} steps on {world.size} ranks in {seconds:.1f} s")
+    say(world, f"accuracy {reached:.4f}")
+
+
 @record
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, then print the accuracy on images never trained on."""
+    """Join the other ranks, say on what this one computes, and run."""
     options = parse(arguments)
     with joined(options.device) as world:
         print(world, flush=True)
-        training, held_out = load(DTYPES[options.dtype])
-        start = resumed(options, world)
-        trainer = build(options, world, training, start)
-        first = start["step"] if start else 0
-        last = options.steps or options.epochs * trainer.batches.per_epoch
-        began = time.perf_counter()
-        train(options, trainer, first, last)
-        seconds = time.perf_counter() - began
-        reached = accuracy(world, trainer.model, held_out)
-        say(world, f"trained {max(0, last - first)} steps on {world.size} ranks in {seconds:.1f} s")
-        say(world, f"accuracy {reached:.4f}")
+        run(options, world)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,63 @@
+# make demo: two simulated nodes train on this machine.   make test: everything is tested.   make help: the rest.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+MADE_FROM := setup.cfg setup.py pyproject.toml constraints.txt
+PYTEST_ARGS ?=
+
+.PHONY: help demo test lint bench test-slurm-versions slurm dist clean
+
+help:
+	@echo 'make demo                 install into $(VENV) and train on 2 simulated nodes x 2 ranks'
+	@echo 'make test                 install what the tests need (Slurm too, as root on Debian or Ubuntu) and run them'
+	@echo 'make lint                 ruff and mypy'
+	@echo 'make bench                measure against submitit, squeue, srun and torchrun, side by side'
+	@echo 'make test-slurm-versions  the tests that need Slurm, on every Slurm version that can be had here'
+	@echo 'make dist                 build the wheel and the source archive into dist/'
+	@echo 'make clean                remove what was built, and $(VENV)'
+	@echo 'PYTHON=… picks the Python that makes $(VENV), PYTEST_ARGS=… goes to pytest'
+
+demo: $(VENV)/.installed
+	$(BIN)/clusterrun submit --cluster local --nodes 2 --ranks-per-node 2 --follow jobs/train.py
+
+test: $(VENV)/.installed-dev slurm
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev slurm
+	$(BIN)/python -m tests.benchmarks
+
+test-slurm-versions: $(VENV)/.installed-dev slurm
+	$(BIN)/python -m pytest -m slurm_versions $(PYTEST_ARGS)
+
+slurm:
+	@sh tests/install_slurm.sh
+
+dist: $(VENV)/.installed-dev
+	$(BIN)/python -m build
+
+# Where ensurepip is missing (Debian keeps it in a package of its own) the pip that is there brings a pip.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) 2>/dev/null || { \
+	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	  $(PYTHON) -m pip install --quiet --target \
+	    "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" pip; }
+
+$(VENV)/.installed: $(MADE_FROM) | $(BIN)/python
+	@echo 'installing clusterrun and torch into $(VENV): some minutes the first time, depending on the network'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(MADE_FROM) | $(BIN)/python
+	@echo 'installing clusterrun, torch and the test tools into $(VENV): some minutes the first time'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev]'
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

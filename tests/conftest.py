@@ -1,0 +1,23 @@
+"""What holds for every test: the last line says how many were skipped, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+
+def why(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The reason a test gave for being skipped."""
+    place = report.longrepr
+    return str(place[2] if isinstance(place, tuple) else place).removeprefix("Skipped: ")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or config.option.collectonly or hasattr(config, "workerinput"):
+        return
+    reasons = Counter(why(report) for report in reporter.stats.get("skipped", ()))
+    told = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
+    print(f"skipped: {reasons.total()}" + (f" ({told})" if told else ""))
