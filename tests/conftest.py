@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+pytest_plugins = ["tests.lab_fixture"]
+
 
 def why(report: pytest.TestReport | pytest.CollectReport) -> str:
     """The reason a test gave for being skipped."""

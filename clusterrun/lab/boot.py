@@ -20,12 +20,14 @@ import os
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 NEW_USER = 0x10000000
-NEW_ALL = 0x20000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000
-"""Mounts, host name, IPC, processes, network."""
+NEW_PROCESSES = 0x20000000
+NEW_REST = 0x20000 | 0x4000000 | 0x8000000 | 0x40000000
+"""Mounts, host name, IPC, network."""
 NO_SUID, NO_DEV, NO_EXEC = 2, 4, 8
 BIND, RECURSIVE, PRIVATE = 4096, 16384, 1 << 18
 AT_ONCE = 32
@@ -113,12 +115,14 @@ def _child(body: Callable[[], None]) -> int:
     process = os.fork()
     if process:
         return process
-    code = 1
     try:
         body()
-        code = 0
-    finally:
-        os._exit(code)
+    except SystemExit:
+        os._exit(1)
+    except BaseException:  # noqa: BLE001 (a forked child must never return into its parent's code)
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 def _serve(service: Request) -> None:
@@ -173,7 +177,7 @@ def _start_keeper(keeper: Request, report: int) -> None:
     """Make the lab's outer namespaces; from here on this process's children live in them."""
     if keeper["map_user"]:
         _map_user(*keeper["map_user"])
-    _unshare(NEW_ALL)
+    _unshare(NEW_REST | NEW_PROCESSES)
     _mount("none", "/", flags=RECURSIVE | PRIVATE)
     end, ready = os.pipe()
     if os.fork() == 0:
@@ -240,10 +244,12 @@ def _live(host: Request, lab: Request, report: int, go: int) -> NoReturn:
 
 def _begin_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -> None:
     try:
-        _unshare(NEW_ALL)
+        _unshare(NEW_REST)
         socket.sethostname(host["name"])
         _without_ipv6()
         _link(host, lab["gateway"])
+        # Only now: the next child becomes process 1, and `ip` must not be that one.
+        _unshare(NEW_PROCESSES)
     except (OSError, subprocess.SubprocessError) as error:
         _report(report, host["name"], f"{host['name']}: {error}")
         raise SystemExit(1) from error

@@ -1,0 +1,150 @@
+"""The configuration files of a lab's Slurm, as text; knows Slurm's options by release, writes nothing."""
+
+from __future__ import annotations
+
+from clusterrun.lab.place import Place
+from clusterrun.lab.spec import CONTROLLER, LabSpec, Layout, Preempt, Proctrack
+
+CREDENTIAL_SECONDS = 20
+"""How long a job's credential lives; a requeued job starts after it (a site has 120)."""
+NODE_TIMEOUT_SECONDS = 10
+MANY = 100
+"""From this many nodes on the timeouts are a site's, because two cores must serve them all."""
+PORTS = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819}
+
+
+def release(version: str) -> tuple[int, int]:
+    """(22, 5) of '22.05.8'."""
+    parts = version.split(".")
+    return int(parts[0]), int(parts[1])
+
+
+def slurm_conf(spec: LabSpec, layout: Layout, place: Place, version: str) -> str:
+    """The whole of slurm.conf."""
+    lines = {**_base(spec, place), **_times(spec), **_choices(spec, version), **dict(spec.settings)}
+    text = "".join(f"{key}={value}\n" for key, value in lines.items() if value)
+    return text + _nodes(spec, layout) + _partitions(spec, layout)
+
+
+def _base(spec: LabSpec, place: Place) -> dict[str, str]:
+    run, spool, log = place.run, place.spool, place.log
+    return {
+        "ClusterName": spec.name.replace("-", ""),
+        "SlurmctldHost": CONTROLLER,
+        "SlurmUser": "root",
+        "SlurmdUser": "root",
+        "SlurmctldPort": str(PORTS["slurmctld"]),
+        "SlurmdPort": str(PORTS["slurmd"]),
+        "AuthType": "auth/munge",
+        "CryptoType": "",
+        "AuthInfo": f"socket={run}/munge.socket,cred_expire={CREDENTIAL_SECONDS}",
+        "StateSaveLocation": f"{spool}/ctl",
+        "SlurmdSpoolDir": f"{spool}/%n",
+        "SlurmctldPidFile": f"{run}/slurmctld.pid",
+        "SlurmdPidFile": f"{run}/slurmd.%n.pid",
+        "SlurmctldLogFile": f"{log}/slurmctld.log",
+        "SlurmdLogFile": f"{log}/slurmd.%n.log",
+        "SlurmctldDebug": "info",
+        "SlurmdDebug": "info",
+        "SlurmdParameters": "config_overrides",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core_Memory",
+        "GresTypes": "gpu" if spec.gpus else "",
+        "TaskPlugin": "task/none",
+        "MpiDefault": "none",
+        "SwitchType": "",
+        "JobCompType": "jobcomp/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "ReturnToService": "2",
+        "JobRequeue": "1",
+    }
+
+
+def _times(spec: LabSpec) -> dict[str, str]:
+    many = spec.nodes > MANY
+    return {
+        "KillWait": "5",
+        "UnkillableStepTimeout": "20",
+        "SlurmdTimeout": "120" if many else str(NODE_TIMEOUT_SECONDS),
+        "SlurmctldTimeout": "60",
+        "MessageTimeout": "60" if many else "10",
+        "InactiveLimit": "0",
+        "MinJobAge": "300",
+        "SchedulerType": "sched/backfill",
+        "SchedulerParameters": "sched_min_interval=0,batch_sched_delay=0,bf_interval=1",
+    }
+
+
+def _choices(spec: LabSpec, version: str) -> dict[str, str]:
+    lines = {"ProctrackType": f"proctrack/{spec.proctrack.value}"}
+    if spec.preempt is not Preempt.OFF:
+        lines |= {"PreemptType": "preempt/partition_prio", "PreemptMode": spec.preempt.value.upper()}
+    if spec.accounting:
+        lines |= {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageHost": CONTROLLER,
+            "AccountingStoragePort": str(PORTS["slurmdbd"]),
+            "AccountingStorageTRES": "gres/gpu" if spec.gpus else "",
+        }
+    elif release(version) < (21, 8):
+        lines["AccountingStorageType"] = "accounting_storage/none"
+    return lines
+
+
+def _nodes(spec: LabSpec, layout: Layout) -> str:
+    gres = f" Gres=gpu:{spec.gpus}" if spec.gpus else ""
+    memory = spec.cpus * 4000
+    return f"NodeName={layout.node_range} CPUs={spec.cpus} RealMemory={memory}{gres} State=UNKNOWN\n"
+
+
+def _partitions(spec: LabSpec, layout: Layout) -> str:
+    line = f"Nodes={layout.node_range} MaxTime=INFINITE State=UP"
+    text = f"PartitionName=debug Default=YES PriorityTier=1 {line}\n"
+    if spec.preempt is not Preempt.OFF:
+        text += f"PartitionName=urgent Default=NO PriorityTier=10 {line}\n"
+    return text
+
+
+def gres_conf(spec: LabSpec, place: Place) -> str:
+    """Which files stand for the GPUs of every node."""
+    if not spec.gpus:
+        return ""
+    last = f"[0-{spec.gpus - 1}]" if spec.gpus > 1 else "0"
+    return f"Name=gpu File={place.devices}/nvidia{last}\n"
+
+
+def cgroup_conf(spec: LabSpec, version: str, unified: bool) -> str:
+    """How slurmd is to meet the kernel's cgroups; ``unified``: this machine has version 2 only."""
+    if spec.proctrack is Proctrack.CGROUP:
+        plugin = "cgroup/v2" if unified else "cgroup/v1"
+    elif release(version) >= (23, 11):
+        plugin = "disabled"
+    else:
+        plugin = "cgroup/v1"
+    lines = [f"CgroupPlugin={plugin}"] if release(version) >= (21, 8) else []
+    lines += [
+        "ConstrainCores=no",
+        "ConstrainRAMSpace=no",
+        "ConstrainDevices=no",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def slurmdbd_conf(spec: LabSpec, place: Place) -> str:
+    """The accounting daemon's configuration; its database is the lab's own, over a socket file."""
+    return "\n".join(
+        (
+            "AuthType=auth/munge",
+            f"AuthInfo=socket={place.run}/munge.socket",
+            f"DbdHost={CONTROLLER}",
+            f"DbdPort={PORTS['slurmdbd']}",
+            "SlurmUser=root",
+            f"LogFile={place.log}/slurmdbd.log",
+            f"PidFile={place.run}/slurmdbd.pid",
+            "StorageType=accounting_storage/mysql",
+            "StorageHost=localhost",
+            f"StorageLoc=slurm_{spec.name.replace('-', '_')}",
+            "StorageUser=root",
+            "",
+        )
+    )

@@ -1,0 +1,118 @@
+"""Starts, stops and awaits a lab's daemons on its hosts; knows their command lines and signs of life."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clusterrun.lab.conf import PORTS
+from clusterrun.lab.namespaces import LabError, enter, wait_for
+from clusterrun.lab.place import LabState, Place
+from clusterrun.lab.spec import CONTROLLER
+
+START_SECONDS = 30.0
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def environment(place: Place) -> dict[str, str]:
+    """What a daemon finds in its environment: nothing of the caller's."""
+    return {
+        "PATH": f"{place.programs}:{PATH}",
+        "SLURM_CONF": str(place.slurm_conf),
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+    }
+
+
+def slurmd_service(place: Place, node: str) -> dict[str, Any]:
+    """A node's slurmd, as `boot.py` is to start it."""
+    return {
+        "argv": ["slurmd", "-D"],
+        "log": str(place.log / f"slurmd.{node}.out"),
+        "environment": environment(place),
+    }
+
+
+def start(place: Place, state: LabState, host: str, argv: Sequence[str], log: str) -> None:
+    """Start a daemon that stays in the foreground, as a child of the host's process 1."""
+    shell = 'log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 &'
+    path = str(place.log / log)
+    _on(place, state, host, ["sh", "-c", shell, "sh", path, *argv])
+
+
+def start_controller(place: Place, state: LabState) -> None:
+    """Start slurmctld; returns when it listens."""
+    start(place, state, CONTROLLER, ["slurmctld", "-D"], "slurmctld.out")
+    _await_port(place, state, "slurmctld")
+
+
+def start_munge(place: Place, state: LabState) -> None:
+    """Start the one munged of the lab; returns when it answers."""
+    path = place.run / "munge.socket"
+    argv = [
+        "munged",
+        "--foreground",
+        "--force",
+        "--num-threads=10",
+        f"--socket={path}",
+        f"--key-file={place.conf / 'munge.key'}",
+        f"--pid-file={place.run / 'munged.pid'}",
+        f"--log-file={place.log / 'munged.log'}",
+        f"--seed-file={place.run / 'munged.seed'}",
+    ]
+    start(place, state, CONTROLLER, argv, "munged.out")
+    if not wait_for(lambda: _connects(path), START_SECONDS):
+        raise LabError("munged did not start", tail(place.log / "munged.out"))
+
+
+def _connects(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as line:
+        try:
+            line.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _await_port(place: Place, state: LabState, daemon: str) -> None:
+    if not wait_for(lambda: _listens(state.processes[CONTROLLER], PORTS[daemon]), START_SECONDS):
+        words = tail(place.log / f"{daemon}.log") or tail(place.log / f"{daemon}.out")
+        raise LabError(f"{daemon} did not start", words)
+
+
+def _listens(process: int, port: int) -> bool:
+    table = Path(f"/proc/{process}/net/tcp").read_text()
+    return any(
+        row.split()[1].endswith(f":{port:04X}") and row.split()[3] == "0A" for row in table.splitlines()[1:]
+    )
+
+
+def tail(path: Path, lines: int = 5) -> str:
+    """The last lines of a log, '' where there is none."""
+    try:
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def _on(place: Place, state: LabState, host: str, argv: Sequence[str]) -> None:
+    subprocess.run(
+        [*enter(state.processes[host], state.root), *argv],
+        env=environment(place),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        cwd="/",
+        check=True,
+        timeout=START_SECONDS,
+    )
+
+
+def caller_environment(place: Place, programs: str) -> dict[str, str]:
+    """The caller's own environment, with what makes a lab's host a Slurm host."""
+    mine = dict(os.environ)
+    path = f"{programs}:{place.programs}:{mine.get('PATH', '')}:{PATH}"
+    return {**mine, "SLURM_CONF": str(place.slurm_conf), "PATH": path}

@@ -1,0 +1,89 @@
+"""Writes the files of a new lab: configuration, keys, device files, /etc; starts nothing."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from clusterrun.lab import conf
+from clusterrun.lab.place import LabState, Place
+from clusterrun.lab.spec import CONTROLLER, USERS, LabSpec
+
+
+def write_files(place: Place, state: LabState) -> None:
+    """Write all that a lab's daemons and hosts will read."""
+    _folders(place, state)
+    _slurm_files(place, state)
+    _etc_files(place, state)
+    _devices(place, state.spec)
+    _homes(place)
+    (place.conf / "munge.key").write_bytes(secrets.token_bytes(128))
+    (place.conf / "munge.key").chmod(0o400)
+
+
+def _folders(place: Place, state: LabState) -> None:
+    for folder in (
+        place.conf,
+        place.etc / "slurm",
+        place.mounts,
+        place.programs,
+        place.devices,
+        place.log,
+        place.run,
+        place.homes,
+        place.spool / CONTROLLER,
+        *(place.spool / name for name in state.layout.node_names),
+    ):
+        folder.mkdir(parents=True, mode=0o755)
+
+
+def _slurm_files(place: Place, state: LabState) -> None:
+    spec, version = state.spec, state.slurm_version
+    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    place.slurm_conf.write_text(conf.slurm_conf(spec, state.layout, place, version))
+    (place.conf / "gres.conf").write_text(conf.gres_conf(spec, place))
+    (place.conf / "cgroup.conf").write_text(conf.cgroup_conf(spec, version, unified))
+    if spec.accounting:
+        (place.conf / "slurmdbd.conf").write_text(conf.slurmdbd_conf(spec, place))
+        (place.conf / "slurmdbd.conf").chmod(0o600)
+
+
+def _etc_files(place: Place, state: LabState) -> None:
+    machine = Path(state.root or "/") / "etc"
+    users = "".join(f"{n}:x:{i}:{i}:lab user:{place.homes / n}:/bin/bash\n" for n, i in USERS.items())
+    groups = "".join(f"{n}:x:{i}:\n" for n, i in USERS.items())
+    contents = {
+        "hosts": "\n".join(state.layout.lines()) + "\n",
+        "passwd": (machine / "passwd").read_text() + users,
+        "group": (machine / "group").read_text() + groups,
+        # No name server: a name that is not the lab's fails at once instead of after a timeout.
+        "resolv.conf": "",
+        "ld.so.preload": "",
+        "faketimerc": "",
+    }
+    for name, text in contents.items():
+        (place.etc / name).write_text(text)
+    (place.etc / "slurm" / "slurm.conf").symlink_to(place.slurm_conf)
+
+
+def _devices(place: Place, spec: LabSpec) -> None:
+    """Files that Slurm takes for GPUs: they behave as /dev/null does, or are empty where that is forbidden."""
+    for number in range(spec.gpus):
+        path = place.devices / f"nvidia{number}"
+        try:
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        except PermissionError:
+            path.touch()
+        path.chmod(0o666)
+
+
+def _homes(place: Place) -> None:
+    for name, number in USERS.items():
+        home = place.homes / name
+        home.mkdir(mode=0o700)
+        try:
+            os.chown(home, number, number)
+        except PermissionError:
+            return

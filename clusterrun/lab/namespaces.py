@@ -1,0 +1,158 @@
+"""Asks `boot.py` for namespaces, enters them and ends them; knows processes, nothing of Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from clusterrun.lab.place import Place
+from clusterrun.model.errors import ClusterrunError
+
+BOOT = str(Path(__file__).with_name("boot.py"))
+HOST_SECONDS = 60.0
+"""Longest silence while hosts are being made."""
+END_SECONDS = 60.0
+_CREDENTIALS = struct.Struct("3i")
+
+
+class LabError(ClusterrunError):
+    """The lab could not do what was asked."""
+
+
+class Boot:
+    """A running `boot.py`; ``inside`` is the argument list that enters an existing lab first."""
+
+    def __init__(self, inside: Sequence[str] = ()) -> None:
+        self._reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*inside, sys.executable, "-I", "-S", BOOT, str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(theirs.fileno(),),
+                text=True,
+            )
+
+    def __enter__(self) -> Boot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(HOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reports.close()
+
+    def ask(self, request: dict[str, Any], count: int) -> Iterator[tuple[str, int]]:
+        """Send one request; yield host and process id of each of the ``count`` processes 1 made."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the reason is read below
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        for _ in range(count):
+            yield self._receive()
+
+    def _receive(self) -> tuple[str, int]:
+        self._reports.settimeout(HOST_SECONDS)
+        try:
+            data, ancillary, _, _ = self._reports.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
+        except TimeoutError:
+            data, ancillary = b"", []
+        if not data:
+            raise LabError("a host of the lab could not be made", self._last_words())
+        said = json.loads(data)
+        if said["error"]:
+            raise LabError(f"a host of the lab could not be made: {said['error']}")
+        process: int = _CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])[0]
+        return said["host"], process
+
+    def _last_words(self) -> str:
+        self._process.kill()
+        assert self._process.stderr is not None
+        return self._process.stderr.read().strip()[-500:]
+
+
+def enter(process: int, root: str = "") -> list[str]:
+    """The argument list that runs what follows it inside the namespaces of a process 1."""
+    argv = ["nsenter", "--target", str(process), "--mount", "--uts", "--ipc", "--net", "--pid"]
+    return [*argv, "--root", "--"] if root else [*argv, "--"]
+
+
+def started_at(process: int) -> int:
+    """When a process started, in kernel ticks; 0 if there is none. With the id it is unmistakable."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    except OSError:
+        return 0
+    fields = text[text.rindex(")") + 2 :].split()
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def stray_keepers(place: Place) -> list[int]:
+    """Processes 1 of a lab in that folder, found by what they are called: for labs that died half-way."""
+    label = ("", "keeper", str(place.folder), "")
+    return [
+        process
+        for process in _own_processes()
+        if _words(process)[:1] == ["clusterrun-lab"] and tuple(_words(process)[-3:]) == label[1:]
+    ]
+
+
+def _own_processes() -> Iterator[int]:
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.geteuid():
+                yield int(name)
+
+
+def _words(process: int) -> list[str]:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def end(keeper: int) -> None:
+    """Kill a keeper, and with it every process of its lab; returns when all are gone."""
+    try:
+        handle = os.pidfd_open(keeper)
+    except ProcessLookupError:
+        return
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        # The kernel ends a keeper only after all processes of its namespaces have been collected.
+        if not select.select([handle], [], [], END_SECONDS)[0]:
+            raise LabError(
+                f"the lab's processes did not end within {END_SECONDS:g} s of SIGKILL",
+                "one of them hangs in the kernel (state D in `ps`); `lab down` again when it is gone",
+            )
+    finally:
+        os.close(handle)
+
+
+def wait_for(condition: Any, seconds: float, pause: float = 0.005) -> bool:
+    """Ask ``condition()`` until it is true; False when ``seconds`` have passed."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.25)
+    return True

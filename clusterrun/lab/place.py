@@ -1,0 +1,203 @@
+"""Where a lab's files lie and what it has written down about itself; starts nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from clusterrun.lab.spec import Layout, LabSpec, Preempt, Proctrack
+
+HOME_VARIABLE = "CLUSTERRUN_LAB_HOME"
+STATE_FORMAT = 1
+
+
+def labs_home() -> Path:
+    """The folder that holds one folder per lab: short-lived by nature, so in /run where that may be."""
+    named = os.environ.get(HOME_VARIABLE)
+    if named:
+        return Path(named).absolute()
+    if os.geteuid() == 0:
+        return Path("/run/clusterrun-lab")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clusterrun-lab"
+
+
+def boot_id() -> str:
+    """Which start of this machine this is: process ids of another one mean nothing."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@dataclass(frozen=True)
+class Place:
+    """The paths of one lab's folder."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The lab's name."""
+        return self.folder.name
+
+    @property
+    def state(self) -> Path:
+        """What the lab wrote down about itself (JSON)."""
+        return self.folder / "state.json"
+
+    @property
+    def conf(self) -> Path:
+        """Slurm's configuration files, readable by all."""
+        return self.folder / "conf"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """What SLURM_CONF names."""
+        return self.conf / "slurm.conf"
+
+    @property
+    def etc(self) -> Path:
+        """What lies over the machine's /etc in every host."""
+        return self.folder / "etc"
+
+    @property
+    def mounts(self) -> Path:
+        """A mount point; what is under it is seen by the lab alone."""
+        return self.folder / "mounts"
+
+    @property
+    def programs(self) -> Path:
+        """The stand-ins (nvidia-smi, dmesg), first on every host's PATH."""
+        return self.folder / "bin"
+
+    @property
+    def devices(self) -> Path:
+        """The files that stand for GPUs."""
+        return self.folder / "dev"
+
+    @property
+    def log(self) -> Path:
+        """Every daemon's log."""
+        return self.folder / "log"
+
+    @property
+    def run(self) -> Path:
+        """Sockets and pid files."""
+        return self.folder / "run"
+
+    @property
+    def spool(self) -> Path:
+        """Slurm's own state, a folder per daemon."""
+        return self.folder / "spool"
+
+    @property
+    def homes(self) -> Path:
+        """Home directories of the lab's ordinary users."""
+        return self.folder / "home"
+
+    def host(self, name: str) -> Path:
+        """What is true of one host alone (its GPUs' state, its kernel log, its faults' files)."""
+        return self.folder / "hosts" / name
+
+    def remove(self) -> None:
+        """Delete the lab's folder, and the folder of labs with the last one."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.folder.parent.rmdir()
+        except OSError:
+            return
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault in force: ``kind`` (cut, slow, …), the host it is on, and what it was told."""
+
+    kind: str
+    host: str
+    details: tuple[tuple[str, str], ...] = ()
+
+    def get(self, key: str) -> str:
+        """A detail, or ''."""
+        return dict(self.details).get(key, "")
+
+    def __str__(self) -> str:
+        told = " ".join(f"{key}={value}" for key, value in self.details if value)
+        return " ".join(part for part in (self.kind, self.host, told) if part)
+
+
+@dataclass(frozen=True)
+class LabState:
+    """A lab as it stands: written when it changes, read by every command.
+
+    ``keeper`` is the process that holds all of it (0: none yet), ``started`` that process's
+    start time in kernel ticks, ``processes`` each host's process 1 (ids as this machine sees them).
+    """
+
+    spec: LabSpec
+    slot: int
+    boot: str
+    owner: int
+    up: bool = False
+    keeper: int = 0
+    started: int = 0
+    processes: dict[str, int] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+    slurm_version: str = ""
+    root: str = ""
+
+    @property
+    def layout(self) -> Layout:
+        """Names and addresses."""
+        return Layout(self.spec.nodes, self.slot)
+
+    def with_host(self, name: str, process: int) -> LabState:
+        """The same with one host started anew."""
+        return replace(self, processes={**self.processes, name: process})
+
+
+def write_state(place: Place, state: LabState) -> None:
+    """Write the state whole, or leave the old one."""
+    document = {"format": STATE_FORMAT, **{key: getattr(state, key) for key in _PLAIN}}
+    document["spec"] = {
+        **vars(state.spec),
+        "proctrack": state.spec.proctrack.value,
+        "preempt": state.spec.preempt.value,
+    }
+    document["faults"] = [vars(fault) for fault in state.faults]
+    write_whole(place.state, json.dumps(document))
+
+
+_PLAIN = ("slot", "boot", "owner", "up", "keeper", "started", "processes", "slurm_version", "root")
+
+
+def read_state(place: Place) -> LabState | None:
+    """The state of a lab; None where there is none, or only a torn beginning of one."""
+    try:
+        document = json.loads(place.state.read_text())
+        return _state(document)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _state(document: dict[str, Any]) -> LabState:
+    spec = dict(document["spec"])
+    spec["proctrack"], spec["preempt"] = Proctrack(spec["proctrack"]), Preempt(spec["preempt"])
+    spec["settings"] = tuple((key, value) for key, value in spec["settings"])
+    faults = tuple(
+        Fault(item["kind"], item["host"], tuple((key, value) for key, value in item["details"]))
+        for item in document["faults"]
+    )
+    return LabState(spec=LabSpec(**spec), faults=faults, **{key: document[key] for key in _PLAIN})
+
+
+def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file so that a reader sees the old or the new one, never a part."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fchmod(file.fileno(), mode)
+        os.fsync(file.fileno())
+    os.rename(temporary, path)

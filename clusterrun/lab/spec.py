@@ -1,0 +1,162 @@
+"""What a lab is asked to be, checked; and the names and addresses that follow; touches nothing."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from clusterrun.model.errors import BadInput
+
+MIB_PER_NODE = 4.4
+"""Memory one node takes (its shell, slurmd and kernel objects): measured at 1,250 nodes."""
+MOST_NODES = 50_000
+"""What the address plan holds; memory ends it long before."""
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+USERS = {"alice": 20001, "bob": 20002}
+"""Ordinary users that exist in every lab and nowhere else, with their ids."""
+CONTROLLER, LOGIN = "ctl", "login"
+
+
+class Proctrack(enum.Enum):
+    """How Slurm follows a job's processes; each leaves others behind."""
+
+    LINUXPROC = "linuxproc"
+    PGID = "pgid"
+    CGROUP = "cgroup"
+
+
+class Preempt(enum.Enum):
+    """What happens to a job in `debug` when one in `urgent` wants its nodes."""
+
+    OFF = "off"
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True)
+class LabSpec:
+    """A lab as asked for. Raises ``BadInput`` for what cannot be meant."""
+
+    name: str = "lab"
+    nodes: int = 4
+    gpus: int = 8
+    cpus: int = 16
+    proctrack: Proctrack = Proctrack.LINUXPROC
+    preempt: Preempt = Preempt.OFF
+    accounting: bool = False
+    slurm: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    """More lines of slurm.conf; they win over the lab's own."""
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise BadInput(
+                f"{self.name!r} cannot be the name of a lab",
+                "use up to 32 lower-case letters, digits and inner hyphens, as in a host name",
+            )
+        _within("--nodes", self.nodes, 1, MOST_NODES, f"that would take {memory_text(self.nodes)}")
+        _within("--gpus", self.gpus, 0, 64)
+        _within("--cpus", self.cpus, 1, 1024)
+        if self.slurm and not re.fullmatch(r"\d\d\.\d\d", self.slurm):
+            raise BadInput(f"--slurm {self.slurm} is no release of Slurm", "write it as in 24.11")
+        for key, value in self.settings:
+            if not re.fullmatch(r"\w+", key) or "\n" in value:
+                raise BadInput(f"{key}={value!r} is no line of slurm.conf", "write it as in KillWait=30")
+
+
+def _within(option: str, value: int, least: int, most: int, why: str = "") -> None:
+    if not least <= value <= most:
+        reason = f" ({why})" if why and value > most else ""
+        raise BadInput(f"{option} {value} cannot be{reason}", f"choose {least} to {most}")
+
+
+def memory_mib(nodes: int) -> float:
+    """About what a lab of that many nodes takes, in MiB."""
+    return 120 + nodes * MIB_PER_NODE
+
+
+def memory_text(nodes: int) -> str:
+    """The same for a reader."""
+    return f"about {memory_mib(nodes) / 1024:,.1f} GiB of memory"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of a lab: its name and IPv4 address."""
+
+    name: str
+    address: str
+    number: int
+
+    @property
+    def link(self) -> str:
+        """The router's end of the cable to this host."""
+        return f"r{self.number}"
+
+    @property
+    def mac(self) -> str:
+        """The host's own link address."""
+        return self._mac(0)
+
+    @property
+    def router_mac(self) -> str:
+        """The link address of the router's end."""
+        return self._mac(1)
+
+    def _mac(self, end: int) -> str:
+        return f"02:{end:02x}:" + ":".join(f"{int(part):02x}" for part in self.address.split("."))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Who is who in a lab: ``slot`` (0…99) is its own part of the private addresses."""
+
+    nodes: int
+    slot: int
+
+    @cached_property
+    def node_names(self) -> tuple[str, ...]:
+        """n0001, n0002, …"""
+        width = max(4, len(str(self.nodes)))
+        return tuple(f"n{number:0{width}d}" for number in range(1, self.nodes + 1))
+
+    @property
+    def node_range(self) -> str:
+        """All nodes in Slurm's notation."""
+        first, last = self.node_names[0], self.node_names[-1]
+        return first if first == last else f"n[{first[1:]}-{last[1:]}]"
+
+    @property
+    def gateway(self) -> str:
+        """The router's address, the same on every link."""
+        return f"10.{100 + self.slot}.255.254"
+
+    @cached_property
+    def servers(self) -> tuple[Host, ...]:
+        """The hosts that are no nodes."""
+        return tuple(
+            Host(name, f"10.{100 + self.slot}.255.{number}", self.nodes + number)
+            for number, name in enumerate((CONTROLLER, LOGIN), 1)
+        )
+
+    @cached_property
+    def compute(self) -> tuple[Host, ...]:
+        """The nodes."""
+        return tuple(
+            Host(name, f"10.{100 + self.slot}.{number // 250}.{number % 250 + 1}", number)
+            for number, name in enumerate(self.node_names, 1)
+        )
+
+    @cached_property
+    def hosts(self) -> dict[str, Host]:
+        """All hosts by name."""
+        return {host.name: host for host in (*self.servers, *self.compute)}
+
+    def lines(self) -> Iterator[str]:
+        """The lab's /etc/hosts."""
+        yield "127.0.0.1 localhost"
+        for host in self.hosts.values():
+            yield f"{host.address} {host.name}"
