@@ -1,0 +1,146 @@
+"""What the two machines order to be done; values only, carried out in the order in which they come.
+
+``loop.py`` and ``process.py`` carry these out and hold no policy.
+"""
+
+from __future__ import annotations
+
+from clusterrun.agent.messages import ToAgent, ToCoordinator
+from clusterrun.model.frozen import frozen
+from clusterrun.model.record import RunState
+from clusterrun.model.world import Meeting, World
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Union
+
+
+# --- from the coordinator ---
+
+
+@frozen
+class Send:
+    """Send ``message`` over ``link``."""
+
+    link: int
+    message: ToAgent
+
+
+@frozen
+class DropLink:
+    """Close a connection."""
+
+    link: int
+
+
+@frozen
+class ClaimEpoch:
+    """Take an attempt number exclusively; ends in ``EpochClaimed``.
+
+    ``after`` -1: the next free number. Otherwise exactly ``after`` + 1, and where another
+    coordinator holds that one the answer is ``Superseded``: two of them never leap-frog.
+    """
+
+    after: int = -1
+
+
+@frozen
+class LaunchAgents:
+    """Start one agent per node."""
+
+
+@frozen
+class EndLauncher:
+    """End the program that started the agents (TERM, then KILL)."""
+
+
+@frozen
+class SaveState:
+    """Write ``state.json``."""
+
+    state: RunState
+
+
+@frozen
+class Note:
+    """A line for the log of whoever says it."""
+
+    text: str
+
+
+@frozen
+class Finish:
+    """Nothing is left to do: exit with ``code``."""
+
+    code: int
+
+
+if TYPE_CHECKING:
+    CoordinatorAction = Union[Send, DropLink, ClaimEpoch, LaunchAgents, EndLauncher, SaveState, Note, Finish]
+
+
+# --- from an agent ---
+
+
+@frozen
+class Tell:
+    """Send ``message`` to the coordinator."""
+
+    message: ToCoordinator
+
+
+@frozen
+class HoldPort:
+    """Bind a free port (and keep it bound, not listening) for ``epoch``."""
+
+    epoch: int
+
+
+@frozen
+class ReleasePort:
+    """Give the held port back."""
+
+
+@frozen
+class Spawn:
+    """Start the ranks of node number ``node``; ends in ``RanksSpawned`` or ``SpawnFailed``."""
+
+    epoch: int
+    world: World
+    node: int
+    meeting: Meeting
+
+
+@frozen
+class SignalLocal:
+    """Send signal ``number`` to the rank processes themselves (with a CONT after a TERM)."""
+
+    number: int
+
+
+@frozen
+class Sweep:
+    """Kill everything of ``epoch`` *and of every older one* that lives here, whoever its parent.
+
+    Ends in ``Swept`` within seconds, come what may; the ends of ranks come before it.
+    """
+
+    epoch: int
+
+
+@frozen
+class RenewLease:
+    """Tell the shim that this node may live until ``until`` (this machine's steady clock)."""
+
+    until: float
+
+
+@frozen
+class Exit:
+    """The agent is done: exit with ``code`` (nothing of any epoch is left, or the shim sweeps it)."""
+
+    code: int
+
+
+if TYPE_CHECKING:
+    AgentAction = Union[Tell, HoldPort, ReleasePort, Spawn, SignalLocal, Sweep, RenewLease, Note, Exit]

@@ -1,0 +1,196 @@
+"""What can happen to the two machines: events go in, with a reading of the clocks; values only.
+
+``loop.py`` and ``process.py`` turn the world into these and hold no policy; the simulator in the
+tests does the same with a world of its own.
+"""
+
+from __future__ import annotations
+
+from clusterrun.agent.messages import Hello, ToAgent, ToCoordinator
+from clusterrun.model.frozen import frozen
+from clusterrun.model.record import Attempt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Union
+
+
+@frozen
+class Now:
+    """One reading of both clocks, in seconds: ``steady`` for every decision, ``wall`` for records only."""
+
+    steady: float
+    wall: float
+
+
+# --- into the coordinator ---
+
+
+@frozen
+class AgentJoined:
+    """An agent proved that it knows the secret; ``link`` names its connection."""
+
+    link: int
+    hello: Hello
+
+
+@frozen
+class AgentLeft:
+    """A connection ended (closed, reset, or refused after a bad frame)."""
+
+    link: int
+    why: str
+
+
+@frozen
+class Heard:
+    """A message came over ``link``."""
+
+    link: int
+    message: ToCoordinator
+
+
+@frozen
+class SignalCame:
+    """This process got a signal (by number)."""
+
+    number: int
+
+
+@frozen
+class CancelAsked:
+    """The cancel file stands in the run directory."""
+
+
+@frozen
+class LauncherEnded:
+    """The program that started the agents ended, with its last words."""
+
+    code: int
+    said: tuple[str, ...] = ()
+
+
+@frozen
+class Superseded:
+    """Attempt ``epoch``, which is not ours, stands in the run directory: another coordinator took over."""
+
+    epoch: int
+
+
+@frozen
+class Tick:
+    """Time passed; sent whenever ``wakes_at`` of a machine is reached, and at start."""
+
+
+@frozen
+class EpochClaimed:
+    """Attempt ``epoch`` is ours; its folder exists.
+
+    ``earlier`` are the attempts that an older ``state.json`` tells of; ``quiet`` is False where an
+    earlier attempt is not known to have ended, so that its ranks may still live somewhere.
+    """
+
+    epoch: int
+    earlier: tuple[Attempt, ...] = ()
+    quiet: bool = True
+
+
+if TYPE_CHECKING:
+    CoordinatorEvent = Union[
+        Tick,
+        AgentJoined,
+        AgentLeft,
+        Heard,
+        SignalCame,
+        CancelAsked,
+        LauncherEnded,
+        Superseded,
+        EpochClaimed,
+    ]
+
+
+# --- into an agent ---
+
+
+@frozen
+class Welcomed:
+    """The handshake succeeded; the lease counts from ``Now`` until the first acknowledged beat."""
+
+
+@frozen
+class Told:
+    """The coordinator sent ``message``."""
+
+    message: ToAgent
+
+
+@frozen
+class Disconnected:
+    """The connection to the coordinator is gone."""
+
+    why: str
+
+
+@frozen
+class RankEnded:
+    """A rank process was reaped; the words of its end are read by the shell."""
+
+    epoch: int
+    rank: int
+    code: int
+    last_lines: tuple[str, ...] = ()
+    traceback: str = ""
+    collision: bool = False
+
+
+@frozen
+class RanksSpawned:
+    """Every rank of ``Spawn`` was started."""
+
+    epoch: int
+
+
+@frozen
+class SpawnFailed:
+    """``Spawn`` failed; those already started are to be swept."""
+
+    epoch: int
+    why: str
+
+
+@frozen
+class PortHeld:
+    """``HoldPort`` was carried out; port 0 and ``why`` where it failed."""
+
+    epoch: int
+    port: int
+    why: str = ""
+
+
+@frozen
+class Swept:
+    """After ``Sweep``: nothing of ``epoch`` is left but ``stuck``."""
+
+    epoch: int
+    stuck: tuple[str, ...] = ()
+
+
+@frozen
+class ShimLost:
+    """The shim is gone: nobody enforces this node's lease any more."""
+
+
+if TYPE_CHECKING:
+    AgentEvent = Union[
+        Tick,
+        Welcomed,
+        Told,
+        Disconnected,
+        SignalCame,
+        RankEnded,
+        RanksSpawned,
+        SpawnFailed,
+        PortHeld,
+        Swept,
+        ShimLost,
+    ]
