@@ -9,6 +9,7 @@ The layout is what the README documents and scripts rely on; each file has one w
     snapshot/        the code as it was, if asked for   (the desk)
     cancel           left by whoever cancelled the run   (the desk)
     state.json       how far the run is   (the coordinator)
+    ended.json       the last word on a run that was seen ended   (the desk)
     job.out          what the batch step itself printed, setup lines included
     attempts/000/    one per start of the ranks; made exclusively, so a number is taken once
         coordinator.log
@@ -57,6 +58,10 @@ class RunPaths:
     @property
     def state(self) -> str:
         return os.path.join(self.run_dir, "state.json")
+
+    @property
+    def ended(self) -> str:
+        return os.path.join(self.run_dir, "ended.json")
 
     @property
     def job_output(self) -> str:

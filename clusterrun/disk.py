@@ -1,0 +1,95 @@
+"""Files and folders that only their owner may touch, written whole; knows nothing of what stands in them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from clusterrun.model.errors import ClusterrunError
+
+
+class DiskRefused(ClusterrunError):
+    """A file or folder cannot be made, written or trusted."""
+
+
+def private_folder(path: str) -> None:
+    """Make ``path`` (and its parents) where it is missing, 0700 whatever the umask; check it where it is not.
+
+    Raises ``DiskRefused`` if it is not ours alone to write.
+    """
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        new_folder(path)
+    except FileExistsError:
+        trust(path)
+    except OSError as error:
+        raise refusal(path, error) from error
+
+
+def new_folder(path: str) -> None:
+    """Make ``path``, 0700 whatever the umask; raises ``FileExistsError`` where something is there."""
+    os.mkdir(path, 0o700)
+    os.chmod(path, 0o700)
+
+
+def trust(path: str, links: bool = True) -> None:
+    """Refuse a folder that somebody else owns or may write; with ``links`` false, also one reached by a link."""
+    try:
+        found = os.stat(path, follow_symlinks=links)
+    except OSError as error:
+        raise refusal(path, error) from error
+    if not stat.S_ISDIR(found.st_mode):
+        kind = "a link" if stat.S_ISLNK(found.st_mode) else "not a folder"
+        raise DiskRefused(f"{path} is {kind}", "move it away, or set CLUSTERRUN_HOME to another folder")
+    if found.st_uid != os.geteuid():
+        raise DiskRefused(
+            f"{path} belongs to another user (number {found.st_uid})", "set CLUSTERRUN_HOME to a folder of yours"
+        )
+    if found.st_mode & 0o022:
+        raise DiskRefused(
+            f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})", f"chmod go-w {path}"
+        )
+
+
+def write_whole(path: str, data: str | bytes, mode: int = 0o600) -> None:
+    """Put ``data`` at ``path`` at once or not at all: a reader sees the old file or the new one.
+
+    Raises ``DiskRefused``.
+    """
+    beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.{os.urandom(4).hex()}")
+    content = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+    try:
+        _write_new(beside, content, mode)
+        os.replace(beside, path)
+    except OSError as error:
+        _forget(beside)
+        raise refusal(path, error) from error
+
+
+def _write_new(path: str, content: bytes, mode: int) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    with open(handle, "wb") as file:
+        os.fchmod(handle, mode)
+        file.write(content)
+        file.flush()
+        os.fsync(handle)
+
+
+def _forget(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def refusal(path: str, error: OSError) -> DiskRefused:
+    """What an error of the operating system means for whoever wanted ``path``."""
+    remedies = {
+        errno.ENOSPC: "free some space, or set CLUSTERRUN_HOME to a folder on a file system that has room",
+        errno.EDQUOT: "your quota is used up: free some space, or set CLUSTERRUN_HOME to another file system",
+        errno.EACCES: "set CLUSTERRUN_HOME to a folder that you may write and that the nodes share",
+        errno.EROFS: "set CLUSTERRUN_HOME to a folder that you may write and that the nodes share",
+    }
+    said = (error.strerror or str(error)).lower()
+    return DiskRefused(f"{path}: {said}", remedies.get(error.errno or 0, ""))

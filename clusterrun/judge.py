@@ -1,0 +1,234 @@
+"""What state a run is in, from all that was said about it; decides from values alone, asks nobody.
+
+Four may have spoken: the record (what was asked), the coordinator (``state.json``), the scheduler (a
+row of squeue, or the life of a local process), and whoever cancelled. They can disagree: a node
+dies with its coordinator, Slurm forgets a job after minutes, a controller does not answer.
+"""
+
+from __future__ import annotations
+
+from clusterrun.model import contract
+from clusterrun.model.duration import spoken
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.hostlist import fold
+from clusterrun.model.record import Failure, RunRecord, RunState, RunStatus
+from clusterrun.model.spec import Cluster
+from clusterrun.model.states import Phase, State
+from clusterrun.slurm.queries import JobRow
+
+STALE_SECONDS = 3 * contract.STATE_SECONDS
+QUEUEING_SECONDS = 90.0
+"""How long a submission may take before an unanswered one counts as lost; far above sbatch's own 10 s."""
+
+SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
+BACK_IN_QUEUE = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING")
+
+
+@frozen
+class Said:
+    """Everything known about one run at ``now`` (seconds since the epoch).
+
+    ``answered`` tells a scheduler that does not know the job from one that was not heard;
+    ``alive`` is whether a local run's coordinator lives (None: cannot be told from here).
+    """
+
+    record: RunRecord
+    run_dir: str
+    now: float
+    state: RunState | None = None
+    row: JobRow | None = None
+    answered: bool = True
+    alive: bool | None = None
+    cancel_asked: bool = False
+
+
+@frozen
+class _Verdict:
+    state: State
+    phase: Phase
+    reason: str = ""
+    ended_at: float | None = None
+
+
+def judge(said: Said) -> RunStatus:
+    """The one answer to what was ``said``."""
+    verdict = _local(said) if said.record.cluster == Cluster.LOCAL.value else _slurm(said)
+    record, spec, state, row = said.record, said.record.spec, said.state, said.row
+    ended = verdict.state.ended
+    return RunStatus(
+        run_id=record.run_id,
+        job_id=record.job_id or (row.job_id if row else ""),
+        name=record.name,
+        cluster=record.cluster,
+        state=verdict.state,
+        phase=verdict.phase,
+        reason=verdict.reason,
+        nodes=spec.nodes,
+        gpus_per_node=spec.gpus,
+        world_size=spec.world_size,
+        nodelist=_nodelist(said),
+        attempt=state.epoch if state else 0,
+        submitted_at=record.submitted_at,
+        started_at=state.started_at if state else None,
+        ended_at=(verdict.ended_at or _last_word(said)) if ended else None,
+        exit_code=state.exit_code if state and ended else None,
+        run_dir=said.run_dir,
+    )
+
+
+def in_one_line(failure: Failure) -> str:
+    """The failure as a sentence: which rank on which node, how, and why as far as it was told."""
+    who = f"rank {failure.rank} on {failure.node}" if failure.rank >= 0 else f"node {failure.node}"
+    how = f" {_end(failure.code)}" if failure.rank >= 0 else ""
+    why = failure.why if failure.rank < 0 or failure.why not in how else ""
+    return f"{who}{how}{': ' if why else ''}{why}"
+
+
+def _end(code: int) -> str:
+    import signal
+
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _slurm(said: Said) -> _Verdict:
+    state, row = said.state, said.row
+    if row is None:
+        return _without_row(said)
+    if row.state in SCHEDULER_KNOWS_BEST:
+        return _Verdict(row.state, Phase.ENDED, _joined(row.explained, _why(state)), row.end)
+    if row.word in BACK_IN_QUEUE or row.state is State.PENDING:
+        again = "queued again: " if state else ""
+        return _Verdict(State.PENDING, Phase.QUEUED, again + (row.explained or row.reason))
+    if state and state.state.ended and not _older(state, row):
+        return _by_state(state)
+    if row.state.ended:
+        return _ended_by_row(said, row)
+    if row.state is State.UNKNOWN:
+        return _Verdict(State.UNKNOWN, _phase(state), f"Slurm says {row.word}, a word not known here")
+    return _running(said, _older(state, row) if state else False)
+
+
+def _older(state: RunState, row: JobRow) -> bool:
+    """The state is that of an earlier life of the job: Slurm has started it anew since."""
+    return state.state.ended and row.state is State.RUNNING and (row.start or 0) > (state.ended_at or state.updated_at)
+
+
+def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
+    state = State.CANCELLED if said.cancel_asked else row.state
+    told = _why(said.state)
+    if state is State.CANCELLED:
+        return _Verdict(state, Phase.ENDED, told or "cancelled" + ("" if said.state else " before it started"), row.end)
+    silent = "" if told or state is State.COMPLETED else f"ended without a word ({row.explained or row.word}); see job.out"
+    return _Verdict(state, Phase.ENDED, told or silent, row.end)
+
+
+def _without_row(said: Said) -> _Verdict:
+    state = said.state
+    if state and state.state.ended:
+        return _by_state(state)
+    if not said.answered:
+        return _unheard(said)
+    if said.cancel_asked:
+        return _Verdict(State.CANCELLED, Phase.ENDED, "cancelled" if state else "cancelled before it started")
+    if not said.record.job_id:
+        return _submitting(said)
+    return _Verdict(State.FAILED, Phase.ENDED, _silent_end(said, "Slurm no longer knows the job"))
+
+
+def _unheard(said: Said) -> _Verdict:
+    state = said.state
+    if state is None:
+        return _Verdict(State.UNKNOWN, Phase.QUEUED, "Slurm does not answer, and the run has not been heard of")
+    age = said.now - state.updated_at
+    if age <= STALE_SECONDS:
+        return _running(said, False)
+    return _Verdict(State.UNKNOWN, state.phase, f"Slurm does not answer; the run's last word is {spoken(age)} old")
+
+
+def _submitting(said: Said) -> _Verdict:
+    if said.now - said.record.submitted_at < QUEUEING_SECONDS:
+        return _Verdict(State.PENDING, Phase.QUEUED, "is being submitted")
+    return _Verdict(State.FAILED, Phase.ENDED, "was never queued: the submission was cut short")
+
+
+def _running(said: Said, restarted: bool) -> _Verdict:
+    state = said.state
+    if state is None or restarted or state.state.ended:
+        return _Verdict(State.RUNNING, Phase.STARTING, "the coordinator has not been heard of yet")
+    age = said.now - state.updated_at
+    if age > STALE_SECONDS:
+        return _Verdict(State.RUNNING, state.phase, f"no word from its coordinator for {spoken(age)}")
+    return _Verdict(State.RUNNING, state.phase, _why(state))
+
+
+def _local(said: Said) -> _Verdict:
+    state = said.state
+    if state and state.state.ended:
+        return _by_state(state)
+    if not said.record.job_id and not said.alive:
+        return _Verdict(State.CANCELLED, Phase.ENDED, "cancelled") if said.cancel_asked else _submitting(said)
+    if said.alive is False:
+        if said.cancel_asked:
+            return _Verdict(State.CANCELLED, Phase.ENDED, "cancelled")
+        return _Verdict(State.FAILED, Phase.ENDED, _silent_end(said, "its coordinator is gone"))
+    if said.alive is None:
+        return _elsewhere(said)
+    return _running(said, False)
+
+
+def _elsewhere(said: Said) -> _Verdict:
+    if said.state and said.now - said.state.updated_at <= STALE_SECONDS:
+        return _running(said, False)
+    return _Verdict(State.UNKNOWN, _phase(said.state), "it runs on another machine and has not been heard of lately")
+
+
+def _by_state(state: RunState) -> _Verdict:
+    return _Verdict(state.state, Phase.ENDED, _why(state), state.ended_at or state.updated_at)
+
+
+def _silent_end(said: Said, seen: str) -> str:
+    last = said.state
+    when = f"; its last word, {last.phase.value}, is {spoken(said.now - last.updated_at)} old" if last else ""
+    return f"ended without a word: {seen}{when}; see job.out"
+
+
+def _why(state: RunState | None) -> str:
+    if state is None:
+        return ""
+    failure = state.failure if state.state is not State.COMPLETED else None
+    return in_one_line(failure) if failure else state.reason
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _phase(state: RunState | None) -> Phase:
+    return state.phase if state else Phase.QUEUED
+
+
+def _nodelist(said: Said) -> str:
+    if said.row and said.row.nodelist:
+        return said.row.nodelist
+    attempts = said.state.attempts if said.state else ()
+    return fold(attempts[-1].nodes) if attempts else ""
+
+
+def _last_word(said: Said) -> float | None:
+    if said.row and said.row.end:
+        return said.row.end
+    return said.state.ended_at or said.state.updated_at if said.state else None
+
+
+def kept(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -> RunStatus:
+    """The word to hold to: a verdict given while the scheduler still knew (``before``, at ``at``), unless the run went on."""
+    if not now.state.ended or (state is not None and state.updated_at > at):
+        return now
+    if before.state in SCHEDULER_KNOWS_BEST or now.state is State.FAILED:
+        return replace(now, state=before.state, reason=before.reason, ended_at=before.ended_at)
+    return now

@@ -1,0 +1,63 @@
+"""How foreign text is shown: no byte of it may drive a terminal or forge a line; knows no terminal and no file."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Match
+
+_FOREIGN = re.compile("[^\x20-\x7e\xa1-\u0600\u0700-\u1fff\u3000-\ud7ff]")
+"""Cheap first look: text without these needs no second one."""
+
+_HARMFUL = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1 (NEL among them)
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of text
+    "\u2028\u2029"  # line and paragraph separators
+    "\ud800-\udfff"  # undecodable bytes, and halves of pairs
+    "\ufff9-\ufffb\U000e0000-\U000e007f]"  # invisible annotations and tags
+)
+_COLOUR = re.compile("\x1b\\[[0-9;:]{0,40}m")
+_RESET = re.compile("\x1b\\[0{0,4}m")
+
+
+def visible(text: str, colours: bool = False) -> str:
+    """One line of foreign text with everything harmful in it written out (``\\x1b``, ``\\u2028``).
+
+    ``text`` is decoded with ``surrogateescape``: bytes that are no UTF-8 are shown as ``\\xff``.
+    Tabs become spaces. Colour sequences are dropped, or kept with ``colours`` where the line
+    itself ends them.
+    """
+    if _FOREIGN.search(text) is None:
+        return text
+    if "\x1b" not in text:
+        return _written_out(text)
+    found = list(_COLOUR.finditer(text))
+    keep = colours and bool(found) and _RESET.fullmatch(found[-1].group()) is not None
+    if not keep:
+        return _written_out(_COLOUR.sub("", text))
+    return _between(text, found)
+
+
+def _between(text: str, colours: list[Match[str]]) -> str:
+    parts, end = [], 0
+    for colour in colours:
+        parts += [_written_out(text[end : colour.start()]), colour.group()]
+        end = colour.end()
+    return "".join(parts) + _written_out(text[end:])
+
+
+def _written_out(text: str) -> str:
+    if "\t" in text:
+        text = text.expandtabs(8)
+    return _HARMFUL.sub(_escape, text)
+
+
+def _escape(match: Match[str]) -> str:
+    number = ord(match.group())
+    if 0xDC80 <= number <= 0xDCFF:
+        return f"\\x{number - 0xDC00:02x}"
+    if number < 0x100:
+        return {0x0A: "\\n", 0x0D: "\\r"}.get(number, f"\\x{number:02x}")
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

@@ -1,0 +1,106 @@
+"""Configuration files: where they lie, and the options in their tables; knows no command line.
+
+``clusterrun.toml`` (the nearest one from the working directory upwards) and
+``~/.config/clusterrun/config.toml``, each with ``[defaults]`` and ``[profile.NAME]``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+from clusterrun.settings import CONFIGURABLE, Source, Value, read_value
+
+PROJECT_FILE = "clusterrun.toml"
+
+
+@frozen
+class Configuration:
+    """One file: its defaults and its profiles by name, checked."""
+
+    path: str
+    defaults: Source
+    profiles: tuple[tuple[str, Source], ...]
+
+
+def files(cwd: str, environ: Mapping[str, str]) -> list[str]:
+    """The configuration files there are, strongest first: the project's, then the user's."""
+    folder = environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    user = os.path.join(folder, "clusterrun", "config.toml")
+    return [path for path in (_upwards(cwd), user) if path and os.path.isfile(path)]
+
+
+def _upwards(folder: str) -> str:
+    while not os.path.isfile(os.path.join(folder, PROJECT_FILE)):
+        above = os.path.dirname(folder)
+        if above == folder:
+            return ""
+        folder = above
+    return os.path.join(folder, PROJECT_FILE)
+
+
+def read(path: str) -> Configuration:
+    """The configuration in ``path``. Raises ``BadInput`` naming file, key and the nearest known key."""
+    data = _toml(path)
+    _refuse_unknown(data, ("defaults", "profile"), path, "table")
+    profiles = _table(data, "profile", path)
+    return Configuration(
+        path,
+        _source(_table(data, "defaults", path), path, f"{path} [defaults]"),
+        tuple((name, _source(_table(profiles, name, path), path, f"{path} [profile.{name}]")) for name in profiles),
+    )
+
+
+def _toml(path: str) -> dict[str, Any]:
+    try:
+        import tomllib
+    except ImportError:  # Python 3.10
+        import tomli as tomllib
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not TOML: {error}") from error
+
+
+def _table(data: dict[str, Any], name: str, path: str) -> dict[str, Any]:
+    table = data.get(name, {})
+    if not isinstance(table, dict):
+        raise BadInput(f"{path}: {name} is not a table", f"write [{name}] on a line of its own, its keys below it")
+    return table
+
+
+def _source(table: dict[str, Any], path: str, origin: str) -> Source:
+    named = {key.replace("_", "-"): value for key, value in table.items()}
+    _refuse_unknown(named, tuple(CONFIGURABLE), origin, "key")
+    values: list[tuple[str, Value]] = [
+        (key, read_value(CONFIGURABLE[key], value, f"{origin} {key}")) for key, value in named.items()
+    ]
+    return Source(origin, tuple(values))
+
+
+def _refuse_unknown(found: Iterable[str], known: tuple[str, ...], where: str, kind: str) -> None:
+    for name in found:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise BadInput(f"{where}: unknown {kind} {name!r}", hint)
+
+
+def sources(configurations: Iterable[Configuration], profile: str) -> list[Source]:
+    """The sources in order of strength: the profile (in whichever files), then the defaults of each file.
+
+    Raises ``BadInput`` for a profile that is nowhere.
+    """
+    configured = list(configurations)
+    chosen = [source for c in configured for name, source in c.profiles if name == profile]
+    if profile and not chosen:
+        names = tuple(dict.fromkeys(name for c in configured for name, _ in c.profiles))
+        near = difflib.get_close_matches(profile, names, n=1)
+        known = f"known are {', '.join(names)}" if names else "no configuration file has a profile"
+        raise BadInput(f"there is no profile {profile!r}", f"did you mean {near[0]!r}?" if near else known)
+    return chosen + [c.defaults for c in configured]

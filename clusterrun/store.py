@@ -1,0 +1,215 @@
+"""The runs on disk: their ids, records and states below one home; knows no scheduler and decides nothing about a run.
+
+``$CLUSTERRUN_HOME/runs/<run id>/`` holds each run whole. ``live/<run id>`` is an empty file from
+before a run is queued until it was first seen ended: with it, ``status`` looks at the live runs
+and a few recent ones however many thousand there are. Losing it loses no run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from clusterrun.disk import DiskRefused, new_folder, private_folder, refusal, trust, write_whole
+from clusterrun.model import contract
+from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.model.errors import NoSuchRun
+from clusterrun.model.frozen import frozen
+from clusterrun.model.paths import RunPaths, runs_folder
+from clusterrun.model.record import RunRecord, RunState, RunStatus
+
+T = TypeVar("T")
+
+_SORTED_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]{4}-[A-Za-z0-9_][A-Za-z0-9._-]*")
+_NAME_AT = len("20261120-074500-k3f9-")
+
+
+def run_id(name: str, now: float, chance: bytes) -> str:
+    """An id that sorts by time to the millisecond (UTC), safe as a file name: ``20261120-074500-k3f9-train``.
+
+    ``now`` is seconds since the epoch, ``chance`` two random bytes.
+    """
+    part = int(now % 1 * 1024)
+    tag = "".join(_SORTED_DIGITS[n % 32] for n in (part // 32, part, chance[0], chance[1]))
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{tag}-{file_name(name)}"
+
+
+def file_name(name: str) -> str:
+    """What of a run's name can stand in a path: ASCII letters, digits, ``.``, ``_`` and ``-``, at most 32."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:32].lstrip("-.") or "run"
+
+
+@frozen
+class Ended:
+    """``ended.json``: the desk's last word on a run, kept because Slurm forgets a job after minutes."""
+
+    at: float
+    status: RunStatus
+    format: int = contract.FORMAT
+
+
+class Store:
+    """The runs below ``home`` (an absolute path); nothing is made before the first ``create``."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self.runs = runs_folder(home)
+        self.live = os.path.join(home, "live")
+
+    def paths(self, run_id: str) -> RunPaths:
+        """The files of a run."""
+        return RunPaths(os.path.join(self.runs, run_id))
+
+    def create(self, name: str, now: float) -> str:
+        """Make the run directory of a new run and return its id. Raises ``DiskRefused``."""
+        for folder in (self.home, self.runs, self.live):
+            private_folder(folder)
+        for _ in range(100):
+            chosen = run_id(name, now, os.urandom(2))
+            try:
+                new_folder(self.paths(chosen).run_dir)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise refusal(self.runs, error) from error
+            return chosen
+        raise DiskRefused(f"no free run id was found in {self.runs}", "is the machine's clock right?")
+
+    def save(self, record: RunRecord) -> None:
+        """Write ``record.json`` whole and mark the run as live."""
+        write_whole(os.path.join(self.live, record.run_id), "")
+        write_whole(self.paths(record.run_id).record, _text(record))
+
+    def read(self, run_id: str) -> RunRecord:
+        """The record of a run. Raises ``NoSuchRun``, ``BadDocument`` and ``DiskRefused``."""
+        paths = self.paths(run_id)
+        if not os.path.lexists(paths.run_dir):
+            raise NoSuchRun(f"there is no run {run_id} in {self.runs}", "clusterrun status shows the runs there are")
+        trust(paths.run_dir, links=False)
+        record = _read(RunRecord, paths.record)
+        if record is None:
+            raise BadDocument(f"{paths.record} is missing: the submission did not get that far")
+        if record.run_id != run_id:
+            raise BadDocument(f"{paths.record} is the record of another run, {record.run_id}")
+        return record
+
+    def state(self, run_id: str) -> RunState | None:
+        """What the coordinator last said; None before its first word. Raises ``BadDocument``."""
+        return _read(RunState, self.paths(run_id).state)
+
+    def ended(self, run_id: str) -> Ended | None:
+        """The desk's last word, if there was one. Raises ``BadDocument``."""
+        return _read(Ended, self.paths(run_id).ended)
+
+    def settle(self, status: RunStatus, now: float) -> None:
+        """Keep ``status`` as the last word on a run that was seen ended."""
+        write_whole(self.paths(status.run_id).ended, _text(Ended(now, status)))
+        try:
+            os.unlink(os.path.join(self.live, status.run_id))
+        except FileNotFoundError:
+            pass
+
+    def ask_cancel(self, run_id: str) -> None:
+        """Leave the word for the coordinator that its run is to end."""
+        write_whole(self.paths(run_id).cancel, "")
+
+    def cancel_asked(self, run_id: str) -> bool:
+        """Whether somebody asked for the end of a run."""
+        return os.path.exists(self.paths(run_id).cancel)
+
+    def ids(self) -> list[str]:
+        """Every run id, newest first; nothing is opened."""
+        return _listed(self.runs)
+
+    def current(self, recent: int) -> list[str]:
+        """The ids of all live runs and of the newest ``recent`` ones, newest first."""
+        known = self.ids()
+        alive = set(_listed(self.live))
+        return [one for place, one in enumerate(known) if place < recent or one in alive]
+
+    def find(self, word: str) -> str:
+        """The run id that ``word`` means: a run id, ``last``, a job id, a name (the newest), a unique start of an id.
+
+        Raises ``NoSuchRun``, with the nearest names.
+        """
+        known = self.ids()
+        if word in known:
+            return word
+        if word == "last" and known:
+            return known[0]
+        for found in (self._by_job(word, known), self._by_name(word, known)):
+            if found:
+                return found
+        starts = [one for one in known if word and one.startswith(word)]
+        if len(starts) == 1:
+            return starts[0]
+        raise _unknown(word, starts, known)
+
+    def _by_job(self, word: str, known: list[str]) -> str:
+        if not word.isdigit():
+            return ""
+        return next((r.run_id for r in self._records(known) if r.job_id == word), "")
+
+    def _by_name(self, word: str, known: list[str]) -> str:
+        wanted = file_name(word)
+        same = [one for one in known if one[_NAME_AT:] == wanted]
+        return next((r.run_id for r in self._records(same) if r.name == word), "")
+
+    def _records(self, ids: list[str]) -> Iterator[RunRecord]:
+        for one in ids:
+            try:
+                yield self.read(one)
+            except (BadDocument, DiskRefused, NoSuchRun):
+                continue
+
+
+def _unknown(word: str, starts: list[str], known: list[str]) -> NoSuchRun:
+    import difflib
+
+    if starts:
+        shown = ", ".join(starts[:5]) + (", …" if len(starts) > 5 else "")
+        return NoSuchRun(f"{word!r} is the start of {len(starts)} run ids: {shown}", "give more of the id")
+    if not known:
+        return NoSuchRun(f"no run goes by {word!r}: there are no runs yet", "clusterrun submit starts one")
+    words = dict.fromkeys([one[_NAME_AT:] for one in known] + known + ["last"])
+    near = difflib.get_close_matches(word, list(words), n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return NoSuchRun(f"no run goes by {word!r}", hint + "clusterrun status shows the runs there are")
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise refusal(folder, error) from error
+    return sorted((name for name in names if _RUN_ID.fullmatch(name)), reverse=True)
+
+
+def _text(value: object) -> str:
+    return json.dumps(encode(value), indent=1) + "\n"
+
+
+def _read(cls: type[T], path: str) -> T | None:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(handle, "rb") as file:
+            data: Any = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise refusal(path, error) from error
+    except ValueError as error:
+        raise BadDocument(f"{path} is damaged: {error}") from error
+    if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > contract.FORMAT:
+        raise BadDocument(
+            f"{path} was written by a newer clusterrun (format {data['format']}; this one reads {contract.FORMAT})",
+            "use the clusterrun that submitted the run, or a newer one",
+        )
+    return decode(cls, data, path)
