@@ -1,0 +1,79 @@
+"""What a start loads: every TAB is a start of the command line, and 1,250 agents start at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = {"torch", "numpy", "jinja2", "submitit", "rich", "psutil", "asyncio", "cloudpickle"}
+REPORT = "import sys, atexit; atexit.register(lambda: print(*sys.modules, sep='\\n', file=sys.stderr)); "
+
+
+def loaded(code: str, home: Path, *flags: str, python: str = sys.executable) -> set[str]:
+    """The modules that are loaded when the code has run."""
+    environment = {
+        "PATH": os.defpath,
+        "HOME": str(home),
+        "CLUSTERRUN_HOME": str(home),
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [python, *flags, "-c", REPORT + code]
+    run = subprocess.run(
+        command, env=environment, cwd=home, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    return set(run.stderr.split("\n"))
+
+
+def needs(path: str) -> None:
+    if not (ROOT / "clusterrun" / path).exists():
+        pytest.skip(f"clusterrun/{path} is not in this build")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["status"], ["status", "--json"], ["submit", "--help"], ["logs", "--help"]],
+)
+def test_the_command_line_starts_without_heavy_libraries(arguments, tmp_path):
+    needs("cli/main.py")
+    code = f"sys.argv = ['clusterrun', *{arguments!r}]; from clusterrun.cli.main import main; main()"
+    assert loaded(code, tmp_path) & HEAVY == set()
+
+
+def test_importing_the_package_loads_nothing_of_it(tmp_path):
+    found = {name for name in loaded("import clusterrun", tmp_path) if name.startswith("clusterrun")}
+    assert found == {"clusterrun"}
+
+
+def nodes_tower() -> list[str]:
+    files = [
+        file
+        for room in ("model", "preflight", "agent")
+        for file in (ROOT / "clusterrun" / room).rglob("*.py")
+    ]
+    names = (file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for file in files)
+    return sorted(name.removesuffix(".__init__") for name in names if not name.endswith("__main__"))
+
+
+def pythons() -> list[str]:
+    """Every Python from 3.9 on that this machine offers."""
+    found = {}
+    for minor in range(9, 20):
+        program = shutil.which(f"python3.{minor}")
+        installed = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
+        if installed or program:
+            found[minor] = str(installed[0] if installed else program)
+    return list(found.values()) or [sys.executable]
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_the_nodes_tower_loads_on_a_bare_python_and_nothing_heavy_with_it(python, tmp_path):
+    imports = f"import importlib; [importlib.import_module(name) for name in {nodes_tower()!r}]"
+    path = f"sys.path.insert(0, {str(ROOT)!r}); "
+    assert loaded(path + imports, tmp_path, "-I", "-S", python=python) & HEAVY == set()

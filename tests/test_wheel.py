@@ -1,0 +1,92 @@
+"""What is built is what is in the folders: nothing forgotten, nothing by the way."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = {"clusterrun": "clusterrun", "jobs": "clusterrun/jobs", "templates": "clusterrun/templates"}
+"""Folder in the checkout → folder in the wheel."""
+LEFT_BEHIND = shutil.ignore_patterns(
+    ".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel and a source archive, built from a copy so that the checkout stays as it is."""
+    pytest.importorskip("build")
+    pytest.importorskip("setuptools")
+    place = tmp_path_factory.mktemp("built")
+    shutil.copytree(ROOT, place / "checkout", ignore=LEFT_BEHIND, symlinks=True)
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        str(place),
+        str(place / "checkout"),
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return place
+
+
+def files(folder: Path) -> set[str]:
+    """Every file below the folder, as the wheel should name it."""
+    found = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(folder).as_posix() for path in found}
+
+
+def only(folder: Path, pattern: str) -> Path:
+    (path,) = folder.glob(pattern)
+    return path
+
+
+def test_the_wheel_holds_the_package_the_templates_and_the_jobs_and_nothing_else(built):
+    expected = {f"{inside}/{name}" for folder, inside in SHIPPED.items() for name in files(ROOT / folder)}
+    names = zipfile.ZipFile(only(built, "*.whl")).namelist()
+    assert {name for name in names if ".dist-info/" not in name} == expected
+
+
+def test_the_wheel_carries_the_licence_and_the_version_that_the_contract_names(built):
+    source = ast.parse((ROOT / "clusterrun/model/contract.py").read_text(encoding="utf-8"))
+    (version,) = (
+        ast.literal_eval(node.value)
+        for node in source.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "VERSION"
+    )
+    wheel = only(built, "*.whl")
+    assert wheel.name == f"clusterrun-{version}-py3-none-any.whl"
+    assert any(name.endswith("LICENSE") for name in zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_source_archive_holds_all_that_is_tracked(built):
+    git = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    tracked = subprocess.run(git, capture_output=True, text=True, timeout=60, check=False)
+    if tracked.returncode:
+        pytest.skip("not a git checkout: what is tracked is not known")
+    with tarfile.open(only(built, "*.tar.gz")) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert {name for name in tracked.stdout.split("\0") if name and (ROOT / name).exists()} - held == set()
+
+
+def test_from_the_wheel_alone_the_templates_and_jobs_are_found(built, tmp_path):
+    """The wheel is laid out in a folder, as pip would, and asked from elsewhere."""
+    if not (ROOT / "clusterrun/script/shipped.py").exists():
+        pytest.skip("clusterrun/script/shipped.py is not in this build")
+    zipfile.ZipFile(only(built, "*.whl")).extractall(tmp_path)
+    code = "from clusterrun.script import shipped; print(shipped.TEMPLATES, shipped.JOBS, sep='\\n')"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True)
+    expected = [str(tmp_path / "clusterrun" / name) for name in ("templates", "jobs")]
+    assert run.stdout.split() == expected
