@@ -112,7 +112,7 @@ def joined(kind: str) -> Iterator[World]:
     yield world
     # Not after a failure: leaving NCCL in good order can wait for ranks that are gone.
     # What DDP leaves in circles holds the group, and gloo's threads abort the process (about 1 in
-    # 60 exits) when they outlive the interpreter: so it is let go first.
+    # 30 exits) when they outlive the interpreter: so it is let go first.
     gc.collect()
     dist.destroy_process_group()
 

@@ -22,11 +22,14 @@ ROOMS = {
     "preflight": (NODES, 2),
     "agent": (NODES, 3),
     "disk": (DESK, 1.5),
+    "settings": (DESK, 1.5),
     "system": (DESK, 2),
+    "profiles": (DESK, 2),
     "store": (DESK, 2),
     "script": (DESK, 2),
     "logs": (DESK, 2),
     "slurm": (DESK, 3),
+    "judge": (DESK, 3.5),
     "backends": (DESK, 4),
     "workflow": (DESK, 5),
     "cli": (DESK, 6),
@@ -46,7 +49,7 @@ ONE_IMPORTER = {
     "submitit": ("backends/",),
     "torch": ("training/",),
     "psutil": ("cli/", "backends/"),
-    "tomli": ("cli/",),
+    "tomli": ("profiles.py",),
     "subprocess": ("system.py", "agent/process.py", "lab/"),
 }
 ENTRY_POINTS = ("cli/", "agent/main.py", "lab/", "workflow.py", "training/")
@@ -176,12 +179,13 @@ def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported(mo
 
 @each([module for module in in_package() if not module.place.startswith(ENTRY_POINTS)])
 def test_the_environment_is_read_at_the_entry_points_only(module):
+    words = {"environ", "environb", "getenv"}
     reads = [
         f"line {node.lineno}"
         for node in ast.walk(module.tree)
-        if isinstance(node, ast.Attribute | ast.Name)
-        and (node.attr if isinstance(node, ast.Attribute) else node.id) in ("environ", "environb", "getenv")
+        if isinstance(node, ast.Attribute) and node.attr in words and ast.unparse(node.value) == "os"
     ]
+    assert not {f"os.{word}" for word in words} & set(module.imports)
     assert reads == []
 
 
