@@ -14,7 +14,7 @@ class DiskRefused(ClusterrunError):
 
 
 def private_folder(path: str) -> None:
-    """Make ``path`` (and its parents) where it is missing, 0700 whatever the umask; check it where it is not.
+    """Make ``path`` where it is missing, 0700 whatever the umask; check it where it is not.
 
     Raises ``DiskRefused`` if it is not ours alone to write.
     """
@@ -34,7 +34,7 @@ def new_folder(path: str) -> None:
 
 
 def trust(path: str, links: bool = True) -> None:
-    """Refuse a folder that somebody else owns or may write; with ``links`` false, also one reached by a link."""
+    """Refuse a folder that others own or may write; with ``links`` false, also one reached by a link."""
     try:
         found = os.stat(path, follow_symlinks=links)
     except OSError as error:
@@ -44,7 +44,8 @@ def trust(path: str, links: bool = True) -> None:
         raise DiskRefused(f"{path} is {kind}", "move it away, or set CLUSTERRUN_HOME to another folder")
     if found.st_uid != os.geteuid():
         raise DiskRefused(
-            f"{path} belongs to another user (number {found.st_uid})", "set CLUSTERRUN_HOME to a folder of yours"
+            f"{path} belongs to another user (number {found.st_uid})",
+            "set CLUSTERRUN_HOME to a folder of yours",
         )
     if found.st_mode & 0o022:
         raise DiskRefused(
@@ -57,7 +58,9 @@ def write_whole(path: str, data: str | bytes, mode: int = 0o600) -> None:
 
     Raises ``DiskRefused``.
     """
-    beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.{os.urandom(4).hex()}")
+    beside = os.path.join(
+        os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.{os.urandom(4).hex()}"
+    )
     content = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     try:
         _write_new(beside, content, mode)

@@ -108,22 +108,32 @@ def _slurm(said: Said) -> _Verdict:
         return _by_state(state)
     if row.state.ended:
         return _ended_by_row(said, row)
-    if row.state is State.UNKNOWN:
+    if row.state is State.UNKNOWN and not (state and said.now - state.updated_at <= STALE_SECONDS):
         return _Verdict(State.UNKNOWN, _phase(state), f"Slurm says {row.word}, a word not known here")
     return _running(said, _older(state, row) if state else False)
 
 
 def _older(state: RunState, row: JobRow) -> bool:
     """The state is that of an earlier life of the job: Slurm has started it anew since."""
-    return state.state.ended and row.state is State.RUNNING and (row.start or 0) > (state.ended_at or state.updated_at)
+    return (
+        state.state.ended
+        and row.state is State.RUNNING
+        and (row.start or 0) > (state.ended_at or state.updated_at)
+    )
 
 
 def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
     state = State.CANCELLED if said.cancel_asked else row.state
     told = _why(said.state)
     if state is State.CANCELLED:
-        return _Verdict(state, Phase.ENDED, told or "cancelled" + ("" if said.state else " before it started"), row.end)
-    silent = "" if told or state is State.COMPLETED else f"ended without a word ({row.explained or row.word}); see job.out"
+        return _Verdict(
+            state, Phase.ENDED, told or "cancelled" + ("" if said.state else " before it started"), row.end
+        )
+    silent = (
+        ""
+        if told or state is State.COMPLETED
+        else f"ended without a word ({row.explained or row.word}); see job.out"
+    )
     return _Verdict(state, Phase.ENDED, told or silent, row.end)
 
 
@@ -143,11 +153,15 @@ def _without_row(said: Said) -> _Verdict:
 def _unheard(said: Said) -> _Verdict:
     state = said.state
     if state is None:
-        return _Verdict(State.UNKNOWN, Phase.QUEUED, "Slurm does not answer, and the run has not been heard of")
+        return _Verdict(
+            State.UNKNOWN, Phase.QUEUED, "Slurm does not answer, and the run has not been heard of"
+        )
     age = said.now - state.updated_at
     if age <= STALE_SECONDS:
         return _running(said, False)
-    return _Verdict(State.UNKNOWN, state.phase, f"Slurm does not answer; the run's last word is {spoken(age)} old")
+    return _Verdict(
+        State.UNKNOWN, state.phase, f"Slurm does not answer; the run's last word is {spoken(age)} old"
+    )
 
 
 def _submitting(said: Said) -> _Verdict:
@@ -184,7 +198,9 @@ def _local(said: Said) -> _Verdict:
 def _elsewhere(said: Said) -> _Verdict:
     if said.state and said.now - said.state.updated_at <= STALE_SECONDS:
         return _running(said, False)
-    return _Verdict(State.UNKNOWN, _phase(said.state), "it runs on another machine and has not been heard of lately")
+    return _Verdict(
+        State.UNKNOWN, _phase(said.state), "it runs on another machine and has not been heard of lately"
+    )
 
 
 def _by_state(state: RunState) -> _Verdict:
@@ -226,7 +242,7 @@ def _last_word(said: Said) -> float | None:
 
 
 def kept(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -> RunStatus:
-    """The word to hold to: a verdict given while the scheduler still knew (``before``, at ``at``), unless the run went on."""
+    """The word to hold to: ``before``, given at ``at`` while the scheduler still knew, unless the run went on."""
     if not now.state.ended or (state is not None and state.updated_at > at):
         return now
     if before.state in SCHEDULER_KNOWS_BEST or now.state is State.FAILED:

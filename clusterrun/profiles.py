@@ -51,7 +51,10 @@ def read(path: str) -> Configuration:
     return Configuration(
         path,
         _source(_table(data, "defaults", path), path, f"{path} [defaults]"),
-        tuple((name, _source(_table(profiles, name, path), path, f"{path} [profile.{name}]")) for name in profiles),
+        tuple(
+            (name, _source(_table(profiles, name, path), path, f"{path} [profile.{name}]"))
+            for name in profiles
+        ),
     )
 
 
@@ -70,7 +73,9 @@ def _toml(path: str) -> dict[str, Any]:
 def _table(data: dict[str, Any], name: str, path: str) -> dict[str, Any]:
     table = data.get(name, {})
     if not isinstance(table, dict):
-        raise BadInput(f"{path}: {name} is not a table", f"write [{name}] on a line of its own, its keys below it")
+        raise BadInput(
+            f"{path}: {name} is not a table", f"write [{name}] on a line of its own, its keys below it"
+        )
     return table
 
 

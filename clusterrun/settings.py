@@ -1,17 +1,17 @@
-"""The options of a submission and where each value comes from; knows no command-line parser and no scheduler."""
+"""The options of a submission and where each value comes from; knows no command line and no scheduler."""
 
 from __future__ import annotations
 
 import difflib
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Union
+from typing import Any
 
 from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 
-Value = Union[str, int, bool, tuple[str, ...]]
+Value = str | int | bool | tuple[str, ...]
 
 
 @frozen
@@ -51,8 +51,20 @@ RESOURCES = (
     Option("name", "text", "Name of the run (default: the script's).", "NAME"),
     Option("sbatch", "list", "Any other sbatch option, without dashes. Repeatable.", "KEY[=VALUE]", ()),
     Option("srun", "list", "Any other srun option, without dashes. Repeatable.", "KEY[=VALUE]", ()),
-    Option("setup", "list", "Shell line to run first on the node, e.g. 'module load cuda'. Repeatable.", "LINE", ()),
-    Option("env", "list", "Variable for the ranks; KEY alone takes its value from here. Repeatable.", "KEY[=VALUE]", ()),
+    Option(
+        "setup",
+        "list",
+        "Shell line to run first on the node, e.g. 'module load cuda'. Repeatable.",
+        "LINE",
+        (),
+    ),
+    Option(
+        "env",
+        "list",
+        "Variable for the ranks; KEY alone takes its value from here. Repeatable.",
+        "KEY[=VALUE]",
+        (),
+    ),
     Option("python", "text", "The ranks' interpreter (default: the one clusterrun runs in).", "PATH"),
     Option("template", "text", "Your own sbatch template.", "FILE"),
     Option("cluster", "text", "Where to run.", "", "auto", ("auto", "slurm", "local")),
@@ -63,7 +75,9 @@ SUBMISSION = (
     Option("per-node", "switch", "Start COMMAND once per node, not once per rank.", "", False),
     Option("snapshot", "switch", "Copy the code into the run directory and run the copy.", "", False),
     Option("max-restarts", "number", "Restarts of all ranks after a failure, inside the allocation.", "N", 0),
-    Option("requeue", "switch", "Let Slurm queue the job again after a preemption or a node failure.", "", False),
+    Option(
+        "requeue", "switch", "Let Slurm queue the job again after a preemption or a node failure.", "", False
+    ),
     Option("follow", "switch", "Show what the ranks print until the run has ended.", "", False),
     Option("wait", "switch", "Return when the run has ended, with its exit code.", "", False),
 )
@@ -123,7 +137,12 @@ def read_value(option: Option, given: Any, where: str) -> Value:
     reader = {"list": _list, "switch": _switch, "number": _number, "text": _text}[option.kind]
     value = reader(given)
     if value is None or (option.choices and value not in option.choices):
-        wanted = {"list": "a list of strings", "switch": "true or false", "number": "a whole number", "text": "a string"}
+        wanted = {
+            "list": "a list of strings",
+            "switch": "true or false",
+            "number": "a whole number",
+            "text": "a string",
+        }
         choices = " or ".join(option.choices)
         raise BadInput(f"{where}: {given!r} is not {choices or wanted[option.kind]}")
     return value
@@ -143,7 +162,16 @@ def _number(given: Any) -> int | None:
 def _switch(given: Any) -> bool | None:
     if isinstance(given, bool):
         return given
-    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    words = {
+        "1": True,
+        "true": True,
+        "yes": True,
+        "on": True,
+        "0": False,
+        "false": False,
+        "no": False,
+        "off": False,
+    }
     return words.get(given.strip().lower()) if isinstance(given, str) else None
 
 

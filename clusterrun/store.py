@@ -1,4 +1,4 @@
-"""The runs on disk: their ids, records and states below one home; knows no scheduler and decides nothing about a run.
+"""The runs on disk: their ids, records and states below one home; knows no scheduler and judges no run.
 
 ``$CLUSTERRUN_HOME/runs/<run id>/`` holds each run whole. ``live/<run id>`` is an empty file from
 before a run is queued until it was first seen ended: with it, ``status`` looks at the live runs
@@ -54,7 +54,7 @@ class Ended:
 
 
 class Store:
-    """The runs below ``home`` (an absolute path); nothing is made before the first ``create``."""
+    """The runs below ``home`` (an absolute path); nothing is made before the first ``claim``."""
 
     def __init__(self, home: str) -> None:
         self.home = home
@@ -65,20 +65,28 @@ class Store:
         """The files of a run."""
         return RunPaths(os.path.join(self.runs, run_id))
 
-    def create(self, name: str, now: float) -> str:
-        """Make the run directory of a new run and return its id. Raises ``DiskRefused``."""
+    def claim(self, run_id: str) -> None:
+        """Make the run directory of a new run. Raises ``DiskRefused``, also where the id is taken."""
         for folder in (self.home, self.runs, self.live):
             private_folder(folder)
-        for _ in range(100):
-            chosen = run_id(name, now, os.urandom(2))
-            try:
-                new_folder(self.paths(chosen).run_dir)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise refusal(self.runs, error) from error
-            return chosen
-        raise DiskRefused(f"no free run id was found in {self.runs}", "is the machine's clock right?")
+        path = self.paths(run_id).run_dir
+        try:
+            new_folder(path)
+        except OSError as error:
+            raise refusal(path, error) from error
+
+    def discard(self, run_id: str) -> None:
+        """Remove a run that was never queued, with all its files."""
+        import shutil
+
+        shutil.rmtree(self.paths(run_id).run_dir, ignore_errors=True)
+        self._forget_live(run_id)
+
+    def _forget_live(self, run_id: str) -> None:
+        try:
+            os.unlink(os.path.join(self.live, run_id))
+        except FileNotFoundError:
+            pass
 
     def save(self, record: RunRecord) -> None:
         """Write ``record.json`` whole and mark the run as live."""
@@ -89,7 +97,9 @@ class Store:
         """The record of a run. Raises ``NoSuchRun``, ``BadDocument`` and ``DiskRefused``."""
         paths = self.paths(run_id)
         if not os.path.lexists(paths.run_dir):
-            raise NoSuchRun(f"there is no run {run_id} in {self.runs}", "clusterrun status shows the runs there are")
+            raise NoSuchRun(
+                f"there is no run {run_id} in {self.runs}", "clusterrun status shows the runs there are"
+            )
         trust(paths.run_dir, links=False)
         record = _read(RunRecord, paths.record)
         if record is None:
@@ -109,10 +119,7 @@ class Store:
     def settle(self, status: RunStatus, now: float) -> None:
         """Keep ``status`` as the last word on a run that was seen ended."""
         write_whole(self.paths(status.run_id).ended, _text(Ended(now, status)))
-        try:
-            os.unlink(os.path.join(self.live, status.run_id))
-        except FileNotFoundError:
-            pass
+        self._forget_live(status.run_id)
 
     def ask_cancel(self, run_id: str) -> None:
         """Leave the word for the coordinator that its run is to end."""
@@ -133,9 +140,10 @@ class Store:
         return [one for place, one in enumerate(known) if place < recent or one in alive]
 
     def find(self, word: str) -> str:
-        """The run id that ``word`` means: a run id, ``last``, a job id, a name (the newest), a unique start of an id.
+        """The run id that ``word`` means.
 
-        Raises ``NoSuchRun``, with the nearest names.
+        A run id, ``last``, a job id, a name (the newest), or a unique start of an id. Raises
+        ``NoSuchRun``, with the nearest names.
         """
         known = self.ids()
         if word in known:

@@ -7,6 +7,7 @@ The layout is what the README documents and scripts rely on; each file has one w
     script.sh        the batch script as submitted   (the desk)
     agent.pyz        the node-side program, one file   (the desk)
     snapshot/        the code as it was, if asked for   (the desk)
+    snapshot.txt     the commit it was at, and what differed from it   (the desk)
     cancel           left by whoever cancelled the run   (the desk)
     state.json       how far the run is   (the coordinator)
     ended.json       the last word on a run that was seen ended   (the desk)
@@ -50,6 +51,10 @@ class RunPaths:
     @property
     def snapshot(self) -> str:
         return os.path.join(self.run_dir, "snapshot")
+
+    @property
+    def snapshot_note(self) -> str:
+        return os.path.join(self.run_dir, "snapshot.txt")
 
     @property
     def cancel(self) -> str:

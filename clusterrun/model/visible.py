@@ -1,4 +1,4 @@
-"""How foreign text is shown: no byte of it may drive a terminal or forge a line; knows no terminal and no file."""
+"""How foreign text is shown: no byte of it may drive a terminal or forge a line; knows no terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Match
+    from re import Match
 
 _FOREIGN = re.compile("[^\x20-\x7e\xa1-\u0600\u0700-\u1fff\u3000-\ud7ff]")
 """Cheap first look: text without these needs no second one."""

@@ -1,0 +1,79 @@
+"""What the ranks of one run said, as text: finds the files, the names and the end for the logs room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterrun.desk import Desk, Tell, quiet
+from clusterrun.logs.merge import Piece
+from clusterrun.logs.reading import following, newest_attempt, so_far
+from clusterrun.logs.selection import STREAMS, Selection
+from clusterrun.logs.show import Headings
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+from clusterrun.waiting import Watch
+
+
+@frozen
+class Wanted:
+    """What is to be shown; ``tail`` counts lines of each stream of each rank."""
+
+    ranks: frozenset[int] | None = None
+    stream: str = "both"
+    tail: int | None = None
+    attempt: int | None = None
+
+    def selection(self) -> Selection:
+        """The files to read."""
+        return Selection(self.ranks, STREAMS if self.stream == "both" else (self.stream,))
+
+
+class Listening:
+    """The output of one run."""
+
+    def __init__(self, desk: Desk, run_id: str, wanted: Wanted, tell: Tell = quiet) -> None:
+        self._desk = desk
+        self._run_id = run_id
+        self._wanted = wanted
+        self._tell = tell
+        self._paths = desk.store.paths(run_id)
+        self.watch = Watch(desk, run_id, tell)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of nodes, and of log-writing processes on each."""
+        spec = self._desk.store.read(self._run_id).spec
+        return spec.nodes, 1 if spec.per_node else spec.local_size
+
+    def headings(self, colours: bool = False) -> Headings:
+        """What stands before the lines; names of nodes come from the newest attempt."""
+        nodes, each = self.shape
+        return Headings(self._names, each, nodes * each, colours)
+
+    def _names(self) -> tuple[str, ...]:
+        state = self._desk.store.state(self._run_id)
+        return state.attempts[-1].nodes if state and state.attempts else ()
+
+    def so_far(self) -> Iterator[Piece]:
+        """What there is now."""
+        attempt = newest_attempt(self._paths, self._wanted.attempt)
+        if attempt is None:
+            return iter(())
+        return so_far(self._paths, attempt, self._wanted.selection(), self._wanted.tail)
+
+    def following(self) -> Iterator[Piece]:
+        """What there is and what comes, to the end of the run."""
+        if self._wanted.attempt is not None:
+            raise BadInput("--attempt and --follow do not go together", "following shows every new attempt")
+        return following(
+            self._paths,
+            self._wanted.selection(),
+            self._wanted.tail,
+            self.watch.over,
+            self._desk.clock,
+            self._began,
+        )
+
+    def _began(self, attempt: int) -> None:
+        if attempt:
+            self._tell(f"attempt {attempt} begins")

@@ -1,0 +1,45 @@
+"""Which ranks, nodes and streams are wanted; pure."""
+
+from __future__ import annotations
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+
+STREAMS = ("out", "err")
+
+
+@frozen
+class Selection:
+    """``ranks`` None: all of them. ``streams`` is a part of ``STREAMS``."""
+
+    ranks: frozenset[int] | None = None
+    streams: tuple[str, ...] = STREAMS
+
+    def wants(self, rank: int, stream: str) -> bool:
+        """Whether that file is to be shown."""
+        return stream in self.streams and (self.ranks is None or rank in self.ranks)
+
+
+def numbers(text: str, below: int, what: str) -> frozenset[int]:
+    """The numbers in ``0,3-5``. Raises ``BadInput`` for anything else, or one not below ``below``."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise BadInput(f"{text!r} is no list of {what}s", f"write for example --{what} 0,3-5")
+        low, high = int(first), int(last or first)
+        if high >= below or low > high:
+            raise BadInput(f"there is no {what} {part.strip()}", f"the run has {what}s 0 to {below - 1}")
+        found.update(range(low, high + 1))
+    return frozenset(found)
+
+
+def folded(found: frozenset[int] | set[int]) -> str:
+    """Numbers as a short list: ``0-3,7``."""
+    parts: list[list[int]] = []
+    for number in sorted(found):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)

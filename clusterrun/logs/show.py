@@ -1,0 +1,121 @@
+"""Pieces of rank output as text to print: headed, folded, made harmless; writes nothing itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from clusterrun.logs.merge import Piece
+from clusterrun.logs.selection import folded
+from clusterrun.model.visible import visible
+
+_PLAIN = re.compile(rb"[\x20-\x7e\n]*")
+_COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+FOLD_WINDOW = 1.0
+"""Seconds within which the same line from many ranks is one."""
+
+
+class Headings:
+    """What stands before a line: the node's name and the rank; ``|`` for stdout, ``!`` for stderr.
+
+    ``names`` gives the names of the nodes as far as they are known by then.
+    """
+
+    def __init__(
+        self,
+        names: Callable[[], tuple[str, ...]],
+        ranks_per_node: int,
+        world_size: int,
+        colours: bool = False,
+    ) -> None:
+        self.colours = colours
+        self._ask = names
+        self._names = names()
+        self._ranks_per_node = ranks_per_node
+        self._digits = len(str(world_size - 1))
+        self._made: dict[tuple[int, str], str] = {}
+
+    def of(self, rank: int, stream: str) -> str:
+        """The heading of one rank."""
+        return self._made.get((rank, stream)) or self._make(rank, stream)
+
+    def _make(self, rank: int, stream: str) -> str:
+        node = rank // self._ranks_per_node
+        if node >= len(self._names):
+            self._names = self._ask()
+        known = node < len(self._names)
+        name = visible(self._names[node]) if known else f"node{node}"
+        width = max((len(visible(one)) for one in self._names), default=0)
+        head = self._painted(f"{name:<{width}} r{rank:<{self._digits}}", rank) + _mark(stream)
+        if known:
+            self._made[rank, stream] = head
+        return head
+
+    def of_many(self, ranks: set[int], stream: str) -> str:
+        """The heading of a line that many ranks wrote."""
+        return self._painted(f"ranks {folded(ranks)}", min(ranks)) + _mark(stream)
+
+    def _painted(self, head: str, rank: int) -> str:
+        return f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{head}\x1b[0m" if self.colours else head
+
+
+def _mark(stream: str) -> str:
+    return " ! " if stream == "err" else " | "
+
+
+def headed(pieces: Iterable[Piece], headings: Headings) -> Iterator[str]:
+    """The text of each piece, every line headed and ended."""
+    for piece in pieces:
+        head = headings.of(piece.rank, piece.stream)
+        if _PLAIN.fullmatch(piece.data):
+            body = piece.data[:-1].decode("ascii")
+            yield head + body.replace("\n", "\n" + head) + "\n"
+        else:
+            yield "".join(f"{head}{line}\n" for line in lines(piece.data, headings.colours))
+
+
+def lines(data: bytes, colours: bool = False) -> list[str]:
+    """The lines in ``data``, each as a terminal would have left it, made harmless."""
+    ended = data[:-1] if data.endswith(b"\n") else data
+    return [
+        visible(_left_over(line).decode("utf-8", "surrogateescape"), colours) for line in ended.split(b"\n")
+    ]
+
+
+def _left_over(line: bytes) -> bytes:
+    if b"\r" not in line:
+        return line
+    return next((part for part in reversed(line.split(b"\r")) if part.strip()), b"")
+
+
+def raw(pieces: Iterable[Piece]) -> Iterator[bytes]:
+    """The very bytes, without headings."""
+    for piece in pieces:
+        yield piece.data
+
+
+def folding(pieces: Iterable[Piece], headings: Headings) -> Iterator[str]:
+    """As ``headed``, but the same line from many ranks within ``FOLD_WINDOW`` stands once, with the ranks.
+
+    A rank that repeats a line gets it shown again: only different ranks fold.
+    """
+    window: dict[tuple[str, str, int], set[int]] = {}
+    counts: dict[tuple[str, str, int], int] = {}
+    began = 0.0
+    for piece in pieces:
+        if window and (piece.at - began > FOLD_WINDOW or len(window) > 10_000):
+            yield from _unfolded(window, headings)
+            window.clear()
+            counts.clear()
+        began = began if window else piece.at
+        for line in lines(piece.data, headings.colours):
+            mine = (line, piece.stream, piece.rank)
+            counts[mine] = counts.get(mine, 0) + 1
+            window.setdefault((line, piece.stream, counts[mine]), set()).add(piece.rank)
+    yield from _unfolded(window, headings)
+
+
+def _unfolded(window: dict[tuple[str, str, int], set[int]], headings: Headings) -> Iterator[str]:
+    for (line, stream, _), ranks in window.items():
+        head = headings.of(min(ranks), stream) if len(ranks) == 1 else headings.of_many(ranks, stream)
+        yield f"{head}{line}\n"

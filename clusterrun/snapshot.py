@@ -1,0 +1,94 @@
+"""The code as it is now, uncommitted changes too, copied into a folder; knows git only as a list of files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from clusterrun import system
+from clusterrun.disk import new_folder, refusal, write_whole
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+
+LIMIT = 200 << 20
+"""Bytes; more than this is data rather than code."""
+GIT_SECONDS = 60.0
+_NEVER = ("__pycache__", ".git", ".venv", "node_modules")
+
+
+@frozen
+class Snapshot:
+    """What is to be copied: ``files`` below ``root``; ``commit`` is '' outside git."""
+
+    root: str
+    files: tuple[str, ...]
+    size: int
+    commit: str = ""
+
+    def inside(self, path: str, target: str) -> str:
+        """Where ``path`` is in the copy at ``target``; ``path`` itself where it is not in the snapshot."""
+        within = os.path.relpath(path, self.root)
+        return path if within.startswith("..") else os.path.normpath(os.path.join(target, within))
+
+
+def look(cwd: str) -> Snapshot:
+    """What a snapshot of ``cwd`` holds: what git knows or would add, or without git the whole folder.
+
+    Raises ``BadInput`` where it is more than ``LIMIT``.
+    """
+    top = _git(cwd, "rev-parse", "--show-toplevel").rstrip("\n")
+    if top:
+        listed = _git(top, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
+        root, files = top, [name for name in dict.fromkeys(listed) if name]
+    else:
+        root, files = cwd, list(_walk(cwd))
+    there = [
+        name for name in files if os.path.lexists(os.path.join(root, name)) and not _is_folder(root, name)
+    ]
+    size = sum(os.lstat(os.path.join(root, name)).st_size for name in there)
+    if size > LIMIT:
+        raise BadInput(
+            f"the code below {root} takes {size >> 20} MB: a snapshot may have {LIMIT >> 20} MB",
+            "keep data out of it (git: .gitignore), submit from a smaller folder, or use --no-snapshot",
+        )
+    return Snapshot(root, tuple(there), size, _git(root, "rev-parse", "HEAD").strip() if top else "")
+
+
+def _git(cwd: str, *args: str) -> str:
+    try:
+        done = system.run(("git", "-C", cwd, *args), GIT_SECONDS)
+    except system.ProgramMissing:
+        return ""
+    return done.out if done.code == 0 else ""
+
+
+def _is_folder(root: str, name: str) -> bool:
+    path = os.path.join(root, name)
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _walk(root: str) -> Iterator[str]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _NEVER)
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        for name in sorted(names) + links:
+            yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def take(snapshot: Snapshot, target: str, record: str) -> None:
+    """Copy the files to ``target`` (a new folder), and write beside it what differs from the commit.
+
+    ``record`` is the path of the note: the commit and the diff of the working tree against it.
+    """
+    import shutil
+
+    new_folder(target)
+    for name in snapshot.files:
+        copy = os.path.join(target, name)
+        os.makedirs(os.path.dirname(copy), exist_ok=True)
+        try:
+            shutil.copy2(os.path.join(snapshot.root, name), copy, follow_symlinks=False)
+        except OSError as error:
+            raise refusal(copy, error) from error
+    diff = _git(snapshot.root, "diff", "--binary", "HEAD") if snapshot.commit else ""
+    write_whole(record, f"root {snapshot.root}\ncommit {snapshot.commit or 'none'}\n\n{diff}")

@@ -1,0 +1,163 @@
+"""From a spec to a queued run: every check first, the record on disk before the queue, never twice."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+from clusterrun.desk import Desk, Tell
+from clusterrun.disk import write_whole
+from clusterrun.model.document import encode
+from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import RunRecord
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.model.states import State
+from clusterrun.script.checks import check
+from clusterrun.script.plan import Plan, Site, Submission, default_name, plan
+from clusterrun.snapshot import Snapshot, look, take
+from clusterrun.store import run_id
+
+
+@frozen
+class Draft:
+    """A submission before anything was touched; ``notices`` are for the person who submits."""
+
+    plan: Plan
+    notices: tuple[str, ...]
+    snapshot: Snapshot | None = None
+
+
+def draft(spec: JobSpec, desk: Desk) -> Draft:
+    """The whole submission of ``spec``, checked; makes no file. Raises ``ClusterrunError``."""
+    site = _site(spec, desk)
+    spec = replace(spec, after=tuple(_job_ids(spec.after, desk)))
+    chosen = run_id(spec.name or default_name(spec.command), desk.clock.now(), os.urandom(2))
+    paths = desk.store.paths(chosen)
+    token = os.urandom(8).hex()
+    as_asked = plan(spec, chosen, token, paths.run_dir, site)
+    said = check(as_asked)
+    if not spec.snapshot:
+        return Draft(as_asked, as_asked.notices + said)
+    snapshot = look(spec.cwd)
+    planned = plan(_moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
+    taken = f"snapshot: {len(snapshot.files)} files, {snapshot.size / 1e6:.1f} MB of {snapshot.root}"
+    return Draft(planned, (*planned.notices, *said, taken), snapshot)
+
+
+def _site(spec: JobSpec, desk: Desk) -> Site:
+    why = "" if spec.cluster is Cluster.LOCAL else desk.client().why_not()
+    if why and spec.cluster is Cluster.SLURM:
+        raise SchedulerError(
+            f"Slurm cannot be used here: {why}", "run this where Slurm is, or use --cluster local"
+        )
+    here = spec.cluster is Cluster.LOCAL or bool(why)
+    return Site(slurm=not here, python=sys.executable, why=why, gpus=_gpus() if here and spec.gpus else 0)
+
+
+def _gpus() -> int:
+    from clusterrun.local.gpus import count_gpus
+
+    return count_gpus()
+
+
+def _job_ids(words: Iterable[str], desk: Desk) -> Iterable[str]:
+    """The Slurm jobs that must end well first; a run that has ended well already needs no waiting for."""
+    for word in words:
+        status = desk.inquiry().statuses([desk.store.find(word)])[0]
+        if status.state is State.COMPLETED:
+            continue
+        if status.state.ended:
+            raise BadInput(
+                f"--after {word}: the run {status.run_id} has ended as {status.state.value}",
+                "leave --after out, or name a run that can still end well",
+            )
+        if status.cluster != Cluster.SLURM.value or not status.job_id:
+            raise BadInput(
+                f"--after {word}: the run {status.run_id} is not in Slurm's queue",
+                f"wait for it first: clusterrun wait {status.run_id}",
+            )
+        yield status.job_id
+
+
+def _moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
+    """The spec with its directory, and a script named by its whole path, inside the copy."""
+    command = tuple(
+        snapshot.inside(word, target) if os.path.isabs(word) else word for word in spec.command[:1]
+    )
+    return replace(spec, cwd=snapshot.inside(spec.cwd, target), command=command + spec.command[1:])
+
+
+def send(spec: JobSpec, desk: Desk, tell: Tell) -> tuple[RunRecord, tuple[str, ...]]:
+    """Submit ``spec``: the record with its job id, and the inherited variables that were left behind.
+
+    Raises ``ClusterrunError``; only after ``SchedulerUnreachable`` may a run be queued, and its
+    record stays, so that ``status`` finds out.
+    """
+    made = draft(spec, desk)
+    for notice in made.notices:
+        tell(notice)
+    record = _prepare(made, desk)
+    answer = _queue(made.plan, record, desk, tell)
+    record = replace(record, job_id=answer.job_id)
+    desk.store.save(record)
+    return record, answer.dropped
+
+
+def _prepare(made: Draft, desk: Desk) -> RunRecord:
+    """Everything in the run directory; nothing of it is left where that fails."""
+    planned = made.plan
+    paths = RunPaths(planned.run_dir)
+    record = RunRecord(
+        run_id=planned.run_id,
+        name=planned.spec.name,
+        cluster=planned.spec.cluster.value,
+        token=planned.token,
+        spec=planned.spec,
+        submitted_at=desk.clock.now(),
+    )
+    desk.store.claim(planned.run_id)
+    try:
+        if made.snapshot:
+            take(made.snapshot, paths.snapshot, paths.snapshot_note)
+        _write_program(paths, desk)
+        write_whole(paths.orders, _json(planned))
+        if planned.script:
+            write_whole(paths.script, planned.script, 0o700)
+        desk.store.save(record)
+    except BaseException:
+        desk.store.discard(planned.run_id)
+        raise
+    return record
+
+
+def _write_program(paths: RunPaths, desk: Desk) -> None:
+    from clusterrun.script.pack import agent_program
+
+    with open(agent_program(os.path.join(desk.store.home, "cache")), "rb") as packed:
+        write_whole(paths.agent, packed.read())
+
+
+def _json(planned: Plan) -> str:
+    import json
+
+    return json.dumps(encode(planned.orders), indent=1) + "\n"
+
+
+def _queue(planned: Plan, record: RunRecord, desk: Desk, tell: Tell) -> Submission:
+    try:
+        if planned.spec.cluster is Cluster.LOCAL:
+            from clusterrun.backends.local import submit
+        else:
+            from clusterrun.backends.slurm import submit
+        return submit(planned, desk.environ, tell)
+    except SchedulerUnreachable as error:
+        raise SchedulerUnreachable(
+            f"{error.seen}: whether the run was queued is not known",
+            f"clusterrun status {record.run_id} finds out; nothing is submitted twice",
+        ) from error
+    except (SchedulerError, BadInput):
+        desk.store.discard(record.run_id)  # refused in plain words: nothing is queued
+        raise

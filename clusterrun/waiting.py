@@ -1,0 +1,89 @@
+"""Waiting for the end of a run: its own files often, the scheduler seldom; says what it waits for."""
+
+from __future__ import annotations
+
+from clusterrun.desk import Desk, Tell
+from clusterrun.model.duration import spoken
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import RunStatus
+from clusterrun.model.spec import Cluster
+from clusterrun.model.states import State
+
+LOOK_EVERY = 0.4
+FIRST_PAUSE = 2.0
+LONGEST_PAUSE = 30.0
+SPEAK_AFTER = 2.0
+SPEAK_AGAIN = 300.0
+SECOND_THOUGHTS = 3
+"""A run cancelled by nobody here may have met a time limit that Slurm has yet to name."""
+
+
+class Watch:
+    """The state of one run over time, asked as seldom as will do."""
+
+    def __init__(self, desk: Desk, run_id: str, tell: Tell) -> None:
+        self._desk = desk
+        self._run_id = run_id
+        self._tell = tell
+        self._status: RunStatus | None = None
+        self._looked_at = self._asked_at = self._said_at = -1e9
+        self._pause = FIRST_PAUSE
+        self._doubts = SECOND_THOUGHTS
+        self._began = desk.clock.monotonic()
+        self._said = ""
+
+    def over(self) -> bool:
+        """Whether the run has ended, as far as is known."""
+        return self.look().state.ended
+
+    def look(self) -> RunStatus:
+        """The status now, or that of a moment ago."""
+        now = self._desk.clock.monotonic()
+        if self._status is None or (not self._status.state.ended and now - self._looked_at >= LOOK_EVERY):
+            self._looked_at = now
+            self._status = self._found(now)
+            self._speak(self._status, now)
+        return self._status
+
+    def _found(self, now: float) -> RunStatus:
+        here = self._desk.inquiry().statuses([self._run_id], ask=False)[0]
+        if here.cluster == Cluster.LOCAL.value or here.state is State.RUNNING:
+            return here
+        if now - self._asked_at < self._pause and self._status is not None:
+            return self._status
+        return self._asked(now)
+
+    def _asked(self, now: float) -> RunStatus:
+        first = self._asked_at < 0
+        self._asked_at = now
+        self._pause = FIRST_PAUSE if first else min(self._pause * 1.5, LONGEST_PAUSE)
+        inquiry = self._desk.inquiry()
+        status = inquiry.statuses([self._run_id])[0]
+        doubtful = status.state is State.CANCELLED and not self._desk.store.cancel_asked(self._run_id)
+        if doubtful and self._doubts and not self._desk.store.ended(self._run_id):
+            self._doubts -= 1
+            self._pause = FIRST_PAUSE
+            return replace(status, state=State.RUNNING)
+        return status
+
+    def _speak(self, status: RunStatus, now: float) -> None:
+        """Say what is being waited for: after two seconds, when it changes, and now and then."""
+        doing = f"{status.phase.value}{': ' if status.reason else ''}{status.reason}"
+        again = doing != self._said or now - self._said_at > SPEAK_AGAIN
+        if status.state.ended or now - self._began < SPEAK_AFTER or not again:
+            return
+        job = f", job {status.job_id}" if status.job_id else ""
+        since = f" (for {spoken(now - self._began)} so far)" if self._said else ""
+        self._tell(f"waiting for {status.name} ({status.run_id}{job}) to end{since}; it is {doing}")
+        self._said, self._said_at = doing, now
+
+    def wait(self, timeout: float | None) -> RunStatus:
+        """Return at the end of the run, or after ``timeout`` seconds."""
+        clock = self._desk.clock
+        limit = None if timeout is None else clock.monotonic() + timeout
+        while not self.look().state.ended:
+            left = LOOK_EVERY if limit is None else min(LOOK_EVERY, limit - clock.monotonic())
+            if left <= 0:
+                break
+            clock.sleep(left)
+        return self.look()

@@ -1,0 +1,157 @@
+"""The user's verbs as functions: submit, find, status, wait, logs, cancel; knows no terminal.
+
+    run = clusterrun.submit("train.py", "--lr", "0.1", nodes=4, gpus=8)
+    run.wait()
+
+Configuration files and ``CLUSTERRUN_*`` options are for the command line: here only what is said counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from clusterrun.desk import Desk, Tell, quiet
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import Failure, RunRecord, RunStatus
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.model.states import State
+
+RECENT = 20
+"""How many of the newest runs are shown beside the live ones."""
+
+
+class Run:
+    """One run: a handle that remembers what was asked and asks anew for everything else."""
+
+    def __init__(self, record: RunRecord, desk: Desk, dropped: tuple[str, ...] = ()) -> None:
+        self.record = record
+        self.dropped = dropped
+        self._desk = desk
+
+    @property
+    def run_id(self) -> str:
+        """The id that was chosen before anything was queued."""
+        return self.record.run_id
+
+    @property
+    def job_id(self) -> str:
+        """Slurm's number of the job (locally: the coordinator's process)."""
+        return self.record.job_id
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self.record.name
+
+    @property
+    def paths(self) -> RunPaths:
+        """The files of the run."""
+        return self._desk.store.paths(self.run_id)
+
+    @property
+    def run_dir(self) -> str:
+        """The run directory."""
+        return self.paths.run_dir
+
+    @property
+    def state(self) -> State:
+        """The state of the run now."""
+        return self.status().state
+
+    @property
+    def failure(self) -> Failure | None:
+        """The first failure of the newest attempt that has one, as the coordinator told it."""
+        state = self._desk.store.state(self.run_id)
+        return state.failure if state else None
+
+    def status(self) -> RunStatus:
+        """Everything that ``status`` shows of the run."""
+        return self._desk.inquiry().statuses([self.run_id])[0]
+
+    def wait(self, timeout: float | None = None, tell: Tell = quiet) -> RunStatus:
+        """Return when the run has ended, or when ``timeout`` seconds have passed: look at the state.
+
+        ``tell`` hears what is being waited for.
+        """
+        from clusterrun.waiting import Watch
+
+        return Watch(self._desk, self.run_id, tell).wait(timeout)
+
+    def logs(
+        self,
+        follow: bool = False,
+        ranks: Iterable[int] | None = None,
+        stream: str = "both",
+        tail: int | None = None,
+        attempt: int | None = None,
+    ) -> Iterator[str]:
+        """The lines that the ranks printed, headed by node and rank, in time order.
+
+        With ``follow`` until the run has ended. ``tail`` is per rank and stream.
+        """
+        from clusterrun.listening import Listening, Wanted
+        from clusterrun.logs.show import headed
+
+        wanted = Wanted(None if ranks is None else frozenset(ranks), stream, tail, attempt)
+        heard = Listening(self._desk, self.run_id, wanted)
+        for text in headed(heard.following() if follow else heard.so_far(), heard.headings()):
+            yield from text.splitlines()
+
+    def cancel(self, tell: Tell = quiet) -> RunStatus:
+        """End the run and return its status once nothing of it is left, at most a minute later."""
+        from clusterrun.cancelling import cancel
+
+        return cancel(self._desk, [self.run_id], tell)[0]
+
+
+def submit(*command: str, cwd: str = "", desk: Desk | None = None, tell: Tell = quiet, **options: Any) -> Run:
+    """Submit ``command`` (a script, ``"-m", "module"`` or a program, with its arguments) and return the run.
+
+    ``options`` are the fields of ``JobSpec``: nodes, gpus, ranks_per_node, time (seconds, or text
+    as on the command line), partition, environment (a mapping), … Raises ``ClusterrunError``.
+    """
+    return launch(spec_of(command, cwd or os.getcwd(), options), desk or Desk(), tell)
+
+
+def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> JobSpec:
+    """A spec from what people write: texts for times, mappings for variables, words for enums."""
+    from clusterrun.model.duration import parse
+
+    wanted = dict(options)
+    if isinstance(wanted.get("time"), str):
+        wanted["time"] = parse(wanted["time"]) if wanted["time"] else 0
+    if isinstance(wanted.get("environment"), Mapping):
+        wanted["environment"] = tuple(wanted["environment"].items())
+    if isinstance(wanted.get("cluster"), str):
+        wanted["cluster"] = Cluster(wanted["cluster"])
+    for name in ("sbatch", "srun", "setup", "after"):
+        if not isinstance(wanted.get(name, ()), tuple):
+            wanted[name] = (wanted[name],) if isinstance(wanted[name], str) else tuple(wanted[name])
+    return JobSpec(command=tuple(command), cwd=os.path.abspath(cwd), **wanted)
+
+
+def launch(spec: JobSpec, desk: Desk, tell: Tell = quiet) -> Run:
+    """Submit ``spec``. Raises ``ClusterrunError``; after ``SchedulerUnreachable`` the run may be queued."""
+    from clusterrun.submission import send
+
+    record, dropped = send(spec, desk, tell)
+    return Run(record, desk, dropped)
+
+
+def find(word: str = "last", desk: Desk | None = None) -> Run:
+    """The run that ``word`` means: run id, job id, name (the newest) or ``last``. Raises ``NoSuchRun``."""
+    desk = desk or Desk()
+    return Run(desk.store.read(desk.store.find(word)), desk)
+
+
+def statuses(words: Sequence[str] = (), desk: Desk | None = None, tell: Tell = quiet) -> list[RunStatus]:
+    """The statuses of the runs that ``words`` mean; without words all live and the newest ones."""
+    desk = desk or Desk()
+    ids = [desk.store.find(word) for word in words] if words else desk.store.current(RECENT)
+    inquiry = desk.inquiry()
+    found = inquiry.statuses(ids)
+    for notice in inquiry.notices:
+        tell(notice)
+    return found
