@@ -1,0 +1,78 @@
+"""Lengths of time as people and Slurm write them, in seconds; knows no clock."""
+
+from __future__ import annotations
+
+import re
+
+from clusterrun.model.errors import BadInput
+
+LONGEST = 10 * 366 * 86400
+"""Ten years: what is longer is a slip of the hand."""
+
+_PEOPLE = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?", re.ASCII | re.IGNORECASE)
+_SLURM = re.compile(r"(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})", re.ASCII)
+_ENDLESS = ("unlimited", "infinite")
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def parse(text: str) -> int:
+    """Seconds in ``text``: ``90m``, ``2h``, ``1d12h``, or Slurm's forms (``D-HH[:MM[:SS]]``, …).
+
+    A bare number is minutes, as in Slurm. Raises ``BadInput``, also for nothing at all and for
+    more than ten years.
+    """
+    seconds = _people(text.strip()) or _slurm(text.strip())
+    if not 0 < seconds <= LONGEST:
+        raise _refusal(text)
+    return seconds
+
+
+def spoken(seconds: float) -> str:
+    """``seconds`` for people, its two largest units: ``1 d 12 h``, ``90 s`` is ``1 min 30 s``."""
+    rest = round(seconds)
+    words = []
+    for size, unit in _UNITS:
+        count, rest = divmod(rest, size)
+        if count:
+            words.append(f"{count} {unit}")
+    return " ".join(words[:2]) or "0 s"
+
+
+def slurm_form(seconds: int) -> str:
+    """``seconds`` as Slurm reads it without doubt: ``HH:MM:SS`` or ``D-HH:MM:SS``."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{days}-{hour:02d}:{minute:02d}:{second:02d}" if days else f"{hour:02d}:{minute:02d}:{second:02d}"
+
+
+def _refusal(text: str) -> BadInput:
+    if text.strip().lower() in _ENDLESS:
+        return BadInput(
+            f"{text!r} is no length of time",
+            "leave the time out (the site's default holds), or pass it on: --sbatch time=UNLIMITED",
+        )
+    return BadInput(
+        f"{text!r} is no length of time",
+        "write 90m, 2h, 1d12h, or as Slurm does: MINUTES, HH:MM:SS, DAYS-HH:MM:SS",
+    )
+
+
+def _people(text: str) -> int:
+    match = _PEOPLE.fullmatch(text)
+    if not match:
+        return 0
+    return sum(int(count or 0) * size for count, (size, _) in zip(match.groups(), _UNITS))
+
+
+def _slurm(text: str) -> int:
+    match = _SLURM.fullmatch(text)
+    if not match:
+        return 0
+    fields = [int(field) for field in match.group("fields").split(":")]
+    if match.group("days") is not None:
+        hours, minutes, seconds = [*fields, 0, 0][:3]
+        return int(match.group("days")) * 86400 + hours * 3600 + minutes * 60 + seconds
+    if len(fields) == 3:
+        return fields[0] * 3600 + fields[1] * 60 + fields[2]
+    return fields[0] * 60 + (fields[1] if len(fields) == 2 else 0)

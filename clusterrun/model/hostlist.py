@@ -1,0 +1,110 @@
+"""Host lists as Slurm writes them (``gpu[001-004,7]-ib``) to names and back; knows nothing but the text."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from clusterrun.model.errors import BadInput
+
+LIMIT = 65536
+"""Names that one list may stand for: ``n[0-999999999]`` must not fill the memory."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_NUMBERED = re.compile(r"(?s)(.*?)([0-9]+)([^0-9]*)")
+
+
+def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
+    """The names that ``text`` stands for, in its order, duplicates kept, as ``scontrol show hostnames``.
+
+    Several brackets multiply, the last one running fastest. Raises ``BadInput`` where the text
+    is no host list or stands for more than ``limit`` names.
+    """
+    names: list[str] = []
+    for part in _split(text):
+        pieces = [_choices(piece, text, limit) for piece in _pieces(part, text)]
+        size = 1
+        for piece in pieces:
+            size *= len(piece)
+        if len(names) + size > limit:
+            raise _refusal(text, f"it stands for more than {limit} names")
+        names += map("".join, itertools.product(*pieces))
+    return tuple(names)
+
+
+def fold(names: Sequence[str]) -> str:
+    """``names`` as one short list: neighbours that differ in their last number share a bracket.
+
+    ``expand(fold(names)) == tuple(names)`` for names without ``,``, ``[`` and ``]``.
+    """
+    parts: list[str] = []
+    for key, group in itertools.groupby(map(_numbered, names), key=lambda item: (item[0], item[2])):
+        numbers = [number for _, number, _ in group]
+        if len(numbers) == 1 or not numbers[0]:
+            parts += [key[0] + number + key[1] for number in numbers]
+        else:
+            parts.append(f"{key[0]}[{','.join(_ranges(numbers))}]{key[1]}")
+    return ",".join(parts)
+
+
+def _refusal(text: str, why: str) -> BadInput:
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    return BadInput(f"{shown!r} is no host list: {why}", "write it as Slurm does: node[01-04,7],login1")
+
+
+def _split(text: str) -> Iterator[str]:
+    """The comma-separated parts; a comma inside a bracket belongs to the bracket."""
+    start = depth = 0
+    for at, letter in enumerate(text + ","):
+        if letter == "," and (depth == 0 or at == len(text)):
+            if text[start:at]:
+                yield text[start:at]
+            start = at + 1
+        elif letter in "[]":
+            depth += 1 if letter == "[" else -1
+            if depth not in (0, 1):
+                raise _refusal(text, "its brackets do not match")
+    if depth:
+        raise _refusal(text, "a bracket is not closed")
+
+
+def _pieces(part: str, text: str) -> list[str]:
+    """Literal text and bracket contents in turn: ``a[1-2]b`` is ``a``, ``[1-2``, ``b``."""
+    return [piece for piece in re.split(r"(?=\[)|\]", part) if piece]
+
+
+def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:
+    if not piece.startswith("["):
+        return (piece,)
+    found: list[str] = []
+    for item in piece[1:].split(","):
+        match = _RANGE.fullmatch(item)
+        if not match:
+            raise _refusal(text, f"{item!r} is no number and no range")
+        low, high = match.group(1), match.group(2) or match.group(1)
+        if int(high) < int(low) or len(high) > 18:
+            raise _refusal(text, f"the range {item!r} runs backwards")
+        if int(high) - int(low) >= limit:
+            raise _refusal(text, f"it stands for more than {limit} names")
+        found += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
+    return tuple(found)
+
+
+def _numbered(name: str) -> tuple[str, str, str]:
+    match = _NUMBERED.fullmatch(name)
+    return match.groups() if match and len(match.group(2)) <= 18 else (name, "", "")  # type: ignore[return-value]
+
+
+def _ranges(numbers: Sequence[str]) -> Iterator[str]:
+    """Runs of numbers that grow by one and would be written alike again."""
+    first = last = numbers[0]
+    for number in [*numbers[1:], ""]:
+        if number and number == str(int(last) + 1).zfill(len(first)):
+            last = number
+            continue
+        yield first if first == last else f"{first}-{last}"
+        first = last = number

@@ -1,0 +1,187 @@
+"""From a spec to all that a submission is: script, argument list, orders; starts nothing, writes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.orders import Orders
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.script import form, options, quoting
+
+
+@frozen
+class Site:
+    """What was found out about this machine before planning.
+
+    ``why`` says why Slurm is not there; ``gpus`` is the number of real GPUs on this machine and
+    matters only where the run stays on it.
+    """
+
+    slurm: bool
+    python: str
+    why: str = ""
+    gpus: int = 0
+
+
+@frozen
+class Plan:
+    """One submission, complete: ``submit`` sends it, ``--dry-run`` prints it.
+
+    ``spec`` is resolved: name, Python, cluster and GPUs are said. ``script`` and ``argv`` are
+    empty where no scheduler is asked. ``notices`` are for the person who submits.
+    """
+
+    run_id: str
+    token: str
+    run_dir: str
+    spec: JobSpec
+    script: str
+    argv: tuple[str, ...]
+    orders: Orders
+    notices: tuple[str, ...] = ()
+
+
+@frozen
+class Submission:
+    """The answer to a submission; ``dropped`` names the inherited variables that were kept from it."""
+
+    job_id: str
+    dropped: tuple[str, ...] = ()
+
+
+def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Plan:
+    """The whole submission for ``spec``. ``spec.after`` holds Slurm job ids by now.
+
+    Reads a template and nothing else. Raises ``BadInput``.
+    """
+    cluster = cluster_of(spec, site)
+    spec = replace(
+        spec,
+        cluster=cluster,
+        name=spec.name or default_name(spec.command),
+        python=spec.python or site.python,
+    )
+    if cluster is Cluster.LOCAL:
+        return _local(spec, run_id, token, run_dir, site)
+    return _slurm(spec, run_id, token, run_dir)
+
+
+def cluster_of(spec: JobSpec, site: Site) -> Cluster:
+    """Where the run goes: what was said, else Slurm where it is, else this machine."""
+    if spec.cluster is not Cluster.AUTO:
+        return spec.cluster
+    return Cluster.SLURM if site.slurm else Cluster.LOCAL
+
+
+def default_name(command: tuple[str, ...]) -> str:
+    """The script's name without its ending, the module's, or the program's."""
+    if command[0] == "-m" and len(command) > 1:
+        return command[1]
+    name = os.path.basename(command[0].rstrip("/"))
+    return name.removesuffix(".py") or "run"
+
+
+def rank_command(command: tuple[str, ...], python: str) -> tuple[str, ...]:
+    """The final argument list of a rank: scripts and modules get their Python, unbuffered."""
+    if command[0] == "-m" or command[0].endswith(".py"):
+        return (python, "-u", *command)
+    return command
+
+
+def comment(run_id: str, token: str) -> str:
+    """What stands in the job's comment, so that a job whose id was never heard is found."""
+    return f"clusterrun:{run_id}:{token}"
+
+
+def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str) -> Plan:
+    paths = RunPaths(run_dir)
+    asked = options.job_options(spec, comment(run_id, token), paths)
+    words = [options.word(option) for option in asked]
+    values = _values(spec, run_id, paths, [word for word in words if quoting.carries(word)])
+    return Plan(
+        run_id=run_id,
+        token=token,
+        run_dir=run_dir,
+        spec=spec,
+        script=_from_template(spec, values, token) if spec.template else form.fill(values),
+        argv=("sbatch", "--parsable", *(word for word in words if not quoting.carries(word)), paths.script),
+        orders=_orders(spec, run_id, launch=options.launch_argv(spec, paths)),
+        notices=options.replaced(spec),
+    )
+
+
+def _values(
+    spec: JobSpec, run_id: str, paths: RunPaths, directives: Sequence[str]
+) -> dict[str, quoting.Value]:
+    """The variables of a template: those that ``form.VARIABLES`` explains."""
+    return {
+        "directives": directives,
+        "setup": spec.setup,
+        "python": spec.python,
+        "agent": paths.agent,
+        "run_dir": paths.run_dir,
+        "job_output": paths.job_output,
+        "run_id": run_id,
+        "name": spec.name,
+        "cwd": spec.cwd,
+        "command": spec.command,
+        "nodes": spec.nodes,
+        "gpus": spec.gpus,
+        "ranks_per_node": spec.local_size,
+    }
+
+
+def _from_template(spec: JobSpec, values: Mapping[str, quoting.Value], token: str) -> str:
+    """A user's template may say what it likes, but the job must be ours and become the coordinator."""
+    from clusterrun.script import render  # the template engine is slow to load, and rarely needed
+
+    script = render.render(values, os.path.join(spec.cwd, spec.template))
+    lost = [name for name, text in {"directives": token, "agent": "agent.pyz"}.items() if text not in script]
+    if lost:
+        raise BadInput(
+            f"the template {spec.template!r} does not use {' and '.join(lost)}",
+            "start from the shipped one: docs/templates.md shows how",
+        )
+    return script
+
+
+def _orders(spec: JobSpec, run_id: str, launch: tuple[str, ...] = ()) -> Orders:
+    return Orders(
+        run_id=run_id,
+        run_name=spec.name,
+        nodes=spec.nodes,
+        ranks_per_node=spec.local_size,
+        gpus_per_node=spec.gpus,
+        cpus_per_rank=spec.cpus_per_rank,
+        command=rank_command(spec.command, spec.python),
+        cwd=spec.cwd,
+        environment=spec.environment,
+        launch=launch,
+        per_node=spec.per_node,
+        max_restarts=spec.max_restarts,
+        time_limit=0.0 if launch else float(spec.time),
+    )
+
+
+def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Plan:
+    if spec.after:
+        raise BadInput("--after needs Slurm; this run stays here", "wait first: clusterrun wait RUN")
+    notices = [f"{site.why}: the run stays on this machine"] if site.why else []
+    if spec.gpus * spec.nodes > site.gpus:
+        notices.append(_no_gpus(spec, site.gpus))
+        spec = replace(spec, gpus=0, ranks_per_node=spec.ranks_per_node or spec.gpus)
+    idle = options.without_slurm(spec)
+    if idle:
+        notices.append(f"on this machine nothing comes of {', '.join(idle)}")
+    return Plan(run_id, token, run_dir, spec, "", (), _orders(spec, run_id), tuple(notices))
+
+
+def _no_gpus(spec: JobSpec, there: int) -> str:
+    have = f"{there} GPUs" if there else "no GPU"
+    return (
+        f"this machine has {have}, not {spec.nodes * spec.gpus}: {spec.gpus} CPU ranks on each simulated node"
+    )

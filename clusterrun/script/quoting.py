@@ -1,0 +1,59 @@
+"""How a value is written into script text, one rule for each way to use it; knows no template, no option."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+
+from clusterrun.model.errors import BadInput
+
+Value = str | int | Sequence[str]
+"""What a template may show: text, a number, or lines of text."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
+_BLANKED = re.compile(r"packjob|hetjob", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+LONGEST = 1000
+"""Characters; older versions of sbatch read a directive into a buffer and do not look at its length."""
+
+
+def quoted(value: Value) -> str:
+    """One word for the shell for each text, whatever is in it."""
+    return shlex.quote(str(value)) if isinstance(value, (str, int)) else shlex.join(value)
+
+
+def lines(value: Value) -> str:
+    """Text as it is, one line for each item."""
+    return str(value) if isinstance(value, (str, int)) else "\n".join(value)
+
+
+def sbatch(value: Value) -> str:
+    """``#SBATCH`` lines, one for each option (``--key=value``).
+
+    Written for sbatch's own reading of them, which is not the shell's: a backslash escapes
+    everywhere, also between single quotes. Raises ``BadInput`` where no line can carry an option.
+    """
+    options = [str(value)] if isinstance(value, (str, int)) else value
+    return "\n".join("#SBATCH " + _directive(option) for option in options)
+
+
+def carries(option: str) -> bool:
+    """Whether an ``#SBATCH`` line can carry ``option`` unchanged; the command line must carry the others.
+
+    Such a line ends at a line break come what may, and sbatch blanks the words "packjob" and
+    "hetjob" wherever they stand in it.
+    """
+    return not (_CONTROL.search(option) or _BLANKED.search(option) or len(option) > LONGEST)
+
+
+def _directive(option: str) -> str:
+    if not carries(option):
+        raise BadInput(f"{option!r} cannot stand on an #SBATCH line", "leave out control characters")
+    if _PLAIN.fullmatch(option):
+        return option
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+RULES: Mapping[str, Callable[[Value], str]] = {"quoted": quoted, "lines": lines, "sbatch": sbatch}
+"""By the names that templates use; ``quoted`` needs no mention, it is what happens to every value."""

@@ -1,0 +1,18 @@
+"""Where the folders that come with the package lie, installed or in a checkout; knows not what is in them."""
+
+from __future__ import annotations
+
+import os
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def folder(name: str) -> str:
+    """The absolute path of ``templates`` or ``jobs``: in the package (a wheel), else beside it (a checkout).
+
+    Raises ``FileNotFoundError``: the installation is damaged.
+    """
+    for place in (os.path.join(_PACKAGE, name), os.path.join(os.path.dirname(_PACKAGE), name)):
+        if os.path.isdir(place):
+            return place
+    raise FileNotFoundError(f"the folder {name!r} that comes with clusterrun is missing beside {_PACKAGE}")

@@ -1,0 +1,192 @@
+"""The only caller of Slurm's programs: asks once for all jobs, every wait limited; judges no run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from clusterrun import system
+from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
+from clusterrun.model.frozen import frozen
+from clusterrun.slurm import answers, queries
+from clusterrun.slurm.answers import Kind
+from clusterrun.slurm.queries import JobRow, Partition
+
+ANSWER_SECONDS = 30.0
+"""Limit for a query; Slurm's own is 10 s for a message, and it tries each controller."""
+SUBMIT_SECONDS = 180.0
+"""sbatch by itself tries for up to two minutes while the controller says that its queue is full."""
+QUICK_SECONDS = 2.0
+PAUSES = (0.5, 1.5)
+"""Before a query that failed quickly is asked again."""
+CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/usr/local/etc/slurm.conf")
+NOT_HERE = "no program named {0} is on PATH"
+_DOWN = (
+    "try again in a while; `scontrol ping` says whether the controller is up."
+    " To run on this machine instead: --cluster local"
+)
+
+
+class Runner(Protocol):
+    """What runs a program: ``system.run``, or a stand-in with recorded answers."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        timeout: float,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> system.Completed:
+        """Run ``argv`` with a limit in seconds."""
+
+
+@frozen
+class Answer:
+    """What came of one ``sbatch``: what is known, Slurm's words, and the job's id where it was told."""
+
+    kind: Kind
+    said: str
+    job_id: str = ""
+
+
+class SlurmClient:
+    """Slurm as seen from this machine by this user; ``environment`` is what its programs get."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        run: Runner = system.run,
+        clock: system.Clock | None = None,
+        user: int | None = None,
+    ) -> None:
+        self._environment = {**environment, **queries.TIME_FORMAT}
+        self._run = run
+        self._clock = clock or system.RealClock()
+        self._user = os.getuid() if user is None else user
+
+    def why_not(self) -> str:
+        """Why Slurm cannot be used here, in a sentence; '' where it can.
+
+        Its programs are here and a configuration is named or lies where it usually does: that is
+        enough, so that a controller that is down is an error and no reason to run elsewhere.
+        Otherwise ``scontrol`` is asked (a site without configuration files, or an unusual place).
+        """
+        path = self._environment.get("PATH", os.defpath).split(os.pathsep)
+        if not any(os.access(os.path.join(folder, "sbatch"), os.X_OK) for folder in path):
+            return NOT_HERE.format("sbatch")
+        if "SLURM_CONF" in self._environment or any(map(os.path.exists, CONFIGURATIONS)):
+            return ""
+        try:
+            done = self._run(("scontrol", "ping"), 10.0, env=self._environment)
+        except (system.ProgramMissing, system.ProgramTimeout) as error:
+            return error.seen
+        return "" if done.code == 0 or "UP" in done.out else f"Slurm is not set up here ({_last(done.err)})"
+
+    def jobs(self) -> tuple[JobRow, ...]:
+        """This user's jobs that Slurm still remembers (ended ones for some minutes), in one question.
+
+        Raises ``SchedulerError``, ``SchedulerUnreachable``.
+        """
+        mark = _mark()
+        return queries.read_jobs(self._ask(queries.jobs_argv(self._user, mark)), mark)
+
+    def finished(self, job_ids: Sequence[str]) -> tuple[JobRow, ...]:
+        """What the accounting knows of ``job_ids``; nothing where a site has no accounting."""
+        mark = _mark()
+        return self._account(queries.finished_argv(job_ids, mark), mark) if job_ids else ()
+
+    def find(self, token: str) -> str:
+        """The id of this user's job whose comment holds ``token``; '' where Slurm knows none."""
+        found = [row for row in self.jobs() if token in row.comment]
+        if not found:
+            mark = _mark()
+            rows = self._account(queries.since_argv(self._user, "now-7days", mark), mark)
+            found = [row for row in rows if token in row.comment]
+        return found[-1].job_id if found else ""
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """What the partitions that this user may see offer."""
+        mark = _mark()
+        return queries.read_partitions(self._ask(queries.partitions_argv(mark)), mark)
+
+    def sbatch(self, argv: Sequence[str], cwd: str) -> Answer:
+        """Run ``sbatch`` once, never again: what is known then, in one value."""
+        try:
+            done = self._run(argv, SUBMIT_SECONDS, env=self._environment, cwd=cwd)
+        except system.ProgramMissing:
+            return Answer(Kind.ABSENT, NOT_HERE.format(argv[0]))
+        except system.ProgramTimeout as error:
+            return Answer(Kind.OPEN, error.seen)
+        job_id = answers.job_id(done.out) if done.code == 0 else ""
+        if job_id:
+            return Answer(Kind.QUEUED, answers.words(done.err), job_id)
+        if done.code <= 0:
+            return Answer(Kind.OPEN, answers.words(done.err or done.out))
+        return Answer(answers.kind(done.err), answers.words(done.err))
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """End jobs; those that have ended already are no error. Raises as ``jobs`` does."""
+        if not job_ids:
+            return
+        done = self._tried(("scancel", *job_ids))
+        rest = [
+            line
+            for line in done.err.splitlines()
+            if line.strip() and not any(words in line.lower() for words in answers.ENDED_ALREADY)
+        ]
+        if done.code != 0 and rest:
+            raise _failure("scancel", "\n".join(rest))
+
+    def _account(self, argv: Sequence[str], mark: str) -> tuple[JobRow, ...]:
+        try:
+            done = self._run(argv, ANSWER_SECONDS, env=self._environment)
+        except (system.ProgramMissing, system.ProgramTimeout):
+            return ()
+        return queries.read_finished(done.out, mark) if done.code == 0 else ()
+
+    def _ask(self, argv: Sequence[str]) -> str:
+        done = self._tried(argv)
+        if done.code != 0:
+            raise _failure(argv[0], done.err)
+        return done.out
+
+    def _tried(self, argv: Sequence[str]) -> system.Completed:
+        """Asked again, after a pause, only where the failure came quickly and is one that passes."""
+        for pause in PAUSES:
+            done = self._once(argv)
+            passing = done.code != 0 and done.seconds < QUICK_SECONDS and _passes(done.err)
+            if not passing:
+                return done
+            self._clock.sleep(pause)
+        return self._once(argv)
+
+    def _once(self, argv: Sequence[str]) -> system.Completed:
+        try:
+            return self._run(argv, ANSWER_SECONDS, env=self._environment)
+        except system.ProgramMissing as error:
+            raise SchedulerError(NOT_HERE.format(argv[0]), "run this where Slurm's programs are") from error
+        except system.ProgramTimeout as error:
+            raise SchedulerUnreachable(f"Slurm does not answer: {error.seen}", _DOWN) from error
+
+
+def _mark() -> str:
+    return f"<{secrets.token_hex(8)}>"
+
+
+def _last(err: str) -> str:
+    return answers.words(err).split("; ")[-1]
+
+
+def _passes(err: str) -> bool:
+    said = err.lower()
+    return any(words in said for words in ("zero bytes", "rate limit", "try again", "temporarily"))
+
+
+def _failure(program: str, err: str) -> SchedulerError:
+    said = answers.words(err)
+    if any(words in err.lower() for words in (*answers.NEVER_REACHED, *answers.LEFT_OPEN)):
+        return SchedulerUnreachable(f"Slurm does not answer: {said}", _DOWN)
+    return SchedulerError(f"{program} failed: {said}", f"see man {program}")

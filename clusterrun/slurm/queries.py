@@ -1,0 +1,243 @@
+"""Questions to Slurm, each beside the reading of its answer; runs nothing.
+
+A field is the column asked for and its reader, and the argument list is derived from the fields,
+so question and answer cannot drift. Cells are parted by a word made at random for each query:
+whoever chose a job's name or comment cannot have known it, so text cannot forge a cell or a row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from clusterrun.model.errors import SchedulerError
+from clusterrun.model.frozen import frozen
+from clusterrun.model.states import State
+from clusterrun.slurm import reasons, words
+
+TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
+"""In the environment of every query: times as seconds since the epoch, whatever the site's clock zone."""
+
+
+@frozen
+class Field:
+    """One column: its name in the row, what Slurm calls it, and how a cell is read."""
+
+    name: str
+    column: str
+    read: Callable[[str], Any]
+
+
+@frozen
+class JobRow:
+    """One job as Slurm tells it; times in seconds since the epoch, ``None`` where Slurm gives none.
+
+    ``word`` and ``reason`` are Slurm's own words, ``explained`` what they say to people ('' where
+    they say nothing). ``start`` is an estimate while the job waits; ``end`` is the time limit
+    while it runs. ``exit_code`` is ``None`` where the query does not tell.
+    """
+
+    job_id: str
+    word: str
+    reason: str
+    nodelist: str
+    start: float | None
+    end: float | None
+    name: str
+    comment: str
+    nodes: int = 0
+    exit_code: int | None = None
+
+    @property
+    def state(self) -> State:
+        """What the job's word means for a run."""
+        return words.read(self.word).state
+
+    @property
+    def explained(self) -> str:
+        """A sentence on why it waits or how it ended."""
+        return reasons.explain(self.reason).said or words.read(self.word).said
+
+
+@frozen
+class Partition:
+    """What a partition offers: ``gpus`` and ``cpus`` are those of its largest node, ``memory`` in MiB."""
+
+    name: str
+    available: str
+    default: bool
+    time_limit: str
+    nodes: int
+    cpus: int
+    memory: int
+    gpus: int
+
+
+def text(cell: str) -> str:
+    """A cell as it is, where Slurm has an answer at all."""
+    return "" if cell in ("(null)", "N/A", "None assigned", "Unknown") else cell
+
+
+def moment(cell: str) -> float | None:
+    """Seconds since the epoch; ``N/A`` and the like are ``None``."""
+    return float(cell) if re.fullmatch(r"\d+(\.\d+)?", cell) else None
+
+
+def number(cell: str) -> int:
+    """The number a cell begins with (``16+`` and ``4-8`` are ranges; ``1K`` is 1024)."""
+    match = re.match(r"(\d+)([KMG]?)", cell)
+    if not match:
+        return 0
+    return int(match.group(1)) * {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}[match.group(2)]
+
+
+def exit_code(cell: str) -> int | None:
+    """``CODE:SIGNAL`` as a shell gives it: 128 and the signal's number for a signal."""
+    match = re.fullmatch(r"(\d+):(\d+)", cell)
+    if not match:
+        return None
+    code, signal = int(match.group(1)), int(match.group(2))
+    return 128 + signal if signal and not code else code
+
+
+def gpus(cell: str) -> int:
+    """The GPUs in a list of generic resources: ``gpu:a100:4(S:0-1),gpu:v100:2,nvme:1`` has 6."""
+    plain = re.sub(r"\([^)]*\)", "", cell)
+    found = [item.split(":") for item in plain.split(",") if item == "gpu" or item.startswith("gpu:")]
+    return sum(number(item[-1]) if len(item) > 1 else 1 for item in found)
+
+
+JOBS = (
+    Field("job_id", "%i", text),
+    Field("word", "%T", text),
+    Field("nodelist", "%N", text),
+    Field("nodes", "%D", number),
+    Field("start", "%S", moment),
+    Field("end", "%e", moment),
+    Field("reason", "%r", text),
+    Field("name", "%j", str),
+    Field("comment", "%k", text),
+)
+FINISHED = (
+    Field("job_id", "JobIDRaw", text),
+    Field("word", "State", text),
+    Field("nodelist", "NodeList", text),
+    Field("nodes", "NNodes", number),
+    Field("start", "Start", moment),
+    Field("end", "End", moment),
+    Field("exit_code", "ExitCode", exit_code),
+    Field("reason", "Reason", text),
+    Field("name", "JobName", str),
+    Field("comment", "Comment", text),
+)
+PARTITIONS = (
+    Field("name", "%R", text),
+    Field("default", "%P", lambda cell: cell.endswith("*")),
+    Field("available", "%a", text),
+    Field("time_limit", "%l", text),
+    Field("nodes", "%D", number),
+    Field("cpus", "%c", number),
+    Field("memory", "%m", number),
+    Field("gpus", "%G", gpus),
+)
+
+
+def jobs_argv(user: int, mark: str) -> tuple[str, ...]:
+    """``squeue`` for all jobs of ``user`` (a numeric id) that Slurm still remembers, ended ones too."""
+    return ("squeue", "--noheader", f"--user={user}", "--states=all", f"--format={_format(JOBS, mark)}")
+
+
+def finished_argv(job_ids: Sequence[str], mark: str) -> tuple[str, ...]:
+    """``sacct`` for ``job_ids``: one row per job, no steps."""
+    return (*_accounting(mark), f"--jobs={','.join(job_ids)}")
+
+
+def since_argv(user: int, since: str, mark: str) -> tuple[str, ...]:
+    """``sacct`` for every job of ``user`` since ``since`` (as Slurm reads times: ``now-1days``)."""
+    return (*_accounting(mark), f"--user={user}", f"--starttime={since}")
+
+
+def _accounting(mark: str) -> tuple[str, ...]:
+    columns = ",".join(field.column for field in FINISHED)
+    plain = ("--noheader", "--allocations", "--parsable2")
+    return ("sacct", *plain, f"--delimiter={mark}", f"--format={columns}")
+
+
+def partitions_argv(mark: str) -> tuple[str, ...]:
+    """``sinfo`` for all partitions, one row for each kind of node."""
+    return ("sinfo", "--noheader", "--exact", f"--format={_format(PARTITIONS, mark)}")
+
+
+def read_jobs(out: str, mark: str) -> tuple[JobRow, ...]:
+    """The answer to ``jobs_argv``. Raises ``SchedulerError`` that shows what could not be read."""
+    return tuple(JobRow(**cells) for cells in _marked_rows(JOBS, out, mark))
+
+
+def read_finished(out: str, mark: str) -> tuple[JobRow, ...]:
+    """The answer to ``finished_argv``; a requeued job's newest row comes last."""
+    return tuple(JobRow(**cells) for cells in _counted_rows(FINISHED, out, mark))
+
+
+def read_partitions(out: str, mark: str) -> tuple[Partition, ...]:
+    """The answer to ``partitions_argv``, one value per partition: nodes added up, the largest node kept."""
+    found: dict[str, Partition] = {}
+    for cells in _marked_rows(PARTITIONS, out, mark):
+        row, known = Partition(**cells), found.get(cells["name"])
+        found[row.name] = _together(known, row) if known else row
+    return tuple(found.values())
+
+
+def _together(one: Partition, two: Partition) -> Partition:
+    return Partition(
+        name=one.name,
+        available=one.available,
+        default=one.default,
+        time_limit=one.time_limit,
+        nodes=one.nodes + two.nodes,
+        cpus=max(one.cpus, two.cpus),
+        memory=max(one.memory, two.memory),
+        gpus=max(one.gpus, two.gpus),
+    )
+
+
+def _format(fields: Sequence[Field], mark: str) -> str:
+    """Every row opens with the mark doubled, and every cell with the mark."""
+    return mark * 2 + mark.join(field.column for field in fields)
+
+
+def _marked_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict[str, Any]]:
+    before, *rows = out.split(mark * 2)
+    if before.strip():
+        raise _unreadable(before, "text before the first row")
+    for row in rows:
+        yield _cells(fields, row.removesuffix("\n").split(mark), row)
+
+
+def _counted_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict[str, Any]]:
+    """Rows of ``sacct``, which cannot open a row with a mark: a row is read until it has all its cells.
+
+    Line breaks within free text are no end of a row: before the last cell because marks are
+    missing, after it because no mark follows, which nobody could have put there.
+    """
+    rows: list[str] = []
+    for line in out.splitlines(keepends=True):
+        if not rows or (rows[-1].count(mark) >= len(fields) - 1 and mark in line):
+            rows.append(line)
+        else:
+            rows[-1] += line
+    for row in rows:
+        yield _cells(fields, row.removesuffix("\n").split(mark), row)
+
+
+def _cells(fields: Sequence[Field], cells: Sequence[str], row: str) -> dict[str, Any]:
+    if len(cells) != len(fields):
+        raise _unreadable(row, f"{len(cells)} cells where {len(fields)} were asked for")
+    return {field.name: field.read(cell) for field, cell in zip(fields, cells, strict=True)}
+
+
+def _unreadable(line: str, why: str) -> SchedulerError:
+    return SchedulerError(
+        f"Slurm's answer cannot be read ({why}): {line!r}",
+        "report this line, with the output of: sinfo --version",
+    )

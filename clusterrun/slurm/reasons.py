@@ -1,0 +1,100 @@
+"""Why a job waits or ended: Slurm's reason words as sentences with remedies; knows no program, no query."""
+
+from __future__ import annotations
+
+import re
+
+from clusterrun.model.frozen import frozen
+
+
+@frozen
+class Reason:
+    """What a reason word says to people, and what can be done about it ('': only waiting helps)."""
+
+    word: str
+    said: str
+    remedy: str = ""
+
+
+_ASK = "ask the site's staff"
+_RELEASE = "scontrol release JOB lets it go"
+
+REASONS = (
+    Reason("Resources", "waits for nodes to become free"),
+    Reason("Priority", "waits: jobs with a higher priority are ahead"),
+    Reason("Dependency", "waits for the run that it is to follow"),
+    Reason("DependencyNeverSatisfied", "waits for ever: the run before it did not succeed", "cancel it"),
+    Reason("BeginTime", "waits for its begin time (after a requeue: Slurm's delay of about two minutes)"),
+    Reason("JobHeldUser", "is held by its owner", _RELEASE),
+    Reason("JobHeldAdmin", "is held by an administrator, or was requeued too often", _ASK),
+    Reason("JobHoldMaxRequeue", "is held: it was requeued too often", _RELEASE),
+    Reason("SystemFailure", "is held after a failure of Slurm or a node", _RELEASE),
+    Reason("launch failed requeued held", "is held: it could not be started on a node", _RELEASE),
+    Reason("launch_failed_requeued_held", "is held: it could not be started on a node", _RELEASE),
+    Reason("job requeued in held state", "is held after a requeue", _RELEASE),
+    Reason("PartitionDown", "waits: the partition is down", "choose another with --partition"),
+    Reason("PartitionInactive", "waits: the partition is switched off", "choose another with --partition"),
+    Reason("PartitionNodeLimit", "asks for more or fewer nodes than the partition allows", "change --nodes"),
+    Reason("PartitionTimeLimit", "asks for more time than the partition allows", "shorten --time"),
+    Reason("ReqNodeNotAvail", "waits for nodes that are down, drained or reserved", "see sinfo -R"),
+    Reason("NodeDown", "a node it needs is down", "see sinfo -R"),
+    Reason("BadConstraints", "asks for what no node has", "change --constraint, --gpus or --mem"),
+    Reason("Licenses", "waits for a licence"),
+    Reason("Reservation", "waits for its reservation to begin"),
+    Reason("ReservationDeleted", "its reservation was deleted", "cancel it, submit without --reservation"),
+    Reason("InvalidAccount", "its account is not valid", "name a valid one with --account"),
+    Reason("InvalidQOS", "its quality of service is not valid", "name a valid one with --qos"),
+    Reason("AccountNotAllowed", "its account may not use the partition", "change --account or --partition"),
+    Reason("QOSNotAllowed", "its QOS may not be used there", "change --qos or --partition"),
+    Reason("AccountingPolicy", "waits: a limit of its account is reached"),
+    Reason("QOSUsageThreshold", "waits: its account has used up what this QOS allows"),
+    Reason("FrontEndDown", "waits: a front-end node is down"),
+    Reason("BurstBufferResources", "waits for burst-buffer space"),
+    Reason("BurstBufferStageIn", "waits: its files are being copied in"),
+    Reason("JobArrayTaskLimit", "waits: its array allows no more tasks at once"),
+    Reason("Cleaning", "Slurm is still clearing up its last start"),
+    Reason("Prolog", "its nodes are being made ready (prolog)"),
+    Reason("NodesStarting", "its nodes are being powered up"),
+    Reason("SchedDefer", "waits for Slurm's next round of scheduling"),
+    Reason("NonZeroExitCode", "ended with an exit code other than 0"),
+    Reason("TimeLimit", "its time limit was reached", "give it more with --time"),
+    Reason("InactiveLimit", "Slurm saw it idle for too long"),
+    Reason("JobLaunchFailure", "could not be started on a node", "see job.out in the run directory"),
+    Reason("RaisedSignal", "was ended by a signal"),
+    Reason("OutOfMemory", "a process was killed for want of memory", "ask for more with --mem"),
+    Reason("DeadLine", "its deadline passed or cannot be met"),
+    Reason("MaxMemPerLimit", "asks for more memory than is allowed", "lower --mem"),
+    Reason("NodeFailure", "a node was lost"),
+    Reason("FedJobLock", "waits for the other clusters of the federation"),
+)
+
+_TABLE = {reason.word: reason for reason in REASONS}
+_NOTHING = ("", "None", "(null)", "N/A")
+_LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max|Min)?\w*")
+
+
+def explain(word: str) -> Reason:
+    """The row for a reason as ``squeue`` prints it; one that stands in no row is shown as it is.
+
+    ``ReqNodeNotAvail, UnavailableNodes:n1`` and the like keep their details.
+    """
+    text = word.strip().strip("()")
+    if text in _NOTHING:
+        return Reason(text, "")
+    if text in _TABLE:
+        return _TABLE[text]
+    head, _, details = text.partition(",")
+    if head in _TABLE:
+        row = _TABLE[head]
+        return Reason(text, f"{row.said} ({details.strip()})", row.remedy)
+    match = _LIMIT.fullmatch(text)
+    return _limit(match) if match else Reason(text, f"Slurm says: {text}")
+
+
+def _limit(match: re.Match[str]) -> Reason:
+    """One of Slurm's hundred and more limits of an account (Assoc) or a quality of service (QOS)."""
+    whose = "your account" if match.group(1) == "Assoc" else "its QOS"
+    if match.group(2) == "Min":
+        return Reason(match.group(), f"asks for less than {whose} requires ({match.group()})", "ask for more")
+    shared = "all jobs together under " if match.group(2) == "Grp" else ""
+    return Reason(match.group(), f"waits: {shared}{whose} may not use more now ({match.group()})")
