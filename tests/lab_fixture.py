@@ -5,12 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from clusterrun.lab.lab import Lab
-from clusterrun.lab.spec import LabSpec, Preempt, Proctrack
+from clusterrun.lab.namespaces import wait_for
+from clusterrun.lab.processes import Process
+from clusterrun.lab.spec import CONTROLLER, LabSpec, Preempt, Proctrack
+from clusterrun.model.contract import MARKER_VARIABLE
 
 MakeLab = Callable[..., Lab]
 
@@ -26,7 +31,7 @@ def _missing() -> str:
 
 @pytest.fixture(scope="session")
 def make_lab() -> Iterator[MakeLab]:
-    """``make_lab(nodes=4, gpus=8, proctrack="linuxproc", preempt="off", settings={}, …) -> Lab``, up; ended with the session."""
+    """``make_lab(nodes=4, gpus=8, proctrack=…, preempt=…, settings={}, …)``: a lab that is up until the session ends."""
     if reason := _missing():
         pytest.skip(reason)
     numbers = itertools.count(1)
@@ -60,3 +65,28 @@ def make_lab() -> Iterator[MakeLab]:
 def lab(make_lab: MakeLab) -> Lab:
     """The lab that the session shares: 4 nodes × 8 GPUs. A test leaves it as it found it."""
     return make_lab()
+
+
+def leftovers(lab: Lab, seconds: float = 10.0) -> list[str]:
+    """What still runs on the lab's hosts besides its own daemons ``seconds`` after a test; killed then.
+
+    Ending jobs may take their time, so the limit is waited for, but not longer than needed.
+    """
+    wait_for(lambda: not _strangers(lab), seconds)
+    found = _strangers(lab)
+    for process in found:
+        os.kill(process.process, signal.SIGKILL)
+    return [f"{p.host}: {p.command or p.name} [{marker(p.process)}]" for p in found]
+
+
+def _strangers(lab: Lab) -> list[Process]:
+    return [p for p in lab.processes() if p.host != CONTROLLER and not p.is_daemon]
+
+
+def marker(process: int) -> str:
+    """Which run a process belongs to, by its environment; '' for none."""
+    try:
+        pairs = Path(f"/proc/{process}/environ").read_text(errors="replace").split("\0")
+    except OSError:
+        return ""
+    return next((pair.partition("=")[2] for pair in pairs if pair.startswith(f"{MARKER_VARIABLE}=")), "")

@@ -1,4 +1,4 @@
-"""`python -m clusterrun.lab`: the lab's commands alone, for a machine that has no more of the package installed."""
+"""`python -m clusterrun.lab`: the lab's commands, also where the rest is not installed."""
 
 from clusterrun.cli.lab import lab
 

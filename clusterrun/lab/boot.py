@@ -22,6 +22,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 NEW_USER = 0x10000000
@@ -164,7 +165,8 @@ def _keep(keeper: Request, report: int, ready: int) -> NoReturn:
         _own_proc_and_sys(f"{keeper['mounts']}/cgroup")
         _without_ipv6()
         _write("/proc/sys/net/ipv4/ip_forward", "1")
-        _ip(["link set lo up"])
+        # What is sent to a host that is switched off vanishes, as it does on a real network.
+        _ip(["link set lo up", f"route add blackhole {keeper['network']}"])
         _report(report, "")
         os.write(ready, b"1")
     except (OSError, subprocess.SubprocessError) as error:
@@ -260,14 +262,18 @@ def _begin_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -
 
 def _start_hosts(hosts: list[Request], lab: Request, report: int) -> None:
     for first in range(0, len(hosts), AT_ONCE):
-        batch = hosts[first : first + AT_ONCE]
-        go = os.pipe()
-        beginners = [_child(lambda host=host: _begin_host(host, lab, report, go)) for host in batch]  # type: ignore[misc]
-        if any([os.waitpid(process, 0)[1] for process in beginners]):
-            raise SystemExit(1)
-        _ip([line for host in batch for line in _router_side(host, lab["gateway"])])
-        os.close(go[1])
-        os.close(go[0])
+        _start_batch(hosts[first : first + AT_ONCE], lab, report)
+
+
+def _start_batch(hosts: list[Request], lab: Request, report: int) -> None:
+    go = os.pipe()
+    beginners = [_child(partial(_begin_host, host, lab, report, go)) for host in hosts]
+    codes = [os.waitpid(process, 0)[1] for process in beginners]
+    if any(codes):
+        raise SystemExit(1)
+    _ip([line for host in hosts for line in _router_side(host, lab["gateway"])])
+    for end in go:
+        os.close(end)
 
 
 def main() -> None:
@@ -279,7 +285,7 @@ def main() -> None:
             _start_keeper(request["keeper"], report)
         hosts, lab = request.get("hosts", ()), request.get("lab", {})
         if hosts:
-            worker = _child(lambda: _start_hosts(hosts, lab, report))
+            worker = _child(partial(_start_hosts, hosts, lab, report))
             if os.waitpid(worker, 0)[1]:
                 raise SystemExit(1)
 

@@ -37,6 +37,12 @@ def slurmd_service(place: Place, node: str) -> dict[str, Any]:
     }
 
 
+def start_slurmd(place: Place, state: LabState, node: str) -> None:
+    """Start a node's slurmd anew; it registers by itself."""
+    service = slurmd_service(place, node)
+    start(place, state, node, service["argv"], f"slurmd.{node}.out")
+
+
 def start(place: Place, state: LabState, host: str, argv: Sequence[str], log: str) -> None:
     """Start a daemon that stays in the foreground, as a child of the host's process 1."""
     shell = 'log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 &'

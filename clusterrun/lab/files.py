@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import shutil
 import stat
+import sys
 from pathlib import Path
 
 from clusterrun.lab import conf
-from clusterrun.lab.place import LabState, Place
+from clusterrun.lab.place import LabState, Place, write_whole
 from clusterrun.lab.spec import CONTROLLER, USERS, LabSpec
+
+STAND_INS = Path(__file__).with_name("standins")
+STARTER = """#!/bin/sh
+# An ordinary user may not reach the interpreter that clusterrun runs in.
+python={python}
+[ -x "$python" ] || python=python3
+exec "$python" -I -S {copy} {folder} "$@"
+"""
 
 
 def write_files(place: Place, state: LabState) -> None:
@@ -18,6 +29,7 @@ def write_files(place: Place, state: LabState) -> None:
     _slurm_files(place, state)
     _etc_files(place, state)
     _devices(place, state.spec)
+    _stand_ins(place, state.spec)
     _homes(place)
     (place.conf / "munge.key").write_bytes(secrets.token_bytes(128))
     (place.conf / "munge.key").chmod(0o400)
@@ -69,7 +81,7 @@ def _etc_files(place: Place, state: LabState) -> None:
 
 
 def _devices(place: Place, spec: LabSpec) -> None:
-    """Files that Slurm takes for GPUs: they behave as /dev/null does, or are empty where that is forbidden."""
+    """Files that Slurm takes for GPUs: like /dev/null, or empty where that is forbidden."""
     for number in range(spec.gpus):
         path = place.devices / f"nvidia{number}"
         try:
@@ -77,6 +89,17 @@ def _devices(place: Place, spec: LabSpec) -> None:
         except PermissionError:
             path.touch()
         path.chmod(0o666)
+
+
+def _stand_ins(place: Place, spec: LabSpec) -> None:
+    """Put copies on the hosts' PATH: they must be readable by every user of the lab."""
+    for name, module in {"nvidia-smi": "nvidia_smi.py", "dmesg": "dmesg.py"}.items() if spec.gpus else ():
+        copy = place.programs / module
+        shutil.copyfile(STAND_INS / module, copy)
+        program = place.programs / name
+        program.write_text(STARTER.format(python=sys.executable, copy=copy, folder=place.folder))
+        program.chmod(0o755)
+    write_whole(place.folder / "gpu.json", json.dumps({"count": spec.gpus}))
 
 
 def _homes(place: Place) -> None:

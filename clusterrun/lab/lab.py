@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from clusterrun.lab import daemons, files, namespaces
-from clusterrun.lab.namespaces import Boot, LabError, enter, started_at, wait_for
-from clusterrun.lab.place import LabState, Place, boot_id, labs_home, read_state, write_state
-from clusterrun.lab.spec import LOGIN, USERS, Host, LabSpec, Layout
+from clusterrun.lab import build, daemons, files, namespaces
+from clusterrun.lab.faults import order
+from clusterrun.lab.namespaces import enter, started_at, wait_for
+from clusterrun.lab.place import Fault, LabState, Place, boot_id, labs_home, read_state, write_state
+from clusterrun.lab.processes import Process, processes
+from clusterrun.lab.site import Site
+from clusterrun.lab.spec import LOGIN, USERS, LabSpec
 from clusterrun.model.errors import BadInput
 from clusterrun.system import Completed, run
-
-READY_SECONDS = 60.0
-READY_SECONDS_PER_NODE = 0.2
 
 
 class Lab:
@@ -70,7 +67,7 @@ class Lab:
         if state is not None and state.up and alive(state):
             raise BadInput(
                 f"the lab {self.name!r} is already up ({state.spec.nodes} nodes)",
-                f"use it: {command(self.name, 'exec')} -- sinfo\nor end it first: {command(self.name, 'down')}",
+                f"use it: {command(self.name, 'exec')} -- sinfo\nor end it: {command(self.name, 'down')}",
             )
         if self.place.folder.exists():
             self._say(f"what was left of an earlier lab {self.name!r} is cleaned up")
@@ -85,69 +82,7 @@ class Lab:
         state = LabState(spec, _free_slot(self.place), boot_id(), os.getpid(), slurm_version=_version())
         write_state(self.place, state)
         files.write_files(self.place, state)
-        with Boot() as boot:
-            state = self._boot_servers(boot, state)
-            daemons.start_munge(self.place, state)
-            daemons.start_controller(self.place, state)
-            state = self._boot_nodes(boot, state)
-        self._await_idle(state)
-        write_state(self.place, replace(state, up=True))
-
-    def _boot_servers(self, boot: Boot, state: LabState) -> LabState:
-        servers = state.layout.servers
-        request = {
-            "keeper": {
-                "state": str(self.place.folder),
-                "etc": str(self.place.etc),
-                "mounts": str(self.place.mounts),
-                "root": state.root,
-                "map_user": None,
-            },
-            **self._hosts_request(state, servers, with_slurmd=False),
-        }
-        for host, process in boot.ask(request, 1 + len(servers)):
-            if not host:
-                state = replace(state, keeper=process, started=started_at(process))
-                write_state(self.place, state)
-            else:
-                state = state.with_host(host, process)
-        return state
-
-    def _boot_nodes(self, boot: Boot, state: LabState) -> LabState:
-        nodes = state.layout.compute
-        request = self._hosts_request(state, nodes, with_slurmd=True)
-        processes = dict(boot.ask(request, len(nodes)))
-        return replace(state, processes={**state.processes, **processes})
-
-    def _hosts_request(self, state: LabState, hosts: Iterable[Host], with_slurmd: bool) -> dict[str, Any]:
-        lab = {
-            "state": str(self.place.folder),
-            "mounts": str(self.place.mounts),
-            "gateway": state.layout.gateway,
-            "root": state.root,
-        }
-        return {"lab": lab, "hosts": [self._host_request(host, with_slurmd) for host in hosts]}
-
-    def _host_request(self, host: Host, with_slurmd: bool) -> dict[str, Any]:
-        services = [daemons.slurmd_service(self.place, host.name)] if with_slurmd else []
-        return {
-            "name": host.name,
-            "address": host.address,
-            "link": host.link,
-            "mac": host.mac,
-            "router_mac": host.router_mac,
-            "binds": [],
-            "services": services,
-        }
-
-    def _await_idle(self, state: LabState) -> None:
-        limit = READY_SECONDS + state.spec.nodes * READY_SECONDS_PER_NODE
-        if not wait_for(
-            lambda: _idle(self._run(state, LOGIN, ["sinfo", "-h", "-N", "-o", "%N %T"])) == state.spec.nodes,
-            limit,
-            0.01,
-        ):
-            raise LabError("the nodes did not become idle", daemons.tail(self.place.log / "slurmctld.log"))
+        write_state(self.place, build.build(self.place, state))
 
     def down(self) -> None:
         """End it, whatever is left of it; returns when no process and no file of it remains."""
@@ -179,9 +114,7 @@ class Lab:
         ``env`` is added to the environment; ``timeout`` is in seconds; ``user`` is an ordinary
         user of the lab (alice, bob) or of this machine. Raises what ``system.run`` raises.
         """
-        state = self.state
         words, environment = self.entering(host, env or {}, os.fspath(cwd or os.getcwd()), user)
-        del state
         return run([*words, *argv], timeout, stdin, environment, "/")
 
     def entering(
@@ -189,12 +122,11 @@ class Lab:
     ) -> tuple[list[str], dict[str, str]]:
         """The argument list and the environment that run what follows on a host."""
         state = self.state
-        if host not in state.processes:
-            raise BadInput(
-                f"the lab {self.name!r} has no host {host!r}", f"it has {_hosts_text(state.layout)}"
-            )
+        first = Site(self.place, state).first(host)
+        if Fault("freeze", host) in state.faults:
+            raise BadInput(f"{host} is frozen", f"thaw it: {command(self.name, 'fault')} thaw {host}")
         environment = daemons.caller_environment(self.place, os.path.dirname(sys.executable))
-        words = enter(state.processes[host], state.root)
+        words = enter(first, state.root)
         if user and user != "root":
             identity = _identity(user, self.place)
             environment.update(HOME=identity[1], USER=user, LOGNAME=user)
@@ -202,9 +134,36 @@ class Lab:
             words += ["setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups"]
         return [*words, "env", "-C", cwd], {**environment, **env}
 
-    def _run(self, state: LabState, host: str, argv: Sequence[str]) -> Completed:
-        words = enter(state.processes[host], state.root)
-        return run([*words, *argv], 60.0, env=daemons.environment(self.place), cwd="/")
+    # --- faults ---
+
+    def fault(self, kind: str, host: str = "", **details: str | int | bool) -> Fault:
+        """Make a fault true on a host: ``lab.fault("cut", "n0001", to="n0002", port=29500)``.
+
+        Kinds and details are those of `clusterrun lab fault`. Raises ``BadInput`` for what cannot be
+        meant, ``LabError`` for what this machine cannot do.
+        """
+        told = tuple((key, _word(value)) for key, value in details.items() if value is not False)
+        return order.bite(Site(self.place, self.state), Fault(kind, host, told))
+
+    def heal(self, host: str = "", kind: str = "") -> tuple[Fault, ...]:
+        """End every fault, or those on one host, or of one kind; returns what was healed."""
+        return order.heal(Site(self.place, self.state), host, kind)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """The faults in force."""
+        return self.state.faults
+
+    # --- looking ---
+
+    def wait_idle(self, seconds: float = 60.0) -> bool:
+        """Whether all nodes are idle again within ``seconds``."""
+        state = self.state
+        return wait_for(lambda: build.idle_nodes(self.place, state) == state.spec.nodes, seconds, 0.02)
+
+    def processes(self) -> tuple[Process, ...]:
+        """Every process on its hosts, its own daemons included."""
+        return processes(self.state.processes)
 
 
 def command(name: str, verb: str) -> str:
@@ -217,8 +176,8 @@ def alive(state: LabState) -> bool:
     return bool(state.keeper) and state.boot == boot_id() and started_at(state.keeper) == state.started
 
 
-def _idle(done: Completed) -> int:
-    return sum(line.endswith(" idle") for line in done.out.splitlines())
+def _word(value: str | int | bool) -> str:
+    return "yes" if value is True else str(value)
 
 
 def _version() -> str:
@@ -230,11 +189,6 @@ def _free_slot(place: Place) -> int:
     others = [read_state(Place(folder)) for folder in place.folder.parent.iterdir()]
     taken = {state.slot for state in others if state is not None}
     return next((slot for slot in range(100) if slot not in taken), 0)
-
-
-def _hosts_text(layout: Layout) -> str:
-    names = [host.name for host in layout.servers]
-    return ", ".join([*names, layout.node_range])
 
 
 def _identity(user: str, place: Place) -> tuple[int, str]:

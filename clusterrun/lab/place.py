@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterrun.lab.spec import Layout, LabSpec, Preempt, Proctrack
+from clusterrun.lab.spec import LabSpec, Layout, Preempt, Proctrack
 
 HOME_VARIABLE = "CLUSTERRUN_LAB_HOME"
 STATE_FORMAT = 1

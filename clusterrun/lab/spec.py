@@ -130,6 +130,11 @@ class Layout:
         return first if first == last else f"n[{first[1:]}-{last[1:]}]"
 
     @property
+    def network(self) -> str:
+        """All addresses of the lab."""
+        return f"10.{100 + self.slot}.0.0/16"
+
+    @property
     def gateway(self) -> str:
         """The router's address, the same on every link."""
         return f"10.{100 + self.slot}.255.254"

@@ -1,0 +1,98 @@
+"""Builds a lab from its state, host by host and daemon by daemon; knows the order, not who asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from clusterrun.lab import daemons
+from clusterrun.lab.namespaces import Boot, LabError, enter, started_at, wait_for
+from clusterrun.lab.place import LabState, Place, write_state
+from clusterrun.lab.spec import LOGIN, Host
+from clusterrun.system import run
+
+READY_SECONDS = 60.0
+READY_SECONDS_PER_NODE = 0.2
+ASK_SECONDS = 120.0
+
+
+def build(place: Place, state: LabState) -> LabState:
+    """Make every host and start every daemon; returns when all nodes are idle."""
+    with Boot() as boot:
+        state = _boot_servers(boot, place, state)
+        daemons.start_munge(place, state)
+        daemons.start_controller(place, state)
+        state = _boot_nodes(boot, place, state)
+    _await_idle(place, state)
+    return replace(state, up=True)
+
+
+def boot_node(place: Place, state: LabState, node: Host) -> LabState:
+    """Switch one node of a running lab on again, with its slurmd."""
+    with Boot(inside=enter(state.keeper)) as boot:
+        ((name, process),) = boot.ask(_hosts_request(place, state, [node], with_slurmd=True), 1)
+    return state.with_host(name, process)
+
+
+def _boot_servers(boot: Boot, place: Place, state: LabState) -> LabState:
+    servers = state.layout.servers
+    request = {
+        "keeper": {
+            "state": str(place.folder),
+            "etc": str(place.etc),
+            "mounts": str(place.mounts),
+            "root": state.root,
+            "network": state.layout.network,
+            "map_user": None,
+        },
+        **_hosts_request(place, state, servers, with_slurmd=False),
+    }
+    for host, process in boot.ask(request, 1 + len(servers)):
+        if host:
+            state = state.with_host(host, process)
+        else:
+            state = replace(state, keeper=process, started=started_at(process))
+            write_state(place, state)
+    return state
+
+
+def _boot_nodes(boot: Boot, place: Place, state: LabState) -> LabState:
+    nodes = state.layout.compute
+    made = dict(boot.ask(_hosts_request(place, state, nodes, with_slurmd=True), len(nodes)))
+    return replace(state, processes={**state.processes, **made})
+
+
+def _hosts_request(place: Place, state: LabState, hosts: Iterable[Host], with_slurmd: bool) -> dict[str, Any]:
+    lab = {
+        "state": str(place.folder),
+        "mounts": str(place.mounts),
+        "gateway": state.layout.gateway,
+        "root": state.root,
+    }
+    return {"lab": lab, "hosts": [_host_request(place, host, with_slurmd) for host in hosts]}
+
+
+def _host_request(place: Place, host: Host, with_slurmd: bool) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "address": host.address,
+        "link": host.link,
+        "mac": host.mac,
+        "router_mac": host.router_mac,
+        "binds": [],
+        "services": [daemons.slurmd_service(place, host.name)] if with_slurmd else [],
+    }
+
+
+def _await_idle(place: Place, state: LabState) -> None:
+    limit = READY_SECONDS + state.spec.nodes * READY_SECONDS_PER_NODE
+    if not wait_for(lambda: idle_nodes(place, state) == state.spec.nodes, limit, 0.01):
+        raise LabError("the nodes did not become idle", daemons.tail(place.log / "slurmctld.log"))
+
+
+def idle_nodes(place: Place, state: LabState) -> int:
+    """How many nodes could start a job now."""
+    words = [*enter(state.processes[LOGIN], state.root), "sinfo", "-h", "-N", "-p", "debug", "-o", "%T"]
+    done = run(words, ASK_SECONDS, env=daemons.environment(place), cwd="/")
+    return done.out.split().count("idle")

@@ -1,0 +1,107 @@
+"""Faults of GPUs: what a host's `nvidia-smi` says and what its kernel log holds; both are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from clusterrun.lab.faults.kinds import Kind
+from clusterrun.lab.place import Fault, write_whole
+from clusterrun.lab.site import Site
+from clusterrun.lab.standins.nvidia_smi import BUSES
+from clusterrun.model.errors import BadInput
+
+XIDS = {
+    13: "Graphics SM Warp Exception on (GPC 1, TPC 3, SM 1): Illegal Instruction",
+    31: "MMU Fault: ENGINE GRAPHICS GPC3 GPCCLIENT_T1_0 faulted @ 0x7f3a_c0000000",
+    48: "Double Bit ECC Error",
+    63: "Row Remapper: New row marked for remapping, reset gpu to activate.",
+    64: "Row Remapper: Failed to remap row",
+    74: "NVLink: fatal error detected on link 4",
+    79: "GPU has fallen off the bus.",
+    94: "Contained: CE User Channel (0x9). RST: No, D-RST: No",
+    95: "Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
+    119: "Timeout after 6s of waiting for RPC response from GPU GSP!",
+}
+LOST = 79
+WORDS = frozenset({"count", "hang", "driver", "xid", "ecc", "remap", "throttle", "index"})
+
+
+def write_gpus(site: Site, host: str, faults: list[Fault]) -> None:
+    """Write what the host's stand-ins are to say with these faults in force."""
+    folder = site.place.host(host)
+    folder.mkdir(parents=True, exist_ok=True)
+    said: dict[str, Any] = {"count": site.state.spec.gpus, "each": {}, "lost": []}
+    log = []
+    for fault in faults:
+        index = fault.get("index") or "0"
+        said.update(_whole_host(fault))
+        said["each"].setdefault(index, {}).update(_one_gpu(fault))
+        if fault.get("xid"):
+            log.append(f"{fault.get('at')} {_xid_line(int(index), int(fault.get('xid')))}\n")
+            said["lost"] += [int(index)] if int(fault.get("xid")) == LOST else []
+    write_whole(folder / "gpu.json", json.dumps(said))
+    write_whole(folder / "kernel.log", "".join(log))
+
+
+def _whole_host(fault: Fault) -> dict[str, object]:
+    said: dict[str, object] = {key: True for key in ("hang", "driver") if fault.get(key)}
+    if fault.get("count"):
+        said["count"] = int(fault.get("count"))
+    return said
+
+
+def _one_gpu(fault: Fault) -> dict[str, object]:
+    said: dict[str, object] = {}
+    if fault.get("ecc"):
+        said["ecc.errors.uncorrected.volatile.total"] = int(fault.get("ecc"))
+        said["ecc.errors.uncorrected.aggregate.total"] = int(fault.get("ecc"))
+    if fault.get("remap"):
+        said["remapped_rows.pending"] = int(fault.get("remap"))
+    if fault.get("throttle"):
+        said["clocks_event_reasons.active"] = "0x0000000000000048"
+        said["clocks_event_reasons.hw_slowdown"] = "Active"
+        said["clocks_event_reasons.hw_thermal_slowdown"] = "Active"
+        said["temperature.gpu"] = 89
+    return said
+
+
+def _xid_line(index: int, xid: int) -> str:
+    bus = f"{index // len(BUSES):04x}:{BUSES[index % len(BUSES)].lower()}:00"
+    text = XIDS.get(xid, "unknown error")
+    return f"NVRM: Xid (PCI:{bus}): {xid}, pid='<unknown>', name=<unknown>, {text}"
+
+
+def _checked(site: Site, fault: Fault) -> None:
+    gpus = site.state.spec.gpus
+    if not gpus:
+        raise BadInput("the nodes of this lab have no GPUs", "start one with --gpus 8")
+    for key in ("count", "xid", "ecc", "remap", "index"):
+        if fault.get(key) and not fault.get(key).isdigit():
+            raise BadInput(f"--{key} {fault.get(key)} is no number", "0 or more")
+    if int(fault.get("index") or 0) >= gpus:
+        raise BadInput(f"{fault.host} has no GPU {fault.get('index')}", f"0 to {gpus - 1}")
+    if not any(fault.get(key) for key in WORDS - {"index"}):
+        raise BadInput(
+            "say what is wrong with the GPU", "--count, --hang, --driver, --xid, --ecc, --remap or --throttle"
+        )
+
+
+def _bite(site: Site, fault: Fault) -> Fault:
+    site.node(fault.host)
+    _checked(site, fault)
+    made = Fault(fault.kind, fault.host, (*fault.details, ("at", f"{time.time():.6f}")))
+    write_gpus(site, fault.host, [*_others(site, fault), made])
+    return made
+
+
+def _others(site: Site, fault: Fault) -> list[Fault]:
+    return [f for f in site.state.faults if f.kind == "gpu" and f.host == fault.host and f != fault]
+
+
+def _heal(site: Site, fault: Fault) -> None:
+    write_gpus(site, fault.host, _others(site, fault))
+
+
+KINDS = (Kind("gpu", WORDS, _bite, _heal),)

@@ -1,0 +1,30 @@
+"""What every kind of fault has in common: the words it is told, how it bites, how it heals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clusterrun.lab.place import Fault
+from clusterrun.lab.site import Site
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``bite`` makes it true and returns the fault as it is to be recorded; ``heal`` undoes exactly that.
+
+    ``words`` are the details it may be told; ``needs_host`` whether it is on one host;
+    ``lives_in_host``: it ends by itself when that host is switched off.
+    """
+
+    name: str
+    words: frozenset[str]
+    bite: Callable[[Site, Fault], Fault]
+    heal: Callable[[Site, Fault], None]
+    needs_host: bool = True
+    lives_in_host: bool = False
+
+
+def told(fault: Fault, **more: str) -> Fault:
+    """The fault with details added."""
+    return Fault(fault.kind, fault.host, (*fault.details, *more.items()))

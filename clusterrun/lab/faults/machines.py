@@ -1,0 +1,105 @@
+"""Faults of whole hosts and of Slurm's daemons: freeze, kill, drain, controller."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+from clusterrun.lab import build, daemons
+from clusterrun.lab.faults.kinds import Kind, told
+from clusterrun.lab.namespaces import LabError, end, wait_for
+from clusterrun.lab.place import Fault
+from clusterrun.lab.processes import Process, chosen, processes, send, stop_all
+from clusterrun.lab.site import Site
+from clusterrun.lab.spec import CONTROLLER
+from clusterrun.model.errors import BadInput
+
+END_SECONDS = 15.0
+
+
+def _some(site: Site, fault: Fault) -> tuple[Process, ...]:
+    found = chosen(processes({fault.host: site.first(fault.host)}), fault.get("process"))
+    if not found:
+        raise BadInput(
+            f"no process {fault.get('process')!r} runs on {fault.host}",
+            "name it by its id there, its name, or a part of its command line",
+        )
+    return found
+
+
+def _freeze(site: Site, fault: Fault) -> Fault:
+    if not fault.get("process"):
+        stop_all(fault.host, site.first(fault.host))
+        return fault
+    found = _some(site, fault)
+    send(found, signal.SIGSTOP)
+    return told(fault, stopped=",".join(str(p.inner) for p in found))
+
+
+def _thaw(site: Site, fault: Fault) -> None:
+    found = processes({fault.host: site.first(fault.host)})
+    if fault.get("process"):
+        stopped = fault.get("stopped").split(",")
+        found = tuple(p for p in found if str(p.inner) in stopped)
+    send(found, signal.SIGCONT)
+
+
+def _kill(site: Site, fault: Fault) -> Fault:
+    if fault.get("process"):
+        send(_some(site, fault), signal.SIGKILL)
+        return fault
+    site.node(fault.host)
+    end(site.first(fault.host))
+    site.state = site.state.with_host(fault.host, 0)
+    return fault
+
+
+def _switch_on(site: Site, fault: Fault) -> None:
+    if not fault.get("process"):
+        site.state = build.boot_node(site.place, site.state, site.node(fault.host))
+        return
+    running = {p.name for p in processes({fault.host: site.first(fault.host)})}
+    if fault.host in site.state.layout.node_names and "slurmd" not in running:
+        daemons.start_slurmd(site.place, site.state, fault.host)
+    elif fault.host == CONTROLLER and "slurmctld" not in running:
+        daemons.start_controller(site.place, site.state)
+
+
+def _drain(site: Site, fault: Fault) -> Fault:
+    reason = fault.get("reason") or "drained by the lab"
+    _scontrol(site, "update", f"nodename={site.node(fault.host).name}", "state=drain", f"reason={reason}")
+    return fault
+
+
+def _resume(site: Site, fault: Fault) -> None:
+    _scontrol(site, "update", f"nodename={fault.host}", "state=resume")
+
+
+def _scontrol(site: Site, *words: str) -> None:
+    done = site.ask("scontrol", *words)
+    if done.code != 0:
+        raise LabError(f"scontrol {' '.join(words)}: {done.err.strip() or done.out.strip()}")
+
+
+def _stop_controller(site: Site, fault: Fault) -> Fault:
+    found = chosen(processes({CONTROLLER: site.first(CONTROLLER)}), "slurmctld")
+    send(found, signal.SIGTERM)
+    if not wait_for(lambda: not _controller_runs(site), END_SECONDS):
+        send(found, signal.SIGKILL)
+    return replace(fault, host=CONTROLLER)
+
+
+def _controller_runs(site: Site) -> bool:
+    return any(p.name == "slurmctld" for p in processes({CONTROLLER: site.first(CONTROLLER)}))
+
+
+def _start_controller(site: Site, fault: Fault) -> None:
+    daemons.start_controller(site.place, site.state)
+
+
+KINDS = (
+    Kind("freeze", frozenset({"process"}), _freeze, _thaw, lives_in_host=True),
+    Kind("kill", frozenset({"process"}), _kill, _switch_on),
+    Kind("drain", frozenset({"reason"}), _drain, _resume),
+    Kind("controller", frozenset(), _stop_controller, _start_controller, needs_host=False),
+)

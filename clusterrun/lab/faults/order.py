@@ -1,0 +1,64 @@
+"""Gives orders for faults: which kinds there are, when one is refused, what is recorded and healed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clusterrun.lab.faults import gpu, machines, network, systems
+from clusterrun.lab.faults.kinds import Kind
+from clusterrun.lab.place import Fault, write_state
+from clusterrun.lab.site import Site
+from clusterrun.model.errors import BadInput
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (*network.KINDS, *machines.KINDS, *systems.KINDS, *gpu.KINDS)
+}
+
+
+def bite(site: Site, fault: Fault) -> Fault:
+    """Make a fault true and record it. Raises ``BadInput`` for one that cannot be meant."""
+    kind = _checked(site, fault)
+    made = kind.bite(site, fault)
+    faults = site.state.faults
+    if kind.name == "kill" and not fault.get("process"):
+        faults = tuple(f for f in faults if not (f.host == fault.host and KINDS[f.kind].lives_in_host))
+    site.state = replace(site.state, faults=(*faults, made))
+    write_state(site.place, site.state)
+    return made
+
+
+def _checked(site: Site, fault: Fault) -> Kind:
+    kind = KINDS.get(fault.kind)
+    if kind is None:
+        raise BadInput(f"there is no fault {fault.kind!r}", f"there are {', '.join(KINDS)}")
+    if unknown := [key for key, _ in fault.details if key not in kind.words]:
+        raise BadInput(f"the fault {kind.name!r} knows no {unknown[0]!r}", f"it knows {sorted(kind.words)}")
+    if kind.needs_host or fault.host:
+        site.host(fault.host)
+        site.first(fault.host)
+    # What a fault adds to its record comes after what it was told, so a twin has the same beginning.
+    if any(_same(f, fault) for f in site.state.faults):
+        raise BadInput(f"{fault} is in force already", "end it first: lab heal")
+    return kind
+
+
+def _same(in_force: Fault, wanted: Fault) -> bool:
+    head = in_force.details[: len(wanted.details)]
+    alone = KINDS[wanted.kind].name in ("slow", "clock", "controller", "drain")
+    same_place = in_force.kind == wanted.kind and in_force.host in (
+        wanted.host,
+        "ctl" if not wanted.host else "",
+    )
+    return same_place and (alone or head == wanted.details)
+
+
+def heal(site: Site, host: str = "", kind: str = "") -> tuple[Fault, ...]:
+    """End all faults, or those on one host, or of one kind (latest first); returns them."""
+    if host:
+        site.host(host)
+    chosen = [f for f in reversed(site.state.faults) if host in ("", f.host) and kind in ("", f.kind)]
+    for fault in chosen:
+        KINDS[fault.kind].heal(site, fault)
+        site.state = replace(site.state, faults=tuple(f for f in site.state.faults if f != fault))
+        write_state(site.place, site.state)
+    return tuple(chosen)

@@ -1,0 +1,158 @@
+"""Faults of one host's system: a wrong name, a wrong clock, a full disk; all by mounts that only it sees."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import signal
+from pathlib import Path
+
+from clusterrun.lab import daemons
+from clusterrun.lab.faults.kinds import Kind, told
+from clusterrun.lab.namespaces import LabError, wait_for
+from clusterrun.lab.place import Fault
+from clusterrun.lab.processes import chosen, processes, send
+from clusterrun.lab.site import Site
+from clusterrun.lab.spec import Layout
+from clusterrun.model.errors import BadInput
+
+OFFSET = re.compile(r"([+-]?\d+(?:\.\d+)?)(s|m|h|d)?")
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+DISK = "size=256k,nr_inodes=64,mode=755"
+LIBRARY = "libfaketimeMT.so.1"
+
+
+# --- name -----------------------------------------------------------------------------------------
+
+
+def _wrong_name(site: Site, fault: Fault) -> Fault:
+    site.host(fault.get("name"))
+    try:
+        ipaddress.IPv4Address(fault.get("address"))
+    except ValueError as error:
+        raise BadInput(f"{fault.get('address')!r} is no IPv4 address", "write it as in 10.100.0.9") from error
+    _write_hosts(site, fault.host, fault)
+    return fault
+
+
+def _right_name(site: Site, fault: Fault) -> None:
+    _write_hosts(site, fault.host, None, but=fault)
+
+
+def _write_hosts(site: Site, host: str, new: Fault | None, but: Fault | None = None) -> None:
+    """Write /etc/hosts anew, for one host or (no host) for all, with every such fault still in force."""
+    layout = site.state.layout
+    faults = [f for f in site.state.faults if f.kind == "name" and f.host == host and f != but]
+    text = _hosts_text(layout, [*faults, new] if new else faults)
+    if not host:
+        path = f"{site.state.root}/etc/hosts"
+        site.router_writes(path, text)
+        return
+    own = _own_file(site, host, "hosts")
+    own.write_text(text)
+    target = f"{site.state.root}/etc/hosts"
+    if not faults and new is None:
+        site.on_outside_root(host, "umount", target)
+    elif not _is_mounted(site, host, "/etc/hosts"):
+        site.on_outside_root(host, "mount", "--bind", str(own), target)
+
+
+def _hosts_text(layout: Layout, faults: list[Fault]) -> str:
+    wrong = {fault.get("name"): fault.get("address") for fault in faults}
+    right = {host.address: host.name for host in layout.hosts.values()}
+    lines = []
+    for line in layout.lines():
+        address, name = line.split()
+        lines.append(f"{wrong.get(name, address) if address in right else address} {name}")
+    return "\n".join(lines) + "\n"
+
+
+def _own_file(site: Site, host: str, name: str) -> Path:
+    folder = site.place.host(host)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / name
+
+
+def _is_mounted(site: Site, host: str, target: str) -> bool:
+    table = Path(f"/proc/{site.first(host)}/mounts").read_text()
+    return f" {site.state.root}{target} " in table
+
+
+# --- clock ----------------------------------------------------------------------------------------
+
+
+def _wrong_clock(site: Site, fault: Fault) -> Fault:
+    match = OFFSET.fullmatch(fault.get("offset"))
+    if match is None:
+        raise BadInput(f"--offset {fault.get('offset')!r} is no time", "write it as in 90s, -10m, +1h")
+    seconds = float(match[1]) * SECONDS[match[2] or "s"]
+    contents = {"ld.so.preload": f"{_library(site)}\n", "faketimerc": f"{seconds:+g}\n"}
+    for name, text in contents.items():
+        own = _own_file(site, fault.host, name)
+        own.write_text(text)
+        site.on_outside_root(fault.host, "mount", "--bind", str(own), f"{site.state.root}/etc/{name}")
+    _restart_slurmd(site, fault.host)
+    return fault
+
+
+def _library(site: Site) -> str:
+    root = Path(site.state.root or "/")
+    found = sorted(root.glob(f"usr/lib/*/faketime/{LIBRARY}")) + sorted(
+        root.glob(f"usr/lib*/faketime/{LIBRARY}")
+    )
+    if not found:
+        raise LabError("a host's clock cannot be moved without libfaketime", "apt-get install libfaketime")
+    return "/" + str(found[0].relative_to(root))
+
+
+def _right_clock(site: Site, fault: Fault) -> None:
+    for name in ("ld.so.preload", "faketimerc"):
+        site.on_outside_root(fault.host, "umount", f"{site.state.root}/etc/{name}")
+    _restart_slurmd(site, fault.host)
+
+
+def _restart_slurmd(site: Site, host: str) -> None:
+    """Let the node's slurmd start under the clock that the host now has; its jobs go on."""
+    if host not in site.state.layout.node_names:
+        return
+    found = chosen(processes({host: site.first(host)}), "slurmd")
+    send(found, signal.SIGTERM)
+    if not wait_for(lambda: not any(Path(f"/proc/{p.process}").exists() for p in found), 10.0):
+        send(found, signal.SIGKILL)
+    daemons.start_slurmd(site.place, site.state, host)
+
+
+# --- disk -----------------------------------------------------------------------------------------
+
+
+def _fill(site: Site, fault: Fault) -> Fault:
+    target = fault.get("path")
+    if not target.startswith("/") or not Path(site.state.root + target).is_dir():
+        raise BadInput(f"{target!r} is no folder", "name an existing one by its full path")
+    number = 1 + sum(f.kind == "disk-full" and f.host == fault.host for f in site.state.faults)
+    disk = _own_file(site, fault.host, f"disk{number}")
+    disk.mkdir(exist_ok=True)
+    inside = f"{site.state.root}{target}"
+    site.on_outside_root(fault.host, "mount", "-t", "tmpfs", "-o", DISK, "full", str(disk))
+    site.on_outside_root(fault.host, "mkdir", f"{disk}/upper", f"{disk}/work")
+    site.on_outside_root(fault.host, "chmod", "--reference", inside, f"{disk}/upper")
+    site.on_outside_root(fault.host, "chown", "--reference", inside, f"{disk}/upper")
+    layers = f"lowerdir={inside},upperdir={disk}/upper,workdir={disk}/work"
+    # What is there stays readable; whatever is written goes to a disk that has no room left.
+    site.on_outside_root(fault.host, "mount", "-t", "overlay", "-o", layers, "full", inside)
+    site.on_outside_root(fault.host, "sh", "-c", f"cat /dev/zero >'{disk}/fill' 2>/dev/null || :")
+    return told(fault, disk=str(disk))
+
+
+def _empty(site: Site, fault: Fault) -> None:
+    for target in (f"{site.state.root}{fault.get('path')}", fault.get("disk")):
+        site.on_outside_root(fault.host, "umount", "--lazy", target)
+
+
+KINDS = (
+    Kind(
+        "name", frozenset({"name", "address"}), _wrong_name, _right_name, needs_host=False, lives_in_host=True
+    ),
+    Kind("clock", frozenset({"offset"}), _wrong_clock, _right_clock, lives_in_host=True),
+    Kind("disk-full", frozenset({"path"}), _fill, _empty, lives_in_host=True),
+)

@@ -1,0 +1,88 @@
+"""Finds the processes of a lab's hosts by namespace, from outside; signals them, decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DAEMONS = frozenset({"slurmd", "slurmctld", "slurmscriptd", "slurmdbd", "munged", "mariadbd"})
+ROUNDS = 50
+"""How often all processes are looked up again before a fork bomb is called one."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process on a host: ``process`` is its id on this machine, ``inner`` the one it sees itself."""
+
+    host: str
+    process: int
+    inner: int
+    name: str
+    command: str
+
+    @property
+    def is_daemon(self) -> bool:
+        """Whether it is one of the lab's own: process 1, its sleep, or a daemon of Slurm's."""
+        return self.inner == 1 or self.command == "sleep 86400" or self.name in DAEMONS
+
+
+def processes(hosts: dict[str, int]) -> tuple[Process, ...]:
+    """Every process of these hosts (name → process 1), whoever started it and wherever it fled to."""
+    by_network = {_namespace(first, "net"): name for name, first in hosts.items() if first}
+    mine = _namespace(os.getpid(), "pid")
+    return tuple(_found(by_network, mine))
+
+
+def _found(by_network: dict[str, str], mine: str) -> Iterator[Process]:
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                host = by_network.get(os.readlink(f"/proc/{entry}/ns/net"))
+                # `nsenter` itself joined the network but waits outside: it is no process of the host.
+                if host is not None and _namespace(int(entry), "pid") != mine:
+                    yield _process(host, int(entry))
+
+
+def _process(host: str, number: int) -> Process:
+    status = Path(f"/proc/{number}/status").read_text(errors="replace")
+    command = (
+        Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    )
+    name = status.split("\n", 1)[0].partition("\t")[2]
+    match = re.search(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)
+    return Process(host, number, int(match.group(1)) if match else number, name, command)
+
+
+def _namespace(process: int, kind: str) -> str:
+    return os.readlink(f"/proc/{process}/ns/{kind}")
+
+
+def chosen(found: Iterable[Process], wanted: str) -> tuple[Process, ...]:
+    """Those meant by ``wanted``: an id as the host sees it, a name, or a part of the command line."""
+    if wanted.isdigit():
+        return tuple(p for p in found if p.inner == int(wanted))
+    named = tuple(p for p in found if p.name == wanted)
+    return named or tuple(p for p in found if wanted in p.command)
+
+
+def send(found: Iterable[Process], number: signal.Signals) -> None:
+    """Signal them; those already gone are passed over."""
+    for process in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.process, number)
+
+
+def stop_all(host: str, first: int) -> None:
+    """SIGSTOP every process of a host, and again until no new one appears."""
+    seen: set[int] = set()
+    for _ in range(ROUNDS):
+        fresh = [p for p in processes({host: first}) if p.process not in seen]
+        if not fresh:
+            return
+        send(fresh, signal.SIGSTOP)
+        seen |= {p.process for p in fresh}

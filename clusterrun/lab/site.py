@@ -1,0 +1,81 @@
+"""A lab that is up, as the faults see it: its state, and a way to run programs inside; holds no policy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusterrun.lab import daemons
+from clusterrun.lab.namespaces import LabError, enter
+from clusterrun.lab.place import LabState, Place
+from clusterrun.lab.spec import LOGIN, Host
+from clusterrun.model.errors import BadInput
+from clusterrun.system import Completed, run
+
+LIMIT_SECONDS = 60.0
+
+
+@dataclass
+class Site:
+    """One lab; ``state`` is replaced when a fault or a boot changes it."""
+
+    place: Place
+    state: LabState
+
+    def host(self, name: str) -> Host:
+        """A host by name. Raises ``BadInput`` where there is none."""
+        hosts = self.state.layout.hosts
+        if name not in hosts:
+            servers = ", ".join(host.name for host in self.state.layout.servers)
+            raise BadInput(
+                f"the lab {self.state.spec.name!r} has no host {name!r}",
+                f"it has {servers}, {self.state.layout.node_range}",
+            )
+        return hosts[name]
+
+    def node(self, name: str) -> Host:
+        """The same for what makes sense on a node only."""
+        host = self.host(name)
+        if name not in self.state.layout.node_names:
+            raise BadInput(f"{name!r} is no node", f"the nodes are {self.state.layout.node_range}")
+        return host
+
+    def first(self, name: str) -> int:
+        """A host's process 1. Raises ``BadInput`` for a host that is switched off."""
+        process = self.state.processes.get(self.host(name).name, 0)
+        if not process:
+            raise BadInput(f"{name} is switched off (fault `kill`)", f"switch it on: lab heal {name}")
+        return process
+
+    def router(self, *argv: str) -> str:
+        """Run a program where all cables meet; what it printed."""
+        return self._checked(enter(self.state.keeper), argv)
+
+    def router_writes(self, path: str, text: str) -> None:
+        """Replace the contents of a file that all hosts see."""
+        words = ["sh", "-c", 'cat >"$1"', "sh", path]
+        self._checked(enter(self.state.keeper), words, text)
+
+    def on(self, name: str, *argv: str, stdin: str = "") -> str:
+        """Run a program on a host as root; what it printed. Raises ``LabError`` when it fails."""
+        return self._checked(enter(self.first(name), self.state.root), argv, stdin)
+
+    def on_outside_root(self, name: str, *argv: str) -> str:
+        """The same with the machine's own files as root, for mounting and traffic control."""
+        return self._checked(enter(self.first(name)), argv)
+
+    def ask(self, *argv: str, limit: float = LIMIT_SECONDS) -> Completed:
+        """Run one of Slurm's programs on the login host; the exit code is the caller's to judge."""
+        words = enter(self.first(LOGIN), self.state.root)
+        return run([*words, *argv], limit, env=daemons.environment(self.place), cwd="/")
+
+    def _checked(self, inside: Sequence[str], argv: Sequence[str], stdin: str = "") -> str:
+        environment = {
+            **daemons.environment(self.place),
+            "PATH": os.environ.get("PATH", "") + ":" + daemons.PATH,
+        }
+        done = run([*inside, *argv], LIMIT_SECONDS, stdin, environment, "/")
+        if done.code != 0:
+            raise LabError(f"{' '.join(argv)}: {done.err.strip() or done.out.strip() or done.code}")
+        return done.out

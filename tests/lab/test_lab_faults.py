@@ -1,0 +1,348 @@
+"""Each fault is seen from inside the hosts while it is in force, and gone when it is healed."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from clusterrun.lab.lab import Lab
+from clusterrun.model.errors import BadInput
+
+pytestmark = pytest.mark.lab
+
+SERVE = """
+import socket, sys
+server = socket.create_server(("0.0.0.0", int(sys.argv[1])))
+while True:
+    line, _ = server.accept()
+    line.sendall(b"x" * int(sys.argv[2]))
+    line.close()
+"""
+CALL = """
+import socket, sys, time
+began = time.monotonic()
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys.argv[3])) as line:
+    line.settimeout(float(sys.argv[3]))
+    count = 0
+    while data := line.recv(1 << 16):
+        count += len(data)
+print(count, time.monotonic() - began)
+"""
+
+
+@contextlib.contextmanager
+def serving(lab: Lab, host: str, port: int, size: int = 2) -> Iterator[None]:
+    """A TCP server on a host that sends ``size`` bytes to every caller."""
+    command = f'setsid "$0" -c "$1" {port} {size} >/dev/null 2>&1 & echo $!'
+    process = lab.exec(["sh", "-c", command, sys.executable, SERVE], host=host).out.strip()
+    listens = ["sh", "-c", f"until ss -Hltn sport = :{port} | grep -q LISTEN; do sleep 0.02; done"]
+    assert lab.exec(listens, host=host, timeout=10).code == 0
+    try:
+        yield
+    finally:
+        with contextlib.suppress(BadInput):
+            lab.exec(["kill", "-9", process], host=host)
+
+
+def call(lab: Lab, caller: str, callee: str, port: int, seconds: float = 0.5) -> tuple[int, float] | None:
+    """Bytes received and seconds taken; None when there was no answer within ``seconds``."""
+    done = lab.exec([sys.executable, "-c", CALL, callee, str(port), str(seconds)], host=caller)
+    if done.code != 0:
+        assert "timed out" in done.err, done.err
+        return None
+    count, took = done.out.split()
+    return int(count), float(took)
+
+
+def reaches(lab: Lab, caller: str, callee: str, port: int) -> bool:
+    return call(lab, caller, callee, port) is not None
+
+
+RECEIVE = """
+import socket
+line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+line.bind(("", 9999))
+line.settimeout(0.6)
+line.recv(9)
+"""
+SEND = """
+import socket, sys, time
+line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(20):
+    line.sendto(b"hi", (sys.argv[1], 9999))
+    time.sleep(0.03)
+"""
+
+
+def pings(lab: Lab, one: str, other: str) -> bool:
+    """Whether datagrams of one host arrive at another: a TCP connection would need both ways."""
+    with ThreadPoolExecutor() as pool:
+        got = pool.submit(lab.exec, [sys.executable, "-c", RECEIVE], host=other)
+        lab.exec([sys.executable, "-c", SEND, other], host=one)
+        return got.result().code == 0
+
+
+def test_a_cut_host_reaches_nobody_and_nobody_reaches_it_until_healed(lab: Lab) -> None:
+    with serving(lab, "n0002", 7001), serving(lab, "n0001", 7001):
+        lab.fault("cut", "n0002")
+        assert [reaches(lab, "n0001", "n0002", 7001), reaches(lab, "n0002", "n0001", 7001)] == [False, False]
+        lab.heal("n0002")
+        assert [reaches(lab, "n0001", "n0002", 7001), reaches(lab, "n0002", "n0001", 7001)] == [True, True]
+
+
+def test_a_one_way_cut_swallows_one_direction_only(lab: Lab) -> None:
+    lab.fault("cut", "n0002", to="n0003")
+    assert [pings(lab, "n0002", "n0003"), pings(lab, "n0003", "n0002")] == [False, True]
+    assert pings(lab, "n0002", "n0004")
+    lab.heal()
+    assert pings(lab, "n0002", "n0003")
+
+
+def test_a_cut_both_ways_swallows_both_directions_of_that_pair(lab: Lab) -> None:
+    lab.fault("cut", "n0002", to="n0003", both=True)
+    assert [pings(lab, "n0002", "n0003"), pings(lab, "n0003", "n0002")] == [False, False]
+    lab.heal()
+    assert [pings(lab, "n0002", "n0003"), pings(lab, "n0003", "n0002")] == [True, True]
+
+
+def test_a_cut_port_leaves_the_other_ports_open(lab: Lab) -> None:
+    with serving(lab, "n0003", 7002), serving(lab, "n0003", 7003):
+        lab.fault("cut", "n0002", to="n0003", port=7002)
+        assert [reaches(lab, "n0002", "n0003", port) for port in (7002, 7003)] == [False, True]
+        assert reaches(lab, "n0001", "n0003", 7002)
+        lab.heal()
+        assert reaches(lab, "n0002", "n0003", 7002)
+
+
+def test_a_connection_that_stands_is_cut_too(lab: Lab) -> None:
+    with serving(lab, "n0003", 7004, size=400_000_000):
+        lab.fault("slow", "n0003", rate="8mbit")
+        lab.fault("cut", "n0003", to="n0002")
+        assert call(lab, "n0002", "n0003", 7004, 1.0) is None
+        lab.heal()
+
+
+def test_a_slow_host_gets_and_sends_at_the_rate_named(lab: Lab) -> None:
+    size = 4_000_000
+    with serving(lab, "n0003", 7005, size), serving(lab, "n0001", 7005, size):
+        lab.fault("slow", "n0003", rate="20mbit")
+        sent, got = call(lab, "n0001", "n0003", 7005, 10), call(lab, "n0003", "n0001", 7005, 10)
+        lab.heal()
+        after = call(lab, "n0001", "n0003", 7005, 10)
+    assert sent and got and after
+    assert [sent[0], got[0], after[0]] == [size] * 3
+    assert 1.2 < sent[1] < 3 and 1.2 < got[1] < 3 and after[1] < 0.5
+
+
+def test_a_frozen_host_accepts_but_says_nothing_and_goes_on_when_thawed(lab: Lab) -> None:
+    with serving(lab, "n0004", 7006):
+        lab.fault("freeze", "n0004")
+        assert not reaches(lab, "n0001", "n0004", 7006)
+        states = {p.name: stat_of(p.process) for p in lab.processes() if p.host == "n0004"}
+        assert set(states.values()) == {"T"}
+        with pytest.raises(BadInput, match="is frozen"):
+            lab.exec(["true"], host="n0004")
+        lab.heal("n0004")
+        assert reaches(lab, "n0001", "n0004", 7006)
+
+
+def stat_of(process: int) -> str:
+    with open(f"/proc/{process}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def test_one_process_can_be_frozen_alone(lab: Lab) -> None:
+    with serving(lab, "n0004", 7007), serving(lab, "n0004", 7008):
+        lab.fault("freeze", "n0004", process=" 7007 ")
+        assert [reaches(lab, "n0001", "n0004", port) for port in (7007, 7008)] == [False, True]
+        lab.heal()
+        assert reaches(lab, "n0001", "n0004", 7007)
+
+
+def test_a_killed_host_loses_every_process_and_boots_again(lab: Lab) -> None:
+    with serving(lab, "n0003", 7009):
+        lab.fault("kill", "n0003")
+    assert [p for p in lab.processes() if p.host == "n0003"] == []
+    assert not reaches(lab, "n0001", "n0003", 7009)
+    with pytest.raises(BadInput, match="switched off"):
+        lab.exec(["true"], host="n0003")
+    lab.heal("n0003")
+    assert lab.wait_idle(30)
+    assert lab.exec(["srun", "-w", "n0003", "hostname"]).out == "n0003\n"
+
+
+@pytest.mark.slow
+def test_a_node_that_lost_power_is_called_down_by_slurm(lab: Lab) -> None:
+    lab.fault("kill", "n0002")
+    assert state_becomes(lab, "n0002", ("down", "down*"), 40)
+    lab.heal()
+    assert lab.wait_idle(30)
+
+
+def state_becomes(lab: Lab, node: str, wanted: tuple[str, ...], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if lab.exec(["sinfo", "-h", "-n", node, "-o", "%T"]).out.strip() in wanted:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_one_process_can_be_killed_alone_and_slurmd_comes_back(lab: Lab) -> None:
+    lab.fault("kill", "n0002", process="slurmd")
+    assert "slurmd" not in {p.name for p in lab.processes() if p.host == "n0002"}
+    lab.heal()
+    assert lab.exec(["srun", "-w", "n0002", "hostname"]).out == "n0002\n"
+
+
+def test_a_drained_node_gets_no_job_until_resumed(lab: Lab) -> None:
+    lab.fault("drain", "n0001", reason="bad cable")
+    assert lab.exec(["sinfo", "-h", "-n", "n0001", "-o", "%T %E"]).out.strip() == "drained bad cable"
+    lab.heal()
+    assert lab.wait_idle(10)
+
+
+def test_a_stopped_controller_answers_nobody_until_started(lab: Lab) -> None:
+    lab.fault("controller")
+    done = lab.exec(["scontrol", "ping"])
+    assert "DOWN" in done.out
+    lab.heal()
+    assert "UP" in lab.exec(["scontrol", "ping"]).out
+    assert lab.wait_idle(30)
+
+
+def test_a_wrong_line_in_one_hosts_file_misleads_that_host_only(lab: Lab) -> None:
+    right = lab.exec(["getent", "hosts", "n0002"]).out.split()[0]
+    lab.fault("name", "n0001", name="n0002", address="10.9.9.9")
+    lab.fault("name", "n0001", name="n0003", address="10.9.9.8")
+    asked = [
+        lab.exec(["getent", "hosts", name], host=host).out.split()[0]
+        for host in ("n0001", "n0004")
+        for name in ("n0002", "n0003")
+    ]
+    assert asked[:2] == ["10.9.9.9", "10.9.9.8"] and asked[2] == right
+    lab.heal()
+    assert lab.exec(["getent", "hosts", "n0002"], host="n0001").out.split()[0] == right
+
+
+def test_a_wrong_name_without_a_host_misleads_all(lab: Lab) -> None:
+    lab.fault("name", name="n0002", address="10.9.9.9")
+    assert {lab.exec(["getent", "hosts", "n0002"], host=h).out.split()[0] for h in lab.nodes} == {"10.9.9.9"}
+    lab.heal()
+    assert "10.9.9.9" not in lab.exec(["getent", "hosts", "n0002"], host="n0003").out
+
+
+def test_a_wrong_clock_is_seen_by_jobs_of_that_node_only(lab: Lab) -> None:
+    lab.fault("clock", "n0003", offset="-1h")
+    assert lab.wait_idle(30)
+    done = lab.exec(["srun", "-N4", "sh", "-c", "echo $(hostname) $(date +%s)"])
+    ages = {host: time.time() - int(at) for host, at in (line.split() for line in done.out.splitlines())}
+    assert {host: round(age / 60) for host, age in ages.items()} == {
+        "n0001": 0,
+        "n0002": 0,
+        "n0003": 60,
+        "n0004": 0,
+    }
+    python = [sys.executable, "-c", "import time; print(time.time())"]
+    assert 3590 < time.time() - float(lab.exec(python, host="n0003").out) < 3610
+    lab.heal()
+    assert lab.wait_idle(30)
+    assert abs(time.time() - float(lab.exec(python, host="n0003").out)) < 10
+
+
+def test_a_full_disk_keeps_what_it_holds_and_takes_no_more(lab: Lab, tmp_path) -> None:
+    (tmp_path / "old").write_text("kept")
+    lab.fault("disk-full", "n0001", path=str(tmp_path))
+    write = ["sh", "-c", "cat old; head -c 100000 /dev/zero >new"]
+    here, there = (lab.exec(write, host=host, cwd=tmp_path) for host in ("n0001", "n0002"))
+    assert (here.out, "No space left on device" in here.err) == ("kept", True)
+    assert (there.out, there.err, there.code) == ("kept", "", 0)
+    lab.heal()
+    assert lab.exec(write, host="n0001", cwd=tmp_path).code == 0
+
+
+def smi(lab: Lab, host: str, *words: str) -> tuple[int, str]:
+    done = lab.exec(["nvidia-smi", *words], host=host)
+    return done.code, done.out
+
+
+def test_a_missing_gpu_is_missing_from_every_list(lab: Lab) -> None:
+    lab.fault("gpu", "n0001", count=7)
+    assert len(smi(lab, "n0001", "-L")[1].splitlines()) == 7
+    assert len(smi(lab, "n0002", "-L")[1].splitlines()) == 8
+    lab.heal()
+    assert len(smi(lab, "n0001", "-L")[1].splitlines()) == 8
+
+
+def test_a_hanging_driver_never_answers(lab: Lab) -> None:
+    lab.fault("gpu", "n0001", hang=True)
+    assert lab.exec(["timeout", "0.5", "nvidia-smi"], host="n0001").code == 124
+    lab.heal()
+    assert smi(lab, "n0001")[0] == 0
+
+
+def test_an_xid_is_in_the_kernel_log_and_a_lost_gpu_in_what_nvidia_smi_says(lab: Lab) -> None:
+    lab.fault("gpu", "n0001", xid=79, index=3)
+    assert "NVRM: Xid (PCI:0000:4e:00): 79, " in lab.exec(["dmesg"], host="n0001").out
+    code, out = smi(lab, "n0001", "--query-gpu=index", "--format=csv")
+    assert (code, "GPU is lost" in out) == (15, True)
+    assert lab.exec(["dmesg"], host="n0002").out == ""
+    lab.heal()
+    assert (lab.exec(["dmesg"], host="n0001").out, smi(lab, "n0001")[0]) == ("", 0)
+
+
+def test_ecc_and_other_counters_show_on_the_gpu_named(lab: Lab) -> None:
+    lab.fault("gpu", "n0001", ecc=5, index=2)
+    lab.fault("gpu", "n0001", remap=1, throttle=True, index=4)
+    fields = "ecc.errors.uncorrected.volatile.total,remapped_rows.pending,clocks_event_reasons.hw_slowdown"
+    code, out = smi(lab, "n0001", f"--query-gpu=index,{fields}", "--format=csv,noheader")
+    assert (code, out.splitlines()[2], out.splitlines()[4]) == (0, "2, 5, 0, Not Active", "4, 0, 1, Active")
+    lab.heal()
+    code, out = smi(lab, "n0001", f"--query-gpu=index,{fields}", "--format=csv,noheader")
+    assert out.splitlines() == [f"{index}, 0, 0, Not Active" for index in range(8)]
+
+
+def test_faults_in_force_are_listed_and_one_can_be_healed_alone(lab: Lab) -> None:
+    lab.fault("cut", "n0001", to="n0002")
+    lab.fault("drain", "n0003")
+    assert [(f.kind, f.host) for f in lab.faults] == [("cut", "n0001"), ("drain", "n0003")]
+    assert [(f.kind, f.host) for f in lab.heal("n0003")] == [("drain", "n0003")]
+    assert [f.kind for f in lab.faults] == ["cut"]
+    assert [f.kind for f in lab.heal(kind="cut")] == ["cut"]
+    assert lab.faults == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "host", "details", "said"),
+    [
+        ("cut", "n0009", {}, "has no host 'n0009'"),
+        ("cut", "n0001", {"to": "n0009"}, "has no host 'n0009'"),
+        ("cut", "n0001", {"to": "n0002", "port": 99999}, "is no port"),
+        ("slow", "n0001", {"rate": "fast"}, "is no rate"),
+        ("melt", "n0001", {}, "there is no fault 'melt'"),
+        ("drain", "login", {}, "is no node"),
+        ("kill", "ctl", {}, "is no node"),
+        ("freeze", "n0001", {"process": "nonesuch"}, "no process 'nonesuch' runs on n0001"),
+        ("gpu", "n0001", {}, "say what is wrong"),
+        ("gpu", "n0001", {"ecc": 1, "index": 8}, "has no GPU 8"),
+        ("clock", "n0001", {"offset": "later"}, "is no time"),
+        ("name", "n0001", {"name": "n0002", "address": "n0003"}, "is no IPv4 address"),
+        ("disk-full", "n0001", {"path": "/nonesuch"}, "is no folder"),
+    ],
+)
+def test_a_fault_that_cannot_be_meant_is_refused(lab: Lab, kind, host, details, said) -> None:
+    with pytest.raises(BadInput, match=said):
+        lab.fault(kind, host, **details)
+    assert lab.faults == ()
+
+
+def test_a_fault_in_force_is_not_given_twice(lab: Lab) -> None:
+    lab.fault("cut", "n0001", to="n0002")
+    with pytest.raises(BadInput, match="is in force already"):
+        lab.fault("cut", "n0001", to="n0002")
+    lab.heal()
