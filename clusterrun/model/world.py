@@ -138,3 +138,20 @@ def default_environment(ranks_per_node: int, cpus_per_rank: int, interface: str)
         chosen["GLOO_SOCKET_IFNAME"] = interface
         chosen["NCCL_SOCKET_IFNAME"] = interface
     return chosen
+
+
+def framework_environment(world: World, gpus_per_node: int) -> dict[str, str]:
+    """What frameworks that do not read torchrun's names need to join one world; only where the user set nothing.
+
+    Without it a bare Lightning ``Trainer()``, Fabric, or Accelerate and the HF Trainer on CPU ranks
+    train one copy per rank, each alone, and exit 0 (under torchrun they do): see docs/frameworks.md.
+    """
+    nodes, devices = str(len(world.nodes)), str(world.ranks_per_node)
+    lightning = {"NUM_NODES": nodes, "DEVICES": devices}
+    chosen = {}
+    if gpus_per_node == 0:
+        lightning["ACCELERATOR"] = "cpu"
+        chosen["ACCELERATE_USE_CPU"] = "true"
+    for prefix in ("PL_TRAINER_", "LT_"):
+        chosen.update({prefix + name: value for name, value in lightning.items()})
+    return chosen

@@ -1,0 +1,22 @@
+from clusterrun.model.world import World, framework_environment
+
+
+def test_cpu_ranks_are_told_so_and_lightning_learns_the_world():
+    assert framework_environment(World(("n1", "n2", "n3"), 2), 0) == {
+        "ACCELERATE_USE_CPU": "true",
+        "PL_TRAINER_NUM_NODES": "3",
+        "PL_TRAINER_DEVICES": "2",
+        "PL_TRAINER_ACCELERATOR": "cpu",
+        "LT_NUM_NODES": "3",
+        "LT_DEVICES": "2",
+        "LT_ACCELERATOR": "cpu",
+    }
+
+
+def test_gpu_ranks_choose_their_own_device():
+    assert framework_environment(World(("n1",), 8), 8) == {
+        "PL_TRAINER_NUM_NODES": "1",
+        "PL_TRAINER_DEVICES": "8",
+        "LT_NUM_NODES": "1",
+        "LT_DEVICES": "8",
+    }
