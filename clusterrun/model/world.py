@@ -130,7 +130,7 @@ def node_environment(world: World, node: int, meeting: Meeting, lineage: Lineage
 
 
 def default_environment(ranks_per_node: int, cpus_per_rank: int, interface: str) -> dict[str, str]:
-    """What a rank gets only where its user has set nothing: threads, error handling, interfaces, no buffering."""
+    """What a rank gets where its user has set nothing: threads, error handling, interfaces, no buffering."""
     chosen = {"PYTHONUNBUFFERED": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     if ranks_per_node > 1 or cpus_per_rank > 1:
         chosen["OMP_NUM_THREADS"] = str(max(cpus_per_rank, 1))
@@ -141,7 +141,7 @@ def default_environment(ranks_per_node: int, cpus_per_rank: int, interface: str)
 
 
 def framework_environment(world: World, gpus_per_node: int) -> dict[str, str]:
-    """What frameworks that do not read torchrun's names need to join one world; only where the user set nothing.
+    """What frameworks that torchrun leaves alone need to join one world; where the user set nothing.
 
     Without it a bare Lightning ``Trainer()``, Fabric, or Accelerate and the HF Trainer on CPU ranks
     train one copy per rank, each alone, and exit 0 (under torchrun they do): see docs/frameworks.md.
