@@ -38,7 +38,7 @@ def decode(cls: type[T], data: Any, where: str = "") -> T:
     where = where or cls.__name__
     if not isinstance(data, dict):
         raise BadDocument(f"{where}: expected an object, found {_shown(data)}")
-    kinds: dict[str, str] = cls.__dict__["__annotations__"]
+    kinds: dict[str, str] = cls.__dict__.get("__annotations__", {})
     unknown = sorted(set(data) - set(kinds))
     if unknown:
         raise BadDocument(f"{where}: unknown field {unknown[0]!r}")

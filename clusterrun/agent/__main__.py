@@ -1,0 +1,16 @@
+"""Where ``python agent.pyz`` begins; so plain that an old Python can read it and say that it is too old."""
+
+import os
+import sys
+
+if sys.version_info < (3, 9):  # noqa: UP036 (this is the one place that meets an older one)
+    sys.stderr.write(
+        "clusterrun: Python 3.9 or newer is needed on %s; %s is %d.%d\n"  # noqa: UP031
+        % (os.uname()[1], sys.executable, sys.version_info[0], sys.version_info[1])
+        + "name another one at submit: --python PATH\n"
+    )
+    sys.exit(1)
+
+from clusterrun.agent.main import main
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,171 @@
+"""The rank processes that really run on this node: starts, signals, reaps, sweeps; decides nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from clusterrun.agent import environment, proc
+from clusterrun.agent.addresses import interface_of
+from clusterrun.agent.events import RankEnded, RanksSpawned, SpawnFailed, Swept
+from clusterrun.agent.files import GrowthIndex, open_log
+from clusterrun.agent.process import NotStarted, Program, ended_children, start_all
+from clusterrun.agent.sweep import Quarry, below, marked, send, sweep
+from clusterrun.agent.tails import LastWords, last_words
+from clusterrun.model import contract
+from clusterrun.model.frozen import frozen
+from clusterrun.model.world import Lineage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterrun.agent.actions import Spawn
+    from clusterrun.model.orders import Orders
+    from clusterrun.model.paths import RunPaths
+
+_SWEEP_SECONDS = 3.0
+
+
+@frozen
+class Site:
+    """Where this agent is: its node's name, its address, and the environment it was started with."""
+
+    node: str
+    address: str
+    environment: Mapping[str, str]
+
+
+class Crew:
+    """The ranks of one node.
+
+    ``whole_lineage``: what descends from this process stays below it, because it is a subreaper.
+    """
+
+    def __init__(self, orders: Orders, paths: RunPaths, site: Site, whole_lineage: bool) -> None:
+        self._orders = orders
+        self._paths = paths
+        self._base = {**site.environment, contract.NODE_NAME_VARIABLE: site.node}
+        self._site = site
+        self._whole_lineage = whole_lineage
+        self._started: set[int] = set()
+        self._epoch = -1
+        self._ranks: dict[int, int] = {}
+        self._processes: list[proc.Process] = []
+        self._sessions: frozenset[int] = frozenset()
+        self._index: GrowthIndex | None = None
+        self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def spawn(self, order: Spawn) -> RanksSpawned | SpawnFailed:
+        """Start the ranks of this node."""
+        self._epoch = order.epoch
+        self._started.add(order.epoch)
+        try:
+            programs = self._programs(order)
+            pids = start_all(programs)
+        except NotStarted as error:
+            return SpawnFailed(order.epoch, f"{error.seen}; {error.remedy}")
+        except OSError as error:
+            where = f"{error.filename!r} " if error.filename else ""
+            return SpawnFailed(order.epoch, f"the log {where}cannot be opened: {error.strerror}")
+        self._ranks = dict(zip(pids, self._numbers(order)))
+        self._sessions = self._sessions | frozenset(pids)
+        self._processes = [process for process in map(proc.read, pids) if process]
+        return RanksSpawned(order.epoch)
+
+    def _numbers(self, order: Spawn) -> range:
+        """The ranks here; with one launcher per node, the node's own number."""
+        if self._orders.per_node:
+            return range(order.node, order.node + 1)
+        return order.world.ranks_on(order.node)
+
+    def _programs(self, order: Spawn) -> list[Program]:
+        paths = self._paths.attempt(order.epoch)
+        logs: dict[tuple[int, str], int] = {}
+        self._index = GrowthIndex(paths, order.node, logs)
+        interface = interface_of(self._site.address)
+        programs = []
+        for rank in self._numbers(order):
+            logs[rank, "o"] = open_log(paths.out(rank))
+            logs[rank, "e"] = open_log(paths.err(rank))
+            own = self._environment(order, rank, paths.error(rank), interface)
+            programs.append(
+                Program(
+                    argv=self._orders.command,
+                    environment=tuple(own.items()),
+                    cwd=self._orders.cwd,
+                    stdin=self._null,
+                    stdout=logs[rank, "o"],
+                    stderr=logs[rank, "e"],
+                    death_signal=signal.SIGKILL,
+                )
+            )
+        return programs
+
+    def _environment(self, order: Spawn, rank: int, error_file: str, interface: str) -> dict[str, str]:
+        o = self._orders
+        lineage = Lineage(o.run_id, o.run_name, self._paths.run_dir, order.epoch, o.max_restarts)
+        if o.per_node:
+            return environment.for_node(
+                self._base, o, order.world, order.node, order.meeting, lineage, interface
+            )
+        return environment.for_rank(
+            self._base, o, order.world, rank, order.meeting, lineage, error_file, interface
+        )
+
+    def signal(self, number: int) -> None:
+        """Signal the rank processes alone; a stopped one gets a TERM only when it goes on."""
+        for process in self._processes:
+            send(process, number)
+            if number == signal.SIGTERM:
+                send(process, signal.SIGCONT)
+
+    def reap(self, wall: float) -> list[RankEnded]:
+        """The ranks that ended since the last time, with their last words.
+
+        Orphans that came to us are taken as well, without a word.
+        """
+        ended = []
+        for child in ended_children():
+            rank = self._ranks.pop(child.pid, None)
+            if rank is None:
+                continue
+            self._processes = [process for process in self._processes if process.pid != child.pid]
+            words = last_words(self._paths.attempt(self._epoch), rank) if child.code else LastWords()
+            ended.append(
+                RankEnded(self._epoch, rank, child.code, words.lines, words.traceback, words.collision)
+            )
+        if ended:
+            self.note_growth(wall)
+        return ended
+
+    def note_growth(self, wall: float) -> bool:
+        """Write down which logs grew; False when there are none to watch."""
+        if self._index is None:
+            return False
+        self._index.note(wall)
+        return True
+
+    def sweep(self, epoch: int, wall: float) -> list[RankEnded | Swept]:
+        """Leave nothing of this run up to ``epoch`` on this node; the ends of ranks come first."""
+        ended: list[RankEnded | Swept] = []
+        quarry = Quarry(self._orders.run_id, epoch, self._site.node)
+        everywhere = epoch not in self._started or not self._whole_lineage
+
+        def find() -> list[proc.Process]:
+            found = below(os.getpid())
+            if everywhere:
+                known = {process.pid for process in found}
+                found += [p for p in marked(quarry, self._sessions) if p.pid not in known]
+            return found
+
+        stuck = sweep(find, lambda: ended.extend(self.reap(wall)), _SWEEP_SECONDS)
+        self.note_growth(wall)
+        if self._index:
+            self._index.close()
+            self._index = None
+        return [*ended, Swept(epoch, stuck)]
+
+    def distrust_lineage(self) -> None:
+        """From now on look for what is left by its mark too."""
+        self._whole_lineage = False

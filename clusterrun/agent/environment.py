@@ -1,0 +1,79 @@
+"""The whole environment of a started process, from what is inherited and what was ordered; pure."""
+
+from __future__ import annotations
+
+from clusterrun.model import contract
+from clusterrun.model.world import (
+    default_environment,
+    framework_environment,
+    node_environment,
+    rank_environment,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterrun.model.orders import Orders
+    from clusterrun.model.world import Lineage, Meeting, World
+
+_MISLEADING_PREFIXES = ("PMIX_", "PMI_", "PET_", "TORCHELASTIC_", "SLURM_STEP_NUM_", "SLURM_STEP_TASKS_")
+_MISLEADING = frozenset(
+    {
+        "SLURM_NTASKS",
+        "SLURM_NPROCS",
+        "SLURM_NTASKS_PER_NODE",
+        "SLURM_TASKS_PER_NODE",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_GTIDS",
+        "SLURM_TASK_PID",
+        contract.NODE_VARIABLE,
+    }
+)
+"""What describes our one task per node. A rank that believed it would form a world of nodes, not of ranks."""
+
+
+def inherited(base: Mapping[str, str], orders: Orders) -> dict[str, str]:
+    """The job's environment without what misleads, with what the user asked for on top."""
+    kept = {
+        name: value
+        for name, value in base.items()
+        if name not in _MISLEADING and not name.startswith(_MISLEADING_PREFIXES)
+    }
+    return {**kept, **dict(orders.environment)}
+
+
+def for_rank(
+    base: Mapping[str, str],
+    orders: Orders,
+    world: World,
+    rank: int,
+    meeting: Meeting,
+    lineage: Lineage,
+    error_file: str,
+    interface: str,
+) -> dict[str, str]:
+    """Everything that the process of ``rank`` finds."""
+    own = rank_environment(world, rank, meeting, lineage, error_file)
+    defaults = default_environment(world.ranks_per_node, orders.cpus_per_rank, interface)
+    frameworks = framework_environment(world, orders.gpus_per_node)
+    return {**defaults, **frameworks, **inherited(base, orders), **own}
+
+
+def for_node(
+    base: Mapping[str, str],
+    orders: Orders,
+    world: World,
+    node: int,
+    meeting: Meeting,
+    lineage: Lineage,
+    interface: str,
+) -> dict[str, str]:
+    """Everything that a launcher started once per node finds; what only a rank may carry is absent."""
+    own = node_environment(world, node, meeting, lineage)
+    foreign = rank_environment(world, 0, meeting, lineage, "").keys() - own.keys()
+    kept = {name: value for name, value in inherited(base, orders).items() if name not in foreign}
+    defaults = default_environment(1, orders.cpus_per_rank, interface)
+    return {**defaults, **kept, **own}

@@ -1,0 +1,199 @@
+"""Files of a run directory, written whole and to one owner only; knows their forms, decides nothing.
+
+Every descriptor is opened without following a link; what is written is visible to its owner alone,
+whatever the umask.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.orders import Orders
+from clusterrun.model.record import RunState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.model.paths import AttemptPaths, RunPaths
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_OF_A_DOCUMENT = 64 * 1024 * 1024
+
+
+class BadRunDirectory(ClusterrunError):
+    """The run directory is not there, not ours alone, or does not hold what it should."""
+
+
+def check_run_directory(path: str) -> None:
+    """Refuse a run directory that others could have prepared. Raises ``BadRunDirectory``."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise BadRunDirectory(
+            f"the run directory {path} cannot be reached on {os.uname().nodename}: {error.strerror}",
+            "CLUSTERRUN_HOME must lie on a file system that the compute nodes share",
+        ) from error
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise BadRunDirectory(
+            f"the run directory {path} belongs to, or may be written by, somebody else",
+            f"chmod 700 {path}, or set CLUSTERRUN_HOME to a directory of your own",
+        )
+
+
+def read_orders(paths: RunPaths) -> Orders:
+    """What the nodes are to do. Raises ``BadRunDirectory``."""
+    try:
+        return decode(Orders, json.loads(_content(paths.orders)))
+    except OSError as error:
+        raise BadRunDirectory(
+            f"{paths.orders} cannot be read on {os.uname().nodename}: {error.strerror}",
+            "CLUSTERRUN_HOME must lie on a file system that the compute nodes share",
+        ) from error
+    except (ValueError, BadDocument) as error:
+        raise BadRunDirectory(
+            f"{paths.orders} is not what this program reads: {error}", "submit again"
+        ) from error
+
+
+def read_state(paths: RunPaths) -> RunState | None:
+    """The state that an earlier coordinator left; None where there is none or it is damaged."""
+    try:
+        return decode(RunState, json.loads(_content(paths.state)))
+    except (OSError, ValueError, BadDocument):
+        return None
+
+
+def _content(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        return file.read(_MOST_OF_A_DOCUMENT)
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Put ``data`` at ``path`` so that a reader sees the old or the new content, also after a crash.
+
+    Raises ``OSError``; then the old content stands.
+    """
+    folder, name = os.path.split(path)
+    draft = os.path.join(folder, f".{name}.{os.getpid()}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb", buffering=0) as file:
+            _write_all(file.fileno(), data)
+            os.fsync(fd)
+        os.rename(draft, path)
+    except OSError:
+        _remove(draft)
+        raise
+    _sync_folder(folder)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_state(paths: RunPaths, state: RunState) -> None:
+    """``state.json``. Raises ``OSError``."""
+    write_whole(paths.state, json.dumps(encode(state)).encode() + b"\n")
+
+
+def highest_attempt(paths: RunPaths) -> int:
+    """The highest attempt number in the run directory, -1 where there is none. Raises ``OSError``."""
+    try:
+        names = os.listdir(paths.attempts)
+    except FileNotFoundError:
+        return -1
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def claim_attempt(paths: RunPaths, epoch: int) -> bool:
+    """Take attempt ``epoch`` for this coordinator; False if somebody has it. Raises ``OSError``."""
+    try:
+        os.mkdir(paths.attempts, 0o700)
+    except FileExistsError:
+        pass
+    try:
+        os.mkdir(paths.attempt(epoch).folder, 0o700)
+    except FileExistsError:
+        return False
+    _sync_folder(paths.attempts)
+    return True
+
+
+def open_log(path: str) -> int:
+    """A descriptor that appends to ``path``, made if need be. Raises ``OSError``."""
+    return os.open(path, _APPEND, 0o600)
+
+
+class Log:
+    """A text file of lines that cannot fill a disk: past ``most`` bytes it says so once and ends."""
+
+    def __init__(self, path: str, most: int = 4 * 1024 * 1024) -> None:
+        self._left = most
+        self._fd = open_log(path)
+
+    def write(self, line: str) -> None:
+        """Append a line; a disk that does not take it must not end a run."""
+        if self._left <= 0:
+            return
+        data = line.encode("utf-8", "backslashreplace") + b"\n"
+        self._left -= len(data)
+        if self._left <= 0:
+            data = b"this log has reached its limit; nothing further is written\n"
+        try:
+            os.write(self._fd, data)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+class GrowthIndex:
+    """``node-KKKK.index``: which byte of which log was there when; a line for each growth of a file.
+
+    ``watched`` maps (rank, ``"o"`` or ``"e"``) to the descriptor of that log; it may still grow.
+    """
+
+    def __init__(self, paths: AttemptPaths, node: int, watched: dict[tuple[int, str], int]) -> None:
+        self._fd = open_log(paths.index(node))
+        self._watched = watched
+        self._sizes: dict[tuple[int, str], int] = {}
+
+    def note(self, wall: float) -> None:
+        """Write a line for every file that grew since the last time; what fails is written next time."""
+        sizes = {key: os.fstat(fd).st_size for key, fd in self._watched.items()}
+        grown = {key: size for key, size in sizes.items() if size != self._sizes.get(key, 0)}
+        lines = [f"{wall:.3f} {rank} {stream} {size}\n" for (rank, stream), size in grown.items()]
+        try:
+            if lines:
+                _write_all(self._fd, "".join(lines).encode())
+            self._sizes.update(grown)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Close the index and every watched file."""
+        for fd in (self._fd, *self._watched.values()):
+            os.close(fd)

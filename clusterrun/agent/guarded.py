@@ -1,0 +1,57 @@
+"""The agent below its shim, from the invitation on its standard input to its last word; put together here."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from clusterrun.agent.agent import Agent
+from clusterrun.agent.crew import Crew, Site
+from clusterrun.agent.files import check_run_directory, read_orders
+from clusterrun.agent.invitation import read_invitation
+from clusterrun.agent.joining import join
+from clusterrun.agent.loop import steady
+from clusterrun.agent.messages import Hello
+from clusterrun.agent.node_loop import NodeLoop, tell_shim
+from clusterrun.agent.process import become_subreaper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterrun.model.paths import RunPaths
+
+_LONGEST_LINE = 64 * 1024
+
+
+def serve(
+    paths: RunPaths, node: int, name: str, environment: Mapping[str, str], lease: int, shim: int
+) -> int:
+    """Join the coordinator and obey it; what the agent exits with. Raises ``ClusterrunError``."""
+    invitation = read_invitation(_first_line())
+    check_run_directory(paths.run_dir)
+    orders = read_orders(paths)
+    timings = invitation.timings
+    tell_shim(lease, f"run {orders.run_id}")
+    tell_shim(lease, f"until {steady() + timings.join + timings.lease!r}")
+    python = ".".join(map(str, sys.version_info[:3]))
+    joined = join(invitation, lambda address: Hello(node, name, address, os.getpid(), python))
+    address = joined.connection.getsockname()[0]
+    crew = Crew(orders, paths, Site(name, address, environment), become_subreaper())
+    processes = 1 if orders.per_node else orders.ranks_per_node
+    machine = Agent(node, processes, orders.grace, timings)
+    return NodeLoop(joined, machine, crew, lease, shim).run()
+
+
+def _first_line() -> bytes:
+    """The invitation; afterwards the standard input is empty, for nobody below may read it."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+        data = os.read(0, _LONGEST_LINE)
+        if not data:
+            break
+        line += data
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return line

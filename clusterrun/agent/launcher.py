@@ -1,0 +1,151 @@
+"""Starts one agent per node, by the ordered program or here, and hears its words; decides nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from clusterrun.agent.process import Ended, NotStarted, Program, start_all
+from clusterrun.model import contract
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterrun.agent.loop import Loop
+    from clusterrun.model.orders import Orders
+
+_LAST_LINES = 20
+_LONGEST_LINE = 2000
+_MOST_SHOWN = 1000
+_KILL_AFTER = 3.0
+_GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+@frozen
+class Launch:
+    """What one start of the agents needs: ``agent`` is the argument list of one agent on this machine.
+
+    ``open_files`` is the soft limit to give back to what is started; ``invitation`` the line for
+    every standard input.
+    """
+
+    orders: Orders
+    agent: tuple[str, ...]
+    environment: Mapping[str, str]
+    invitation: bytes
+    open_files: int
+
+
+class Launcher:
+    """The programs that started the agents; ``ended(code, last lines)`` is called once, after all of them."""
+
+    def __init__(self, loop: Loop, launch: Launch, ended: Callable[[int, tuple[str, ...]], None]) -> None:
+        self._loop = loop
+        self._launch = launch
+        self._ended = ended
+        self._living: set[int] = set()
+        self._code = 0
+        self._half = b""
+        self._said: list[str] = []
+        self._shown = 0
+        self._words, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def start(self) -> None:
+        """Start them. A program that cannot be started has ended with code 127."""
+        os.set_blocking(self._writable, True)
+        self._loop.watch(self._words, lambda mask: self._hear())
+        try:
+            for environment in environments(self._launch.orders, self._launch.environment):
+                self._living |= {self._start_one(environment)}
+        except NotStarted as error:
+            self._said += [error.seen, error.remedy]
+            self._code = 127
+        if not self._living:
+            self._ended(self._code, tuple(self._said))
+
+    def _start_one(self, environment: Mapping[str, str]) -> int:
+        # Each has a pipe of its own: the line is far below what a pipe holds, so nothing waits.
+        stdin, line = os.pipe2(os.O_CLOEXEC)
+        try:
+            os.write(line, self._launch.invitation)
+            program = Program(
+                argv=self._launch.orders.launch or self._launch.agent,
+                environment=tuple(environment.items()),
+                cwd="/",
+                stdin=stdin,
+                stdout=self._writable,
+                stderr=self._writable,
+                death_signal=signal.SIGTERM,
+                open_files=self._launch.open_files,
+            )
+            return start_all([program])[0]
+        finally:
+            os.close(stdin)
+            os.close(line)
+
+    def end(self) -> None:
+        """End them: TERM (and CONT) now, KILL for those that still live a little later."""
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+        self._loop.after(_KILL_AFTER, self.kill)
+
+    def kill(self) -> None:
+        """Kill them now."""
+        self._signal(signal.SIGKILL)
+
+    def reaped(self, child: Ended) -> None:
+        """A child of this process ended."""
+        if child.pid not in self._living:
+            return
+        self._living.discard(child.pid)
+        self._code = self._code or (child.code if child.code >= 0 else 128 - child.code)
+        if not self._living:
+            self._hear()
+            self._ended(self._code, tuple(self._said[-_LAST_LINES:]))
+
+    @property
+    def alive(self) -> bool:
+        """Whether any of them lives."""
+        return bool(self._living)
+
+    def _signal(self, number: int) -> None:
+        for pid in self._living:  # not reaped yet, so the number is still theirs
+            os.kill(pid, number)
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                data = os.read(self._words, 65536)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            *lines, self._half = (self._half + data).split(b"\n")
+            self._half = self._half[-_LONGEST_LINE:]
+            for line in lines:
+                self._show(line[:_LONGEST_LINE].decode("utf-8", "backslashreplace"))
+
+    def _show(self, line: str) -> None:
+        self._said = [*self._said[-_LAST_LINES:], line]
+        self._shown += 1
+        if self._shown <= _MOST_SHOWN:
+            print(line, file=sys.stderr, flush=True)
+
+
+def environments(orders: Orders, base: Mapping[str, str]) -> list[dict[str, str]]:
+    """The environment of each program to start: one, or one per simulated node with its share of the GPUs."""
+    if orders.launch:
+        return [dict(base)]
+    visible = [device for device in base.get(_GPUS, "").split(",") if device]
+    made = []
+    for node in range(orders.nodes):
+        own = {**base, contract.NODE_VARIABLE: str(node), contract.NODE_NAME_VARIABLE: f"local-{node}"}
+        if orders.gpus_per_node:
+            first, last = node * orders.gpus_per_node, (node + 1) * orders.gpus_per_node
+            share = visible[first:last] or [str(device) for device in range(first, last)]
+            own[_GPUS] = ",".join(share)
+        made.append(own)
+    return made

@@ -1,0 +1,174 @@
+"""An agent at work: turns the world into events for its machine, carries its actions out; no policy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import deque
+
+from clusterrun.agent import actions, events
+from clusterrun.agent.addresses import held_port
+from clusterrun.agent.agent import Agent
+from clusterrun.agent.clock import RemoteClock
+from clusterrun.agent.codec import Encoder
+from clusterrun.agent.link import Link
+from clusterrun.agent.loop import Loop, steady
+from clusterrun.agent.messages import Ack, Beat
+from clusterrun.agent.wire import WireError
+from clusterrun.model import contract
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    from clusterrun.agent.crew import Crew
+    from clusterrun.agent.joining import Joined
+
+_EAGER_SECONDS = 10.0
+_EAGER_LOOK = 0.2
+_CALM_LOOK = 1.0
+_FAREWELL_SECONDS = 1.0
+CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
+
+
+class NodeLoop:
+    """One agent. ``lease`` is where the shim hears of the lease, ``shim`` ends when the shim does."""
+
+    def __init__(self, joined: Joined, machine: Agent, crew: Crew, lease: int, shim: int) -> None:
+        self._loop = Loop()
+        self._machine = machine
+        self._crew = crew
+        self._end = joined.end
+        self._early = joined.early
+        self._link = Link(self._loop, joined.connection)
+        self._clock = RemoteClock(joined.end.wall, steady())
+        self._encoder = Encoder()
+        self._lease = lease
+        self._shim = shim
+        self._waiting: deque[events.AgentEvent] = deque()
+        self._port: socket.socket | None = None
+        self._spawned_at = 0.0
+        self._exit: int | None = None
+        self._does: dict[type, Callable[[Any], None]] = {
+            actions.Tell: self._tell,
+            actions.HoldPort: self._hold_port,
+            actions.ReleasePort: self._release_port,
+            actions.Spawn: self._spawn,
+            actions.SignalLocal: lambda order: self._crew.signal(order.number),
+            actions.Sweep: self._sweep,
+            actions.RenewLease: lambda order: tell_shim(self._lease, f"until {order.until!r}"),
+            actions.Note: lambda order: print(order.text, file=sys.stderr, flush=True),
+            actions.Exit: self._end_with,
+        }
+
+    def run(self) -> int:
+        """Serve until the machine says ``Exit``; its exit code."""
+        self._loop.catch((*CAUGHT, signal.SIGCHLD), self._signalled)
+        self._loop.watch(self._shim, self._shim_ended)
+        self._link.open(self._received, self._disconnected)
+        self._happened(events.Welcomed())
+        self._waiting.extend(events.Told(message) for message in self._early)
+        while self._exit is None:
+            self._work()
+            if self._exit is None:
+                self._loop.wait(self._machine.wakes_at())
+                self._tick()
+        until = steady() + _FAREWELL_SECONDS
+        while not self._link.drained() and steady() < until:
+            self._loop.wait(until)
+        self._link.close()
+        return self._exit
+
+    def _now(self) -> events.Now:
+        now = steady()
+        return events.Now(now, self._clock.wall(now))
+
+    def _happened(self, event: events.AgentEvent) -> None:
+        self._waiting.append(event)
+
+    def _tick(self) -> None:
+        wakes_at = self._machine.wakes_at()
+        if not self._waiting and wakes_at is not None and wakes_at <= steady():
+            self._happened(events.Tick())
+
+    def _work(self) -> None:
+        """All that has happened, one after the other: actions are carried out before the next event."""
+        while self._waiting and self._exit is None:
+            for action in self._machine.on(self._now(), self._waiting.popleft()):
+                self._does[type(action)](action)
+
+    def _received(self, data: bytes) -> None:
+        try:
+            messages = self._end.receive(data)
+        except WireError as error:
+            self._link.close()
+            self._disconnected(error.seen)
+            return
+        for message in messages:
+            if isinstance(message, Ack):
+                self._clock.answered(message.beat, message.wall, steady())
+            self._happened(events.Told(message))
+
+    def _disconnected(self, why: str) -> None:
+        self._link.close()
+        self._happened(events.Disconnected(why))
+
+    def _signalled(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            self._waiting.extend(self._crew.reap(self._now().wall))
+        else:
+            self._happened(events.SignalCame(number))
+
+    def _shim_ended(self, mask: int) -> None:
+        self._loop.forget(self._shim)
+        self._crew.distrust_lineage()
+        self._happened(events.ShimLost())
+
+    def _tell(self, order: actions.Tell) -> None:
+        if isinstance(order.message, Beat):
+            self._clock.asked(order.message.number, steady())
+        self._link.send(self._end.seal(self._encoder.body(order.message)))
+
+    def _hold_port(self, order: actions.HoldPort) -> None:
+        try:
+            self._port = held_port()
+            self._happened(events.PortHeld(order.epoch, self._port.getsockname()[1]))
+        except OSError as error:
+            self._happened(events.PortHeld(order.epoch, 0, error.strerror or str(error)))
+
+    def _release_port(self, order: actions.ReleasePort) -> None:
+        if self._port:
+            self._port.close()
+            self._port = None
+
+    def _spawn(self, order: actions.Spawn) -> None:
+        self._spawned_at = steady()
+        self._happened(self._crew.spawn(order))
+        self._watch_growth(order.epoch)
+
+    def _watch_growth(self, epoch: int) -> None:
+        began = self._spawned_at
+
+        def look() -> None:
+            # A newer start has a watch of its own.
+            if self._spawned_at == began and self._crew.note_growth(self._now().wall):
+                self._loop.after(_EAGER_LOOK if steady() - began < _EAGER_SECONDS else _CALM_LOOK, look)
+
+        look()
+
+    def _sweep(self, order: actions.Sweep) -> None:
+        self._waiting.extend(self._crew.sweep(order.epoch, self._now().wall))
+
+    def _end_with(self, order: actions.Exit) -> None:
+        self._exit = order.code
+
+
+def tell_shim(lease: int, words: str) -> None:
+    """A line to the shim. One that reads no longer must not stop the agent."""
+    try:
+        os.write(lease, words.encode() + b"\n")
+    except (BlockingIOError, BrokenPipeError):
+        pass

@@ -1,0 +1,175 @@
+"""The coordinator at work: turns the world into events for its machine, carries its actions out; no policy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import deque
+
+from clusterrun.agent import actions, events
+from clusterrun.agent.coordinator import Coordinator
+from clusterrun.agent.files import Log, claim_attempt, highest_attempt, read_state
+from clusterrun.agent.launcher import Launch, Launcher
+from clusterrun.agent.loop import Loop, steady
+from clusterrun.agent.process import ended_children
+from clusterrun.agent.saver import StateSaver
+from clusterrun.agent.server import Admission, Server
+from clusterrun.model import contract
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    from clusterrun.model.paths import RunPaths
+
+_CANCEL_LOOK = 1.0
+_SUPERSEDED_LOOK = 2.0
+_REFUSALS_TOLD = 60.0
+_LAUNCHER_SECONDS = 5.0
+_CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, signal.SIGCHLD)
+
+
+class RunLoop:
+    """One run on this machine: ``run`` returns what the job exits with."""
+
+    def __init__(
+        self,
+        machine: Coordinator,
+        paths: RunPaths,
+        launch: Launch,
+        listener: socket.socket,
+        admission: Admission,
+    ) -> None:
+        self._loop = Loop()
+        self._machine = machine
+        self._paths = paths
+        self._launcher = Launcher(self._loop, launch, self._launcher_ended)
+        self._server = Server(self._loop, listener, admission)
+        self._server.joined = lambda link, hello: self._happened(events.AgentJoined(link, hello))
+        self._server.heard = lambda link, message: self._happened(events.Heard(link, message))
+        self._server.left = lambda link, why: self._happened(events.AgentLeft(link, why))
+        self._saver = StateSaver(self._loop, paths, self._note)
+        self._saver.superseded = lambda epoch: self._happened(events.Superseded(epoch))
+        self._log: Log | None = None
+        self._unlogged: list[str] = []
+        self._waiting: deque[events.CoordinatorEvent] = deque()
+        self._exit: int | None = None
+        self._cancelled = False
+        self._refusals_told = 0
+        self._does: dict[type, Callable[[Any], None]] = {
+            actions.Send: lambda order: self._server.send(order.link, order.message),
+            actions.DropLink: lambda order: self._server.drop(order.link),
+            actions.ClaimEpoch: self._claim,
+            actions.LaunchAgents: lambda order: self._launcher.start(),
+            actions.EndLauncher: lambda order: self._launcher.end(),
+            actions.SaveState: lambda order: self._saver.save(order.state),
+            actions.Note: lambda order: self._note(order.text),
+            actions.Finish: self._finish,
+        }
+
+    def run(self) -> int:
+        """Serve until the machine says ``Finish``; its exit code."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
+        self._loop.catch(_CAUGHT, self._signalled)
+        self._loop.every(_CANCEL_LOOK, self._look_for_cancel)
+        self._loop.every(_SUPERSEDED_LOOK, self._saver.look)
+        self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
+        self._happened(events.Tick())
+        while self._exit is None:
+            self._work()
+            if self._exit is None:
+                self._loop.wait(self._machine.wakes_at())
+                self._tick()
+        self._saver.finish()
+        self._close()
+        return self._exit
+
+    def _close(self) -> None:
+        """Nothing that was started here outlives us."""
+        self._server.close()
+        until = steady() + _LAUNCHER_SECONDS
+        if self._launcher.alive:
+            self._launcher.end()
+        while self._launcher.alive:
+            if steady() > until:
+                self._launcher.kill()
+            self._loop.wait(steady() + 0.1)
+        self._tell_refusals()
+        if self._log:
+            self._log.close()
+
+    def _happened(self, event: events.CoordinatorEvent) -> None:
+        self._waiting.append(event)
+
+    def _tick(self) -> None:
+        wakes_at = self._machine.wakes_at()
+        if not self._waiting and wakes_at is not None and wakes_at <= steady():
+            self._happened(events.Tick())
+
+    def _work(self) -> None:
+        """All that has happened, one after the other: actions are carried out before the next event."""
+        while self._waiting and self._exit is None:
+            now = events.Now(steady(), time.time())
+            for action in self._machine.on(now, self._waiting.popleft()):
+                self._does[type(action)](action)
+
+    def _signalled(self, number: int) -> None:
+        if number != signal.SIGCHLD:
+            self._happened(events.SignalCame(number))
+            return
+        for child in ended_children():
+            self._launcher.reaped(child)
+
+    def _launcher_ended(self, code: int, said: tuple[str, ...]) -> None:
+        self._happened(events.LauncherEnded(code, said))
+
+    def _look_for_cancel(self) -> None:
+        if not self._cancelled and os.path.lexists(self._paths.cancel):
+            self._cancelled = True
+            self._happened(events.CancelAsked())
+
+    def _tell_refusals(self) -> None:
+        fresh = self._server.refused - self._refusals_told
+        if fresh:
+            self._refusals_told = self._server.refused
+            self._note(f"{fresh} connections were refused, the last one: {self._server.last_refusal}")
+
+    def _claim(self, order: actions.ClaimEpoch) -> None:
+        highest = highest_attempt(self._paths)
+        epoch = order.after + 1 if order.after >= 0 else highest + 1
+        while not claim_attempt(self._paths, epoch):
+            if order.after >= 0:
+                self._happened(events.Superseded(max(epoch, highest_attempt(self._paths))))
+                return
+            epoch += 1
+        self._begin_log(epoch)
+        if order.after >= 0:
+            self._happened(events.EpochClaimed(epoch))
+            return
+        state = read_state(self._paths) if highest >= 0 else None
+        quiet = highest < 0 or (state is not None and state.state.ended)
+        self._happened(events.EpochClaimed(epoch, state.attempts if state else (), quiet))
+
+    def _begin_log(self, epoch: int) -> None:
+        if self._log:
+            self._log.close()
+        self._saver.epoch = epoch
+        self._log = Log(self._paths.attempt(epoch).coordinator_log)
+        for line in self._unlogged:
+            self._log.write(line)
+        self._unlogged.clear()
+
+    def _note(self, text: str) -> None:
+        print(f"clusterrun: {text}", file=sys.stderr, flush=True)
+        line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}"
+        if self._log:
+            self._log.write(line)
+        else:
+            self._unlogged.append(line)
+
+    def _finish(self, order: actions.Finish) -> None:
+        self._exit = order.code

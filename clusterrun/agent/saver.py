@@ -1,0 +1,88 @@
+"""Writes the run's state, at most five times a second and again after a failure; knows no machine.
+
+A disk that is full, or gone for a while, must not end a run: the newest state waits in memory.
+"""
+
+from __future__ import annotations
+
+import time
+
+from clusterrun.agent.files import highest_attempt, write_state
+from clusterrun.agent.loop import steady
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterrun.agent.loop import Loop
+    from clusterrun.model.paths import RunPaths
+    from clusterrun.model.record import RunState
+
+_LEAST_BETWEEN = 0.2
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+_LAST_TRIES_SECONDS = 10.0
+
+
+class StateSaver:
+    """``epoch`` is our highest attempt; ``superseded`` is called when a higher one stands there."""
+
+    def __init__(self, loop: Loop, paths: RunPaths, note: Callable[[str], None]) -> None:
+        self.epoch = -1
+        self.superseded: Callable[[int], None]
+        self._loop = loop
+        self._paths = paths
+        self._note = note
+        self._newest: RunState | None = None
+        self._written_at = float("-inf")
+        self._pause = 0.0
+        self._due = False
+        self._theirs = False
+
+    def save(self, state: RunState) -> None:
+        """Write ``state``, now or soon; an older one that still waits is forgotten."""
+        self._newest = state
+        if not self._due:
+            self._due = True
+            self._loop.at(self._written_at + max(_LEAST_BETWEEN, self._pause), self._write)
+
+    def look(self) -> None:
+        """See whether another coordinator has taken over; its state is never overwritten."""
+        try:
+            highest = highest_attempt(self._paths)
+        except OSError:
+            return
+        if highest > self.epoch >= 0 and not self._theirs:
+            self._theirs = True
+            self.superseded(highest)
+
+    def finish(self) -> None:
+        """Write what still waits, within a bounded time."""
+        until = steady() + _LAST_TRIES_SECONDS
+        while self._newest and not self._theirs:
+            self._write()
+            if not self._newest or steady() > until:
+                return
+            time.sleep(_FIRST_PAUSE)
+
+    def _write(self) -> None:
+        self._due = False
+        self.look()
+        if self._newest is None or self._theirs:
+            return
+        state, self._written_at = self._newest, steady()
+        try:
+            write_state(self._paths, state)
+        except OSError as error:
+            self._failed(error)
+            return
+        if self._pause:
+            self._note("the state is written again")
+        self._newest, self._pause = None, 0.0
+
+    def _failed(self, error: OSError) -> None:
+        if not self._pause:
+            self._note(f"the state cannot be written ({error.strerror}); the run goes on, it is tried again")
+        self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+        self._due = True
+        self._loop.after(self._pause, self._write)

@@ -1,0 +1,137 @@
+"""The first process on a node: outlives the agent, ends with nothing left; knows a lease and no reason.
+
+It is the scheduler's task. It forks the agent, hears from it how long this node may live, and
+reaps what is orphaned. When the lease runs out, or the agent ends in whatever way, it kills
+everything below it and all that carries the run's mark: also when the agent is frozen.
+It loads next to nothing: it must still work when memory is short.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+
+from clusterrun.agent import proc
+from clusterrun.agent.loop import steady
+from clusterrun.agent.process import become_subreaper, ended_children
+from clusterrun.agent.sweep import Quarry, below, marked, sweep
+from clusterrun.model import contract
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ANY_EPOCH = 10**9
+_PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
+
+
+def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
+    """Run ``agent(lease, shim)`` in a child and guard it; what this task exits with.
+
+    ``lease`` takes lines: ``run RUN_ID`` once, ``until SECONDS`` (steady clock) at each renewal.
+    ``shim`` is readable when this process has ended.
+    """
+    become_subreaper()
+    heard, lease = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    shim, living = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        os.close(heard)
+        os.close(living)
+        _as_agent(lambda: agent(lease, shim))
+    os.close(lease)
+    os.close(shim)
+    return _Guard(node, pid, heard).run()
+
+
+def _as_agent(agent: Callable[[], int]) -> None:
+    """In the child. Never returns: the shim's code is not the agent's to unwind into."""
+    code = 1
+    try:
+        become_subreaper()
+        code = agent()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:  # noqa: BLE001 (a bug of ours: shown, then the shim sweeps)
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class _Guard:
+    """What the shim knows: which process is the agent, how long it may live, what the run is called."""
+
+    def __init__(self, node: str, agent: int, heard: int) -> None:
+        self._node = node
+        self._agent = agent
+        self._heard = heard
+        self._until = steady() + contract.JOIN_SECONDS + contract.LEASE_SECONDS
+        self._run_id = ""
+        self._code: int | None = None
+        self._half = b""
+        self._woken, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        for number in (*_PASSED_ON, signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+
+    def run(self) -> int:
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        poll.register(self._heard, select.POLLIN)
+        self._reap()
+        while self._code is None and steady() < self._until:
+            for fd, _ in poll.poll(int(1000 * (self._until - steady())) + 1):
+                if fd == self._woken:
+                    self._signals()
+                elif not self._listen():
+                    poll.unregister(fd)
+        return self._end()
+
+    def _listen(self) -> bool:
+        """Read what the agent says; False when it says no more."""
+        data = os.read(self._heard, 65536)
+        *lines, self._half = (self._half + data).split(b"\n")
+        for line in lines:
+            word, _, value = line.decode().partition(" ")
+            if word == "until":
+                self._until = float(value)
+            elif word == "run":
+                self._run_id = value
+        return bool(data)
+
+    def _signals(self) -> None:
+        for number in os.read(self._woken, 4096):
+            if number in _PASSED_ON and self._code is None:
+                os.kill(self._agent, number)
+        self._reap()
+
+    def _reap(self) -> None:
+        for child in ended_children():
+            if child.pid == self._agent:
+                self._code = child.code
+
+    def _end(self) -> int:
+        """Leave nothing behind. An agent that ended by itself, and well, has looked everywhere already."""
+        well = self._code == 0
+        if self._code is None:
+            print(f"{self._node}: the lease ran out, everything of the run here is killed", file=sys.stderr)
+        stuck = sweep(self._below if well else self._everywhere, self._reap, contract.KILL_SECONDS)
+        for words in stuck:
+            print(f"{self._node}: process {words} cannot be killed", file=sys.stderr)
+        if self._code is None or stuck:
+            return 1
+        return self._code if self._code >= 0 else 128 - self._code
+
+    def _below(self) -> list[proc.Process]:
+        return below(os.getpid())
+
+    def _everywhere(self) -> list[proc.Process]:
+        found = self._below()
+        if not self._run_id:
+            return found
+        known = {process.pid for process in found}
+        quarry = Quarry(self._run_id, _ANY_EPOCH, self._node)
+        return found + [process for process in marked(quarry) if process.pid not in known]

@@ -1,0 +1,88 @@
+"""Packs the node-side program into one file; knows which rooms belong to it and no run.
+
+The file holds every source, and beside each the bytecode of the packing interpreter: the same minor
+version starts at once, another one compiles the source for itself. Nothing in it is compressed:
+1,250 agents start at the same time, and each would have to unpack it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import marshal
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import clusterrun
+
+_ROOMS = ("model", "agent")
+_MAIN = "agent/__main__.py"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_UNCHECKED_HASH = (1).to_bytes(4, "little")
+
+
+def agent_program(cache: str) -> Path:
+    """The packed program below ``cache``, made there if this version of it is not there yet.
+
+    The name tells the content, so what lies there is never changed; a run directory gets a copy.
+    Raises ``OSError``.
+    """
+    sources = dict(_sources(Path(clusterrun.__file__).parent))
+    path = Path(cache) / f"agent-{_digest(sources)}.pyz"
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write_whole(path, packed(sources))
+    return path
+
+
+def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
+    """Every file of the program by its name inside it, in order."""
+    yield "__main__.py", (package / _MAIN).read_bytes()
+    yield "clusterrun/__init__.py", (package / "__init__.py").read_bytes()
+    for room in _ROOMS:
+        for path in sorted((package / room).glob("*.py")):
+            yield f"clusterrun/{room}/{path.name}", path.read_bytes()
+
+
+def _digest(sources: dict[str, bytes]) -> str:
+    digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
+    for name, source in sources.items():
+        digest.update(f"{name} {len(source)}\n".encode())
+        digest.update(source)
+    return digest.hexdigest()[:16]
+
+
+def packed(sources: dict[str, bytes]) -> bytes:
+    """The program file: the same sources and interpreter give the same bytes."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        for name, source in sources.items():
+            # zipimport looks for the bytecode first and passes it over if it is another version's.
+            archive.writestr(_entry(name + "c"), _bytecode(name, source))
+            archive.writestr(_entry(name), source)
+    return content.getvalue()
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.external_attr = 0o600 << 16
+    return entry
+
+
+def _bytecode(name: str, source: bytes) -> bytes:
+    code = compile(source, name, "exec", dont_inherit=True, optimize=0)
+    head = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
+    return head + marshal.dumps(code)
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
+    os.rename(draft, path)
