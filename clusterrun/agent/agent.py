@@ -1,0 +1,234 @@
+"""The agent's decisions, one agent per node: knows events and actions; no clock, socket, file or process.
+
+Laws
+----
+1. Only the highest epoch seen is obeyed. A ``StopRanks`` for an epoch that never ran here counts as
+   seeing it: it can never start afterwards.
+2. Ranks start only under a lease that an acknowledged beat granted, and only when everything older
+   on this node is known to be gone.
+3. The lease is lengthened by acknowledged beats alone, from the moment the beat was sent. Where it
+   has run out nothing lengthens it again: the node ends (and the shim sees to it).
+4. A grace time that runs is neither shortened nor lengthened by another request to end; only a lost
+   connection may shorten it, because then the lease sets the bound.
+5. However ranks end, what they left behind is swept before the node says ``RanksGone`` or exits.
+6. The port is held until its epoch is over.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from clusterrun.agent.actions import Exit, HoldPort, Note, ReleasePort, RenewLease, Tell
+from clusterrun.agent.events import (
+    Disconnected,
+    PortHeld,
+    RankEnded,
+    RanksSpawned,
+    ShimLost,
+    SignalCame,
+    SpawnFailed,
+    Swept,
+    Tick,
+    Told,
+    Welcomed,
+)
+from clusterrun.agent.lease import Lease
+from clusterrun.agent.messages import (
+    Ack,
+    Farewell,
+    PortReserved,
+    ReservePort,
+    SignalRanks,
+    SignalSeen,
+    StartRanks,
+    StopRanks,
+)
+from clusterrun.agent.ranks import Ranks, Stage
+from clusterrun.agent.timings import Timings
+from clusterrun.model import contract
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from clusterrun.agent.actions import AgentAction
+    from clusterrun.agent.events import AgentEvent, Now
+
+PATIENCE_SECONDS = 5.0
+"""After a signal of its own and the grace time: how long an agent still waits for the coordinator's word."""
+
+USUAL = Timings()
+
+
+class Agent:
+    """One node's machine: ``on`` takes what happened and says what to do.
+
+    ``processes`` is how many processes a start makes on this node, ``grace`` the seconds from TERM
+    to KILL where the coordinator cannot say it.
+    """
+
+    def __init__(
+        self, node: int, processes: int, grace: float = contract.GRACE_SECONDS, timings: Timings = USUAL
+    ) -> None:
+        self.node = node
+        self._grace = grace
+        self._timings = timings
+        self._out: list[AgentAction] = []
+        self._lease = Lease(timings.lease)
+        self._ranks = Ranks(processes, self._say, self._objection)
+        self._port_epoch: int | None = None
+        self._linked = False
+        self._beat_at = 0.0
+        self._leave_at: float | None = None
+        self._leaving: int | None = None
+        self._hurried = False
+        self._exited = False
+        ranks = self._ranks
+        self._events: dict[type, Callable[[Now, Any], None]] = {
+            Tick: self._tick,
+            Welcomed: self._welcomed,
+            Told: self._told,
+            Disconnected: self._disconnected,
+            ShimLost: self._shim_lost,
+            SignalCame: self._signal_came,
+            PortHeld: self._port_held,
+            RanksSpawned: ranks.spawned,
+            SpawnFailed: ranks.spawn_failed,
+            RankEnded: ranks.ended,
+            Swept: ranks.swept,
+        }
+        self._messages: dict[type, Callable[[Now, Any], None]] = {
+            Ack: self._acknowledged,
+            ReservePort: self._reserve_port,
+            StartRanks: ranks.start,
+            StopRanks: self._stop_ranks,
+            SignalRanks: lambda now, order: ranks.signal(order),
+            Farewell: self._farewell,
+        }
+
+    def on(self, now: Now, event: AgentEvent) -> list[AgentAction]:
+        """What is to be done, in this order, now that ``event`` has happened."""
+        if self._exited:
+            return []
+        self._out.clear()
+        self._events[type(event)](now, event)
+        if self._ranks.idle and self._port_epoch is not None and self._port_epoch <= self._ranks.epoch:
+            self._release_port()
+        if self._ranks.idle and self._leaving is not None:
+            self._release_port()
+            self._exited = True
+            self._say(Exit(self._leaving))
+        return list(self._out)
+
+    def wakes_at(self) -> float | None:
+        """When the next ``Tick`` is wanted (steady clock, seconds)."""
+        if self._exited or self._hurried:
+            return None
+        times = [self._lease.ends_at, self._leave_at]
+        if self._linked:
+            times.append(self._beat_at)
+        if self._ranks.stage is Stage.RUNNING:
+            times.append(self._ranks.kill_at)
+        return min((at for at in times if at is not None), default=None)
+
+    def _say(self, action: AgentAction) -> None:
+        if self._linked or not isinstance(action, Tell):
+            self._out.append(action)
+
+    def _objection(self, now: Now) -> str:
+        if self._leaving is not None or self._leave_at is not None:
+            return "this node has been told to end"
+        return (
+            ""
+            if self._lease.grants_start(now.steady)
+            else "no heartbeat of this node was acknowledged in time"
+        )
+
+    # --- the coordinator, the lease, the time ---
+
+    def _welcomed(self, now: Now, event: Welcomed) -> None:
+        self._linked = True
+        # The shim gets a deadline at once; ranks still wait for an acknowledged beat (law 2).
+        self._say(RenewLease(self._lease.welcome(now.steady)))
+        self._beat(now)
+
+    def _beat(self, now: Now) -> None:
+        self._say(Tell(self._lease.beat(now.steady)))
+        self._beat_at = now.steady + self._timings.heartbeat
+
+    def _acknowledged(self, now: Now, ack: Ack) -> None:
+        if self._lease.acknowledged(now.steady, ack) and self._lease.ends_at is not None:
+            self._say(RenewLease(self._lease.ends_at))
+
+    def _told(self, now: Now, event: Told) -> None:
+        if self._linked:
+            self._messages[type(event.message)](now, event.message)
+
+    def _tick(self, now: Now, event: Tick) -> None:
+        if self._lease.over(now.steady):
+            self._say(Note("the lease ran out: no heartbeat was acknowledged in time"))
+            self._leave_at_once(now, 1)
+        elif self._leave_at is not None and now.steady >= self._leave_at:
+            self._leave_at_once(now, 128 + signal.SIGTERM)
+        else:
+            if self._linked and now.steady >= self._beat_at:
+                self._beat(now)
+            self._ranks.kill_when_due(now)
+
+    # --- ending ---
+
+    def _stop_ranks(self, now: Now, order: StopRanks) -> None:
+        if self._port_epoch is not None and self._port_epoch == order.epoch != self._ranks.epoch:
+            self._release_port()
+        self._ranks.stop(now, order)
+
+    def _signal_came(self, now: Now, event: SignalCame) -> None:
+        self._say(Tell(SignalSeen(event.number)))
+        if event.number not in contract.TERMINATE_SIGNALS or self._leave_at is not None:
+            return
+        self._leave_at = now.steady + self._grace + PATIENCE_SECONDS
+        if not self._linked and self._leaving is None:
+            self._leaving = 128 + event.number
+        self._ranks.end(now, self._grace)
+
+    def _disconnected(self, now: Now, event: Disconnected) -> None:
+        self._linked = False
+        self._say(Note("lost the coordinator: " + event.why))
+        if self._leaving is None:
+            self._leaving = 1
+        ends_at = now.steady if self._lease.ends_at is None else self._lease.ends_at
+        self._ranks.end(now, self._grace)
+        self._ranks.hurry(now, min(now.steady + self._grace, ends_at))
+
+    def _shim_lost(self, now: Now, event: ShimLost) -> None:
+        self._say(Note("the shim is gone, and with it what enforces the lease"))
+        self._leave_at_once(now, 1)
+
+    def _farewell(self, now: Now, message: Farewell) -> None:
+        self._leave_at_once(now, 0)
+
+    def _leave_at_once(self, now: Now, code: int) -> None:
+        """Exit as soon as nothing lives here; no grace."""
+        if self._leaving is None:
+            self._leaving = code
+        self._hurried = True
+        self._ranks.hurry(now, now.steady)
+
+    # --- the port ---
+
+    def _reserve_port(self, now: Now, order: ReservePort) -> None:
+        if order.epoch <= self._ranks.seen:
+            self._say(Note(f"refused a port for epoch {order.epoch}: epoch {self._ranks.seen} was seen"))
+            return
+        self._release_port()
+        self._port_epoch = order.epoch
+        self._say(HoldPort(order.epoch))
+
+    def _port_held(self, now: Now, event: PortHeld) -> None:
+        if event.epoch == self._port_epoch:
+            self._say(Tell(PortReserved(event.epoch, event.port, event.why)))
+
+    def _release_port(self) -> None:
+        if self._port_epoch is not None:
+            self._port_epoch = None
+            self._say(ReleasePort())

@@ -1,0 +1,210 @@
+"""One start of the ranks, from the order to start until none lives anywhere; knows no joining, no restarts.
+
+STARTING -all RanksStarted-> TRAINING -mishap, request, every rank exited 0-> STOPPING
+-every node gone, or lost and its lease out-> over. A mishap or a request leads from STARTING as well.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from clusterrun.agent import verdict
+from clusterrun.agent.actions import DropLink, Note, Send
+from clusterrun.agent.messages import SignalRanks, StartRanks, StopRanks
+from clusterrun.agent.tally import Tally
+from clusterrun.agent.verdict import Kind
+from clusterrun.model.states import Phase
+from clusterrun.model.world import World
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+    from clusterrun.agent.actions import CoordinatorAction
+    from clusterrun.agent.events import Now
+    from clusterrun.agent.judge import Judge
+    from clusterrun.agent.ledger import Ledger
+    from clusterrun.agent.messages import RankExited, RanksGone, RanksStarted, StartFailed
+    from clusterrun.agent.roster import Roster, Seat
+    from clusterrun.agent.timings import Timings
+    from clusterrun.agent.verdict import Mishap
+    from clusterrun.model.orders import Orders
+    from clusterrun.model.world import Meeting
+
+SETTLE_SECONDS = 0.3
+"""From the first mishap heard of until ranks are stopped: an earlier one from another node may still come."""
+START_SECONDS_PER_NODE = 0.1
+"""Added to the time for joining and starting, for each node."""
+STOP_SLACK_SECONDS = 10.0
+"""Beyond the grace time: what a node may take to kill and to check before it is given up."""
+NOTICE_SECONDS = 30.0
+"""The same notice from many nodes within this time is one notice."""
+
+
+class Stage(enum.Enum):
+    """How far the attempt is."""
+
+    STARTING = "ranks are being started"
+    TRAINING = "ranks run"
+    STOPPING = "ranks are ending"
+    OVER = "no rank lives"
+
+
+class LiveAttempt:
+    """The ranks of one epoch as the coordinator sees them; ``over`` is called once, when none can live."""
+
+    def __init__(
+        self,
+        epoch: int,
+        orders: Orders,
+        timings: Timings,
+        roster: Roster,
+        ledger: Ledger,
+        judge: Judge,
+        say: Callable[[CoordinatorAction], None],
+        over: Callable[[Now], None],
+    ) -> None:
+        self.epoch = epoch
+        self.stage = Stage.STARTING
+        self.mishap_at: float | None = None
+        processes = 1 if orders.per_node else orders.ranks_per_node
+        self.tally = Tally(epoch, orders.nodes, processes)
+        self._orders, self._timings = orders, timings
+        self._roster, self._ledger, self._judge = roster, ledger, judge
+        self._say, self._over = say, over
+        self._start_seconds = timings.join + START_SECONDS_PER_NODE * orders.nodes
+        self._overdue_at: float | None = None
+        self._settled_at: float | None = None
+        self._fence_at: float | None = None
+        self._noticed_at: float | None = None
+
+    # --- time ---
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        times = (self._overdue_at, self._settled_at, self._fence_at)
+        return min((at for at in times if at is not None), default=None)
+
+    def tick(self, now: Now) -> None:
+        """Carry out what is due."""
+        if self._settled_at is not None and now.steady >= self._settled_at:
+            self.stop(now)
+        if self._fence_at is not None and now.steady >= self._fence_at:
+            self._check_over(now)
+        if self._overdue_at is not None and now.steady >= self._overdue_at:
+            self._overdue_at = None
+            self._overdue(now)
+
+    def _overdue(self, now: Now) -> None:
+        if self.stage is Stage.STOPPING:
+            self._give_up_on_the_silent(now)
+            return
+        words = f"{verdict.nodes_in_words(self.tally.missing)} did not start their ranks"
+        words += f" within {self._start_seconds:g} s"
+        self._mishap(now, verdict.of_node(Kind.START, "", now.wall, words))
+
+    # --- starting ---
+
+    def start(self, now: Now, meeting: Meeting) -> None:
+        """Tell every node to start its ranks."""
+        self._overdue_at = now.steady + self._start_seconds
+        world = World(self._roster.names(), self._orders.ranks_per_node)
+        for seat in self._roster.linked():
+            self._say(Send(seat.link, StartRanks(self.epoch, world, seat.node, meeting)))
+        self._ledger.says(self._ledger.phase, "ranks are being started")
+
+    def started(self, now: Now, seat: Seat, message: RanksStarted) -> None:
+        """A node's ranks run."""
+        if self.tally.started(seat.node) and self.stage is Stage.STARTING:
+            self.stage = Stage.TRAINING
+            self._overdue_at = None
+            self._ledger.says(Phase.TRAINING, "")
+
+    def notice(self, now: Now, number: int) -> None:
+        """An early word of a time limit or a preemption, for the ranks."""
+        fresh = self._noticed_at is None or now.steady - self._noticed_at >= NOTICE_SECONDS
+        if self.stage is Stage.TRAINING and fresh:
+            self._noticed_at = now.steady
+            for seat in self._roster.linked():
+                self._say(Send(seat.link, SignalRanks(self.epoch, number)))
+
+    # --- what ends it ---
+
+    def exited(self, now: Now, seat: Seat, message: RankExited) -> None:
+        """A rank ended. Raises ``ValueError`` where ``seat`` has no such rank."""
+        if self.tally.exited(seat.node, message, seat.name):
+            self._settle(now)
+        elif self.tally.completed and self.stage is not Stage.STOPPING:
+            # Nothing needs to be stopped: each node sweeps by itself once its ranks have ended.
+            self._enter_stopping(now, STOP_SLACK_SECONDS)
+
+    def start_failed(self, now: Now, seat: Seat, message: StartFailed) -> None:
+        """A node could not start its ranks."""
+        if self.stage is not Stage.STOPPING:
+            why = f"{seat.name} could not start its ranks: {message.why}"
+            self._mishap(now, verdict.of_node(Kind.START, seat.name, now.wall, why))
+
+    def gone(self, now: Now, seat: Seat, message: RanksGone) -> None:
+        """A node has nothing left."""
+        told = self.tally.gone(seat.node, message.stuck, seat.name)
+        if not told and self.stage is not Stage.STOPPING and not self.tally.mishaps:
+            why = f"ranks on {seat.name} vanished without a word"
+            self._mishap(now, verdict.of_node(Kind.NODE, seat.name, now.wall, why))
+        self._check_over(now)
+
+    def lost(self, now: Now, seat: Seat, mishap: Mishap) -> None:
+        """A node will not be heard again; without harm where it has nothing left."""
+        if self.tally.lost(seat.node, self._dead_by(seat)):
+            self._mishap(now, mishap)
+        self._check_over(now)
+
+    def _dead_by(self, seat: Seat) -> float:
+        """When the lease that our last acknowledgement gave has run out and the shim has killed."""
+        return 0.0 if seat.acked is None else seat.acked + self._timings.lease + self._timings.kill
+
+    def _mishap(self, now: Now, mishap: Mishap) -> None:
+        self.tally.mishaps.append(mishap)
+        self._settle(now)
+
+    def _settle(self, now: Now) -> None:
+        if self.mishap_at is None:
+            self.mishap_at = now.steady
+        if self.stage is not Stage.STOPPING and self._settled_at is None:
+            self._settled_at = now.steady + SETTLE_SECONDS
+
+    # --- stopping ---
+
+    def stop(self, now: Now) -> None:
+        """End what runs; again and again is once."""
+        if self.stage in (Stage.STOPPING, Stage.OVER):
+            return
+        for seat in self._roster.linked():
+            if not self.tally.is_gone(seat.node):
+                self._say(Send(seat.link, StopRanks(self.epoch, self._orders.grace)))
+        self._ledger.says(self._ledger.phase, self._judge.cause(self.tally))
+        self._enter_stopping(now, self._orders.grace + STOP_SLACK_SECONDS)
+
+    def _enter_stopping(self, now: Now, limit: float) -> None:
+        self.stage = Stage.STOPPING
+        self._settled_at = None
+        self._overdue_at = now.steady + limit
+        self._check_over(now)
+
+    def _give_up_on_the_silent(self, now: Now) -> None:
+        for seat in self._roster.linked():
+            if not self.tally.is_gone(seat.node):
+                self._say(Note(f"{seat.name} did not say that its ranks are gone: waiting for its lease"))
+                self._say(DropLink(seat.link))
+                self._roster.lose(seat)
+                self.tally.lost(seat.node, self._dead_by(seat))
+        self._check_over(now)
+
+    def _check_over(self, now: Now) -> None:
+        if self.stage is not Stage.STOPPING or not self.tally.all_told:
+            return
+        if now.steady < self.tally.dead_by:
+            self._fence_at = self.tally.dead_by
+            return
+        self.stage = Stage.OVER
+        self._overdue_at = self._fence_at = None
+        self._over(now)

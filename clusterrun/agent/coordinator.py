@@ -1,0 +1,231 @@
+"""The coordinator's decisions, one per run: knows events and actions; no clock, socket, file or process.
+
+Laws
+----
+1. Every message of an older epoch is ignored; one of a newer epoch breaks the protocol and costs the link.
+2. Every heartbeat is acknowledged, unless another coordinator took over; nothing else lengthens a lease.
+3. A node that is lost (its link ended, or silence) is dead only when the lease that our last
+   acknowledgement gave has run out and its shim has had time to kill.
+4. Ranks of a later epoch start only when every node has said that nothing of the earlier one is left.
+   A process that cannot be killed, or a lost node, rules another attempt out.
+5. The first mishap in time is the one reported; what comes after ranks were told to end is a consequence.
+6. Whoever asks first for an end is reported; asking again changes nothing.
+7. A run ends once: the last state is saved when no rank can live any more, and ``Finish`` follows within
+   a bounded time. A coordinator that was superseded writes no state.
+8. A message costs one step whatever the number of nodes; silence is looked for once a second.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from clusterrun.agent.actions import DropLink, Finish, Note, Send
+from clusterrun.agent.course import Course, Stage
+from clusterrun.agent.events import (
+    AgentJoined,
+    AgentLeft,
+    CancelAsked,
+    EpochClaimed,
+    Heard,
+    LauncherEnded,
+    SignalCame,
+    Superseded,
+    Tick,
+)
+from clusterrun.agent.ledger import Ledger
+from clusterrun.agent.messages import (
+    Ack,
+    Beat,
+    Farewell,
+    PortReserved,
+    RankExited,
+    RanksGone,
+    RanksStarted,
+    SignalSeen,
+    StartFailed,
+)
+from clusterrun.agent.roster import Roster
+from clusterrun.agent.timings import Timings
+from clusterrun.agent.verdict import Verdict
+from clusterrun.model import contract
+from clusterrun.model.states import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from clusterrun.agent.actions import CoordinatorAction
+    from clusterrun.agent.events import CoordinatorEvent, Now
+    from clusterrun.agent.roster import Seat
+    from clusterrun.model.orders import Orders
+
+SWEEP_SECONDS = 1.0
+"""How often silence is looked for."""
+OVERSLEPT_SECONDS = 1.0
+"""A look this late means that this process slept itself: what it missed is read before anyone is judged."""
+
+USUAL = Timings()
+
+
+class Coordinator:
+    """A run's machine: ``on`` takes what happened and says what to do; the first event is a ``Tick``.
+
+    ``host`` and ``pid`` are where it runs, for the record.
+    """
+
+    def __init__(self, orders: Orders, host: str, pid: int, timings: Timings = USUAL) -> None:
+        self._timings = timings
+        self._out: list[CoordinatorAction] = []
+        self._finished = False
+        self._began = False
+        self._sweep_at: float | None = None
+        self._roster = Roster(orders.nodes)
+        self._ledger = Ledger(orders.run_id, host, pid, timings.state)
+        self._course = Course(orders, timings, self._roster, self._ledger, self._say)
+        course = self._course
+        self._events: dict[type, Callable[[Now, Any], None]] = {
+            Tick: self._tick,
+            AgentJoined: self._joined,
+            AgentLeft: self._left,
+            Heard: self._heard,
+            SignalCame: self._signal_came,
+            CancelAsked: self._cancel_asked,
+            LauncherEnded: course.launcher_ended,
+            Superseded: lambda now, event: course.supersede(now, event.epoch),
+            EpochClaimed: course.claimed,
+        }
+
+    def on(self, now: Now, event: CoordinatorEvent) -> list[CoordinatorAction]:
+        """What is to be done, in this order, now that ``event`` has happened."""
+        if self._finished:
+            return []
+        self._out.clear()
+        self._events[type(event)](now, event)
+        state = None if self._course.superseded else self._ledger.due(now)
+        if state is not None:
+            self._say(state)
+        return list(self._out)
+
+    def wakes_at(self) -> float | None:
+        """When the next ``Tick`` is wanted (steady clock, seconds)."""
+        if self._finished:
+            return None
+        saving = None if self._course.superseded else self._ledger.due_at()
+        times = (self._sweep_at, self._course.wakes_at(), saving)
+        return min((at for at in times if at is not None), default=None)
+
+    def _say(self, action: CoordinatorAction) -> None:
+        self._out.append(action)
+        if isinstance(action, Finish):
+            self._finished = True
+
+    # --- time ---
+
+    def _tick(self, now: Now, event: Tick) -> None:
+        if not self._began:
+            self._began = True
+            self._course.begin(now)
+        self._look_for_silence(now)
+        self._course.tick(now)
+
+    def _look_for_silence(self, now: Now) -> None:
+        if self._sweep_at is not None and now.steady < self._sweep_at:
+            return
+        overslept = self._sweep_at is not None and now.steady - self._sweep_at > OVERSLEPT_SECONDS
+        self._sweep_at = now.steady + SWEEP_SECONDS
+        if overslept or self._course.stage is Stage.PARTING:
+            return
+        for seat in self._roster.silent(now, self._timings.lost):
+            self._say(DropLink(seat.link))
+            self._lose(now, seat, f"no heartbeat for {self._timings.lost:g} s")
+
+    # --- agents ---
+
+    def _joined(self, now: Now, event: AgentJoined) -> None:
+        hello = event.hello
+        if self._course.stage is not Stage.JOINING or self._roster.complete:
+            self._say(Note(f"{hello.name} (node {hello.node}) came too late"))
+            self._say(Send(event.link, Farewell()))
+            return
+        if hello.epoch > self._course.epoch:
+            self._say(Note(f"{hello.name} has seen epoch {hello.epoch}, above {self._course.epoch}: refused"))
+            self._say(DropLink(event.link))
+            return
+        dropped = self._roster.take(event.link, hello, now)
+        if dropped is not None:
+            self._say(Note(f"node {hello.node} is taken, or unknown: a second agent for it was dropped"))
+            self._say(DropLink(dropped))
+
+    def _left(self, now: Now, event: AgentLeft) -> None:
+        seat = self._roster.by_link(event.link)
+        if seat is not None:
+            self._lose(now, seat, event.why)
+
+    def _lose(self, now: Now, seat: Seat, why: str) -> None:
+        if not seat.present:
+            # It may never have learned that it was welcome: it, or another one, may try again.
+            self._roster.vacate(seat)
+            return
+        self._roster.lose(seat)
+        self._course.lost(now, seat, why)
+
+    def _heard(self, now: Now, event: Heard) -> None:
+        seat = self._roster.by_link(event.link)
+        if seat is None:
+            return
+        seat.heard_now(now)
+        message = event.message
+        if isinstance(message, Beat):
+            self._beat(now, seat, message)
+        elif isinstance(message, SignalSeen):
+            self._signal(now, message.number, f"{seat.name} got")
+        elif message.epoch > self._course.epoch:
+            self._break(now, seat, f"it spoke of epoch {message.epoch}, above {self._course.epoch}")
+        elif message.epoch == self._course.epoch:
+            self._report(now, seat, message)
+
+    def _beat(self, now: Now, seat: Seat, beat: Beat) -> None:
+        if not self._course.superseded:
+            self._say(Send(seat.link, Ack(beat.number, now.wall)))
+            seat.acked = now.steady
+        if not seat.present:
+            self._roster.welcome(seat)
+            self._course.present(now)
+
+    def _report(self, now: Now, seat: Seat, message: Any) -> None:
+        live = self._course.live
+        if isinstance(message, PortReserved):
+            self._course.port_reserved(now, seat, message)
+        elif live is None:
+            return
+        elif isinstance(message, RanksStarted):
+            live.started(now, seat, message)
+        elif isinstance(message, RankExited):
+            try:
+                live.exited(now, seat, message)
+            except ValueError as error:
+                self._break(now, seat, str(error))
+        elif isinstance(message, StartFailed):
+            live.start_failed(now, seat, message)
+        elif isinstance(message, RanksGone):
+            live.gone(now, seat, message)
+
+    def _break(self, now: Now, seat: Seat, why: str) -> None:
+        self._say(DropLink(seat.link))
+        self._lose(now, seat, why)
+
+    # --- requests ---
+
+    def _signal_came(self, now: Now, event: SignalCame) -> None:
+        self._signal(now, event.number, "the coordinator got")
+
+    def _signal(self, now: Now, number: int, who: str) -> None:
+        if number in contract.TERMINATE_SIGNALS:
+            words = f"{who} {signal.Signals(number).name}"
+            self._course.ask(now, Verdict(State.CANCELLED, words, 128 + number))
+        elif number == contract.NOTICE_SIGNAL and self._course.live is not None:
+            self._course.live.notice(now, number)
+
+    def _cancel_asked(self, now: Now, event: CancelAsked) -> None:
+        wish = Verdict(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)
+        self._course.ask(now, wish)

@@ -1,0 +1,100 @@
+"""The record of a run while it lives: its attempts, its state, and when to write it; touches no disk."""
+
+from __future__ import annotations
+
+from clusterrun.agent.actions import SaveState
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import Attempt, RunState
+from clusterrun.model.states import Phase, State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.agent.events import Now
+    from clusterrun.agent.verdict import Verdict
+    from clusterrun.model.record import Failure
+
+GAP_SECONDS = 0.2
+"""Least time between two writings, but for the last one."""
+
+
+class Ledger:
+    """Attempts and state of one run; ``period`` is the longest time between two writings, in seconds."""
+
+    def __init__(self, run_id: str, host: str, pid: int, period: float) -> None:
+        self._state = RunState(run_id, 0, State.RUNNING, Phase.STARTING, "", host, pid, 0.0)
+        self._period = period
+        self._changed = True
+        self._saved_at: float | None = None
+
+    def remember(self, earlier: tuple[Attempt, ...]) -> None:
+        """Attempts of a coordinator before this one; how one that never said so ended stays unknown."""
+        if earlier:
+            known = tuple(replace(a, outcome=a.outcome or State.UNKNOWN.value) for a in earlier)
+            self._state = replace(self._state, attempts=known, started_at=earlier[0].started_at)
+
+    def open(self, now: Now, epoch: int, reason: str, nodes: tuple[str, ...] = ()) -> None:
+        """An attempt begins."""
+        attempt = Attempt(epoch, reason, nodes, now.wall)
+        started_at = self._state.started_at
+        self._set(
+            epoch=epoch,
+            attempts=(*self._state.attempts, attempt),
+            started_at=now.wall if started_at is None else started_at,
+        )
+
+    def formed(self, nodes: tuple[str, ...]) -> None:
+        """The world of the newest attempt is known."""
+        self._amend(nodes=nodes)
+
+    def close(self, now: Now, outcome: State, failure: Failure | None) -> None:
+        """The newest attempt has ended, if it has not before."""
+        if self._state.attempts and not self._state.attempts[-1].outcome:
+            self._amend(ended_at=now.wall, outcome=outcome.value, failure=failure)
+
+    def says(self, phase: Phase, reason: str) -> None:
+        """How far the run is, and why."""
+        if (phase, reason) != (self._state.phase, self._state.reason):
+            self._set(phase=phase, reason=reason)
+
+    def end(self, now: Now, verdict: Verdict) -> SaveState:
+        """The run is over: the last writing."""
+        self._set(
+            state=verdict.state,
+            phase=Phase.ENDED,
+            reason=verdict.reason,
+            ended_at=now.wall,
+            exit_code=verdict.exit_code,
+        )
+        return self._save(now)
+
+    @property
+    def phase(self) -> Phase:
+        """As last said."""
+        return self._state.phase
+
+    def due_at(self) -> float | None:
+        """When ``due`` has something to write (steady clock); None once the run is over."""
+        if self._state.state.ended:
+            return None
+        if self._saved_at is None:
+            return 0.0
+        return self._saved_at + (GAP_SECONDS if self._changed else self._period)
+
+    def due(self, now: Now) -> SaveState | None:
+        """The state, where it is time to write it."""
+        due_at = self.due_at()
+        return self._save(now) if due_at is not None and now.steady >= due_at else None
+
+    def _save(self, now: Now) -> SaveState:
+        self._changed = False
+        self._saved_at = now.steady
+        self._state = replace(self._state, updated_at=now.wall)
+        return SaveState(self._state)
+
+    def _set(self, **changes: object) -> None:
+        self._state = replace(self._state, **changes)
+        self._changed = True
+
+    def _amend(self, **changes: object) -> None:
+        *before, newest = self._state.attempts
+        self._set(attempts=(*before, replace(newest, **changes)))

@@ -1,0 +1,181 @@
+"""The life of one node's ranks, from a start to the proof that none is left; knows no link, lease or port."""
+
+from __future__ import annotations
+
+import enum
+import signal
+
+from clusterrun.agent.actions import Note, SignalLocal, Spawn, Sweep, Tell
+from clusterrun.agent.messages import RankExited, RanksGone, RanksStarted, StartFailed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+    from clusterrun.agent.actions import AgentAction
+    from clusterrun.agent.events import Now, RankEnded, RanksSpawned, SpawnFailed, Swept
+    from clusterrun.agent.messages import SignalRanks, StartRanks, StopRanks
+
+
+class Stage(enum.Enum):
+    """What lives on this node: IDLE -> (CLEANING ->) SPAWNING -> RUNNING -> SWEEPING -> IDLE."""
+
+    IDLE = "nothing"
+    CLEANING = "nothing known: older epochs are swept before a start"
+    SPAWNING = "ranks, some of them: they are being started"
+    RUNNING = "ranks"
+    SWEEPING = "what is being killed"
+
+
+class Ranks:
+    """The newest epoch's ranks; ``say`` takes actions, ``objection`` tells what forbids a start ('': none).
+
+    ``seen`` is the highest epoch heard of, ``epoch`` the highest one started here. ``kill_at`` is
+    when what still runs is killed (steady clock, seconds).
+    """
+
+    def __init__(
+        self, processes: int, say: Callable[[AgentAction], None], objection: Callable[[Now], str]
+    ) -> None:
+        self.seen = self.epoch = -1
+        self.stage = Stage.IDLE
+        self.kill_at: float | None = None
+        self._processes = processes
+        self._say = say
+        self._objection = objection
+        self._swept = -1
+        self._stuck: tuple[str, ...] = ()
+        self._start: StartRanks | None = None
+        self._alive = 0
+        self._ending = False
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of any epoch lives here but what is stuck."""
+        return self.stage is Stage.IDLE
+
+    # --- starting ---
+
+    def start(self, now: Now, order: StartRanks) -> None:
+        """Start an epoch, if it is above all epochs seen; what may be left of older ones is swept first."""
+        if order.epoch <= self.seen:
+            self._say(Note(f"refused to start epoch {order.epoch}: epoch {self.seen} was seen"))
+            return
+        self.seen = order.epoch
+        why = self._objection(now) if self.idle else "this node is still ending what ran before"
+        if why:
+            self._say(Tell(StartFailed(order.epoch, why)))
+            return
+        self._start, self.epoch, self._ending = order, order.epoch, False
+        if order.epoch - 1 > self._swept:
+            self.stage = Stage.CLEANING
+            self._say(Sweep(order.epoch - 1))
+        else:
+            self._spawn(order)
+
+    def _spawn(self, order: StartRanks) -> None:
+        self.stage = Stage.SPAWNING
+        self._alive = self._processes
+        self._say(Spawn(order.epoch, order.world, order.node, order.meeting))
+
+    def spawned(self, now: Now, event: RanksSpawned) -> None:
+        """All processes exist; a request to end that came meanwhile is carried out now."""
+        if self.stage is not Stage.SPAWNING or event.epoch != self.epoch:
+            return
+        self.stage = Stage.RUNNING
+        self._say(Tell(RanksStarted(self.epoch)))
+        if self._alive == 0:
+            self._sweep()
+        elif self._ending:
+            self._say(SignalLocal(signal.SIGTERM))
+            self.kill_when_due(now)
+
+    def spawn_failed(self, now: Now, event: SpawnFailed) -> None:
+        """Not all could be started: those that were are swept."""
+        if self.stage is Stage.SPAWNING and event.epoch == self.epoch:
+            self._ending = True
+            self._say(Tell(StartFailed(event.epoch, event.why)))
+            self._sweep()
+
+    # --- running ---
+
+    def ended(self, now: Now, event: RankEnded) -> None:
+        """A rank ended; after the last one the node is swept at once: what ranks leave behind holds GPUs."""
+        if event.epoch != self.epoch or self.idle:
+            return
+        words = (event.last_lines, event.traceback, event.collision)
+        self._say(Tell(RankExited(event.epoch, event.rank, event.code, now.wall, *words, self._ending)))
+        self._alive -= 1
+        if self._alive == 0 and self.stage is Stage.RUNNING:
+            self._sweep()
+
+    def signal(self, order: SignalRanks) -> None:
+        """Pass a signal on."""
+        if order.epoch == self.epoch and self.stage is Stage.RUNNING:
+            self._say(SignalLocal(order.number))
+
+    # --- ending ---
+
+    def stop(self, now: Now, order: StopRanks) -> None:
+        """End ``order.epoch``; one that never ran here is answered at once and can never start afterwards."""
+        if order.epoch == self.epoch:
+            if self.idle:
+                self._say(Tell(RanksGone(order.epoch, self._stuck)))
+            else:
+                self.end(now, order.grace)
+        elif order.epoch >= self.seen:
+            self.seen = order.epoch
+            self._say(Tell(RanksGone(order.epoch)))
+
+    def end(self, now: Now, grace: float) -> None:
+        """TERM now, KILL after ``grace``; a grace that runs already is neither shortened nor lengthened."""
+        if self._ending or self.idle:
+            return
+        self._ending = True
+        self.kill_at = now.steady + grace
+        if self.stage is Stage.RUNNING:
+            self._say(SignalLocal(signal.SIGTERM))
+            self.kill_when_due(now)
+
+    def hurry(self, now: Now, by: float) -> None:
+        """Whatever grace runs, kill at ``by``; no TERM is sent where that is now or past."""
+        if self.idle:
+            return
+        self._ending = True
+        self.kill_at = by if self.kill_at is None else min(self.kill_at, by)
+        self.kill_when_due(now)
+
+    def kill_when_due(self, now: Now) -> None:
+        """The end of a grace time."""
+        if self.stage is Stage.RUNNING and self.kill_at is not None and now.steady >= self.kill_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self.stage = Stage.SWEEPING
+        self._say(Sweep(self.epoch))
+
+    def swept(self, now: Now, event: Swept) -> None:
+        """A sweep is done: of older epochs before a start, or of ours at its end."""
+        if not event.stuck:
+            self._swept = max(self._swept, event.epoch)
+        if self.stage is Stage.SWEEPING and event.epoch == self.epoch:
+            self._gone(event.stuck)
+        elif self.stage is Stage.CLEANING and event.epoch == self.epoch - 1 and self._start is not None:
+            self._cleaned(now, self._start, event.stuck)
+
+    def _cleaned(self, now: Now, order: StartRanks, stuck: tuple[str, ...]) -> None:
+        why = self._objection(now)
+        if stuck:
+            why = "what an older attempt left cannot be killed: " + ", ".join(stuck)
+        if not self._ending and not why:
+            self._spawn(order)
+            return
+        if not self._ending:
+            self._say(Tell(StartFailed(order.epoch, why)))
+        self._gone(stuck)
+
+    def _gone(self, stuck: tuple[str, ...]) -> None:
+        self.stage = Stage.IDLE
+        self.kill_at = None
+        self._stuck = stuck
+        self._say(Tell(RanksGone(self.epoch, stuck)))

@@ -1,0 +1,84 @@
+"""What the nodes have said about the ranks of one epoch, counted; knows no link and no clock."""
+
+from __future__ import annotations
+
+from clusterrun.agent import verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.agent.messages import RankExited
+    from clusterrun.agent.verdict import Mishap
+
+
+class Tally:
+    """One epoch's counts: every report costs one step, whatever the number of ranks."""
+
+    def __init__(self, epoch: int, nodes: int, processes: int) -> None:
+        self.epoch = epoch
+        self.mishaps: list[Mishap] = []
+        self.stuck: list[str] = []
+        self._nodes = nodes
+        self._processes = processes
+        self._started: dict[int, bool] = {}
+        self._exited: dict[int, int] = {}
+        self._left = [processes] * nodes
+        self._well = 0
+        self._gone: dict[int, bool] = {}
+        self._lost: dict[int, float] = {}
+        self.dead_by = 0.0
+
+    def started(self, node: int) -> bool:
+        """All ranks of ``node`` run; True where that holds for every node now."""
+        self._started[node] = True
+        return len(self._started) == self._nodes
+
+    @property
+    def missing(self) -> list[int]:
+        """The nodes that have not said that their ranks run."""
+        return [node for node in range(self._nodes) if node not in self._started]
+
+    def exited(self, node: int, report: RankExited, name: str) -> Mishap | None:
+        """A rank ended; the mishap, where that is one. Raises ``ValueError`` for a rank of another node."""
+        if report.rank // self._processes != node:
+            raise ValueError(f"rank {report.rank} is none of node {node}")
+        if report.rank in self._exited:
+            return None
+        self._exited[report.rank] = report.code
+        self._left[node] -= 1
+        if report.stopped:
+            return None
+        if report.code == 0:
+            self._well += 1
+            return None
+        mishap = verdict.of_rank(report, name)
+        self.mishaps.append(mishap)
+        return mishap
+
+    @property
+    def completed(self) -> bool:
+        """Every rank exited 0, and none because it had been told to end."""
+        return self._well == self._nodes * self._processes
+
+    def gone(self, node: int, stuck: tuple[str, ...], name: str) -> bool:
+        """Nothing is left on ``node`` but ``stuck``; False where ranks vanished without a word."""
+        if node not in self._gone:
+            self.stuck += [f"{name}: {process}" for process in stuck]
+        self._gone[node] = True
+        return self._left[node] == 0
+
+    def is_gone(self, node: int) -> bool:
+        """``node`` has said that nothing is left."""
+        return node in self._gone
+
+    def lost(self, node: int, dead_by: float) -> bool:
+        """``node`` will say no more and is dead at ``dead_by`` at the latest; False if it was gone before."""
+        if node in self._gone:
+            return False
+        self._lost[node] = dead_by
+        self.dead_by = max(self.dead_by, dead_by)
+        return True
+
+    @property
+    def all_told(self) -> bool:
+        """Nothing more is to be heard: where nodes were lost, the rest is waiting until ``dead_by``."""
+        return len(self._gone) + len(self._lost) == self._nodes

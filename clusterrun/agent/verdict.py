@@ -1,0 +1,110 @@
+"""What went wrong first, in words, and what follows from it; knows no link, no clock and no stage."""
+
+from __future__ import annotations
+
+import enum
+import signal
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.record import Failure
+from clusterrun.model.states import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterrun.agent.messages import RankExited
+
+
+class Kind(enum.Enum):
+    """What sort of mishap ended an attempt; it decides whether another attempt makes sense."""
+
+    RANK = "a rank failed"
+    COLLISION = "rank 0 found its port in use"
+    NODE = "a node was lost"
+    START = "ranks could not be started"
+
+
+@frozen
+class Mishap:
+    """Something that ends an attempt, and its ``Failure`` for the record."""
+
+    kind: Kind
+    failure: Failure
+
+    @property
+    def state(self) -> State:
+        """The state of a run that ends with this."""
+        return State.NODE_FAIL if self.kind is Kind.NODE else State.FAILED
+
+    @property
+    def exit_code(self) -> int:
+        """What the job exits with: the rank's own code, 128 + n for signal n, 1 where no rank failed."""
+        code = self.failure.code
+        return 128 - code if code < 0 else code or 1
+
+    @property
+    def ended_by_request(self) -> bool:
+        """It looks like the work of a TERM or INT that somebody sent to the processes themselves."""
+        asked = (signal.SIGTERM, signal.SIGINT)
+        return self.failure.code in [-s for s in asked] + [128 + s for s in asked]
+
+
+@frozen
+class Verdict:
+    """How a run ends."""
+
+    state: State
+    reason: str
+    exit_code: int
+
+
+def of_mishap(mishap: Mishap, stuck: Sequence[str] = ()) -> Verdict:
+    """The end of a run that ``mishap`` brought about; ``stuck`` is what could not be killed."""
+    left = f"; still there, not to be killed: {', '.join(stuck)}" if stuck else ""
+    return Verdict(mishap.state, mishap.failure.why + left, mishap.exit_code)
+
+
+def first(mishaps: list[Mishap]) -> Mishap:
+    """The one to report: the first in time, in order of arrival where times are equal.
+
+    A port in use goes before all others: it is never the consequence of something else.
+    """
+    collisions = [m for m in mishaps if m.kind is Kind.COLLISION]
+    return min(collisions or mishaps, key=lambda m: m.failure.at)
+
+
+def of_rank(exited: RankExited, node: str) -> Mishap:
+    """A rank that ended with a code other than 0."""
+    kind = Kind.COLLISION if exited.collision and exited.rank == 0 else Kind.RANK
+    why = f"rank {exited.rank} on {node} {code_in_words(exited.code)}"
+    words = (exited.last_lines, exited.traceback)
+    return Mishap(kind, Failure(exited.rank, node, exited.code, exited.at, why, *words))
+
+
+def of_node(kind: Kind, node: str, at: float, why: str, said: tuple[str, ...] = ()) -> Mishap:
+    """A node that failed as a whole; ``at`` is when it was last known to be well."""
+    return Mishap(kind, Failure(-1, node, 1, at, why, said))
+
+
+def code_in_words(code: int) -> str:
+    """How a process ended, as a sentence without its subject."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+def nodes_in_words(numbers: Sequence[int]) -> str:
+    """``node 3`` or ``nodes 1, 2 and 7``; no more than eight are named."""
+    shown = [str(number) for number in numbers[:8]]
+    rest = len(numbers) - len(shown)
+    if rest:
+        return f"nodes {', '.join(shown)} and {rest} more"
+    if len(shown) == 1:
+        return f"node {shown[0]}"
+    return f"nodes {', '.join(shown[:-1])} and {shown[-1]}"
