@@ -7,7 +7,7 @@ from pathlib import Path
 
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
-from clusterrun.model import contract
+from clusterrun.script import inherited
 from clusterrun.script.plan import Plan, Submission
 from clusterrun.slurm import sending
 from clusterrun.slurm.client import SlurmClient
@@ -22,19 +22,9 @@ def submit(
     Raises ``SchedulerError`` (nothing is queued) and ``SchedulerUnreachable`` (not known: the run's
     token tells, later).
     """
-    kept = scrubbed(environment)
-    executor = PlanExecutor(plan, SlurmClient(kept), log, clock or RealClock())
-    job = executor.send()
-    return Submission(job.job_id, tuple(sorted(set(environment) - set(kept))))
-
-
-def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` without what would steer a submission from behind: variables of a job around us."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name in contract.KEPT_VARIABLES or not name.startswith(contract.SCRUBBED_PREFIXES)
-    }
+    client = SlurmClient(inherited.scrubbed(environment))
+    job = PlanExecutor(plan, client, log, clock or RealClock()).send()
+    return Submission(job.job_id, inherited.dropped(environment))
 
 
 class PlanExecutor(SlurmExecutor):

@@ -138,7 +138,8 @@ def _gives_way(key: str) -> tuple[str, ...]:
 def without_slurm(spec: JobSpec) -> tuple[str, ...]:
     """The options that were given and mean nothing where no scheduler is asked."""
     given = ["--" + wish.field for wish in WISHES if getattr(spec, wish.field)]
-    passed_on = [option for option, entries in (("--sbatch", spec.sbatch), ("--srun", spec.srun)) if entries]
+    options = (("--sbatch", spec.sbatch), ("--srun", spec.srun), ("--template", spec.template))
+    passed_on = [option for option, entries in options if entries]
     return tuple(option for option in given + passed_on if option not in ("--gpus", "--time"))
 
 

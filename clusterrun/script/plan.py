@@ -31,8 +31,8 @@ class Site:
 class Plan:
     """One submission, complete: ``submit`` sends it, ``--dry-run`` prints it.
 
-    ``spec`` is resolved: name, Python, cluster and GPUs are said. ``script`` and ``argv`` are
-    empty where no scheduler is asked. ``notices`` are for the person who submits.
+    ``spec`` is resolved: name, Python, cluster and GPUs are said. ``argv`` is what is run:
+    sbatch, or on this machine the script itself. ``notices`` are for the person who submits.
     """
 
     run_id: str
@@ -99,8 +99,7 @@ def comment(run_id: str, token: str) -> str:
 
 def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str) -> Plan:
     paths = RunPaths(run_dir)
-    asked = options.job_options(spec, comment(run_id, token), paths)
-    words = [options.word(option) for option in asked]
+    words = [options.word(option) for option in options.job_options(spec, comment(run_id, token), paths)]
     values = _values(spec, run_id, paths, [word for word in words if quoting.carries(word)])
     return Plan(
         run_id=run_id,
@@ -177,7 +176,17 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
     idle = options.without_slurm(spec)
     if idle:
         notices.append(f"on this machine nothing comes of {', '.join(idle)}")
-    return Plan(run_id, token, run_dir, spec, "", (), _orders(spec, run_id), tuple(notices))
+    paths = RunPaths(run_dir)
+    return Plan(
+        run_id=run_id,
+        token=token,
+        run_dir=run_dir,
+        spec=spec,
+        script=form.fill(_values(spec, run_id, paths, ())),
+        argv=("/bin/bash", paths.script),
+        orders=_orders(spec, run_id),
+        notices=tuple(notices),
+    )
 
 
 def _no_gpus(spec: JobSpec, there: int) -> str:

@@ -74,7 +74,7 @@ def send(
 
 
 def _look(slurm: Slurm, token: str, said: str, clock: Clock, log: Log) -> str:
-    """Search the queue, ever more slowly. One clear "no such job" is not enough: the message may still be on its way."""
+    """Search the queue, ever more slowly: after one clear "no" the message may still be on its way."""
     began, pause, seen = clock.monotonic(), FIRST_PAUSE, "Slurm did not answer that either"
     log(f"waiting for an answer until {LOOK_SECONDS:g} s are over; nothing is submitted again")
     while clock.monotonic() - began < LOOK_SECONDS:
@@ -90,8 +90,8 @@ def _look(slurm: Slurm, token: str, said: str, clock: Clock, log: Log) -> str:
         pause = min(pause * 2, LONGEST_PAUSE)
     raise SchedulerUnreachable(
         f"it is not known whether the job is queued: sbatch said {said!r}, and {seen}",
-        "nothing will be submitted again. `clusterrun status` finds the job if it is there; look yourself with:"
-        f" squeue --me --states=all --format='%i %T %k' | grep {token}",
+        "nothing is submitted again; `clusterrun status` finds the job if it is there."
+        f" Look yourself: squeue --me --states=all --format='%i %T %k' | grep {token}",
     )
 
 

@@ -1,0 +1,106 @@
+"""A plan to this machine, through submitit's local executor: one task, the coordinator.
+
+This file is also the program that watches the task (``python -m clusterrun.backends.local``): it
+leaves the terminal's session, so that a Ctrl-C there cannot reach the run.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from submitit.local.local import Controller, LocalExecutor, LocalJob
+
+from clusterrun import system
+from clusterrun.local import processes
+from clusterrun.model.errors import SchedulerError
+from clusterrun.model.paths import RunPaths
+from clusterrun.script import inherited
+from clusterrun.script.plan import Plan, Submission
+from clusterrun.slurm.sending import Log
+
+START_SECONDS = 60.0
+TEN_YEARS = 10 * 366 * 86400
+"""submitit ends a task after its time; the time limit of a run is the coordinator's to keep."""
+
+
+def submit(plan: Plan, environment: Mapping[str, str], log: Log) -> Submission:
+    """Start ``plan`` on this machine; its script stands in the run directory already.
+
+    The job id is that of the coordinator's process. Raises ``SchedulerError``.
+    """
+    job = PlanExecutor(plan, inherited.scrubbed(environment)).send()
+    return Submission(job.job_id, inherited.dropped(environment))
+
+
+class PlanExecutor(LocalExecutor):
+    """submitit's executor, with a controller that outlives the terminal and starts its task once."""
+
+    def __init__(self, plan: Plan, environment: Mapping[str, str]) -> None:
+        self.folder = Path(plan.run_dir)
+        self.parameters = {}
+        self._plan = plan
+        self._environment = environment
+
+    def send(self) -> LocalJob[Any]:
+        """Start the plan, and return submitit's handle on the job."""
+        return self._submit_command(shlex.join(self._plan.argv))
+
+    def _submit_command(self, command: str) -> LocalJob[Any]:
+        spec = self._plan.spec
+        environment = {
+            **self._environment,
+            "SUBMITIT_LOCAL_NTASKS": "1",
+            "SUBMITIT_LOCAL_COMMAND": command,
+            "SUBMITIT_LOCAL_TIMEOUT_S": str(TEN_YEARS),
+            "SUBMITIT_LOCAL_SIGNAL_DELAY_S": "0",
+            "SUBMITIT_STDERR_TO_STDOUT": "1",
+            "SUBMITIT_LOCAL_WITH_SHELL": "",
+            "SUBMITIT_EXECUTOR": "local",
+            **({} if spec.gpus else {"CUDA_VISIBLE_DEVICES": ""}),
+        }
+        argv = (sys.executable, "-m", "clusterrun.backends.local", self._plan.run_dir)
+        try:
+            done = system.run(argv, START_SECONDS, env=environment, cwd=self._plan.run_dir)
+        except system.ProgramTimeout as error:
+            raise SchedulerError(f"the run could not be started: {error.seen}", _look(self._plan)) from error
+        job_id = done.out.strip()
+        if done.code != 0 or not job_id:
+            last = (done.err.strip().splitlines() or ["no word of explanation"])[-1]
+            raise SchedulerError(f"the run could not be started: {last}", _look(self._plan))
+        return LocalJob(folder=self.folder, job_id=job_id, tasks=[0])
+
+
+def _look(plan: Plan) -> str:
+    return f"see {RunPaths(plan.run_dir).job_output}"
+
+
+def main(run_dir: str) -> None:
+    """Start the task in a session of its own, say its job id on stdout, then watch it to its end."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    controller = Controller(Path(run_dir))
+    for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
+        del os.environ[name]
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    controller.start_tasks()
+    for file in {*controller.stdouts, *controller.stderrs}:
+        os.unlink(file.name)  # the script itself writes to job.out
+    print(processes.identity(controller.tasks[0].pid), flush=True)
+    # Whoever started us waits until nobody holds its pipes any more.
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    try:
+        controller.wait(freq=4)
+    finally:
+        controller.kill_tasks()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

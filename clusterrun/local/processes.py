@@ -1,0 +1,62 @@
+"""The coordinator of a run on this machine, as a process: known by its id, alive or not, ended; knows no run.
+
+The job id of such a run is ``PID.START``, with the process's start in the kernel's ticks since
+boot: a process id that was given out again is somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from clusterrun.system import Clock
+
+END_SECONDS = 20.0
+"""From TERM to KILL: more than the grace that ranks are given."""
+PAUSE = 0.05
+
+
+def identity(pid: int) -> str:
+    """The job id of the living process ``pid``; '' when there is none (a zombie has ended)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The program's name stands in brackets and may hold anything, brackets too.
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else f"{pid}.{int(fields[19])}"
+
+
+def alive(job_id: str) -> bool:
+    """Whether the coordinator with that job id still runs on this machine."""
+    pid = job_id.partition(".")[0]
+    return pid.isdecimal() and identity(int(pid)) == job_id
+
+
+def end(job_id: str, clock: Clock, limit: float = END_SECONDS) -> bool:
+    """Ask the coordinator to end its run; whether it is gone after at most ``limit`` seconds and a little.
+
+    One that does not end is killed: its agents then end the ranks when their lease runs out.
+    """
+    if _gone_after(job_id, clock, limit, signal.SIGTERM, signal.SIGCONT):
+        return True
+    return _gone_after(job_id, clock, 2.0, signal.SIGKILL)
+
+
+def _gone_after(job_id: str, clock: Clock, limit: float, *signals: signal.Signals) -> bool:
+    until = clock.monotonic() + limit
+    for number in signals:
+        if alive(job_id):
+            _signal(int(job_id.partition(".")[0]), number)
+    while alive(job_id):
+        if clock.monotonic() > until:
+            return False
+        clock.sleep(PAUSE)
+    return True
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

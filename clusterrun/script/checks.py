@@ -1,0 +1,110 @@
+"""What can be seen of a plan's faults before it waits hours in a queue; looks at files, imports no user code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+
+from clusterrun import system
+from clusterrun.model.errors import BadInput
+from clusterrun.script.plan import Plan
+
+LEAST_PYTHON = (3, 9)
+QUESTION = """import sys, importlib.util
+print(*sys.version_info[:2], importlib.util.find_spec("torch") is not None)"""
+ANSWER_SECONDS = 30.0
+
+Run = Callable[..., system.Completed]
+
+
+def check(plan: Plan, run: Run = system.run) -> tuple[str, ...]:
+    """Notices about what may go wrong on the nodes. Raises ``BadInput`` for what surely will."""
+    check_directory(plan.spec.cwd)
+    script = script_of(plan)
+    if script:
+        check_script(script)
+    if plan.spec.setup:
+        return ()  # its lines may bring the Python and the program, on the nodes
+    if script or plan.spec.command[0] == "-m":
+        return check_python(plan.spec.python, bool(script) and wants_torch(script), run)
+    return check_program(plan.spec.command[0], plan.spec.cwd)
+
+
+def script_of(plan: Plan) -> str:
+    """The path of the Python script that ranks run; '' for a module or a program."""
+    first = plan.spec.command[0]
+    return os.path.join(plan.spec.cwd, first) if first.endswith(".py") else ""
+
+
+def check_directory(cwd: str) -> None:
+    """The ranks' working directory must be one."""
+    if not os.path.isdir(cwd):
+        raise BadInput(f"{cwd!r} is no directory", "ranks run in the directory where submit is called")
+
+
+def check_script(path: str) -> None:
+    """The script must be a file that can be read, before hours in a queue."""
+    if not os.path.exists(path):
+        raise BadInput(f"there is no script {path!r}", "give its path relative to the current directory")
+    if not os.path.isfile(path):
+        raise BadInput(f"{path!r} is no file", "name a Python script, a program, or -m and a module")
+    if not os.access(path, os.R_OK):
+        raise BadInput(f"the script {path!r} cannot be read", f"chmod u+r {path}")
+
+
+def check_program(program: str, cwd: str) -> tuple[str, ...]:
+    """A program given by path must be there and be executable; one given by name may be elsewhere."""
+    if "/" not in program:
+        return (
+            () if shutil.which(program) else (f"{program!r} is not on PATH here: will it be on the nodes?",)
+        )
+    path = os.path.join(cwd, program)
+    if not os.path.isfile(path):
+        raise BadInput(f"there is no program {path!r}", "give its path relative to the current directory")
+    if not os.access(path, os.X_OK):
+        raise BadInput(f"{path!r} is not executable", f"chmod u+x {path}, or run it by its interpreter")
+    return ()
+
+
+def check_python(python: str, torch: bool, run: Run = system.run) -> tuple[str, ...]:
+    """The ranks' Python: there, new enough, and (a notice only) with torch where ``torch`` wants it."""
+    if python == sys.executable:
+        return _without_torch(python) if torch and not _torch_beside_us() else ()
+    try:
+        done = run((python, "-c", QUESTION), ANSWER_SECONDS)
+    except (system.ProgramMissing, PermissionError) as error:
+        raise BadInput(
+            f"there is no Python {python!r} here ({error})", "name it by its whole path with --python"
+        ) from error
+    except system.ProgramTimeout as error:
+        return (f"the Python {python!r} could not be tried: {error.seen}",)
+    found = re.fullmatch(r"(\d+) (\d+) (True|False)", done.out.strip())
+    if not found:
+        raise BadInput(f"{python!r} does not run as a Python: {done.err.strip()[-200:]}", "see --python")
+    version = (int(found[1]), int(found[2]))
+    if version < LEAST_PYTHON:
+        raise BadInput(
+            f"{python!r} is Python {version[0]}.{version[1]}", "ranks need Python 3.9 or newer: --python"
+        )
+    return _without_torch(python) if torch and found[3] == "False" else ()
+
+
+def wants_torch(script: str) -> bool:
+    """Whether the script's own text imports torch."""
+    try:
+        with open(script, encoding="utf-8", errors="replace") as file:
+            return re.search(r"^\s*(import|from)\s+torch\b", file.read(), re.MULTILINE) is not None
+    except OSError:
+        return False
+
+
+def _torch_beside_us() -> bool:
+    """By looking for the folder: importing torch takes seconds."""
+    return any(os.path.isdir(os.path.join(place, "torch")) for place in sys.path)
+
+
+def _without_torch(python: str) -> tuple[str, ...]:
+    return (f"{python} has no torch, and the script imports it: install it there, or see --python, --setup",)
