@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from clusterrun.agent.messages import ToAgent, ToCoordinator
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import RunState
 from clusterrun.model.world import Meeting, World
@@ -13,6 +12,8 @@ from clusterrun.model.world import Meeting, World
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
+
+    from clusterrun.agent.messages import ToAgent, ToCoordinator
 
 
 # --- from the coordinator ---

@@ -6,13 +6,15 @@ tests does the same with a world of its own.
 
 from __future__ import annotations
 
-from clusterrun.agent.messages import Hello, ToAgent, ToCoordinator
+from clusterrun.agent.messages import Hello
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import Attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
+
+    from clusterrun.agent.messages import ToAgent, ToCoordinator
 
 
 @frozen
