@@ -242,7 +242,7 @@ def _last_word(said: Said) -> float | None:
 
 
 def kept(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -> RunStatus:
-    """The word to hold to: ``before``, given at ``at`` while the scheduler still knew, unless the run went on."""
+    """``before``, said at ``at`` while the scheduler still knew, unless the run went on since."""
     if not now.state.ended or (state is not None and state.updated_at > at):
         return now
     if before.state in SCHEDULER_KNOWS_BEST or now.state is State.FAILED:

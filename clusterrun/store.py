@@ -44,6 +44,11 @@ def file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:32].lstrip("-.") or "run"
 
 
+def name_of(run_id: str) -> str:
+    """The part of a run id that its name gave."""
+    return run_id[_NAME_AT:]
+
+
 @frozen
 class Ended:
     """``ended.json``: the desk's last word on a run, kept because Slurm forgets a job after minutes."""
@@ -165,7 +170,7 @@ class Store:
 
     def _by_name(self, word: str, known: list[str]) -> str:
         wanted = file_name(word)
-        same = [one for one in known if one[_NAME_AT:] == wanted]
+        same = [one for one in known if name_of(one) == wanted]
         return next((r.run_id for r in self._records(same) if r.name == word), "")
 
     def _records(self, ids: list[str]) -> Iterator[RunRecord]:
@@ -184,7 +189,7 @@ def _unknown(word: str, starts: list[str], known: list[str]) -> NoSuchRun:
         return NoSuchRun(f"{word!r} is the start of {len(starts)} run ids: {shown}", "give more of the id")
     if not known:
         return NoSuchRun(f"no run goes by {word!r}: there are no runs yet", "clusterrun submit starts one")
-    words = dict.fromkeys([one[_NAME_AT:] for one in known] + known + ["last"])
+    words = dict.fromkeys([name_of(one) for one in known] + known + ["last"])
     near = difflib.get_close_matches(word, list(words), n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return NoSuchRun(f"no run goes by {word!r}", hint + "clusterrun status shows the runs there are")
@@ -217,7 +222,7 @@ def _read(cls: type[T], path: str) -> T | None:
         raise BadDocument(f"{path} is damaged: {error}") from error
     if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > contract.FORMAT:
         raise BadDocument(
-            f"{path} was written by a newer clusterrun (format {data['format']}; this one reads {contract.FORMAT})",
+            f"{path} has format {data['format']}, of a newer clusterrun; this one reads {contract.FORMAT}",
             "use the clusterrun that submitted the run, or a newer one",
         )
     return decode(cls, data, path)

@@ -109,7 +109,7 @@ def size_of(path: str) -> int:
 
 
 def end_of_lines(path: str, size: int) -> int:
-    """The offset after the last end of line within ``size`` bytes; ``size`` itself where a line is endless."""
+    """The offset after the last end of line within ``size`` bytes; ``size`` where a line is endless."""
     start = max(0, size - (1 << 16))
     place = read_at(path, start, size - start).rfind(b"\n")
     if place >= 0:

@@ -1,0 +1,34 @@
+"""`clusterrun completion`: the script that makes TAB work in a shell."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from clusterrun.model.contract import ExitCode
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> int:
+    """Print the completion script for SHELL; names of runs are completed too.
+
+    \b
+    Examples:
+      clusterrun completion bash
+      clusterrun completion zsh
+      clusterrun completion fish
+
+    \b
+    To switch it on:
+      bash   eval "$(clusterrun completion bash)"       in ~/.bashrc (bash 4.4 or newer)
+      zsh    eval "$(clusterrun completion zsh)"        in ~/.zshrc
+      fish   clusterrun completion fish > ~/.config/fish/completions/clusterrun.fish
+    """
+    from clusterrun.cli.main import COMPLETION_VARIABLE, root
+
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"this version of click knows no completion for {shell}")
+    print(found(root, {}, "clusterrun", COMPLETION_VARIABLE).source())
+    return ExitCode.DONE

@@ -1,0 +1,63 @@
+"""`clusterrun config`: each option's value and the place that decided it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+
+from clusterrun import profiles, settings
+from clusterrun.cli.boundary import say
+from clusterrun.cli.options import profile_option, settled
+from clusterrun.cli.terminal import table
+from clusterrun.model.contract import HOME_VARIABLE, ExitCode
+from clusterrun.settings import Setting
+
+
+@click.group()
+def config() -> None:
+    """Show the configuration.
+
+    It is read from clusterrun.toml (the nearest one from here upwards) and
+    ~/.config/clusterrun/config.toml: a table [defaults] and tables [profile.NAME], whose keys are
+    the options of submit. CLUSTERRUN_* variables come before files, the command line before all.
+    """
+
+
+@config.command()
+@profile_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def show(profile: str | None, as_json: bool) -> int:
+    """Print each option's value and where it came from.
+
+    \b
+    Examples:
+      clusterrun config show
+      clusterrun config show --json
+    """
+    found = [*settled({}, profile).values(), _home()]
+    files = profiles.files(os.getcwd(), os.environ)
+    if as_json:
+        entries = [{"name": s.name, "value": s.value, "origin": s.origin} for s in found]
+        print(json.dumps({"options": entries, "files": files}))
+        return ExitCode.DONE
+    table(
+        ("OPTION", "VALUE", "FROM"), [[s.name, _shown(s.value), s.origin] for s in found], [""] * len(found)
+    )
+    say("files read: " + (", ".join(files) or "none"))
+    for sentence in settings.misspelt(os.environ):
+        say(sentence)
+    return ExitCode.DONE
+
+
+def _home() -> Setting:
+    origin = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else "built-in"
+    return Setting("home", settings.home(os.environ), origin)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ", ".join(value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,70 @@
+"""One run in detail: what was asked, each attempt, the failure, where things are, what to type next."""
+
+from __future__ import annotations
+
+import shlex
+
+from clusterrun.cli.ending import words
+from clusterrun.cli.terminal import local_time
+from clusterrun.desk import Desk
+from clusterrun.judge import in_one_line
+from clusterrun.model.duration import spoken
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.hostlist import fold
+from clusterrun.model.record import Attempt, RunRecord, RunStatus
+from clusterrun.model.visible import visible
+
+
+def show(desk: Desk, status: RunStatus) -> None:
+    """Print ``status`` and what the run directory adds to it."""
+    try:
+        record, state = desk.store.read(status.run_id), desk.store.state(status.run_id)
+    except ClusterrunError:
+        record, state = None, None
+    lines = [f"{name:<10} {value}" for name, value in _facts(status, record) if value]
+    for attempt in state.attempts if state else ():
+        lines += _attempt(attempt)
+    lines += ["", *(f"{what:<10} clusterrun {line} {status.run_id}" for what, line in _next(status))]
+    print("\n".join(visible(line) for line in lines))
+
+
+def _facts(status: RunStatus, record: RunRecord | None) -> list[tuple[str, str]]:
+    command = shlex.join(record.spec.command) if record else ""
+    return [
+        ("run", status.run_id),
+        ("name", status.name),
+        ("state", f"{status.state.value}, {status.phase.value}"),
+        ("reason", status.reason),
+        ("command", command),
+        ("in", record.spec.cwd if record else ""),
+        ("job", f"{status.job_id} ({status.cluster})" if status.job_id else ""),
+        ("size", f"{status.nodes} nodes, {status.world_size} ranks" if status.nodes else ""),
+        ("nodes", status.nodelist),
+        ("submitted", local_time(status.submitted_at or None)),
+        ("started", local_time(status.started_at)),
+        ("ended", local_time(status.ended_at)),
+        ("exit code", "" if status.exit_code is None else str(status.exit_code)),
+        ("files", status.run_dir),
+    ]
+
+
+def _attempt(attempt: Attempt) -> list[str]:
+    took = f" after {spoken(max(0.0, attempt.ended_at - attempt.started_at))}" if attempt.ended_at else ""
+    outcome = f": {attempt.outcome}{took}" if attempt.outcome or took else ""
+    reason = f" ({attempt.reason})" if attempt.reason else ""
+    lines = [
+        "",
+        f"attempt {attempt.epoch}{reason}, {local_time(attempt.started_at)}, on {fold(attempt.nodes)}{outcome}",
+    ]
+    if attempt.failure:
+        lines += [
+            f"  first failure, {local_time(attempt.failure.at)}: {in_one_line(attempt.failure)}",
+            *words(attempt),
+        ]
+    return lines
+
+
+def _next(status: RunStatus) -> list[tuple[str, str]]:
+    if status.state.ended:
+        return [("logs", "logs"), ("errors", "logs --stream err")]
+    return [("follow", "logs -f"), ("wait", "wait"), ("cancel", "cancel")]

@@ -1,0 +1,135 @@
+"""`clusterrun logs`: which ranks and lines are wanted, and their text on stdout."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+import click
+
+from clusterrun.cli.boundary import say
+from clusterrun.cli.completing import runs
+from clusterrun.cli.terminal import coloured
+from clusterrun.desk import Desk
+from clusterrun.listening import Listening, Wanted
+from clusterrun.logs.merge import Piece
+from clusterrun.logs.selection import numbers
+from clusterrun.logs.show import folding, headed, raw
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.errors import BadInput
+from clusterrun.model.record import RunState
+
+
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on to the end of the run, through restarts.")
+@click.option("--rank", metavar="LIST", help="Only these ranks: 0,3-5.")
+@click.option("--node", metavar="LIST", help="Only these nodes: a name, or numbers as in 0,2-3.")
+@click.option(
+    "--stream", type=click.Choice(["out", "err", "both"]), default="both", help="Only stdout or stderr."
+)
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each stream.")
+@click.option("--fold", is_flag=True, help="Show a line that many ranks print once, with the ranks.")
+@click.option("--attempt", type=click.IntRange(min=0), metavar="K", help="Attempt K instead of the newest.")
+@click.option("--raw", "as_is", is_flag=True, help="The bytes as they are, without headings.")
+@click.argument("run", default="last", shell_complete=runs)
+def logs(
+    run: str,
+    follow: bool,
+    rank: str | None,
+    node: str | None,
+    stream: str,
+    tail: int | None,
+    fold: bool,
+    attempt: int | None,
+    as_is: bool,
+) -> int:
+    """Show what the ranks of RUN printed, in time order, each line headed by node and rank.
+
+    \b
+    Examples:
+      clusterrun logs
+      clusterrun logs -f last
+      clusterrun logs --rank 0,3-5 --stream err
+      clusterrun logs --tail 20 --fold
+    """
+    if fold and as_is:
+        raise click.UsageError("--fold and --raw do not go together")
+    desk = Desk()
+    run_id = desk.store.find(run)
+    wanted = Wanted(_ranks(desk, run_id, rank, node), stream, tail, attempt)
+    heard = Listening(desk, run_id, wanted, say)
+    if follow:
+        return _follow(desk, heard, run_id, fold, as_is)
+    if not print_pieces(heard.so_far(), heard, fold, as_is):
+        _nothing(desk, heard, run_id)
+    return ExitCode.DONE
+
+
+def _ranks(desk: Desk, run_id: str, rank: str | None, node: str | None) -> frozenset[int] | None:
+    if rank is None and node is None:
+        return None
+    nodes, each = Listening(desk, run_id, Wanted()).shape
+    found = numbers(rank, nodes * each, "rank") if rank is not None else frozenset[int]()
+    if node is not None:
+        state = desk.store.state(run_id)
+        found |= {n * each + local for n in _nodes(node, nodes, state) for local in range(each)}
+    return found
+
+
+def _nodes(text: str, count: int, state: RunState | None) -> frozenset[int]:
+    names = state.attempts[-1].nodes if state and state.attempts else ()
+    if text in names:
+        return frozenset([names.index(text)])
+    try:
+        return numbers(text, count, "node")
+    except BadInput as error:
+        raise BadInput(
+            error.seen, f"{error.remedy}; its nodes are {', '.join(names)}" if names else error.remedy
+        ) from error
+
+
+def _follow(desk: Desk, heard: Listening, run_id: str, fold: bool, as_is: bool) -> int:
+    from clusterrun.cli.ending import detached, tell_end
+
+    try:
+        print_following(heard, fold, as_is)
+    except KeyboardInterrupt:
+        return detached(run_id, "logs -f")
+    tell_end(desk, heard.watch.look())
+    return ExitCode.DONE
+
+
+def print_following(heard: Listening, fold: bool = False, as_is: bool = False) -> None:
+    """Print what the ranks print, to the end of the run."""
+    print_pieces(heard.following(), heard, fold, as_is)
+
+
+def print_pieces(pieces: Iterable[Piece], heard: Listening, fold: bool, as_is: bool) -> bool:
+    """Write ``pieces`` to stdout as wanted; whether there were any."""
+    some = False
+    if as_is:
+        for data in raw(pieces):
+            some = _write(data)
+        return some
+    headings = heard.headings(coloured(sys.stdout))
+    for text in folding(pieces, headings) if fold else headed(pieces, headings):
+        some = _write(text.encode("utf-8", "backslashreplace"))
+    return some
+
+
+def _write(data: bytes) -> bool:
+    sys.stdout.buffer.write(data)
+    if len(data) < 1 << 12:
+        sys.stdout.buffer.flush()
+    return True
+
+
+def _nothing(desk: Desk, heard: Listening, run_id: str) -> None:
+    """Say that nothing was printed, and what is known instead."""
+    status = heard.watch.look()
+    reason = f": {status.reason}" if status.reason else ""
+    say(f"no output yet; the run is {status.state.value}, {status.phase.value}{reason}")
+    path = desk.store.paths(run_id).job_output
+    if os.path.exists(path) and os.path.getsize(path):
+        say(f"the batch step itself printed something: {path}")

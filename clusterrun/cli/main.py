@@ -1,0 +1,59 @@
+"""The entry of `clusterrun`: the table of commands and the boundary around them; knows no command's work."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from clusterrun.cli.boundary import Wishes, guarded
+from clusterrun.cli.group import Door, LazyGroup
+from clusterrun.model import contract
+
+COMPLETION_VARIABLE = "_CLUSTERRUN_COMPLETE"
+
+DOORS = {
+    "submit": Door("clusterrun.cli.submit", "submit", "Submit a training script to many nodes."),
+    "status": Door("clusterrun.cli.status", "status", "Show the state of runs."),
+    "logs": Door("clusterrun.cli.logs", "logs", "Show what the ranks printed."),
+    "cancel": Door("clusterrun.cli.cancel", "cancel", "End runs."),
+    "wait": Door("clusterrun.cli.wait", "wait", "Wait until runs have ended."),
+    "config": Door("clusterrun.cli.config", "config", "Show the configuration and where it comes from."),
+    "completion": Door("clusterrun.cli.completion", "completion", "Print the completion script for a shell."),
+    "lab": Door("clusterrun.cli.lab", "lab", "A real Slurm cluster on this one machine."),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    doors=DOORS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(contract.VERSION, prog_name="clusterrun")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_obj
+def root(wishes: Wishes, debug: bool) -> None:
+    """PyTorch on many nodes with one command: on Slurm, or on this machine.
+
+    \b
+    Examples:
+      clusterrun submit --nodes 4 --gpus 8 train.py
+      clusterrun logs -f
+      clusterrun status
+
+    RUN is a run id, a Slurm job id, a run's name (the newest), or last.
+    """
+    wishes.debug = debug
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the command line ``args`` (default: the process's own) and return its exit code."""
+    return guarded(
+        lambda wishes: root.main(
+            args, "clusterrun", complete_var=COMPLETION_VARIABLE, standalone_mode=False, obj=wishes
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The options of a submission as click has them, from the one table in `settings`, and back to a spec."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from clusterrun import profiles, settings
+from clusterrun.model.errors import BadInput
+from clusterrun.model.spec import JobSpec
+from clusterrun.settings import Option, Setting, Source
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SHORT = {"follow": "-f", "nodes": "-N"}
+
+
+def options(table: Iterable[Option]) -> Callable[[F], F]:
+    """A decorator that gives a command the options of ``table``; one that is not said is None."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(tuple(table)):
+            command = _click(option)(command)
+        return command
+
+    return decorate
+
+
+def _click(option: Option) -> Callable[[F], F]:
+    name = f"--{option.name}"
+    names = [_SHORT[option.name]] if option.name in _SHORT else []
+    if option.kind == "switch":
+        return click.option(*names, f"{name}/--no-{option.name}", default=None, help=option.help)
+    default = f"  [default: {option.default}]" if option.default not in ("", 0, ()) else ""
+    return click.option(
+        *names,
+        name,
+        type=_type(option),
+        multiple=option.kind == "list",
+        default=None,
+        metavar=option.metavar or None,
+        help=option.help + default,
+    )
+
+
+def _type(option: Option) -> Any:
+    if option.choices:
+        return click.Choice(option.choices)
+    return int if option.kind == "number" else str
+
+
+def profile_option(command: F) -> F:
+    """``--profile``, which chooses a table of the configuration."""
+    return click.option("--profile", metavar="NAME", help="Take options from [profile.NAME].")(command)
+
+
+def settled(given: dict[str, Any], profile: str | None) -> dict[str, Setting]:
+    """Every option with its value and origin: command line, environment, profile, project, user, built-in."""
+    said = tuple(
+        (name, value)
+        for key, value in given.items()
+        if (name := key.replace("_", "-")) in settings.CONFIGURABLE and value not in (None, ())
+    )
+    chosen = profile or os.environ.get(settings.PROFILE_VARIABLE, "")
+    read = [profiles.read(path) for path in profiles.files(os.getcwd(), os.environ)]
+    return settings.settle(
+        [
+            Source("command line", said),
+            *settings.from_environment(os.environ),
+            *profiles.sources(read, chosen),
+        ]
+    )
+
+
+def to_spec(command: Sequence[str], settled: dict[str, Setting], after: tuple[str, ...]) -> JobSpec:
+    """The submission that the settings mean. Raises ``BadInput``."""
+    from clusterrun.workflow import spec_of
+
+    values = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
+    values["environment"] = _environment(values.pop("env"))
+    if values["template"]:
+        values["template"] = os.path.abspath(os.path.expanduser(values["template"]))
+    del values["follow"], values["wait"]
+    return spec_of(command, os.getcwd(), {**values, "after": after})
+
+
+def _environment(items: Any) -> tuple[tuple[str, str], ...]:
+    """Pairs from ``KEY=VALUE`` and ``KEY``; of one that is said twice the later counts."""
+    found: dict[str, str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals and name not in os.environ:
+            raise BadInput(
+                f"--env {name}: there is no variable {name} here", f"give its value: --env {name}=VALUE"
+            )
+        found[name] = value if equals else os.environ[name]
+    return tuple(found.items())

@@ -1,0 +1,155 @@
+"""`clusterrun submit`: options to a spec, one call, and what to type next."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterrun import settings
+from clusterrun.cli.boundary import say
+from clusterrun.cli.completing import runs
+from clusterrun.cli.options import options, profile_option, settled, to_spec
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.spec import Cluster, JobSpec
+
+if TYPE_CHECKING:
+    from clusterrun.script.plan import Plan
+    from clusterrun.workflow import Desk, Run
+
+
+class Submit(click.Command):
+    """A command whose options end where the user's command begins: at ``-m``, ``--`` or the first word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Mark the beginning of a command that starts with ``-m``, which is no option of ours."""
+        place = _module_at(self, args)
+        return super().parse_args(ctx, args if place is None else [*args[:place], "--", *args[place:]])
+
+
+def _module_at(command: click.Command, args: list[str]) -> int | None:
+    """The place of a ``-m`` among the options of ``command`` in ``args``, if there is one."""
+    takes_value = {
+        name for p in command.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts
+    }
+    place = 0
+    while place < len(args) and args[place].startswith("-") and args[place] != "--":
+        if args[place] == "-m":
+            return place
+        place += 2 if args[place] in takes_value else 1
+    return None
+
+
+@click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
+@options(settings.RESOURCES)
+@profile_option
+@options(settings.SUBMISSION)
+@click.option(
+    "--after", multiple=True, metavar="RUN", shell_complete=runs, help="Start when RUN has ended well."
+)
+@click.option("--dry-run", is_flag=True, help="Print the script and what would be done; touch nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def submit(
+    command: tuple[str, ...],
+    after: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    profile: str | None,
+    **given: Any,
+) -> int:
+    """Submit COMMAND to run on every node, once per rank, and return at once.
+
+    COMMAND is a script (train.py), a module (-m package.module) or any program, with its own
+    arguments; options of submit stand before it. Lists (--env, --setup, …) add to those of the
+    configuration.
+
+    \b
+    Examples:
+      clusterrun submit train.py
+      clusterrun submit --nodes 4 --gpus 8 --time 2h train.py --lr 0.1
+      clusterrun submit --nodes 2 --ranks-per-node 4 -m package.module
+      clusterrun submit --setup 'module load cuda' --sbatch exclusive --follow train.py
+      clusterrun submit --nodes 2 --gpus 8 --dry-run train.py
+    """
+    from clusterrun.workflow import Desk
+
+    values = settled(given, profile)
+    follow, wait = bool(values["follow"].value), bool(values["wait"].value)
+    if follow and as_json:
+        raise click.UsageError("--json and --follow do not go together: both want stdout")
+    for sentence in settings.misspelt(os.environ):
+        say(sentence)
+    spec, desk = to_spec(command, values, after), Desk()
+    return _dry(spec, desk, as_json) if dry_run else _submit(spec, desk, as_json, follow, wait)
+
+
+def _dry(spec: JobSpec, desk: Desk, as_json: bool) -> int:
+    from clusterrun.submission import draft
+
+    made = draft(spec, desk)
+    for notice in made.notices:
+        say(notice)
+    if as_json:
+        print(
+            json.dumps({**_document(made.plan, ""), "script": made.plan.script, "argv": list(made.plan.argv)})
+        )
+        return ExitCode.DONE
+    say(f"would submit {_what(made.plan.spec)}\nrun directory {made.plan.run_dir}")
+    if made.plan.script:
+        say("would run " + shlex.join(made.plan.argv) + "\nwith this script:")
+    print(made.plan.script or shlex.join(made.plan.orders.command), end="" if made.plan.script else "\n")
+    return ExitCode.DONE
+
+
+def _submit(spec: JobSpec, desk: Desk, as_json: bool, follow: bool, wait: bool) -> int:
+    from clusterrun.workflow import launch
+
+    run = launch(spec, desk, say)
+    if run.dropped:
+        say(f"not handed on, for they would steer the new job: {', '.join(run.dropped)}")
+    _announce(run, as_json, follow)
+    if not (follow or wait):
+        return ExitCode.DONE
+    from clusterrun.cli.ending import accompany
+
+    return accompany(desk, run, follow)
+
+
+def _announce(run: Run, as_json: bool, follow: bool) -> None:
+    job = f"job {run.job_id}" if run.record.cluster == Cluster.SLURM.value else f"process {run.job_id}"
+    say(f"submitted {_what(run.record.spec)}: {job}")
+    if as_json:
+        print(json.dumps(_document(run, run.job_id)), flush=True)
+    elif not follow:
+        print(run.run_id, flush=True)
+    for verb, line in (("follow", "logs -f"), ("look", "status"), ("cancel", "cancel")):
+        say(f"  {verb:<7} clusterrun {line} {run.run_id}")
+
+
+def _what(spec: JobSpec) -> str:
+    """Name, place and size in words."""
+    where = "Slurm" if spec.cluster is Cluster.SLURM else "this machine"
+    if spec.per_node:
+        size = f"{spec.nodes} nodes, one process each"
+    else:
+        kind = "GPU" if spec.gpus else "CPU rank"
+        many = "s" if spec.local_size > 1 else ""
+        size = f"{spec.nodes} node{'s' if spec.nodes > 1 else ''} × {spec.local_size} {kind}{many}"
+        size += f" = {spec.world_size} ranks" if spec.world_size > 1 else ""
+    return f"{spec.name} to {where}, {size}"
+
+
+def _document(of: Plan | Run, job_id: str) -> dict[str, Any]:
+    spec = of.spec if hasattr(of, "spec") else of.record.spec
+    return {
+        "run_id": of.run_id,
+        "job_id": job_id,
+        "name": spec.name,
+        "cluster": spec.cluster.value,
+        "run_dir": of.run_dir,
+        "command": list(spec.command),
+    }

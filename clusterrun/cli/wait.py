@@ -1,0 +1,48 @@
+"""`clusterrun wait`: returns when runs have ended, with the worst of their exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from clusterrun.cli.boundary import say
+from clusterrun.cli.completing import runs
+from clusterrun.cli.ending import detached, tell_end
+from clusterrun.cli.status import document
+from clusterrun.desk import Desk
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.record import RunStatus
+from clusterrun.model.states import State
+from clusterrun.waiting import Watch
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, as status does.")
+@click.argument("wanted", metavar="[RUN]...", nargs=-1, shell_complete=runs)
+def wait(wanted: tuple[str, ...], as_json: bool) -> int:
+    """Return when every RUN has ended: 0 if all ended well, else 1. Ctrl-C stops waiting, not the runs.
+
+    \b
+    Examples:
+      clusterrun wait
+      clusterrun wait last
+    """
+    desk = Desk()
+    ids = list(dict.fromkeys(desk.store.find(word) for word in wanted or ("last",)))
+    try:
+        ended = [_wait(desk, run_id, as_json) for run_id in ids]
+    except KeyboardInterrupt:
+        return detached(" ".join(ids), "wait")
+    if as_json:
+        print(json.dumps(document(ended)))
+    well = all(status.state is State.COMPLETED for status in ended)
+    return ExitCode.DONE if well else ExitCode.FAILED
+
+
+def _wait(desk: Desk, run_id: str, as_json: bool) -> RunStatus:
+    status = Watch(desk, run_id, say).wait(None)
+    if not as_json:
+        print(f"{status.run_id} {status.state.value}", flush=True)
+    tell_end(desk, status)
+    return status
