@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,7 +65,7 @@ class PlanExecutor(LocalExecutor):
             "SUBMITIT_EXECUTOR": "local",
             **({} if spec.gpus else {"CUDA_VISIBLE_DEVICES": ""}),
         }
-        argv = (sys.executable, "-m", "clusterrun.backends.local", self._plan.run_dir)
+        argv = (sys.executable, "-m", "clusterrun.backends.local")
         try:
             done = system.run(argv, START_SECONDS, env=environment, cwd=self._plan.run_dir)
         except system.ProgramTimeout as error:
@@ -79,19 +81,20 @@ def _look(plan: Plan) -> str:
     return f"see {RunPaths(plan.run_dir).job_output}"
 
 
-def main(run_dir: str) -> None:
+def main() -> None:
     """Start the task in a session of its own, say its job id on stdout, then watch it to its end."""
     if os.fork():
         os._exit(0)
     os.setsid()
-    controller = Controller(Path(run_dir))
+    # submitit names its files by patterns, and a run directory may have a % in its path.
+    folder = tempfile.mkdtemp(prefix="clusterrun-")
+    controller = Controller(Path(folder))
     for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
         del os.environ[name]
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     controller.start_tasks()
-    for file in {*controller.stdouts, *controller.stderrs}:
-        os.unlink(file.name)  # the script itself writes to job.out
+    shutil.rmtree(folder)  # the script itself writes to job.out
     print(processes.identity(controller.tasks[0].pid), flush=True)
     # Whoever started us waits until nobody holds its pipes any more.
     os.dup2(nowhere, 1)
@@ -103,4 +106,4 @@ def main(run_dir: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

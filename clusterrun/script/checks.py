@@ -1,4 +1,4 @@
-"""What can be seen of a plan's faults before it waits hours in a queue; looks at files, imports no user code."""
+"""Faults of a plan that can be seen before it waits hours in a queue; looks at files, runs no user code."""
 
 from __future__ import annotations
 
