@@ -65,7 +65,8 @@ def _toml(path: str) -> dict[str, Any]:
         import tomli as tomllib
     try:
         with open(path, "rb") as file:
-            return tomllib.load(file)
+            data: dict[str, Any] = tomllib.load(file)
+            return data
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not TOML: {error}") from error
 

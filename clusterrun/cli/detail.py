@@ -52,10 +52,8 @@ def _attempt(attempt: Attempt) -> list[str]:
     took = f" after {spoken(max(0.0, attempt.ended_at - attempt.started_at))}" if attempt.ended_at else ""
     outcome = f": {attempt.outcome}{took}" if attempt.outcome or took else ""
     reason = f" ({attempt.reason})" if attempt.reason else ""
-    lines = [
-        "",
-        f"attempt {attempt.epoch}{reason}, {local_time(attempt.started_at)}, on {fold(attempt.nodes)}{outcome}",
-    ]
+    began = f"{local_time(attempt.started_at)}, on {fold(attempt.nodes)}"
+    lines = ["", f"attempt {attempt.epoch}{reason}, {began}{outcome}"]
     if attempt.failure:
         lines += [
             f"  first failure, {local_time(attempt.failure.at)}: {in_one_line(attempt.failure)}",

@@ -79,7 +79,7 @@ def to_spec(command: Sequence[str], settled: dict[str, Setting], after: tuple[st
     """The submission that the settings mean. Raises ``BadInput``."""
     from clusterrun.workflow import spec_of
 
-    values = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
+    values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
     values["environment"] = _environment(values.pop("env"))
     if values["template"]:
         values["template"] = os.path.abspath(os.path.expanduser(values["template"]))

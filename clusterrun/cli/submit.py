@@ -17,8 +17,9 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.spec import Cluster, JobSpec
 
 if TYPE_CHECKING:
+    from clusterrun.desk import Desk
     from clusterrun.script.plan import Plan
-    from clusterrun.workflow import Desk, Run
+    from clusterrun.workflow import Run
 
 
 class Submit(click.Command):
@@ -75,7 +76,7 @@ def submit(
       clusterrun submit --setup 'module load cuda' --sbatch exclusive --follow train.py
       clusterrun submit --nodes 2 --gpus 8 --dry-run train.py
     """
-    from clusterrun.workflow import Desk
+    from clusterrun.desk import Desk
 
     values = settled(given, profile)
     follow, wait = bool(values["follow"].value), bool(values["wait"].value)
