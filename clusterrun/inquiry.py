@@ -104,7 +104,7 @@ class Inquiry:
             state=case.state,
             row=row,
             answered=answered,
-            alive=_alive(record, case.state) if local else None,
+            alive=_alive(record) if local else None,
             cancel_asked=self._store.cancel_asked(record.run_id),
         )
         status = judge(said)
@@ -122,8 +122,8 @@ def _adopted(case: Case, jobs: tuple[JobRow, ...]) -> JobRow | None:
     return next((row for row in jobs if case.record.token in row.comment), None)
 
 
-def _alive(record: RunRecord, state: RunState | None) -> bool | None:
-    if state and state.host != os.uname().nodename:
+def _alive(record: RunRecord) -> bool | None:
+    if record.host != os.uname().nodename:
         return None
     return bool(record.job_id) and alive(record.job_id)
 

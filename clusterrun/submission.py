@@ -117,6 +117,7 @@ def _prepare(made: Draft, desk: Desk) -> RunRecord:
         token=planned.token,
         spec=planned.spec,
         submitted_at=desk.clock.now(),
+        host=os.uname().nodename,
     )
     desk.store.claim(planned.run_id)
     try:

@@ -13,8 +13,9 @@ class RunRecord:
     """``record.json``: written before anything is queued, completed once the scheduler has answered.
 
     ``token`` stands in the job's comment, so that a submission whose answer was lost is found
-    again; ``job_id`` is empty until the scheduler's answer is known. ``submitted_at`` is seconds
-    since the epoch.
+    again; ``job_id`` is empty until the scheduler's answer is known. ``host`` is the machine that
+    submitted: a local run's process can be seen from there only. ``submitted_at`` is seconds since
+    the epoch.
     """
 
     run_id: str
@@ -24,6 +25,7 @@ class RunRecord:
     spec: JobSpec
     submitted_at: float
     job_id: str = ""
+    host: str = ""
     format: int = contract.FORMAT
 
 
