@@ -11,7 +11,7 @@ from clusterrun.model import contract
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
-from clusterrun.model.record import Failure, RunRecord, RunState, RunStatus
+from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.slurm.queries import JobRow
@@ -22,6 +22,9 @@ QUEUEING_SECONDS = 90.0
 
 SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
 BACK_IN_QUEUE = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING")
+
+
+ASKED = "by clusterrun cancel"
 
 
 @frozen
@@ -76,25 +79,6 @@ def judge(said: Said) -> RunStatus:
     )
 
 
-def in_one_line(failure: Failure) -> str:
-    """The failure as a sentence: which rank on which node, how, and why as far as it was told."""
-    who = f"rank {failure.rank} on {failure.node}" if failure.rank >= 0 else f"node {failure.node}"
-    how = f" {_end(failure.code)}" if failure.rank >= 0 else ""
-    why = failure.why if failure.rank < 0 or failure.why not in how else ""
-    return f"{who}{how}{': ' if why else ''}{why}"
-
-
-def _end(code: int) -> str:
-    import signal
-
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
 def _slurm(said: Said) -> _Verdict:
     state, row = said.state, said.row
     if row is None:
@@ -105,7 +89,7 @@ def _slurm(said: Said) -> _Verdict:
         again = "queued again: " if state else ""
         return _Verdict(State.PENDING, Phase.QUEUED, again + (row.explained or row.reason))
     if state and state.state.ended and not _older(state, row):
-        return _by_state(state)
+        return _by_state(said, state)
     if row.state.ended:
         return _ended_by_row(said, row)
     if row.state is State.UNKNOWN and not (state and said.now - state.updated_at <= STALE_SECONDS):
@@ -140,11 +124,11 @@ def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
 def _without_row(said: Said) -> _Verdict:
     state = said.state
     if state and state.state.ended:
-        return _by_state(state)
+        return _by_state(said, state)
     if not said.answered:
         return _unheard(said)
     if said.cancel_asked:
-        return _Verdict(State.CANCELLED, Phase.ENDED, "cancelled" if state else "cancelled before it started")
+        return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
     if not said.record.job_id:
         return _submitting(said)
     return _Verdict(State.FAILED, Phase.ENDED, _silent_end(said, "Slurm no longer knows the job"))
@@ -183,12 +167,14 @@ def _running(said: Said, restarted: bool) -> _Verdict:
 def _local(said: Said) -> _Verdict:
     state = said.state
     if state and state.state.ended:
-        return _by_state(state)
+        return _by_state(said, state)
     if not said.record.job_id and not said.alive:
-        return _Verdict(State.CANCELLED, Phase.ENDED, "cancelled") if said.cancel_asked else _submitting(said)
+        return (
+            _Verdict(State.CANCELLED, Phase.ENDED, _asked(state)) if said.cancel_asked else _submitting(said)
+        )
     if said.alive is False:
         if said.cancel_asked:
-            return _Verdict(State.CANCELLED, Phase.ENDED, "cancelled")
+            return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
         return _Verdict(State.FAILED, Phase.ENDED, _silent_end(said, "its coordinator is gone"))
     if said.alive is None:
         return _elsewhere(said)
@@ -203,8 +189,10 @@ def _elsewhere(said: Said) -> _Verdict:
     )
 
 
-def _by_state(state: RunState) -> _Verdict:
-    return _Verdict(state.state, Phase.ENDED, _why(state), state.ended_at or state.updated_at)
+def _by_state(said: Said, state: RunState) -> _Verdict:
+    asked = said.cancel_asked and state.state is State.CANCELLED
+    reason = ASKED if asked else _why(state)
+    return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
 
 
 def _silent_end(said: Said, seen: str) -> str:
@@ -216,8 +204,11 @@ def _silent_end(said: Said, seen: str) -> str:
 def _why(state: RunState | None) -> str:
     if state is None:
         return ""
-    failure = state.failure if state.state is not State.COMPLETED else None
-    return in_one_line(failure) if failure else state.reason
+    return state.reason or (state.failure.why if state.failure else "")
+
+
+def _asked(state: RunState | None) -> str:
+    return ASKED if state else f"{ASKED}, before it started"
 
 
 def _joined(*parts: str) -> str:

@@ -13,6 +13,8 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.waiting import Watch
 
+NAMES_SECONDS = 2.0
+
 
 @frozen
 class Wanted:
@@ -77,3 +79,13 @@ class Listening:
     def _began(self, attempt: int) -> None:
         if attempt:
             self._tell(f"attempt {attempt} begins")
+        self._await_names(attempt)
+
+    def _await_names(self, attempt: int) -> None:
+        """Give the coordinator a moment to say which nodes the attempt has: lines are headed with them."""
+        until = self._desk.clock.monotonic() + NAMES_SECONDS
+        while self._desk.clock.monotonic() < until:
+            state = self._desk.store.state(self._run_id)
+            if state and any(one.epoch >= attempt and one.nodes for one in state.attempts):
+                return
+            self._desk.clock.sleep(0.05)

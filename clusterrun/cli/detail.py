@@ -7,7 +7,6 @@ import shlex
 from clusterrun.cli.ending import words
 from clusterrun.cli.terminal import local_time
 from clusterrun.desk import Desk
-from clusterrun.judge import in_one_line
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import fold
@@ -56,7 +55,7 @@ def _attempt(attempt: Attempt) -> list[str]:
     lines = ["", f"attempt {attempt.epoch}{reason}, {began}{outcome}"]
     if attempt.failure:
         lines += [
-            f"  first failure, {local_time(attempt.failure.at)}: {in_one_line(attempt.failure)}",
+            f"  first failure, {local_time(attempt.failure.at)}: {attempt.failure.why}",
             *words(attempt),
         ]
     return lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from clusterrun.cli.boundary import say
 from clusterrun.desk import Desk
-from clusterrun.judge import in_one_line
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import spoken
 from clusterrun.model.record import Attempt, RunStatus
@@ -54,8 +53,8 @@ def _tell_failure(desk: Desk, status: RunStatus) -> None:
     if not attempts or not attempts[-1].failure:
         _tell_job_output(desk, status)
         return
-    if in_one_line(attempts[-1].failure) != status.reason:
-        say(f"  first failure: {in_one_line(attempts[-1].failure)}")
+    if attempts[-1].failure.why not in status.reason:
+        say(f"  first failure: {attempts[-1].failure.why}")
     for line in words(attempts[-1]):
         say(line)
     if status.world_size > 1:

@@ -127,6 +127,9 @@ def _announce(run: Run, as_json: bool, follow: bool) -> None:
         print(json.dumps(_document(run, run.job_id)), flush=True)
     elif not follow:
         print(run.run_id, flush=True)
+    if follow:
+        say("Ctrl-C detaches: the run goes on")
+        return
     for verb, line in (("follow", "logs -f"), ("look", "status"), ("cancel", "cancel")):
         say(f"  {verb:<7} clusterrun {line} {run.run_id}")
 
