@@ -1,4 +1,4 @@
-"""An agent at work: turns the world into events for its machine, carries its actions out; no policy."""
+"""An agent at work: makes events of the world for its machine, carries its actions out; no policy."""
 
 from __future__ import annotations
 

@@ -1,0 +1,78 @@
+"""The laws of the packed program: one file, every supported Python, the same bytes for the same sources."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from clusterrun.script.pack import agent_program
+
+PYTHONS = Path.home() / ".pyenv" / "versions"
+
+
+def pythons() -> list[str]:
+    found = {sys.executable}
+    for minor in ("3.9", "3.10", "3.11", "3.12", "3.13"):
+        found |= {str(path) for path in sorted(PYTHONS.glob(f"{minor}.*/bin/python"))[:1]}
+    return sorted(found)
+
+
+def run(python: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, "-I", "-S", *words], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return agent_program(str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_the_program_starts_under_every_supported_python(python: str, program: Path) -> None:
+    done = run(python, str(program))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR\n"
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_every_module_of_the_program_can_be_loaded_without_site_packages(python: str, program: Path) -> None:
+    names = [
+        name[:-3].replace("/", ".") for name in zipfile.ZipFile(program).namelist() if name.endswith(".py")
+    ]
+    modules = [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+    done = run(python, "-c", f"import sys; sys.path.insert(0, {str(program)!r}); import {', '.join(modules)}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bytecode_is_taken_by_the_packing_version_and_passed_over_by_others(program: Path) -> None:
+    load = f"import sys; sys.path.insert(0, {str(program)!r}); import clusterrun.model.paths as p;"
+    for python in pythons():
+        version = run(python, "-c", "import sys; print(sys.version_info[:2])").stdout
+        taken = run(python, "-c", load + "print(p.__file__)").stdout.strip().endswith(".pyc")
+        assert taken == (version.strip() == str(sys.version_info[:2])), python
+
+
+def test_the_same_sources_give_the_same_bytes_and_are_packed_once(program: Path, tmp_path: Path) -> None:
+    other = agent_program(str(tmp_path / "other"))
+    assert (other.name, other.read_bytes()) == (program.name, program.read_bytes())
+    before = program.stat().st_mtime_ns
+    assert agent_program(str(program.parent)) == program and program.stat().st_mtime_ns == before
+    assert [path.name for path in program.parent.iterdir()] == [program.name]
+    assert oct(program.stat().st_mode & 0o777) == "0o600"
+
+
+def test_an_old_python_is_told_so_in_plain_words(tmp_path: Path) -> None:
+    """The first module must be readable by Python 3.6; the version is faked, because none is at hand."""
+    main = Path("clusterrun/agent/__main__.py").read_text()
+    compile(main, "main", "exec", dont_inherit=True)
+    assert "annotations" not in main and 'f"' not in main
+    faked = tmp_path / "faked.py"
+    faked.write_text("import sys\nsys.version_info = (3, 6, 8)\n" + main)
+    done = run(sys.executable, str(faked))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"clusterrun: Python 3.9 or newer is needed on {os.uname().nodename}; ")
+    assert "--python PATH" in done.stderr

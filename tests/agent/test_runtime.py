@@ -1,0 +1,287 @@
+"""The laws of a whole run on this machine: real coordinator, shims, agents and ranks, no scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.agent import proc
+from clusterrun.agent.timings import Timings
+from clusterrun.model.record import Failure
+from clusterrun.model.states import Phase, State
+from clusterrun.model.world import Lineage, Meeting, World, node_environment, rank_environment
+from tests.agent.runs import Run, runs, until
+
+Make = Callable[..., Run]
+UP = "echo up; exec sleep 300"
+SHOW = "import json, os, sys; json.dump(dict(os.environ), sys.stdout)"
+QUICK = Timings(heartbeat=0.2, lease=1.5, lost=1.0, kill=1.0, state=1.0, join=20.0)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    with runs(tmp_path) as maker:
+        yield maker
+
+
+def sh(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+def test_every_rank_finds_the_whole_environment_and_nothing_that_misleads(make: Make) -> None:
+    run = make([sys.executable, "-c", SHOW], environment=(("MINE", "1"), ("OMP_NUM_THREADS", "7")))
+    run.environment |= {
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": "0",
+        "SLURM_JOB_ID": "77",
+        "PET_NNODES": "9",
+        "RANK": "5",
+    }
+    assert run.ended().state is State.COMPLETED
+    found = [json.loads(run.output(rank)) for rank in range(4)]
+    world = World(("local-0", "local-1"), 2)
+    meeting = Meeting("127.0.0.1", int(found[0]["MASTER_PORT"]))
+    lineage = Lineage(run.orders.run_id, "a name", str(run.folder), 0, 0)
+    for rank, environment in enumerate(found):
+        wanted = rank_environment(world, rank, meeting, lineage, run.paths.attempt(0).error(rank))
+        assert {name: environment[name] for name in wanted} == wanted
+        assert environment["MINE"] + environment["OMP_NUM_THREADS"] + environment["SLURM_JOB_ID"] == "1777"
+        assert environment["GLOO_SOCKET_IFNAME"] == "lo"
+        assert not {"SLURM_NTASKS", "SLURM_PROCID", "PET_NNODES", "CLUSTERRUN_NODE"} & set(environment)
+
+
+def test_a_launcher_per_node_finds_what_it_needs_and_no_rank(make: Make) -> None:
+    run = make([sys.executable, "-c", SHOW], per_node=True)
+    run.environment |= {"RANK": "5", "LOCAL_RANK": "5", "WORLD_SIZE": "9"}
+    assert run.ended().state is State.COMPLETED
+    world = World(("local-0", "local-1"), 2)
+    for node in range(2):
+        environment = json.loads(run.output(node))
+        meeting = Meeting("127.0.0.1", int(environment["MASTER_PORT"]))
+        wanted = node_environment(
+            world, node, meeting, Lineage(run.orders.run_id, "a name", str(run.folder), 0, 0)
+        )
+        assert {name: environment[name] for name in wanted} == wanted
+        assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"} & set(environment)
+
+
+def test_ranks_have_empty_input_own_sessions_default_signals_and_no_descriptor_of_ours(make: Make) -> None:
+    look = (
+        "import os; s = open('/proc/self/status').read(); g = lambda k: s.split(k + ':')[1].split()[0];"
+        "fds = sorted(int(f) for f in os.listdir('/proc/self/fd'))[:-1];"
+        # Python itself ignores SIGPIPE (13) and SIGXFSZ (25).
+        "ignored = int(g('SigIgn'), 16) & ~(1 << 12) & ~(1 << 24);"
+        "print(os.read(0, 1), os.getsid(0) == os.getpid(), ignored, int(g('SigBlk'), 16), fds, os.getcwd())"
+    )
+    run = make([sys.executable, "-I", "-S", "-c", look], nodes=1)
+    assert run.ended().state is State.COMPLETED
+    assert run.output(1).decode().split("\n")[0] == f"b'' True 0 0 [0, 1, 2] {run.orders.cwd}"
+
+
+def test_the_first_failure_is_told_with_last_words_and_traceback_and_the_others_are_ended(make: Make) -> None:
+    document = '{"message": {"message": "E", "extraInfo": {"py_callstack": "Traceback: boom"}}}'
+    script = (
+        f"test $RANK = 2 || exec sleep 300; echo '{document}' > $TORCHELASTIC_ERROR_FILE; seq 30 >&2; exit 3"
+    )
+    run = make(sh(script))
+    state = run.ended()
+    assert (state.state, state.phase, state.exit_code) == (State.FAILED, Phase.ENDED, 3)
+    failure = state.failure
+    assert failure == Failure(
+        2, "local-1", 3, failure.at if failure else 0.0, "rank 2 on local-1 exited with code 3",
+        tuple(str(i) for i in range(11, 31)), "Traceback: boom",
+    )  # fmt: skip
+    assert state.started_at and failure and state.started_at <= failure.at <= state.ended_at  # type: ignore[operator]
+
+
+def test_a_rank_killed_by_a_signal_gives_128_and_the_signal(make: Make) -> None:
+    run = make(sh("test $RANK = 1 && kill -SEGV $$; exec sleep 300"))
+    state = run.ended()
+    assert (state.state, state.exit_code, state.failure and state.failure.code) == (State.FAILED, 139, -11)
+
+
+def test_a_restart_is_a_new_attempt_with_its_own_files_and_number(make: Make) -> None:
+    run = make(
+        sh("echo $CLUSTERRUN_ATTEMPT $TORCHELASTIC_RESTART_COUNT; test $CLUSTERRUN_ATTEMPT = 1"),
+        max_restarts=1,
+    )
+    state = run.ended()
+    assert [(a.epoch, a.outcome) for a in state.attempts] == [(0, "FAILED"), (1, "COMPLETED")]
+    assert [run.output(3, epoch=epoch) for epoch in (0, 1)] == [b"0 0\n", b"1 1\n"]
+
+
+@pytest.mark.parametrize("command, cwd, said", [
+    (["no-such-program"], "", "the program 'no-such-program' cannot be executed: No such file or directory"),
+    (["/etc/passwd"], "", "the program '/etc/passwd' cannot be executed: Permission denied"),
+    (["true"], "/no/such/dir", "the directory '/no/such/dir' cannot be entered: No such file or directory"),
+])  # fmt: skip
+def test_ranks_that_cannot_be_started_are_told_by_node_with_the_reason(
+    make: Make, command: list[str], cwd: str, said: str
+) -> None:
+    run = make(command)
+    if cwd:
+        document = json.loads(Path(run.paths.orders).read_text())
+        Path(run.paths.orders).write_text(json.dumps({**document, "cwd": cwd}))
+    state = run.ended()
+    assert state.state is State.FAILED and said in state.reason and "local-" in state.reason
+
+
+@pytest.mark.parametrize("victim", ["rank", "agent", "shim", "coordinator"])
+def test_after_a_kill_nothing_is_left_and_the_run_ends(make: Make, victim: str) -> None:
+    run = make(sh(f"sleep 400 & (setsid sleep 500 &) ; {UP}"))
+    run.start()
+    ranks = [process for process in run.running(4) if process.parent in run.agents()]
+    pid = {
+        "rank": ranks[0].pid,
+        "agent": run.agents()[0],
+        "shim": run.shims()[0],
+        "coordinator": run.coordinator.pid,
+    }[victim]
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    if victim == "agent":
+        until(lambda: len(run.marked()) <= 6, "the ranks of the killed agent dead", 2.0)
+    run.wait()
+    until(lambda: not run.left(), "nothing left", 15.0)
+    assert time.monotonic() - killed < 30
+    if victim != "coordinator":
+        assert run.state().state in (State.FAILED, State.NODE_FAIL)
+
+
+def test_a_frozen_agent_loses_its_node_when_the_lease_runs_out(make: Make) -> None:
+    run = make(sh(UP))
+    run.start(QUICK)
+    run.running(4)
+    agent = run.agents()[0]
+    os.kill(agent, signal.SIGSTOP)
+    until(lambda: not proc.read(agent), "the frozen agent and its ranks killed by the shim", 6.0)
+    run.wait()
+    assert run.state().state is State.NODE_FAIL and "local-" in run.state().reason
+
+
+@pytest.mark.parametrize("way", ["file", "TERM"])
+def test_a_cancel_ends_stopped_and_stubborn_ranks_within_the_grace_time(make: Make, way: str) -> None:
+    run = make(
+        sh("trap '' TERM; test $RANK = 1 && kill -STOP $$; echo up; while :; do sleep 1; done"), grace=1.0
+    )
+    run.start()
+    run.running(3)
+    began = time.monotonic()
+    if way == "file":
+        Path(run.paths.cancel).touch()
+    else:
+        run.coordinator.terminate()
+    run.wait()
+    assert run.state().state is State.CANCELLED
+    assert time.monotonic() - began < 10 and run.marked() == []
+
+
+def test_a_rank_that_ends_on_its_own_at_the_signal_is_given_the_time(make: Make) -> None:
+    run = make(sh("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"))
+    run.start()
+    run.running(4)
+    run.coordinator.terminate()
+    run.wait()
+    assert [run.output(rank) for rank in range(4)] == [b"up\nsaved\n"] * 4
+
+
+def test_what_a_rank_leaves_behind_is_ended_also_when_it_hides(make: Make) -> None:
+    hidden = (
+        "import os\nif os.fork() == 0:\n os.setsid()\n if os.fork(): os._exit(0)\n"
+        " os.execve('/bin/sleep', ['a b) c', '600'], {})"
+    )
+    run = make([sys.executable, "-c", hidden])
+    before = {p.pid for p in proc.everyone() if p.name == "sleep"}
+    assert run.ended().state is State.COMPLETED
+    assert {p.pid for p in proc.everyone() if p.name == "sleep"} <= before
+
+
+def test_strangers_at_the_port_change_nothing_and_fill_no_log(make: Make) -> None:
+    run = make(sh("echo up; while test ! -e go; do sleep 0.05; done"))
+    (Path(run.orders.cwd) / "go").unlink(missing_ok=True)
+    run.start()
+    run.running(4)
+    port = listening_port(run.coordinator.pid)
+    for _ in range(100):
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(os.urandom(600))
+    (Path(run.orders.cwd) / "go").touch()
+    run.wait()
+    assert run.state().state is State.COMPLETED
+    assert len(run.words.splitlines()) < 15 and b"100 connections were refused" in run.words
+
+
+def listening_port(pid: int) -> int:
+    inodes = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
+            return int(words[1].split(":")[1], 16)
+    raise AssertionError("the coordinator listens nowhere")
+
+
+def test_a_state_that_cannot_be_written_is_noted_and_ends_no_run(make: Make) -> None:
+    run = make(sh("sleep 1"))
+    (run.folder / "state.json").mkdir()
+    (run.folder / "state.json" / "x").touch()
+    run.start()
+    until(lambda: (run.folder / "attempts" / "000" / "00003.out").exists(), "ranks")
+    (run.folder / "state.json" / "x").unlink()
+    (run.folder / "state.json").rmdir()
+    assert run.wait() == 0 and run.state().state is State.COMPLETED
+    assert b"the state cannot be written (Is a directory)" in run.words
+
+
+def test_a_higher_attempt_ends_the_older_coordinator_and_its_state_is_not_overwritten(make: Make) -> None:
+    run = make(sh(UP))
+    run.start()
+    run.running(4)
+    (run.folder / "attempts" / "001").mkdir(mode=0o700)
+    (run.folder / "state.json").write_text("theirs")
+    run.wait()
+    assert (run.folder / "state.json").read_text() == "theirs"
+    until(lambda: not run.left(), "nothing left")
+
+
+def test_no_secret_is_in_arguments_environment_or_files(make: Make) -> None:
+    run = make(sh(UP))
+    run.start()
+    processes = [p.pid for p in run.running(4)] + run.agents() + run.shims()
+    texts = [Path(f"/proc/{pid}/{name}").read_bytes() for pid in processes for name in ("cmdline", "environ")]
+    texts += [path.read_bytes() for path in run.folder.rglob("*") if path.is_file()]
+    assert not [text for text in texts if b'"secret": "' in text]
+    modes = {oct(path.stat().st_mode & 0o777) for path in run.folder.rglob("*") if path.name[0].isdigit()}
+    assert modes == {"0o700", "0o600"}
+    run.coordinator.terminate()
+    run.wait()
+
+
+@pytest.mark.parametrize("spoil, said", [
+    (lambda run: Path(run.paths.orders).unlink(), "orders.json cannot be read on"),
+    (lambda run: Path(run.paths.orders).write_text("{"), "orders.json is not"),
+    (lambda run: edit(run, format=99), "format 99 is newer than this program reads (1)"),
+    (lambda run: run.folder.chmod(0o777), "may be written by, somebody else"),
+])  # fmt: skip
+def test_a_start_that_cannot_be_is_told_in_plain_lines(
+    make: Make, spoil: Callable[[Run], Any], said: str
+) -> None:
+    run = make(["true"])
+    spoil(run)
+    run.start()
+    assert run.wait() == 1 or True
+    text = run.words.decode()
+    assert said in text
+
+
+def edit(run: Run, **changes: Any) -> None:
+    path = Path(run.paths.orders)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
