@@ -1,5 +1,7 @@
-"""`python -m clusterrun.lab`: the lab's commands, also where the rest is not installed."""
+"""`python -m clusterrun.lab`: the same as `clusterrun lab`."""
 
-from clusterrun.cli.lab import lab
+import sys
 
-lab(prog_name="clusterrun lab")
+from clusterrun.cli.main import main
+
+sys.exit(main(["lab", *sys.argv[1:]]))

@@ -82,15 +82,15 @@ def _without_ipv6() -> None:
             _write(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6", "1")
 
 
-def _own_proc_and_sys(cgroups: str) -> None:
+def _own_proc_and_sys(root: str, cgroups: str) -> None:
     """Let /proc and /sys show this host's processes and links, and keep the cgroup tree in sight."""
-    _mount("proc", "/proc", "proc", NO_SUID | NO_DEV | NO_EXEC)
+    _mount("proc", f"{root}/proc", "proc", NO_SUID | NO_DEV | NO_EXEC)
     try:
-        _mount("sysfs", "/sys", "sysfs", NO_SUID | NO_DEV | NO_EXEC)
+        _mount("sysfs", f"{root}/sys", "sysfs", NO_SUID | NO_DEV | NO_EXEC)
     except OSError:
         return  # some containers forbid it: then the machine's own /sys stays in sight
     if os.path.isdir(cgroups):
-        _mount(cgroups, "/sys/fs/cgroup", flags=BIND | RECURSIVE)
+        _mount(cgroups, f"{root}/sys/fs/cgroup", flags=BIND | RECURSIVE)
 
 
 def _report(report: int, host: str, error: str = "") -> None:
@@ -144,6 +144,16 @@ def _serve(service: Request) -> None:
 # --- the keeper -----------------------------------------------------------------------------------
 
 
+def _lay_ground(keeper: Request) -> None:
+    """Lay another Slurm over /usr, or bring what the machine shares with its labs into another root."""
+    if keeper["graft"]:
+        _mount("lab", "/usr", "overlay", 0, f"lowerdir={keeper['graft']}/usr:/usr")
+    for path in keeper["shared"]:
+        target = keeper["root"] + path
+        os.makedirs(target, exist_ok=True)
+        _mount(path, target, flags=BIND | RECURSIVE)
+
+
 def _overlay_etc(keeper: Request) -> None:
     """Put the lab's own hosts, passwd, … over /etc: in the lab's mounts only, the machine's stay."""
     place = keeper["mounts"]
@@ -159,10 +169,13 @@ def _keep(keeper: Request, report: int, ready: int) -> NoReturn:
     try:
         os.setsid()
         socket.sethostname("router")
+        _lay_ground(keeper)
         _overlay_etc(keeper)
         if os.path.isdir("/sys/fs/cgroup"):
             _mount("/sys/fs/cgroup", f"{keeper['mounts']}/cgroup", flags=BIND | RECURSIVE)
-        _own_proc_and_sys(f"{keeper['mounts']}/cgroup")
+        _own_proc_and_sys("", f"{keeper['mounts']}/cgroup")
+        for path in keeper["devices"]:
+            _mount("/dev/null", path, flags=BIND)
         _without_ipv6()
         _write("/proc/sys/net/ipv4/ip_forward", "1")
         # What is sent to a host that is switched off vanishes, as it does on a real network.
@@ -228,10 +241,10 @@ def _live(host: Request, lab: Request, report: int, go: int) -> NoReturn:
     """Process 1 of a host: its mounts, then its daemons, then wait for ever."""
     try:
         os.setsid()
-        _own_proc_and_sys(f"{lab['mounts']}/cgroup")
-        _mount("shm", "/dev/shm", "tmpfs", NO_SUID | NO_DEV, "mode=1777")
+        _own_proc_and_sys(lab["root"], f"{lab['mounts']}/cgroup")
+        _mount("shm", f"{lab['root']}/dev/shm", "tmpfs", NO_SUID | NO_DEV, "mode=1777")
         for source, target in host["binds"]:
-            _mount(source, target, flags=BIND | RECURSIVE)
+            _mount(source, lab["root"] + target, flags=BIND | RECURSIVE)
         if lab["root"]:
             os.chroot(lab["root"])
         os.read(go, 1)

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from clusterrun.lab import daemons
-from clusterrun.lab.namespaces import Boot, LabError, enter, started_at, wait_for
+from clusterrun.lab import accounting, cgroups, daemons
+from clusterrun.lab.namespaces import Boot, LabError, as_caller, enter, started_at, wait_for
 from clusterrun.lab.place import LabState, Place, write_state
-from clusterrun.lab.spec import LOGIN, Host
+from clusterrun.lab.spec import LOGIN, Host, Proctrack
 from clusterrun.system import run
 
 READY_SECONDS = 60.0
 READY_SECONDS_PER_NODE = 0.2
 ASK_SECONDS = 120.0
+OF_A_DISTRIBUTION = frozenset(
+    {
+        "bin",
+        "boot",
+        "etc",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "lost+found",
+        "proc",
+        "sbin",
+        "sys",
+        "usr",
+        "var",
+    }
+)
 
 
 def build(place: Place, state: LabState) -> LabState:
@@ -22,6 +41,8 @@ def build(place: Place, state: LabState) -> LabState:
     with Boot() as boot:
         state = _boot_servers(boot, place, state)
         daemons.start_munge(place, state)
+        if state.spec.accounting:
+            accounting.start(place, state)
         daemons.start_controller(place, state)
         state = _boot_nodes(boot, place, state)
     _await_idle(place, state)
@@ -43,8 +64,11 @@ def _boot_servers(boot: Boot, place: Place, state: LabState) -> LabState:
             "etc": str(place.etc),
             "mounts": str(place.mounts),
             "root": state.root,
+            "graft": state.graft,
+            "shared": [str(path) for path in _shared()] if state.root else [],
+            "devices": [str(path) for path in sorted(place.devices.iterdir()) if not path.is_char_device()],
             "network": state.layout.network,
-            "map_user": None,
+            "map_user": (0, os.geteuid(), os.getegid()) if os.geteuid() else None,
         },
         **_hosts_request(place, state, servers, with_slurmd=False),
     }
@@ -70,17 +94,25 @@ def _hosts_request(place: Place, state: LabState, hosts: Iterable[Host], with_sl
         "gateway": state.layout.gateway,
         "root": state.root,
     }
-    return {"lab": lab, "hosts": [_host_request(place, host, with_slurmd) for host in hosts]}
+    return {"lab": lab, "hosts": [_host_request(place, state, host, with_slurmd) for host in hosts]}
 
 
-def _host_request(place: Place, host: Host, with_slurmd: bool) -> dict[str, Any]:
+def _shared() -> Iterator[Path]:
+    """The machine's folders that a lab in another root sees too: all that belong to no distribution."""
+    yield Path("/usr/local")
+    for path in sorted(Path("/").iterdir()):
+        if path.is_dir() and not path.is_symlink() and path.name not in OF_A_DISTRIBUTION:
+            yield path
+
+
+def _host_request(place: Place, state: LabState, host: Host, with_slurmd: bool) -> dict[str, Any]:
     return {
         "name": host.name,
         "address": host.address,
         "link": host.link,
         "mac": host.mac,
         "router_mac": host.router_mac,
-        "binds": [],
+        "binds": cgroups.binds(place, host.name) if state.spec.proctrack is Proctrack.CGROUP else [],
         "services": [daemons.slurmd_service(place, host.name)] if with_slurmd else [],
     }
 
@@ -93,6 +125,7 @@ def _await_idle(place: Place, state: LabState) -> None:
 
 def idle_nodes(place: Place, state: LabState) -> int:
     """How many nodes could start a job now."""
-    words = [*enter(state.processes[LOGIN], state.root), "sinfo", "-h", "-N", "-p", "debug", "-o", "%T"]
-    done = run(words, ASK_SECONDS, env=daemons.environment(place), cwd="/")
+    inside = [*enter(state.processes[LOGIN], state.root), *as_caller()]
+    sinfo = ["sinfo", "-h", "-N", "-p", "debug", "-o", "%T"]
+    done = run([*inside, *sinfo], ASK_SECONDS, env=daemons.environment(place), cwd="/")
     return done.out.split().count("idle")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+
 from clusterrun.lab.place import Place
 from clusterrun.lab.spec import CONTROLLER, LabSpec, Layout, Preempt, Proctrack
 
@@ -10,6 +13,7 @@ CREDENTIAL_SECONDS = 20
 NODE_TIMEOUT_SECONDS = 10
 MANY = 100
 """From this many nodes on the timeouts are a site's, because two cores must serve them all."""
+DATABASE_PORT = 3306
 PORTS = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819}
 
 
@@ -21,18 +25,19 @@ def release(version: str) -> tuple[int, int]:
 
 def slurm_conf(spec: LabSpec, layout: Layout, place: Place, version: str) -> str:
     """The whole of slurm.conf."""
-    lines = {**_base(spec, place), **_times(spec), **_choices(spec, version), **dict(spec.settings)}
+    lines = {**_base(spec, place), **_times(spec), **_choices(spec, place, version), **dict(spec.settings)}
     text = "".join(f"{key}={value}\n" for key, value in lines.items() if value)
     return text + _nodes(spec, layout) + _partitions(spec, layout)
 
 
 def _base(spec: LabSpec, place: Place) -> dict[str, str]:
     run, spool, log = place.run, place.spool, place.log
+    caller = pwd.getpwuid(os.geteuid()).pw_name
     return {
-        "ClusterName": spec.name.replace("-", ""),
+        "ClusterName": spec.cluster,
         "SlurmctldHost": CONTROLLER,
-        "SlurmUser": "root",
-        "SlurmdUser": "root",
+        "SlurmUser": caller,
+        "SlurmdUser": caller,
         "SlurmctldPort": str(PORTS["slurmctld"]),
         "SlurmdPort": str(PORTS["slurmd"]),
         "AuthType": "auth/munge",
@@ -75,7 +80,7 @@ def _times(spec: LabSpec) -> dict[str, str]:
     }
 
 
-def _choices(spec: LabSpec, version: str) -> dict[str, str]:
+def _choices(spec: LabSpec, place: Place, version: str) -> dict[str, str]:
     lines = {"ProctrackType": f"proctrack/{spec.proctrack.value}"}
     if spec.preempt is not Preempt.OFF:
         lines |= {"PreemptType": "preempt/partition_prio", "PreemptMode": spec.preempt.value.upper()}
@@ -84,6 +89,7 @@ def _choices(spec: LabSpec, version: str) -> dict[str, str]:
             "AccountingStorageType": "accounting_storage/slurmdbd",
             "AccountingStorageHost": CONTROLLER,
             "AccountingStoragePort": str(PORTS["slurmdbd"]),
+            "AccountingStoragePass": f"{place.run}/munge.socket",
             "AccountingStorageTRES": "gres/gpu" if spec.gpus else "",
         }
     elif release(version) < (21, 8):
@@ -138,12 +144,13 @@ def slurmdbd_conf(spec: LabSpec, place: Place) -> str:
             f"AuthInfo=socket={place.run}/munge.socket",
             f"DbdHost={CONTROLLER}",
             f"DbdPort={PORTS['slurmdbd']}",
-            "SlurmUser=root",
+            f"SlurmUser={pwd.getpwuid(os.geteuid()).pw_name}",
             f"LogFile={place.log}/slurmdbd.log",
             f"PidFile={place.run}/slurmdbd.pid",
             "StorageType=accounting_storage/mysql",
-            "StorageHost=localhost",
-            f"StorageLoc=slurm_{spec.name.replace('-', '_')}",
+            "StorageHost=127.0.0.1",
+            f"StoragePort={DATABASE_PORT}",
+            "StorageLoc=slurm",
             "StorageUser=root",
             "",
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.lab.conf import PORTS
-from clusterrun.lab.namespaces import LabError, enter, wait_for
+from clusterrun.lab.namespaces import LabError, as_caller, enter, wait_for
 from clusterrun.lab.place import LabState, Place
 from clusterrun.lab.spec import CONTROLLER
 
@@ -31,7 +31,7 @@ def environment(place: Place) -> dict[str, str]:
 def slurmd_service(place: Place, node: str) -> dict[str, Any]:
     """A node's slurmd, as `boot.py` is to start it."""
     return {
-        "argv": ["slurmd", "-D"],
+        "argv": [*as_caller(), "slurmd", "-D"],
         "log": str(place.log / f"slurmd.{node}.out"),
         "environment": environment(place),
     }
@@ -40,7 +40,7 @@ def slurmd_service(place: Place, node: str) -> dict[str, Any]:
 def start_slurmd(place: Place, state: LabState, node: str) -> None:
     """Start a node's slurmd anew; it registers by itself."""
     service = slurmd_service(place, node)
-    start(place, state, node, service["argv"], f"slurmd.{node}.out")
+    start(place, state, node, service["argv"][len(as_caller()) :], f"slurmd.{node}.out")
 
 
 def start(place: Place, state: LabState, host: str, argv: Sequence[str], log: str) -> None:
@@ -53,7 +53,7 @@ def start(place: Place, state: LabState, host: str, argv: Sequence[str], log: st
 def start_controller(place: Place, state: LabState) -> None:
     """Start slurmctld; returns when it listens."""
     start(place, state, CONTROLLER, ["slurmctld", "-D"], "slurmctld.out")
-    _await_port(place, state, "slurmctld")
+    await_port(place, state, "slurmctld")
 
 
 def start_munge(place: Place, state: LabState) -> None:
@@ -84,8 +84,9 @@ def _connects(path: Path) -> bool:
     return True
 
 
-def _await_port(place: Place, state: LabState, daemon: str) -> None:
-    if not wait_for(lambda: _listens(state.processes[CONTROLLER], PORTS[daemon]), START_SECONDS):
+def await_port(place: Place, state: LabState, daemon: str, port: int = 0) -> None:
+    """Return when a daemon of the controller host listens. Raises ``LabError`` with its last words."""
+    if not wait_for(lambda: _listens(state.processes[CONTROLLER], port or PORTS[daemon]), START_SECONDS):
         words = tail(place.log / f"{daemon}.log") or tail(place.log / f"{daemon}.out")
         raise LabError(f"{daemon} did not start", words)
 
@@ -107,7 +108,7 @@ def tail(path: Path, lines: int = 5) -> str:
 
 def _on(place: Place, state: LabState, host: str, argv: Sequence[str]) -> None:
     subprocess.run(
-        [*enter(state.processes[host], state.root), *argv],
+        [*enter(state.processes[host], state.root), *as_caller(), *argv],
         env=environment(place),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

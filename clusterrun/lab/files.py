@@ -81,7 +81,7 @@ def _etc_files(place: Place, state: LabState) -> None:
 
 
 def _devices(place: Place, spec: LabSpec) -> None:
-    """Files that Slurm takes for GPUs: like /dev/null, or empty where that is forbidden."""
+    """Files that Slurm takes for GPUs: like /dev/null, or bound to it later where that is forbidden."""
     for number in range(spec.gpus):
         path = place.devices / f"nvidia{number}"
         try:

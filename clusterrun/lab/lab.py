@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from clusterrun.lab import build, daemons, files, namespaces
+from clusterrun.lab import build, cgroups, daemons, files, namespaces, needs, roots
 from clusterrun.lab.faults import order
-from clusterrun.lab.namespaces import enter, started_at, wait_for
+from clusterrun.lab.namespaces import as_caller, enter, started_at, wait_for
 from clusterrun.lab.place import Fault, LabState, Place, boot_id, labs_home, read_state, write_state
 from clusterrun.lab.processes import Process, processes
 from clusterrun.lab.site import Site
@@ -54,6 +53,7 @@ class Lab:
     def up(self, spec: LabSpec | None = None) -> None:
         """Start it; returns when every node is idle. Raises ``BadInput`` if it is up already."""
         spec = spec or LabSpec(name=self.name)
+        needs.check(spec)
         self._claim()
         try:
             self._build(spec)
@@ -79,16 +79,29 @@ class Lab:
             raise BadInput(f"the lab {self.name!r} is being started by somebody else") from error
 
     def _build(self, spec: LabSpec) -> None:
-        state = LabState(spec, _free_slot(self.place), boot_id(), os.getpid(), slurm_version=_version())
+        ground = roots.ground(spec.slurm)
+        state = LabState(
+            spec,
+            _free_slot(self.place),
+            boot_id(),
+            os.getpid(),
+            slurm_version=ground.version,
+            root=ground.root,
+            graft=ground.graft,
+        )
         write_state(self.place, state)
         files.write_files(self.place, state)
         write_state(self.place, build.build(self.place, state))
 
-    def down(self) -> None:
-        """End it, whatever is left of it; returns when no process and no file of it remains."""
-        for keeper in self._keepers():
+    def down(self) -> bool:
+        """End it, whatever is left of it; returns, when nothing of it remains, whether there was anything."""
+        keepers = self._keepers()
+        there = bool(keepers) or self.place.folder.exists()
+        for keeper in keepers:
             namespaces.end(keeper)
+        cgroups.remove(self.place)
         self.place.remove()
+        return there
 
     def _keepers(self) -> set[int]:
         state = read_state(self.place)
@@ -126,7 +139,7 @@ class Lab:
         if Fault("freeze", host) in state.faults:
             raise BadInput(f"{host} is frozen", f"thaw it: {command(self.name, 'fault')} thaw {host}")
         environment = daemons.caller_environment(self.place, os.path.dirname(sys.executable))
-        words = enter(first, state.root)
+        words = [*enter(first, state.root), *as_caller()]
         if user and user != "root":
             identity = _identity(user, self.place)
             environment.update(HOME=identity[1], USER=user, LOGNAME=user)
@@ -161,6 +174,11 @@ class Lab:
         state = self.state
         return wait_for(lambda: build.idle_nodes(self.place, state) == state.spec.nodes, seconds, 0.02)
 
+    def node_states(self) -> dict[str, str]:
+        """Each node's state in Slurm's words; empty when slurmctld does not answer."""
+        done = Site(self.place, self.state).ask("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T")
+        return dict(line.split() for line in done.out.splitlines() if done.code == 0)
+
     def processes(self) -> tuple[Process, ...]:
         """Every process on its hosts, its own daemons included."""
         return processes(self.state.processes)
@@ -171,6 +189,13 @@ def command(name: str, verb: str) -> str:
     return f"clusterrun lab {verb}" + ("" if name == "lab" else f" --name {name}")
 
 
+def labs_up() -> list[Lab]:
+    """Every lab of this user that is up."""
+    home = labs_home()
+    states = {f.name: read_state(Place(f)) for f in sorted(home.iterdir())} if home.is_dir() else {}
+    return [Lab(name) for name, state in states.items() if state is not None and state.up and alive(state)]
+
+
 def alive(state: LabState) -> bool:
     """Whether the lab's keeper still runs, in this start of the machine."""
     return bool(state.keeper) and state.boot == boot_id() and started_at(state.keeper) == state.started
@@ -178,11 +203,6 @@ def alive(state: LabState) -> bool:
 
 def _word(value: str | int | bool) -> str:
     return "yes" if value is True else str(value)
-
-
-def _version() -> str:
-    done = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, timeout=30)
-    return done.stdout.split()[-1]
 
 
 def _free_slot(place: Place) -> int:

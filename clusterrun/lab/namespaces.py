@@ -23,6 +23,8 @@ BOOT = str(Path(__file__).with_name("boot.py"))
 HOST_SECONDS = 60.0
 """Longest silence while hosts are being made."""
 END_SECONDS = 60.0
+REAP_SECONDS = 2.0
+"""For the machine's process 1 to collect a keeper that ended; some containers' never does."""
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -43,6 +45,7 @@ class Boot:
                 stderr=subprocess.PIPE,
                 pass_fds=(theirs.fileno(),),
                 text=True,
+                env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"},
             )
 
     def __enter__(self) -> Boot:
@@ -91,7 +94,21 @@ class Boot:
 def enter(process: int, root: str = "") -> list[str]:
     """The argument list that runs what follows it inside the namespaces of a process 1."""
     argv = ["nsenter", "--target", str(process), "--mount", "--uts", "--ipc", "--net", "--pid"]
-    return [*argv, "--root", "--"] if root else [*argv, "--"]
+    if os.geteuid() != 0:
+        argv += ["--user", "--preserve-credentials"]
+    return [*argv, "--root", "--wd", "--"] if root else [*argv, "--"]
+
+
+def as_caller() -> list[str]:
+    """What follows `enter` for programs that are to run as the caller.
+
+    Without root the lab's own user namespace calls the caller root, so that it may make networks;
+    Slurm would then try to drop groups, which such a root may not. One more namespace gives the
+    caller back the own name.
+    """
+    if os.geteuid() == 0:
+        return []
+    return ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}", "--"]
 
 
 def started_at(process: int) -> int:
@@ -145,6 +162,7 @@ def end(keeper: int) -> None:
             )
     finally:
         os.close(handle)
+    wait_for(lambda: not Path(f"/proc/{keeper}").exists(), REAP_SECONDS)
 
 
 def wait_for(condition: Any, seconds: float, pause: float = 0.005) -> bool:

@@ -146,6 +146,7 @@ class LabState:
     faults: tuple[Fault, ...] = ()
     slurm_version: str = ""
     root: str = ""
+    graft: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -169,7 +170,7 @@ def write_state(place: Place, state: LabState) -> None:
     write_whole(place.state, json.dumps(document))
 
 
-_PLAIN = ("slot", "boot", "owner", "up", "keeper", "started", "processes", "slurm_version", "root")
+_PLAIN = ("slot", "boot", "owner", "up", "keeper", "started", "processes", "slurm_version", "root", "graft")
 
 
 def read_state(place: Place) -> LabState | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterrun.lab import daemons
-from clusterrun.lab.namespaces import LabError, enter
+from clusterrun.lab.namespaces import LabError, as_caller, enter
 from clusterrun.lab.place import LabState, Place
 from clusterrun.lab.spec import LOGIN, Host
 from clusterrun.model.errors import BadInput
@@ -67,7 +67,7 @@ class Site:
 
     def ask(self, *argv: str, limit: float = LIMIT_SECONDS) -> Completed:
         """Run one of Slurm's programs on the login host; the exit code is the caller's to judge."""
-        words = enter(self.first(LOGIN), self.state.root)
+        words = [*enter(self.first(LOGIN), self.state.root), *as_caller()]
         return run([*words, *argv], limit, env=daemons.environment(self.place), cwd="/")
 
     def _checked(self, inside: Sequence[str], argv: Sequence[str], stdin: str = "") -> str:

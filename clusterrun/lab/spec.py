@@ -66,6 +66,11 @@ class LabSpec:
             if not re.fullmatch(r"\w+", key) or "\n" in value:
                 raise BadInput(f"{key}={value!r} is no line of slurm.conf", "write it as in KillWait=30")
 
+    @property
+    def cluster(self) -> str:
+        """What Slurm calls the cluster: it knows no hyphens there."""
+        return self.name.replace("-", "_")
+
 
 def _within(option: str, value: int, least: int, most: int, why: str = "") -> None:
     if not least <= value <= most:

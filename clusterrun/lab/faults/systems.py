@@ -127,8 +127,7 @@ def _restart_slurmd(site: Site, host: str) -> None:
 
 def _fill(site: Site, fault: Fault) -> Fault:
     target = fault.get("path")
-    if not target.startswith("/") or not Path(site.state.root + target).is_dir():
-        raise BadInput(f"{target!r} is no folder", "name an existing one by its full path")
+    _check_folder(site, fault.host, target)
     number = 1 + sum(f.kind == "disk-full" and f.host == fault.host for f in site.state.faults)
     disk = _own_file(site, fault.host, f"disk{number}")
     disk.mkdir(exist_ok=True)
@@ -142,6 +141,15 @@ def _fill(site: Site, fault: Fault) -> Fault:
     site.on_outside_root(fault.host, "mount", "-t", "overlay", "-o", layers, "full", inside)
     site.on_outside_root(fault.host, "sh", "-c", f"cat /dev/zero >'{disk}/fill' 2>/dev/null || :")
     return told(fault, disk=str(disk))
+
+
+def _check_folder(site: Site, host: str, target: str) -> None:
+    try:
+        site.on(host, "test", "-d", target)
+    except LabError as error:
+        raise BadInput(f"{target!r} is no folder", "name an existing one by its full path") from error
+    if not target.startswith("/"):
+        raise BadInput(f"{target!r} is no full path", "begin it with /")
 
 
 def _empty(site: Site, fault: Fault) -> None:

@@ -1,0 +1,183 @@
+"""`clusterrun lab fault`: one command per kind of fault, and `heal`; decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from clusterrun.cli.lab_options import HELP, NAME, Command, say
+from clusterrun.lab.lab import Lab
+from clusterrun.model.errors import BadInput
+
+HOST = click.argument("host")
+PROCESS = click.option(
+    "--process", default="", help="One process only: its id there, its name, or a part of its command line."
+)
+
+
+@click.group(context_settings=HELP)
+def fault() -> None:
+    """Break something in a lab, or heal it.
+
+    \b
+    Examples:
+      clusterrun lab fault cut n0002 --to n0005
+      clusterrun lab fault slow n0003 --rate 50mbit
+      clusterrun lab fault kill n0004
+      clusterrun lab fault gpu n0001 --xid 79 --index 3
+      clusterrun lab fault heal n0004
+      clusterrun lab fault heal
+    """
+
+
+def _bite(name: str, kind: str, host: str = "", **details: Any) -> None:
+    told = {
+        key: value
+        for key, value in details.items()
+        if value is not None and value is not False and value != ""
+    }
+    say(f"in force: {Lab(name, say).fault(kind, host, **told)}")
+
+
+def _heal(name: str, host: str, kind: str) -> None:
+    healed = Lab(name, say).heal(host, kind)
+    for one in healed:
+        say(f"healed: {one}")
+    if not healed:
+        say("there was nothing to heal")
+
+
+def _command(name: str) -> Command:
+    return fault.command(name, context_settings=HELP)
+
+
+@_command("cut")
+@HOST
+@click.option("--to", default="", help="Only packets to this host (one way, unless --both).")
+@click.option("--port", type=int, help="Only TCP connections to this port.")
+@click.option("--both", is_flag=True, help="With --to: both ways.")
+@NAME
+def cut(host: str, to: str, port: int | None, both: bool, name: str) -> None:
+    """Let packets of a host vanish: all of them, or those to one host or port."""
+    if both and not to:
+        raise BadInput("--both needs --to HOST", "without --to both ways are cut anyway")
+    _bite(name, "cut", host, to=to, port=port, both=both)
+
+
+@_command("slow")
+@HOST
+@click.option("--rate", required=True, help="For instance 50mbit.")
+@NAME
+def slow(host: str, rate: str, name: str) -> None:
+    """Limit what a host may send and get."""
+    _bite(name, "slow", host, rate=rate)
+
+
+@_command("freeze")
+@HOST
+@PROCESS
+@NAME
+def freeze(host: str, process: str, name: str) -> None:
+    """Stop every process of a host (its kernel still accepts connections), or one."""
+    _bite(name, "freeze", host, process=process)
+
+
+@_command("thaw")
+@HOST
+@NAME
+def thaw(host: str, name: str) -> None:
+    """Let a frozen host, or its frozen processes, go on."""
+    _heal(name, host, "freeze")
+
+
+@_command("kill")
+@HOST
+@PROCESS
+@NAME
+def kill(host: str, process: str, name: str) -> None:
+    """Cut a host's power: every process on it is gone at once; or kill one process."""
+    _bite(name, "kill", host, process=process)
+
+
+@_command("drain")
+@HOST
+@click.option("--reason", default="", help="As an administrator would give it.")
+@NAME
+def drain(host: str, reason: str, name: str) -> None:
+    """Drain a node, as an administrator would."""
+    _bite(name, "drain", host, reason=reason)
+
+
+@_command("resume")
+@HOST
+@NAME
+def resume(host: str, name: str) -> None:
+    """Give a drained node back."""
+    _heal(name, host, "drain")
+
+
+@_command("controller")
+@click.argument("action", type=click.Choice(("stop", "start")))
+@NAME
+def controller(action: str, name: str) -> None:
+    """Stop slurmctld, or start it again."""
+    if action == "stop":
+        _bite(name, "controller")
+    else:
+        _heal(name, "", "controller")
+
+
+@_command("gpu")
+@HOST
+@click.option("--count", type=int, help="So many GPUs are left.")
+@click.option("--hang", is_flag=True, help="nvidia-smi never answers.")
+@click.option("--driver", is_flag=True, help="nvidia-smi cannot reach the driver.")
+@click.option("--xid", type=int, help="This error is in the kernel log; 79: the GPU is lost.")
+@click.option("--ecc", type=int, help="So many uncorrected memory errors.")
+@click.option("--remap", type=int, help="So many memory rows wait for a reset.")
+@click.option("--throttle", is_flag=True, help="The GPU is too hot and runs slowly.")
+@click.option("--index", type=int, help="Which GPU (0).")
+@NAME
+def gpu(host: str, name: str, **details: Any) -> None:
+    """Let the GPUs of a node look ill to nvidia-smi and dmesg."""
+    _bite(name, "gpu", host, **details)
+
+
+@_command("name")
+@click.argument("line", metavar="NAME=ADDRESS")
+@click.option("--host", default="", help="In this host's hosts file only; otherwise in all.")
+@NAME
+def name_(line: str, host: str, name: str) -> None:
+    """Give a name the wrong address."""
+    wrong, equals, address = line.partition("=")
+    if not equals:
+        raise BadInput(f"{line!r} is not NAME=ADDRESS", "write it as in n0002=10.9.9.9")
+    Lab(name, say).fault("name", host, name=wrong, address=address)
+    say(f"in force: {line}")
+
+
+@_command("clock")
+@HOST
+@click.option("--offset", required=True, help="For instance 90s, -10m, 1h: for programs started from now on.")
+@NAME
+def clock(host: str, offset: str, name: str) -> None:
+    """Let a host's clock be wrong."""
+    _bite(name, "clock", host, offset=offset)
+
+
+@_command("disk-full")
+@HOST
+@click.argument("path")
+@NAME
+def disk_full(host: str, path: str, name: str) -> None:
+    """Let a folder be on a full disk, as one host sees it: readable, but nothing more fits."""
+    _bite(name, "disk-full", host, path=path)
+
+
+@_command("heal")
+@click.argument("host", default="")
+@NAME
+def heal(host: str, name: str) -> None:
+    """End every fault, or those on one host."""
+    _heal(name, host, "")

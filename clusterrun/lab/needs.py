@@ -1,0 +1,144 @@
+"""What this machine lacks for a lab, with the exact remedy; looks, changes nothing but by `install`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from clusterrun.lab.daemons import PATH
+from clusterrun.lab.namespaces import LabError
+from clusterrun.lab.spec import LabSpec, Proctrack, memory_mib, memory_text
+from clusterrun.model.errors import BadInput
+
+PACKAGES = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+    "munged": "munge",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+    "mount": "mount",
+}
+OF_A_ROOT = ("ip", "tc", "nsenter", "setpriv", "mount")
+"""What a lab with another Slurm still needs of the machine itself."""
+ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-install-db": "mariadb-server"}
+EXTRAS = ("libfaketime",)
+INSTALL_SECONDS = 1800.0
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
+def program(name: str) -> str | None:
+    """Where a program is; an ordinary user's PATH often lacks the sbin folders it is in."""
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":" + PATH)
+
+
+def check(spec: LabSpec) -> None:
+    """Raise ``LabError`` or ``BadInput`` with all that this lab would need and this machine lacks."""
+    missing = list(_missing(spec))
+    if missing:
+        raise LabError(
+            "this machine cannot run the lab yet: " + "; ".join(what for what, _ in missing),
+            "\n".join(dict.fromkeys(remedy for _, remedy in missing)),
+        )
+    free = free_mib()
+    if memory_mib(spec.nodes) > free:
+        raise BadInput(
+            f"--nodes {spec.nodes} would take {memory_text(spec.nodes)}; {free / 1024:,.1f} GiB are free",
+            f"up to --nodes {int((free - memory_mib(0)) / (memory_mib(1) - memory_mib(0)))} would fit",
+        )
+
+
+def _missing(spec: LabSpec) -> Iterator[tuple[str, str]]:
+    if sys.platform != "linux":
+        yield "it is no Linux", "use one, for instance in a virtual machine"
+        return
+    wanted = {name: PACKAGES[name] for name in (OF_A_ROOT if spec.slurm else PACKAGES)}
+    if spec.accounting and not spec.slurm:
+        wanted |= ACCOUNTING
+    absent = [name for name in wanted if program(name) is None]
+    if absent:
+        packages = " ".join(dict.fromkeys(wanted[name] for name in absent))
+        flag = " --accounting" if set(absent) & set(ACCOUNTING) else ""
+        yield (
+            f"no {', '.join(absent)}",
+            f"clusterrun lab install{flag}    (Debian, Ubuntu: apt-get install {packages})",
+        )
+    yield from _kernel(spec)
+
+
+def _kernel(spec: LabSpec) -> Iterator[tuple[str, str]]:
+    if "overlay" not in Path("/proc/filesystems").read_text() and not _loads("overlay"):
+        yield "the kernel has no overlay file system", "as root: modprobe overlay"
+    if os.geteuid() != 0:
+        yield from _without_root(spec)
+    if spec.proctrack is Proctrack.CGROUP and not FREEZER.is_dir():
+        yield (
+            "--proctrack cgroup needs the freezer of cgroup version 1",
+            "take --proctrack linuxproc or pgid here, or boot with systemd.unified_cgroup_hierarchy=0",
+        )
+
+
+def _loads(module: str) -> bool:
+    return os.geteuid() == 0 and _succeeds("modprobe", module)
+
+
+def _without_root(spec: LabSpec) -> Iterator[tuple[str, str]]:
+    if not _succeeds("unshare", "--user", "--map-root-user", "--net", "true"):
+        yield (
+            "you are not root, and user namespaces are not open to you",
+            "run it with sudo, or open them as root:\n"
+            "  sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000\n"
+            "  sysctl -w kernel.apparmor_restrict_unprivileged_userns=0    (Ubuntu)",
+        )
+    for asked, option in (
+        (spec.proctrack is Proctrack.CGROUP, "--proctrack cgroup"),
+        (bool(spec.slurm), "--slurm"),
+        (spec.accounting, "--accounting"),
+    ):
+        if asked:
+            yield f"{option} needs root", "run it with sudo"
+
+
+def _succeeds(*argv: str) -> bool:
+    try:
+        return subprocess.run(argv, capture_output=True, timeout=10).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def free_mib() -> float:
+    """Memory that could be given to new processes, in MiB."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) / 1024
+    return float("inf")
+
+
+def install_commands(accounting: bool, roots: bool) -> list[list[str]]:
+    """What `lab install` runs. Raises ``LabError`` where there is no apt or no root."""
+    packages = [*dict.fromkeys(PACKAGES.values()), *EXTRAS]
+    packages += dict.fromkeys(ACCOUNTING.values()) if accounting else ()
+    packages += ["debootstrap"] if roots else []
+    if shutil.which("apt-get") is None:
+        raise LabError(
+            "`lab install` knows Debian's and Ubuntu's packages only",
+            "install slurmctld, slurmd, Slurm's commands, munge, iproute2 and libfaketime another way",
+        )
+    if os.geteuid() != 0:
+        raise LabError("packages are installed by root", "sudo clusterrun lab install")
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    return [["apt-get", "update"], install]
+
+
+def install(commands: list[list[str]]) -> None:
+    """Run them, their output in sight. Raises ``LabError`` at the first that fails."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for argv in commands:
+        if subprocess.run(argv, env=environment, timeout=INSTALL_SECONDS).returncode != 0:
+            raise LabError(f"{' '.join(argv[:2])} failed", "its own words are above")
