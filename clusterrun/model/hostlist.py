@@ -42,12 +42,12 @@ def fold(names: Sequence[str]) -> str:
     ``expand(fold(names)) == tuple(names)`` for names without ``,``, ``[`` and ``]``.
     """
     parts: list[str] = []
-    for key, group in itertools.groupby(map(_numbered, names), key=lambda item: (item[0], item[2])):
+    for (head, tail, plain), group in itertools.groupby(map(_numbered, names), key=_alike):
         numbers = [number for _, number, _ in group]
-        if len(numbers) == 1 or not numbers[0]:
-            parts += [key[0] + number + key[1] for number in numbers]
+        if plain or len(numbers) == 1:
+            parts += [head + number + tail for number in numbers]
         else:
-            parts.append(f"{key[0]}[{','.join(_ranges(numbers))}]{key[1]}")
+            parts.append(f"{head}[{','.join(_ranges(numbers))}]{tail}")
     return ",".join(parts)
 
 
@@ -97,6 +97,10 @@ def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:
 def _numbered(name: str) -> tuple[str, str, str]:
     match = _NUMBERED.fullmatch(name)
     return match.groups() if match and len(match.group(2)) <= 18 else (name, "", "")  # type: ignore[return-value]
+
+
+def _alike(name: tuple[str, str, str]) -> tuple[str, str, bool]:
+    return (name[0], name[2], not name[1])
 
 
 def _ranges(numbers: Sequence[str]) -> Iterator[str]:

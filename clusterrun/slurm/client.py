@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -62,6 +61,7 @@ class SlurmClient:
         clock: system.Clock | None = None,
         user: int | None = None,
     ) -> None:
+        self._inherited = environment
         self._environment = {**environment, **queries.TIME_FORMAT}
         self._run = run
         self._clock = clock or system.RealClock()
@@ -99,13 +99,14 @@ class SlurmClient:
         return self._account(queries.finished_argv(job_ids, mark), mark) if job_ids else ()
 
     def find(self, token: str) -> str:
-        """The id of this user's job whose comment holds ``token``; '' where Slurm knows none."""
-        found = [row for row in self.jobs() if token in row.comment]
-        if not found:
-            mark = _mark()
-            rows = self._account(queries.since_argv(self._user, "now-7days", mark), mark)
-            found = [row for row in rows if token in row.comment]
-        return found[-1].job_id if found else ""
+        """The id of this user's job whose comment holds ``token``; '' where Slurm knows none.
+
+        Of a job that it refused Slurm keeps a row for a while, failed and without nodes: that is none.
+        """
+        mark = _mark()
+        return _found(self.jobs(), token) or _found(
+            self._account(queries.since_argv(self._user, "now-7days", mark), mark), token
+        )
 
     def partitions(self) -> tuple[Partition, ...]:
         """What the partitions that this user may see offer."""
@@ -115,7 +116,7 @@ class SlurmClient:
     def sbatch(self, argv: Sequence[str], cwd: str) -> Answer:
         """Run ``sbatch`` once, never again: what is known then, in one value."""
         try:
-            done = self._run(argv, SUBMIT_SECONDS, env=self._environment, cwd=cwd)
+            done = self._run(argv, SUBMIT_SECONDS, env=self._inherited, cwd=cwd)
         except system.ProgramMissing:
             return Answer(Kind.ABSENT, NOT_HERE.format(argv[0]))
         except system.ProgramTimeout as error:
@@ -172,8 +173,13 @@ class SlurmClient:
             raise SchedulerUnreachable(f"Slurm does not answer: {error.seen}", _DOWN) from error
 
 
+def _found(rows: Sequence[JobRow], token: str) -> str:
+    ids = [row.job_id for row in rows if token in row.comment and (row.nodelist or row.word != "FAILED")]
+    return ids[-1] if ids else ""
+
+
 def _mark() -> str:
-    return f"<{secrets.token_hex(8)}>"
+    return f"<{os.urandom(8).hex()}>"
 
 
 def _last(err: str) -> str:

@@ -202,12 +202,16 @@ def _together(one: Partition, two: Partition) -> Partition:
 
 
 def _format(fields: Sequence[Field], mark: str) -> str:
-    """Every row opens with the mark doubled, and every cell with the mark."""
-    return mark * 2 + mark.join(field.column for field in fields)
+    """Every row opens with a mark of its own: a cell may be empty, or hold line breaks."""
+    return _row_mark(mark) + mark.join(field.column for field in fields)
+
+
+def _row_mark(mark: str) -> str:
+    return f"[{mark}]"
 
 
 def _marked_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict[str, Any]]:
-    before, *rows = out.split(mark * 2)
+    before, *rows = out.split(_row_mark(mark))
     if before.strip():
         raise _unreadable(before, "text before the first row")
     for row in rows:
