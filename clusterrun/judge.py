@@ -25,6 +25,7 @@ BACK_IN_QUEUE = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_
 
 
 ASKED = "by clusterrun cancel"
+SILENT = "ended without a word"
 
 
 @frozen
@@ -107,18 +108,13 @@ def _older(state: RunState, row: JobRow) -> bool:
 
 
 def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
-    state = State.CANCELLED if said.cancel_asked else row.state
     told = _why(said.state)
-    if state is State.CANCELLED:
-        return _Verdict(
-            state, Phase.ENDED, told or "cancelled" + ("" if said.state else " before it started"), row.end
-        )
-    silent = (
-        ""
-        if told or state is State.COMPLETED
-        else f"ended without a word ({row.explained or row.word}); see job.out"
-    )
-    return _Verdict(state, Phase.ENDED, told or silent, row.end)
+    if said.cancel_asked:
+        return _Verdict(State.CANCELLED, Phase.ENDED, _asked(said.state), row.end)
+    if row.state is State.CANCELLED:
+        return _Verdict(State.CANCELLED, Phase.ENDED, told or "cancelled, but not by clusterrun cancel", row.end)
+    silent = "" if row.state is State.COMPLETED else f"{SILENT} ({row.explained or row.word}); see job.out"
+    return _Verdict(row.state, Phase.ENDED, told or silent, row.end)
 
 
 def _without_row(said: Said) -> _Verdict:
@@ -198,7 +194,7 @@ def _by_state(said: Said, state: RunState) -> _Verdict:
 def _silent_end(said: Said, seen: str) -> str:
     last = said.state
     when = f"; its last word, {last.phase.value}, is {spoken(said.now - last.updated_at)} old" if last else ""
-    return f"ended without a word: {seen}{when}; see job.out"
+    return f"{SILENT}: {seen}{when}; see job.out"
 
 
 def _why(state: RunState | None) -> str:

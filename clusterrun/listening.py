@@ -39,7 +39,7 @@ class Listening:
         self._wanted = wanted
         self._tell = tell
         self._paths = desk.store.paths(run_id)
-        self.watch = Watch(desk, run_id, tell)
+        self.watch = Watch(desk, run_id, tell, heard=True)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -63,7 +63,7 @@ class Listening:
             return iter(())
         return so_far(self._paths, attempt, self._wanted.selection(), self._wanted.tail)
 
-    def following(self) -> Iterator[Piece]:
+    def following(self, exact: bool = False) -> Iterator[Piece]:
         """What there is and what comes, to the end of the run."""
         if self._wanted.attempt is not None:
             raise BadInput("--attempt and --follow do not go together", "following shows every new attempt")
@@ -74,6 +74,7 @@ class Listening:
             self.watch.over,
             self._desk.clock,
             self._began,
+            exact,
         )
 
     def _began(self, attempt: int) -> None:

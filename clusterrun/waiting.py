@@ -7,7 +7,7 @@ from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import Cluster
-from clusterrun.model.states import State
+from clusterrun.model.states import Phase, State
 
 LOOK_EVERY = 0.4
 FIRST_PAUSE = 2.0
@@ -21,10 +21,12 @@ SECOND_THOUGHTS = 3
 class Watch:
     """The state of one run over time, asked as seldom as will do."""
 
-    def __init__(self, desk: Desk, run_id: str, tell: Tell) -> None:
+    def __init__(self, desk: Desk, run_id: str, tell: Tell, heard: bool = False) -> None:
+        """``heard``: what the ranks print is shown beside, so while they train nothing needs saying."""
         self._desk = desk
         self._run_id = run_id
         self._tell = tell
+        self._heard = heard
         self._status: RunStatus | None = None
         self._looked_at = self._asked_at = self._said_at = -1e9
         self._pause = FIRST_PAUSE
@@ -70,7 +72,8 @@ class Watch:
         """Say what is being waited for: after two seconds, when it changes, and now and then."""
         doing = f"{status.phase.value}{': ' if status.reason else ''}{status.reason}"
         again = doing != self._said or now - self._said_at > SPEAK_AGAIN
-        if status.state.ended or now - self._began < SPEAK_AFTER or not again:
+        obvious = status.state.ended or (self._heard and status.phase is Phase.TRAINING)
+        if obvious or now - self._began < SPEAK_AFTER or not again:
             return
         job = f", job {status.job_id}" if status.job_id else ""
         since = f" (for {spoken(now - self._began)} so far)" if self._said else ""

@@ -102,7 +102,7 @@ def _follow(desk: Desk, heard: Listening, run_id: str, fold: bool, as_is: bool) 
 
 def print_following(heard: Listening, fold: bool = False, as_is: bool = False) -> None:
     """Print what the ranks print, to the end of the run."""
-    print_pieces(heard.following(), heard, fold, as_is)
+    print_pieces(heard.following(exact=as_is), heard, fold, as_is)
 
 
 def print_pieces(pieces: Iterable[Piece], heard: Listening, fold: bool, as_is: bool) -> bool:

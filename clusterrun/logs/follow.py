@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from clusterrun.logs.files import LogFile, end_of_lines, in_order, log_files, size_of, tail_start
-from clusterrun.logs.merge import LINE_LIMIT, Piece, shortened, whole_lines
+from clusterrun.logs.merge import LINE_LIMIT, Piece, whole_lines
 from clusterrun.logs.selection import Selection
 from clusterrun.system import Clock
 
@@ -19,8 +19,10 @@ PARTIAL_SECONDS = 3.0
 class Growing:
     """One file being followed: how far it was shown, and the line it has begun."""
 
-    def __init__(self, file: LogFile, offset: int) -> None:
+    def __init__(self, file: LogFile, offset: int, exact: bool = False) -> None:
+        """With ``exact`` every byte is shown as it comes, else whole lines."""
         self.file = file
+        self._exact = exact
         self._offset = offset
         self._inode = 0
         self._rest = b""
@@ -31,8 +33,10 @@ class Growing:
     def new(self, now: float) -> bytes:
         """The lines that came since last time; ``now`` is steady seconds."""
         data = self._read()
+        if self._exact:
+            return data
         whole, rest = whole_lines(self._rest + data)
-        self._rest = shortened(rest)
+        self._rest = rest[max(0, rest.rstrip(b"\r").rfind(b"\r")) :]  # a bar's older states are written over
         if data:
             self._changed_at = now
         return whole + (self._bar(now) if b"\r" in self._rest else self._half_line(now))
@@ -40,19 +44,19 @@ class Growing:
     def last(self) -> bytes:
         """What is left at the end: a line that was never finished."""
         rest, self._rest = self._rest, b""
-        return rest + b"\n" if rest and rest != self._early else b""
+        return rest if rest != self._early else b""
 
     def _half_line(self, now: float) -> bytes:
         if not self._rest or (len(self._rest) <= LINE_LIMIT and now - self._changed_at < PARTIAL_SECONDS):
             return b""
         shown, self._rest = self._rest, b""
-        return shown + b"\n"
+        return shown
 
     def _bar(self, now: float) -> bytes:
         if self._rest == self._early or now - self._early_at < PARTIAL_SECONDS:
             return b""
         self._early, self._early_at = self._rest, now
-        return self._rest + b"\n"
+        return self._rest
 
     def _read(self) -> bytes:
         try:
@@ -74,8 +78,9 @@ class Growing:
 class Follower:
     """All wanted files of one attempt."""
 
-    def __init__(self, folder: str, selection: Selection, clock: Clock) -> None:
+    def __init__(self, folder: str, selection: Selection, clock: Clock, exact: bool = False) -> None:
         self._folder = folder
+        self._exact = exact
         self._selection = selection
         self._clock = clock
         self._files: dict[str, Growing] = {}
@@ -86,14 +91,14 @@ class Follower:
         sizes = [size_of(file.path) for file in files]
         ends = [end_of_lines(file.path, size) for file, size in zip(files, sizes, strict=True)]
         for file, end in zip(files, ends, strict=True):
-            self._files[file.path] = Growing(file, end)
+            self._files[file.path] = Growing(file, end, self._exact)
         return in_order(self._folder, files, spans(files, ends, tail))
 
     def new(self) -> list[Piece]:
         """What came since last time, by rank."""
         for file in log_files(self._folder, self._selection):
             if file.path not in self._files:
-                self._files[file.path] = Growing(file, 0)
+                self._files[file.path] = Growing(file, 0, self._exact)
         now, wall = self._clock.monotonic(), self._clock.now()
         return self._pieces(wall, lambda growing: growing.new(now))
 

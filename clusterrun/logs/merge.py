@@ -13,7 +13,7 @@ LINE_LIMIT = 1 << 16
 
 
 class Piece(NamedTuple):
-    """Whole lines that one rank wrote at about one time; sorts by time, rank and stream."""
+    """Lines that one rank wrote at about one time; the last may lack its end. Sorts by time, rank, stream."""
 
     at: float
     rank: int
@@ -28,16 +28,13 @@ def pieces(
     rest = b""
     for chunk in chunks:
         whole, rest = whole_lines(rest + chunk)
+        if len(rest) > LINE_LIMIT:
+            whole, rest = whole + rest, b""
         for at, data in _cut(whole, offset, timeline):
             yield Piece(at, rank, stream, data)
         offset += len(whole)
-        offset, rest = offset + len(rest), shortened(rest)
-        offset -= len(rest)
-        if len(rest) > LINE_LIMIT:
-            yield Piece(timeline.tick(offset)[0], rank, stream, rest + b"\n")
-            offset, rest = offset + len(rest), b""
     if rest:
-        yield Piece(timeline.tick(offset)[0], rank, stream, rest + b"\n")
+        yield Piece(timeline.tick(offset)[0], rank, stream, rest)
 
 
 def whole_lines(data: bytes) -> tuple[bytes, bytes]:
@@ -46,18 +43,13 @@ def whole_lines(data: bytes) -> tuple[bytes, bytes]:
     return data[:end], data[end:]
 
 
-def shortened(rest: bytes) -> bytes:
-    """An unfinished line without what a progress bar has already written over."""
-    return rest[max(0, rest.rstrip(b"\r").rfind(b"\r")) :]
-
-
 def _cut(data: bytes, offset: int, timeline: Timeline) -> Iterator[tuple[float, bytes]]:
     start = 0
     while start < len(data):
         at, limit = timeline.tick(offset + start)
         end = len(data) if limit is None else data.rfind(b"\n", start, limit - offset) + 1
         if end <= start:  # the line goes on into a later tick: its time is that of its end
-            end = data.find(b"\n", start) + 1
+            end = data.find(b"\n", start) + 1 or len(data)
             at = timeline.tick(offset + end - 1)[0]
         yield at, data[start:end]
         start = end

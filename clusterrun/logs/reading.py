@@ -40,10 +40,11 @@ def following(
     over: Callable[[], bool],
     clock: Clock,
     began: Callable[[int], None],
+    exact: bool = False,
 ) -> Iterator[Piece]:
     """What the ranks print, through every new attempt, until ``over`` says that nothing more comes.
 
-    ``began`` is told each attempt that is shown.
+    ``began`` is told each attempt that is shown. With ``exact`` lines may come in parts.
     """
     epoch: int | None = None
     follower: Follower | None = None
@@ -53,7 +54,7 @@ def following(
         if following_up is not None:
             yield from follower.last() if follower else ()
             began(following_up)
-            follower = Follower(paths.attempt(following_up).folder, selection, clock)
+            follower = Follower(paths.attempt(following_up).folder, selection, clock, exact)
             yield from follower.so_far(tail if epoch is None else None)
             epoch = following_up
             continue

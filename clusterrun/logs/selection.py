@@ -25,7 +25,7 @@ def numbers(text: str, below: int, what: str) -> frozenset[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+        if not (text.isascii() and first.isdecimal() and (last.isdecimal() or not dash)):
             raise BadInput(f"{text!r} is no list of {what}s", f"write for example --{what} 0,3-5")
         low, high = int(first), int(last or first)
         if high >= below or low > high:

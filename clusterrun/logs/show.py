@@ -68,7 +68,7 @@ def headed(pieces: Iterable[Piece], headings: Headings) -> Iterator[str]:
     for piece in pieces:
         head = headings.of(piece.rank, piece.stream)
         if _PLAIN.fullmatch(piece.data):
-            body = piece.data[:-1].decode("ascii")
+            body = piece.data.decode("ascii").removesuffix("\n")
             yield head + body.replace("\n", "\n" + head) + "\n"
         else:
             yield "".join(f"{head}{line}\n" for line in lines(piece.data, headings.colours))

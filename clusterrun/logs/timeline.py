@@ -40,9 +40,8 @@ class Timeline:
         before, base = (self._walls[place - 1], self._sizes[place - 1]) if place else (end - LOOKS_EVERY, 0)
         began = before if end - before <= 1.5 * LOOKS_EVERY else end - LOOKS_EVERY
         parts = max(1, ceil((end - began) / TICK))
-        part = (offset - base) * parts // (size - base)
-        limit = base - (-(part + 1) * (size - base) // parts)
-        return began + (end - began) * (part + 1) / parts, min(max(limit, offset + 1), size)
+        part = -(-(offset + 1 - base) * parts // (size - base))
+        return began + (end - began) * part / parts, base + part * (size - base) // parts
 
 
 def read_index(lines: Iterable[str]) -> dict[Key, list[tuple[float, int]]]:

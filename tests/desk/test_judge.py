@@ -1,0 +1,142 @@
+"""One answer to all that was said about a run, also where it does not agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.judge import Said, judge, kept
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import RunStatus
+from clusterrun.model.states import Phase, State
+from tests.desk.values import ATTEMPT, FAILURE, NOW, RECORD, row, state
+
+LOCAL = replace(RECORD, cluster="local", job_id="12.99")
+QUEUED = replace(RECORD, job_id="")
+FAILED = state(State.FAILED, reason="rank 3 on n1 exited with code 7", exit_code=7)
+OLD = {"updated_at": NOW - 400}
+
+
+def said(**changes: Any) -> Said:
+    return Said(**{"record": RECORD, "run_dir": "/runs/x", "now": NOW, **changes})
+
+
+@pytest.mark.parametrize(
+    "given, answer",
+    [
+        # squeue and the coordinator agree
+        ({"row": row("PENDING", reason="Priority")}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row()}, (State.RUNNING, Phase.STARTING)),
+        ({"row": row(), "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        ({"row": row("COMPLETED"), "state": state(State.COMPLETED)}, (State.COMPLETED, Phase.ENDED)),
+        # the coordinator is faster than Slurm
+        ({"row": row("COMPLETING"), "state": state(State.COMPLETED)}, (State.COMPLETED, Phase.ENDED)),
+        ({"row": row("RUNNING"), "state": FAILED}, (State.FAILED, Phase.ENDED)),
+        # Slurm knows better
+        ({"row": row("TIMEOUT"), "state": state(State.CANCELLED)}, (State.TIMEOUT, Phase.ENDED)),
+        ({"row": row("PREEMPTED"), "state": FAILED}, (State.PREEMPTED, Phase.ENDED)),
+        ({"row": row("NODE_FAIL"), "state": state()}, (State.NODE_FAIL, Phase.ENDED)),
+        ({"row": row("OUT_OF_MEMORY"), "state": FAILED}, (State.OUT_OF_MEMORY, Phase.ENDED)),
+        # the coordinator died without a word
+        ({"row": row("FAILED"), "state": state(**OLD)}, (State.FAILED, Phase.ENDED)),
+        ({"row": None, "state": state(**OLD)}, (State.FAILED, Phase.ENDED)),
+        ({"row": None}, (State.FAILED, Phase.ENDED)),
+        ({"row": row(), "state": state(**OLD)}, (State.RUNNING, Phase.TRAINING)),
+        # queued again after an end
+        ({"row": row("PENDING"), "state": state(State.PREEMPTED)}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row("REQUEUED"), "state": FAILED}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row(start=NOW - 1), "state": FAILED}, (State.RUNNING, Phase.STARTING)),
+        # Slurm does not answer: unknown is never ended
+        ({"answered": False}, (State.UNKNOWN, Phase.QUEUED)),
+        ({"answered": False, "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        ({"answered": False, "state": state(**OLD)}, (State.UNKNOWN, Phase.TRAINING)),
+        ({"answered": False, "state": FAILED}, (State.FAILED, Phase.ENDED)),
+        # a word that nobody knows
+        ({"row": row("HIBERNATING")}, (State.UNKNOWN, Phase.QUEUED)),
+        ({"row": row("HIBERNATING"), "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        # cancelled
+        ({"row": row("CANCELLED"), "cancel_asked": True}, (State.CANCELLED, Phase.ENDED)),
+        ({"row": row("FAILED"), "cancel_asked": True, "state": state()}, (State.CANCELLED, Phase.ENDED)),
+        ({"row": None, "cancel_asked": True}, (State.CANCELLED, Phase.ENDED)),
+        # an answer to the submission that was never heard
+        ({"record": QUEUED, "row": None, "now": NOW - 90}, (State.PENDING, Phase.QUEUED)),
+        ({"record": QUEUED, "row": None}, (State.FAILED, Phase.ENDED)),
+        ({"record": QUEUED, "row": None, "answered": False}, (State.UNKNOWN, Phase.QUEUED)),
+        ({"record": QUEUED, "row": row()}, (State.RUNNING, Phase.STARTING)),
+        # on this machine, or on one that cannot be seen from here
+        ({"record": LOCAL, "alive": True}, (State.RUNNING, Phase.STARTING)),
+        ({"record": LOCAL, "alive": True, "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        ({"record": LOCAL, "alive": False, "state": state()}, (State.FAILED, Phase.ENDED)),
+        ({"record": LOCAL, "alive": False, "cancel_asked": True}, (State.CANCELLED, Phase.ENDED)),
+        ({"record": LOCAL, "alive": False, "state": state(State.COMPLETED)}, (State.COMPLETED, Phase.ENDED)),
+        ({"record": LOCAL, "alive": None, "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        ({"record": LOCAL, "alive": None, "state": state(**OLD)}, (State.UNKNOWN, Phase.TRAINING)),
+    ],
+)
+def test_the_state_is_the_best_founded_word(given: dict[str, Any], answer: tuple[State, Phase]) -> None:
+    found = judge(said(**given))
+    assert (found.state, found.phase) == answer
+
+
+def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
+    assert judge(said(row=row("FAILED", end=NOW - 3), state=FAILED)) == RunStatus(
+        run_id=RECORD.run_id,
+        job_id="41",
+        name="train",
+        cluster="slurm",
+        state=State.FAILED,
+        phase=Phase.ENDED,
+        reason="rank 3 on n1 exited with code 7",
+        nodes=2,
+        gpus_per_node=4,
+        world_size=8,
+        nodelist="n[0-1]",
+        attempt=0,
+        submitted_at=NOW - 100,
+        started_at=NOW - 50,
+        ended_at=NOW - 4,
+        exit_code=7,
+        run_dir="/runs/x",
+    )
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"row": None, "state": state(**OLD)}, "ended without a word"),
+        ({"row": row("FAILED")}, "ended without a word"),
+        ({"record": QUEUED}, "was never queued"),
+        ({"row": row(), "state": state(**OLD)}, "no word from its coordinator for 6 min 40 s"),
+        ({"answered": False, "state": state(**OLD)}, "the run's last word is 6 min 40 s old"),
+        ({"row": row("CANCELLED"), "cancel_asked": True}, "by clusterrun cancel, before it started"),
+        ({"row": row("CANCELLED")}, "not by clusterrun cancel"),
+        ({"row": row("PENDING", reason="Resources"), "state": FAILED}, "queued again: "),
+        ({"state": state(State.FAILED, attempts=(replace(ATTEMPT, failure=FAILURE),))}, FAILURE.why),
+    ],
+)
+def test_the_reason_says_what_was_seen(given: dict[str, Any], words: str) -> None:
+    assert words in judge(said(**given)).reason
+
+
+def test_the_nodes_of_the_newest_attempt_are_shown_where_slurm_has_forgotten_them() -> None:
+    assert judge(said(state=FAILED)).nodelist == "n[0-1]"
+
+
+def test_what_slurm_knew_once_is_kept_after_it_forgot() -> None:
+    then = judge(said(row=row("TIMEOUT", end=NOW - 3), state=state(State.CANCELLED)))
+    later = judge(said(state=state(State.CANCELLED)))
+    assert kept(then, state(State.CANCELLED), NOW, later) == then
+
+
+def test_a_run_that_went_on_after_its_end_is_judged_anew() -> None:
+    then = judge(said(row=row("PREEMPTED"), state=state(State.PREEMPTED)))
+    anew = state(updated_at=NOW + 60)
+    now = judge(said(now=NOW + 61, row=row(), state=anew))
+    assert kept(then, anew, NOW, now).state is State.RUNNING
+
+
+def test_a_good_end_that_was_seen_late_replaces_a_silent_one() -> None:
+    silent = judge(said(row=None))
+    late = judge(said(state=state(State.COMPLETED)))
+    assert kept(silent, state(State.COMPLETED), NOW, late).state is State.COMPLETED

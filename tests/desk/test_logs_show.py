@@ -1,0 +1,64 @@
+"""Rank output as text: every line headed, foreign bytes harmless, equal lines folded."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.logs.merge import Piece
+from clusterrun.logs.show import Headings, folding, headed, lines, raw
+
+HEADINGS = Headings(lambda: ("n1", "node2"), 2, 12)
+
+
+def test_every_line_is_headed_by_node_rank_and_stream() -> None:
+    shown = headed([Piece(1.0, 0, "out", b"a\nb\n"), Piece(2.0, 3, "err", b"\xffc\n")], HEADINGS)
+    assert "".join(shown).splitlines() == ["n1    r0  | a", "n1    r0  | b", "node2 r3  ! \\xffc"]
+
+
+def test_a_node_whose_name_is_not_known_yet_goes_by_its_number() -> None:
+    known: list[str] = []
+    headings = Headings(lambda: tuple(known), 1, 2)
+    before = headings.of(1, "out")
+    known += ["a", "b"]
+    assert [before, headings.of(1, "out")] == ["node1 r1 | ", "b r1 | "]
+
+
+def test_a_rank_keeps_one_colour_on_a_terminal() -> None:
+    headings = Headings(lambda: ("n",), 1, 1, colours=True)
+    assert headings.of(0, "out") == "\x1b[36mn r0\x1b[0m | "
+
+
+def test_of_a_progress_bar_the_last_state_is_shown() -> None:
+    assert lines(b" 10%|#   \r 50%|##  \r100%|####\r\nnext\r\n") == ["100%|####", "next"]
+
+
+@given(st.binary(max_size=200))
+def test_no_output_can_forge_a_line_or_drive_the_terminal(data: bytes) -> None:
+    text = "".join(headed([Piece(0.0, 1, "out", data + b"\n")], HEADINGS))
+    assert text.endswith("\n") and all(line.startswith("n1    r1  | ") for line in text[:-1].split("\n"))
+    assert [
+        c for c in text.replace("\n", "") if not c.isprintable() and c in "\x00\x1b\r\x0b\x0c\x85\u2028\u202e"
+    ] == []
+
+
+@given(st.lists(st.binary(max_size=20)))
+def test_raw_is_the_very_bytes(parts: list[bytes]) -> None:
+    assert b"".join(raw(Piece(0.0, 0, "out", part) for part in parts)) == b"".join(parts)
+
+
+def test_the_same_line_of_many_ranks_is_shown_once_with_the_ranks() -> None:
+    given_ = [
+        Piece(1.0, 0, "out", b"start\nstep 1\n"),
+        Piece(1.1, 1, "out", b"start\n"),
+        Piece(1.2, 3, "out", b"start\nstep 1\nstep 1\n"),
+        Piece(1.3, 0, "err", b"start\n"),
+        Piece(5.0, 1, "out", b"step 1\n"),
+    ]
+    assert "".join(folding(given_, HEADINGS)).splitlines() == [
+        "ranks 0-1,3 | start",
+        "ranks 0,3 | step 1",
+        "node2 r3  | step 1",
+        "n1    r0  ! start",
+        "n1    r1  | step 1",
+    ]
