@@ -20,6 +20,7 @@ help:
 
 demo: $(VENV)/.installed
 	$(BIN)/clusterrun submit --cluster local --nodes 2 --ranks-per-node 2 --follow jobs/train.py
+	@echo '  these commands are in $(BIN): source $(BIN)/activate, then type them as they stand'
 
 test: $(VENV)/.installed-dev slurm
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
