@@ -146,9 +146,9 @@ class LiveAttempt:
 
     def gone(self, now: Now, seat: Seat, message: RanksGone) -> None:
         """A node has nothing left."""
-        told = self.tally.gone(seat.node, message.stuck, seat.name)
-        if not told and self.stage is not Stage.STOPPING and not self.tally.mishaps:
-            why = f"ranks on {seat.name} vanished without a word"
+        well = self.tally.gone(seat.node, message.stuck, seat.name)
+        if not well and self.stage is not Stage.STOPPING and not self.tally.mishaps:
+            why = f"{seat.name} (node {seat.node}) ended its ranks unasked; its agent says why in job.out"
             self._mishap(now, verdict.of_node(Kind.NODE, seat.name, now.wall, why))
         self._check_over(now)
 

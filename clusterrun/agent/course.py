@@ -1,4 +1,4 @@
-"""The course of a run from the first claim to the last farewell, attempt by attempt; knows no beat, no socket.
+"""The course of a run from the first claim to the last farewell, attempt by attempt; knows no beat or socket.
 
 What leads on from each stage:
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from clusterrun.model.orders import Orders
 
 TAKEOVER_SECONDS = 10.0
-"""How long an older coordinator may take to see that it was superseded, and then some."""
+"""How long a running coordinator may take to see that it was superseded, and then some."""
 RESERVE_SECONDS = 30.0
 
 
@@ -134,7 +134,9 @@ class Course:
         self._ledger.remember(event.earlier)
         self._ledger.open(now, event.epoch, "started again" if event.epoch else "first start")
         if not event.quiet:
-            self._quiet_until = now.steady + self._timings.lease + self._timings.kill + TAKEOVER_SECONDS
+            # An older coordinator may have been stopped for up to a lease and still find agents to answer.
+            lease, kill = self._timings.lease, self._timings.kill
+            self._quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
         self.stage = Stage.JOINING
         self._overdue_at = now.steady + self._join_seconds
         self._parting.launcher_lives = True

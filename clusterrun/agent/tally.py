@@ -21,8 +21,8 @@ class Tally:
         self._processes = processes
         self._started: dict[int, bool] = {}
         self._exited: dict[int, int] = {}
-        self._left = [processes] * nodes
         self._well = 0
+        self._unwell = [processes] * nodes
         self._gone: dict[int, bool] = {}
         self._lost: dict[int, float] = {}
         self.dead_by = 0.0
@@ -44,11 +44,11 @@ class Tally:
         if report.rank in self._exited:
             return None
         self._exited[report.rank] = report.code
-        self._left[node] -= 1
         if report.stopped:
             return None
         if report.code == 0:
             self._well += 1
+            self._unwell[node] -= 1
             return None
         mishap = verdict.of_rank(report, name)
         self.mishaps.append(mishap)
@@ -60,11 +60,11 @@ class Tally:
         return self._well == self._nodes * self._processes
 
     def gone(self, node: int, stuck: tuple[str, ...], name: str) -> bool:
-        """Nothing is left on ``node`` but ``stuck``; False where ranks vanished without a word."""
+        """Nothing is left on ``node`` but ``stuck``; False where not all of its ranks had exited 0."""
         if node not in self._gone:
             self.stuck += [f"{name}: {process}" for process in stuck]
         self._gone[node] = True
-        return self._left[node] == 0
+        return self._unwell[node] == 0
 
     def is_gone(self, node: int) -> bool:
         """``node`` has said that nothing is left."""
