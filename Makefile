@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 MADE_FROM := setup.cfg setup.py pyproject.toml constraints.txt
 PYTEST_ARGS ?=
+# Debian suites with another Slurm: 20.11, 24.11 and 26.05.
+SLURM_SUITES ?= bullseye trixie sid
 
 .PHONY: help demo test lint bench test-slurm-versions slurm dist clean
 
@@ -33,11 +35,16 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev slurm
 	$(BIN)/python -m tests.benchmarks
 
+# The tests that use a lab, on this machine's own Slurm and on every other one that can be fetched or is here.
 test-slurm-versions: $(VENV)/.installed-dev slurm
-	$(BIN)/python -m pytest -m slurm_versions $(PYTEST_ARGS)
+	-for suite in $(SLURM_SUITES); do $(BIN)/clusterrun lab root make $$suite; done
+	failed=0; for version in '' $$($(BIN)/clusterrun lab root list | cut -f1); do \
+	  echo "== Slurm $${version:-of this machine}"; \
+	  CLUSTERRUN_TEST_SLURM=$$version $(BIN)/python -m pytest -m lab $(PYTEST_ARGS) || failed=1; \
+	done; exit $$failed
 
-slurm:
-	@sh tests/install_slurm.sh
+slurm: $(VENV)/.installed-dev
+	@sh tests/install_slurm.sh $(BIN)/clusterrun
 
 dist: $(VENV)/.installed-dev
 	$(BIN)/python -m build

@@ -23,3 +23,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     reasons = Counter(why(report) for report in reporter.stats.get("skipped", ()))
     told = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
     print(f"skipped: {reasons.total()}" + (f" ({told})" if told else ""))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever brings up a lab is marked so: `-m lab` picks it, for instance to run it on another Slurm."""
+    for item in items:
+        if "make_lab" in getattr(item, "fixturenames", ()):
+            item.add_marker("lab")
