@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 # Debian suites with another Slurm: 20.11, 24.11 and 26.05.
 SLURM_SUITES ?= bullseye trixie sid
 
-.PHONY: help demo test lint bench test-slurm-versions slurm dist clean
+.PHONY: help demo test lint bench test-slurm-versions slurm form dist clean
 
 help:
 	@echo 'make demo                 install into $(VENV) and train on 2 simulated nodes x 2 ranks'

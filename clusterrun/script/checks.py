@@ -61,7 +61,7 @@ def check_program(program: str, cwd: str) -> tuple[str, ...]:
         return (
             () if shutil.which(program) else (f"{program!r} is not on PATH here: will it be on the nodes?",)
         )
-    path = os.path.join(cwd, program)
+    path = os.path.normpath(os.path.join(cwd, program))
     if not os.path.isfile(path):
         raise BadInput(f"there is no program {path!r}", "give its path relative to the current directory")
     if not os.access(path, os.X_OK):

@@ -63,3 +63,7 @@ def _apply(rule: str, value: Any) -> _Done:
     if isinstance(value, jinja2.Undefined):
         str(value)  # raises, naming the variable
     return _Done(quoting.RULES[rule](value))
+
+
+if __name__ == "__main__":
+    print(compile_form(), end="")

@@ -1,0 +1,337 @@
+"""The laws of planning: a spec becomes one whole submission, compared whole, and nothing is invented."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterrun import system
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Orders
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.script import checks, inherited
+from clusterrun.script.plan import Plan, Site, default_name, plan
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+RUN_DIR = "/home/ada/.clusterrun/runs/20260102-030405-train"
+PYTHON = "/opt/venv/bin/python"
+ON_SLURM = Site(slurm=True, python=PYTHON)
+HERE = Site(slurm=False, python=PYTHON, why="no program named sbatch is on PATH", gpus=2)
+
+SPECS = {
+    "small": JobSpec(("train.py", "--lr", "1e-3"), cwd="/home/ada/project"),
+    "whole": JobSpec(
+        ("-m", "pkg.train", "--name", "a b"),
+        cwd="/home/ada/my project",
+        name='näme "x" $(id)',
+        nodes=4,
+        gpus=8,
+        cpus_per_rank=6,
+        time=129600,
+        partition="gpu",
+        account="physics",
+        qos="high",
+        reservation="class",
+        constraint="a100&nvlink",
+        exclude="n[3-4]",
+        nodelist="n[1-8]",
+        mem="200G",
+        sbatch=("exclusive", "mail-type=END", "comment=for the paper"),
+        srun=("overlap",),
+        setup=("module load cuda/12", "source 'my env'/bin/activate"),
+        environment=(("WANDB_API_KEY", "secret"),),
+        requeue=True,
+        after=("17", "18"),
+        max_restarts=2,
+    ),
+    "odd-paths": JobSpec(("./program",), cwd="/home/ada/two\nlines", name="hetjob", gpus=0, ranks_per_node=3),
+}
+DIRS = {"odd-paths": "/home/ada/100%\\x/runs/r"}
+
+
+def made(name: str) -> Plan:
+    return plan(SPECS[name], "20260102-030405-train", "f00dcafe", DIRS.get(name, RUN_DIR), ON_SLURM)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_script_is_the_golden_one_whole(name: str) -> None:
+    assert made(name).script == (GOLDEN / f"{name}.sh").read_text()
+
+
+def test_sbatch_is_called_with_the_script_and_only_with_what_no_directive_carries() -> None:
+    assert made("whole").argv == ("sbatch", "--parsable", f"{RUN_DIR}/script.sh")
+    assert made("odd-paths").argv == (
+        "sbatch",
+        "--parsable",
+        "--job-name=hetjob",
+        "--chdir=/home/ada/two\nlines",
+        "/home/ada/100%\\x/runs/r/script.sh",
+    )
+
+
+def test_the_orders_are_exact_and_start_one_agent_on_each_node() -> None:
+    agent = ("-I", "-S", f"{RUN_DIR}/agent.pyz", "agent", RUN_DIR)
+    assert made("whole").orders == Orders(
+        run_id="20260102-030405-train",
+        run_name='näme "x" $(id)',
+        nodes=4,
+        ranks_per_node=8,
+        gpus_per_node=8,
+        cpus_per_rank=6,
+        command=(PYTHON, "-u", "-m", "pkg.train", "--name", "a b"),
+        cwd="/home/ada/my project",
+        environment=(("WANDB_API_KEY", "secret"),),
+        launch=(
+            "srun",
+            "--nodes=4",
+            "--ntasks=4",
+            "--ntasks-per-node=1",
+            "--cpu-bind=none",
+            "--mpi=none",
+            "--export=ALL",
+            "--input=all",
+            "--kill-on-bad-exit=0",
+            "--wait=0",
+            "--no-kill",
+            "--unbuffered",
+            "--quiet",
+            "--overlap",
+            PYTHON,
+            *agent,
+        ),
+        max_restarts=2,
+    )
+
+
+def test_no_secret_of_the_environment_stands_in_the_script_or_in_an_argument() -> None:
+    whole = made("whole")
+    assert "secret" not in whole.script + "".join(whole.argv) + "".join(whole.orders.launch)
+
+
+@pytest.mark.parametrize(
+    "command, name, argv",
+    [
+        (("train.py", "-x"), "train", (PYTHON, "-u", "train.py", "-x")),
+        (("src/my train.py",), "my train", (PYTHON, "-u", "src/my train.py")),
+        (("-m", "pkg.mod", "a"), "pkg.mod", (PYTHON, "-u", "-m", "pkg.mod", "a")),
+        (("./run.sh", "a"), "run.sh", ("./run.sh", "a")),
+        (("torchrun", "train.py"), "torchrun", ("torchrun", "train.py")),
+        ((".py",), "run", (PYTHON, "-u", ".py")),
+    ],
+)
+def test_a_command_gets_its_python_and_a_name(
+    command: tuple[str, ...], name: str, argv: tuple[str, ...]
+) -> None:
+    found = plan(JobSpec(command, cwd="/"), "r", "t", RUN_DIR, ON_SLURM)
+    assert (found.spec.name, default_name(command), found.orders.command) == (name, name, argv)
+
+
+def directives(**wish: object) -> list[str]:
+    spec = JobSpec(("train.py",), cwd="/", **wish)  # type: ignore[arg-type]
+    script = plan(spec, "r", "t", RUN_DIR, ON_SLURM).script
+    return re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
+
+
+def test_no_time_no_memory_and_no_partition_are_invented() -> None:
+    assert directives() == [
+        "--job-name=train",
+        "--comment=clusterrun:r:t",
+        "--chdir=/",
+        f"--output={RUN_DIR}/job.out",
+        "--open-mode=append",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=1",
+        "--no-requeue",
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry, gone, stays, notice",
+    [
+        (
+            "time=1",
+            "--time=00:01:00",
+            "--time=1",
+            "--sbatch time takes the place of --time, which clusterrun sets",
+        ),
+        (
+            "gres=gpu:a100:4",
+            "--gpus-per-node=4",
+            "--gres=gpu:a100:4",
+            "--sbatch gres takes the place of --gpus-per-node, which clusterrun sets",
+        ),
+        (
+            "job-name=x",
+            "--job-name=train",
+            "--job-name=x",
+            "--sbatch job-name takes the place of --job-name, which clusterrun sets",
+        ),
+        ("requeue", "--no-requeue", "--requeue", None),
+        ("begin=now+1hour", "--begin=now", "--begin=now+1hour", None),
+    ],
+)
+def test_an_option_that_is_passed_on_takes_the_place_of_ours_and_that_is_said(
+    entry: str, gone: str, stays: str, notice: str | None
+) -> None:
+    spec = JobSpec(("train.py",), cwd="/", gpus=4, time=60, sbatch=(entry,))
+    found = plan(spec, "r", "t", RUN_DIR, ON_SLURM)
+    lines = [line.removeprefix("#SBATCH ") for line in found.script.split("\n")]
+    assert (gone in lines, lines.count(stays)) == (False, 1)
+    assert found.notices == (() if notice is None else (notice,))
+
+
+def test_dependencies_and_comments_are_joined_not_replaced() -> None:
+    found = directives(after=("5",), sbatch=("dependency=singleton", "comment=mine"))
+    assert '"--comment=clusterrun:r:t mine"' in found
+    assert "--dependency=afterok:5,singleton" in found
+
+
+@pytest.mark.parametrize(
+    "wish, said",
+    [
+        ({"sbatch": ("array=1-5",)}, "--sbatch array cannot be passed on"),
+        ({"sbatch": ("nodes=2",)}, "--sbatch nodes cannot be passed on"),
+        ({"srun": ("multi-prog",)}, "--srun multi-prog cannot be passed on"),
+        ({"sbatch": ("p=debug",)}, "'p' is no option's name"),
+        ({"sbatch": ("a b=c",)}, "'a b' is no option's name"),
+        ({"sbatch": ("comment=a\nb",)}, "has a control character"),
+    ],
+)
+def test_what_would_break_a_promise_is_refused_with_what_to_do_instead(
+    wish: dict[str, tuple[str]], said: str
+) -> None:
+    with pytest.raises(BadInput, match=re.escape(said)) as caught:
+        directives(**wish)
+    assert caught.value.remedy
+
+
+def test_a_run_without_slurm_stays_here_and_says_so() -> None:
+    spec = JobSpec(("train.py",), cwd="/w", nodes=2, gpus=1, time=60, partition="gpu", setup=("echo hi",))
+    found = plan(spec, "r", "t", RUN_DIR, HERE)
+    assert (found.spec.cluster, found.argv, found.orders.launch, found.orders.gpus_per_node) == (
+        Cluster.LOCAL,
+        ("/bin/bash", f"{RUN_DIR}/script.sh"),
+        (),
+        1,
+    )
+    assert found.notices == (
+        "no program named sbatch is on PATH: the run stays on this machine",
+        "on this machine nothing comes of --partition",
+    )
+    assert (found.orders.time_limit, "#SBATCH" in found.script, "echo hi\n" in found.script) == (
+        60.0,
+        False,
+        True,
+    )
+
+
+def test_without_enough_gpus_the_run_gets_cpu_ranks_and_a_notice() -> None:
+    found = plan(JobSpec(("train.py",), cwd="/", nodes=2, gpus=4), "r", "t", RUN_DIR, replace(HERE, why=""))
+    assert (found.orders.gpus_per_node, found.orders.ranks_per_node) == (0, 4)
+    assert found.notices == ("this machine has 2 GPUs, not 8: 4 CPU ranks on each simulated node",)
+
+
+def test_what_was_said_beats_what_is_there() -> None:
+    spec = JobSpec(("train.py",), cwd="/", cluster=Cluster.LOCAL)
+    assert plan(spec, "r", "t", RUN_DIR, ON_SLURM).spec.cluster is Cluster.LOCAL
+
+
+def test_a_template_of_the_users_own_must_be_the_run_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "mine.j2").write_text(
+        "#!/bin/sh\n{{ directives | sbatch }}\nexec {{ python }} {{ agent }} coordinate {{ run_dir }}\n"
+    )
+    spec = JobSpec(("train.py",), cwd=str(tmp_path), template="mine.j2")
+    assert plan(spec, "r", "tok", RUN_DIR, ON_SLURM).script.endswith(
+        f"\nexec {PYTHON} {RUN_DIR}/agent.pyz coordinate {RUN_DIR}\n"
+    )
+    (tmp_path / "mine.j2").write_text("#!/bin/sh\nsrun {{ command }}\n")
+    with pytest.raises(BadInput, match=r"does not use directives and agent"):
+        plan(spec, "r", "tok", RUN_DIR, ON_SLURM)
+
+
+def test_what_a_job_around_us_left_in_the_environment_is_dropped_but_not_the_way_to_slurm() -> None:
+    environment = {
+        "SLURM_CPU_BIND": "x",
+        "SBATCH_TIME": "1",
+        "PET_NNODES": "2",
+        "SLURM_CONF": "c",
+        "PATH": "p",
+        "PMIX_RANK": "0",
+    }
+    assert inherited.scrubbed(environment) == {"SLURM_CONF": "c", "PATH": "p"}
+    assert inherited.dropped(environment) == ("PET_NNODES", "PMIX_RANK", "SBATCH_TIME", "SLURM_CPU_BIND")
+
+
+# --- what can be seen before queueing ---
+
+
+def of(tmp_path: Path, *command: str, python: str = sys.executable, setup: tuple[str, ...] = ()) -> Plan:
+    spec = JobSpec(command, cwd=str(tmp_path), python=python, setup=setup)
+    return plan(spec, "r", "t", RUN_DIR, ON_SLURM)
+
+
+def old(argv: object, timeout: float) -> system.Completed:
+    return system.Completed((), 0, "3 6 False\n", "", 0.0)
+
+
+def without_torch(argv: object, timeout: float) -> system.Completed:
+    return system.Completed((), 0, "3 12 False\n", "", 0.0)
+
+
+def missing(argv: object, timeout: float) -> system.Completed:
+    raise system.ProgramMissing("the program '/x/python' was not found")
+
+
+def test_faults_that_can_be_seen_are_told_before_the_queue(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "prog").touch(0o644)
+    found = []
+    for command, python, run in (
+        ("nowhere.py", sys.executable, old),
+        ("folder.py", sys.executable, old),
+        ("./prog", sys.executable, old),
+        ("./none", sys.executable, old),
+        ("train.py", "/x/python", missing),
+        ("train.py", "/x/python", old),
+    ):
+        with pytest.raises(BadInput) as caught:
+            checks.check(of(tmp_path, command, python=python), run)
+        found.append(caught.value.seen)
+    assert found == [
+        f"there is no script '{tmp_path}/nowhere.py'",
+        f"'{tmp_path}/folder.py' is no file",
+        f"'{tmp_path}/prog' is not executable",
+        f"there is no program '{tmp_path}/none'",
+        "there is no Python '/x/python' here (the program '/x/python' was not found)",
+        "'/x/python' is Python 3.6",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_script_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch(0o200)
+    with pytest.raises(BadInput, match="cannot be read"):
+        checks.check(of(tmp_path, "train.py"))
+
+
+def test_a_script_that_imports_torch_where_there_is_none_gets_a_notice_only(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nfrom torch import nn\n")
+    (tmp_path / "plain.py").write_text("# import torch\n")
+    notice = "/x/python has no torch, and the script imports it: install it there, or see --python, --setup"
+    assert checks.check(of(tmp_path, "train.py", python="/x/python"), without_torch) == (notice,)
+    assert checks.check(of(tmp_path, "plain.py", python="/x/python"), without_torch) == ()
+
+
+def test_a_python_that_setup_lines_bring_is_not_looked_for_here(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    assert (
+        checks.check(of(tmp_path, "train.py", python="/x/python", setup=("module load python",)), missing)
+        == ()
+    )

@@ -1,0 +1,24 @@
+#!/bin/bash
+#SBATCH --comment=clusterrun:20260102-030405-train:f00dcafe
+#SBATCH --output=/dev/null
+#SBATCH --open-mode=append
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=3
+#SBATCH --no-requeue
+umask 077
+exec >>'/home/ada/100%\x/runs/r/job.out' 2>&1
+
+missing=
+command -v -- /opt/venv/bin/python >/dev/null || missing=/opt/venv/bin/python
+[ -r '/home/ada/100%\x/runs/r/agent.pyz' ] || missing='/home/ada/100%\x/runs/r/agent.pyz'
+if [ -n "$missing" ]; then
+  printf 'clusterrun: node %s cannot use %q\n' "$(hostname)" "$missing" >&2
+  echo 'clusterrun: every node needs it: see --python and --setup for the Python, CLUSTERRUN_HOME for the run directory' >&2
+  exit 127
+fi
+# Of these Slurm 20.11 to 21.08, and 23.11 on, would cut the step down to the CPUs that the job asked for,
+# on a node that is given whole.
+unset SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK
+# This shell becomes the coordinator, so that Slurm's signals reach it.
+exec /opt/venv/bin/python -I -S '/home/ada/100%\x/runs/r/agent.pyz' coordinate '/home/ada/100%\x/runs/r'

@@ -1,0 +1,26 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --comment=clusterrun:20260102-030405-train:f00dcafe
+#SBATCH --chdir=/home/ada/project
+#SBATCH --output=/home/ada/.clusterrun/runs/20260102-030405-train/job.out
+#SBATCH --open-mode=append
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=1
+#SBATCH --no-requeue
+umask 077
+exec >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out 2>&1
+
+missing=
+command -v -- /opt/venv/bin/python >/dev/null || missing=/opt/venv/bin/python
+[ -r /home/ada/.clusterrun/runs/20260102-030405-train/agent.pyz ] || missing=/home/ada/.clusterrun/runs/20260102-030405-train/agent.pyz
+if [ -n "$missing" ]; then
+  printf 'clusterrun: node %s cannot use %q\n' "$(hostname)" "$missing" >&2
+  echo 'clusterrun: every node needs it: see --python and --setup for the Python, CLUSTERRUN_HOME for the run directory' >&2
+  exit 127
+fi
+# Of these Slurm 20.11 to 21.08, and 23.11 on, would cut the step down to the CPUs that the job asked for,
+# on a node that is given whole.
+unset SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK
+# This shell becomes the coordinator, so that Slurm's signals reach it.
+exec /opt/venv/bin/python -I -S /home/ada/.clusterrun/runs/20260102-030405-train/agent.pyz coordinate /home/ada/.clusterrun/runs/20260102-030405-train

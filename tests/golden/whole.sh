@@ -1,0 +1,40 @@
+#!/bin/bash
+#SBATCH "--job-name=näme \"x\" $(id)"
+#SBATCH "--comment=clusterrun:20260102-030405-train:f00dcafe for the paper"
+#SBATCH "--chdir=/home/ada/my project"
+#SBATCH --output=/home/ada/.clusterrun/runs/20260102-030405-train/job.out
+#SBATCH --open-mode=append
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=48
+#SBATCH --requeue
+#SBATCH --partition=gpu
+#SBATCH --account=physics
+#SBATCH --qos=high
+#SBATCH --reservation=class
+#SBATCH "--constraint=a100&nvlink"
+#SBATCH "--exclude=n[3-4]"
+#SBATCH "--nodelist=n[1-8]"
+#SBATCH --time=1-12:00:00
+#SBATCH --gpus-per-node=8
+#SBATCH --mem=200G
+#SBATCH --dependency=afterok:17:18
+#SBATCH --exclusive
+#SBATCH --mail-type=END
+umask 077
+exec >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out 2>&1
+module load cuda/12
+source 'my env'/bin/activate
+missing=
+command -v -- /opt/venv/bin/python >/dev/null || missing=/opt/venv/bin/python
+[ -r /home/ada/.clusterrun/runs/20260102-030405-train/agent.pyz ] || missing=/home/ada/.clusterrun/runs/20260102-030405-train/agent.pyz
+if [ -n "$missing" ]; then
+  printf 'clusterrun: node %s cannot use %q\n' "$(hostname)" "$missing" >&2
+  echo 'clusterrun: every node needs it: see --python and --setup for the Python, CLUSTERRUN_HOME for the run directory' >&2
+  exit 127
+fi
+# Of these Slurm 20.11 to 21.08, and 23.11 on, would cut the step down to the CPUs that the job asked for,
+# on a node that is given whole.
+unset SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK
+# This shell becomes the coordinator, so that Slurm's signals reach it.
+exec /opt/venv/bin/python -I -S /home/ada/.clusterrun/runs/20260102-030405-train/agent.pyz coordinate /home/ada/.clusterrun/runs/20260102-030405-train
