@@ -46,6 +46,11 @@ test-slurm-versions: $(VENV)/.installed-dev slurm
 slurm: $(VENV)/.installed-dev
 	@sh tests/install_slurm.sh $(BIN)/clusterrun
 
+# The shipped script template, rendered ahead of time: clusterrun/script/form.py says why.
+form: $(VENV)/.installed
+	$(BIN)/python -m clusterrun.script.render > templates/job.sbatch.form.new
+	mv templates/job.sbatch.form.new templates/job.sbatch.form
+
 dist: $(VENV)/.installed-dev
 	$(BIN)/python -m build
 
