@@ -1,0 +1,237 @@
+"""Everyone is asked once for all runs, and what was heard once is not lost; a stand-in answers for Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.cancelling import cancel
+from clusterrun.desk import Desk
+from clusterrun.model.document import encode
+from clusterrun.model.errors import NoSuchRun, SchedulerUnreachable
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import RunState
+from clusterrun.model.states import State
+from clusterrun.slurm.queries import JobRow
+from clusterrun.store import run_id
+from clusterrun.waiting import Watch
+from clusterrun.workflow import find, statuses
+from tests.desk.test_logs_follow import HandClock
+from tests.desk.values import NOW, RECORD, row, state
+
+
+class Slurm:
+    """A Slurm that knows the rows it was given and counts the questions."""
+
+    def __init__(self, *rows: JobRow, down: bool = False, accounted: Sequence[JobRow] = ()) -> None:
+        self.rows = list(rows)
+        self.down = down
+        self.accounted = tuple(accounted)
+        self.asked: list[str] = []
+        self.cancelled: list[str] = []
+
+    def jobs(self) -> tuple[JobRow, ...]:
+        self.asked.append("jobs")
+        if self.down:
+            raise SchedulerUnreachable("Slurm does not answer: timed out")
+        return tuple(self.rows)
+
+    def finished(self, ids: Sequence[str]) -> tuple[JobRow, ...]:
+        self.asked.append(f"finished {','.join(ids)}")
+        return tuple(one for one in self.accounted if one.job_id in ids)
+
+    def find(self, token: str) -> str:
+        return next((one.job_id for one in self.rows if token in one.comment), "")
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        self.cancelled += ids
+        self.rows = [replace(one, word="CANCELLED") if one.job_id in ids else one for one in self.rows]
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    made = HandClock()
+    made.time = NOW
+    return made
+
+
+@pytest.fixture
+def slurm() -> Slurm:
+    return Slurm()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, clock: HandClock, slurm: Slurm) -> Desk:
+    return Desk({"CLUSTERRUN_HOME": str(tmp_path / "home")}, clock, slurm)  # type: ignore[arg-type]
+
+
+def add(desk: Desk, job_id: str = "41", at: float = NOW, said: RunState | None = None, **changes: Any) -> str:
+    chosen = run_id("train", at, os.urandom(2))
+    desk.store.claim(chosen)
+    desk.store.save(replace(RECORD, **{"run_id": chosen, "job_id": job_id, **changes}))
+    if said:
+        tell(desk, chosen, said)
+    return chosen
+
+
+def tell(desk: Desk, chosen: str, said: RunState) -> None:
+    Path(desk.store.paths(chosen).state).write_text(json.dumps(encode(replace(said, run_id=chosen))))
+
+
+def test_one_question_answers_for_all_runs(desk: Desk, slurm: Slurm) -> None:
+    for number in range(5):
+        add(desk, str(number), NOW + number)
+        slurm.rows.append(row(job_id=str(number)))
+    assert [s.state for s in statuses(desk=desk)] == [State.RUNNING] * 5
+    assert slurm.asked == ["jobs"]
+
+
+def test_runs_that_ended_well_need_no_question(desk: Desk, slurm: Slurm) -> None:
+    add(desk, said=state(State.COMPLETED))
+    assert [s.state for s in statuses(desk=desk)] == [State.COMPLETED]
+    assert slurm.asked == []
+
+
+def test_accounting_is_asked_only_for_what_the_queue_no_longer_knows(desk: Desk, slurm: Slurm) -> None:
+    add(desk, "41")
+    add(desk, "42", NOW + 1)
+    slurm.rows = [row(job_id="42")]
+    slurm.accounted = (row("TIMEOUT", job_id="41"),)
+    assert [s.state for s in statuses(desk=desk)] == [State.RUNNING, State.TIMEOUT]
+    assert slurm.asked == ["jobs", "finished 41"]
+
+
+def test_a_controller_that_does_not_answer_is_said_and_ends_no_run(desk: Desk, slurm: Slurm) -> None:
+    slurm.down, said = True, []
+    add(desk)
+    assert [s.state for s in statuses(desk=desk, tell=said.append)] == [State.UNKNOWN]
+    assert said == ["Slurm does not answer: timed out: what follows is what the run directories say"]
+    slurm.down, slurm.rows = False, [row("COMPLETED")]
+    assert [s.state for s in statuses(desk=desk)] == [State.COMPLETED]
+
+
+def test_what_slurm_forgets_is_remembered(desk: Desk, slurm: Slurm, clock: HandClock) -> None:
+    chosen = add(desk, said=state(State.CANCELLED))
+    slurm.rows = [row("TIMEOUT", end=NOW)]
+    first = find(chosen, desk).status()
+    slurm.rows, clock.time = [], NOW + 86400
+    assert [first.state, find(chosen, desk).status()] == [State.TIMEOUT, first]
+    assert desk.store.current(0) == []
+
+
+def test_a_job_that_still_completes_is_not_settled_yet(desk: Desk, slurm: Slurm) -> None:
+    chosen = add(desk, said=state(State.CANCELLED))
+    slurm.rows = [row("COMPLETING")]
+    assert [find(chosen, desk).state, desk.store.ended(chosen)] == [State.CANCELLED, None]
+
+
+def test_a_submission_whose_answer_was_lost_is_adopted_by_its_token(desk: Desk, slurm: Slurm) -> None:
+    chosen = add(desk, job_id="", token="deadbeef")
+    slurm.rows = [row(job_id="77", comment=f"clusterrun:{chosen}:deadbeef")]
+    assert find(chosen, desk).status().job_id == "77"
+    assert [desk.store.read(chosen).job_id, desk.store.find("77")] == ["77", chosen]
+
+
+def test_another_users_words_in_a_comment_adopt_nothing(desk: Desk, slurm: Slurm) -> None:
+    chosen = add(desk, job_id="", token="deadbeef")
+    slurm.rows = [row(job_id="77", comment="deadbee"), row(job_id="78", name=chosen, comment="")]
+    assert find(chosen, desk).status().job_id == ""
+
+
+def test_a_damaged_run_is_shown_as_such_beside_the_others(desk: Desk) -> None:
+    good = add(desk, said=state(State.COMPLETED))
+    bad = add(desk, at=NOW + 1)
+    Path(desk.store.paths(bad).record).write_text("{")
+    found = {s.run_id: (s.state, s.reason) for s in statuses(desk=desk)}
+    assert found[good][0] is State.COMPLETED
+    assert found[bad][0] is State.UNKNOWN and "record.json is damaged" in found[bad][1]
+
+
+def test_a_damaged_state_is_said_and_ends_no_run(desk: Desk) -> None:
+    chosen = add(desk)
+    Path(desk.store.paths(chosen).state).write_text("\0")
+    found = find(chosen, desk).status()
+    assert found.state is State.UNKNOWN and "state.json is damaged" in found.reason
+
+
+def test_an_unknown_word_is_no_run(desk: Desk) -> None:
+    with pytest.raises(NoSuchRun):
+        statuses(["nothing"], desk)
+
+
+def test_cancel_leaves_the_word_for_the_coordinator_before_it_asks_slurm(desk: Desk, slurm: Slurm) -> None:
+    chosen = add(desk)
+    slurm.rows = [row()]
+    seen: list[bool] = []
+    slurm.cancel = lambda ids: seen.append(desk.store.cancel_asked(chosen)) or Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
+    assert [s.state for s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    assert [seen, slurm.cancelled] == [[True], ["41"]]
+
+
+def test_cancel_finds_the_job_of_a_lost_answer(desk: Desk, slurm: Slurm) -> None:
+    chosen = add(desk, job_id="", token="deadbeef")
+    slurm.rows = [row(job_id="77", comment="clusterrun:x:deadbeef")]
+    cancel(desk, [chosen], print)
+    assert slurm.cancelled == ["77"]
+
+
+def test_cancel_leaves_an_ended_run_as_it_is(desk: Desk, slurm: Slurm) -> None:
+    chosen = add(desk, said=state(State.COMPLETED))
+    assert [s.state for s in cancel(desk, [chosen], print)] == [State.COMPLETED]
+    assert [slurm.cancelled, desk.store.cancel_asked(chosen)] == [[], False]
+
+
+def test_cancel_gives_up_waiting_in_the_end_and_says_what_is_left(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(desk)
+    slurm.rows = [row()]
+    slurm.cancel = lambda ids: None  # type: ignore[method-assign]
+    said: list[str] = []
+    assert [s.state for s in cancel(desk, [chosen], said.append)] == [State.RUNNING]
+    assert said == [f"waiting for {chosen} to end, at most 60 s"]
+
+
+def test_waiting_asks_the_scheduler_seldom_and_the_run_itself_often(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(desk)
+    slurm.rows = [row("PENDING", reason="Priority")]
+
+    def start() -> None:
+        tell(desk, chosen, state(updated_at=clock.time))
+
+    def finish() -> None:
+        slurm.rows = [row("COMPLETED")]
+        tell(desk, chosen, state(State.COMPLETED, updated_at=clock.time))
+
+    clock.acts = [*[lambda: None] * 250, *[start] * 250, finish]
+    said: list[str] = []
+    found = Watch(desk, chosen, said.append).wait(None)
+    assert found.state is State.COMPLETED
+    assert len(slurm.asked) <= 10
+    assert said[0].startswith(f"waiting for train ({chosen}, job 41) to end; it is queued: ")
+    assert said[-1].endswith("it is training")
+
+
+def test_waiting_ends_at_its_limit(desk: Desk, slurm: Slurm, clock: HandClock) -> None:
+    chosen = add(desk)
+    slurm.rows = [row("PENDING")]
+    found = Watch(desk, chosen, lambda _: None).wait(10.0)
+    assert (found.state, round(clock.time - NOW)) == (State.PENDING, 10)
+
+
+def test_a_time_limit_that_slurm_names_late_is_waited_for(desk: Desk, slurm: Slurm, clock: HandClock) -> None:
+    chosen = add(desk, said=state(State.CANCELLED))
+    slurm.rows = [row("COMPLETING")]
+
+    def name_it() -> None:
+        slurm.rows = [row("TIMEOUT")]
+
+    clock.acts = [*[lambda: None] * 6, name_it]
+    assert Watch(desk, chosen, lambda _: None).wait(None).state is State.TIMEOUT
