@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.lab.lab import Lab
-from clusterrun.lab.namespaces import wait_for
+from clusterrun.lab.lab import Lab, labs_up
+from clusterrun.lab.namespaces import started_at, wait_for
 from clusterrun.lab.processes import Process
 from clusterrun.lab.spec import CONTROLLER, LabSpec, Preempt, Proctrack
 from clusterrun.model.contract import MARKER_VARIABLE
 
 MakeLab = Callable[..., Lab]
+SLURM_VARIABLE = "CLUSTERRUN_TEST_SLURM"
+"""Which release of Slurm the labs of this session run (as in 24.11); the machine's own if not set."""
 
 
 def _missing() -> str:
@@ -31,9 +33,10 @@ def _missing() -> str:
 
 @pytest.fixture(scope="session")
 def make_lab() -> Iterator[MakeLab]:
-    """``make_lab(nodes=4, gpus=8, proctrack=…, preempt=…, settings={}, …)``: a lab that is up until the session ends."""
+    """``make_lab(nodes=4, gpus=8, proctrack=…, settings={}, …)``: a lab, up until the session ends."""
     if reason := _missing():
         pytest.skip(reason)
+    _clean_up_after_killed_sessions()
     numbers = itertools.count(1)
     made: list[Lab] = []
 
@@ -49,7 +52,7 @@ def make_lab() -> Iterator[MakeLab]:
             proctrack=Proctrack(proctrack),
             preempt=Preempt(preempt),
             settings=tuple((settings or {}).items()),
-            **options,  # type: ignore[arg-type]
+            **{"slurm": os.environ.get(SLURM_VARIABLE, ""), **options},  # type: ignore[arg-type]
         )
         lab = Lab(name)
         made.append(lab)
@@ -65,6 +68,12 @@ def make_lab() -> Iterator[MakeLab]:
 def lab(make_lab: MakeLab) -> Lab:
     """The lab that the session shares: 4 nodes × 8 GPUs. A test leaves it as it found it."""
     return make_lab()
+
+
+def _clean_up_after_killed_sessions() -> None:
+    for lab in labs_up():
+        if lab.name.startswith("t") and not started_at(lab.state.owner):
+            lab.down()
 
 
 def leftovers(lab: Lab, seconds: float = 10.0) -> list[str]:

@@ -25,7 +25,12 @@ def release(version: str) -> tuple[int, int]:
 
 def slurm_conf(spec: LabSpec, layout: Layout, place: Place, version: str) -> str:
     """The whole of slurm.conf."""
-    lines = {**_base(spec, place), **_times(spec), **_choices(spec, place, version), **dict(spec.settings)}
+    lines = {
+        **_base(spec, place),
+        **_times(spec, version),
+        **_choices(spec, place, version),
+        **dict(spec.settings),
+    }
     text = "".join(f"{key}={value}\n" for key, value in lines.items() if value)
     return text + _nodes(spec, layout) + _partitions(spec, layout)
 
@@ -65,11 +70,12 @@ def _base(spec: LabSpec, place: Place) -> dict[str, str]:
     }
 
 
-def _times(spec: LabSpec) -> dict[str, str]:
+def _times(spec: LabSpec, version: str) -> dict[str, str]:
     many = spec.nodes > MANY
     return {
         "KillWait": "5",
-        "UnkillableStepTimeout": "20",
+        # Newer releases complain of less than five times MessageTimeout.
+        "UnkillableStepTimeout": "50" if release(version) >= (24, 5) else "20",
         "SlurmdTimeout": "120" if many else str(NODE_TIMEOUT_SECONDS),
         "SlurmctldTimeout": "60",
         "MessageTimeout": "60" if many else "10",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ from typing import Any
 from clusterrun.lab.conf import PORTS
 from clusterrun.lab.namespaces import LabError, as_caller, enter, wait_for
 from clusterrun.lab.place import LabState, Place
+from clusterrun.lab.processes import processes
 from clusterrun.lab.spec import CONTROLLER
 
 START_SECONDS = 30.0
+EARLY_SECONDS = 1.0
+"""Until then a daemon may still be the shell that starts it."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -86,9 +90,20 @@ def _connects(path: Path) -> bool:
 
 def await_port(place: Place, state: LabState, daemon: str, port: int = 0) -> None:
     """Return when a daemon of the controller host listens. Raises ``LabError`` with its last words."""
-    if not wait_for(lambda: _listens(state.processes[CONTROLLER], port or PORTS[daemon]), START_SECONDS):
+    first, began = state.processes[CONTROLLER], time.monotonic()
+
+    def listens_or_died() -> bool:
+        early = time.monotonic() - began < EARLY_SECONDS
+        return _listens(first, port or PORTS[daemon]) or not (early or _runs(first, daemon))
+
+    wait_for(listens_or_died, START_SECONDS)
+    if not _listens(first, port or PORTS[daemon]):
         words = tail(place.log / f"{daemon}.log") or tail(place.log / f"{daemon}.out")
         raise LabError(f"{daemon} did not start", words)
+
+
+def _runs(first: int, daemon: str) -> bool:
+    return any(p.name == daemon for p in processes({CONTROLLER: first}))
 
 
 def _listens(process: int, port: int) -> bool:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from clusterrun.lab import build, cgroups, daemons, files, namespaces, needs, roots
+from clusterrun.lab import build, cgroups, daemons, files, namespaces, needs, roots, users
 from clusterrun.lab.faults import order
 from clusterrun.lab.namespaces import as_caller, enter, started_at, wait_for
-from clusterrun.lab.place import Fault, LabState, Place, boot_id, labs_home, read_state, write_state
+from clusterrun.lab.place import Fault, LabState, Place, boot_id, labs_home, locked, read_state, write_state
 from clusterrun.lab.processes import Process, processes
 from clusterrun.lab.site import Site
-from clusterrun.lab.spec import LOGIN, USERS, LabSpec
+from clusterrun.lab.spec import LOGIN, LabSpec
 from clusterrun.model.errors import BadInput
 from clusterrun.system import Completed, run
 
@@ -140,11 +141,11 @@ class Lab:
             raise BadInput(f"{host} is frozen", f"thaw it: {command(self.name, 'fault')} thaw {host}")
         environment = daemons.caller_environment(self.place, os.path.dirname(sys.executable))
         words = [*enter(first, state.root), *as_caller()]
-        if user and user != "root":
-            identity = _identity(user, self.place)
-            environment.update(HOME=identity[1], USER=user, LOGNAME=user)
-            number = str(identity[0])
-            words += ["setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups"]
+        if user and user != pwd.getpwuid(os.geteuid()).pw_name:
+            identity = users.identity(user, self.place)
+            words += identity.words
+            environment = identity.environment(environment)
+            cwd = identity.folder(cwd)
         return [*words, "env", "-C", cwd], {**environment, **env}
 
     # --- faults ---
@@ -156,11 +157,19 @@ class Lab:
         meant, ``LabError`` for what this machine cannot do.
         """
         told = tuple((key, _word(value)) for key, value in details.items() if value is not False)
-        return order.bite(Site(self.place, self.state), Fault(kind, host, told))
+        with self._changing() as site:
+            return order.bite(site, Fault(kind, host, told))
 
     def heal(self, host: str = "", kind: str = "") -> tuple[Fault, ...]:
         """End every fault, or those on one host, or of one kind; returns what was healed."""
-        return order.heal(Site(self.place, self.state), host, kind)
+        with self._changing() as site:
+            return order.heal(site, host, kind)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[Site]:
+        assert self.state.up
+        with locked(self.place):
+            yield Site(self.place, self.state)
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -209,13 +218,3 @@ def _free_slot(place: Place) -> int:
     others = [read_state(Place(folder)) for folder in place.folder.parent.iterdir()]
     taken = {state.slot for state in others if state is not None}
     return next((slot for slot in range(100) if slot not in taken), 0)
-
-
-def _identity(user: str, place: Place) -> tuple[int, str]:
-    if user in USERS:
-        return USERS[user], str(place.homes / user)
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError as error:
-        raise BadInput(f"no user {user!r}", f"a lab has {', '.join(USERS)}") from error
-    return entry.pw_uid, entry.pw_dir

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -191,6 +194,17 @@ def _state(document: dict[str, Any]) -> LabState:
         for item in document["faults"]
     )
     return LabState(spec=LabSpec(**spec), faults=faults, **{key: document[key] for key in _PLAIN})
+
+
+@contextlib.contextmanager
+def locked(place: Place) -> Iterator[None]:
+    """Keep every other command from changing this lab meanwhile."""
+    handle = os.open(place.folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_whole(path: Path, text: str, mode: int = 0o644) -> None:

@@ -1,0 +1,153 @@
+"""Labs begin and end, also badly, and leave the machine as it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterrun.lab.lab import Lab, alive
+from clusterrun.lab.namespaces import stray_keepers, wait_for
+from clusterrun.lab.place import labs_home, read_state, write_state
+from clusterrun.lab.spec import LabSpec
+from clusterrun.model.errors import BadInput
+from tests.lab_fixture import MakeLab
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def own(make_lab: MakeLab) -> Iterator[Lab]:
+    """A name for a lab of this test alone; ended after it. (``make_lab`` skips where no lab can be.)"""
+    lab = Lab(f"l{os.getpid()}")
+    yield lab
+    lab.down()
+
+
+def spec(lab: Lab, nodes: int = 2) -> LabSpec:
+    return LabSpec(name=lab.name, nodes=nodes)
+
+
+def machine(name: str) -> dict[str, object]:
+    """What a lab of that name could leave on the machine."""
+    mine = [p for p in Path("/proc").glob("[0-9]*") if f"/{name}" in read(p / "cmdline")]
+    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True).stdout.splitlines()
+    return {
+        "processes": mine,
+        "mounts": [line for line in read(Path("/proc/mounts")).splitlines() if name in line],
+        "links": sorted(line.split()[1] for line in links),
+        "pinned": sorted(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else [],
+        "files": (labs_home() / name).exists(),
+        "cgroups": sorted(str(p) for p in Path("/sys/fs/cgroup").glob(f"*/clusterrun-lab.{name}")),
+    }
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def test_down_leaves_nothing(own: Lab) -> None:
+    before = machine(own.name)
+    own.up(spec(own))
+    own.exec(["sbatch", "--wrap", "sleep 100"])
+    own.exec(["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 &"], host="n0002")
+    own.fault("disk-full", "n0001", path="/tmp")
+    own.fault("cut", "n0002")
+    assert machine(own.name) != before
+    assert own.down()
+    assert machine(own.name) == before
+    assert not own.down()
+
+
+@pytest.mark.slow
+def test_twenty_ups_and_downs_leave_the_machine_as_it_was(own: Lab) -> None:
+    before = machine(own.name)
+    for _ in range(20):
+        own.up(spec(own, nodes=4))
+        own.down()
+    assert machine(own.name) == before
+
+
+def test_cgroups_go_with_the_lab(own: Lab) -> None:
+    if not os.path.isdir("/sys/fs/cgroup/freezer"):
+        pytest.skip("no freezer of cgroup version 1 here")
+    from clusterrun.lab.spec import Proctrack
+
+    before = machine(own.name)
+    own.up(replace(spec(own), proctrack=Proctrack.CGROUP))
+    assert machine(own.name)["cgroups"]
+    own.down()
+    assert machine(own.name) == before
+
+
+def test_up_cleans_up_what_a_crash_left_and_says_so(own: Lab) -> None:
+    own.up(spec(own))
+    state = own.state
+    os.kill(state.keeper, signal.SIGKILL)
+    assert wait_for(lambda: not alive(state), 10)
+    said: list[str] = []
+    with pytest.raises(BadInput, match="no lab named"):
+        own.exec(["true"])
+    Lab(own.name, said.append).up(spec(own))
+    assert said == [f"what was left of an earlier lab {own.name!r} is cleaned up"]
+    assert own.exec(["srun", "-N2", "true"]).code == 0
+
+
+def test_down_ends_a_lab_whose_records_are_lost(own: Lab) -> None:
+    own.up(spec(own))
+    own.place.state.write_text("{ torn")
+    assert own.down()
+    assert stray_keepers(own.place) == []
+
+
+def test_down_ends_a_lab_whose_up_was_killed_half_way(own: Lab) -> None:
+    code = "import sys; from clusterrun.lab.lab import Lab; from clusterrun.lab.spec import LabSpec\n"
+    code += "Lab(sys.argv[1]).up(LabSpec(name=sys.argv[1], nodes=60))"
+    starting = subprocess.Popen([sys.executable, "-c", code, own.name], stderr=subprocess.DEVNULL)
+    assert wait_for(lambda: stray_keepers(own.place), 20)
+    starting.kill()
+    starting.wait()
+    assert own.down()
+    assert wait_for(lambda: machine(own.name)["processes"] == [], 5)
+
+
+def test_after_a_reboot_down_touches_no_process_that_has_an_old_id(own: Lab) -> None:
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        own.up(spec(own))
+        state = read_state(own.place)
+        assert state is not None
+        os.kill(state.keeper, signal.SIGKILL)
+        write_state(own.place, replace(state, keeper=bystander.pid, boot="another start of the machine"))
+        assert own.down()
+        time.sleep(0.05)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_two_labs_at_once_know_nothing_of_each_other(own: Lab, lab: Lab) -> None:
+    own.up(spec(own))
+    assert own.state.layout.gateway != lab.state.layout.gateway
+    own.fault("kill", "n0001")
+    assert lab.exec(["srun", "-w", "n0001", "hostname"]).out == "n0001\n"
+    own.down()
+    assert lab.exec(["srun", "-N4", "true"]).code == 0
+
+
+def test_what_up_cannot_finish_it_takes_back(own: Lab) -> None:
+    before = machine(own.name)
+    with pytest.raises(Exception, match="slurmctld did not start"):
+        own.up(replace(spec(own), settings=(("SelectType", "select/nonesuch"),)))
+    assert machine(own.name) == before
