@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 
-from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.errors import BadInput
 
 
-class DiskRefused(ClusterrunError):
+class DiskRefused(BadInput):
     """A file or folder cannot be made, written or trusted."""
 
 
 def private_folder(path: str) -> None:
-    """Make ``path`` where it is missing, 0700 whatever the umask; check it where it is not.
+    """Make ``path`` where it is missing, 0700 whatever the umask, its parents too; check it where it is not.
 
     Raises ``DiskRefused`` if it is not ours alone to write.
     """
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        above = os.path.dirname(path)
+        if not os.path.exists(above):
+            private_folder(above)
         new_folder(path)
     except FileExistsError:
         trust(path)
@@ -49,7 +52,8 @@ def trust(path: str, links: bool = True) -> None:
         )
     if found.st_mode & 0o022:
         raise DiskRefused(
-            f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})", f"chmod go-w {path}"
+            f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})",
+            f"chmod go-w {shlex.quote(path)}",
         )
 
 

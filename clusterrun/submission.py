@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 
 from clusterrun.desk import Desk, Tell
-from clusterrun.disk import write_whole
+from clusterrun.disk import refusal, write_whole
 from clusterrun.model.document import encode
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen, replace
@@ -115,7 +115,7 @@ def _prepare(made: Draft, desk: Desk) -> RunRecord:
         name=planned.spec.name,
         cluster=planned.spec.cluster.value,
         token=planned.token,
-        spec=planned.spec,
+        spec=_without_secrets(planned.spec),
         submitted_at=desk.clock.now(),
         host=os.uname().nodename,
     )
@@ -134,11 +134,20 @@ def _prepare(made: Draft, desk: Desk) -> RunRecord:
     return record
 
 
+def _without_secrets(spec: JobSpec) -> JobSpec:
+    """What people look at and send around names the variables; only the orders hold their values."""
+    return replace(spec, environment=tuple((name, "") for name, _ in spec.environment))
+
+
 def _write_program(paths: RunPaths, desk: Desk) -> None:
     from clusterrun.script.pack import agent_program
 
-    with open(agent_program(os.path.join(desk.store.home, "cache")), "rb") as packed:
-        write_whole(paths.agent, packed.read())
+    cache = os.path.join(desk.store.home, "cache")
+    try:
+        program = agent_program(cache).read_bytes()
+    except OSError as error:
+        raise refusal(cache, error) from error
+    write_whole(paths.agent, program)
 
 
 def _json(planned: Plan) -> str:

@@ -79,6 +79,9 @@ def to_spec(command: Sequence[str], settled: dict[str, Setting], after: tuple[st
     """The submission that the settings mean. Raises ``BadInput``."""
     from clusterrun.workflow import spec_of
 
+    for name in ("ranks-per-node", "cpus-per-rank"):  # a zero there means that nobody said anything
+        if settled[name].value == 0 and settled[name].origin != "built-in":
+            raise BadInput(f"--{name} 0 cannot be", f"give --{name} 1 or more, or leave it out")
     values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
     values["environment"] = _environment(values.pop("env"))
     if values["template"]:

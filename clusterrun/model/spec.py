@@ -60,7 +60,15 @@ class JobSpec:
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
             raise BadInput("there is no command to run", "say what to run: clusterrun submit train.py")
-        for name, least in (("nodes", 1), ("gpus", 0), ("ranks_per_node", 0), ("cpus_per_rank", 0)):
+        if self.command == ("-m",):
+            raise BadInput("-m stands without a module", "say which: clusterrun submit -m package.module")
+        for name, least in (
+            ("nodes", 1),
+            ("gpus", 0),
+            ("ranks_per_node", 0),
+            ("cpus_per_rank", 0),
+            ("max_restarts", 0),
+        ):
             if getattr(self, name) < least:
                 option = "--" + name.replace("_", "-")
                 raise BadInput(f"{option} {getattr(self, name)} cannot be", f"give {option} {least} or more")
@@ -71,7 +79,9 @@ class JobSpec:
             )
         for name, value in self.environment:
             if not name or "=" in name or "\0" in name + value:
-                raise BadInput(f"{name!r} is no name for an environment variable", "--env KEY=VALUE or --env KEY")
+                raise BadInput(
+                    f"{name!r} is no name for an environment variable", "--env KEY=VALUE or --env KEY"
+                )
 
     @property
     def local_size(self) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
+from clusterrun.model.spec import Cluster
 from clusterrun.script.plan import Plan
 
 LEAST_PYTHON = (3, 9)
@@ -30,7 +32,7 @@ def check(plan: Plan, run: Run = system.run) -> tuple[str, ...]:
         return ()  # its lines may bring the Python and the program, on the nodes
     if script or plan.spec.command[0] == "-m":
         return check_python(plan.spec.python, bool(script) and wants_torch(script), run)
-    return check_program(plan.spec.command[0], plan.spec.cwd)
+    return check_program(plan.spec.command[0], plan.spec.cwd, plan.spec.cluster is Cluster.LOCAL)
 
 
 def script_of(plan: Plan) -> str:
@@ -52,21 +54,31 @@ def check_script(path: str) -> None:
     if not os.path.isfile(path):
         raise BadInput(f"{path!r} is no file", "name a Python script, a program, or -m and a module")
     if not os.access(path, os.R_OK):
-        raise BadInput(f"the script {path!r} cannot be read", f"chmod u+r {path}")
+        raise BadInput(f"the script {path!r} cannot be read", f"chmod u+r {shlex.quote(path)}")
 
 
-def check_program(program: str, cwd: str) -> tuple[str, ...]:
+def check_program(program: str, cwd: str, stays_here: bool = False) -> tuple[str, ...]:
     """A program given by path must be there and be executable; one given by name may be elsewhere."""
     if "/" not in program:
-        return (
-            () if shutil.which(program) else (f"{program!r} is not on PATH here: will it be on the nodes?",)
-        )
+        return _on_path(program, stays_here)
     path = os.path.normpath(os.path.join(cwd, program))
     if not os.path.isfile(path):
         raise BadInput(f"there is no program {path!r}", "give its path relative to the current directory")
     if not os.access(path, os.X_OK):
-        raise BadInput(f"{path!r} is not executable", f"chmod u+x {path}, or run it by its interpreter")
+        raise BadInput(
+            f"{path!r} is not executable", f"chmod u+x {shlex.quote(path)}, or run it by its interpreter"
+        )
     return ()
+
+
+def _on_path(program: str, stays_here: bool) -> tuple[str, ...]:
+    if shutil.which(program):
+        return ()
+    if stays_here:
+        raise BadInput(
+            f"there is no program {program!r} on PATH", "give its path, or a --setup line that brings it"
+        )
+    return (f"{program!r} is not on PATH here: will it be on the nodes?",)
 
 
 def check_python(python: str, torch: bool, run: Run = system.run) -> tuple[str, ...]:
@@ -83,7 +95,8 @@ def check_python(python: str, torch: bool, run: Run = system.run) -> tuple[str, 
         return (f"the Python {python!r} could not be tried: {error.seen}",)
     found = re.fullmatch(r"(\d+) (\d+) (True|False)", done.out.strip())
     if not found:
-        raise BadInput(f"{python!r} does not run as a Python: {done.err.strip()[-200:]}", "see --python")
+        said = done.err.strip()[-200:] or "it does not answer as one"
+        raise BadInput(f"{python!r} is no Python: {said}", "name the ranks' interpreter with --python")
     version = (int(found[1]), int(found[2]))
     if version < LEAST_PYTHON:
         raise BadInput(

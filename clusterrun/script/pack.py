@@ -81,8 +81,12 @@ def _bytecode(name: str, source: bytes) -> bytes:
 def _write_whole(path: Path, data: bytes) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with open(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(fd)
-    os.rename(draft, path)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        os.rename(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise

@@ -12,6 +12,9 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.script import form, options, quoting
 
+MOST_PROCESSES_HERE = 5000
+"""Agents and ranks of a run that stays on this machine; a typing error must not bring it down."""
+
 
 @frozen
 class Site:
@@ -169,6 +172,11 @@ def _orders(spec: JobSpec, run_id: str, launch: tuple[str, ...] = ()) -> Orders:
 def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Plan:
     if spec.after:
         raise BadInput("--after needs Slurm; this run stays here", "wait first: clusterrun wait RUN")
+    if spec.nodes + spec.world_size > MOST_PROCESSES_HERE:
+        raise BadInput(
+            f"{spec.nodes} simulated nodes with {spec.world_size} ranks in all are too many for this machine",
+            f"stay below {MOST_PROCESSES_HERE} processes, or submit to Slurm",
+        )
     notices = [f"{site.why}: the run stays on this machine"] if site.why else []
     if spec.gpus * spec.nodes > site.gpus:
         notices.append(_no_gpus(spec, site.gpus))
