@@ -21,7 +21,7 @@ from clusterrun.waiting import Watch
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, as status does.")
 @click.argument("wanted", metavar="[RUN]...", nargs=-1, shell_complete=runs)
 def wait(wanted: tuple[str, ...], as_json: bool) -> int:
-    """Return when every RUN has ended: 0 if all ended well, else 1. Ctrl-C stops waiting, not the runs.
+    """Wait until every RUN has ended; exit 0 if all ended well, else 1. Ctrl-C stops only the waiting.
 
     \b
     Examples:

@@ -1,0 +1,105 @@
+"""The command line as a user has it: a process, a home of its own, and a small program to run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import os, sys, time
+rank = int(os.environ["RANK"])
+print("rank", rank, "of", os.environ["WORLD_SIZE"], *map(ascii, sys.argv[1:]), flush=True)
+if "wait" in sys.argv:
+    time.sleep(60)
+if "fail" in sys.argv and rank == 1:
+    print("about to fail", file=sys.stderr, flush=True)
+    sys.exit(7)
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A folder with ``train.py``, and a home without Slurm."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def start(self, *args: str, **options: object) -> subprocess.Popen[str]:
+        """Start ``clusterrun args`` and leave it running."""
+        return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
+            [sys.executable, "-m", "clusterrun", *args],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="surrogateescape",
+            **options,
+        )
+
+    def __call__(self, *args: str, limit: float = 60.0) -> Said:
+        """Run ``clusterrun args`` to its end."""
+        process = self.start(*args)
+        try:
+            out, err = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return Said(process.returncode, out, err)
+
+
+@pytest.fixture(scope="session")
+def make_desk() -> Callable[[Path], Desk]:
+    def make(folder: Path) -> Desk:
+        (folder / "work").mkdir()
+        (folder / "work/train.py").write_text(PROGRAM)
+        kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
+        return Desk(
+            folder / "work",
+            {
+                **kept,
+                "PATH": f"{folder / 'bin'}:/bin:/usr/bin",
+                "HOME": str(folder),
+                "CLUSTERRUN_HOME": str(folder / "home"),
+                "CLUSTERRUN_CLUSTER": "local",
+                "PYTHONPATH": str(ROOT),
+                "TZ": "UTC",
+            },
+        )
+
+    return make
+
+
+@pytest.fixture
+def clusterrun(tmp_path: Path, make_desk: Callable[[Path], Desk]) -> Iterator[Desk]:
+    """A fresh desk; what was left running on it is ended."""
+    desk = make_desk(tmp_path)
+    yield desk
+    if (tmp_path / "home/live").is_dir() and (alive := os.listdir(tmp_path / "home/live")):
+        desk("cancel", *alive)
+
+
+@pytest.fixture(scope="session")
+def ended(tmp_path_factory: pytest.TempPathFactory, make_desk: Callable[[Path], Desk]) -> Desk:
+    """A desk with one run that ended well, shared by tests that only look."""
+    desk = make_desk(tmp_path_factory.mktemp("ended"))
+    done = desk("submit", "--nodes", "2", "--ranks-per-node", "3", "--wait", "train.py")
+    assert done.code == 0, done
+    return desk

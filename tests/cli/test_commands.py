@@ -1,0 +1,325 @@
+"""The command line end to end, on this machine: what goes to stdout, what to stderr, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Desk
+
+ID = r"\d{8}-\d{6}-[0-9a-z]{4}-"
+FIELDS = [
+    *(
+        "run_id",
+        "job_id",
+        "name",
+        "cluster",
+        "state",
+        "phase",
+        "reason",
+        "nodes",
+        "gpus_per_node",
+        "world_size",
+    ),
+    *("nodelist", "attempt", "submitted_at", "started_at", "ended_at", "exit_code", "run_dir"),
+]
+
+
+def home(desk: Desk) -> Path:
+    return Path(desk.environment["CLUSTERRUN_HOME"])
+
+
+def test_submit_prints_the_run_id_and_says_what_to_type_next(clusterrun: Desk) -> None:
+    done = clusterrun("submit", "--nodes", "2", "train.py")
+    run_id = done.out.strip()
+    assert (done.code, re.fullmatch(ID + "train", run_id) is not None) == (0, True)
+    assert [f"clusterrun {verb} {run_id}" in done.err for verb in ("logs -f", "status", "cancel")] == [
+        True
+    ] * 3
+    assert clusterrun("wait", run_id).out == f"{run_id} COMPLETED\n"
+
+
+def test_submit_json_is_one_document(clusterrun: Desk) -> None:
+    done = clusterrun("submit", "--json", "--wait", "--name", "my run", "train.py", "--lr", "0.1")
+    document = json.loads(done.out)
+    assert list(document) == ["run_id", "job_id", "name", "cluster", "run_dir", "command"]
+    assert {key: document[key] for key in ("name", "cluster", "command")} == {
+        "name": "my run",
+        "cluster": "local",
+        "command": ["train.py", "--lr", "0.1"],
+    }
+    assert document["run_dir"] == str(home(clusterrun) / "runs" / document["run_id"])
+
+
+def test_a_dry_run_touches_nothing_and_shows_the_script(clusterrun: Desk) -> None:
+    done = clusterrun("submit", "--dry-run", "--json", "--nodes", "2", "train.py", "a b")
+    document = json.loads(done.out)
+    assert list(document)[-2:] == ["script", "argv"]
+    assert document["job_id"] == "" and "coordinate" in document["script"]
+    assert sorted(os.listdir(clusterrun.folder.parent)) == ["work"]
+
+
+def test_everything_after_the_command_goes_to_it_untouched(clusterrun: Desk) -> None:
+    hostile = [
+        "--nodes",
+        "3",
+        "--",
+        "-m",
+        "--help",
+        "a b",
+        "$(date)",
+        "`x`",
+        "'\"",
+        "",
+        "é",
+        "\n",
+        "*",
+        "\udcff",
+    ]
+    done = clusterrun("submit", "-f", "train.py", *hostile)
+    assert done.out == f"local-0 r0 | rank 0 of 1 {' '.join(map(ascii, hostile))}\n"
+
+
+@pytest.mark.parametrize("dashes", [[], ["--"]])
+def test_a_module_is_a_command_like_a_script(clusterrun: Desk, dashes: list[str]) -> None:
+    done = clusterrun("submit", "-f", "--nodes", "1", *dashes, "-m", "train", "--nodes", "5")
+    assert done.out == "local-0 r0 | rank 0 of 1 '--nodes' '5'\n"
+
+
+def test_a_run_that_fails_names_the_first_failure_and_exits_1(clusterrun: Desk) -> None:
+    done = clusterrun("submit", "--follow", "--nodes", "2", "train.py", "fail")
+    assert done.code == 1
+    assert "local-1 r1 ! about to fail" in done.out
+    assert "FAILED" in done.err and "rank 1 on local-1 exited with code 7" in done.err
+    assert "its last lines:\n    about to fail\n" in done.err.replace("  its", "its")
+    shown = clusterrun("status", "last").out
+    assert "exit code  7" in shown and "first failure" in shown and "about to fail" in shown
+
+
+def test_wait_has_the_worst_exit_code(clusterrun: Desk) -> None:
+    ids = [clusterrun("submit", "--nodes", "2", "train.py", *more).out.strip() for more in ([], ["fail"])]
+    done = clusterrun("wait", *ids)
+    assert (done.code, done.out) == (1, f"{ids[0]} COMPLETED\n{ids[1]} FAILED\n")
+    assert json.loads(clusterrun("wait", ids[0], "--json").out)["runs"][0]["state"] == "COMPLETED"
+
+
+def test_cancel_ends_a_run_and_says_so_and_a_second_one_does_no_harm(clusterrun: Desk) -> None:
+    run_id = clusterrun("submit", "--nodes", "2", "train.py", "wait").out.strip()
+    first, second = clusterrun("cancel", "last"), clusterrun("cancel", run_id)
+    assert [first.code, first.out, second.code, second.out] == [
+        *(0, f"{run_id} CANCELLED\n"),
+        *(0, f"{run_id} had already ended: CANCELLED\n"),
+    ]
+    assert clusterrun("wait", run_id).code == 1
+
+
+def test_ctrl_c_detaches_and_the_run_goes_on(clusterrun: Desk) -> None:
+    process = clusterrun.start("submit", "--follow", "train.py", "wait")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("local-0 r0 | rank 0")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert re.search(rf"the run goes on. Come back with\n  clusterrun logs -f {ID}train\n", err)
+    assert json.loads(clusterrun("status", "--json").out)["runs"][0]["state"] == "RUNNING"
+
+
+def test_a_reader_that_goes_away_is_no_error(clusterrun: Desk) -> None:
+    process = clusterrun.start("submit", "--follow", "train.py", "wait")
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert "Traceback" not in process.stderr.read()
+    process.wait(20)
+
+
+def test_status_json_has_the_documented_fields_and_times_with_a_zone(ended: Desk) -> None:
+    (run,) = json.loads(ended("status", "--json").out)["runs"]
+    assert list(run) == FIELDS
+    assert {
+        key: run[key] for key in ("state", "phase", "nodes", "gpus_per_node", "world_size", "exit_code")
+    } == {
+        "state": "COMPLETED",
+        "phase": "ended",
+        "nodes": 2,
+        "gpus_per_node": 0,
+        "world_size": 6,
+        "exit_code": 0,
+    }
+    times = [run[key] for key in ("submitted_at", "started_at", "ended_at")]
+    iso = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"
+    assert all(re.fullmatch(iso, moment) for moment in times)
+    assert times == sorted(times)
+
+
+def test_status_in_a_pipe_is_plain_lines(ended: Desk) -> None:
+    heads, line = ended("status").out.splitlines()
+    assert heads.split() == ["RUN", "JOB", "STATE", "PHASE", "NODES", "TIME", "REASON"]
+    assert re.match(rf"{ID}train +\d+\.\d+ +COMPLETED +ended +2×3 ", line)
+
+
+def test_without_runs_status_says_how_to_start_one(clusterrun: Desk) -> None:
+    done = clusterrun("status")
+    assert (done.code, done.out) == (0, "") and "clusterrun submit" in done.err
+    assert json.loads(clusterrun("status", "--json").out) == {"runs": []}
+
+
+@pytest.mark.parametrize(
+    "options, lines",
+    [
+        ([], [f"local-{r // 3} r{r} | rank {r} of 6" for r in range(6)]),
+        (["--rank", "0,2-3"], [f"local-{r // 3} r{r} | rank {r} of 6" for r in (0, 2, 3)]),
+        (["--node", "1"], [f"local-1 r{r} | rank {r} of 6" for r in (3, 4, 5)]),
+        (
+            ["--node", "local-0", "--rank", "3"],
+            [f"local-{r // 3} r{r} | rank {r} of 6" for r in (0, 1, 2, 3)],
+        ),
+        (["--stream", "err"], []),
+        (["--tail", "0"], []),
+        (["--raw", "--rank", "1"], ["rank 1 of 6"]),
+        (["--attempt", "0", "--tail", "1", "--rank", "2"], ["local-0 r2 | rank 2 of 6"]),
+        (["-f", "--rank", "2"], ["local-0 r2 | rank 2 of 6"]),
+    ],
+)
+def test_logs_shows_what_was_asked_for(ended: Desk, options: list[str], lines: list[str]) -> None:
+    done = ended("logs", *options)
+    assert (done.code, sorted(done.out.splitlines())) == (0, lines)
+
+
+def test_logs_of_a_run_without_output_says_so(ended: Desk) -> None:
+    done = ended("logs", "--stream", "err")
+    assert "no output yet; the run is COMPLETED, ended" in done.err
+
+
+@pytest.mark.parametrize(
+    "args, code, words",
+    [
+        (["sumbit"], 2, "there is no command 'sumbit'. Did you mean submit?"),
+        (["submit", "--node", "2", "train.py"], 2, "Did you mean --nodes"),
+        (["submit"], 2, "Missing argument"),
+        (["submit", "--nodes", "0", "train.py"], 2, "--nodes 0 cannot be"),
+        (["submit", "--nodes", "x", "train.py"], 2, "'x' is not a valid int"),
+        (["submit", "--time", "soon", "train.py"], 2, "'soon' is no length of time"),
+        (["submit", "missing.py"], 2, "there is no script"),
+        (["submit", "--python", "/no/python", "train.py"], 2, "there is no Python '/no/python'"),
+        (["submit", "--env", "NOT_SET", "train.py"], 2, "there is no variable NOT_SET here"),
+        (["submit", "--cluster", "cloud", "train.py"], 2, "'cloud' is not one of"),
+        (["submit", "--profile", "big", "train.py"], 2, "there is no profile 'big'"),
+        (["submit", "--json", "-f", "train.py"], 2, "--json and --follow do not go together"),
+        (["submit", "--after", "nothing", "train.py"], 5, "no run goes by 'nothing'"),
+        (["submit", "--cluster", "slurm", "train.py"], 4, "Slurm cannot be used here"),
+        (["status", "tarin"], 5, "did you mean train?"),
+        (["logs", "nothing"], 5, "no run goes by 'nothing'"),
+        (["logs", "--rank", "9"], 2, "there is no rank 9\nthe run has ranks 0 to 5"),
+        (["logs", "--node", "local-7"], 2, "its nodes are local-0, local-1"),
+        (["logs", "--attempt", "4"], 2, "there is no attempt 4\nthe run has attempts 0"),
+        (["logs", "--fold", "--raw"], 2, "--fold and --raw do not go together"),
+        (["completion", "tcsh"], 2, "'tcsh' is not one of"),
+    ],
+)
+def test_a_wrong_line_is_answered_with_what_is_wrong_and_what_to_do(
+    ended: Desk, args: list[str], code: int, words: str
+) -> None:
+    done = ended(*args)
+    assert (done.code, done.out) == (code, "")
+    assert done.err.startswith("error: ") or "\nerror: " in done.err
+    assert words in done.err and "Traceback" not in done.err
+
+
+def test_debug_shows_where_an_error_comes_from(ended: Desk) -> None:
+    assert "Traceback" in ended("--debug", "status", "nothing").err
+
+
+def test_a_home_that_cannot_be_written_is_said_and_nothing_is_left(clusterrun: Desk) -> None:
+    home(clusterrun).write_text("a file")
+    done = clusterrun("submit", "train.py")
+    assert (done.code, done.out) == (2, "")
+    assert f"error: {home(clusterrun)} is not a folder\n" in done.err and "Traceback" not in done.err
+
+
+def test_the_configuration_says_where_each_value_comes_from(clusterrun: Desk) -> None:
+    (clusterrun.folder / "clusterrun.toml").write_text('[defaults]\nnodes = 2\n[profile.a]\nname = "x"\n')
+    found = {
+        o["name"]: o
+        for o in json.loads(clusterrun("config", "show", "--profile", "a", "--json").out)["options"]
+    }
+    path = str(clusterrun.folder / "clusterrun.toml")
+    assert [found[name] for name in ("nodes", "name", "cluster", "mem", "home")] == [
+        {"name": "nodes", "value": 2, "origin": f"{path} [defaults]"},
+        {"name": "name", "value": "x", "origin": f"{path} [profile.a]"},
+        {"name": "cluster", "value": "local", "origin": "CLUSTERRUN_CLUSTER"},
+        {"name": "mem", "value": "", "origin": "built-in"},
+        {"name": "home", "value": str(home(clusterrun)), "origin": "CLUSTERRUN_HOME"},
+    ]
+    done = clusterrun("submit", "--profile", "a", "--dry-run", "train.py")
+    assert "would submit x to this machine, 2 nodes" in done.err
+
+
+def test_a_snapshot_is_what_runs_however_the_code_changes_after(clusterrun: Desk) -> None:
+    script = clusterrun.folder / "train.py"
+    script.write_text("import os; print(os.getcwd(), 'before')\n")
+    run_id = clusterrun("submit", "--snapshot", "--wait", "train.py").out.strip()
+    run_dir = home(clusterrun) / "runs" / run_id
+    assert clusterrun("logs", "--raw").out == f"{run_dir}/snapshot before\n"
+    assert "commit none" in (run_dir / "snapshot.txt").read_text()
+
+
+def test_variables_reach_the_ranks_byte_for_byte(clusterrun: Desk) -> None:
+    (clusterrun.folder / "show.py").write_text("import os; print(ascii([os.environ[k] for k in 'AB']))\n")
+    clusterrun.environment["B"] = "from here \n \udcff"
+    clusterrun("submit", "--wait", "--env", "A=x=$(y) '\"é", "--env", "B", "show.py")
+    assert clusterrun("logs", "--raw").out == ascii(["x=$(y) '\"é", "from here \n \udcff"]) + "\n"
+
+
+def test_no_file_of_a_run_can_be_read_by_others(clusterrun: Desk) -> None:
+    before = os.umask(0)
+    try:
+        clusterrun("submit", "--wait", "train.py")
+    finally:
+        os.umask(before)
+    found = [p for p in [home(clusterrun), *home(clusterrun).rglob("*")] if not p.is_symlink()]
+    assert [str(p) for p in found if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
+
+
+def test_an_output_that_would_drive_the_terminal_is_shown_harmless(clusterrun: Desk) -> None:
+    evil = b"\x1b]0;x\x07 a\rb\x9b2J \xff\nlocal-9 r9 | forged\x85\n"
+    (clusterrun.folder / "evil.py").write_text(f"import sys; sys.stdout.buffer.write({evil!r})\n")
+    done = clusterrun("submit", "-f", "evil.py")
+    assert done.out == "local-0 r0 | b\\x9b2J \\xff\nlocal-0 r0 | local-9 r9 | forged\\x85\n"
+
+
+@pytest.mark.parametrize("shell, words", [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")])
+def test_completion_scripts_are_printed(ended: Desk, shell: str, words: str) -> None:
+    done = ended("completion", shell)
+    assert done.code == 0 and words in done.out and "_CLUSTERRUN_COMPLETE" in done.out
+
+
+@pytest.mark.parametrize(
+    "typed, offered",
+    [("clusterrun st", "status"), ("clusterrun logs tr", "train"), ("clusterrun submit --dry", "--dry-run")],
+)
+def test_tab_completes_commands_options_and_run_names(ended: Desk, typed: str, offered: str) -> None:
+    words = typed.split()
+    ended.environment.update(
+        _CLUSTERRUN_COMPLETE="bash_complete", COMP_WORDS=typed, COMP_CWORD=str(len(words) - 1)
+    )
+    try:
+        done = ended()
+    finally:
+        for name in ("_CLUSTERRUN_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
+            del ended.environment[name]
+    assert offered in [line.partition(",")[2] for line in done.out.splitlines()]
+
+
+def test_following_ends_soon_after_the_run(clusterrun: Desk) -> None:
+    began = time.monotonic()
+    assert clusterrun("submit", "-f", "train.py").code == 0
+    assert time.monotonic() - began < 15

@@ -1,0 +1,55 @@
+"""Every example in every help text is run as it stands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+import pytest
+
+from clusterrun.cli.main import DOORS, root
+from tests.cli.conftest import Desk
+
+NOT_HERE = ("lab",)
+"""Its examples start a whole cluster: the lab's own tests run them."""
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:
+    """Every command below ``command`` by its words."""
+    found = {path: command}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None and name not in NOT_HERE:
+                found |= commands(below, (*path, name))
+    return found
+
+
+def examples() -> list[str]:
+    texts = (command.help or "" for command in commands(root).values())
+    return sorted(
+        {line.strip() for text in texts for line in re.findall(r"^ +clusterrun .*", text, re.MULTILINE)}
+    )
+
+
+@pytest.mark.parametrize("path", list(commands(root)), ids=" ".join)
+def test_every_command_has_help_and_examples(path: tuple[str, ...], ended: Desk) -> None:
+    long, short = ended(*path, "--help"), ended(*path, "-h")
+    assert (long.code, long.out, long.err) == (0, short.out, "")
+    assert "Examples:" in long.out or path == ("config",)
+
+
+@pytest.mark.parametrize("line", examples())
+def test_an_example_does_what_it_says(line: str, ended: Desk) -> None:
+    words = shlex.split(line)[1:]
+    if words[0] == "submit":
+        words.insert(1, "--dry-run")
+    done = ended(*words)
+    assert done.code == 0, done
+
+
+@pytest.mark.parametrize("name", [name for name in DOORS if name not in NOT_HERE])
+def test_the_one_line_of_a_command_is_how_its_help_begins(name: str, ended: Desk) -> None:
+    assert DOORS[name].help.rstrip(".").split()[0] in ended(name, "--help").out.split("\n\n")[1]
