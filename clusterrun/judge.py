@@ -15,6 +15,7 @@ from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.slurm.queries import JobRow
+from clusterrun.slurm.reasons import explain
 
 STALE_SECONDS = 3 * contract.STATE_SECONDS
 QUEUEING_SECONDS = 90.0
@@ -88,7 +89,7 @@ def _slurm(said: Said) -> _Verdict:
         return _Verdict(row.state, Phase.ENDED, _joined(row.explained, _why(state)), row.end)
     if row.word in BACK_IN_QUEUE or row.state is State.PENDING:
         again = "queued again: " if state else ""
-        return _Verdict(State.PENDING, Phase.QUEUED, again + (row.explained or row.reason))
+        return _Verdict(State.PENDING, Phase.QUEUED, again + _waiting(row))
     if state and state.state.ended and not _older(state, row):
         return _by_state(said, state)
     if row.state.ended:
@@ -96,6 +97,12 @@ def _slurm(said: Said) -> _Verdict:
     if row.state is State.UNKNOWN and not (state and said.now - state.updated_at <= STALE_SECONDS):
         return _Verdict(State.UNKNOWN, _phase(state), f"Slurm says {row.word}, a word not known here")
     return _running(said, _older(state, row) if state else False)
+
+
+def _waiting(row: JobRow) -> str:
+    """Why the job waits, and what would help."""
+    reason = explain(row.reason)
+    return (reason.said or row.explained) + (f" ({reason.remedy})" if reason.remedy else "")
 
 
 def _older(state: RunState, row: JobRow) -> bool:
@@ -112,7 +119,9 @@ def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
     if said.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(said.state), row.end)
     if row.state is State.CANCELLED:
-        return _Verdict(State.CANCELLED, Phase.ENDED, told or "cancelled, but not by clusterrun cancel", row.end)
+        return _Verdict(
+            State.CANCELLED, Phase.ENDED, told or "cancelled, but not by clusterrun cancel", row.end
+        )
     silent = "" if row.state is State.COMPLETED else f"{SILENT} ({row.explained or row.word}); see job.out"
     return _Verdict(row.state, Phase.ENDED, told or silent, row.end)
 

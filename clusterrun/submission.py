@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterable
 
 from clusterrun.desk import Desk, Tell
@@ -17,8 +18,13 @@ from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.script.checks import check
 from clusterrun.script.plan import Plan, Site, Submission, default_name, plan
+from clusterrun.slurm import offers
+from clusterrun.slurm.queries import Partition
 from clusterrun.snapshot import Snapshot, look, take
 from clusterrun.store import run_id
+
+OFFER_SECONDS = 1.0
+"""How long a submission waits for the partitions' offers; what is wrong then, sbatch says too, if later."""
 
 
 @frozen
@@ -37,14 +43,38 @@ def draft(spec: JobSpec, desk: Desk) -> Draft:
     chosen = run_id(spec.name or default_name(spec.command), desk.clock.now(), os.urandom(2))
     paths = desk.store.paths(chosen)
     token = os.urandom(8).hex()
+    offered = Offered(desk) if site.slurm else None
     as_asked = plan(spec, chosen, token, paths.run_dir, site)
     said = check(as_asked)
+    if offered:
+        offered.check(as_asked.spec)
     if not spec.snapshot:
         return Draft(as_asked, as_asked.notices + said)
     snapshot = look(spec.cwd)
     planned = plan(_moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
     taken = f"snapshot: {len(snapshot.files)} files, {snapshot.size / 1e6:.1f} MB of {snapshot.root}"
     return Draft(planned, (*planned.notices, *said, taken), snapshot)
+
+
+class Offered:
+    """What the partitions offer, asked for while everything else is made ready, so that it takes no time."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._client = desk.client()
+        self._found: tuple[Partition, ...] = ()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        try:
+            self._found = self._client.partitions()
+        except SchedulerError:
+            pass  # sbatch will say what is wrong
+
+    def check(self, spec: JobSpec) -> None:
+        """Refuse what can never run; silent where no answer came in time. Raises ``BadInput``."""
+        self._thread.join(OFFER_SECONDS)
+        offers.check(spec, self._found)
 
 
 def _site(spec: JobSpec, desk: Desk) -> Site:
