@@ -1,4 +1,4 @@
-"""What the desk's commands cost on a real Slurm, beside Slurm's own and a bare submitit; on a lab of its own."""
+"""What the desk's commands cost on a real Slurm, beside Slurm's own and a bare submitit; on its own lab."""
 
 from __future__ import annotations
 
