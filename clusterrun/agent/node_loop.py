@@ -146,6 +146,9 @@ class NodeLoop:
 
     def _spawn(self, order: actions.Spawn) -> None:
         self._spawned_at = steady()
+        # From now on, not before, is what carries the run's mark here ours: a second agent that was
+        # sent away from this node must not have the first one's ranks swept.
+        tell_shim(self._lease, f"run {self._crew.run_id}")
         self._happened(self._crew.spawn(order))
         self._watch_growth(order.epoch)
 

@@ -69,6 +69,11 @@ def die_with_parent(parent: int, number: int) -> None:
         os._exit(_NOT_EXECUTED)
 
 
+def outlive_parent() -> None:
+    """Take ``die_with_parent`` back."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
 def start_all(programs: Sequence[Program]) -> list[int]:
     """Start every program and return their process ids, in order.
 

@@ -30,7 +30,8 @@ _PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
 def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
     """Run ``agent(lease, shim)`` in a child and guard it; what this task exits with.
 
-    ``lease`` takes lines: ``run RUN_ID`` once, ``until SECONDS`` (steady clock) at each renewal.
+    ``lease`` takes lines: ``run RUN_ID`` when ranks are started, ``until SECONDS`` (steady clock) at
+    each renewal.
     ``shim`` is readable when this process has ended.
     """
     become_subreaper()

@@ -22,6 +22,7 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunState
 from clusterrun.script.pack import agent_program
 
+PYTHONS = Path.home() / ".pyenv" / "versions"
 ROOT = Path(__file__).resolve().parents[2]
 START = (
     "import sys, json; from clusterrun.agent.main import coordinate;"
@@ -30,6 +31,14 @@ START = (
 )
 
 USUAL = Timings()
+
+
+def pythons() -> list[str]:
+    """This Python, and one of every other version that is installed here."""
+    found = {sys.executable}
+    for minor in ("3.9", "3.10", "3.11", "3.12", "3.13"):
+        found |= {str(path) for path in sorted(PYTHONS.glob(f"{minor}.*/bin/python"))[:1]}
+    return sorted(found)
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:

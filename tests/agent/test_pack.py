@@ -11,15 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.script.pack import agent_program
-
-PYTHONS = Path.home() / ".pyenv" / "versions"
-
-
-def pythons() -> list[str]:
-    found = {sys.executable}
-    for minor in ("3.9", "3.10", "3.11", "3.12", "3.13"):
-        found |= {str(path) for path in sorted(PYTHONS.glob(f"{minor}.*/bin/python"))[:1]}
-    return sorted(found)
+from tests.agent.runs import pythons
 
 
 def run(python: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,16 +16,17 @@ from typing import Any
 import pytest
 
 from clusterrun.agent import proc
+from clusterrun.agent.addresses import held_port
 from clusterrun.agent.timings import Timings
 from clusterrun.model.record import Failure
 from clusterrun.model.states import Phase, State
 from clusterrun.model.world import Lineage, Meeting, World, node_environment, rank_environment
-from tests.agent.runs import Run, runs, until
+from tests.agent.runs import Run, pythons, runs, until
 
 Make = Callable[..., Run]
 UP = "echo up; exec sleep 300"
 SHOW = "import json, os, sys; json.dump(dict(os.environ), sys.stdout)"
-QUICK = Timings(heartbeat=0.2, lease=1.5, lost=1.0, kill=1.0, state=1.0, join=20.0)
+QUICK = Timings(heartbeat=0.3, lease=3.0, lost=2.0, kill=1.0, state=1.0, join=20.0)
 
 
 @pytest.fixture
@@ -138,7 +140,7 @@ def test_ranks_that_cannot_be_started_are_told_by_node_with_the_reason(
 @pytest.mark.parametrize("victim", ["rank", "agent", "shim", "coordinator"])
 def test_after_a_kill_nothing_is_left_and_the_run_ends(make: Make, victim: str) -> None:
     run = make(sh(f"sleep 400 & (setsid sleep 500 &) ; {UP}"))
-    run.start()
+    run.start(QUICK)
     ranks = [process for process in run.running(4) if process.parent in run.agents()]
     pid = {
         "rank": ranks[0].pid,
@@ -285,3 +287,54 @@ def test_a_start_that_cannot_be_is_told_in_plain_lines(
 def edit(run: Run, **changes: Any) -> None:
     path = Path(run.paths.orders)
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_frozen_coordinator_loses_every_node_when_the_lease_runs_out(make: Make) -> None:
+    run = make(sh(UP))
+    run.start(QUICK)
+    run.running(4)
+    os.kill(run.coordinator.pid, signal.SIGSTOP)
+    until(lambda: not run.marked(), "every rank dead", 8.0)
+    os.kill(run.coordinator.pid, signal.SIGCONT)
+    run.wait()
+    assert run.state().state.ended and run.state().state is not State.COMPLETED
+
+
+def test_each_simulated_node_sees_its_own_share_of_the_devices(make: Make) -> None:
+    run = make(sh("echo $CUDA_VISIBLE_DEVICES"))
+    edit(run, gpus_per_node=2)
+    run.environment["CUDA_VISIBLE_DEVICES"] = "4,5,6,7"
+    assert run.ended().state is State.COMPLETED
+    assert [run.output(rank) for rank in range(4)] == [b"4,5\n", b"4,5\n", b"6,7\n", b"6,7\n"]
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_a_whole_run_goes_under_every_supported_python(make: Make, python: str) -> None:
+    run = make(sh("test $RANK != 3 || exit 9; sleep 60"))
+    run.coordinator = subprocess.Popen(
+        [python, "-I", "-S", run.paths.agent, "coordinate", run.paths.run_dir], stderr=subprocess.PIPE
+    )
+    assert run.wait() == 9
+    assert run.state().reason == "rank 3 on local-1 exited with code 9"
+
+
+TCP_STORE = (
+    "import sys, datetime, torch.distributed as d\n"
+    "port, limit = int(sys.argv[1]), datetime.timedelta(seconds=9)\n"
+    "for libuv in (True, False):\n"
+    "    s = d.TCPStore('127.0.0.1', port, 1, True, limit, use_libuv=libuv)\n"
+    "    c = d.TCPStore('127.0.0.1', port, 1, False, limit, use_libuv=libuv)\n"
+    "    c.set('a', 'b'); print(s.get('a')); del c, s\n"
+)
+
+
+def test_the_held_port_is_taken_by_nobody_but_a_store_that_may_reuse_it() -> None:
+    pytest.importorskip("torch")
+    with held_port() as holder:
+        port = holder.getsockname()[1]
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("", port))
+        done = subprocess.run(
+            [sys.executable, "-c", TCP_STORE, str(port)], capture_output=True, text=True, timeout=120
+        )
+    assert (done.returncode, done.stdout) == (0, "b'b'\nb'b'\n"), done.stderr

@@ -1,0 +1,193 @@
+"""The laws of the files of a run: whole or not at all, ours alone, and no disk ends a run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterrun.agent import files, saver
+from clusterrun.agent.files import (
+    BadRunDirectory,
+    GrowthIndex,
+    Log,
+    check_run_directory,
+    claim_attempt,
+    highest_attempt,
+    open_log,
+    read_state,
+    write_whole,
+)
+from clusterrun.agent.loop import Loop, steady
+from clusterrun.agent.tails import LastWords, last_words
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import RunState
+from clusterrun.model.states import Phase, State
+
+STATE = RunState("r", 0, State.RUNNING, Phase.TRAINING, "", "h", 1, 2.0)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    return RunPaths(str(folder))
+
+
+@pytest.fixture(autouse=True)
+def any_umask() -> object:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder: str) -> dict[str, str]:
+    return {path.name: oct(path.stat().st_mode & 0o7777) for path in Path(folder).rglob("*")}
+
+
+def test_an_attempt_is_taken_once_and_only_its_owner_can_look_inside(paths: RunPaths) -> None:
+    assert highest_attempt(paths) == -1
+    assert [claim_attempt(paths, 0), claim_attempt(paths, 0), claim_attempt(paths, 1)] == [True, False, True]
+    os.close(open_log(paths.attempt(0).out(3)))
+    write_whole(paths.state, b"x")
+    assert highest_attempt(paths) == 1
+    assert modes(paths.run_dir) == {
+        "attempts": "0o700", "000": "0o700", "001": "0o700", "00003.out": "0o600", "state.json": "0o600",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "rename", "open"])
+def test_a_write_that_fails_anywhere_leaves_the_old_content_and_no_draft(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The call is made to fail, because a disk that fails on demand is not at hand."""
+    write_whole(paths.state, b"old")
+
+    def full(*args: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, call, full)
+        with pytest.raises(OSError, match="No space left"):
+            write_whole(paths.state, b"new")
+    assert Path(paths.state).read_bytes() == b"old" and os.listdir(paths.run_dir) == ["state.json"]
+
+
+def test_a_link_in_the_place_of_a_file_is_never_followed(paths: RunPaths, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("mine")
+    os.symlink(target, paths.state)
+    write_whole(paths.state, b"state")
+    assert target.read_text() == "mine" and not os.path.islink(paths.state)
+    os.symlink(target, os.path.join(paths.run_dir, "log"))
+    with pytest.raises(OSError, match="symbolic links"):
+        open_log(os.path.join(paths.run_dir, "log"))
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_directory_that_others_may_write_is_refused(paths: RunPaths, mode: int) -> None:
+    check_run_directory(paths.run_dir)
+    os.chmod(paths.run_dir, mode)
+    with pytest.raises(BadRunDirectory, match="may be written by, somebody else"):
+        check_run_directory(paths.run_dir)
+
+
+def test_a_directory_that_this_node_does_not_see_is_named_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(BadRunDirectory) as caught:
+        check_run_directory(str(tmp_path / "none"))
+    assert os.uname().nodename in caught.value.seen and "CLUSTERRUN_HOME" in caught.value.remedy
+
+
+def test_a_log_ends_at_its_limit_and_says_so(tmp_path: Path) -> None:
+    log = Log(str(tmp_path / "log"), most=100)
+    for number in range(100):
+        log.write(f"line {number} \udcff")
+    log.close()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert (
+        lines[0] == "line 0 \\udcff"
+        and lines[-1] == "this log has reached its limit; nothing further is written"
+    )
+    assert (tmp_path / "log").stat().st_size < 200
+
+
+def test_the_index_tells_which_byte_was_there_when_and_only_of_files_that_grew(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    logs = {
+        (rank, stream): open_log(attempt.out(rank) if stream == "o" else attempt.err(rank))
+        for rank in (2, 3)
+        for stream in "oe"
+    }
+    index = GrowthIndex(attempt, 1, logs)
+    index.note(10.0)
+    os.write(logs[2, "o"], b"abc")
+    index.note(10.5)
+    index.note(11.0)
+    os.write(logs[2, "o"], b"d")
+    os.write(logs[3, "e"], b"e" * 7)
+    index.note(1700000000.1234)
+    index.close()
+    written = Path(attempt.index(1)).read_text()
+    assert written == "10.500 2 o 3\n1700000000.123 2 o 4\n1700000000.123 3 e 7\n"
+
+
+@pytest.mark.parametrize("out, err, document, words", [
+    ("o1\no2", "", None, LastWords(("o1", "o2"))),
+    ("o", "e\n" * 50, None, LastWords(("e",) * 20)),
+    ("", "RuntimeError: ... EADDRINUSE, port 4", None, LastWords(("RuntimeError: ... EADDRINUSE, port 4",), "", True)),
+    ("", "", {"message": {"message": "m", "extraInfo": {"py_callstack": "Trace"}}}, LastWords((), "Trace")),
+    ("", "", {"message": {"message": "m"}}, LastWords((), "m")),
+    ("", "", {"message": "plain"}, LastWords((), "plain")),
+    ("", "", "not JSON: Address already in use", LastWords((), "not JSON: Address already in use", True)),
+    ("", "", [1, 2], LastWords((), "[1, 2]")),
+])  # fmt: skip
+def test_the_last_words_are_of_the_error_stream_or_else_the_output_and_the_traceback_of_its_file(
+    paths: RunPaths, out: str, err: str, document: object, words: LastWords
+) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    Path(attempt.out(0)).write_text(out)
+    Path(attempt.err(0)).write_text(err)
+    if document is not None:
+        Path(attempt.error(0)).write_text(document if isinstance(document, str) else json.dumps(document))
+    assert last_words(attempt, 0) == words
+
+
+def test_the_last_words_are_bounded_keep_foreign_bytes_and_wait_for_no_pipe(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    Path(attempt.err(0)).write_bytes(b"\xff" * 10_000_000 + b"\nlast\x1b[0m")
+    os.mkfifo(attempt.error(0))
+    words = last_words(attempt, 0)
+    assert words.lines[-1] == "last\x1b[0m" and set(words.lines[0]) == {"\udcff"}
+    assert sum(map(len, words.lines)) <= 16 * 1024 and words.traceback == ""
+
+
+def test_no_more_than_five_states_a_second_are_written_and_the_last_one_always(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    loop, notes, written = Loop(), [], []
+    keeper = saver.StateSaver(loop, paths, notes.append)
+    keeper.epoch = 0
+    for number in range(50):
+        keeper.save(RunState("r", 0, State.RUNNING, Phase.TRAINING, str(number), "h", 1, 2.0))
+        loop.wait(steady() + 0.001)
+        state = read_state(paths)
+        written.append(state.reason if state else "")
+    keeper.finish()
+    final = read_state(paths)
+    assert written[0] == "0" and len(set(written)) <= 3 and final and final.reason == "49" and notes == []
+
+
+def test_the_state_of_a_newer_coordinator_is_never_overwritten(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    told: list[int] = []
+    keeper = saver.StateSaver(Loop(), paths, lambda text: None)
+    keeper.epoch, keeper.superseded = 0, told.append
+    claim_attempt(paths, 1)
+    keeper.save(STATE)
+    keeper.finish()
+    assert told == [1] and read_state(paths) is None
