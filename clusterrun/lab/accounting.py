@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 
 from clusterrun.lab import daemons
 from clusterrun.lab.conf import DATABASE_PORT
@@ -11,37 +12,27 @@ from clusterrun.lab.place import LabState, Place
 from clusterrun.lab.spec import CONTROLLER
 
 MAKE_SECONDS = 120.0
+MAKE = ("--skip-test-db", "--auth-root-authentication-method=normal")
+SERVE = (
+    f"--port={DATABASE_PORT}",
+    "--bind-address=127.0.0.1",
+    "--skip-name-resolve",
+    "--innodb-buffer-pool-size=32M",
+    "--innodb-flush-log-at-trx-commit=0",
+)
 
 
 def start(place: Place, state: LabState) -> None:
     """Start the database and slurmdbd, and make the cluster known to them."""
-    data = place.spool / "mysql"
-    _run(
-        place,
-        state,
-        [
-            "mariadb-install-db",
-            *_options(place),
-            "--skip-test-db",
-            "--auth-root-authentication-method=normal",
-        ],
-    )
-    server = ["mariadbd", *_options(place), f"--socket={place.run}/mysql.socket", f"--port={DATABASE_PORT}"]
-    small = [
-        "--bind-address=127.0.0.1",
-        "--skip-name-resolve",
-        "--innodb-buffer-pool-size=32M",
-        "--innodb-flush-log-at-trx-commit=0",
-    ]
-    daemons.start(place, state, CONTROLLER, [*server, *small, f"--pid-file={data}/pid"], "mariadbd.out")
+    machine = replace(state, root="")  # the database is this machine's, whatever Slurm the lab runs
+    common = ["--no-defaults", "--user=root", f"--datadir={place.spool}/mysql"]
+    _run(place, machine, ["mariadb-install-db", *common, *MAKE])
+    files = [f"--socket={place.run}/mysql.socket", f"--pid-file={place.run}/mysql.pid"]
+    daemons.start(place, machine, CONTROLLER, ["mariadbd", *common, *SERVE, *files], "mariadbd.out")
     daemons.await_port(place, state, "mariadbd", DATABASE_PORT)
     daemons.start(place, state, CONTROLLER, ["slurmdbd", "-D"], "slurmdbd.out")
     daemons.await_port(place, state, "slurmdbd")
     _run(place, state, ["sacctmgr", "--immediate", "add", "cluster", state.spec.cluster])
-
-
-def _options(place: Place) -> list[str]:
-    return ["--no-defaults", "--user=root", f"--datadir={place.spool}/mysql"]
 
 
 def _run(place: Place, state: LabState, argv: list[str]) -> None:

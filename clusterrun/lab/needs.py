@@ -59,8 +59,10 @@ def _missing(spec: LabSpec) -> Iterator[tuple[str, str]]:
         yield "it is no Linux", "use one, for instance in a virtual machine"
         return
     wanted = {name: PACKAGES[name] for name in (OF_A_ROOT if spec.slurm else PACKAGES)}
-    if spec.accounting and not spec.slurm:
-        wanted |= ACCOUNTING
+    if spec.accounting:
+        wanted |= {
+            name: package for name, package in ACCOUNTING.items() if name != "slurmdbd" or not spec.slurm
+        }
     absent = [name for name in wanted if program(name) is None]
     if absent:
         packages = " ".join(dict.fromkeys(wanted[name] for name in absent))

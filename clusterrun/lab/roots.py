@@ -17,7 +17,7 @@ HOME_VARIABLE = "CLUSTERRUN_LAB_ROOTS"
 MIRROR = "http://deb.debian.org/debian"
 SUITES = {"bullseye": "20.11", "bookworm": "22.05", "trixie": "24.11", "forky": "26.05", "sid": "26.05"}
 """Debian suites and the release of Slurm in each, as far as known; what is fetched says for itself."""
-PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge", "libfaketime")
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge", "libfaketime", "iproute2", "procps")
 FETCH_SECONDS = 1800.0
 VERSION_FILE, GRAFT = "slurm-version", "graft"
 LIBRARY_ROUNDS = 3

@@ -60,7 +60,7 @@ class LabSpec:
         _within("--nodes", self.nodes, 1, MOST_NODES, f"that would take {memory_text(self.nodes)}")
         _within("--gpus", self.gpus, 0, 64)
         _within("--cpus", self.cpus, 1, 1024)
-        if self.slurm and not re.fullmatch(r"\d\d\.\d\d", self.slurm):
+        if self.slurm and not re.fullmatch(r"\d\d\.\d\d(\.\d+)?", self.slurm):
             raise BadInput(f"--slurm {self.slurm} is no release of Slurm", "write it as in 24.11")
         for key, value in self.settings:
             if not re.fullmatch(r"\w+", key) or "\n" in value:

@@ -40,7 +40,7 @@ def serving(lab: Lab, host: str, port: int, size: int = 2) -> Iterator[None]:
     """A TCP server on a host that sends ``size`` bytes to every caller."""
     command = f'setsid "$0" -c "$1" {port} {size} >/dev/null 2>&1 & echo $!'
     process = lab.exec(["sh", "-c", command, sys.executable, SERVE], host=host).out.strip()
-    listens = ["sh", "-c", f"until ss -Hltn sport = :{port} | grep -q LISTEN; do sleep 0.02; done"]
+    listens = ["sh", "-c", f"until grep -q ':{port:04X} 00000000:0000 0A' /proc/net/tcp; do sleep 0.02; done"]
     assert lab.exec(listens, host=host, timeout=10).code == 0
     try:
         yield

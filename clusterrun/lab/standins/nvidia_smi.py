@@ -181,18 +181,26 @@ def _table(indices: list[int], state: dict[str, Any]) -> None:
     print(time.strftime("%a %b %e %H:%M:%S %Y"))
     line = "+" + "-" * 41 + "+" + "-" * 24 + "+" + "-" * 22 + "+"
     print("+" + "-" * 89 + "+")
-    print(f"| NVIDIA-SMI {DRIVER:<22}  Driver Version: {DRIVER:<14} CUDA Version: {CUDA:<9}|")
+    head = f"| NVIDIA-SMI {DRIVER:<22}  Driver Version: {DRIVER:<14} CUDA Version: {CUDA}"
+    print(f"{head:<90}|")
     print("|" + line[1:-1] + "|")
     for index in indices:
         v = _values(index, state)
-        ecc = v["ecc.errors.uncorrected.volatile.total"]
-        print(f"| {index:>3}  {v['name']:<27} On      |   {v['pci.bus_id']} Off | {ecc!s:>20} |")
-        usage = f"{v['memory.used']}MiB / {v['memory.total']}MiB"
-        power = f"{float(str(v['power.draw'])):.0f}W / {float(str(v['power.limit'])):.0f}W"
-        print(
-            f"| N/A  {v['temperature.gpu']:>3}C    {v['pstate']:<4} {power:>22}  "
-            f"| {usage:>22} | {v['utilization.gpu']!s:>7}%      Default |"
-        )
+        watts = [f"{float(str(v[key])):.0f}W" for key in ("power.draw", "power.limit")]
+        used = f"{v['memory.used']}MiB / {v['memory.total']}MiB"
+        for cells in (
+            (
+                f" {index:>3}  {v['name']} On",
+                f"{v['pci.bus_id']} Off",
+                v["ecc.errors.uncorrected.volatile.total"],
+            ),
+            (
+                f" N/A  {v['temperature.gpu']:>3}C   {v['pstate']}   {' / '.join(watts)}",
+                used,
+                f"{v['utilization.gpu']}%      Default",
+            ),
+        ):
+            print(f"|{cells[0]:<41}|{cells[1]:>23} |{cells[2]!s:>21} |")
         print(line)
     print("|  No running processes found" + " " * 61 + "|")
     print("+" + "-" * 89 + "+")

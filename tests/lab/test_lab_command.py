@@ -1,0 +1,110 @@
+"""`clusterrun lab` as typed: what goes to stdout and stderr, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab_fixture import MakeLab
+
+NAME = f"c{os.getpid()}"
+
+
+def typed(*words: str, timeout: float = 60) -> tuple[int, str, str]:
+    argv = [sys.executable, "-m", "clusterrun.cli.main", "lab", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def up(make_lab: MakeLab) -> Iterator[str]:
+    """A lab brought up by the command line."""
+    code, out, err = typed("up", "--name", NAME, "--nodes", "2", "--gpus", "2")
+    assert (code, out) == (0, "")
+    yield err
+    typed("down", "--name", NAME)
+
+
+@pytest.mark.lab
+def test_a_users_first_minutes(up: str) -> None:
+    assert f"clusterrun lab exec --name {NAME} -- sinfo" in up
+    assert typed("exec", "--name", NAME, "--", "srun", "-N2", "true") == (0, "", "")
+    assert typed("exec", "--name", NAME, "--", "sh", "-c", "exit 7")[0] == 7
+    assert typed("fault", "cut", "n0001", "--to", "n0002", "--name", NAME)[2] == (
+        "in force: cut n0001 to=n0002 rule=1000\n"
+    )
+    shown = typed("status", "--name", NAME)[1]
+    assert "2 nodes × 2 GPUs" in shown and "fault: cut n0001 to=n0002" in shown
+    document = json.loads(typed("status", "--name", NAME, "--json")[1])["labs"][0]
+    assert document["nodes"] == {"n0001": "idle", "n0002": "idle"}
+    assert document["faults"] == [{"kind": "cut", "host": "n0001", "to": "n0002", "rule": "1000"}]
+    assert typed("fault", "heal", "--name", NAME)[2] == "healed: cut n0001 to=n0002 rule=1000\n"
+    assert typed("fault", "heal", "--name", NAME)[2] == "there was nothing to heal\n"
+    code, _, again = typed("up", "--name", NAME)
+    assert (code, "is already up" in again) == (2, True)
+    assert typed("down", "--name", NAME)[2] == f"the lab '{NAME}' is gone\n"
+    assert typed("down", "--name", NAME)[2] == f"there was no lab '{NAME}'\n"
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("freeze", "n0002"),
+        ("kill", "n0002"),
+        ("drain", "n0002", "--reason", "bad cable"),
+        ("controller", "stop"),
+        ("slow", "n0002", "--rate", "50mbit"),
+        ("gpu", "n0002", "--count", "0"),
+        ("gpu", "n0002", "--hang"),
+        ("name", "n0001=10.9.9.9"),
+        ("name", "n0001=10.9.9.9", "--host", "n0002"),
+        ("disk-full", "n0002", "/tmp"),
+    ],
+)
+def test_every_fault_can_be_typed_and_healed(lab, words: tuple[str, ...]) -> None:
+    code, _, said = typed("fault", *words, "--name", lab.name)
+    assert (code, said.startswith("in force: "), len(lab.faults)) == (0, True, 1)
+    assert typed("fault", "heal", "--name", lab.name)[0] == 0
+    assert lab.wait_idle(30)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("bite", "undo"),
+    [
+        (("freeze", "n0002"), ("thaw", "n0002")),
+        (("drain", "n0002"), ("resume", "n0002")),
+        (("controller", "stop"), ("controller", "start")),
+    ],
+)
+def test_what_has_an_opposite_is_undone_by_it(lab, bite: tuple, undo: tuple) -> None:
+    typed("fault", *bite, "--name", lab.name)
+    assert lab.faults
+    assert typed("fault", *undo, "--name", lab.name)[2].startswith("healed: ")
+    assert lab.faults == ()
+    assert lab.wait_idle(30)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("up", "--nodes", "0"), "--nodes 0 cannot be"),
+        (("up", "--nodes", "100000"), "GiB of memory"),
+        (("up", "--name", "no host name"), "cannot be the name of a lab"),
+        (("up", "--set", "KillWait"), "is no setting"),
+        (("exec", "--name", "nonesuch", "--", "true"), "no lab named 'nonesuch' is up"),
+        (("status", "--name", "nonesuch"), "clusterrun lab up --name nonesuch"),
+        (("fault", "kill", "n0001", "--name", "nonesuch"), "no lab named 'nonesuch' is up"),
+        (("fault", "cut", "n0001", "--both"), "--both needs --to HOST"),
+        (("fault", "name", "n0001"), "is not NAME=ADDRESS"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_what_can(words: tuple[str, ...], said: str) -> None:
+    code, out, err = typed(*words)
+    assert (code, out, said in err, "Traceback" in err) == (2, "", True, False)
