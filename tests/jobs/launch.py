@@ -10,7 +10,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 TRAIN = Path(__file__).resolve().parents[2] / "jobs" / "train.py"
-LIMIT = 120
+LIMIT = 300
 
 
 def outside_a_launcher() -> dict[str, str]:
