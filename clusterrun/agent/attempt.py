@@ -109,6 +109,8 @@ class LiveAttempt:
         """Tell every node to start its ranks."""
         self._overdue_at = now.steady + self._start_seconds
         world = World(self._roster.names(), self._orders.ranks_per_node)
+        where = f"{meeting.address}:{meeting.port}"
+        self._say(Note(f"attempt {self.epoch}: ranks are being started, rank 0 is at {where}"))
         for seat in self._roster.linked():
             self._say(Send(seat.link, StartRanks(self.epoch, world, seat.node, meeting)))
         self._ledger.says(self._ledger.phase, "ranks are being started")
@@ -181,7 +183,9 @@ class LiveAttempt:
         for seat in self._roster.linked():
             if not self.tally.is_gone(seat.node):
                 self._say(Send(seat.link, StopRanks(self.epoch, self._orders.grace)))
-        self._ledger.says(self._ledger.phase, self._judge.cause(self.tally))
+        cause = self._judge.cause(self.tally)
+        self._say(Note(f"attempt {self.epoch}: ending all ranks: {cause}"))
+        self._ledger.says(self._ledger.phase, cause)
         self._enter_stopping(now, self._orders.grace + STOP_SLACK_SECONDS)
 
     def _enter_stopping(self, now: Now, limit: float) -> None:

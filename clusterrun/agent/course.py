@@ -239,6 +239,7 @@ class Course:
             return
         self._ledger.close(now, ruling.verdict.state, ruling.mishap.failure)
         self._why = f"{ruling.again}: {ruling.mishap.failure.why}"
+        self._say(Note(self._why))
         self._ledger.says(Phase.RESTARTING, self._why)
         self.stage = Stage.CLAIMING
         self._say(ClaimEpoch(self.epoch))
@@ -251,6 +252,7 @@ class Course:
         """No rank lives anywhere and the run is over."""
         self.stage = Stage.PARTING
         self._overdue_at = self._limit_at = None
+        self._say(Note(f"{end.state.value}: {end.reason}"))
         if not self.superseded:
             self._ledger.close(now, end.state, mishap.failure if mishap else None)
             self._say(self._ledger.end(now, end))

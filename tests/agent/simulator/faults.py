@@ -1,0 +1,257 @@
+"""Which faults strike when and whom, and how all of it is healed in the end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from clusterrun.agent import events as ev
+from clusterrun.model import contract
+
+from .network import DOWN, UP
+
+if TYPE_CHECKING:
+    from .actors import AgentActor, CoordinatorActor
+    from .kernel import Node
+    from .world import World
+
+
+def plan(world: World) -> None:
+    """Put the faults of this world on its calendar."""
+    chance = world.fault_chance
+    for fault in world.scenario.faults:
+        strike = STRIKES.get(fault)
+        if strike is None:
+            continue
+        for _ in range(1 + int(world.scenario.strength * 2.5)):
+            early = chance.random() < 0.2
+            when = chance.uniform(0, 4.0 if early else world.scenario.heal_at)
+            world.clock.at(when, _strike, world, fault, strike)
+
+
+def _strike(world: World, fault: str, strike: Callable[[World], None]) -> None:
+    if not world.healed:
+        world.log(f"fault: {fault}")
+        world.watch.struck.append(fault)
+        strike(world)
+
+
+def heal(world: World) -> None:
+    """Links work, what was stopped goes on; what was killed stays dead."""
+    world.healed = True
+    world.log("healed")
+    for coordinator in world.coordinators:
+        for agent in coordinator.agents:
+            if agent.link is not None:
+                agent.link.heal()
+    for node in world.nodes:
+        node.thaw()
+        for process in list(node.processes):
+            process.unkillable = False
+            if process.killed:
+                process.end(-9, "thawed")
+
+
+def cuts(world: World, agent: AgentActor) -> list[int]:
+    """The directions in which a new link of ``agent`` is cut from its first moment."""
+    other = agent.coordinator.node
+    cut_nodes = world.watch.cut_nodes
+    if agent.node.index == other.index or world.healed:
+        return []
+    return [UP, DOWN] if agent.node.index in cut_nodes or other.index in cut_nodes else []
+
+
+def _coordinator(world: World) -> CoordinatorActor:
+    return world.fault_chance.choice(world.coordinators)
+
+
+def _agent(world: World) -> AgentActor | None:
+    agents = [agent for c in world.coordinators for agent in c.agents if agent.alive]
+    return world.fault_chance.choice(agents) if agents else None
+
+
+def _seconds(world: World) -> float:
+    """Short, around the lease, or for ever (until healed)."""
+    return world.fault_chance.choice((1.0, 6.0, 13.0, 18.0, 22.0, 30.0, 1e9)) * world.fault_chance.uniform(
+        0.8, 1.2
+    )
+
+
+def _kill_agent(world: World) -> None:
+    # Without its shim nobody would sweep what its ranks leave behind: two faults on one node.
+    agent = _agent(world)
+    if agent is not None and agent.shim.alive:
+        agent.die("SIGKILL")
+
+
+def _kill_coordinator(world: World) -> None:
+    _coordinator(world).die("SIGKILL")
+
+
+def _kill_shim(world: World) -> None:
+    # A shim dead and its agent stopped at once is beyond what is promised: two faults on one node.
+    agent = _agent(world)
+    stopping = ("freeze agent", "freeze node")
+    if agent is not None and agent.shim.alive and not any(world.scenario.has(fault) for fault in stopping):
+        agent.shim.alive = False
+        world.clock.after(0.1 * world.fault_chance.random(), agent.feed, ev.ShimLost())
+
+
+def _kill_launcher(world: World) -> None:
+    coordinator = _coordinator(world)
+    if not coordinator.launcher_lives:
+        return
+    coordinator.launcher_lives = False
+    said = ("srun: error: killed",)
+    world.clock.after(0.05, coordinator.feed, ev.LauncherEnded(137, said))
+    if world.fault_chance.random() < 0.5:
+        for agent in coordinator.agents:
+            world.clock.after(
+                world.fault_chance.random(), agent.feed, lambda agent=agent: agent.die("slurmd")
+            )
+
+
+def _freeze_agent(world: World) -> None:
+    agent = _agent(world)
+    if agent is not None:
+        agent.freeze(_seconds(world))
+
+
+def _freeze_coordinator(world: World) -> None:
+    _coordinator(world).freeze(_seconds(world))
+
+
+def _node(world: World) -> Node:
+    return world.fault_chance.choice(world.nodes[: world.scenario.nodes])
+
+
+def _freeze_node(world: World) -> None:
+    node = _node(world)
+    node.freeze()
+    world.clock.after(_seconds(world), node.thaw)
+
+
+def _power_off(world: World) -> None:
+    _node(world).power_off()
+
+
+def _sever(world: World, agent: AgentActor, ways: tuple[int, ...], seconds: float) -> None:
+    link = agent.link
+    if link is None or agent.node is agent.coordinator.node:
+        return
+    for way in ways:
+        link.sever(way, world.fault_chance.choice((10.0, 20.0, 60.0)))
+    world.clock.after(seconds, link.heal)
+
+
+def _cut_link(world: World) -> None:
+    agent = _agent(world)
+    ways = world.fault_chance.choice(((UP,), (DOWN,), (UP, DOWN)))
+    if agent is not None:
+        _sever(world, agent, ways, _seconds(world))
+
+
+def _cut_node(world: World) -> None:
+    node = _node(world)
+    seconds = _seconds(world)
+    world.watch.cut_nodes[node.index] = True
+    world.clock.after(seconds, world.watch.cut_nodes.pop, node.index, None)
+    for coordinator in world.coordinators:
+        for agent in coordinator.agents:
+            if node is agent.node or node is coordinator.node:
+                _sever(world, agent, (UP, DOWN), seconds)
+
+
+def _swizzle(world: World) -> None:
+    """Links stop one by one, and come back in another order."""
+    for coordinator in world.coordinators:
+        for agent in coordinator.agents:
+            if world.fault_chance.random() < 0.7:
+                start = world.fault_chance.uniform(0, 8)
+                seconds = world.fault_chance.uniform(1, 20)
+                world.clock.after(start, _sever, world, agent, (UP, DOWN), seconds)
+
+
+def _reset_link(world: World) -> None:
+    agent = _agent(world)
+    if agent is not None and agent.link is not None:
+        agent.link.reset()
+
+
+def _second_agent(world: World) -> None:
+    coordinator = _coordinator(world)
+    if coordinator.launcher_lives:
+        index = world.fault_chance.randrange(world.scenario.nodes)
+        world.new_agent(coordinator, index, coordinator.hosts[index])
+
+
+def _term_coordinator(world: World) -> None:
+    world.end_was_asked = True
+    number = world.fault_chance.choice((signal.SIGTERM, signal.SIGINT))
+    coordinator = _coordinator(world)
+    for _ in range(world.fault_chance.choice((1, 1, 2))):
+        world.clock.after(world.fault_chance.uniform(0, 9), coordinator.feed, ev.SignalCame(number))
+
+
+def _term_agents(world: World) -> None:
+    world.end_was_asked = True
+    share = world.fault_chance.random()
+    for coordinator in world.coordinators:
+        for agent in coordinator.agents:
+            if world.fault_chance.random() < share:
+                for _ in range(world.fault_chance.choice((1, 2))):
+                    delay = world.fault_chance.uniform(0, 6)
+                    world.clock.after(delay, agent.feed, ev.SignalCame(signal.SIGTERM))
+
+
+def _cancel(world: World) -> None:
+    world.end_was_asked = True
+    for coordinator in world.coordinators:
+        for tick in range(3):
+            world.clock.after(tick + world.fault_chance.random(), coordinator.feed, ev.CancelAsked())
+
+
+def _notice(world: World) -> None:
+    notice = ev.SignalCame(contract.NOTICE_SIGNAL)
+    for coordinator in world.coordinators:
+        world.clock.after(world.fault_chance.random(), coordinator.feed, notice)
+        for agent in coordinator.agents:
+            world.clock.after(world.fault_chance.random(), agent.feed, notice)
+
+
+def _requeue(world: World) -> None:
+    """Slurm starts the job anew while the first coordinator may still live; some old agents are killed."""
+    if len(world.coordinators) > 1:
+        return
+    for agent in world.coordinators[0].agents:
+        if world.fault_chance.random() < 0.5:
+            world.clock.after(
+                world.fault_chance.uniform(0, 30), agent.feed, lambda agent=agent: agent.die("slurmd")
+            )
+    alive = [node for node in world.nodes if not node.dead]
+    if len(alive) >= world.scenario.nodes:
+        world.submit(world.fault_chance.sample(alive, world.scenario.nodes))
+
+
+STRIKES: dict[str, Callable[[World], None]] = {
+    "kill agent": _kill_agent,
+    "kill coordinator": _kill_coordinator,
+    "kill shim": _kill_shim,
+    "kill launcher": _kill_launcher,
+    "freeze agent": _freeze_agent,
+    "freeze coordinator": _freeze_coordinator,
+    "freeze node": _freeze_node,
+    "power off": _power_off,
+    "cut link": _cut_link,
+    "cut node": _cut_node,
+    "swizzle": _swizzle,
+    "reset link": _reset_link,
+    "second agent": _second_agent,
+    "late agent": _second_agent,
+    "term coordinator": _term_coordinator,
+    "term agents": _term_agents,
+    "cancel": _cancel,
+    "notice": _notice,
+    "requeue": _requeue,
+}

@@ -1,0 +1,176 @@
+"""One node's kernel as the agents meet it: processes, their signals and deaths, the shim; knows no machine's inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clusterrun.agent.events import RankEnded
+from clusterrun.model import contract
+
+if TYPE_CHECKING:
+    from .actors import AgentActor, CoordinatorActor
+    from .world import World
+
+
+class Node:
+    """A machine with a clock of its own; a frozen one runs nothing at all."""
+
+    def __init__(self, world: World, index: int, offset: float) -> None:
+        self.world = world
+        self.index = index
+        self.offset = offset
+        self.frozen = False
+        self.dead = False
+        self.thawed_at = float("-inf")
+        self.processes: list[Process] = []
+        self.agents: list[AgentActor] = []
+        self.coordinators: list[CoordinatorActor] = []
+        self._deferred: list[tuple[Any, ...]] = []
+
+    def later(self, seconds: float, what: Any, *args: Any) -> None:
+        """Do ``what`` on this node: not while it is frozen, never where it is dead."""
+        self.world.clock.after(seconds, self._do, what, *args)
+
+    def _do(self, what: Any, *args: Any) -> None:
+        if self.frozen:
+            self._deferred.append((what, *args))
+        elif not self.dead:
+            what(*args)
+
+    def freeze(self) -> None:
+        """Nothing runs here any more, the shims neither."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """Everything goes on; shims look at their leases."""
+        if not self.frozen or self.dead:
+            return
+        self.frozen = False
+        self.thawed_at = self.world.clock.now
+        deferred, self._deferred = self._deferred, []
+        for what, *args in deferred:
+            self.later(0.0, what, *args)
+        for actor in [*self.agents, *self.coordinators]:
+            actor.wake_up()
+        self.world.watch.node_thawed()
+
+    def power_off(self) -> None:
+        """Nobody hears of it."""
+        self.dead = True
+        for actor in [*self.agents, *self.coordinators]:
+            actor.vanish()
+        for process in list(self.processes):
+            process.vanish()
+
+    def kill(self, wanted: Any) -> None:
+        """SIGKILL to all processes that ``wanted`` holds for; a stuck one only notes it."""
+        killed: dict[Process, bool] = {}
+        while True:
+            # What a process leaves behind when it dies is found by the next look, as a sweep does.
+            found = [process for process in self.processes if wanted(process) and process not in killed]
+            if not found:
+                return
+            for process in found:
+                killed[process] = True
+                process.kill()
+
+
+class Process:
+    """A rank, or what a rank left behind (``child``)."""
+
+    def __init__(self, agent: AgentActor, epoch: int, rank: int, child: bool = False) -> None:
+        self.agent = agent
+        self.node = agent.node
+        self.run = agent.coordinator.number
+        self.epoch = epoch
+        self.rank = rank
+        self.child = child
+        self.alive = True
+        self.unkillable = False
+        self.killed = False
+        self.stuck = False
+        self.termed_at: float | None = None
+        self.collides = False
+        self.node.processes.append(self)
+
+    def runs(self) -> bool:
+        """It executes instructions."""
+        return self.alive and not self.node.frozen and not (self.killed and self.unkillable)
+
+    def term(self) -> None:
+        """SIGTERM: the program does with it what the scenario says."""
+        if not self.alive or self.termed_at is not None:
+            return
+        world = self.node.world
+        self.termed_at = world.clock.now
+        if world.process_chance.random() >= world.scenario.ignores_term:
+            delay = world.scenario.term_seconds * world.process_chance.random()
+            self.node.later(delay, self.end, world.scenario.term_code, "termed")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.killed = True
+        self.stuck = self.unkillable
+        if not self.unkillable:
+            self.end(-9, "killed")
+
+    def end(self, code: int, how: str) -> None:
+        """It ends; its parent hears of it, if that lives."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.node.processes.remove(self)
+        if self.child:
+            return
+        world = self.node.world
+        world.watch.rank_ended(self, code, how)
+        if (
+            world.process_chance.random() < world.scenario.leaves_children
+            and how != "vanished"
+            and not self.stuck
+        ):
+            Process(self.agent, self.epoch, self.rank, child=True)
+        told = RankEnded(self.epoch, self.rank, code, collision=self.collides)
+        world.clock.after(0.004 * world.process_chance.random(), self.agent.feed, told)
+        if code != 0 and how == "natural":
+            world.break_peers(self)
+
+    def vanish(self) -> None:
+        """The node is off."""
+        self.alive = False
+        self.node.processes.remove(self)
+        if not self.child:
+            self.node.world.watch.rank_ended(self, -9, "vanished")
+            self.node.world.break_peers(self)
+
+
+class Shim:
+    """Holds the lease of one agent and kills what that started when it is out, or when the agent is gone."""
+
+    def __init__(self, agent: AgentActor) -> None:
+        self.agent = agent
+        self.alive = True
+        self.until = float("inf")
+
+    def renew(self, until: float) -> None:
+        """``until`` is virtual time."""
+        self.until = until
+        clock = self.agent.node.world.clock
+        self.agent.node.later(max(0.0, until - clock.now), self._look)
+
+    def _look(self) -> None:
+        now = self.agent.node.world.clock.now
+        if self.alive and now >= self.until - 1e-9:
+            self.emergency()
+
+    def emergency(self) -> None:
+        """Kill everything, within the bound that the contract gives."""
+        chance = self.agent.node.world.process_chance
+        self.agent.node.later(chance.random() * (contract.KILL_SECONDS - 0.2), self._kill)
+
+    def _kill(self) -> None:
+        if self.alive:
+            self.alive = False
+            self.agent.die("its shim")
+            # By lineage: another agent of the same run on this node (a second one, dropped) has its own shim.
+            self.agent.node.kill(lambda process: process.agent is self.agent)

@@ -1,0 +1,107 @@
+"""Connections as TCP gives them: ordered, but delayed, cut in either direction, healed or reset; knows no message."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .clockwork import Clockwork
+
+UP, DOWN = 0, 1
+"""Directions: agent to coordinator, coordinator to agent."""
+
+
+class Closed:
+    """What an end learns when the other one, or the network, ended the connection."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+class Link:
+    """One connection; ``deliver(link, direction, payload)`` is called where something arrives."""
+
+    def __init__(
+        self,
+        number: int,
+        clock: Clockwork,
+        chance: random.Random,
+        delay: Callable[[], float],
+        deliver: Callable[[Link, int, Any], None],
+    ) -> None:
+        self.number = number
+        self.cut = [False, False]
+        self._open = [True, True]
+        self._queues: list[deque[tuple[float, Any]]] = [deque(), deque()]
+        self._pumping = [False, False]
+        self._clock = clock
+        self._chance = chance
+        self._delay = delay
+        self._deliver = deliver
+
+    def send(self, way: int, payload: Any) -> None:
+        """Send; nothing that was sent before is overtaken."""
+        if self._open[1 - way]:
+            self._queues[way].append((self._clock.now + self._delay(), payload))
+            self._start(way)
+
+    def receives(self, way: int) -> bool:
+        """The end that ``way`` leads to still listens."""
+        return self._open[way]
+
+    def close(self, way: int, why: str) -> None:
+        """The end that ``way`` leads to closes; the other one hears of it after what was sent before."""
+        if self._open[way]:
+            self.send(1 - way, Closed(why))
+            self._open[way] = False
+
+    def vanish(self, way: int) -> None:
+        """The end that ``way`` leads to loses its power: the other one hears nothing."""
+        self._open[way] = False
+
+    def reset(self) -> None:
+        """The network ends the connection: what was on its way is lost, both ends hear of it in their time."""
+        for way in (UP, DOWN):
+            self._queues[way].clear()
+            self._queues[way].append((self._clock.now + self._delay(), Closed("reset by the network")))
+            self._start(way)
+
+    def sever(self, way: int, patience: float) -> None:
+        """Cut one direction; after ``patience`` seconds the end that waits for answers gives up."""
+        if not self.cut[way]:
+            self.cut[way] = True
+            self._clock.after(patience, self._give_up, way)
+
+    def heal(self) -> None:
+        """Both directions work again; what was held back goes on its way."""
+        for way in (UP, DOWN):
+            self.cut[way] = False
+            self._start(way)
+
+    def _give_up(self, way: int) -> None:
+        # The sender of a cut direction gets no acknowledgements: its kernel ends the connection.
+        if self.cut[way] and self._open[1 - way]:
+            self._arrive(1 - way, Closed("timed out"))
+
+    def _start(self, way: int) -> None:
+        if not self._pumping[way] and self._queues[way] and not self.cut[way]:
+            self._pumping[way] = True
+            self._clock.at(self._queues[way][0][0], self._pump, way)
+
+    def _pump(self, way: int) -> None:
+        self._pumping[way] = False
+        if self.cut[way] or not self._queues[way]:
+            return
+        if self._queues[way][0][0] <= self._clock.now:
+            self._arrive(way, self._queues[way].popleft()[1])
+        self._start(way)
+
+    def _arrive(self, way: int, payload: Any) -> None:
+        if not self._open[way]:
+            return
+        if isinstance(payload, Closed):
+            self._open[way] = False
+            self._queues[way].clear()
+        self._deliver(self, way, payload)

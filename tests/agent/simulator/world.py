@@ -1,0 +1,314 @@
+"""The simulated world: nodes, coordinators, agents, ranks, links and a disk, all from one seed."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from clusterrun.agent import events as ev
+from clusterrun.agent import messages as msg
+from clusterrun.agent.agent import Agent
+from clusterrun.agent.coordinator import Coordinator
+from clusterrun.model.orders import Orders
+from clusterrun.model.record import RunState
+
+from . import faults
+from .actors import Actor, AgentActor, CoordinatorActor
+from .clockwork import Clockwork
+from .kernel import Node, Process
+from .network import DOWN, UP, Closed, Link
+from .scenario import draw
+from .watch import Watch
+
+WELCOME = "welcome"
+SPARE_NODES = 2
+CONNECT_SECONDS = 5.0
+SUPERSEDED_SECONDS = 8.0
+"""The most a running coordinator may take to see that another one took over."""
+
+
+class EpochRun:
+    """The ranks of one epoch, as they really were."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.ranks: dict[int, Process] = {}
+        self.ends: dict[int, tuple[int, str, float]] = {}
+        self.broken = False
+
+
+class World:
+    """One seed's world; ``machines`` are the classes of coordinator and agent that are tried."""
+
+    def __init__(self, seed: int, machines: tuple[Any, Any] = (Coordinator, Agent)) -> None:
+        self.clock = Clockwork(seed)
+        self.scenario = draw(self.clock)
+        self.machines = machines
+        self.net_chance = self.clock.random("net")
+        self.process_chance = self.clock.random("process")
+        self.fault_chance = self.clock.random("faults")
+        self._disk_chance = self.clock.random("disk")
+        times = self.clock.random("time")
+        self.wall = times.uniform(1e9, 2e9)
+        pool = self.scenario.nodes + SPARE_NODES
+        self.nodes = [Node(self, index, times.uniform(0, 1e5)) for index in range(pool)]
+        self.coordinators: list[CoordinatorActor] = []
+        self.watch = Watch(self)
+        self.runs: dict[tuple[int, int], EpochRun] = {}
+        self.claims: dict[int, int] = {}
+        self.state_file: RunState | None = None
+        self.end_was_asked = False
+        self.healed = False
+        self._links: dict[int, AgentActor] = {}
+        self._pids = 100
+        self.orders = Orders(
+            run_id="run",
+            run_name="run",
+            nodes=self.scenario.nodes,
+            ranks_per_node=self.scenario.per_node,
+            gpus_per_node=0,
+            cpus_per_rank=1,
+            command=("train",),
+            cwd="/",
+            per_node=self.scenario.once_per_node,
+            max_restarts=self.scenario.max_restarts,
+            time_limit=self.scenario.time_limit,
+        )
+
+    # --- running ---
+
+    def run(self) -> Watch:
+        """Faults first, then everything is healed, then every run must end in time."""
+        self.submit(self.nodes[: self.scenario.nodes])
+        faults.plan(self)
+        self.clock.at(self.scenario.heal_at, faults.heal, self)
+        bound = self.scenario.heal_at + 500 + (self.scenario.max_restarts + 5) * (self.scenario.duration + 60)
+        while self.clock.now < bound and not (self.healed and self._quiet()):
+            self.clock.run(min(bound, self.clock.now + 10.0))
+        self.watch.end_of_the_world()
+        return self.watch
+
+    def _quiet(self) -> bool:
+        agents = any(agent.alive or agent.shim.alive for c in self.coordinators for agent in c.agents)
+        running = any(c.alive or c.coming for c in self.coordinators)
+        return not agents and not running and not any(node.processes for node in self.nodes)
+
+    def submit(self, hosts: list[Node]) -> None:
+        """A batch job starts its coordinator on the first of ``hosts``."""
+        coordinator = CoordinatorActor(self, len(self.coordinators), hosts)
+        self.coordinators.append(coordinator)
+        coordinator.feed(ev.Tick())
+
+    def make_coordinator(self) -> Any:
+        """A new machine."""
+        return self.machines[0](self.orders, "host", 1)
+
+    def make_agent(self, index: int) -> Any:
+        """A new machine."""
+        return self.machines[1](index, self.scenario.processes, self.orders.grace)
+
+    # --- what happened ---
+
+    def log(self, line: str) -> None:
+        """For the fingerprint."""
+        self.clock.log(line)
+
+    def log_step(self, actor: Actor, event: Any, actions: list[Any]) -> None:
+        """A machine took an event."""
+        if self.clock.history is not None:
+            self.clock.log(f"{actor.name} {event!r}\n    " + "\n    ".join(map(repr, actions)))
+            return
+        if type(event) is ev.Tick and not actions:
+            return
+        self.clock.log(f"{actor.name} {_short(event)} {' '.join(map(_short, actions))}")
+
+    # --- the disk ---
+
+    def disk(self) -> float:
+        """How long the disk takes this time."""
+        slow = self.scenario.has("slow disk") and not self.healed
+        return self._disk_chance.random() * (4.0 if slow else 0.02)
+
+    def claim(self, coordinator: CoordinatorActor, after: int) -> None:
+        """Make an attempt's folder, exclusively."""
+        epoch = max(self.claims, default=-1) + 1 if after < 0 else after + 1
+        if epoch in self.claims:
+            coordinator.told_superseded = True
+            coordinator.feed(ev.Superseded(epoch))
+            return
+        quiet = not self.claims or (self.state_file is not None and self.state_file.state.ended)
+        earlier = self.state_file.attempts if self.state_file is not None and after < 0 else ()
+        self.claims[epoch] = coordinator.number
+        self.watch.claimed(coordinator, epoch)
+        for other in self.coordinators:
+            if other is not coordinator:
+                delay = self.fault_chance.uniform(0.1, SUPERSEDED_SECONDS)
+                self.clock.after(delay, self._tell_superseded, other, epoch)
+        coordinator.feed(ev.EpochClaimed(epoch, earlier, after >= 0 or quiet))
+
+    def _tell_superseded(self, coordinator: CoordinatorActor, epoch: int) -> None:
+        def tell() -> None:
+            coordinator.told_superseded = True
+            coordinator.feed(ev.Superseded(epoch))
+
+        coordinator.feed(tell)
+
+    def write_state(self, coordinator: CoordinatorActor, state: RunState) -> None:
+        """What was saved reaches the disk, unless a newer attempt stands there (the runtime looks)."""
+        if self.claims.get(max(self.claims, default=-1), coordinator.number) == coordinator.number:
+            self.state_file = state
+
+    # --- agents and their links ---
+
+    def launch(self, coordinator: CoordinatorActor) -> None:
+        """srun: one agent per node."""
+        missing = self.scenario.nodes - 1 if self.scenario.has("no agent") else -1
+        for index, node in enumerate(coordinator.hosts):
+            if index != missing:
+                coordinator.coming += 1
+                delay = self.process_chance.uniform(0.05, 2.0)
+                self.clock.after(delay, self._start_agent, coordinator, index, node)
+
+    def _start_agent(self, coordinator: CoordinatorActor, index: int, node: Node) -> None:
+        coordinator.coming -= 1
+        self.new_agent(coordinator, index, node)
+        coordinator.agent_ended()
+
+    def new_agent(self, coordinator: CoordinatorActor, index: int, node: Node) -> None:
+        """An agent process starts and connects."""
+        if node.dead:
+            return
+        self._pids += 1
+        agent = AgentActor(self, coordinator, index, node, self._pids)
+        coordinator.agents.append(agent)
+        self.connect(agent)
+
+    def connect(self, agent: AgentActor) -> None:
+        """Connect and say hello; where nobody answers in time, once more."""
+        coordinator = agent.coordinator
+        if not agent.alive or agent.welcomed:
+            return
+        if not coordinator.alive:
+            agent.feed(lambda: agent.die("a refused connection"))
+            return
+        number = len(self._links)
+        link = Link(number, self.clock, self.net_chance, self._delay, self._deliver)
+        self._links[number] = agent
+        agent.link = coordinator.links[number] = link
+        for cut in faults.cuts(self, agent):
+            link.sever(cut, 60.0)
+        epoch = 99 if self.scenario.has("old epoch") and agent.pid % 7 == 0 else -1
+        link.send(UP, msg.Hello(agent.index, f"n{agent.node.index}", "10.0.0.1", agent.pid, "3.9", epoch))
+        self.clock.after(CONNECT_SECONDS, self._connect_again, agent, link)
+
+    def agent_of(self, link: int) -> AgentActor | None:
+        """Who holds the other end of ``link``; None where it has turned to another one."""
+        agent = self._links[link]
+        return agent if agent.link is not None and agent.link.number == link else None
+
+    def _connect_again(self, agent: AgentActor, link: Link) -> None:
+        def again() -> None:
+            if agent.link is link and not agent.welcomed:
+                link.close(DOWN, "no welcome in time")
+                self.connect(agent)
+
+        agent.feed(again)
+
+    def _delay(self) -> float:
+        slow = self.scenario.slow if not self.healed else 0.0
+        return 0.0002 + self.net_chance.random() * (0.001 + slow)
+
+    def _deliver(self, link: Link, way: int, payload: Any) -> None:
+        agent = self._links[link.number]
+        if way == UP:
+            if isinstance(payload, msg.Hello):
+                agent.coordinator.feed(lambda: link.send(DOWN, WELCOME))
+            agent.coordinator.arrived(link, payload)
+        elif agent.link is link:
+            self._to_agent(agent, payload)
+
+    def _to_agent(self, agent: AgentActor, payload: Any) -> None:
+        if payload is WELCOME:
+            if self.scenario.has("lost welcome") and self.fault_chance.random() < 0.3 and not self.healed:
+                return
+            agent.feed(lambda: setattr(agent, "welcomed", True))
+            agent.feed(ev.Welcomed())
+        elif isinstance(payload, Closed):
+            if agent.welcomed:
+                agent.feed(ev.Disconnected(payload.why))
+            else:
+                self.clock.after(0.5, agent.feed, lambda: self.connect(agent))
+        else:
+            self.watch.agent_hears(agent, payload)
+            agent.feed(ev.Told(payload))
+
+    def end_launcher(self, coordinator: CoordinatorActor) -> None:
+        """srun is told to end: it ends the tasks it can reach."""
+        for agent in coordinator.agents:
+            self.clock.after(0.1, agent.feed, ev.SignalCame(signal.SIGTERM))
+            self.clock.after(2.0, agent.feed, lambda agent=agent: agent.die("the launcher's kill"))
+        if coordinator.launcher_lives:
+            coordinator.launcher_lives = False
+            self.clock.after(2.5, coordinator.feed, ev.LauncherEnded(143, ()))
+
+    # --- ranks ---
+
+    def no_spawn(self) -> bool:
+        """This start fails."""
+        return self.scenario.has("no spawn") and self.fault_chance.random() < 0.3
+
+    def no_port(self) -> bool:
+        """No port is to be had this time."""
+        return self.scenario.has("no port") and self.fault_chance.random() < 0.5
+
+    def rank_started(self, process: Process) -> None:
+        """A rank of the user's program runs."""
+        key = (process.run, process.epoch)
+        run = self.runs.get(key)
+        if run is None:
+            run = self.runs[key] = EpochRun(len(self.runs))
+        run.ranks[process.rank] = process
+        self.watch.rank_started(process)
+        if self.scenario.has("stuck") and not self.healed and self.fault_chance.random() < 0.2:
+            process.unkillable = True
+        if process.rank == 0 and run.start < self.scenario.collisions:
+            process.collides = True
+            process.node.later(0.2, self._ends, process, 1)
+        crash = self.scenario.crashes.get(run.start)
+        if crash is not None and crash[0] == process.rank:
+            process.node.later(crash[1], self._ends, process, crash[2])
+        if len(run.ranks) == self.scenario.nodes * self.scenario.processes:
+            for rank in run.ranks.values():
+                late = self.process_chance.random() * self.process_chance.choice((0.01, 0.1, 3.0))
+                rank.node.later(self.scenario.duration + late, self._completes, run, rank)
+
+    def _ends(self, process: Process, code: int) -> None:
+        if process.termed_at is None:
+            process.end(code, "natural")
+
+    def _completes(self, run: EpochRun, process: Process) -> None:
+        if not run.broken and process.termed_at is None:
+            process.end(0, "natural")
+
+    def break_peers(self, process: Process) -> None:
+        """A rank is gone before its time: the others fail on it soon, or hang for ever."""
+        run = self.runs[(process.run, process.epoch)]
+        if run.broken:
+            return
+        run.broken = True
+        for peer in run.ranks.values():
+            if peer.alive and self.process_chance.random() < 0.5:
+                peer.node.later(self.process_chance.uniform(0.02, 3.0), self._fails_too, peer)
+
+    def _fails_too(self, process: Process) -> None:
+        if process.termed_at is None:
+            process.end(1, "collateral")
+
+
+def _short(value: Any) -> str:
+    message = getattr(value, "message", None)
+    text = type(value).__name__
+    if message is not None:
+        text += ":" + type(message).__name__
+        value = message
+    return f"{text}{getattr(value, 'epoch', '')}.{getattr(value, 'rank', '')}"
