@@ -71,6 +71,7 @@ REFUSALS = (
     Refusal("cpu count", "lower --cpus-per-rank", offer=True),
     Refusal("memory specification", "lower --mem, or leave it out", offer=True),
     Refusal("memory required", "lower --mem, or leave it out", offer=True),
+    Refusal("--time specification", "change --time"),
     Refusal("time limit", "change --time", offer=True),
     Refusal("invalid feature", "see what there is: sinfo -o '%P %f'"),
     Refusal("reservation", "see what there is: scontrol show reservation"),

@@ -1,0 +1,142 @@
+"""Asking and submitting, with the real programs: what users type arrives, what others type forges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clusterrun.lab.lab import Lab
+from clusterrun.model.errors import SchedulerError
+from clusterrun.model.states import State
+from clusterrun.script import quoting
+from clusterrun.slurm import sending
+from clusterrun.slurm.client import SlurmClient
+from clusterrun.slurm.queries import JobRow, Partition
+from clusterrun.system import Completed, RealClock
+
+pytestmark = pytest.mark.lab
+
+
+class OnLogin:
+    """Runs programs on the lab's login host."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        timeout: float,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> Completed:
+        return self._lab.exec(list(argv), timeout=timeout, env=dict(env or {}), cwd=cwd)
+
+
+@pytest.fixture
+def slurm(lab: Lab) -> Iterator[SlurmClient]:
+    yield SlurmClient({}, OnLogin(lab), user=0)
+    lab.exec(["scancel", "--quiet", "--user=root"])
+    lab.exec(["scancel", "--quiet", "--user=alice"])
+
+
+def held(lab: Lab, *options: str, user: str = "") -> str:
+    done = lab.exec(["sbatch", "--parsable", "--hold", *options, "--wrap", "true"], cwd="/tmp", user=user)
+    assert done.code == 0, done.err
+    return done.out.strip()
+
+
+def row(slurm: SlurmClient, job_id: str) -> JobRow:
+    return next(row for row in slurm.jobs() if row.job_id == job_id)
+
+
+def test_a_job_is_read_as_slurm_has_it(lab: Lab, slurm: SlurmClient) -> None:
+    job_id = held(lab, "--job-name=a b", "--comment=clusterrun:r:tok", "--nodes=2")
+    found = row(slurm, job_id)
+    assert (found.state, found.explained, found.name, found.comment, found.nodes) == (
+        State.PENDING,
+        "is held by its owner",
+        "a b",
+        "clusterrun:r:tok",
+        2,
+    )
+    assert (slurm.find("tok"), slurm.find("nowhere")) == (job_id, "")
+
+
+def test_no_name_and_no_user_can_forge_a_row(lab: Lab, slurm: SlurmClient) -> None:
+    forged = "x\n[<MARK>]77<MARK>COMPLETED<MARK>\n77|COMPLETED|\x1b[2J"
+    mine = held(lab, f"--job-name={forged}", "--comment=mine")
+    held(lab, f"--job-name={forged}", "--comment=clusterrun:r:stolen", user="alice")
+    rows = [row for row in slurm.jobs() if not row.state.ended]
+    assert [(row.job_id, row.name) for row in rows] == [(mine, forged)]
+    assert slurm.find("stolen") == ""
+
+
+def test_the_partitions_offer_is_told(slurm: SlurmClient) -> None:
+    assert slurm.partitions() == (
+        Partition("debug", "up", True, "infinite", nodes=4, cpus=16, memory=64000, gpus=8),
+    )
+
+
+def test_a_cancelled_job_is_seen_as_such_and_cancelling_it_again_is_no_error(
+    lab: Lab, slurm: SlurmClient
+) -> None:
+    job_id = held(lab)
+    slurm.cancel((job_id,))
+    slurm.cancel((job_id, "999999"))
+    assert row(slurm, job_id).state is State.CANCELLED
+
+
+def test_without_accounting_nothing_is_finished(slurm: SlurmClient) -> None:
+    assert slurm.finished(("1",)) == ()
+
+
+TEXT = st.text(
+    st.sampled_from("ab$`\"'\\!#%*?~ ;&|<>(){}[]=-@:,é")
+    | st.characters(codec="utf-8", exclude_categories=["C"]),
+    min_size=1,
+    max_size=40,
+).filter(quoting.carries)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=TEXT, comment=TEXT)
+def test_sbatch_reads_every_directive_as_it_was_meant(
+    lab: Lab, slurm: SlurmClient, name: str, comment: str
+) -> None:
+    # squeue itself shows an empty comment, and only that, as "(null)".
+    lines = quoting.sbatch((f"--job-name={name}", f"--comment=c{comment}", "--hold", "--output=/dev/null"))
+    done = lab.exec(["sbatch", "--parsable"], stdin=f"#!/bin/bash\n{lines}\ntrue\n", cwd="/tmp")
+    assert done.code == 0, done.err
+    found = row(slurm, done.out.strip())
+    lab.exec(["scancel", found.job_id])
+    assert (found.name, found.comment) == (name, f"c{comment}")
+
+
+@pytest.mark.parametrize(
+    "options, said, remedy",
+    [
+        (("--partition=debgu",), "Invalid partition name specified", "did you mean debug?"),
+        (("--gpus-per-node=16",), "Requested node configuration is not available", "up to 8 GPUs"),
+        (("--mem=900G",), "Memory specification can not be satisfied", "62 GiB each"),
+        (("--constraint=nope",), "Invalid feature specification", "sinfo -o '%P %f'"),
+        (("--reservation=nope",), "Requested reservation is invalid", "scontrol show reservation"),
+        (("--nodelist=nope",), "Invalid node name specified", "sinfo -N"),
+        (("--frobnicate=1",), "unrecognized option '--frobnicate=1'", "man sbatch"),
+        (("--time=never",), "Invalid --time specification", "change --time"),
+    ],
+)
+def test_a_refusal_is_told_in_slurms_words_with_a_remedy_and_queues_nothing(
+    slurm: SlurmClient, options: tuple[str, ...], said: str, remedy: str
+) -> None:
+    partition = "debgu" if "debgu" in options[0] else ""
+    token = f"refused {options[0]}"
+    argv = ("sbatch", "--parsable", f"--comment={token}", *options, "--wrap", "true")
+    with pytest.raises(SchedulerError) as caught:
+        sending.send(slurm, argv, "/tmp", token, partition, RealClock(), lambda line: None)
+    assert (said in caught.value.seen, remedy in caught.value.remedy) == (True, True), str(caught.value)
+    assert slurm.find(token) == ""
