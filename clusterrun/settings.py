@@ -67,7 +67,14 @@ RESOURCES = (
     ),
     Option("python", "text", "The ranks' interpreter (default: the one clusterrun runs in).", "PATH"),
     Option("template", "text", "Your own sbatch template.", "FILE"),
-    Option("cluster", "text", "Where to run.", "", "auto", ("auto", "slurm", "local")),
+    Option(
+        "cluster",
+        "text",
+        "Where to run; auto: Slurm where its programs are, else this machine.",
+        "",
+        "auto",
+        ("auto", "slurm", "local"),
+    ),
 )
 """Options of every command that asks for nodes."""
 
@@ -201,8 +208,8 @@ RESERVED = frozenset(
         contract.RUN_DIR_VARIABLE,
         contract.ATTEMPT_VARIABLE,
         contract.MARKER_VARIABLE,
-        contract.OPTION_VARIABLE_PREFIX + "NODE",
-        contract.OPTION_VARIABLE_PREFIX + "NODE_NAME",
+        contract.NODE_VARIABLE,
+        contract.NODE_NAME_VARIABLE,
     )
 )
 """Set by clusterrun itself in the processes of a run."""

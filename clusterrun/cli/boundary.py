@@ -65,6 +65,9 @@ def say(sentence: str) -> None:
 
 
 def _usage(error: click.ClickException) -> int:
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        say(error.format_message())  # a bare `clusterrun` is a question, no mistake
+        return ExitCode.USAGE
     context = getattr(error, "ctx", None)
     message = error.format_message()
     if isinstance(error, click.NoSuchOption):

@@ -24,9 +24,13 @@ class Door:
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called; help and completion import none."""
 
-    def __init__(self, *args: Any, doors: dict[str, Door], **named: Any) -> None:
+    def __init__(
+        self, *args: Any, doors: dict[str, Door], everywhere: tuple[click.Option, ...] = (), **named: Any
+    ) -> None:
+        """``everywhere`` are options that each command takes too."""
         super().__init__(*args, **named)
         self._doors = doors
+        self._everywhere = everywhere
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands in the order of a user's day."""
@@ -38,6 +42,7 @@ class LazyGroup(click.Group):
         if door is None:
             return None
         found: click.Command = getattr(import_module(door.module), door.attribute)
+        found.params += [option for option in self._everywhere if option not in found.params]
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

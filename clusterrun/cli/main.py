@@ -24,15 +24,24 @@ DOORS = {
 }
 
 
+def _debug(context: click.Context, option: click.Parameter, value: bool) -> None:
+    context.ensure_object(Wishes).debug |= value
+
+
+DEBUG = click.Option(
+    ["--debug"], is_flag=True, expose_value=False, callback=_debug, help="Show the traceback of an error."
+)
+
+
 @click.group(
     cls=LazyGroup,
     doors=DOORS,
+    everywhere=(DEBUG,),
+    params=[DEBUG],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(contract.VERSION, prog_name="clusterrun")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.pass_obj
-def root(wishes: Wishes, debug: bool) -> None:
+def root() -> None:
     """PyTorch on many nodes with one command: on Slurm, or on this machine.
 
     \b
@@ -43,7 +52,6 @@ def root(wishes: Wishes, debug: bool) -> None:
 
     RUN is a run id, a Slurm job id, a run's name (the newest), or last.
     """
-    wishes.debug = debug
 
 
 def main(args: list[str] | None = None) -> int:
