@@ -65,7 +65,7 @@ def _boot_servers(boot: Boot, place: Place, state: LabState) -> LabState:
             "mounts": str(place.mounts),
             "root": state.root,
             "graft": state.graft,
-            "shared": [str(path) for path in _shared()] if state.root else [],
+            "shared": [str(path) for path in _shared(place)] if state.root else [],
             "devices": [str(path) for path in sorted(place.devices.iterdir()) if not path.is_char_device()],
             "network": state.layout.network,
             "map_user": (0, os.geteuid(), os.getegid()) if os.geteuid() else None,
@@ -97,9 +97,9 @@ def _hosts_request(place: Place, state: LabState, hosts: Iterable[Host], with_sl
     return {"lab": lab, "hosts": [_host_request(place, state, host, with_slurmd) for host in hosts]}
 
 
-def _shared() -> Iterator[Path]:
+def _shared(place: Place) -> Iterator[Path]:
     """The machine's folders that a lab in another root sees too: all that belong to no distribution."""
-    yield Path("/usr/local")
+    yield from (Path("/usr/local"), Path("/var/tmp"), place.folder.parent)
     for path in sorted(Path("/").iterdir()):
         if path.is_dir() and not path.is_symlink() and path.name not in OF_A_DISTRIBUTION:
             yield path

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from clusterrun.lab.daemons import PATH
 from clusterrun.lab.namespaces import LabError
+from clusterrun.lab.place import labs_home
 from clusterrun.lab.spec import LabSpec, Proctrack, memory_mib, memory_text
 from clusterrun.model.errors import BadInput
 
@@ -29,6 +30,8 @@ OF_A_ROOT = ("ip", "tc", "nsenter", "setpriv", "mount")
 """What a lab with another Slurm still needs of the machine itself."""
 ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-install-db": "mariadb-server"}
 EXTRAS = ("libfaketime",)
+LONGEST_FOLDER = 60
+"""A socket's path may have 107 characters, and slurmstepd puts up to 45 behind this."""
 INSTALL_SECONDS = 1800.0
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
@@ -71,6 +74,9 @@ def _missing(spec: LabSpec) -> Iterator[tuple[str, str]]:
             f"no {', '.join(absent)}",
             f"clusterrun lab install{flag}    (Debian, Ubuntu: apt-get install {packages})",
         )
+    folder = labs_home() / spec.name
+    if len(str(folder)) > LONGEST_FOLDER:
+        yield f"{folder} is too long a path for sockets in it", "set CLUSTERRUN_LAB_HOME to a short one"
     yield from _kernel(spec)
 
 
@@ -79,6 +85,11 @@ def _kernel(spec: LabSpec) -> Iterator[tuple[str, str]]:
         yield "the kernel has no overlay file system", "as root: modprobe overlay"
     if os.geteuid() != 0:
         yield from _without_root(spec)
+    elif not _succeeds("unshare", "--net", "--mount", "--pid", "--fork", "true"):
+        yield (
+            "this root may not make namespaces, as in most containers",
+            "give the container the right: docker run --privileged …",
+        )
     if spec.proctrack is Proctrack.CGROUP and not FREEZER.is_dir():
         yield (
             "--proctrack cgroup needs the freezer of cgroup version 1",

@@ -20,12 +20,16 @@ STATE_FORMAT = 1
 
 
 def labs_home() -> Path:
-    """The folder that holds one folder per lab: short-lived by nature, so in /run where that may be."""
+    """The folder that holds one folder per lab.
+
+    Not below /run, where a lab would belong by its nature: Debian forbids to run programs there,
+    and Slurm runs batch scripts out of its spool folder.
+    """
     named = os.environ.get(HOME_VARIABLE)
     if named:
         return Path(named).absolute()
     if os.geteuid() == 0:
-        return Path("/run/clusterrun-lab")
+        return Path("/var/lib/clusterrun-lab")
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clusterrun-lab"
 
 
