@@ -11,6 +11,8 @@ from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import fold
 from clusterrun.model.record import Attempt, RunRecord, RunStatus
+from clusterrun.model.spec import Cluster
+from clusterrun.model.states import State
 from clusterrun.model.visible import visible
 
 
@@ -39,12 +41,29 @@ def _facts(status: RunStatus, record: RunRecord | None) -> list[tuple[str, str]]
         ("job", f"{status.job_id} ({status.cluster})" if status.job_id else ""),
         ("size", f"{status.nodes} nodes, {status.world_size} ranks" if status.nodes else ""),
         ("nodes", status.nodelist),
+        ("uses", _use(status)),
         ("submitted", local_time(status.submitted_at or None)),
         ("started", local_time(status.started_at)),
         ("ended", local_time(status.ended_at)),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("files", status.run_dir),
     ]
+
+
+def _use(status: RunStatus) -> str:
+    """What a live run on this machine takes of it."""
+    pid = status.job_id.partition(".")[0]
+    if status.cluster != Cluster.LOCAL.value or status.state is not State.RUNNING or not pid:
+        return ""
+    import psutil
+
+    try:
+        family = [psutil.Process(int(pid)), *psutil.Process(int(pid)).children(recursive=True)]
+        seconds = sum(sum(one.cpu_times()[:2]) for one in family)
+        memory = sum(one.memory_info().rss for one in family)
+    except psutil.Error:  # one of them ended while we looked, or is not ours to look at
+        return ""
+    return f"{len(family)} processes, {spoken(seconds)} of CPU time, {memory / 2**30:.1f} GiB of memory"
 
 
 def _attempt(attempt: Attempt) -> list[str]:

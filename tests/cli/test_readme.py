@@ -1,0 +1,115 @@
+"""What README and the documents say is what there is."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from clusterrun import profiles
+from clusterrun.cli.main import DOORS, root
+from clusterrun.model.world import (
+    Lineage,
+    Meeting,
+    World,
+    default_environment,
+    node_environment,
+    rank_environment,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OF_ISSUES_TO_COME = ("docs/figures.md",)
+
+
+def section(title: str) -> str:
+    """The text below a heading, up to the next one."""
+    return re.split(r"^## ", README.split(f"\n## {title}", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def options(command: click.Command) -> set[str]:
+    return {
+        name
+        for p in command.params
+        if isinstance(p, click.Option)
+        for name in p.opts
+        if name.startswith("--")
+    }
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+def test_the_options_table_is_that_of_the_help() -> None:
+    submit = root.get_command(click.Context(root), "submit")
+    assert submit is not None
+    rows = [line for line in section("Options of").splitlines() if line.startswith("|")]
+    firsts = " ".join(re.split(r"(?<!\\)\|", row)[1] for row in rows)
+    told = set(re.findall(r"`(--[a-z-]+)", firsts))
+    assert told == options(submit)
+
+
+def test_the_commands_table_is_the_list_of_commands() -> None:
+    told = re.findall(r"^\| `([a-z]+)", section('From "I have a script"'), re.MULTILINE)
+    assert told == list(DOORS)
+
+
+@pytest.mark.parametrize("name", ["logs"])
+def test_the_options_of_a_command_are_those_of_its_help(name: str) -> None:
+    command = root.get_command(click.Context(root), name)
+    assert command is not None
+    row = next(line for line in README.splitlines() if line.startswith(f"| `{name} "))
+    assert {f"--{option}" for option in re.findall(r"`--([a-z-]+)", row)} == options(command) - {
+        "--follow",
+        "--debug",
+    }
+
+
+def test_the_table_of_variables_is_what_ranks_find() -> None:
+    world, meeting, lineage = World(("a", "b"), 2), Meeting("a", 1), Lineage("r", "n", "/d", 0, 0)
+    table, _, below = section("What every rank finds").partition("\n\nOnly where")
+    assert set(re.findall(r"`([A-Z_]+)`", table)) - {"False"} == set(
+        rank_environment(world, 0, meeting, lineage, "")
+    ) | set(node_environment(world, 0, meeting, lineage))
+    assert set(default_environment(2, 2, "eth0")) <= set(re.findall(r"`([A-Z_]+)`", below))
+
+
+def test_the_libraries_are_those_that_are_installed() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    needed = re.findall(r"^([a-z0-9]+)", setup["options"]["install_requires"], re.MULTILINE)
+    assert sorted(
+        word.lower() for word in re.findall(r"^\| \[(\w+)\]", section("Built on"), re.MULTILINE)
+    ) == sorted({"jinja": "jinja"}.get(name, name).replace("jinja2", "jinja") for name in needed)
+
+
+def test_the_example_of_a_configuration_is_one(tmp_path: Path) -> None:
+    text = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
+    assert text is not None
+    (tmp_path / "clusterrun.toml").write_text(text[1])
+    assert [name for name, _ in profiles.read(str(tmp_path / "clusterrun.toml")).profiles] == ["big"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_link_leads_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+        assert (document.parent / target).exists() or target in OF_ISSUES_TO_COME, target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_line_in_the_documents_is_understood(document: Path) -> None:
+    lines = re.findall(r"(?m)(?:`|^    |^\$ )(clusterrun [^`\n|…]+)", document.read_text(encoding="utf-8"))
+    for line in lines:
+        words = line.split(" && ")[0].split()[1:]
+        command: click.Command | None = root
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            command = command.get_command(click.Context(command), words.pop(0))
+            assert command is not None, line
+        known = options(command) | {"--help", "-h", "-f", "-m", "--version", "--", "\\"} if command else set()
+        own = words[: next((n for n, word in enumerate(words) if not word.startswith("-")), len(words))]
+        assert [word for word in own if word.partition("=")[0] not in known] == [], line
