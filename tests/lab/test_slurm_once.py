@@ -1,0 +1,129 @@
+"""A job is submitted exactly once, whatever happens to the controller while it is being submitted."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from clusterrun.lab.lab import Lab
+from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
+from clusterrun.slurm import sending
+from clusterrun.slurm.client import SlurmClient
+from clusterrun.system import RealClock
+from tests.lab.test_slurm_words import OnLogin
+from tests.lab_fixture import MakeLab
+
+pytestmark = pytest.mark.lab
+
+FREEZES, AT_ONCE = 6, 8
+
+
+@pytest.fixture(scope="module")
+def impatient(make_lab: MakeLab) -> Iterator[Lab]:
+    """A lab whose programs wait for an answer for 2 s, not 10."""
+    yield make_lab(nodes=1, gpus=1, settings={"MessageTimeout": "2"})
+
+
+@pytest.fixture
+def slurm(impatient: Lab) -> Iterator[SlurmClient]:
+    yield SlurmClient({}, OnLogin(impatient), user=0)
+    impatient.heal()
+    impatient.exec(["scancel", "--quiet", "--user=root"])
+
+
+def send(slurm: SlurmClient, token: str, said: Callable[[str], None] = lambda line: None) -> str:
+    argv = ("sbatch", "--parsable", "--hold", f"--comment=clusterrun:r:{token}", "--wrap", "true")
+    return sending.send(slurm, argv, "/tmp", token, "", RealClock(), said)
+
+
+def carrying(slurm: SlurmClient, token: str) -> list[str]:
+    return [row.job_id for row in slurm.jobs() if token in row.comment]
+
+
+def answered(slurm: SlurmClient, token: str, limit: float = 30.0) -> list[str]:
+    """The jobs with that token once the controller answers again."""
+    until = time.monotonic() + limit
+    while True:
+        try:
+            return carrying(slurm, token)
+        except SchedulerError:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+
+
+def test_a_job_accepted_by_a_controller_that_answers_too_late_is_found_not_sent_again(
+    impatient: Lab, slurm: SlurmClient
+) -> None:
+    said: list[str] = []
+    impatient.fault("freeze", "ctl", process="slurmctld")
+    thaw = threading.Timer(6.0, impatient.heal)
+    thaw.start()
+    job_id = send(slurm, "late", said.append)
+    thaw.join()
+    assert carrying(slurm, "late") == [job_id]
+    assert [line for line in said if "no clear answer" in line] == [
+        "Slurm gave no clear answer (Batch job submission failed: Socket timed out on send/recv operation):"
+        " looking for the job in the queue"
+    ]
+
+
+def test_a_controller_that_never_answers_leaves_the_question_open_and_the_token_settles_it_later(
+    impatient: Lab, slurm: SlurmClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "LOOK_SECONDS", 1.0)
+    impatient.fault("freeze", "ctl", process="slurmctld")
+    with pytest.raises(SchedulerUnreachable, match="it is not known whether the job is queued"):
+        send(slurm, "open")
+    impatient.heal()
+    assert len(answered(slurm, "open")) == 1
+    assert [slurm.find("open")] == carrying(slurm, "open")
+
+
+def test_a_controller_that_is_down_has_queued_nothing_and_that_is_said(
+    impatient: Lab, slurm: SlurmClient
+) -> None:
+    impatient.fault("controller")
+    with pytest.raises(SchedulerError, match="nothing was queued") as caught:
+        send(slurm, "down")
+    assert not isinstance(caught.value, SchedulerUnreachable)
+    with pytest.raises(
+        SchedulerUnreachable, match=r"Slurm does not answer: .*Unable to contact slurm controller"
+    ):
+        slurm.jobs()
+    impatient.heal()
+    assert answered(slurm, "down") == []
+
+
+@pytest.mark.slow
+def test_jobs_sent_while_the_controller_freezes_at_random_are_each_counted_once(
+    impatient: Lab, slurm: SlurmClient
+) -> None:
+    chance = random.Random(20260102)
+    told: dict[str, str] = {}
+
+    def one(token: str, pause: float) -> None:
+        time.sleep(pause)
+        try:
+            told[token] = send(slurm, token)
+        except SchedulerError as error:
+            told[token] = f"{type(error).__name__}: {error.seen}"
+
+    for freeze in range(FREEZES):
+        threads = [
+            threading.Thread(target=one, args=(f"random-{freeze}-{number}.", chance.uniform(0, 0.3)))
+            for number in range(AT_ONCE)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(chance.uniform(0, 0.3))
+        impatient.fault("freeze", "ctl", process="slurmctld")
+        time.sleep(chance.choice([0.1, 1.0, 3.0]))
+        impatient.heal()
+        for thread in threads:
+            thread.join(60)
+    assert len(told) == FREEZES * AT_ONCE
+    assert {token: carrying(slurm, token) for token in told} == {token: [job] for token, job in told.items()}
