@@ -65,13 +65,8 @@ def _write(path: str, text: str) -> None:
 
 
 def _ip(commands: list[str]) -> None:
-    done = subprocess.run(
-        ["ip", "-batch", "-"],
-        input="\n".join(commands) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=IP_LIMIT_SECONDS,
-    )
+    lines, limit = "\n".join(commands) + "\n", IP_LIMIT_SECONDS
+    done = subprocess.run(["ip", "-batch", "-"], input=lines, capture_output=True, text=True, timeout=limit)
     if done.returncode != 0:
         raise OSError(0, f"ip: {done.stderr.strip()}")
 
@@ -133,15 +128,12 @@ def _serve(service: Request) -> None:
         os.setsid()
         log = os.open(service["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         _to_null(0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        for descriptor in (1, 2):
+            os.dup2(log, descriptor)
         os.closerange(3, 4096)
         os.execvpe(service["argv"][0], service["argv"], service["environment"])
 
     _child(become)
-
-
-# --- the keeper -----------------------------------------------------------------------------------
 
 
 def _lay_ground(keeper: Request) -> None:
@@ -208,9 +200,6 @@ def _map_user(inner: int, user: int, group: int) -> None:
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{inner} {user} 1")
     _write("/proc/self/gid_map", f"{inner} {group} 1")
-
-
-# --- the hosts ------------------------------------------------------------------------------------
 
 
 def _link(host: Request, gateway: str) -> None:

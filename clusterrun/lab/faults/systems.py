@@ -75,7 +75,7 @@ def _own_file(site: Site, host: str, name: str) -> Path:
 
 def _is_mounted(site: Site, host: str, target: str) -> bool:
     table = Path(f"/proc/{site.first(host)}/mounts").read_text()
-    return f" {site.state.root}{target} " in table
+    return f" {target} " in table  # as seen from that host's own root
 
 
 # --- clock ----------------------------------------------------------------------------------------
