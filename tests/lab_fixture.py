@@ -18,6 +18,8 @@ from clusterrun.lab.spec import CONTROLLER, LabSpec, Preempt, Proctrack
 from clusterrun.model.contract import MARKER_VARIABLE
 
 MakeLab = Callable[..., Lab]
+MADE: list[Lab] = []
+"""Every lab of this session."""
 SLURM_VARIABLE = "CLUSTERRUN_TEST_SLURM"
 """Which release of Slurm the labs of this session run (as in 24.11); the machine's own if not set."""
 
@@ -38,7 +40,6 @@ def make_lab() -> Iterator[MakeLab]:
         pytest.skip(reason)
     _clean_up_after_killed_sessions()
     numbers = itertools.count(1)
-    made: list[Lab] = []
 
     def make(
         proctrack: str = "linuxproc",
@@ -55,13 +56,13 @@ def make_lab() -> Iterator[MakeLab]:
             **{"slurm": os.environ.get(SLURM_VARIABLE, ""), **options},  # type: ignore[arg-type]
         )
         lab = Lab(name)
-        made.append(lab)
+        MADE.append(lab)
         lab.up(spec)
         return lab
 
     yield make
-    for lab in made:
-        lab.down()
+    while MADE:
+        MADE.pop().down()
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +75,12 @@ def _clean_up_after_killed_sessions() -> None:
     for lab in labs_up():
         if lab.name.startswith("t") and not started_at(lab.state.owner):
             lab.down()
+
+
+def standing() -> list[Lab]:
+    """The labs of this session that are up."""
+    names = {lab.name for lab in labs_up()} if MADE else set()
+    return [lab for lab in MADE if lab.name in names]
 
 
 def leftovers(lab: Lab, seconds: float = 10.0) -> list[str]:

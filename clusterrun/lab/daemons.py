@@ -102,6 +102,11 @@ def await_port(place: Place, state: LabState, daemon: str, port: int = 0) -> Non
         raise LabError(f"{daemon} did not start", words)
 
 
+def controller_listens(state: LabState) -> bool:
+    """Whether slurmctld is there at all: Slurm's own commands wait long for one that is not."""
+    return _listens(state.processes[CONTROLLER], PORTS["slurmctld"])
+
+
 def _runs(first: int, daemon: str) -> bool:
     return any(p.name == daemon for p in processes({CONTROLLER: first}))
 

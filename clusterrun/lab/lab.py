@@ -17,7 +17,11 @@ from clusterrun.lab.processes import Process, processes
 from clusterrun.lab.site import Site
 from clusterrun.lab.spec import LOGIN, LabSpec
 from clusterrun.model.errors import BadInput
-from clusterrun.system import Completed, run
+from clusterrun.system import Completed, ProgramTimeout, run
+
+
+ANSWER_SECONDS = 20.0
+"""For slurmctld to answer `lab status`: a frozen one never does."""
 
 
 class Lab:
@@ -185,7 +189,14 @@ class Lab:
 
     def node_states(self) -> dict[str, str]:
         """Each node's state in Slurm's words; empty when slurmctld does not answer."""
-        done = Site(self.place, self.state).ask("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T")
+        state = self.state
+        if not daemons.controller_listens(state):
+            return {}
+        try:
+            words = ("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T")
+            done = Site(self.place, state).ask(*words, limit=ANSWER_SECONDS)
+        except ProgramTimeout:
+            return {}
         return dict(line.split() for line in done.out.splitlines() if done.code == 0)
 
     def processes(self) -> tuple[Process, ...]:

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +165,7 @@ def end(keeper: int) -> None:
     wait_for(lambda: not Path(f"/proc/{keeper}").exists(), REAP_SECONDS)
 
 
-def wait_for(condition: Any, seconds: float, pause: float = 0.005) -> bool:
+def wait_for(condition: Callable[[], object], seconds: float, pause: float = 0.005) -> bool:
     """Ask ``condition()`` until it is true; False when ``seconds`` have passed."""
     until = time.monotonic() + seconds
     while not condition():

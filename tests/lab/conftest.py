@@ -1,4 +1,4 @@
-"""What holds after every test on the shared lab: no fault in force, no process left behind."""
+"""What holds after every test with a lab: no fault in force, no process left behind."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab_fixture import leftovers
+from tests.lab_fixture import leftovers, standing
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+def nothing_stays_behind() -> Iterator[None]:
     yield
-    if "lab" not in request.fixturenames:
-        return
-    lab = request.getfixturevalue("lab")
-    healed = [str(fault) for fault in lab.heal()]
-    assert (healed, leftovers(lab)) == ([], [])
+    for lab in standing():
+        healed = [str(fault) for fault in lab.heal()]
+        assert (lab.name, healed, leftovers(lab)) == (lab.name, [], [])

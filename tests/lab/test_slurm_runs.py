@@ -1,0 +1,208 @@
+"""Whole runs on real Slurm through the command line: what was typed arrives, what is cancelled is gone."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.lab.lab import Lab
+from clusterrun.system import Completed
+from tests.lab_fixture import MakeLab, leftovers
+
+pytestmark = pytest.mark.lab
+
+PROGRAM = str(Path(sys.executable).with_name("clusterrun"))
+TELL = """
+import json, os, sys
+seen = {"argv": sys.argv[1:], "cwd": os.getcwd(), "environ": dict(os.environ)}
+print(json.dumps(seen))
+"""
+STAY = """
+import signal, sys, time
+if "--stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("here", flush=True)
+time.sleep(600)
+"""
+
+
+class Site:
+    """A lab, a home for runs, and a project folder; ``run`` is the command line on the login host."""
+
+    def __init__(self, lab: Lab, home: Path, project: Path) -> None:
+        self.lab, self.home, self.project = lab, home, project
+
+    def run(self, *words: str, limit: float = 60, **environment: str) -> Completed:
+        environment = {"CLUSTERRUN_HOME": str(self.home), "NO_COLOR": "1", **environment}
+        return self.lab.exec([PROGRAM, *words], env=environment, cwd=str(self.project), timeout=limit)
+
+    def submit(self, *words: str, **environment: str) -> dict[str, Any]:
+        done = self.run("submit", "--json", *words, **environment)
+        assert done.code == 0, done.err
+        answer: dict[str, Any] = json.loads(done.out)
+        return answer
+
+    def status(self, run_id: str) -> dict[str, Any]:
+        (found,) = json.loads(self.run("status", "--json", run_id).out)["runs"]
+        return dict(found)
+
+    def outputs(self, answer: dict[str, Any], attempt: int = 0) -> dict[int, str]:
+        folder = Path(answer["run_dir"], "attempts", f"{attempt:03d}")
+        return {int(path.stem): path.read_text(errors="surrogateescape") for path in folder.glob("*.out")}
+
+    def told(self, answer: dict[str, Any]) -> dict[int, Any]:
+        assert self.run("wait", answer["run_id"]).code == 0, Path(answer["run_dir"], "job.out").read_text()
+        return {rank: json.loads(text) for rank, text in self.outputs(answer).items()}
+
+
+def until(true: Callable[[], bool], limit: float = 40.0) -> None:
+    end = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < end, "not within the limit"
+        time.sleep(0.05)
+
+
+def site(lab: Lab, tmp_path: Path, home: str = "home") -> Site:
+    project = tmp_path / "my project"
+    project.mkdir()
+    (project / "tell.py").write_text(TELL)
+    (project / "stay.py").write_text(STAY)
+    return Site(lab, tmp_path / home, project)
+
+
+@pytest.fixture
+def on_slurm(lab: Lab, tmp_path: Path) -> Site:
+    return site(lab, tmp_path)
+
+
+HOSTILE = (
+    "a b",
+    "new\nline",
+    "$(touch owned)",
+    "`id`",
+    "'\"\\",
+    "-x",
+    "--nodes=9",
+    "",
+    "é漢",
+    "*",
+    "%j",
+    "\t",
+    "!!",
+)
+
+
+@pytest.mark.parametrize("home", ["home", "a b%j", "back\\slash", "new\nline"])
+def test_arguments_environment_and_folders_arrive_in_the_ranks_byte_for_byte(
+    lab: Lab, tmp_path: Path, home: str
+) -> None:
+    here = site(lab, tmp_path, home)
+    options = (
+        "--nodes",
+        "2",
+        "--ranks-per-node",
+        "2",
+        "--name",
+        "n $(id) \n x",
+        "--env",
+        "HOSTILE=a\n'b\" $c é",
+    )
+    seen = here.told(here.submit(*options, "tell.py", *HOSTILE))
+    assert {rank: (told["argv"], told["cwd"], told["environ"]["HOSTILE"]) for rank, told in seen.items()} == {
+        rank: (list(HOSTILE), str(here.project), "a\n'b\" $c é") for rank in range(4)
+    }
+    assert {told["environ"]["CLUSTERRUN_RUN_NAME"] for told in seen.values()} == {"n $(id) \n x"}
+    assert not (here.project / "owned").exists()
+
+
+def test_every_rank_of_a_node_sees_all_its_gpus_and_the_nodes_are_the_allocated_ones(on_slurm: Site) -> None:
+    answer = on_slurm.submit("--nodes", "4", "--gpus", "8", "tell.py")
+    seen = on_slurm.told(answer)
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "CUDA_VISIBLE_DEVICES")
+    assert {rank: tuple(told["environ"][name] for name in names) for rank, told in seen.items()} == {
+        rank: (str(rank), str(rank % 8), "32", str(rank // 8), "0,1,2,3,4,5,6,7") for rank in range(32)
+    }
+    status = on_slurm.status(answer["run_id"])
+    assert (status["state"], status["exit_code"], status["job_id"]) == ("COMPLETED", 0, answer["job_id"])
+
+
+def test_what_a_job_around_the_shell_left_behind_does_not_reach_the_new_job(on_slurm: Site) -> None:
+    left = {"SBATCH_PARTITION": "nowhere", "SLURM_CPU_BIND": "map_cpu:0", "PET_NNODES": "7"}
+    answer = on_slurm.submit("tell.py", **left)
+    environ = on_slurm.told(answer)[0]["environ"]
+    assert ("SBATCH_PARTITION" in environ, "PET_NNODES" in environ) == (False, False)
+    notices = on_slurm.run("submit", "tell.py", **left).err
+    assert all(name in notices for name in left), notices
+
+
+def test_a_python_that_only_the_nodes_lack_is_named_with_its_node(on_slurm: Site) -> None:
+    answer = on_slurm.submit("--python", "/nowhere/python", "--setup", "true", "tell.py")
+    assert on_slurm.run("wait", answer["run_id"]).code == 1
+    assert Path(answer["run_dir"], "job.out").read_text() == (
+        "clusterrun: node n0001 cannot use /nowhere/python\n"
+        "clusterrun: every node needs it: see --python and --setup for the Python,"
+        " CLUSTERRUN_HOME for the run directory\n"
+    )
+
+
+def test_a_wrong_partition_is_refused_with_the_one_that_was_meant_and_leaves_no_run(on_slurm: Site) -> None:
+    done = on_slurm.run("submit", "--partition", "debgu", "tell.py")
+    assert (done.code, done.out, "did you mean debug?" in done.err) == (4, "", True)
+    assert list((on_slurm.home / "runs").iterdir()) == []
+
+
+def test_a_run_cancelled_while_it_waits_never_starts(on_slurm: Site) -> None:
+    answer = on_slurm.submit("--sbatch", "hold", "stay.py")
+    assert on_slurm.run("cancel", answer["run_id"]).code == 0
+    status = on_slurm.status(answer["run_id"])
+    assert (status["state"], status["started_at"], Path(answer["run_dir"], "attempts").exists()) == (
+        "CANCELLED",
+        None,
+        False,
+    )
+
+
+def test_a_requeued_run_goes_on_as_its_next_attempt(on_slurm: Site) -> None:
+    answer = on_slurm.submit("--requeue", "--nodes", "2", "stay.py")
+    until(lambda: on_slurm.outputs(answer).get(1) == "here\n")
+    assert on_slurm.lab.exec(["scontrol", "requeue", answer["job_id"]]).code == 0
+    until(lambda: on_slurm.outputs(answer, 1).get(1) == "here\n", 120)
+    status = on_slurm.status(answer["run_id"])
+    assert (status["state"], status["attempt"], status["job_id"]) == ("RUNNING", 1, answer["job_id"])
+    assert on_slurm.run("cancel", answer["run_id"]).code == 0
+
+
+@pytest.mark.parametrize("proctrack", ["linuxproc", "pgid", "cgroup"])
+def test_nothing_is_left_of_a_cancelled_run_under_each_way_of_tracking_processes(
+    make_lab: MakeLab, tmp_path: Path, proctrack: str
+) -> None:
+    lab = make_lab(nodes=2, gpus=2, proctrack=proctrack)
+    here = site(lab, tmp_path)
+    for number, phase in enumerate(("starting", "training")):
+        answer = here.submit("--nodes", "2", "--gpus", "2", "stay.py", "--stubborn")
+        if phase == "training":
+            until(lambda answer=answer: list(here.outputs(answer).values()) == ["here\n"] * 4)
+        assert here.run("cancel", answer["run_id"]).code == 0
+        assert (number, here.status(answer["run_id"])["state"], leftovers(lab)) == (number, "CANCELLED", [])
+    assert lab.exec(["sinfo", "--noheader", "--format=%T"]).out.split() == ["idle"]
+    lab.down()
+
+
+@pytest.mark.parametrize("proctrack", ["linuxproc", "pgid", "cgroup"])
+def test_nothing_is_left_of_a_run_that_scancel_ended_behind_our_back(
+    make_lab: MakeLab, tmp_path: Path, proctrack: str
+) -> None:
+    lab = make_lab(nodes=2, gpus=2, proctrack=proctrack)
+    here = site(lab, tmp_path)
+    answer = here.submit("--nodes", "2", "--gpus", "2", "stay.py")
+    until(lambda: list(here.outputs(answer).values()) == ["here\n"] * 4)
+    assert lab.exec(["scancel", answer["job_id"]]).code == 0
+    assert here.run("wait", answer["run_id"]).code == 1
+    assert (here.status(answer["run_id"])["state"], leftovers(lab)) == ("CANCELLED", [])
+    lab.down()
