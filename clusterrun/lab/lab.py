@@ -19,7 +19,6 @@ from clusterrun.lab.spec import LOGIN, LabSpec
 from clusterrun.model.errors import BadInput
 from clusterrun.system import Completed, ProgramTimeout, run
 
-
 ANSWER_SECONDS = 20.0
 """For slurmctld to answer `lab status`: a frozen one never does."""
 
