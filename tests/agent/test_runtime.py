@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -198,14 +199,15 @@ def test_a_rank_that_ends_on_its_own_at_the_signal_is_given_the_time(make: Make)
 
 
 def test_what_a_rank_leaves_behind_is_ended_also_when_it_hides(make: Make) -> None:
+    seconds = 10**6 + os.getpid()  # no other sleep on this machine is this one
     hidden = (
         "import os\nif os.fork() == 0:\n os.setsid()\n if os.fork(): os._exit(0)\n"
-        " os.execve('/bin/sleep', ['a b) c', '600'], {})"
+        f" os.execve('/bin/sleep', ['a b) c', '{seconds}'], {{}})"
     )
     run = make([sys.executable, "-c", hidden])
-    before = {p.pid for p in proc.everyone() if p.name == "sleep"}
     assert run.ended().state is State.COMPLETED
-    assert {p.pid for p in proc.everyone() if p.name == "sleep"} <= before
+    commands = [Path(f"/proc/{process.pid}/cmdline") for process in proc.everyone()]
+    assert not [path for path in commands if path.exists() and str(seconds).encode() in path.read_bytes()]
 
 
 def test_strangers_at_the_port_change_nothing_and_fill_no_log(make: Make) -> None:
@@ -331,7 +333,7 @@ TCP_STORE = (
 
 def test_the_held_port_is_taken_by_nobody_but_a_store_that_may_reuse_it() -> None:
     pytest.importorskip("torch")
-    with held_port() as holder:
+    with closing(held_port()) as holder:
         port = holder.getsockname()[1]
         with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
             stranger.bind(("", port))
