@@ -55,7 +55,7 @@ LEASE_SECONDS = 20.0
 LOST_SECONDS = 14.0
 """Silence after which the coordinator calls a node lost (but not yet dead: that takes a lease)."""
 KILL_SECONDS = 3.0
-"""Upper bound on the kill after a lease ran out; lease + kill stays far below SlurmdTimeout + requeue delay."""
+"""Upper bound on the kill after a lease ran out; lease + kill is far below SlurmdTimeout + requeue delay."""
 GRACE_SECONDS = 8.0
 """From TERM (and CONT) to KILL when ranks are stopped; below Slurm's KillWait of 30 s."""
 STATE_SECONDS = 10.0

@@ -1,4 +1,7 @@
-"""What is remembered of a run: what was asked (``RunRecord``), how far it is (``RunState``), and what a user sees (``RunStatus``); touches no disk."""
+"""What is remembered of a run; touches no disk.
+
+What was asked (``RunRecord``), how far it is (``RunState``), and what a user sees (``RunStatus``).
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class Failure:
 
 @frozen
 class Attempt:
-    """One start of the ranks; ``reason`` says why it was made, ``outcome`` how it ended ('' while it lives)."""
+    """One start of the ranks; ``reason`` says why it was made, ``outcome`` how it ended ('' while alive)."""
 
     epoch: int
     reason: str

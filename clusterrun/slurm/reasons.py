@@ -32,7 +32,9 @@ REASONS = (
     Reason("launch failed requeued held", "is held: it could not be started on a node", _RELEASE),
     Reason("launch_failed_requeued_held", "is held: it could not be started on a node", _RELEASE),
     Reason("job requeued in held state", "is held after a requeue", _RELEASE),
-    Reason("PartitionConfig", "asks for more than the partition has", "lower --nodes, --gpus or --cpus-per-rank"),
+    Reason(
+        "PartitionConfig", "asks for more than the partition has", "lower --nodes, --gpus or --cpus-per-rank"
+    ),
     Reason("PartitionDown", "waits: the partition is down", "choose another with --partition"),
     Reason("PartitionInactive", "waits: the partition is switched off", "choose another with --partition"),
     Reason("PartitionNodeLimit", "asks for more or fewer nodes than the partition allows", "change --nodes"),

@@ -31,7 +31,9 @@ def test_fields_take_positions_names_and_defaults() -> None:
 
 
 @pytest.mark.parametrize("args, named", [((), {}), ((1, 2, 3), {}), ((1,), {"x": 1}), ((1,), {"z": 1})])
-def test_a_value_is_refused_with_fields_missing_double_or_unknown(args: tuple[int], named: dict[str, int]) -> None:
+def test_a_value_is_refused_with_fields_missing_double_or_unknown(
+    args: tuple[int], named: dict[str, int]
+) -> None:
     with pytest.raises(TypeError):
         Point(*args, **named)
 
@@ -60,7 +62,15 @@ STATE = RunState(
     pid=7,
     updated_at=2.0,
     attempts=(
-        Attempt(0, "first start", ("n0001",), 1.0, 1.5, "failed", Failure(3, "n0001", -9, 1.4, "killed", ("a", "b\udcff"))),
+        Attempt(
+            0,
+            "first start",
+            ("n0001",),
+            1.0,
+            1.5,
+            "failed",
+            Failure(3, "n0001", -9, 1.4, "killed", ("a", "b\udcff")),
+        ),
     ),
     exit_code=1,
 )
