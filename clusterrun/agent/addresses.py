@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+# The C module itself: ``socket`` makes enums of a thousand constants, an eighth of an agent's whole start.
+import _socket as socket
 import fcntl
-import socket
 import struct
 
 _SIOCGIFADDR = 0x8915
@@ -40,34 +41,42 @@ def _is_loopback(address: str) -> bool:
 
 def _is_mine(address: str) -> bool:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
+    probe = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        probe.bind((address, 0))
+    except OSError:
+        return False
+    finally:
+        probe.close()
     return True
 
 
 def _way_out() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((_ELSEWHERE, 9))
-        except OSError:
-            return ""
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        probe.connect((_ELSEWHERE, 9))
         return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+    finally:
+        probe.close()
 
 
 def interface_of(address: str) -> str:
     """The name of the interface that has ``address``; '' where none is found."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
-    return ""
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        return next((name for _, name in socket.if_nameindex() if _has(probe, name, address)), "")
+    finally:
+        probe.close()
+
+
+def _has(probe: socket.socket, name: str, address: str) -> bool:
+    try:
+        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+    except OSError:
+        return False
+    return socket.inet_ntoa(answer[20:24]) == address
 
 
 def held_port() -> socket.socket:

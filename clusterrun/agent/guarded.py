@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -40,6 +41,7 @@ def serve(
     outlive_parent()
     address = joined.connection.getsockname()[0]
     crew = Crew(orders, paths, Site(name, address, environment), become_subreaper())
+    gc.enable()
     processes = 1 if orders.per_node else orders.ranks_per_node
     machine = Agent(node, processes, orders.grace, timings)
     return NodeLoop(joined, machine, crew, lease, shim).run()

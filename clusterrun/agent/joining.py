@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _socket as socket  # see addresses.py
 import os
-import socket
 import time
 
 from clusterrun.agent.link import tuned
@@ -66,8 +66,10 @@ def join(invitation: Invitation, hello: Callable[[str], Hello]) -> Joined:
 
 
 def _try(address: str, invitation: Invitation, hello: Callable[[str], Hello]) -> Joined:
-    connection = socket.create_connection((address, invitation.port), _CONNECT_SECONDS)
+    connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
+        connection.settimeout(_CONNECT_SECONDS)
+        connection.connect((address, invitation.port))
         tuned(connection)
         connection.settimeout(_PROOF_SECONDS)
         own = connection.getsockname()[0]

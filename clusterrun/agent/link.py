@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import _socket as socket  # see addresses.py
 
 from clusterrun.agent.loop import READABLE, WRITABLE
 

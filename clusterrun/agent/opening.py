@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
@@ -34,6 +35,7 @@ def opened(
     orders: Orders, paths: RunPaths, names: tuple[str, ...], environment: Mapping[str, str], timings: Timings
 ) -> RunLoop:
     """A coordinator that listens; ``names`` are this machine's, the best first. Raises ``CannotOpen``."""
+    gc.enable()
     open_files = _raise_open_files()
     address = reachable(names) if orders.launch else _LOOPBACK
     try:

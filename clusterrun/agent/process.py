@@ -12,6 +12,7 @@ import select
 import signal
 import time
 
+from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 
@@ -20,9 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _EXEC_SECONDS = 5.0
 _NOT_EXECUTED = 127
+_CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, signal.SIGHUP, signal.SIGCHLD)
+_ALL_SIGNALS = signal.valid_signals()
+_CHANGED_BY_PYTHON = [number for number in _ALL_SIGNALS if signal.getsignal(number) is not signal.SIG_DFL]
+"""What Python set when it started (SIGPIPE and SIGXFSZ ignored, SIGINT caught); found once, it takes long."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -60,6 +66,11 @@ class Ended:
 def become_subreaper() -> bool:
     """Make orphans below this process its children; False where the kernel refuses."""
     return bool(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def call_itself(name: bytes) -> None:
+    """Give this process a name, as ``ps`` and ``/proc`` show it; at most 15 bytes."""
+    _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
 def die_with_parent(parent: int, number: int) -> None:
@@ -102,13 +113,14 @@ def start_all(programs: Sequence[Program]) -> list[int]:
 
 
 def _fork(program: Program) -> tuple[int, int]:
+    ready = _Ready(program)
     readable, writable = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     try:
         pid = os.fork()
         if pid == 0:
-            _become(program, parent, writable)
+            _become(ready, parent, writable)
     except OSError:
         os.close(readable)
         raise
@@ -119,23 +131,45 @@ def _fork(program: Program) -> tuple[int, int]:
     return pid, readable
 
 
-def _become(program: Program, parent: int, report: int) -> None:
+class _Ready:
+    """A program with all that can be worked out before the fork: memory touched after it is copied."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.cwd = os.fsencode(program.cwd)
+        self.argv = [os.fsencode(word) for word in program.argv]
+        self.environment = {os.fsencode(name): os.fsencode(value) for name, value in program.environment}
+        self.execute = os.execve if b"/" in self.argv[0] else os.execvpe
+        self.foreign = _foreign_descriptors()
+
+
+def _foreign_descriptors() -> list[int]:
+    """What this process inherited and would hand on. What Python opens closes itself at an execution."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                found.append(int(name))
+        except OSError:  # the descriptor of the listing itself
+            pass
+    return found
+
+
+def _become(ready: _Ready, parent: int, report: int) -> None:
     """In the child: become the program, or report why not and end. Never returns."""
-    stage = b"c"
+    stage, program = b"c", ready.program
     try:
         die_with_parent(parent, program.death_signal)
-        os.chdir(os.fsencode(program.cwd))
+        os.chdir(ready.cwd)
         stage = b"p"
         if program.session:
             os.setsid()
-        _settle_descriptors(program, report)
+        _settle_descriptors(ready)
         _settle_signals()
         if program.open_files:
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             resource.setrlimit(resource.RLIMIT_NOFILE, (program.open_files, hard))
-        argv = [os.fsencode(word) for word in program.argv]
-        environment = {os.fsencode(name): os.fsencode(value) for name, value in program.environment}
-        os.execvpe(argv[0], argv, environment)
+        ready.execute(ready.argv[0], ready.argv, ready.environment)
     except BaseException as error:  # noqa: BLE001 (nothing may unwind into the parent's code)
         code = getattr(error, "errno", None) or 0
         os.write(report, stage + str(code).encode() + b" " + repr(error).encode("utf-8", "replace")[:400])
@@ -143,29 +177,21 @@ def _become(program: Program, parent: int, report: int) -> None:
         os._exit(_NOT_EXECUTED)
 
 
-def _settle_descriptors(program: Program, report: int) -> None:
+def _settle_descriptors(ready: _Ready) -> None:
     # First out of the way of 0, 1, 2, which may themselves be among the sources.
+    program = ready.program
     sources = [os.dup(fd) for fd in (program.stdin, program.stdout, program.stderr)]
     for target, source in enumerate(sources):
         os.dup2(source, target, inheritable=True)
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd > 2 and fd != report:
-            try:
-                os.close(fd)
-            except OSError:
-                pass
+    for fd in ready.foreign:
+        os.close(fd)
 
 
 def _settle_signals() -> None:
     signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        # Python itself ignores SIGPIPE and SIGXFSZ; an ignored signal stays ignored in what is executed.
-        if number not in (signal.SIGKILL, signal.SIGSTOP):
-            try:
-                signal.signal(number, signal.SIG_DFL)
-            except OSError:
-                pass
+    # What is ignored would stay ignored in what is executed; a handler of ours must not run before.
+    for number in (*_CHANGED_BY_PYTHON, *_CAUGHT):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
