@@ -17,7 +17,9 @@ HOME_VARIABLE = "CLUSTERRUN_LAB_ROOTS"
 MIRROR = "http://deb.debian.org/debian"
 SUITES = {"bullseye": "20.11", "bookworm": "22.05", "trixie": "24.11", "forky": "26.05", "sid": "26.05"}
 """Debian suites and the release of Slurm in each, as far as known; what is fetched says for itself."""
-PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge", "libfaketime", "iproute2", "procps")
+SLURM = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge")
+BESIDE = ("libfaketime", "iproute2", "procps", "python3")
+"""What a login node has; and with its own python3 come the libraries that any other Python needs."""
 FETCH_SECONDS = 1800.0
 VERSION_FILE, GRAFT = "slurm-version", "graft"
 LIBRARY_ROUNDS = 3
@@ -99,7 +101,14 @@ def _check_can_fetch() -> None:
 
 
 def _debootstrap(suite: str, folder: Path, mirror: str) -> None:
-    argv = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", suite, str(folder), mirror]
+    argv = [
+        "debootstrap",
+        "--variant=minbase",
+        f"--include={','.join(SLURM + BESIDE)}",
+        suite,
+        str(folder),
+        mirror,
+    ]
     if not (SCRIPTS / suite).exists():
         argv.append(str(SCRIPTS / "sid"))  # a suite younger than this debootstrap
     done = subprocess.run(argv, capture_output=True, text=True, timeout=FETCH_SECONDS)
