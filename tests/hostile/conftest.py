@@ -1,0 +1,125 @@
+"""A user's command line in a home of its own, here and in the lab; no answer may be a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun import system
+from clusterrun.agent import proc
+from clusterrun.lab.lab import Lab
+from clusterrun.model import contract
+from clusterrun.system import Completed
+from tests.lab_fixture import leftovers
+
+ROOT = str(Path(__file__).resolve().parents[2])
+LIMIT = 60.0
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+    """The first true value of ``condition``; fails by name when it does not come."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"waited {seconds} s in vain for: {what}")
+
+
+class Person:
+    """Somebody who types ``clusterrun …`` in ``folder``, on this machine or on the lab's login host."""
+
+    def __init__(self, folder: Path, lab: Lab | None = None) -> None:
+        self.folder = folder
+        self.lab = lab
+        self.home = folder / "home"
+
+    def types(self, *words: str, env: Mapping[str, str] | None = None, cwd: str | Path = "") -> Completed:
+        """Run the command line; a traceback is never an answer."""
+        argv = [sys.executable, "-m", "clusterrun", *words]
+        more = {"CLUSTERRUN_HOME": str(self.home), "PYTHONPATH": ROOT, "NO_COLOR": "1", **(env or {})}
+        if self.lab:
+            done = self.lab.exec(argv, timeout=LIMIT, env=more, cwd=cwd or self.folder)
+        else:
+            done = system.run(argv, LIMIT, env={**os.environ, **more}, cwd=cwd or self.folder)
+        assert "Traceback" not in done.err, done.err
+        return done
+
+    def submits(self, *words: str, **how: Any) -> Path:
+        """Submit, and return the run directory at once."""
+        cluster = "slurm" if self.lab else "local"
+        done = self.types("submit", "--cluster", cluster, "--json", *words, **how)
+        assert done.code == 0, done.err
+        return Path(json.loads(done.out)["run_dir"])
+
+    def waits(self, *words: str, **how: Any) -> Path:
+        """Submit and wait for the end."""
+        return self.submits("--wait", *words, **how)
+
+    def status(self, run: Path) -> dict[str, Any]:
+        """What ``status --json`` says of a run."""
+        done = self.types("status", "--json", run.name)
+        found: dict[str, Any] = json.loads(done.out)["runs"][0]
+        return found
+
+    def reaches(self, run: Path, state: str, seconds: float = 20.0) -> dict[str, Any]:
+        """Wait until a run is in ``state``."""
+        found: dict[str, Any] = until(
+            lambda: (now := self.status(run))["state"] == state and now, f"{state}: {run.name}", seconds
+        )
+        return found
+
+    def up(self, run: Path, ranks: int) -> None:
+        """Wait until ``ranks`` ranks have said something."""
+        until(lambda: sum(bool(p.stat().st_size) for p in logs(run)) >= ranks, f"{ranks} ranks up", 30)
+
+
+def logs(run: Path, attempt: int = 0) -> list[Path]:
+    """The output files of the ranks, in order."""
+    return sorted((run / "attempts" / f"{attempt:03}").glob("*.out"))
+
+
+def marked(run: Path) -> list[proc.Process]:
+    """Every living process, on any host of the lab too, that carries the mark of a run."""
+    return [
+        process
+        for process in proc.everyone()
+        if process.state not in proc.GONE_STATES
+        and proc.environment(process.pid).get(contract.MARKER_VARIABLE, "").startswith(run.name)
+    ]
+
+
+def lines_of(path: Path) -> int:
+    """How many lines a file has; 0 where there is none."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    """Somebody on a machine without Slurm."""
+    return Person(tmp_path)
+
+
+@pytest.fixture
+def user(tmp_path: Path, lab: Lab) -> Iterator[Person]:
+    """Somebody on the login host of the shared lab; afterwards the lab is as it was."""
+    yield Person(tmp_path, lab)
+    healed = [str(fault) for fault in lab.heal()]
+    left = leftovers(lab)
+    assert (healed, left) == ([], [])
+    assert lab.wait_idle(40), lab.node_states()
+
+
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.lab)])
+def anybody(request: pytest.FixtureRequest) -> Person:
+    """Each of the two."""
+    name = "person" if request.param == "local" else "user"
+    found: Person = request.getfixturevalue(name)
+    return found
