@@ -122,15 +122,15 @@ class _Guard:
 
     def _end(self) -> int:
         """Leave nothing behind. An agent that ended by itself, and well, has looked everywhere already."""
-        well = self._code == 0
-        if self._code is None:
+        code = self._code  # the sweep itself will end an agent that lives
+        if code is None:
             print(f"{self._node}: the lease ran out, everything of the run here is killed", file=sys.stderr)
-        stuck = sweep(self._below if well else self._everywhere, self._reap, contract.KILL_SECONDS)
+        stuck = sweep(self._below if code == 0 else self._everywhere, self._reap, contract.KILL_SECONDS)
         for words in stuck:
             print(f"{self._node}: process {words} cannot be killed", file=sys.stderr)
-        if self._code is None or stuck:
+        if code is None or stuck:
             return 1
-        return self._code if self._code >= 0 else 128 - self._code
+        return code if code >= 0 else 128 - code
 
     def _below(self) -> list[proc.Process]:
         return below(os.getpid())

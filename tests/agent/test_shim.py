@@ -1,0 +1,138 @@
+"""The laws of the shim: whatever becomes of the agent, nothing of the run is left on the node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from clusterrun.agent import proc
+from tests.agent.runs import ROOT, until
+
+SHIM = (
+    "import os, sys, time, signal\n"
+    "from clusterrun.agent.shim import under_shim\nfrom clusterrun.agent.loop import steady\n"
+    "def live(seconds):\n return f'until {steady() + seconds}\\n'.encode()\n"
+)
+HIDDEN = (
+    "def hidden():\n"
+    " said, say = os.pipe()\n"
+    " if os.fork() == 0:\n"
+    "  os.setsid()\n"
+    "  if os.fork(): os._exit(0)\n"
+    "  print(os.getpid(), flush=True)\n"
+    "  os.write(say, b'.')\n"
+    "  os.execve('/bin/sleep', ['sleep', '600'], {})\n"
+    " os.read(said, 1)\n"
+)
+
+
+@contextmanager
+def shim(agent: str) -> Iterator[subprocess.Popen[str]]:
+    """A shim whose agent runs ``agent``, the body of a function of (lease, shim)."""
+    body = "".join(f" {line}\n" for line in agent.splitlines())
+    script = f"{SHIM}{HIDDEN}def agent(lease, shim):\n{body}sys.exit(under_shim('n1', agent))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def child(process: subprocess.Popen[str]) -> int:
+    return next(p.pid for p in proc.descendants(process.pid) if p.parent == process.pid)
+
+
+def lives(pid: int) -> bool:
+    process = proc.read(pid)
+    return process is not None and process.state not in proc.GONE_STATES
+
+
+@pytest.mark.parametrize("end, code", [
+    ("return 0", 0),
+    ("return 7", 7),
+    ("sys.exit(3)", 3),
+    ("os.kill(os.getpid(), 9)", 137),
+    ("os.kill(os.getpid(), signal.SIGTERM)", 143),
+    ("1 / 0", 1),
+])  # fmt: skip
+def test_the_end_of_the_agent_is_passed_on_and_what_it_left_is_ended(end: str, code: int) -> None:
+    with shim(f"hidden()\n{end}") as process:
+        orphan = int(line(process))
+        _, said = process.communicate(timeout=10)
+        assert process.returncode == code and ("ZeroDivisionError" in said) == (end == "1 / 0")
+        assert not lives(orphan)
+
+
+@pytest.mark.parametrize("state", ["", "os.kill(os.getpid(), signal.SIGSTOP)"])
+def test_when_the_lease_runs_out_all_is_killed_also_when_the_agent_is_frozen(state: str) -> None:
+    agent = f"hidden()\nos.write(lease, live(0.5))\nprint('on', flush=True)\n{state}\ntime.sleep(600)"
+    with shim(agent) as process:
+        began = time.monotonic()
+        words = {line(process), line(process)}  # the orphan says its number when it likes
+        _, said = process.communicate(timeout=10)
+        assert process.returncode == 1 and time.monotonic() - began > 0.4
+        assert said == "n1: the lease ran out, everything of the run here is killed\n"
+        (orphan,) = words - {"on"}
+        assert not lives(int(orphan))
+
+
+def test_a_lease_that_is_renewed_does_not_run_out() -> None:
+    agent = "for _ in range(8):\n os.write(lease, live(0.3))\n time.sleep(0.1)\nreturn 5"
+    with shim(agent) as process:
+        process.communicate(timeout=10)
+        assert process.returncode == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+def test_a_signal_to_the_shim_reaches_the_agent(number: signal.Signals) -> None:
+    handler = f"signal.signal({int(number)}, lambda *_: os._exit(42))"
+    agent = f"{handler}\nprint('ready', flush=True)\ntime.sleep(600)"
+    with shim(agent) as process:
+        assert line(process) == "ready"
+        process.send_signal(number)
+        process.communicate(timeout=10)
+        assert process.returncode == 42
+
+
+def test_the_agent_sees_the_end_of_the_shim() -> None:
+    with shim(
+        "print(os.getpid(), flush=True)\nos.read(shim, 1)\nprint('seen', flush=True)\ntime.sleep(600)"
+    ) as process:
+        agent = int(line(process))
+        assert agent == child(process)
+        process.kill()
+        assert line(process) == "seen"
+        os.kill(agent, signal.SIGKILL)
+
+
+def test_marked_processes_outside_its_lineage_are_ended_only_after_ranks_ran_here() -> None:
+    environment = {**os.environ, "CLUSTERRUN_STEP": "run-x.0", "CLUSTERRUN_NODE_NAME": "n1"}
+    outside = subprocess.Popen(["sleep", "600"], env=environment)
+    try:
+        until(lambda: proc.environment(outside.pid).get("CLUSTERRUN_STEP"), "the program executed")
+        with shim("os.kill(os.getpid(), 9)") as process:
+            process.communicate(timeout=10)
+        assert outside.poll() is None
+        with shim("os.write(lease, b'run run-x\\n')\ntime.sleep(0.2)\nos.kill(os.getpid(), 9)") as process:
+            process.communicate(timeout=10)
+        assert outside.wait(5) == -9
+    finally:
+        outside.kill()
+        outside.wait()
