@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -101,28 +101,29 @@ def _follow(desk: Desk, heard: Listening, run_id: str, fold: bool, as_is: bool) 
 
 
 def print_following(heard: Listening, fold: bool = False, as_is: bool = False) -> None:
-    """Print what the ranks print, to the end of the run."""
-    print_pieces(heard.following(exact=as_is), heard, fold, as_is)
+    """Print what the ranks print, to the end of the run, each piece as soon as it is there."""
+    for data in _shown(heard.following(exact=as_is), heard, fold, as_is):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
 
 def print_pieces(pieces: Iterable[Piece], heard: Listening, fold: bool, as_is: bool) -> bool:
     """Write ``pieces`` to stdout as wanted; whether there were any."""
     some = False
-    if as_is:
-        for data in raw(pieces):
-            some = _write(data)
-        return some
-    headings = heard.headings(coloured(sys.stdout))
-    for text in folding(pieces, headings) if fold else headed(pieces, headings):
-        some = _write(text.encode("utf-8", "backslashreplace"))
+    for data in _shown(pieces, heard, fold, as_is):
+        sys.stdout.buffer.write(data)
+        some = True
+    sys.stdout.buffer.flush()
     return some
 
 
-def _write(data: bytes) -> bool:
-    sys.stdout.buffer.write(data)
-    if len(data) < 1 << 12:
-        sys.stdout.buffer.flush()
-    return True
+def _shown(pieces: Iterable[Piece], heard: Listening, fold: bool, as_is: bool) -> Iterator[bytes]:
+    if as_is:
+        yield from raw(pieces)
+        return
+    headings = heard.headings(coloured(sys.stdout))
+    for text in folding(pieces, headings) if fold else headed(pieces, headings):
+        yield text.encode("utf-8", "backslashreplace")
 
 
 def _nothing(desk: Desk, heard: Listening, run_id: str) -> None:

@@ -6,15 +6,16 @@ import os
 import re
 from collections.abc import Iterator
 
-from clusterrun.logs.merge import Piece, merged, pieces
+from clusterrun.logs.merge import LINE_LIMIT, Piece, merged
 from clusterrun.logs.selection import Selection
-from clusterrun.logs.timeline import Key, Timeline, read_index
+from clusterrun.logs.timeline import Key, began, looks, spread
 from clusterrun.model.frozen import frozen
 
 _LOG = re.compile(r"(\d{5,})\.(out|err)")
 _INDEX = re.compile(r"node-\d+\.index")
 MEMORY = 32 << 20
-"""Bytes that all portions held at once may take together, however many ranks."""
+"""Bytes of logs that are held at once, however many ranks."""
+PORTION = 1 << 18
 
 
 @frozen
@@ -48,40 +49,84 @@ def _names(folder: str) -> list[str]:
         return []
 
 
+class Reading:
+    """One file on its way through the merge: how far it was read, and the line it has begun."""
+
+    def __init__(self, file: LogFile, start: int, end: int) -> None:
+        self.file = file
+        self.position = start
+        self.end = end
+        self.rest = b""
+        self.looked: float | None = None
+
+    def take(self, until: int) -> bytes:
+        """The bytes from where it was read to, up to the offset ``until``."""
+        size = min(until, self.end) - self.position
+        data = read_at(self.file.path, self.position, size) if size > 0 else b""
+        self.position += len(data)
+        return data
+
+    def pieces(self, data: bytes, since: float, wall: float) -> list[Piece]:
+        """``data``, which came between two moments, as pieces; a line without end is kept back a while."""
+        found, self.rest = spread(self.rest + data, len(self.rest), since, wall)
+        if len(self.rest) > LINE_LIMIT:
+            found.append((wall, self.rest))
+            self.rest = b""
+        return [Piece(at, self.file.rank, self.file.stream, part) for at, part in found]
+
+
 def in_order(folder: str, files: list[LogFile], spans: list[tuple[int, int]]) -> Iterator[Piece]:
-    """What ``files`` hold between the offsets of ``spans``, all ranks merged by time."""
-    knots = _knots(folder)
-    latest = max((walls[-1][0] for walls in knots.values()), default=0.0)
-    portion = max(2048, min(1 << 18, MEMORY // max(len(files), 1)))
-    return merged(
-        pieces(
-            portions(file.path, *span, portion),
-            Timeline(knots.get((file.rank, file.stream), ()), latest),
-            file.rank,
-            file.stream,
-            span[0],
-        )
-        for file, span in zip(files, spans, strict=True)
-    )
+    """What ``files`` hold between the offsets of ``spans``, all ranks merged by time.
+
+    Each node's index leads through the files of its ranks; what no index covers comes last.
+    """
+    readings = {(f.rank, f.stream): Reading(f, *span) for f, span in zip(files, spans, strict=True)}
+    indexes = sorted(name for name in _names(folder) if _INDEX.fullmatch(name)) if readings else []
+    share = max(1 << 16, MEMORY // max(len(indexes), 1))
+    yield from merged(_of_node(os.path.join(folder, name), readings, share) for name in indexes)
+    for reading in readings.values():
+        yield from _beyond(reading)
 
 
-def _knots(folder: str) -> dict[Key, list[tuple[float, int]]]:
-    knots: dict[Key, list[tuple[float, int]]] = {}
-    for name in _names(folder):
-        if _INDEX.fullmatch(name):
-            with open(os.path.join(folder, name), encoding="ascii", errors="replace") as index:
-                knots.update(read_index(index))
-    return knots
+def _of_node(index: str, readings: dict[Key, Reading], share: int) -> Iterator[Piece]:
+    for wall, sizes in looks(_lines(index)):
+        grown = [(readings[key], size) for key, size in sizes.items() if key in readings]
+        yield from _of_look(grown, wall, share)
 
 
-def portions(path: str, start: int, end: int, size: int) -> Iterator[bytes]:
-    """The bytes of ``path`` from ``start`` to ``end``, ``size`` at a time; ends early where the file does."""
-    while start < end:
-        data = read_at(path, start, min(size, end - start))
-        if not data:
-            return
-        yield data
-        start += len(data)
+def _lines(path: str) -> Iterator[str]:
+    """The lines of a long file; it is open only while a portion of it is read."""
+    rest, offset = b"", 0
+    while data := read_at(path, offset, 1 << 14):
+        offset += len(data)
+        *whole, rest = (rest + data).split(b"\n")
+        yield from (line.decode("ascii", "replace") for line in whole)
+
+
+def _of_look(grown: list[tuple[Reading, int]], wall: float, share: int) -> Iterator[Piece]:
+    """What one look found, in parts small enough for the memory where it is much."""
+    total = sum(max(0, min(size, reading.end) - reading.position) for reading, size in grown)
+    parts = total // share + 1
+    starts = [(reading, reading.position, size, began(wall, reading.looked)) for reading, size in grown]
+    for part in range(1, parts + 1):
+        found: list[Piece] = []
+        for reading, start, size, since in starts:
+            length = wall - since
+            until = start + (size - start) * part // parts
+            data = reading.take(until)
+            if data:
+                found += reading.pieces(
+                    data, since + length * (part - 1) / parts, since + length * part / parts
+                )
+            reading.looked = wall
+        yield from sorted(found)
+
+
+def _beyond(reading: Reading) -> Iterator[Piece]:
+    while data := reading.take(reading.position + PORTION):
+        yield from reading.pieces(data, 0.0, 0.0)
+    if reading.rest:
+        yield Piece(0.0, reading.file.rank, reading.file.stream, reading.rest)
 
 
 def read_at(path: str, offset: int, size: int) -> bytes:

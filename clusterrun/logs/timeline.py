@@ -1,14 +1,13 @@
-"""When the bytes of a log file were written, as far as the index of its node tells; pure.
+"""When the bytes of log files were written, as far as the index of their node tells; pure.
 
-An index line ``WALL RANK STREAM SIZE`` says that at WALL (seconds) the file had SIZE bytes. Between
-two of them bytes are taken to have come evenly; after a silence, within the last second before
-they were seen, for an agent looks at least once a second.
+An index line ``WALL RANK STREAM SIZE`` says that at WALL (seconds) the file had SIZE bytes. What came
+since the line before is taken to have come evenly; after a silence, within the last second before
+it was seen, for an agent looks at least once a second.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import ceil
 
 LOOKS_EVERY = 1.0
@@ -16,42 +15,49 @@ TICK = 0.1
 """Lines of one rank within this many seconds stay together: finer than the index can know."""
 
 Key = tuple[int, str]
+"""A rank, and ``out`` or ``err``."""
+_STREAMS = {"o": "out", "e": "err"}
 
 
-class Timeline:
-    """The times of one file; offsets are bytes from its start."""
+def looks(lines: Iterable[str]) -> Iterator[tuple[float, dict[Key, int]]]:
+    """Each look of an agent at its files: when, and how large those were that had grown.
 
-    def __init__(self, knots: Iterable[tuple[float, int]] = (), after: float = 0.0) -> None:
-        """``knots`` are (wall, size) in the order written; ``after`` is the time of bytes beyond the last."""
-        self._walls: list[float] = []
-        self._sizes: list[int] = []
-        for wall, size in knots:
-            if not self._sizes or size > self._sizes[-1]:
-                self._walls.append(max(wall, self._walls[-1] if self._walls else wall))
-                self._sizes.append(size)
-        self._after = max(after, self._walls[-1] if self._walls else after)
-
-    def tick(self, offset: int) -> tuple[float, int | None]:
-        """The time of the byte at ``offset``, and the first offset of a later tick (None: there is none)."""
-        place = bisect_right(self._sizes, offset)
-        if place == len(self._sizes):
-            return self._after, None
-        end, size = self._walls[place], self._sizes[place]
-        before, base = (self._walls[place - 1], self._sizes[place - 1]) if place else (end - LOOKS_EVERY, 0)
-        began = before if end - before <= 1.5 * LOOKS_EVERY else end - LOOKS_EVERY
-        parts = max(1, ceil((end - began) / TICK))
-        part = -(-(offset + 1 - base) * parts // (size - base))
-        return began + (end - began) * part / parts, base + part * (size - base) // parts
-
-
-def read_index(lines: Iterable[str]) -> dict[Key, list[tuple[float, int]]]:
-    """The knots of each (rank, ``out`` or ``err``) in an index; a damaged or half line is passed over."""
-    knots: dict[Key, list[tuple[float, int]]] = {}
+    Times never go back. A damaged or half line is passed over.
+    """
+    wall, sizes = 0.0, dict[Key, int]()
     for line in lines:
         try:
-            wall, rank, stream, size = line.split()
-            key = (int(rank), {"o": "out", "e": "err"}[stream])
-            knots.setdefault(key, []).append((float(wall), int(size)))
+            moment, rank, stream, size = line.split()
+            at, key, grown = float(moment), (int(rank), _STREAMS[stream]), int(size)
         except (ValueError, KeyError):
             continue
-    return knots
+        if at > wall and sizes:
+            yield wall, sizes
+            sizes = {}
+        wall = max(wall, at)
+        sizes[key] = grown
+    if sizes:
+        yield wall, sizes
+
+
+def began(wall: float, before: float | None) -> float:
+    """Since when bytes came that were seen at ``wall``, where the look that found any was at ``before``."""
+    if before is None or wall - before > 1.5 * LOOKS_EVERY:
+        return wall - LOOKS_EVERY
+    return before
+
+
+def spread(data: bytes, carried: int, since: float, wall: float) -> tuple[list[tuple[float, bytes]], bytes]:
+    """The whole lines in ``data`` with their times, in ticks, and the unfinished rest.
+
+    Of ``data`` the first ``carried`` bytes were there at ``since``, the rest came evenly until
+    ``wall``. The time of a line is that of its end.
+    """
+    parts = max(1, ceil((wall - since) / TICK - 1e-6))
+    found, start, new = [], 0, len(data) - carried
+    for part in range(1, parts + 1):
+        end = data.rfind(b"\n", start, carried + part * new // parts) + 1
+        if end > start:
+            found.append((since + (wall - since) * part / parts, data[start:end]))
+            start = end
+    return found, data[start:]

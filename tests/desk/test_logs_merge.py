@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,83 +10,74 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.logs import files
-from clusterrun.logs.files import end_of_lines, in_order, log_files, tail_start
-from clusterrun.logs.merge import LINE_LIMIT, Piece, merged, pieces
+from clusterrun.logs.files import Reading, end_of_lines, in_order, log_files, tail_start
+from clusterrun.logs.merge import LINE_LIMIT, Piece, merged
 from clusterrun.logs.selection import Selection, folded, numbers
-from clusterrun.logs.timeline import Timeline, read_index
+from clusterrun.logs.timeline import began, looks, spread
 from clusterrun.model.errors import BadInput
 
 
-def chunks(data: bytes, size: int) -> list[bytes]:
-    return [data[at : at + size] for at in range(0, len(data), size)]
+def test_a_look_is_all_that_an_agent_saw_at_one_time() -> None:
+    lines = ["10.000 0 o 3\n", "10.000 1 e 9\n", "11.5 0 o 6\n", "11.5 0 o 8\n"]
+    assert list(looks(lines)) == [(10.0, {(0, "out"): 3, (1, "err"): 9}), (11.5, {(0, "out"): 8})]
 
 
-def test_the_lines_of_two_ranks_interleave_by_the_times_of_their_index() -> None:
-    one = pieces([b"a1\na2\n"], Timeline([(10.0, 3), (12.0, 6)]), 0, "out")
-    two = pieces([b"b1\nb2\n"], Timeline([(11.0, 3), (13.0, 6)]), 1, "out")
-    assert [piece.data for piece in merged([one, two])] == [b"a1\n", b"b1\n", b"a2\n", b"b2\n"]
+def test_damaged_lines_of_an_index_are_passed_over_and_time_never_goes_back() -> None:
+    lines = ["10 0 o 3", "nonsense", "12 0 o", "12 0 o x", "12 0 z 1", "9 0 o 4", "12 1 o 6", "13.0 0"]
+    assert list(looks(lines)) == [(10.0, {(0, "out"): 4}), (12.0, {(1, "out"): 6})]
 
 
-def test_lines_between_two_knots_are_spread_evenly() -> None:
-    found = list(pieces([b"1234\n" * 10], Timeline([(10.0, 0), (11.0, 50)]), 0, "out"))
-    assert [(round(piece.at, 3), piece.data) for piece in found] == [
-        (round(10.1 + n / 10, 3), b"1234\n") for n in range(10)
+def test_lines_between_two_looks_are_spread_evenly() -> None:
+    found, rest = spread(b"1234\n" * 10 + b"half", 4, 10.0, 11.0)
+    assert [(round(at, 3), len(data)) for at, data in found] == [
+        (round(10 + n / 10, 1), 5) for n in range(1, 11)
     ]
+    assert rest == b"half"
 
 
-def test_what_comes_after_a_silence_came_within_the_last_second() -> None:
-    found = list(pieces([b"x\n"], Timeline([(100.0, 0), (200.0, 2)]), 0, "out"))
-    assert 199.0 < found[0].at <= 200.0
+def test_a_line_that_was_begun_earlier_has_the_time_of_its_end() -> None:
+    assert spread(b"begun" + b" here\n", 5, 10.0, 10.1) == ([(10.1, b"begun here\n")], b"")
 
 
-def test_what_no_index_covers_comes_last_and_in_the_order_of_ranks() -> None:
-    covered = pieces([b"early\n"], Timeline([(5.0, 6)]), 1, "out")
-    fresh = [pieces([b"late\n"], Timeline((), after=9.0), rank, "out") for rank in (2, 0)]
-    assert [(p.rank, p.data) for p in merged([covered, *fresh])] == [
-        (1, b"early\n"),
-        (0, b"late\n"),
-        (2, b"late\n"),
-    ]
+@pytest.mark.parametrize("before, since", [(None, 199.0), (100.0, 199.0), (199.2, 199.2), (199.8, 199.8)])
+def test_what_comes_after_a_silence_came_within_the_last_second(before: float | None, since: float) -> None:
+    assert began(200.0, before) == since
 
 
-@given(
-    st.lists(
-        st.sampled_from([b"a\n", b"bb\n", b"\n", b"c" * 40 + b"\n", b"bar\r", b"\xff\n"]), max_size=40
-    ).map(b"".join),
-    st.integers(1, 50),
-    st.lists(st.tuples(st.floats(0, 50), st.integers(0, 200)), max_size=8),
-)
-def test_no_byte_is_lost_or_moved(data: bytes, size: int, knots: list[tuple[float, int]]) -> None:
-    found = list(pieces(chunks(data, size), Timeline(knots), 0, "out"))
-    times = [piece.at for piece in found]
-    assert b"".join(piece.data for piece in found) == data
-    assert all(piece.data.endswith(b"\n") for piece in found[:-1])
-    assert times == sorted(times)
+def test_pieces_merge_by_time_and_then_by_rank() -> None:
+    one = [Piece(1.0, 1, "out", b"b"), Piece(3.0, 1, "out", b"d")]
+    two = [Piece(1.0, 0, "out", b"a"), Piece(2.0, 0, "err", b"c")]
+    assert b"".join(piece.data for piece in merged([one, two])) == b"abcd"
+
+
+LINES = st.lists(
+    st.sampled_from([b"a\n", b"bb\n", b"\n", b"c" * 40 + b"\n", b"bar\r", b"\xff\n"]), max_size=40
+).map(b"".join)
+KNOTS = st.lists(st.tuples(st.floats(0, 50), st.integers(0, 250)), max_size=8).map(sorted)
+
+
+@given(LINES, LINES, KNOTS, KNOTS, st.integers(1, 300))
+def test_no_byte_is_lost_or_moved_whatever_the_index_says(
+    one: bytes, two: bytes, first: list[tuple[float, int]], second: list[tuple[float, int]], share: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "00000.out").write_bytes(one)
+        Path(folder, "00001.err").write_bytes(two)
+        Path(folder, "node-0000.index").write_text("".join(f"{wall} 0 o {size}\n" for wall, size in first))
+        Path(folder, "node-0001.index").write_text("".join(f"{wall} 1 e {size}\n" for wall, size in second))
+        found = list(in_order(folder, log_files(folder, Selection()), [(0, len(one)), (0, len(two))]))
+    assert [b"".join(p.data for p in found if p.rank == rank) for rank in (0, 1)] == [one, two]
+    covered = [piece.at for piece in found if piece.at]
+    assert covered == sorted(covered)
+    assert all(p.data.endswith(b"\n") or not p.at for p in found)
 
 
 @pytest.mark.parametrize("part", [b"x" * 8192, b"\r50% of a bar" * 600])
-def test_a_line_without_end_is_shown_in_parts_of_bounded_size(part: bytes) -> None:
-    sizes = [len(piece.data) for piece in pieces((part for _ in range(100)), Timeline(), 0, "out")]
-    assert sum(sizes) == 100 * len(part) and max(sizes) <= LINE_LIMIT + len(part)
-
-
-def test_an_index_is_read_and_its_damaged_lines_are_passed_over() -> None:
-    lines = [
-        "10.000 0 o 3\n",
-        "11.5 0 e 9\n",
-        "nonsense\n",
-        "12 0 o\n",
-        "12.0 0 o x\n",
-        "12.0 0 z 1\n",
-        "12.0 0 o 6\n",
-        "13.0 0",
-    ]
-    assert read_index(lines) == {(0, "out"): [(10.0, 3), (12.0, 6)], (0, "err"): [(11.5, 9)]}
-
-
-def test_an_index_that_goes_backwards_in_time_or_size_does_no_harm() -> None:
-    timeline = Timeline([(10.0, 5), (9.0, 8), (11.0, 2)])
-    assert [timeline.tick(6)[0], timeline.tick(99)] == [10.0, (10.0, None)]
+def test_a_line_without_end_is_shown_in_parts_of_bounded_size(tmp_path: Path, part: bytes) -> None:
+    (tmp_path / "00000.out").write_bytes(part * 100)
+    found = in_order(str(tmp_path), log_files(str(tmp_path), Selection()), [(0, len(part) * 100)])
+    sizes = [len(piece.data) for piece in found]
+    assert sum(sizes) == 100 * len(part) and max(sizes) <= LINE_LIMIT + files.PORTION
 
 
 @pytest.fixture
@@ -93,7 +85,7 @@ def attempt(tmp_path: Path) -> Path:
     (tmp_path / "00000.out").write_bytes(b"".join(b"zero %d\n" % n for n in range(100)))
     (tmp_path / "00001.err").write_bytes(b"one\nhalf")
     (tmp_path / "coordinator.log").write_bytes(b"not of a rank\n")
-    (tmp_path / "node-0000.index").write_text("5.0 0 o 700\n4.0 1 e 4\n")
+    (tmp_path / "node-0000.index").write_text("4.0 1 e 4\n5.0 0 o 700\n")
     return tmp_path
 
 
@@ -111,32 +103,31 @@ def test_only_the_wanted_files_are_read(attempt: Path, wanted: Selection, names:
 
 
 def test_an_attempt_is_read_in_order_of_time_and_a_half_line_is_shown(attempt: Path) -> None:
-    found = log_files(str(attempt), Selection())
-    whole = list(in_order(str(attempt), found, [(0, 9999), (0, 9999)]))
-    assert [whole[0], b"".join(p.data for p in whole if p.rank == 1)] == [
-        Piece(4.0, 1, "err", b"one\n"),
-        b"one\nhalf",
-    ]
+    found = list(in_order(str(attempt), log_files(str(attempt), Selection()), [(0, 9999), (0, 9999)]))
+    assert found[0] == Piece(4.0, 1, "err", b"one\n")
+    assert b"".join(piece.data for piece in found if piece.rank == 1) == b"one\nhalf"
 
 
-def test_ten_thousand_ranks_need_neither_many_open_files_nor_much_memory(
+def test_a_flood_is_read_in_parts_that_fit_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for rank in range(300):
-        (tmp_path / f"{rank:05d}.out").write_bytes(b"line\n" * 2000)
+    for rank in range(4):
+        (tmp_path / f"{rank:05d}.out").write_bytes(b"line\n" * 200_000)
+    (tmp_path / "node-0000.index").write_text("".join(f"5.0 {rank} o 1000000\n" for rank in range(4)))
     asked: list[int] = []
-    real = files.read_at
-    monkeypatch.setattr(files, "MEMORY", 300 * 4096)
-    monkeypatch.setattr(files, "read_at", lambda path, at, size: asked.append(size) or real(path, at, size))
-    found = log_files(str(tmp_path), Selection())
-    assert sum(p.data.count(b"\n") for p in in_order(str(tmp_path), found, [(0, 10_000)] * 300)) == 600_000
-    assert max(asked) == 4096
+    real = Reading.take
+    monkeypatch.setattr(files, "MEMORY", 1 << 16)
+    monkeypatch.setattr(
+        Reading, "take", lambda self, until: asked.append(until - self.position) or real(self, until)
+    )
+    found = in_order(str(tmp_path), log_files(str(tmp_path), Selection()), [(0, 1_000_000)] * 4)
+    order = [(piece.at, piece.rank) for piece in found]
+    assert max(asked[:-8]) <= 1 << 15
+    assert order == sorted(order) and len({rank for _, rank in order[:8]}) == 4
 
 
 @given(st.binary(max_size=400).map(lambda d: d.replace(b"a", b"\n")), st.integers(0, 12))
 def test_a_tail_is_the_last_lines(data: bytes, count: int) -> None:
-    import tempfile
-
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
