@@ -84,13 +84,13 @@ def _site(spec: JobSpec, desk: Desk) -> Site:
             f"Slurm cannot be used here: {why}", "run this where Slurm is, or use --cluster local"
         )
     here = spec.cluster is Cluster.LOCAL or bool(why)
-    return Site(slurm=not here, python=sys.executable, why=why, gpus=_gpus() if here and spec.gpus else 0)
+    return Site(slurm=not here, python=sys.executable, why=why, gpus=_gpus(desk) if here and spec.gpus else 0)
 
 
-def _gpus() -> int:
+def _gpus(desk: Desk) -> int:
     from clusterrun.local.gpus import count_gpus
 
-    return count_gpus()
+    return count_gpus(desk.environ)
 
 
 def _job_ids(words: Iterable[str], desk: Desk) -> Iterable[str]:

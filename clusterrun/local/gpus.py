@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from clusterrun import system
 
 DRIVER = "/proc/driver/nvidia/gpus"
+PLACES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin")
 LIMIT = 15.0
 """Seconds for ``nvidia-smi``, which hangs where a driver is broken."""
 
 
 def count_gpus(
+    environment: Mapping[str, str],
     run: Callable[..., system.Completed] = system.run,
-    environment: Mapping[str, str] | None = None,
     driver: str = DRIVER,
+    places: Sequence[str] = PLACES,
 ) -> int:
     """GPUs that a program started here would see: 0 where nothing says that there are any.
 
     ``CUDA_VISIBLE_DEVICES`` in ``environment`` narrows them.
     """
-    there = _listed(run) if _program_exists(environment) else _in_driver(driver)
-    visible = (environment or {}).get("CUDA_VISIBLE_DEVICES")
+    path = [*environment.get("PATH", os.defpath).split(os.pathsep), *places]
+    there = _listed(run) if _program_in(path) else _in_driver(driver)
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return there
     return min(there, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
 
 
-def _program_exists(environment: Mapping[str, str] | None) -> bool:
-    path = (environment if environment is not None else {"PATH": os.defpath}).get("PATH", os.defpath)
-    places = [*path.split(os.pathsep), "/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin"]
-    return any(os.access(os.path.join(place, "nvidia-smi"), os.X_OK) for place in places)
+def _program_in(path: Sequence[str]) -> bool:
+    return any(os.access(os.path.join(place, "nvidia-smi"), os.X_OK) for place in path)
 
 
 def _listed(run: Callable[..., system.Completed]) -> int:
