@@ -78,15 +78,17 @@ class Listening:
         )
 
     def _began(self, attempt: int) -> None:
+        reason = self._reason(attempt)
         if attempt:
-            self._tell(f"attempt {attempt} begins")
-        self._await_names(attempt)
+            self._tell(f"attempt {attempt} begins{': ' if reason else ''}{reason}")
 
-    def _await_names(self, attempt: int) -> None:
-        """Give the coordinator a moment to say which nodes the attempt has: lines are headed with them."""
+    def _reason(self, attempt: int) -> str:
+        """Why the attempt was made, once the coordinator has said so, and its nodes, which head the lines."""
         until = self._desk.clock.monotonic() + NAMES_SECONDS
         while self._desk.clock.monotonic() < until:
             state = self._desk.store.state(self._run_id)
-            if state and any(one.epoch >= attempt and one.nodes for one in state.attempts):
-                return
+            for one in state.attempts if state else ():
+                if one.epoch == attempt and one.nodes:
+                    return one.reason
             self._desk.clock.sleep(0.05)
+        return ""
