@@ -73,6 +73,11 @@ class Lab:
                 f"the lab {self.name!r} is already up ({state.spec.nodes} nodes)",
                 f"use it: {command(self.name, 'exec')} -- sinfo\nor end it: {command(self.name, 'down')}",
             )
+        if state is not None and not state.up and state.owner != os.getpid() and started_at(state.owner):
+            raise BadInput(
+                f"the lab {self.name!r} is being started by process {state.owner}",
+                f"wait for it, or end it: {command(self.name, 'down')}",
+            )
         if self.place.folder.exists():
             self._say(f"what was left of an earlier lab {self.name!r} is cleaned up")
             self.down()

@@ -121,6 +121,20 @@ def test_down_ends_a_lab_whose_up_was_killed_half_way(own: Lab) -> None:
     assert wait_for(lambda: machine(own.name)["processes"] == [], 5)
 
 
+def test_a_lab_that_somebody_is_starting_is_left_alone(own: Lab) -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        own.up(spec(own))
+        state = own.state
+        write_state(own.place, replace(state, up=False, owner=other.pid))
+        with pytest.raises(BadInput, match=f"is being started by process {other.pid}"):
+            own.up(spec(own))
+        assert alive(state)
+    finally:
+        other.kill()
+        other.wait()
+
+
 def test_after_a_reboot_down_touches_no_process_that_has_an_old_id(own: Lab) -> None:
     bystander = subprocess.Popen(["sleep", "60"])
     try:

@@ -1,0 +1,110 @@
+"""What a machine lacks for a lab is named, with what to type about it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterrun.lab import needs, roots
+from clusterrun.lab.namespaces import LabError
+from clusterrun.lab.place import HOME_VARIABLE
+from clusterrun.lab.spec import LabSpec, Proctrack
+from clusterrun.model.errors import BadInput
+
+
+def refused(spec: LabSpec) -> LabError:
+    with pytest.raises(LabError) as caught:
+        needs.check(spec)
+    return caught.value
+
+
+def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = needs.program
+    monkeypatch.setattr(needs, "program", lambda name: None if name in ("slurmd", "munged") else there(name))
+    error = refused(LabSpec())
+    assert "no slurmd, munged" in error.seen
+    assert "clusterrun lab install    (Debian, Ubuntu: apt-get install slurmd munge)" in error.remedy
+
+
+def test_accounting_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = needs.program
+    monkeypatch.setattr(needs, "program", lambda name: None if name == "mariadbd" else there(name))
+    error = refused(LabSpec(accounting=True))
+    assert "no mariadbd" in error.seen
+    assert "clusterrun lab install --accounting" in error.remedy
+
+
+def test_another_slurm_needs_none_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = ("slurmctld", "slurmd", "sbatch", "munged")
+    there = needs.program
+    monkeypatch.setattr(needs, "program", lambda name: None if name in absent else there(name))
+    assert [what for what, _ in needs._missing(LabSpec(slurm="24.11")) if "slurm" in what] == []
+
+
+def test_a_machine_with_cgroup_version_2_only_is_told_what_else_to_take(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(needs, "FREEZER", tmp_path / "nonesuch")
+    error = refused(LabSpec(proctrack=Proctrack.CGROUP))
+    assert "take --proctrack linuxproc or pgid here" in error.remedy
+
+
+def test_more_nodes_than_memory_are_refused_with_the_number_that_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(needs, "_missing", lambda spec: iter(()))
+    monkeypatch.setattr(needs, "free_mib", lambda: 2000.0)
+    with pytest.raises(BadInput) as caught:
+        needs.check(LabSpec(nodes=1000))
+    assert caught.value.seen == "--nodes 1000 would take about 4.4 GiB of memory; 2.0 GiB are free"
+    assert caught.value.remedy == "up to --nodes 427 would fit"
+
+
+def test_a_folder_too_deep_for_sockets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, "/tmp/" + "deep/" * 12)
+    assert "too long a path for sockets" in refused(LabSpec()).seen
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or needs.program("apt-get") is None, reason="packages take root and apt"
+)
+def test_install_names_the_packages_of_each_option() -> None:
+    plain, everything = needs.install_commands(False, False)[1], needs.install_commands(True, True)[1]
+    assert {"slurmctld", "slurmd", "slurm-client", "munge", "iproute2", "libfaketime"} <= set(plain)
+    assert set(everything) - set(plain) == {"slurmdbd", "mariadb-server", "debootstrap"}
+
+
+def test_without_apt_install_says_what_to_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(LabError, match="knows Debian's and Ubuntu's packages only"):
+        needs.install_commands(False, False)
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [
+        ("24.11", "clusterrun lab root make trixie"),
+        ("19.05", "fetchable are 20.11, 22.05, 24.11, 26.05"),
+    ],
+)
+def test_a_release_that_is_not_here_is_named_with_its_suite(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, remedy: str
+) -> None:
+    monkeypatch.setenv(roots.HOME_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(roots, "program", lambda name: None)
+    with pytest.raises(BadInput) as caught:
+        roots.ground(version)
+    assert (caught.value.seen, caught.value.remedy) == (f"there is no Slurm {version} here", remedy)
+
+
+def test_fetched_releases_are_found_by_what_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(roots.HOME_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(roots, "program", lambda name: None)
+    for suite, version in {"old": "20.11.4", "new": "24.11.5"}.items():
+        (tmp_path / suite).mkdir()
+        (tmp_path / suite / roots.VERSION_FILE).write_text(version + "\n")
+    (tmp_path / "old" / roots.GRAFT).mkdir()
+    assert roots.ground("24.11") == roots.Ground("24.11.5", root=str(tmp_path / "new"))
+    assert roots.ground("20.11.4") == roots.Ground("20.11.4", graft=str(tmp_path / "old" / roots.GRAFT))
