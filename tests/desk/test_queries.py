@@ -63,6 +63,15 @@ def test_squeue_of_22_05_is_read_row_by_row_whatever_names_and_comments_hold() -
     )
 
 
+def test_sacct_of_22_05_is_read_with_exit_codes_and_signals() -> None:
+    ran = {"nodelist": "n0001", "comment": ""}
+    assert queries.read_finished(recorded("sacct.txt"), MARK) == (
+        job("1", "COMPLETED", "None", "two\nlines", start=1795164015.0, end=1795164015.0, exit_code=0, **ran),
+        job("2", "FAILED", "None", "failed", start=1795164017.0, end=1795164017.0, exit_code=7, **ran),
+        job("3", "FAILED", "None", "sig", start=1795164019.0, end=1795164019.0, exit_code=137, **ran),
+    )
+
+
 def test_a_row_says_what_its_words_mean() -> None:
     rows = queries.read_jobs(recorded("squeue.txt"), MARK)
     assert [(row.state, row.explained) for row in rows] == [
