@@ -15,7 +15,7 @@ from clusterrun.agent.joining import join
 from clusterrun.agent.loop import steady
 from clusterrun.agent.messages import Hello
 from clusterrun.agent.node_loop import NodeLoop, tell_shim
-from clusterrun.agent.process import become_subreaper, die_with_parent, outlive_parent
+from clusterrun.agent.process import become_subreaper, on_parents_death
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def serve(
     paths: RunPaths, node: int, name: str, environment: Mapping[str, str], lease: int, shim: int
 ) -> int:
     """Join the coordinator and obey it; what the agent exits with. Raises ``ClusterrunError``."""
-    die_with_parent(os.getppid(), signal.SIGTERM)  # while it waits here, nothing else would notice
+    on_parents_death(os.getppid(), signal.SIGTERM)  # while it waits here, nothing else would notice
     invitation = read_invitation(_first_line())
     check_run_directory(paths.run_dir)
     orders = read_orders(paths)
@@ -38,7 +38,7 @@ def serve(
     tell_shim(lease, f"until {steady() + timings.join + timings.lease!r}")
     python = ".".join(map(str, sys.version_info[:3]))
     joined = join(invitation, lambda address: Hello(node, name, address, os.getpid(), python))
-    outlive_parent()
+    on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
     address = joined.connection.getsockname()[0]
     crew = Crew(orders, paths, Site(name, address, environment), become_subreaper())
     gc.enable()

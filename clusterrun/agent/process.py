@@ -73,16 +73,11 @@ def call_itself(name: bytes) -> None:
     _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
-def die_with_parent(parent: int, number: int) -> None:
-    """Ask for signal ``number`` when ``parent`` (which must be the parent) dies; exits if it already has."""
+def on_parents_death(parent: int, number: int) -> None:
+    """Get signal ``number`` when ``parent`` (which must be the parent) dies; exit if it already has."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(_NOT_EXECUTED)
-
-
-def outlive_parent() -> None:
-    """Take ``die_with_parent`` back."""
-    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
 def start_all(programs: Sequence[Program]) -> list[int]:
@@ -159,7 +154,7 @@ def _become(ready: _Ready, parent: int, report: int) -> None:
     """In the child: become the program, or report why not and end. Never returns."""
     stage, program = b"c", ready.program
     try:
-        die_with_parent(parent, program.death_signal)
+        on_parents_death(parent, program.death_signal)
         os.chdir(ready.cwd)
         stage = b"p"
         if program.session:

@@ -14,11 +14,12 @@ reordered or cut unseen. There is no secrecy: no secret may travel in a message.
 
 from __future__ import annotations
 
-import hmac
 import json
 import struct
 
 from clusterrun.agent.codec import BadBody, read_document, read_to_agent, read_to_coordinator
+from clusterrun.agent.mac import SIZE as MAC
+from clusterrun.agent.mac import Key
 from clusterrun.agent.messages import Hello
 from clusterrun.model import contract
 from clusterrun.model.document import encode
@@ -38,7 +39,6 @@ MOST_BEFORE_PROOF = 512
 MOST_AFTER_PROOF = 256 * 1024
 """Bytes in one piece; the last words of a rank and a world of 10,000 nodes fit in."""
 NONCE = 32
-MAC = 32
 _LENGTH = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
 _CLOCK = struct.Struct(">d")
@@ -99,8 +99,9 @@ def _piece(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _mac(key: bytes, *parts: bytes) -> bytes:
-    return hmac.digest(key, b"".join(map(_piece, parts)), "sha256")
+def _framed(*parts: bytes) -> bytes:
+    """Parts in a form that no other parts have."""
+    return b"".join(map(_piece, parts))
 
 
 class _End:
@@ -108,14 +109,14 @@ class _End:
 
     def __init__(self, secret: bytes) -> None:
         self.proven = False
-        self._secret = secret
+        self._secret = Key(secret)
         self._pieces = Pieces(MOST_BEFORE_PROOF)
         self._sent = self._received = 0
-        self._key_out = self._key_in = b""
+        self._key_out = self._key_in = self._secret
 
     def _begin(self, mine: bytes, theirs: bytes, hello: bytes, nonce: bytes) -> None:
-        self._key_out = _mac(self._secret, b"cr1|frames of " + mine, hello, nonce)
-        self._key_in = _mac(self._secret, b"cr1|frames of " + theirs, hello, nonce)
+        self._key_out = Key(self._secret.mac(_framed(b"cr1|frames of " + mine, hello, nonce)))
+        self._key_in = Key(self._secret.mac(_framed(b"cr1|frames of " + theirs, hello, nonce)))
         self._pieces.most = MOST_AFTER_PROOF
         self.proven = True
 
@@ -126,15 +127,14 @@ class _End:
         if length > MOST_AFTER_PROOF:
             raise WireError(f"a message of {len(body)} bytes is too large to send")
         self._sent += 1
-        return b"".join(
-            (_LENGTH.pack(length), number, body, hmac.digest(self._key_out, number + body, "sha256"))
-        )
+        signed = number + body
+        return _LENGTH.pack(length) + signed + self._key_out.mac(signed)
 
     def _open(self, piece: bytes) -> bytes:
         if len(piece) <= _NUMBER.size + MAC:
             raise WireError("a frame without a body")
         signed, mac = piece[:-MAC], piece[-MAC:]
-        if not hmac.compare_digest(hmac.digest(self._key_in, signed, "sha256"), mac):
+        if not self._key_in.made(mac, signed):
             raise WireError("a frame whose MAC is wrong")
         if _NUMBER.unpack_from(signed)[0] != self._received:
             raise WireError("a frame that is repeated, missing or out of order")
@@ -181,11 +181,12 @@ class ServerEnd(_End):
         greeting = _read(_read_greeting, words)
         reason = self._objection(greeting)
         if reason:
-            proof = _mac(self._secret, b"cr1|refusal", words, reason.encode())
+            proof = self._secret.mac(_framed(b"cr1|refusal", words, reason.encode()))
             self._output = _piece(b"R" + proof + reason.encode())
             raise WireError(reason)
         self._words, self._greeting = words, greeting
-        self._output = _piece(b"S" + self._nonce + _mac(self._secret, b"cr1|coordinator", words, self._nonce))
+        proof = self._secret.mac(_framed(b"cr1|coordinator", words, self._nonce))
+        self._output = _piece(b"S" + self._nonce + proof)
 
     def _objection(self, greeting: Greeting) -> str:
         if contract.WIRE not in greeting.wire:
@@ -199,11 +200,11 @@ class ServerEnd(_End):
         return ""
 
     def _prove(self, proof: bytes, wall: float) -> None:
-        wanted = _mac(self._secret, b"cr1|agent", self._words, self._nonce)
-        if not hmac.compare_digest(wanted, proof):
+        if not self._secret.made(proof, _framed(b"cr1|agent", self._words, self._nonce)):
             raise WireError("an agent without the secret")
         clock = _CLOCK.pack(wall)
-        self._output = _piece(_mac(self._secret, b"cr1|welcome", self._words, self._nonce, clock) + clock)
+        welcome = self._secret.mac(_framed(b"cr1|welcome", self._words, self._nonce, clock))
+        self._output = _piece(welcome + clock)
         self._begin(b"coordinator", b"agent", self._words, self._nonce)
         self.hello = self._greeting.hello if self._greeting else None
 
@@ -244,21 +245,21 @@ class ClientEnd(_End):
         kind, proof = piece[:1], piece[-MAC:]
         if kind == b"R" and len(piece) > MAC:
             proof, reason = piece[1 : 1 + MAC], piece[1 + MAC :]
-            if hmac.compare_digest(_mac(self._secret, b"cr1|refusal", self._words, reason), proof):
+            if self._secret.made(proof, _framed(b"cr1|refusal", self._words, reason)):
                 raise Refused(reason.decode("utf-8", "replace"))
             raise Stranger("a refusal by somebody who does not know the secret")
         nonce = piece[1:-MAC]
         if kind != b"S" or len(nonce) != NONCE:
             raise Stranger("an answer that is not of this protocol")
-        if not hmac.compare_digest(_mac(self._secret, b"cr1|coordinator", self._words, nonce), proof):
+        if not self._secret.made(proof, _framed(b"cr1|coordinator", self._words, nonce)):
             raise Stranger("an answer by somebody who does not know the secret")
         self._nonce = nonce
-        self._output = _piece(_mac(self._secret, b"cr1|agent", self._words, nonce))
+        self._output = _piece(self._secret.mac(_framed(b"cr1|agent", self._words, nonce)))
 
     def _welcomed(self, piece: bytes) -> None:
         proof, clock = piece[:MAC], piece[MAC:]
-        wanted = _mac(self._secret, b"cr1|welcome", self._words, self._nonce, clock)
-        if len(clock) != _CLOCK.size or not hmac.compare_digest(wanted, proof):
+        welcome = _framed(b"cr1|welcome", self._words, self._nonce, clock)
+        if len(clock) != _CLOCK.size or not self._secret.made(proof, welcome):
             raise Stranger("a welcome by somebody who does not know the secret")
         (self.wall,) = _CLOCK.unpack(clock)
         self._begin(b"agent", b"coordinator", self._words, self._nonce)

@@ -298,6 +298,18 @@ def edit(run: Run, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+def test_a_frozen_agent_whose_shim_is_killed_wakes_up_and_leaves_nothing(make: Make) -> None:
+    run = make(sh(f"(setsid sleep 500 &) ; {UP}"))
+    run.start(QUICK)
+    run.running(4)
+    agent, shim = run.agents()[0], run.shims()[0]
+    os.kill(agent, signal.SIGSTOP)
+    os.kill(shim, signal.SIGKILL)
+    until(lambda: not proc.read(agent), "the agent gone", 5.0)
+    run.wait()
+    assert run.marked() == []
+
+
 def test_a_frozen_coordinator_loses_every_node_when_the_lease_runs_out(make: Make) -> None:
     run = make(sh(UP))
     run.start(QUICK)
