@@ -233,7 +233,8 @@ def _live(host: Request, lab: Request, report: int, go: int) -> NoReturn:
         _own_proc_and_sys(lab["root"], f"{lab['mounts']}/cgroup")
         _mount("shm", f"{lab['root']}/dev/shm", "tmpfs", NO_SUID | NO_DEV, "mode=1777")
         for source, target in host["binds"]:
-            _mount(source, lab["root"] + target, flags=BIND | RECURSIVE)
+            if os.path.exists(lab["root"] + target):
+                _mount(source, lab["root"] + target, flags=BIND | RECURSIVE)
         if lab["root"]:
             os.chroot(lab["root"])
         os.read(go, 1)

@@ -112,7 +112,7 @@ def _host_request(place: Place, state: LabState, host: Host, with_slurmd: bool) 
         "link": host.link,
         "mac": host.mac,
         "router_mac": host.router_mac,
-        "binds": cgroups.binds(place, host.name) if state.spec.proctrack is Proctrack.CGROUP else [],
+        "binds": _binds(place, state, host),
         "services": [daemons.slurmd_service(place, host.name)] if with_slurmd else [],
     }
 
@@ -129,3 +129,12 @@ def idle_nodes(place: Place, state: LabState) -> int:
     sinfo = ["sinfo", "-h", "-N", "-p", "debug", "-o", "%T"]
     done = run([*inside, *sinfo], ASK_SECONDS, env=daemons.environment(place), cwd="/")
     return done.out.split().count("idle")
+
+
+def _binds(place: Place, state: LabState, host: Host) -> list[tuple[str, str]]:
+    """What this host alone has in the place of the machine's: its kernel log, and its part of the cgroups."""
+    log = place.kernel_messages(host.name)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.touch()
+    own = cgroups.binds(place, host.name) if state.spec.proctrack is Proctrack.CGROUP else []
+    return [(str(log), "/dev/kmsg"), *own]

@@ -16,7 +16,7 @@ from clusterrun.lab.place import LabState, Place
 from clusterrun.lab.processes import processes
 from clusterrun.lab.spec import CONTROLLER
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 EARLY_SECONDS = 1.0
 """Until then a daemon may still be the shell that starts it."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -140,6 +140,8 @@ def _on(place: Place, state: LabState, host: str, argv: Sequence[str]) -> None:
 
 def caller_environment(place: Place, programs: str) -> dict[str, str]:
     """The caller's own environment, with what makes a lab's host a Slurm host."""
-    mine = dict(os.environ)
+    # Inside a job of another cluster its variables would steer this one's srun.
+    outer = "SLURM_JOB_ID" in os.environ
+    mine = {key: value for key, value in os.environ.items() if not (outer and key.startswith("SLURM_"))}
     path = f"{programs}:{place.programs}:{mine.get('PATH', '')}:{PATH}"
     return {**mine, "SLURM_CONF": str(place.slurm_conf), "PATH": path}

@@ -20,7 +20,7 @@ from clusterrun.lab.place import Place
 from clusterrun.model.errors import ClusterrunError
 
 BOOT = str(Path(__file__).with_name("boot.py"))
-HOST_SECONDS = 60.0
+HOST_SECONDS = 120.0
 """Longest silence while hosts are being made."""
 END_SECONDS = 60.0
 REAP_SECONDS = 2.0

@@ -108,6 +108,10 @@ class Place:
         """What is true of one host alone (its GPUs' state, its kernel log, its faults' files)."""
         return self.folder / "hosts" / name
 
+    def kernel_messages(self, host: str) -> Path:
+        """What a host has as /dev/kmsg."""
+        return self.host(host) / "kmsg"
+
     def remove(self) -> None:
         """Delete the lab's folder, and the folder of labs with the last one."""
         shutil.rmtree(self.folder, ignore_errors=True)

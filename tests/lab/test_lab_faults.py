@@ -119,6 +119,16 @@ def test_a_cut_port_leaves_the_other_ports_open(lab: Lab) -> None:
         assert reaches(lab, "n0002", "n0003", 7002)
 
 
+def test_a_job_meets_the_fault_too(lab: Lab) -> None:
+    ask = ["srun", "-w", "n0002", sys.executable, "-c", CALL, "n0003", "7010", "0.5"]
+    with serving(lab, "n0003", 7010):
+        lab.fault("cut", "n0003", to="n0002")
+        cut = lab.exec(ask)
+        lab.heal()
+        healed = lab.exec(ask)
+    assert ("timed out" in cut.err, cut.code, healed.code) == (True, 1, 0)
+
+
 def test_a_connection_that_stands_is_cut_too(lab: Lab) -> None:
     with serving(lab, "n0003", 7004, size=400_000_000):
         lab.fault("slow", "n0003", rate="8mbit")
@@ -292,6 +302,8 @@ def test_an_xid_is_in_the_kernel_log_and_a_lost_gpu_in_what_nvidia_smi_says(lab:
     code, out = smi(lab, "n0001", "--query-gpu=index", "--format=csv")
     assert (code, "GPU is lost" in out) == (15, True)
     assert lab.exec(["dmesg"], host="n0002").out == ""
+    kernel = {host: lab.exec(["cat", "/dev/kmsg"], host=host).out for host in ("n0001", "n0002")}
+    assert ("NVRM: Xid (PCI:0000:4e:00): 79" in kernel["n0001"], kernel["n0002"]) == (True, "")
     lab.heal()
     assert (lab.exec(["dmesg"], host="n0001").out, smi(lab, "n0001")[0]) == ("", 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from clusterrun.lab.faults.kinds import Kind
@@ -33,16 +34,25 @@ def write_gpus(site: Site, host: str, faults: list[Fault]) -> None:
     folder = site.place.host(host)
     folder.mkdir(parents=True, exist_ok=True)
     said: dict[str, Any] = {"count": site.state.spec.gpus, "each": {}, "lost": []}
-    log = []
+    log: list[tuple[float, str]] = []
     for fault in faults:
         index = fault.get("index") or "0"
         said.update(_whole_host(fault))
         said["each"].setdefault(index, {}).update(_one_gpu(fault))
         if fault.get("xid"):
-            log.append(f"{fault.get('at')} {_xid_line(int(index), int(fault.get('xid')))}\n")
+            log.append((float(fault.get("at")), _xid_line(int(index), int(fault.get("xid")))))
             said["lost"] += [int(index)] if int(fault.get("xid")) == LOST else []
     write_whole(folder / "gpu.json", json.dumps(said))
-    write_whole(folder / "kernel.log", "".join(log))
+    write_whole(folder / "kernel.log", "".join(f"{at:f} {text}\n" for at, text in log))
+    # Written in place: the host has this very file as its /dev/kmsg.
+    site.place.kernel_messages(host).write_text("".join(_records(log)))
+
+
+def _records(log: list[tuple[float, str]]) -> Iterator[str]:
+    """Lines as /dev/kmsg has them: level and facility, number, microseconds since the start, flags; text."""
+    start = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    for number, (at, text) in enumerate(log, 1):
+        yield f"3,{number},{int((at - start) * 1e6)},-;{text}\n"
 
 
 def _whole_host(fault: Fault) -> dict[str, object]:
