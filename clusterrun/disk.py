@@ -57,30 +57,31 @@ def trust(path: str, links: bool = True) -> None:
         )
 
 
-def write_whole(path: str, data: str | bytes, mode: int = 0o600) -> None:
+def write_whole(path: str, data: str | bytes, mode: int = 0o600, sync: bool = True) -> None:
     """Put ``data`` at ``path`` at once or not at all: a reader sees the old file or the new one.
 
-    Raises ``DiskRefused``.
+    With ``sync`` it also outlives a crash of this machine in the next seconds. Raises ``DiskRefused``.
     """
     beside = os.path.join(
         os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.{os.urandom(4).hex()}"
     )
     content = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     try:
-        _write_new(beside, content, mode)
+        _write_new(beside, content, mode, sync)
         os.replace(beside, path)
     except OSError as error:
         _forget(beside)
         raise refusal(path, error) from error
 
 
-def _write_new(path: str, content: bytes, mode: int) -> None:
+def _write_new(path: str, content: bytes, mode: int, sync: bool) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     with open(handle, "wb") as file:
         os.fchmod(handle, mode)
         file.write(content)
         file.flush()
-        os.fsync(handle)
+        if sync:
+            os.fsync(handle)
 
 
 def _forget(path: str) -> None:

@@ -94,9 +94,12 @@ class Store:
             pass
 
     def save(self, record: RunRecord) -> None:
-        """Write ``record.json`` whole and mark the run as live."""
-        write_whole(os.path.join(self.live, record.run_id), "")
-        write_whole(self.paths(record.run_id).record, _text(record))
+        """Write ``record.json`` whole and mark the run as live.
+
+        Until the job id is known the record is all that leads to the job: it must outlive a crash.
+        """
+        write_whole(os.path.join(self.live, record.run_id), "", sync=False)
+        write_whole(self.paths(record.run_id).record, _text(record), sync=not record.job_id)
 
     def read(self, run_id: str) -> RunRecord:
         """The record of a run. Raises ``NoSuchRun``, ``BadDocument`` and ``DiskRefused``."""

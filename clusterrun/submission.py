@@ -137,7 +137,10 @@ def send(spec: JobSpec, desk: Desk, tell: Tell) -> tuple[RunRecord, tuple[str, .
 
 
 def _prepare(made: Draft, desk: Desk) -> RunRecord:
-    """Everything in the run directory; nothing of it is left where that fails."""
+    """Everything in the run directory; nothing of it is left where that fails.
+
+    The record comes last, and it alone is waited for until it is on the disk.
+    """
     planned = made.plan
     paths = RunPaths(planned.run_dir)
     record = RunRecord(
@@ -154,9 +157,9 @@ def _prepare(made: Draft, desk: Desk) -> RunRecord:
         if made.snapshot:
             take(made.snapshot, paths.snapshot, paths.snapshot_note)
         _write_program(paths, desk)
-        write_whole(paths.orders, _json(planned))
+        write_whole(paths.orders, _json(planned), sync=False)
         if planned.script:
-            write_whole(paths.script, planned.script, 0o700)
+            write_whole(paths.script, planned.script, 0o700, sync=False)
         desk.store.save(record)
     except BaseException:
         desk.store.discard(planned.run_id)
@@ -177,7 +180,7 @@ def _write_program(paths: RunPaths, desk: Desk) -> None:
         program = agent_program(cache).read_bytes()
     except OSError as error:
         raise refusal(cache, error) from error
-    write_whole(paths.agent, program)
+    write_whole(paths.agent, program, sync=False)
 
 
 def _json(planned: Plan) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from typing import NoReturn
 
 import click
 
@@ -55,13 +58,24 @@ def root() -> None:
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run the command line ``args`` (default: the process's own) and return its exit code."""
-    return guarded(
+    """Run the command line ``args`` and return its exit code; without ``args`` end the process with it."""
+    code = guarded(
         lambda wishes: root.main(
             args, "clusterrun", complete_var=COMPLETION_VARIABLE, standalone_mode=False, obj=wishes
         )
     )
+    if args is None:
+        leave(code)
+    return code
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once: taking the interpreter apart would cost each command 15 ms more."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -113,7 +113,7 @@ def test_a_full_disk_leaves_neither_a_half_file_nor_a_temporary_one(
 
     monkeypatch.setattr(disk.os, "fsync", full)
     with pytest.raises(DiskRefused, match="no space left") as refused:
-        home.save(replace(RECORD, run_id=chosen, job_id="77"))
+        home.save(replace(RECORD, run_id=chosen, job_id=""))
     assert "free some space" in refused.value.remedy
     assert home.read(chosen).job_id == "41"
     assert os.listdir(home.paths(chosen).run_dir) == ["record.json"]
