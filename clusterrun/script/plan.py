@@ -66,7 +66,7 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Pl
         spec,
         cluster=cluster,
         name=spec.name or default_name(spec.command),
-        python=spec.python or site.python,
+        python=_whole_path(spec.python, spec.cwd) or site.python,
     )
     if cluster is Cluster.LOCAL:
         return _local(spec, run_id, token, run_dir, site)
@@ -78,6 +78,11 @@ def cluster_of(spec: JobSpec, site: Site) -> Cluster:
     if spec.cluster is not Cluster.AUTO:
         return spec.cluster
     return Cluster.SLURM if site.slurm else Cluster.LOCAL
+
+
+def _whole_path(program: str, cwd: str) -> str:
+    """A program named by a path stays the same from every directory; one named alone is looked for on PATH."""
+    return os.path.normpath(os.path.join(cwd, program)) if "/" in program else program
 
 
 def default_name(command: tuple[str, ...]) -> str:

@@ -32,6 +32,7 @@ NEVER_REACHED = (
     "unable to process configuration file",
     "no such host",
     "unable to establish controller",
+    "encode failed",
 )
 """Said before anything was sent."""
 

@@ -50,15 +50,7 @@ def send(
     Raises ``SchedulerError`` when nothing was queued, and ``SchedulerUnreachable`` when that
     could not be found out: then the job, if there is one, carries ``token`` in its comment.
     """
-    patience = threading.Timer(
-        QUIET_SECONDS, log, ("waiting for Slurm to accept the job (sbatch tries for up to 3 minutes)",)
-    )
-    patience.daemon = True
-    patience.start()
-    try:
-        answer = slurm.sbatch(argv, cwd)
-    finally:
-        patience.cancel()
+    answer = _asked(slurm, argv, cwd, log)
     if answer.kind is Kind.QUEUED:
         return answer.job_id
     if answer.kind is Kind.OPEN:
@@ -71,6 +63,21 @@ def send(
             " To run on this machine instead: --cluster local",
         )
     return _refused(slurm, token, partition, answer.said)
+
+
+def _asked(slurm: Slurm, argv: Sequence[str], cwd: str, log: Log) -> Answer:
+    """One sbatch; a long wait for it is said, and what an interrupted one means."""
+    waiting = "waiting for Slurm to accept the job (sbatch itself tries for up to 3 minutes)"
+    patience = threading.Timer(QUIET_SECONDS, log, (waiting,))
+    patience.daemon = True
+    patience.start()
+    try:
+        return slurm.sbatch(argv, cwd)
+    except KeyboardInterrupt:
+        log("interrupted while Slurm was asked: the job may be queued, and `clusterrun status` finds out")
+        raise
+    finally:
+        patience.cancel()
 
 
 def _look(slurm: Slurm, token: str, said: str, clock: Clock, log: Log) -> str:

@@ -148,6 +148,10 @@ def test_the_job_id_is_the_last_line_that_is_one(out: str, job_id: str) -> None:
         ),
         ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", Kind.OPEN),
         ("Batch job submission failed: Unable to contact slurm controller (connect failure)", Kind.ABSENT),
+        (
+            "sbatch: error: Munge encode failed: No such file\nsbatch: error: Batch job submission failed: x",
+            Kind.ABSENT,
+        ),
         ("sbatch: fatal: Could not establish a configuration source", Kind.ABSENT),
         ("sbatch: error: Batch job submission failed: Invalid partition name specified", Kind.REFUSED),
         ("sbatch: unrecognized option '--frobnicate=1'", Kind.REFUSED),
@@ -219,6 +223,21 @@ def test_whatever_slurm_answers_a_job_is_sent_exactly_once(kind: Kind, looks: li
 def test_a_job_whose_answer_was_lost_is_found_by_its_token() -> None:
     slurm = StandInSlurm(Answer(Kind.OPEN, "Socket timed out"), ["", SchedulerUnreachable("down"), "", "17"])
     assert send(slurm) == "17"
+
+
+def test_an_interrupted_submission_says_that_the_job_may_be_queued() -> None:
+    said: list[str] = []
+
+    class Interrupted(StandInSlurm):
+        def sbatch(self, argv: Sequence[str], cwd: str) -> Answer:
+            raise KeyboardInterrupt
+
+    slurm = Interrupted(Answer(Kind.OPEN, ""))
+    with pytest.raises(KeyboardInterrupt):
+        sending.send(slurm, ("sbatch", "x"), "/", "TOKEN", "", PushedClock(), said.append)
+    assert said == [
+        "interrupted while Slurm was asked: the job may be queued, and `clusterrun status` finds out"
+    ]
 
 
 def test_a_question_that_stays_open_says_what_is_known_and_how_to_look() -> None:

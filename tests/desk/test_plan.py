@@ -237,6 +237,21 @@ def test_without_enough_gpus_the_run_gets_cpu_ranks_and_a_notice() -> None:
     assert found.notices == ("this machine has 2 GPUs, not 8: 4 CPU ranks on each simulated node",)
 
 
+@pytest.mark.parametrize(
+    "said, python",
+    [
+        ("", PYTHON),
+        ("python3", "python3"),
+        ("venv/bin/python", "/w/venv/bin/python"),
+        ("/a/python", "/a/python"),
+    ],
+)
+def test_a_python_named_by_a_path_is_the_same_from_everywhere(said: str, python: str) -> None:
+    assert (
+        plan(JobSpec(("train.py",), cwd="/w", python=said), "r", "t", RUN_DIR, ON_SLURM).spec.python == python
+    )
+
+
 def test_what_was_said_beats_what_is_there() -> None:
     spec = JobSpec(("train.py",), cwd="/", cluster=Cluster.LOCAL)
     assert plan(spec, "r", "t", RUN_DIR, ON_SLURM).spec.cluster is Cluster.LOCAL
