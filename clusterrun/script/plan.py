@@ -81,7 +81,7 @@ def cluster_of(spec: JobSpec, site: Site) -> Cluster:
 
 
 def _whole_path(program: str, cwd: str) -> str:
-    """A program named by a path stays the same from every directory; one named alone is looked for on PATH."""
+    """A program named by a path is the same from every directory; one named alone is looked for on PATH."""
     return os.path.normpath(os.path.join(cwd, program)) if "/" in program else program
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.spec import Cluster, JobSpec
-from clusterrun.script import checks, inherited
+from clusterrun.script import inherited
 from clusterrun.script.plan import Plan, Site, default_name, plan
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -281,72 +278,3 @@ def test_what_a_job_around_us_left_in_the_environment_is_dropped_but_not_the_way
     }
     assert inherited.scrubbed(environment) == {"SLURM_CONF": "c", "PATH": "p"}
     assert inherited.dropped(environment) == ("PET_NNODES", "PMIX_RANK", "SBATCH_TIME", "SLURM_CPU_BIND")
-
-
-# --- what can be seen before queueing ---
-
-
-def of(tmp_path: Path, *command: str, python: str = sys.executable, setup: tuple[str, ...] = ()) -> Plan:
-    spec = JobSpec(command, cwd=str(tmp_path), python=python, setup=setup)
-    return plan(spec, "r", "t", RUN_DIR, ON_SLURM)
-
-
-def old(argv: object, timeout: float) -> system.Completed:
-    return system.Completed((), 0, "3 6 False\n", "", 0.0)
-
-
-def without_torch(argv: object, timeout: float) -> system.Completed:
-    return system.Completed((), 0, "3 12 False\n", "", 0.0)
-
-
-def missing(argv: object, timeout: float) -> system.Completed:
-    raise system.ProgramMissing("the program '/x/python' was not found")
-
-
-def test_faults_that_can_be_seen_are_told_before_the_queue(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import torch\n")
-    (tmp_path / "folder.py").mkdir()
-    (tmp_path / "prog").touch(0o644)
-    found = []
-    for command, python, run in (
-        ("nowhere.py", sys.executable, old),
-        ("folder.py", sys.executable, old),
-        ("./prog", sys.executable, old),
-        ("./none", sys.executable, old),
-        ("train.py", "/x/python", missing),
-        ("train.py", "/x/python", old),
-    ):
-        with pytest.raises(BadInput) as caught:
-            checks.check(of(tmp_path, command, python=python), run)
-        found.append(caught.value.seen)
-    assert found == [
-        f"there is no script '{tmp_path}/nowhere.py'",
-        f"'{tmp_path}/folder.py' is no file",
-        f"'{tmp_path}/prog' is not executable",
-        f"there is no program '{tmp_path}/none'",
-        "there is no Python '/x/python' here (the program '/x/python' was not found)",
-        "'/x/python' is Python 3.6",
-    ]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_script_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch(0o200)
-    with pytest.raises(BadInput, match="cannot be read"):
-        checks.check(of(tmp_path, "train.py"))
-
-
-def test_a_script_that_imports_torch_where_there_is_none_gets_a_notice_only(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import os\nfrom torch import nn\n")
-    (tmp_path / "plain.py").write_text("# import torch\n")
-    notice = "/x/python has no torch, and the script imports it: install it there, or see --python, --setup"
-    assert checks.check(of(tmp_path, "train.py", python="/x/python"), without_torch) == (notice,)
-    assert checks.check(of(tmp_path, "plain.py", python="/x/python"), without_torch) == ()
-
-
-def test_a_python_that_setup_lines_bring_is_not_looked_for_here(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    assert (
-        checks.check(of(tmp_path, "train.py", python="/x/python", setup=("module load python",)), missing)
-        == ()
-    )
