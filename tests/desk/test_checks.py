@@ -1,4 +1,4 @@
-"""The laws of looking before queueing: what surely fails is refused, what may fail is said, nothing is run."""
+"""The laws of looking before queueing: what surely fails is refused, what may fail is said."""
 
 from __future__ import annotations
 
