@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import random
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -28,8 +27,8 @@ class World:
     size: int
     local_size: int
     device: torch.device
-    launched: bool
-    """False when started by hand, without a launcher: then there is one rank and no process group."""
+    grouped: bool
+    """Whether there is a process group; a rank that no launcher started mostly does without."""
 
     @property
     def leads(self) -> bool:
@@ -39,9 +38,13 @@ class World:
     @property
     def backend(self) -> str:
         """The library that carries the gradients, for a reader."""
-        if not self.launched:
+        if not self.grouped:
             return "none"
         return "nccl" if self.device.type == "cuda" else "gloo"
+
+    def in_group(self) -> World:
+        """The same with a process group, be it of one."""
+        return replace(self, grouped=True)
 
     def __str__(self) -> str:
         threads = f", {torch.get_num_threads()} threads" if self.device.type == "cpu" else ""
@@ -66,7 +69,7 @@ def place(environment: Mapping[str, str], kind: str) -> World:
     size = 1 if missing else int(environment["WORLD_SIZE"])
     local_size = int(environment.get("LOCAL_WORLD_SIZE", "1"))
     device = pick_device(kind, numbers["LOCAL_RANK"])
-    return World(numbers["RANK"], numbers["LOCAL_RANK"], size, local_size, device, launched=not missing)
+    return World(numbers["RANK"], numbers["LOCAL_RANK"], size, local_size, device, grouped=not missing)
 
 
 def pick_device(kind: str, local_rank: int) -> torch.device:
@@ -90,14 +93,13 @@ def share_cores(world: World, environment: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def joined(kind: str) -> Iterator[World]:
-    """Join the group of all ranks, and leave it at the end."""
-    world = place(os.environ, kind)
+def joined(world: World) -> Iterator[None]:
+    """Join the group of all ranks, if there is to be one, and leave it at the end."""
     share_cores(world, os.environ)
-    if not world.launched:
-        yield world
+    if not world.grouped:
+        yield
         return
-    store, _, _ = next(rendezvous("env://"))
+    store = meeting(os.environ)
     agree_on_device(world, store)
     on_gpu = world.device.type == "cuda"
     if on_gpu:
@@ -109,12 +111,20 @@ def joined(kind: str) -> Iterator[World]:
         world_size=world.size,
         device_id=world.device if on_gpu else None,
     )
-    yield world
+    yield
     # Not after a failure: leaving NCCL in good order can wait for ranks that are gone.
     # What DDP leaves in circles holds the group, and gloo's threads abort the process (about 1 in
     # 30 exits) when they outlive the interpreter: so it is let go first.
     gc.collect()
     dist.destroy_process_group()
+
+
+def meeting(environment: Mapping[str, str]) -> dist.Store:
+    """Where the ranks find each other; a rank that no launcher started finds itself there."""
+    if "RANK" not in environment:
+        return dist.HashStore()
+    store, _, _ = next(rendezvous("env://"))
+    return store
 
 
 def agree_on_device(world: World, store: dist.Store) -> None:
@@ -130,19 +140,9 @@ def agree_on_device(world: World, store: dist.Store) -> None:
         )
 
 
-def seed_rank(seed: int, rank: int, step: int) -> None:
-    """Give this rank its own stream of random numbers for this step.
-
-    It depends on nothing else, so a resumed run draws what an uninterrupted one would have drawn.
-    """
-    # The string is hashed by SHA-512 inside random.seed: neighbours get unrelated streams.
-    random.seed(f"{seed}/{rank}/{step}")
-    torch.manual_seed(random.getrandbits(63))
-
-
 def from_leader(world: World, value: Sent) -> Sent:
     """What rank 0 passed, on every rank."""
-    if not world.launched:
+    if not world.grouped:
         return value
     box = [value]
     dist.broadcast_object_list(box, src=0, device=world.device)
@@ -152,6 +152,20 @@ def from_leader(world: World, value: Sent) -> Sent:
 def sum_over_ranks(world: World, *numbers: float) -> tuple[float, ...]:
     """Each number, summed over all ranks."""
     total = torch.tensor(numbers, dtype=torch.float64, device=world.device)
-    if world.launched:
+    if world.grouped:
         dist.all_reduce(total)
     return tuple(total.tolist())
+
+
+def least_over_ranks(world: World, number: int) -> int:
+    """The smallest of the ranks' numbers."""
+    least = torch.tensor(number, device=world.device)
+    if world.grouped:
+        dist.all_reduce(least, dist.ReduceOp.MIN)
+    return int(least.item())
+
+
+def say(world: World, line: str) -> None:
+    """One line for all ranks, from rank 0."""
+    if world.leads:
+        print(line, flush=True)

@@ -1,149 +1,92 @@
-"""The reference training script: handwritten digits under DDP; knows torch, not clusterrun.
+"""The reference training script: one model, data and loop under every strategy; knows no clusterrun.
 
     clusterrun submit --nodes 4 --gpus 8 jobs/train.py --epochs 20     on Slurm, NCCL
     clusterrun submit --nodes 2 --ranks-per-node 2 jobs/train.py       CPU ranks, gloo
     torchrun --nproc-per-node 4 jobs/train.py                          under torch's own launcher
     python jobs/train.py                                               alone
 
-The same seed and global batch give the same training at any number of ranks, but for rounding:
-a step's gradient is the mean over the global batch, however its samples are dealt out.
+The same seed and global batch give the same training at any number of ranks and under any
+strategy, but for rounding: a step's gradient is the mean over the global batch, however its
+samples are dealt out.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
-from torch.nn.functional import cross_entropy, pad
-from torch.nn.parallel import DistributedDataParallel
 
 import checkpoints
-from digits import CLASSES, SIDE, Digits, GlobalBatches, load, part
-from ranks import World, from_leader, joined, seed_rank, sum_over_ranks
+import options as command_line
+import profiling
+import spawning
+from building import Trainer, build
+from dealing import Dealer, Dealt, loaded, part
+from pace import Pace
+from ranks import World, from_leader, joined, place, say, sum_over_ranks
+from seeds import repeat_exactly, seed_rank
+from strategies import Choice, chosen, gradients_kept
+from tasks import TASKS, Task, summed_loss
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-MOMENTUM = 0.9
 SPEAK_EVERY = 10
 """Progress is printed about this many times in a run."""
+EVALUATED = 256
+"""Samples per rank that are looked at together when the accuracy is taken."""
 
 
-class Network(nn.Module):
-    """Two convolutions and two layers: 37,000 weights, enough for 8 × 8 digits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(32 * (SIDE // 2) ** 2, 64),
-            nn.ReLU(),
-            nn.Linear(64, CLASSES),
-        )
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """(samples, 1, 8, 8) → (samples, 10) scores."""
-        return self.layers(images)
+def step(trainer: Trainer, dealt: Dealt) -> torch.Tensor:
+    """Learn from this rank's part of a global batch; the result is the loss on that part, summed."""
+    world, model = trainer.world, trainer.model
+    seed_rank(trainer.seed, world.rank, dealt.step)
+    whole = torch.zeros((), device=world.device)
+    trainer.optimizer.zero_grad()
+    for number, (inputs, targets) in enumerate(dealt.split(trainer.accumulate, world.device), 1):
+        with gradients_kept(model, kept=number < trainer.accumulate):
+            with trainer.precision.cast():
+                scores = model(inputs)
+            loss = summed_loss(scores, targets)
+            # DDP takes the mean over ranks; parts may differ in size, so the mean over samples is made here.
+            trainer.scaler.scale(loss * world.size / dealt.total).backward()
+        whole += loss.detach()
+    trainer.scaler.step(trainer.optimizer)
+    trainer.scaler.update()
+    return whole
 
 
-@dataclass(frozen=True)
-class Trainer:
-    """What a step needs, put together once."""
-
-    world: World
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    digits: Digits
-    batches: GlobalBatches
-    augment: bool
-
-    def step(self, number: int, batch: torch.Tensor) -> torch.Tensor:
-        """Learn from this rank's part of a global batch; the result is the loss on that part, summed."""
-        seed_rank(self.batches.seed, self.world.rank, number)
-        images, labels = self.digits.at(part(batch, self.world.rank, self.world.size), self.world.device)
-        scores = self.model(shifted(images) if self.augment else images)
-        loss = cross_entropy(scores, labels, reduction="sum")
-        self.optimizer.zero_grad()
-        # DDP takes the mean over ranks; parts may differ in size, so the mean over samples is made here.
-        (loss * self.world.size / len(batch)).backward()
-        self.optimizer.step()
-        return loss.detach()
-
-    def state(self) -> dict[str, Any]:
-        """What a resumed run needs, but for the step."""
-        return {"model": bare(self.model).state_dict(), "optimizer": self.optimizer.state_dict()}
-
-
-def bare(model: nn.Module) -> nn.Module:
-    """The network itself, without what spreads it over ranks: checkpoints fit any world size."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
-
-
-def shifted(images: torch.Tensor) -> torch.Tensor:
-    """Each image moved by up to one pixel, as this rank's random numbers say."""
-    rows, columns = torch.randint(0, 3, (2, len(images), 1, 1, 1)).to(images.device)
-    along = torch.arange(SIDE, device=images.device)
-    moved = pad(images, (1, 1, 1, 1)).gather(
-        2, (rows + along.view(1, 1, -1, 1)).expand(-1, 1, SIDE, SIDE + 2)
-    )
-    return moved.gather(3, (columns + along.view(1, 1, 1, -1)).expand(-1, 1, SIDE, SIDE))
-
-
-def build(options: argparse.Namespace, world: World, digits: Digits, start: dict[str, Any] | None) -> Trainer:
-    """The model, spread over the ranks, and its optimizer, as they were at the checkpoint if there is one."""
-    torch.manual_seed(options.seed)
-    model: nn.Module = Network().to(world.device, DTYPES[options.dtype])
-    if start:
-        model.load_state_dict(start["model"])
-    if world.launched:
-        model = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=MOMENTUM)
-    if start:
-        optimizer.load_state_dict(start["optimizer"])
-    batches = GlobalBatches(len(digits), options.batch_size, options.seed)
-    return Trainer(world, model, optimizer, digits, batches, options.augment)
-
-
-@torch.no_grad()
-def accuracy(world: World, model: nn.Module, digits: Digits) -> float:
-    """The share of images named rightly; every rank looks at its own part of them."""
-    images, labels = digits.at(part(torch.arange(len(digits)), world.rank, world.size), world.device)
-    right = bare(model)(images).argmax(dim=1).eq(labels).sum().item()
-    (total,) = sum_over_ranks(world, right)
-    return total / len(digits)
-
-
-def train(options: argparse.Namespace, trainer: Trainer, first: int, last: int) -> None:
+def train(
+    options: argparse.Namespace, trainer: Trainer, first: int, last: int, profile: profiling.Profile
+) -> Pace:
     """Take the steps, write checkpoints, and say how it goes."""
     world, every = trainer.world, max(1, (last - first) // SPEAK_EVERY)
-    loss, seen, since = torch.zeros((), device=world.device), 0, time.perf_counter()
-    for step, batch in trainer.batches.steps(first, last):
-        loss = loss + trainer.step(step, batch)
-        seen += len(batch)
-        done = step + 1
-        if options.checkpoint_dir and world.leads and (done == last or done % options.checkpoint_every == 0):
-            state = {**trainer.state(), "step": done, "order": order(options)}
-            checkpoints.write(options.checkpoint_dir, done, state)
+    dealer = Dealer(trainer.task.training, options.seed, world.rank, world.size, options.augment)
+    steps = trainer.batches.steps(first, last)
+    pace = Pace(world.device, min(options.warm_up, (last - first) // 2))
+    loss, seen = torch.zeros((), device=world.device), 0
+    for dealt in loaded(dealer, steps, options.workers, pinned=world.device.type == "cuda"):
+        loss += step(trainer, dealt)
+        seen += dealt.total
+        pace.stepped(dealt.total)
+        profile.stepped()
+        done = dealt.step + 1
+        if options.checkpoint_dir and (done == last or done % options.checkpoint_every == 0):
+            save(options, trainer, done)
         if (done - first) % every == 0 or done == last:
             (total,) = sum_over_ranks(world, loss.item())
-            seconds = time.perf_counter() - since
-            say(world, f"step {done}/{last} loss {total / seen:.4f} samples/s {seen / seconds:.0f}")
-            loss, seen, since = torch.zeros((), device=world.device), 0, time.perf_counter()
+            say(world, f"step {done}/{last} loss {total / seen:.4f}")
+            loss, seen = torch.zeros((), device=world.device), 0
+    pace.stop()
+    return pace
 
 
-def order(options: argparse.Namespace) -> dict[str, int]:
-    """What the order of the samples hangs on: it must be the same when a run is resumed."""
-    return {"batch_size": options.batch_size, "seed": options.seed}
+def save(options: argparse.Namespace, trainer: Trainer, done: int) -> None:
+    """Write the state after so many steps; every rank gives its pieces, rank 0 writes."""
+    state = {**trainer.state(), "step": done, "order": trainer.order}
+    if trainer.world.leads:
+        checkpoints.write(options.checkpoint_dir, done, state)
 
 
 def resumed(options: argparse.Namespace, world: World) -> dict[str, Any] | None:
@@ -151,94 +94,64 @@ def resumed(options: argparse.Namespace, world: World) -> dict[str, Any] | None:
     if not options.resume:
         return None
     state = from_leader(world, checkpoints.newest(options.checkpoint_dir) if world.leads else None)
-    if state and state["order"] != order(options):
-        raise RuntimeError(
-            f"the checkpoint was made with {state['order']}, this run has {order(options)}: "
-            "the order of the samples would differ; resume with the same, or name another --checkpoint-dir"
-        )
-    say(
-        world,
-        f"resuming after step {state['step']}" if state else "no checkpoint to resume from: starting anew",
-    )
+    done = f"resuming after step {state['step']}" if state else "no checkpoint to resume from: starting anew"
+    say(world, done)
     return state
 
 
-def say(world: World, line: str) -> None:
-    """One line for all ranks, from rank 0."""
-    if world.leads:
-        print(line, flush=True)
+@torch.no_grad()
+def accuracy(trainer: Trainer) -> float:
+    """The share of held-out targets named rightly; every rank looks at its own part of them."""
+    world, held_out = trainer.world, trainer.task.held_out
+    mine = part(torch.arange(len(held_out)), world.rank, world.size)
+    right = asked = 0
+    # As many rounds on every rank: under FSDP each of them is a step that all take together.
+    for indices in mine.tensor_split(-(-len(held_out) // (world.size * EVALUATED))):
+        inputs, targets = (tensor.to(world.device) for tensor in held_out.at(indices))
+        right += trainer.network(inputs).argmax(dim=-1).eq(targets).sum().item()
+        asked += targets.numel()
+    rightly, all_asked = sum_over_ranks(world, right, asked)
+    return rightly / all_asked
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return number
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; a wrong one ends the process with code 2."""
-    reader = argparse.ArgumentParser(
-        description="Train a small network on handwritten digits, on any number of ranks."
-    )
-    reader.add_argument(
-        "--epochs", type=positive, default=20, help="times through the data (default: %(default)s)"
-    )
-    reader.add_argument(
-        "--steps", type=positive, help="stop after this many steps in all, whatever --epochs says"
-    )
-    reader.add_argument(
-        "--batch-size", type=positive, default=64, help="samples per step, over all ranks (%(default)s)"
-    )
-    reader.add_argument("--lr", type=float, default=0.05, help="learning rate (default: %(default)s)")
-    reader.add_argument(
-        "--seed", type=int, default=0, help="of weights, order and augmentation (default: %(default)s)"
-    )
-    reader.add_argument(
-        "--augment", action="store_true", help="move images by up to a pixel, at random per rank"
-    )
-    reader.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: %(default)s"
-    )
-    reader.add_argument("--dtype", choices=tuple(DTYPES), default="float32", help="default: %(default)s")
-    reader.add_argument(
-        "--checkpoint-dir", type=Path, help="where checkpoints go; none are written without it"
-    )
-    reader.add_argument(
-        "--checkpoint-every", type=positive, default=100, metavar="STEPS", help="default: %(default)s"
-    )
-    reader.add_argument(
-        "--resume", action="store_true", help="go on from the newest checkpoint, if there is one"
-    )
-    options = reader.parse_args(arguments)
-    if options.resume and not options.checkpoint_dir:
-        reader.error("--resume needs --checkpoint-dir, where the checkpoints are")
-    return options
-
-
-def run(options: argparse.Namespace, world: World) -> None:
-    """Train, then print the accuracy on images never trained on."""
-    training, held_out = load(DTYPES[options.dtype])
+def run(options: argparse.Namespace, world: World, choice: Choice, task: Task) -> None:
+    """Train, then print how fast it went and how often held-out samples are named rightly."""
     start = resumed(options, world)
-    trainer = build(options, world, training, start)
+    trainer = build(options, world, choice, task, start)
     first = start["step"] if start else 0
-    last = options.steps or options.epochs * trainer.batches.per_epoch
-    began = time.perf_counter()
-    train(options, trainer, first, last)
-    seconds = time.perf_counter() - began
-    reached = accuracy(world, trainer.model, held_out)
-    say(world, f"trained {max(0, last - first)} steps on {world.size} ranks in {seconds:.1f} s")
-    say(world, f"accuracy {reached:.4f}")
+    last = max(first, options.steps or options.epochs * trainer.batches.per_epoch)
+    folder = profiling.folder(options.profile_dir)
+    with profiling.profiled(options.profile, folder, world, last - first) as profile:
+        pace = train(options, trainer, first, last, profile)
+    say(world, f"trained {last - first} steps on {world.size} ranks in {pace.whole:.1f} s")
+    facts = {"world": world.size, "strategy": choice.asked, "ran_as": choice.runs_as, "model": options.model}
+    say(world, pace.line(task.unit, task.per_sample, **facts, **trainer.order, amp=options.amp))
+    say(world, f"accuracy {accuracy(trainer):.4f}")
+
+
+def as_rank(options: argparse.Namespace) -> None:
+    """Join the other ranks, say on what this one computes, and run."""
+    world = place(os.environ, options.device)
+    choice = chosen(options.strategy, world, torch.cuda.device_count())
+    world = world.in_group() if choice.needs_group else world
+    if options.deterministic:
+        repeat_exactly()
+    with joined(world):
+        print(world, flush=True)
+        if choice.notice:
+            say(world, f"notice: {choice.notice}")
+        run(options, world, choice, TASKS[options.model](getattr(torch, options.dtype)))
 
 
 @record
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Join the other ranks, say on what this one computes, and run."""
-    options = parse(arguments)
-    with joined(options.device) as world:
-        print(world, flush=True)
-        run(options, world)
+    """Train as the rank that a launcher made of this process, or start the ranks first."""
+    options = command_line.parse(arguments)
+    if options.strategy == "ddp-spawn":
+        ranks = spawning.how_many(options.ranks, os.environ, options.device)
+        spawning.spawn(as_rank, ranks, options)
+    else:
+        as_rank(options)
 
 
 if __name__ == "__main__":

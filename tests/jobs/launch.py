@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 
 TRAIN = Path(__file__).resolve().parents[2] / "jobs" / "train.py"
+SEQUENCE = Path(__file__).resolve().with_name("in_sequence.py")
 LIMIT = 300
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What one rank printed in one run, and how it ended."""
+
+    code: int
+    out: str
+    err: str
 
 
 def outside_a_launcher() -> dict[str, str]:
     """This process's environment without what a launcher sets."""
     steering = ("RANK", "LOCAL_", "WORLD_", "MASTER_", "TORCHELASTIC_", "OMP_NUM_THREADS", "GROUP_")
+    steering += ("CLUSTERRUN_", "NNODES", "NPROC_PER_NODE")
     return {name: value for name, value in os.environ.items() if not name.startswith(steering)}
 
 
@@ -28,38 +42,55 @@ def alone(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
-def together(size: int, *arguments: str) -> list[str]:
-    """What each of `size` ranks printed, all of them having ended well."""
-    # The store lives here and its port was the kernel's choice: nothing can take it in between.
-    store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    ranks = [start(rank, size, store.port, arguments) for rank in range(size)]
+def runs(size: int, wanted: Mapping[str, Sequence[str]]) -> dict[str, list[Ended]]:
+    """Several runs on the same `size` ranks, one after another; by name, how each rank ended.
+
+    Size 0 is one process without a launcher.
+    """
+    # The stores live here and their ports were the kernel's choice: nothing can take them in between.
+    stores = [
+        dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False) if size else None
+        for _ in wanted
+    ]
+    asked = json.dumps(
+        [
+            (store.port if store else 0, ["--device", "cpu", *arguments])
+            for store, arguments in zip(stores, wanted.values(), strict=True)
+        ]
+    )
+    ranks = [start(rank, size, asked) for rank in range(max(1, size))]
     try:
-        printed = [rank.communicate(timeout=LIMIT)[0] for rank in ranks]
+        printed = [rank.communicate(timeout=LIMIT) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    assert [rank.returncode for rank in ranks] == [0] * size, "\n".join(printed)
-    return printed
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(err for _, err in printed)
+    by_rank = [[Ended(**run) for run in json.loads(out.splitlines()[-1])] for out, _ in printed]
+    return {name: [rank[number] for rank in by_rank] for number, name in enumerate(wanted)}
 
 
-def start(rank: int, size: int, port: int, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
-    """One rank, with what torchrun would set."""
+def start(rank: int, size: int, asked: str) -> subprocess.Popen[str]:
+    """One rank, with what torchrun would set, or a process alone."""
     placed = {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "WORLD_SIZE": size,
         "LOCAL_WORLD_SIZE": size,
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
+        "MASTER_PORT": 0,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": 0,
-        "OMP_NUM_THREADS": 1,
     }
+    shared = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TRAIN.parent)}
     return subprocess.Popen(
-        [sys.executable, "-u", str(TRAIN), "--device", "cpu", *arguments],
-        env={**outside_a_launcher(), **{name: str(value) for name, value in placed.items()}},
+        [sys.executable, "-u", str(SEQUENCE), asked],
+        env={
+            **outside_a_launcher(),
+            **shared,
+            **({name: str(value) for name, value in placed.items()} if size else {}),
+        },
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         text=True,
     )

@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import checkpoints  # noqa: E402
-from tests.jobs.launch import alone, together  # noqa: E402
+from tests.jobs.conftest import CURVE, WAYS  # noqa: E402
+from tests.jobs.launch import alone  # noqa: E402
 
 
 def after(directory: Path) -> dict:
@@ -22,43 +23,120 @@ def gradients(directory: Path) -> list:
     return [momenta[number]["momentum_buffer"] for number in sorted(momenta)]
 
 
-@pytest.mark.parametrize("batch", ["64", "3"])
-def test_the_gradient_of_a_step_on_4_ranks_is_that_of_1_rank_on_the_same_global_batch(tmp_path, batch):
-    options = ("--steps", "1", "--dtype", "float64", "--batch-size", batch, "--checkpoint-dir")
-    assert alone("--device", "cpu", *options, str(tmp_path / "1")).returncode == 0
-    together(4, *options, str(tmp_path / "4"))
-    one, four = gradients(tmp_path / "1"), gradients(tmp_path / "4")
-    assert len(one) == len(four) == 8
-    for expected, found in zip(one, four, strict=True):
-        assert expected.abs().max() > 0
-        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-14)
+def curve(text: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"loss ([\d.]+)", text)]
 
 
-def test_a_resumed_run_ends_with_the_very_weights_of_an_uninterrupted_one(tmp_path):
-    options = ("--augment", "--batch-size", "400", "--checkpoint-dir")
-    together(2, "--steps", "9", *options, str(tmp_path / "whole"))
-    together(2, "--steps", "5", *options, str(tmp_path / "halves"))
-    printed = together(2, "--steps", "9", "--resume", *options, str(tmp_path / "halves"))
-    assert "resuming after step 5\n" in printed[0]
-    whole, halves = after(tmp_path / "whole"), after(tmp_path / "halves")
-    assert whole["step"] == halves["step"] == 9
-    assert all(torch.equal(whole["model"][name], halves["model"][name]) for name in whole["model"])
+def throughput(text: str) -> dict[str, str]:
+    (line,) = [line for line in text.splitlines() if line.startswith("throughput ")]
+    return dict(pair.split("=") for pair in line.split()[1:])
 
 
-def test_a_run_on_three_ranks_says_where_it_ran_and_reaches_the_accuracy_of_the_guide():
-    printed = together(3, "--epochs", "8")
+@pytest.mark.parametrize("way", WAYS)
+def test_the_gradient_of_a_global_batch_is_that_of_1_rank_in_one_piece(single, four, way):
+    assert four.ended[way][0].code == 0, four.ended[way][0].err
+    expected, found = gradients(single.folder / WAYS[way][0]), gradients(four.folder / way)
+    assert len(expected) == len(found) == 8
+    for one, each in zip(expected, found, strict=True):
+        assert one.abs().max() > 0
+        torch.testing.assert_close(each, one, rtol=1e-11, atol=1e-14)
+
+
+@pytest.fixture(scope="module")
+def spawned():
+    run = alone("--device", "cpu", "--strategy", "ddp-spawn", *CURVE, NPROC_PER_NODE="2", NNODES="1")
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.fixture
+def strategies(single, pair, spawned):
+    """What rank 0 printed under each strategy."""
+    return {
+        "single": single.out("single"),
+        "dp": single.out("dp"),
+        "ddp": pair.out("ddp"),
+        "ddp-spawn": spawned,
+        "fsdp": pair.out("fsdp"),
+    }
+
+
+def test_the_loss_curve_is_the_same_under_every_strategy(strategies):
+    expected = curve(strategies["single"])
+    assert len(expected) == 10
+    assert expected[-1] < expected[0] - 0.3
+    for name, text in strategies.items():
+        assert curve(text) == pytest.approx(expected, abs=3e-4), name
+
+
+def test_the_throughput_line_says_what_was_asked_and_what_ran(strategies):
+    names = ("ran_as", "world", "steps", "model", "batch_size", "seed", "amp")
+    said = {name: throughput(text) for name, text in strategies.items()}
+    assert {asked: tuple(line[name] for name in ("strategy", *names)) for asked, line in said.items()} == {
+        "single": ("single", "single", "1", "35", "cnn", "100", "0", "off"),
+        "dp": ("dp", "single", "1", "35", "cnn", "100", "0", "off"),
+        "ddp": ("ddp", "ddp", "2", "35", "cnn", "100", "0", "off"),
+        "ddp-spawn": ("ddp-spawn", "ddp", "2", "35", "cnn", "100", "0", "off"),
+        "fsdp": ("fsdp", "fsdp", "2", "35", "cnn", "100", "0", "off"),
+    }
+
+
+def test_the_figures_of_the_throughput_line_agree_with_each_other(pair):
+    for name, unit, per_sample in (("ddp", "images", 1), ("resnet", "images", 1), ("gpt", "tokens", 64)):
+        said = throughput(pair.out(name))
+        steps = float(said["steps_per_second"])
+        assert steps == pytest.approx(int(said["steps"]) / float(said["seconds"]), rel=1e-2)
+        samples = steps * int(said["batch_size"])
+        assert float(said["samples_per_second"]) == pytest.approx(samples, rel=2e-2)
+        assert float(said[f"{unit}_per_second"]) == pytest.approx(samples * per_sample, rel=2e-2)
+
+
+def test_dp_without_gpus_says_why_it_runs_as_single(single):
+    assert "notice: DataParallel needs 2 GPUs or more in one process, and " in single.out("dp")
+    assert "training as single\n" in single.out("dp")
+
+
+def test_ddp_without_a_launcher_is_a_group_of_one(single):
+    assert re.match(r"rank 0 of 1 on \S+: device cpu, 1 threads, backend gloo\n", single.out("ddp of one"))
+
+
+def test_a_resumed_run_ends_with_the_very_weights_of_an_uninterrupted_one(pair):
+    assert "resuming after step 5\n" in pair.out("other half")
+    (ninth,) = (pair.folder / "ddp").glob("step-000000009.*.pt")
+    expected, halves = after(pair.folder / "whole"), torch.load(ninth)
+    assert expected["step"] == halves["step"] == 9
+    assert all(torch.equal(expected["model"][name], halves["model"][name]) for name in expected["model"])
+
+
+def test_a_checkpoint_fits_any_strategy_and_carries_its_batch_size(pair):
+    assert "resuming after step 5\n" in pair.out("other half of fsdp")
+    expected, sharded = after(pair.folder / "whole"), after(pair.folder / "fsdp")
+    torch.testing.assert_close(sharded["model"], expected["model"], rtol=1e-4, atol=1e-6)
+    assert "resuming after step 9\n" in pair.out("fsdp after ddp")
+    last = after(pair.folder / "ddp")
+    assert (last["step"], last["order"]) == (11, {"batch_size": 400, "seed": 0})
+
+
+def test_the_same_seed_gives_the_same_bits_whoever_loads_the_data(pair):
+    pair.out("whole, by workers")
+    expected, found = after(pair.folder / "whole"), after(pair.folder / "workers")
+    assert all(torch.equal(expected["model"][name], found["model"][name]) for name in expected["model"])
+
+
+def test_a_run_says_where_it_ran_and_reaches_the_accuracy_of_the_guide(pair):
     lead = re.escape("device cpu, 1 threads, backend gloo")
-    for rank, text in enumerate(printed):
-        assert re.match(rf"rank {rank} of 3 on \S+: {lead}\n", text)
-    assert float(printed[0].rsplit("accuracy ", 1)[1]) > 0.95
-    assert [text.count("\n") for text in printed[1:]] == [1, 1]
+    for rank in (0, 1):
+        assert re.match(rf"rank {rank} of 2 on \S+: {lead}\n", pair.out("learnt", rank))
+    assert float(pair.out("learnt").rsplit("accuracy ", 1)[1]) > 0.95
+    assert pair.out("learnt", 1).count("\n") == 1
 
 
 def test_without_a_launcher_it_trains_alone_and_says_so():
     run = alone("--steps", "2", "--device", "cpu")
     assert (run.returncode, run.stderr) == (0, "")
     assert re.match(r"rank 0 of 1 on \S+: device cpu, 1 threads, backend none\n", run.stdout)
-    assert re.search(r"trained 2 steps on 1 ranks in [\d.]+ s\naccuracy 0\.\d{4}\n$", run.stdout)
+    last = r"trained 2 steps on 1 ranks in [\d.]+ s\nthroughput steps_per_second=\S+ .*\naccuracy 0\.\d{4}\n$"
+    assert re.search(last, run.stdout)
 
 
 def test_a_half_set_environment_is_refused_and_the_error_file_tells_the_launcher(tmp_path):
@@ -69,23 +147,14 @@ def test_a_half_set_environment_is_refused_and_the_error_file_tells_the_launcher
     assert "but not LOCAL_RANK, MASTER_ADDR, MASTER_PORT" in message
 
 
-def test_resuming_with_another_order_of_samples_is_refused(tmp_path):
-    options = ("--device", "cpu", "--checkpoint-dir", str(tmp_path))
-    assert alone("--steps", "1", *options).returncode == 0
-    run = alone("--steps", "2", "--resume", "--batch-size", "32", *options)
-    assert run.returncode == 1
-    assert "made with {'batch_size': 64, 'seed': 0}, this run has {'batch_size': 32, 'seed': 0}" in run.stderr
+def test_resuming_with_another_order_of_samples_is_refused(single):
+    order = "made with {'batch_size': 64, 'seed': 0}, this run has {'batch_size': 32, 'seed': 0}"
+    assert order in single.refused("another order")[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--resume"], "--resume needs --checkpoint-dir"),
-        (["--epochs", "0"], "0 is below 1"),
-        (["--device", "tpu"], "invalid choice"),
-    ],
-)
-def test_a_wrong_option_ends_with_code_2_and_a_reason(arguments, said):
-    run = alone(*arguments)
-    assert run.returncode == 2
-    assert said in run.stderr
+def test_strategies_of_one_process_refuse_several_ranks_and_ddp_spawn_refuses_a_launcher(pair):
+    for name in ("single", "dp"):
+        said = f"--strategy {name} trains in one process, and a launcher started 2 ranks"
+        assert all(said in err for err in pair.refused(f"several {name}s"))
+    spawn = "start it once per node (clusterrun submit --per-node)"
+    assert all(spawn in err for err in pair.refused("spawn in ranks"))

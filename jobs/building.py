@@ -1,0 +1,76 @@
+"""Puts together what a step needs: model, optimizer, batches, precision; knows no loop."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from batchsize import MOMENTUM, Attempt, batch_size
+from compiling import compiled
+from dealing import GlobalBatches
+from precision import Precision
+from ranks import World, say
+from strategies import Choice, bare, restore_optimizer, spread, whole_state
+from tasks import Task
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """What a step needs, put together once."""
+
+    world: World
+    task: Task
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    batches: GlobalBatches
+    precision: Precision
+    scaler: torch.amp.GradScaler
+    accumulate: int
+
+    @property
+    def seed(self) -> int:
+        """Of weights, order and every rank's random numbers."""
+        return self.batches.seed
+
+    @property
+    def network(self) -> nn.Module:
+        """The model without what spreads it over ranks."""
+        return bare(self.model)
+
+    @property
+    def order(self) -> dict[str, int]:
+        """What the order of the samples hangs on: it must be the same when a run is resumed."""
+        return {"batch_size": self.batches.batch, "seed": self.batches.seed}
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs, but for the step; every rank must ask for it."""
+        return {**whole_state(self.model, self.optimizer), "scaler": self.scaler.state_dict()}
+
+
+def build(
+    options: argparse.Namespace, world: World, choice: Choice, task: Task, start: dict[str, Any] | None
+) -> Trainer:
+    """The model, spread as chosen, and its optimizer, as they were at the checkpoint if there is one."""
+    precision = Precision(options.amp, world.device)
+    torch.manual_seed(options.seed)
+    network = task.network().to(world.device, getattr(torch, options.dtype))
+    if start:
+        network.load_state_dict(start["model"])
+    attempt = Attempt(network, task.training, precision)
+    batch = batch_size(options, world, max(1, choice.gpus), attempt, start["order"] if start else None)
+    model = spread(network, world, choice, options.bucket_mb, options.find_unused)
+    for notice in (precision.notice(), compiled(model, world.device) if options.compile else ""):
+        if notice:
+            say(world, f"notice: {notice}")
+    lr = options.lr if options.lr is not None else task.lr
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=MOMENTUM)
+    scaler = precision.scaler()
+    if start:
+        restore_optimizer(optimizer, start["optimizer"])
+        scaler.load_state_dict(start["scaler"])
+    batches = GlobalBatches(len(task.training), batch, options.seed)
+    return Trainer(world, task, model, optimizer, batches, precision, scaler, options.accumulate)

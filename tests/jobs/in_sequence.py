@@ -1,0 +1,58 @@
+"""Runs train.py several times in one process, so that torch is imported once.
+
+Its last argument is a JSON list of `[port, arguments]`; port 0 is a run without a launcher. In the
+arguments `{rank}` is the number of this rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import os
+import random
+import sys
+import traceback
+
+import torch
+
+import train
+
+RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def one(arguments: list[str]) -> dict[str, object]:
+    """What a run printed, and how it ended."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            train.main(arguments)
+        except SystemExit as end:
+            code = end.code
+        except Exception:
+            traceback.print_exc()
+            code = 1
+    return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
+
+
+def main() -> None:
+    """All runs one after another; what each printed goes to stdout as one JSON list."""
+    threads, found = torch.get_num_threads(), []
+    placed = {name: os.environ[name] for name in RANK if name in os.environ}
+    for port, arguments in json.loads(sys.argv[-1]):
+        for name in RANK:
+            os.environ.pop(name, None)
+        if port:
+            os.environ.update({**placed, "MASTER_PORT": str(port)})
+        torch.set_num_threads(threads)
+        torch.manual_seed(random.getrandbits(60))
+        found.append(one([argument.replace("{rank}", placed.get("RANK", "")) for argument in arguments]))
+        torch.use_deterministic_algorithms(False)
+        gc.collect()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

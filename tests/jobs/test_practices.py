@@ -1,0 +1,50 @@
+"""The practices as options of the training script, in real runs on CPU ranks."""
+
+import gzip
+import json
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.jobs.test_train import curve, throughput  # noqa: E402
+
+
+@pytest.mark.parametrize(("mode", "run"), [("bf16", "bf16"), ("fp16", "fp16"), ("fp16", "fp16 under fsdp")])
+def test_mixed_precision_learns_as_full_precision_does_but_for_rounding(pair, mode, run):
+    expected, found = curve(pair.out("ddp")), curve(pair.out(run))
+    assert found == pytest.approx(expected, rel=0.03)
+    assert found != expected
+    assert throughput(pair.out(run))["amp"] == mode
+
+
+def test_algorithms_that_repeat_bit_for_bit_give_the_same_curve(single):
+    assert curve(single.out("deterministic")) == curve(single.out("single"))
+
+
+def test_a_chosen_rank_writes_a_trace_and_says_what_was_expensive(pair):
+    assert [path.name for path in (pair.folder / "traces").iterdir()] == ["trace-rank1.json.gz"]
+    with gzip.open(pair.folder / "traces" / "trace-rank1.json.gz") as file:
+        names = {event.get("name") for event in json.load(file)["traceEvents"]}
+    assert "gloo:all_reduce" in names
+    assert "profile of rank" not in pair.out("resnet", 0)
+    printed = pair.out("resnet", 1)
+    rows = re.findall(r"^ +([\d.]+)% +[\d.]+ ms/step +[\d.]+ calls/step  \S+", printed, re.MULTILINE)
+    assert len(rows) == 5
+    assert [float(row) for row in rows] == sorted(map(float, rows), reverse=True)
+    (talking,) = re.findall(r"communication under way during ([\d.]+)% of the steps' time\n", printed)
+    assert 0 < float(talking) < 100
+
+
+def test_an_automatic_batch_is_the_whole_set_where_all_of_it_fits(pair):
+    assert "batch size auto: 1437 (240 per rank and micro-batch × 6, 1437 samples in all)" in pair.out("auto")
+    assert throughput(pair.out("auto"))["batch_size"] == "1437"
+
+
+def test_where_not_one_sample_fits_it_is_said(single):
+    assert "not even one sample per rank fits into 1 MiB of memory" in single.refused("no room")[0]
+
+
+def test_all_ranks_keep_to_what_fits_on_the_one_with_the_least_memory(pair):
+    assert all("not even one sample per rank fits" in err for err in pair.refused("no room on rank 0"))
