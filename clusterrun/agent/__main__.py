@@ -18,6 +18,9 @@ gc.disable()  # nothing that is loaded now is garbage; looking for it takes a te
 from clusterrun.agent.main import main  # noqa: E402
 
 code = main(sys.argv[1:])
-sys.stdout.flush()
-sys.stderr.flush()
+try:
+    sys.stdout.flush()
+    sys.stderr.flush()
+except OSError:  # a full disk behind them
+    pass
 os._exit(code)  # nothing is left to do; taking the interpreter apart takes another tenth

@@ -44,6 +44,7 @@ class Crew:
 
     def __init__(self, orders: Orders, paths: RunPaths, site: Site, whole_lineage: bool) -> None:
         self.run_id = orders.run_id
+        self.per_node = orders.per_node
         self._orders = orders
         self._paths = paths
         self._base = {**site.environment, contract.NODE_NAME_VARIABLE: site.node}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 
 from clusterrun.agent.process import Ended, NotStarted, Program, start_all
+from clusterrun.agent.voice import say
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 
@@ -132,7 +132,7 @@ class Launcher:
         self._said = [*self._said[-_LAST_LINES:], line]
         self._shown += 1
         if self._shown <= _MOST_SHOWN:
-            print(line, file=sys.stderr, flush=True)
+            say(line)
 
 
 def environments(orders: Orders, base: Mapping[str, str]) -> list[dict[str, str]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 
+from clusterrun.agent.voice import say
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.paths import RunPaths
@@ -19,13 +19,13 @@ _USAGE = "usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR"
 def main(argv: list[str]) -> int:
     """What the process exits with: an error is one line of what was seen and one of what to do."""
     if len(argv) != 2 or argv[0] not in ("coordinate", "agent"):
-        print(_USAGE, file=sys.stderr)
+        say(_USAGE)
         return contract.ExitCode.USAGE
     run_dir = os.path.abspath(argv[1])
     try:
         return coordinate(run_dir) if argv[0] == "coordinate" else agent(run_dir)
     except ClusterrunError as error:
-        print(f"clusterrun: {error}", file=sys.stderr, flush=True)
+        say(f"clusterrun: {error}")
         return contract.ExitCode.FAILED
 
 
@@ -60,7 +60,7 @@ def agent(run_dir: str) -> int:
         try:
             return serve(RunPaths(run_dir), int(node), name, dict(os.environ), lease, shim)
         except ClusterrunError as error:
-            print(f"clusterrun: {name}: {error}", file=sys.stderr, flush=True)
+            say(f"clusterrun: {name}: {error}")
             return contract.ExitCode.FAILED
 
     return under_shim(name, guarded)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections import deque
 
 from clusterrun.agent import actions, events
@@ -15,6 +14,7 @@ from clusterrun.agent.codec import Encoder
 from clusterrun.agent.link import Link
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.messages import Ack, Beat
+from clusterrun.agent.voice import say
 from clusterrun.agent.wire import WireError
 from clusterrun.model import contract
 
@@ -55,12 +55,12 @@ class NodeLoop:
         self._does: dict[type, Callable[[Any], None]] = {
             actions.Tell: self._tell,
             actions.HoldPort: self._hold_port,
-            actions.ReleasePort: self._release_port,
+            actions.ReleasePort: lambda order: self._release_port(),
             actions.Spawn: self._spawn,
             actions.SignalLocal: lambda order: self._crew.signal(order.number),
             actions.Sweep: self._sweep,
             actions.RenewLease: lambda order: tell_shim(self._lease, f"until {order.until!r}"),
-            actions.Note: lambda order: print(order.text, file=sys.stderr, flush=True),
+            actions.Note: lambda order: say(order.text),
             actions.Exit: self._end_with,
         }
 
@@ -139,7 +139,7 @@ class NodeLoop:
         except OSError as error:
             self._happened(events.PortHeld(order.epoch, 0, error.strerror or str(error)))
 
-    def _release_port(self, order: actions.ReleasePort) -> None:
+    def _release_port(self) -> None:
         if self._port:
             self._port.close()
             self._port = None
@@ -149,6 +149,8 @@ class NodeLoop:
         # From now on, not before, is what carries the run's mark here ours: a second agent that was
         # sent away from this node must not have the first one's ranks swept.
         tell_shim(self._lease, f"run {self._crew.run_id}")
+        if self._crew.per_node:
+            self._release_port()  # launchers of their own look whether it is free, or bind it for themselves
         self._happened(self._crew.spawn(order))
         self._watch_growth(order.epoch)
 

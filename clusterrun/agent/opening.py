@@ -39,10 +39,11 @@ def opened(
     open_files = _raise_open_files()
     address = reachable(names) if orders.launch else _LOOPBACK
     try:
-        listener = listening(address, orders.nodes)
         epoch = highest_attempt(paths) + 1
+        listener = listening(address, orders.nodes)
     except OSError as error:
-        raise CannotOpen(f"the coordinator cannot listen on {address}: {error.strerror}") from error
+        what = f"read {error.filename}" if error.filename else f"listen on {address}"
+        raise CannotOpen(f"the coordinator cannot {what}: {error.strerror}") from error
     secret = os.urandom(32)
     invitation = Invitation(
         secret=secret.hex(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections import deque
 
@@ -16,7 +15,9 @@ from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.process import ended_children
 from clusterrun.agent.saver import StateSaver
 from clusterrun.agent.server import Admission, Server
+from clusterrun.agent.voice import say
 from clusterrun.model import contract
+from clusterrun.model.errors import ClusterrunError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ _SUPERSEDED_LOOK = 2.0
 _REFUSALS_TOLD = 60.0
 _LAUNCHER_SECONDS = 5.0
 _CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, signal.SIGCHLD)
+
+
+class NoAttempt(ClusterrunError):
+    """The folder of an attempt cannot be made."""
 
 
 class RunLoop:
@@ -139,13 +144,17 @@ class RunLoop:
             self._note(f"{fresh} connections were refused, the last one: {self._server.last_refusal}")
 
     def _claim(self, order: actions.ClaimEpoch) -> None:
-        highest = highest_attempt(self._paths)
-        epoch = order.after + 1 if order.after >= 0 else highest + 1
-        while not claim_attempt(self._paths, epoch):
-            if order.after >= 0:
-                self._happened(events.Superseded(max(epoch, highest_attempt(self._paths))))
-                return
-            epoch += 1
+        try:
+            highest = highest_attempt(self._paths)
+            epoch = self._claimed(order.after, highest)
+        except OSError as error:
+            raise NoAttempt(
+                f"no attempt can be begun in {self._paths.attempts}: {error.strerror}",
+                "make room, or set CLUSTERRUN_HOME to a place with room",
+            ) from error
+        if epoch < 0:
+            self._happened(events.Superseded(order.after + 1))
+            return
         self._begin_log(epoch)
         if order.after >= 0:
             self._happened(events.EpochClaimed(epoch))
@@ -154,17 +163,30 @@ class RunLoop:
         quiet = highest < 0 or (state is not None and state.state.ended)
         self._happened(events.EpochClaimed(epoch, state.attempts if state else (), quiet))
 
+    def _claimed(self, after: int, highest: int) -> int:
+        """The attempt that is ours now, -1 where exactly ``after + 1`` was wanted and is somebody's."""
+        epoch = after + 1 if after >= 0 else highest + 1
+        while not claim_attempt(self._paths, epoch):
+            if after >= 0:
+                return -1
+            epoch += 1
+        return epoch
+
     def _begin_log(self, epoch: int) -> None:
         if self._log:
             self._log.close()
         self._saver.epoch = epoch
-        self._log = Log(self._paths.attempt(epoch).coordinator_log)
+        try:
+            self._log = Log(self._paths.attempt(epoch).coordinator_log)
+        except OSError:  # a run is worth more than its log
+            self._log = None
+            return
         for line in self._unlogged:
             self._log.write(line)
         self._unlogged.clear()
 
     def _note(self, text: str) -> None:
-        print(f"clusterrun: {text}", file=sys.stderr, flush=True)
+        say(f"clusterrun: {text}")
         line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}"
         if self._log:
             self._log.write(line)

@@ -17,6 +17,7 @@ from clusterrun.agent import proc
 from clusterrun.agent.loop import steady
 from clusterrun.agent.process import become_subreaper, call_itself, ended_children
 from clusterrun.agent.sweep import Quarry, below, marked, sweep
+from clusterrun.agent.voice import say
 from clusterrun.model import contract
 
 TYPE_CHECKING = False
@@ -124,10 +125,10 @@ class _Guard:
         """Leave nothing behind. An agent that ended by itself, and well, has looked everywhere already."""
         code = self._code  # the sweep itself will end an agent that lives
         if code is None:
-            print(f"{self._node}: the lease ran out, everything of the run here is killed", file=sys.stderr)
+            say(f"{self._node}: the lease ran out, everything of the run here is killed")
         stuck = sweep(self._below if code == 0 else self._everywhere, self._reap, contract.KILL_SECONDS)
         for words in stuck:
-            print(f"{self._node}: process {words} cannot be killed", file=sys.stderr)
+            say(f"{self._node}: process {words} cannot be killed")
         if code is None or stuck:
             return 1
         return code if code >= 0 else 128 - code

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 MOST_BEFORE_PROOF = 512
-MOST_AFTER_PROOF = 256 * 1024
+MOST_AFTER_PROOF = 1024 * 1024
 """Bytes in one piece; the last words of a rank and a world of 10,000 nodes fit in."""
 NONCE = 32
 _LENGTH = struct.Struct(">I")

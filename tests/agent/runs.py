@@ -65,7 +65,9 @@ class Run:
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     def start(self, timings: Timings = USUAL) -> None:
-        command = [sys.executable, "-c", START, str(self.folder), json.dumps(encode(timings))]
+        command = [sys.executable, "-I", "-S", self.paths.agent, "coordinate", str(self.folder)]
+        if timings != USUAL:
+            command = [sys.executable, "-c", START, str(self.folder), json.dumps(encode(timings))]
         self.coordinator = subprocess.Popen(command, stderr=subprocess.PIPE, env=self.environment)
 
     def wait(self, seconds: float = 40.0) -> int:

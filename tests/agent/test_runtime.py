@@ -339,6 +339,65 @@ def test_a_whole_run_goes_under_every_supported_python(make: Make, python: str) 
     assert run.state().reason == "rank 3 on local-1 exited with code 9"
 
 
+def test_hostile_words_and_values_arrive_in_the_rank_byte_for_byte(make: Make) -> None:
+    hostile = ["", " ", "'", '"', "\\", "$(id)", "`id`", "${HOME}", "a\nb", "-x", "--", "é", "日本"]
+    hostile += ["\udcff\udc80", "\u202e", "*", "%s", "\x7f\x1b[31m"]
+    words = [*hostile, *(a + b for a in hostile for b in hostile)]
+    show = (
+        "import os, sys; found = [*sys.argv[1:], os.environ['X'], os.environ[' Y']];"
+        "os.write(1, b'\\0'.join(map(os.fsencode, found)))"
+    )
+    command = [sys.executable, "-I", "-S", "-c", show, *words]
+    value = "".join(hostile)
+    run = make(command, nodes=1, ranks=1, environment=(("X", value), (" Y", value)))
+    assert run.ended().state is State.COMPLETED
+    assert run.output(0).split(b"\0") == [os.fsencode(word) for word in [*words, value, value]]
+
+
+def test_a_second_start_of_the_run_keeps_the_lineage_of_the_first(make: Make) -> None:
+    run = make(sh("exit $((3 - $CLUSTERRUN_ATTEMPT * 3))"))
+    assert [run.ended().state, run.ended().state] == [State.FAILED, State.COMPLETED]
+    assert [(a.epoch, a.outcome) for a in run.state().attempts] == [(0, "FAILED"), (1, "COMPLETED")]
+    assert sorted(path.name for path in (run.folder / "attempts").iterdir()) == ["000", "001"]
+
+
+@pytest.mark.parametrize("launch, said", [
+    (("no-such-srun",), "the program 'no-such-srun' cannot be executed: No such file or directory"),
+    (("/bin/sh", "-c", "echo srun: error: no >&2; exit 1"), "srun: error: no"),
+    (("/bin/sh", "-c", "{python} -I -S {program} agent /no/dir"), "/no/dir cannot be reached on"),
+])  # fmt: skip
+def test_agents_that_cannot_be_started_end_the_run_with_the_launchers_words(
+    make: Make, launch: tuple[str, ...], said: str
+) -> None:
+    run = make(["true"])
+    edit(run, launch=[word.format(python=sys.executable, program=run.paths.agent) for word in launch])
+    state = run.ended()
+    told = state.reason + "".join(state.failure.last_lines if state.failure else ())
+    assert state.state is State.FAILED and said in told
+
+
+def test_a_standard_error_on_a_full_disk_ends_no_run(make: Make) -> None:
+    run = make(sh("echo fine"))
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-I", "-S", run.paths.agent, "coordinate", run.paths.run_dir]
+        run.coordinator = subprocess.Popen(command, stderr=full)
+    assert run.wait() == 0 and run.state().state is State.COMPLETED
+
+
+def test_a_launcher_per_node_finds_its_port_free(make: Make) -> None:
+    take = "import os, socket; s = socket.socket(); s.bind(('', int(os.environ['MASTER_PORT']))); s.listen()"
+    run = make([sys.executable, "-c", take], nodes=1, per_node=True)
+    assert run.ended().state is State.COMPLETED, run.output(0, "err")
+
+
+def test_an_attempt_that_cannot_be_begun_is_told_in_plain_lines(make: Make) -> None:
+    run = make(["true"])
+    (run.folder / "attempts").touch()
+    run.start()
+    assert run.wait() == 1
+    assert b"Traceback" not in run.words and b"Not a directory" in run.words
+
+
 TCP_STORE = (
     "import sys, datetime, torch.distributed as d\n"
     "port, limit = int(sys.argv[1]), datetime.timedelta(seconds=9)\n"

@@ -1,0 +1,14 @@
+"""One line on the standard error of whoever runs us; a full disk or a closed pipe there ends nothing."""
+
+from __future__ import annotations
+
+import sys
+
+
+def say(line: str) -> None:
+    """Write ``line`` if it can be written."""
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
