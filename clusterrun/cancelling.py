@@ -6,42 +6,57 @@ from collections.abc import Sequence
 
 from clusterrun.desk import Desk, Tell
 from clusterrun.local import processes
+from clusterrun.model.errors import SchedulerError
 from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
+from clusterrun.model.states import State
 
 LIMIT = 60.0
 """Seconds to see the end of what was cancelled: more than a grace, Slurm's KillWait and its epilogs."""
 SPEAK_AFTER = 2.0
 
 
-def cancel(desk: Desk, ids: Sequence[str], tell: Tell) -> list[RunStatus]:
-    """End the runs ``ids`` and return their statuses once they have ended, or after ``LIMIT`` seconds.
+def cancel(desk: Desk, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, RunStatus]]:
+    """End the runs ``ids``; the status of each before, and after its end or ``LIMIT`` seconds.
 
-    A run that has ended already is left as it is. Raises ``SchedulerError``.
+    A run that has ended already is left as it is. Raises ``SchedulerError`` where a run may live on
+    because Slurm could not be told.
     """
-    alive = [status.run_id for status in desk.inquiry().statuses(ids) if not status.state.ended]
+    before = desk.inquiry().statuses(ids)
+    alive = [status.run_id for status in before if not status.state.ended]
     for run_id in alive:
         desk.store.ask_cancel(run_id)
     records = [desk.store.read(run_id) for run_id in alive]
-    desk.client().cancel(_jobs(desk, records)) if records else None
+    silence = _tell_slurm(desk, [one for one in records if one.cluster == Cluster.SLURM.value])
     for record in records:
         if record.cluster == Cluster.LOCAL.value and record.job_id:
             processes.end(record.job_id, desk.clock)
-    _see_the_end(desk, alive, tell)
-    return desk.inquiry().statuses(ids)
+    _see_the_end(desk, alive, tell, ask=silence is None)
+    after = desk.inquiry().statuses(ids, ask=silence is None)
+    if silence and not all(status.state.ended for status in after):
+        raise silence
+    return list(zip(before, after, strict=True))
 
 
-def _jobs(desk: Desk, records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """The Slurm jobs of ``records``; one whose id was never heard is looked for by its token."""
-    slurm = [record for record in records if record.cluster == Cluster.SLURM.value]
-    return tuple(job for record in slurm if (job := record.job_id or desk.client().find(record.token)))
+def _tell_slurm(desk: Desk, records: Sequence[RunRecord]) -> SchedulerError | None:
+    """End the jobs; why that could not be said to Slurm. A run that lives then ends by its own coordinator.
+
+    A job whose id was never heard is looked for by its token.
+    """
+    try:
+        jobs = tuple(job for record in records if (job := record.job_id or desk.client().find(record.token)))
+        desk.client().cancel(jobs)
+    except SchedulerError as error:
+        return error
+    return None
 
 
-def _see_the_end(desk: Desk, ids: Sequence[str], tell: Tell) -> None:
+def _see_the_end(desk: Desk, ids: Sequence[str], tell: Tell, ask: bool) -> None:
     began, pause, said = desk.clock.monotonic(), 0.2, False
-    while left := [status for status in desk.inquiry().statuses(ids) if not status.state.ended]:
+    while left := [s for s in desk.inquiry().statuses(ids, ask) if not s.state.ended]:
         waited = desk.clock.monotonic() - began
-        if waited > LIMIT:
+        hopeless = not ask and all(status.state is State.UNKNOWN for status in left)
+        if waited > LIMIT or hopeless:
             return
         if waited > SPEAK_AFTER and not said:
             names = ", ".join(status.run_id for status in left)

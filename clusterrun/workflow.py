@@ -103,7 +103,7 @@ class Run:
         """End the run and return its status once nothing of it is left, at most a minute later."""
         from clusterrun.cancelling import cancel
 
-        return cancel(self._desk, [self.run_id], tell)[0]
+        return cancel(self._desk, [self.run_id], tell)[0][1]
 
 
 def submit(*command: str, cwd: str = "", desk: Desk | None = None, tell: Tell = quiet, **options: Any) -> Run:

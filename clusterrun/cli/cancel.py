@@ -22,10 +22,9 @@ def cancel(wanted: tuple[str, ...]) -> int:
     """
     desk = Desk()
     ids = list(dict.fromkeys(desk.store.find(word) for word in wanted))
-    before = {status.run_id: status for status in desk.inquiry().statuses(ids)}
     code = ExitCode.DONE
-    for status in cancel_runs(desk, ids, say):
-        if before[status.run_id].state.ended:
+    for before, status in cancel_runs(desk, ids, say):
+        if before.state.ended:
             print(f"{status.run_id} had already ended: {status.state.value}")
         elif status.state.ended:
             print(f"{status.run_id} {status.state.value}")

@@ -169,7 +169,7 @@ def test_cancel_leaves_the_word_for_the_coordinator_before_it_asks_slurm(desk: D
     slurm.rows = [row()]
     seen: list[bool] = []
     slurm.cancel = lambda ids: seen.append(desk.store.cancel_asked(chosen)) or Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
-    assert [s.state for s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
     assert [seen, slurm.cancelled] == [[True], ["41"]]
 
 
@@ -182,8 +182,37 @@ def test_cancel_finds_the_job_of_a_lost_answer(desk: Desk, slurm: Slurm) -> None
 
 def test_cancel_leaves_an_ended_run_as_it_is(desk: Desk, slurm: Slurm) -> None:
     chosen = add(desk, said=state(State.COMPLETED))
-    assert [s.state for s in cancel(desk, [chosen], print)] == [State.COMPLETED]
+    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.COMPLETED]
     assert [slurm.cancelled, desk.store.cancel_asked(chosen)] == [[], False]
+
+
+def test_with_a_silent_controller_a_live_run_is_still_ended_by_its_coordinator(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(desk, said=state(updated_at=NOW))
+    slurm.down = True
+
+    def refuse(ids: Sequence[str]) -> None:
+        raise SchedulerUnreachable("Slurm does not answer")
+
+    slurm.cancel = refuse  # type: ignore[method-assign]
+    clock.acts = [lambda: tell(desk, chosen, state(State.CANCELLED))]
+    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+
+
+def test_with_a_silent_controller_a_queued_run_cannot_be_cancelled_and_that_is_said_at_once(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(desk)
+    slurm.down = True
+
+    def refuse(ids: Sequence[str]) -> None:
+        raise SchedulerUnreachable("Slurm does not answer")
+
+    slurm.cancel = refuse  # type: ignore[method-assign]
+    with pytest.raises(SchedulerUnreachable):
+        cancel(desk, [chosen], print)
+    assert clock.time == NOW
 
 
 def test_cancel_gives_up_waiting_in_the_end_and_says_what_is_left(
@@ -193,7 +222,7 @@ def test_cancel_gives_up_waiting_in_the_end_and_says_what_is_left(
     slurm.rows = [row()]
     slurm.cancel = lambda ids: None  # type: ignore[method-assign]
     said: list[str] = []
-    assert [s.state for s in cancel(desk, [chosen], said.append)] == [State.RUNNING]
+    assert [s.state for _, s in cancel(desk, [chosen], said.append)] == [State.RUNNING]
     assert said == [f"waiting for {chosen} to end, at most 60 s"]
 
 

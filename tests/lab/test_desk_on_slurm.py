@@ -1,0 +1,84 @@
+"""What the desk says of runs on a real Slurm, also where Slurm is silent, forgets, or knows better."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterrun.lab.lab import Lab
+from tests.lab.test_slurm_runs import Site, site, until
+from tests.lab_fixture import leftovers
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def on_slurm(lab: Lab, tmp_path: Path) -> Site:
+    return site(lab, tmp_path)
+
+
+def training(on_slurm: Site, run_id: str) -> bool:
+    return bool(on_slurm.status(run_id)["phase"] == "training")
+
+
+def test_a_run_is_told_in_full_while_it_trains_and_after(on_slurm: Site) -> None:
+    answer = on_slurm.submit("--nodes", "2", "--gpus", "2", "stay.py")
+    until(lambda: training(on_slurm, answer["run_id"]))
+    live = on_slurm.status(answer["job_id"])
+    assert {
+        name: live[name] for name in ("state", "nodes", "gpus_per_node", "world_size", "attempt", "exit_code")
+    } == {
+        "state": "RUNNING",
+        "nodes": 2,
+        "gpus_per_node": 2,
+        "world_size": 4,
+        "attempt": 0,
+        "exit_code": None,
+    }
+    assert live["nodelist"].startswith("n[")
+    on_slurm.run("cancel", "last")
+    ended = on_slurm.status(answer["run_id"])
+    assert (ended["state"], ended["reason"]) == ("CANCELLED", "by clusterrun cancel")
+
+
+def test_a_controller_that_is_down_takes_no_run_away(on_slurm: Site) -> None:
+    answer = on_slurm.submit("stay.py")
+    until(lambda: training(on_slurm, answer["run_id"]))
+    on_slurm.lab.fault("controller")
+    asked = on_slurm.run("status", "--json", answer["run_id"])
+    (seen,) = json.loads(asked.out)["runs"]
+    assert (asked.code, seen["state"], seen["phase"]) == (0, "RUNNING", "training")
+    assert "what follows is what the run directories say" in asked.err
+    cancelled = on_slurm.run("cancel", answer["run_id"], limit=200)
+    assert (cancelled.code, cancelled.out) == (0, f"{answer['run_id']} CANCELLED\n")
+    on_slurm.lab.heal()
+    assert leftovers(on_slurm.lab, 60.0) == []  # Slurm's own step tells the controller late that it ended
+
+
+def test_a_run_after_another_waits_for_it_and_starts_when_it_ended_well(on_slurm: Site) -> None:
+    first = on_slurm.submit("stay.py")
+    second = on_slurm.submit("--after", first["run_id"], "tell.py")
+    waiting = on_slurm.status(second["run_id"])
+    assert waiting["state"] == "PENDING" and "waits for the run that it is to follow" in waiting["reason"]
+    third = on_slurm.submit("tell.py")
+    assert on_slurm.run("wait", third["run_id"]).code == 0
+    assert on_slurm.run("wait", on_slurm.submit("--after", third["run_id"], "tell.py")["run_id"]).code == 0
+    on_slurm.run("cancel", first["run_id"], second["run_id"])
+    refused = on_slurm.run("submit", "--after", first["run_id"], "tell.py")
+    assert (refused.code, "has ended as CANCELLED" in refused.err) == (2, True)
+
+
+def test_a_run_whose_batch_step_fails_says_where_its_words_are(on_slurm: Site) -> None:
+    done = on_slurm.run("submit", "--wait", "--setup", "echo no such module >&2; exit 3", "tell.py")
+    assert done.code == 1
+    assert "FAILED" in done.err and "job.out" in done.err and "no such module" in done.err
+
+
+@pytest.mark.slow
+def test_a_time_limit_is_called_one(on_slurm: Site) -> None:
+    done = on_slurm.run("submit", "--wait", "--json", "--time", "1", "stay.py", limit=240)
+    run_id = json.loads(done.out)["run_id"]
+    assert (done.code, on_slurm.status(run_id)["state"]) == (1, "TIMEOUT")
+    assert "TIMEOUT" in done.err
