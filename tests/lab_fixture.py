@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from clusterrun.lab.lab import Lab, labs_up
 from clusterrun.lab.namespaces import started_at, wait_for
+from clusterrun.lab.place import labs_home
 from clusterrun.lab.processes import Process
 from clusterrun.lab.spec import CONTROLLER, LabSpec, Preempt, Proctrack
 from clusterrun.model.contract import MARKER_VARIABLE
@@ -72,9 +74,11 @@ def lab(make_lab: MakeLab) -> Lab:
 
 
 def _clean_up_after_killed_sessions() -> None:
-    for lab in labs_up():
-        if lab.name.startswith("t") and not started_at(lab.state.owner):
-            lab.down()
+    home = labs_home()
+    for folder in sorted(home.iterdir()) if home.is_dir() else ():
+        owner = re.fullmatch(r"t(\d+)-\d+", folder.name)
+        if owner and not started_at(int(owner[1])):
+            Lab(folder.name).down()
 
 
 def standing() -> list[Lab]:
