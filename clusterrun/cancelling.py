@@ -22,7 +22,7 @@ def cancel(desk: Desk, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, 
     A run that has ended already is left as it is. Raises ``SchedulerError`` where a run may live on
     because Slurm could not be told.
     """
-    before = desk.inquiry().statuses(ids)
+    before = desk.inquiry(tell).statuses(ids)
     alive = [status.run_id for status in before if not status.state.ended]
     for run_id in alive:
         desk.store.ask_cancel(run_id)

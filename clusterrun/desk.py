@@ -37,6 +37,6 @@ class Desk:
         self._client = self._client or SlurmClient(self.environ, clock=self.clock)
         return self._client
 
-    def inquiry(self) -> Inquiry:
-        """One round of questions about runs."""
-        return Inquiry(self.store, self.client, self.clock)
+    def inquiry(self, tell: Tell = quiet) -> Inquiry:
+        """One round of questions about runs; ``tell`` hears of a wait that gets long."""
+        return Inquiry(self.store, self.client, self.clock, tell)

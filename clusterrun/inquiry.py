@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from clusterrun.judge import Said, judge, kept
@@ -12,11 +13,12 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
-from clusterrun.slurm.client import SlurmClient
+from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
 from clusterrun.slurm.queries import JobRow
 from clusterrun.store import Ended, Store
 from clusterrun.system import Clock
 
+SPEAK_AFTER = 2.0
 ROWS_LIVE = 600.0
 """Seconds after its end during which Slurm may still know better why a run failed (MinJobAge is 300)."""
 
@@ -41,8 +43,12 @@ class Case:
 class Inquiry:
     """Statuses of runs; ``notices`` holds what the user should know about how they were found."""
 
-    def __init__(self, store: Store, client: Callable[[], SlurmClient], clock: Clock) -> None:
+    def __init__(
+        self, store: Store, client: Callable[[], SlurmClient], clock: Clock, tell: Callable[[str], None]
+    ) -> None:
+        """``tell`` hears of a wait that gets long."""
         self._store = store
+        self._tell = tell
         self._client = client
         self._clock = clock
         self.notices: list[str] = []
@@ -70,11 +76,20 @@ class Inquiry:
         asked = [c for c in cases if c.record.cluster == Cluster.SLURM.value and c.open(self._clock.now())]
         if not asked:
             return {}, True
+        late = threading.Timer(
+            SPEAK_AFTER,
+            self._tell,
+            (f"waiting for Slurm to answer, at most {ANSWER_SECONDS:.0f} s a question",),
+        )
+        late.daemon = True
+        late.start()
         try:
             return self._asked(asked), True
         except SchedulerError as error:
             self.notices.append(f"{error.seen}: what follows is what the run directories say")
             return {}, False
+        finally:
+            late.cancel()
 
     def _asked(self, cases: list[Case]) -> dict[str, JobRow]:
         jobs = self._client().jobs()

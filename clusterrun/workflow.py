@@ -150,7 +150,7 @@ def statuses(words: Sequence[str] = (), desk: Desk | None = None, tell: Tell = q
     """The statuses of the runs that ``words`` mean; without words all live and the newest ones."""
     desk = desk or Desk()
     ids = [desk.store.find(word) for word in words] if words else desk.store.current(RECENT)
-    inquiry = desk.inquiry()
+    inquiry = desk.inquiry(tell)
     found = inquiry.statuses(ids)
     for notice in inquiry.notices:
         tell(notice)
