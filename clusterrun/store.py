@@ -167,7 +167,7 @@ class Store:
         raise _unknown(word, starts, known)
 
     def _by_job(self, word: str, known: list[str]) -> str:
-        if not word.isdigit():
+        if not word.replace(".", "", 1).isdigit():  # a local job is PID.START
             return ""
         return next((r.run_id for r in self._records(known) if r.job_id == word), "")
 

@@ -8,6 +8,7 @@ Configuration files and ``CLUSTERRUN_*`` options are for the command line: here 
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -116,9 +117,16 @@ def submit(*command: str, cwd: str = "", desk: Desk | None = None, tell: Tell = 
 
 
 def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> JobSpec:
-    """A spec from what people write: texts for times, mappings for variables, words for enums."""
+    """A spec from what people write: texts for times, mappings for variables, words for enums.
+
+    Raises ``TypeError`` for an option that is none.
+    """
     from clusterrun.model.duration import parse
 
+    for name in options:
+        if name not in JobSpec.__annotations__:
+            near = difflib.get_close_matches(name, JobSpec.__annotations__, n=1)
+            raise TypeError(f"{name!r} is no option" + (f"; did you mean {near[0]!r}?" if near else ""))
     wanted = dict(options)
     if isinstance(wanted.get("time"), str):
         wanted["time"] = parse(wanted["time"]) if wanted["time"] else 0

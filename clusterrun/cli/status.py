@@ -69,7 +69,8 @@ def _show(found: list[RunStatus]) -> None:
         for s in found
     ]
     heads = ("RUN", "JOB", "STATE", "PHASE", "NODES", "TIME", "REASON")
-    table(heads, rows, [_COLOURS.get(s.state, "red") for s in found])
+    styles = [_COLOURS.get(s.state, "red") for s in found]
+    table(heads, rows, styles, spare=("PHASE", "JOB", "NODES", "TIME"))
 
 
 def _each(status: RunStatus) -> int:

@@ -10,40 +10,66 @@ from typing import TextIO
 
 from clusterrun.model.visible import visible
 
+ROOM = 30
+"""Columns of a terminal that the last column of a table should have."""
+PAINTED = "STATE"
+
 
 def coloured(stream: TextIO) -> bool:
     """Whether colours may go to ``stream``: a terminal, and nobody has said NO_COLOR."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], spare: Sequence[str] = ()
+) -> None:
     """Print ``rows`` on stdout: plain aligned lines in a pipe, fitted to the width of a terminal.
 
-    ``styles`` has a colour for each row, '' for none.
+    ``styles`` has a colour for each row, '' for none; ``spare`` names the columns that a narrow
+    terminal does without, the first one first. What folds is the last column.
     """
-    cells = [[visible(cell) for cell in row] for row in rows]
+    cells = [list(heads), *([visible(cell) for cell in row] for row in rows)]
     if not sys.stdout.isatty():
-        print("\n".join(_plain([list(heads), *cells])))
+        print("\n".join(_plain(cells)))
         return
-    _fitted(heads, cells, styles)
+    _fitted(_narrowed(cells, spare, os.get_terminal_size(sys.stdout.fileno()).columns), styles)
 
 
 def _plain(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths = _widths(rows)
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _fitted(heads: Sequence[str], rows: list[list[str]], styles: Sequence[str]) -> None:
+def _widths(rows: list[list[str]]) -> list[int]:
+    return [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+
+def _narrowed(rows: list[list[str]], spare: Sequence[str], width: int) -> list[list[str]]:
+    """``rows`` without as many of the spare columns as it takes to leave room for the last one."""
+    for head in spare:
+        if sum(_widths(rows)[:-1]) + 2 * (len(rows[0]) - 1) + ROOM <= width:
+            break
+        place = rows[0].index(head)
+        rows = [row[:place] + row[place + 1 :] for row in rows]
+    return rows
+
+
+def _fitted(rows: list[list[str]], styles: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for place, head in enumerate(heads):
-        last = place == len(heads) - 1
-        drawn.add_column(head, overflow="fold" if last else "ellipsis", no_wrap=not last)
-    for row, style in zip(rows, styles, strict=True):
-        drawn.add_row(*(Text(cell, style=style if place == 2 else "") for place, cell in enumerate(row)))
+    for head, width in zip(rows[0], _widths(rows), strict=True):
+        last = head == rows[0][-1]
+        drawn.add_column(head, overflow="fold", no_wrap=not last, min_width=None if last else width)
+    for row, style in zip(rows[1:], styles, strict=True):
+        drawn.add_row(
+            *(
+                Text(cell, style=style if head == PAINTED else "")
+                for head, cell in zip(rows[0], row, strict=True)
+            )
+        )
     Console(no_color=not coloured(sys.stdout), highlight=False).print(drawn)
 
 
