@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -191,6 +190,8 @@ def _list(given: Any) -> tuple[str, ...] | None:
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """A sentence for each ``CLUSTERRUN_*`` variable that is none of ours but looks much like one."""
+    import difflib
+
     ours = {option.variable for option in CONFIGURABLE.values()} | {contract.HOME_VARIABLE, PROFILE_VARIABLE}
     said = []
     for name in sorted(environ):

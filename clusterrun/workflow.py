@@ -8,7 +8,6 @@ Configuration files and ``CLUSTERRUN_*`` options are for the command line: here 
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -121,6 +120,8 @@ def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> Job
 
     Raises ``TypeError`` for an option that is none.
     """
+    import difflib
+
     from clusterrun.model.duration import parse
 
     for name in options:

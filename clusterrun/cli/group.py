@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from typing import Any
 
@@ -67,5 +66,7 @@ class LazyGroup(click.Group):
 
 def meant(word: str, known: Any) -> str:
     """`` Did you mean …?`` with the nearest of ``known``, or nothing."""
+    import difflib  # only for a wrong word: every TAB is a start
+
     near = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
     return f" Did you mean {' or '.join(near)}?" if near else ""
