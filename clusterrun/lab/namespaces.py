@@ -113,12 +113,23 @@ def as_caller() -> list[str]:
 
 def started_at(process: int) -> int:
     """When a process started, in kernel ticks; 0 if there is none. With the id it is unmistakable."""
+    fields = _stat(process)
+    return int(fields[19]) if fields and fields[0] not in "ZX" else 0
+
+
+def parent_of(process: int) -> int:
+    """The id of a process's parent; 0 if there is no such process."""
+    fields = _stat(process)
+    return int(fields[1]) if fields else 0
+
+
+def _stat(process: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, which may hold anything."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except OSError:
-        return 0
-    fields = text[text.rindex(")") + 2 :].split()
-    return 0 if fields[0] in "ZX" else int(fields[19])
+        return []
+    return text[text.rindex(")") + 2 :].split()
 
 
 def stray_keepers(place: Place) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterrun.lab import daemons
-from clusterrun.lab.namespaces import LabError, as_caller, enter
+from clusterrun.lab.namespaces import LabError, as_caller, enter, parent_of
 from clusterrun.lab.place import LabState, Place
 from clusterrun.lab.spec import LOGIN, Host
 from clusterrun.model.errors import BadInput
@@ -46,6 +46,9 @@ class Site:
         process = self.state.processes.get(self.host(name).name, 0)
         if not process:
             raise BadInput(f"{name} is switched off (fault `kill`)", f"switch it on: lab heal {name}")
+        if parent_of(process) != self.state.keeper:
+            # Its id may be another process's by now: whoever that is must not be entered.
+            raise LabError(f"{name} has died by itself", "end the lab and start it anew: lab down, lab up")
         return process
 
     def router(self, *argv: str) -> str:

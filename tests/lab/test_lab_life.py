@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.lab.lab import Lab, alive
-from clusterrun.lab.namespaces import stray_keepers, wait_for
+from clusterrun.lab.namespaces import LabError, stray_keepers, wait_for
 from clusterrun.lab.place import labs_home, read_state, write_state
 from clusterrun.lab.spec import LabSpec
 from clusterrun.model.errors import BadInput
@@ -165,3 +165,11 @@ def test_what_up_cannot_finish_it_takes_back(own: Lab) -> None:
     with pytest.raises(Exception, match="slurmctld did not start"):
         own.up(replace(spec(own), settings=(("SelectType", "select/nonesuch"),)))
     assert machine(own.name) == before
+
+
+def test_a_host_that_died_by_itself_is_not_entered(own: Lab) -> None:
+    own.up(spec(own))
+    os.kill(own.state.processes["n0002"], signal.SIGKILL)
+    with pytest.raises(LabError, match="n0002 has died by itself"):
+        wait_for(lambda: own.exec(["true"], host="n0002").code < 0, 5)
+    assert own.exec(["hostname"], host="n0001").out == "n0001\n"

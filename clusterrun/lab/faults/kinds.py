@@ -13,8 +13,9 @@ from clusterrun.lab.site import Site
 class Kind:
     """``bite`` makes it true and returns the fault as it is to be recorded; ``heal`` undoes exactly that.
 
-    ``words`` are the details it may be told; ``needs_host`` whether it is on one host;
-    ``lives_in_host``: it ends by itself when that host is switched off.
+    ``words`` are the details it may be told; ``needs_host`` whether one must be named, else it is on
+    ``host``; ``alone``: a host has one of it at most; ``lives_in_host``: it ends by itself when that
+    host is switched off.
     """
 
     name: str
@@ -22,6 +23,8 @@ class Kind:
     bite: Callable[[Site, Fault], Fault]
     heal: Callable[[Site, Fault], None]
     needs_host: bool = True
+    host: str = ""
+    alone: bool = False
     lives_in_host: bool = False
 
 

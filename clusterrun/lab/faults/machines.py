@@ -100,6 +100,14 @@ def _start_controller(site: Site, fault: Fault) -> None:
 KINDS = (
     Kind("freeze", frozenset({"process"}), _freeze, _thaw, lives_in_host=True),
     Kind("kill", frozenset({"process"}), _kill, _switch_on),
-    Kind("drain", frozenset({"reason"}), _drain, _resume),
-    Kind("controller", frozenset(), _stop_controller, _start_controller, needs_host=False),
+    Kind("drain", frozenset({"reason"}), _drain, _resume, alone=True),
+    Kind(
+        "controller",
+        frozenset(),
+        _stop_controller,
+        _start_controller,
+        needs_host=False,
+        host=CONTROLLER,
+        alone=True,
+    ),
 )

@@ -77,5 +77,5 @@ def _quicken(site: Site, fault: Fault) -> None:
 
 KINDS = (
     Kind("cut", frozenset({"to", "port", "both"}), _cut, _join),
-    Kind("slow", frozenset({"rate"}), _slow, _quicken, lives_in_host=True),
+    Kind("slow", frozenset({"rate"}), _slow, _quicken, alone=True, lives_in_host=True),
 )

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from clusterrun.lab.faults import gpu, machines, network, systems
 from clusterrun.lab.faults.kinds import Kind
+from clusterrun.lab.namespaces import LabError
 from clusterrun.lab.place import Fault, write_state
 from clusterrun.lab.site import Site
-from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import BadInput, ClusterrunError
 
 KINDS: dict[str, Kind] = {
     kind.name: kind for kind in (*network.KINDS, *machines.KINDS, *systems.KINDS, *gpu.KINDS)
@@ -36,29 +37,37 @@ def _checked(site: Site, fault: Fault) -> Kind:
     if kind.needs_host or fault.host:
         site.host(fault.host)
         site.first(fault.host)
-    # What a fault adds to its record comes after what it was told, so a twin has the same beginning.
-    if any(_same(f, fault) for f in site.state.faults):
-        raise BadInput(f"{fault} is in force already", "end it first: lab heal")
+    if any(_same(in_force, fault, kind) for in_force in site.state.faults):
+        raise BadInput(f"{fault} is in force already", "end it first: lab fault heal")
     return kind
 
 
-def _same(in_force: Fault, wanted: Fault) -> bool:
-    head = in_force.details[: len(wanted.details)]
-    alone = KINDS[wanted.kind].name in ("slow", "clock", "controller", "drain")
-    same_place = in_force.kind == wanted.kind and in_force.host in (
-        wanted.host,
-        "ctl" if not wanted.host else "",
-    )
-    return same_place and (alone or head == wanted.details)
+def _same(in_force: Fault, wanted: Fault, kind: Kind) -> bool:
+    if (in_force.kind, in_force.host) != (wanted.kind, wanted.host or kind.host):
+        return False
+    # What a fault adds to its record comes after what it was told, so a twin has the same beginning.
+    return kind.alone or in_force.details[: len(wanted.details)] == wanted.details
 
 
 def heal(site: Site, host: str = "", kind: str = "") -> tuple[Fault, ...]:
-    """End all faults, or those on one host, or of one kind (latest first); returns them."""
+    """End all faults, or those on one host, or of one kind (latest first); returns them.
+
+    One that cannot be undone stays in force and is raised as ``LabError``, after the others.
+    """
     if host:
         site.host(host)
     chosen = [f for f in reversed(site.state.faults) if host in ("", f.host) and kind in ("", f.kind)]
-    for fault in chosen:
-        KINDS[fault.kind].heal(site, fault)
-        site.state = replace(site.state, faults=tuple(f for f in site.state.faults if f != fault))
-        write_state(site.place, site.state)
+    failed = [f"{fault}: {error.seen}" for fault in chosen if (error := _undo(site, fault)) is not None]
+    if failed:
+        raise LabError("not healed: " + "; ".join(failed), "`lab down` and `lab up` end every fault")
     return tuple(chosen)
+
+
+def _undo(site: Site, fault: Fault) -> ClusterrunError | None:
+    try:
+        KINDS[fault.kind].heal(site, fault)
+    except ClusterrunError as error:
+        return error
+    site.state = replace(site.state, faults=tuple(f for f in site.state.faults if f != fault))
+    write_state(site.place, site.state)
+    return None

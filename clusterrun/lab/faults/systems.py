@@ -161,6 +161,6 @@ KINDS = (
     Kind(
         "name", frozenset({"name", "address"}), _wrong_name, _right_name, needs_host=False, lives_in_host=True
     ),
-    Kind("clock", frozenset({"offset"}), _wrong_clock, _right_clock, lives_in_host=True),
+    Kind("clock", frozenset({"offset"}), _wrong_clock, _right_clock, alone=True, lives_in_host=True),
     Kind("disk-full", frozenset({"path"}), _fill, _empty, lives_in_host=True),
 )
