@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
+from clusterrun.disk import DiskRefused
 from clusterrun.judge import Said, judge, kept
 from clusterrun.local.processes import alive
 from clusterrun.model.errors import ClusterrunError, NoSuchRun, SchedulerError
@@ -127,8 +128,14 @@ class Inquiry:
             return kept(case.ended.status, case.state, case.ended.at, status)
         final = row is None or row.state.ended  # else the scheduler may soon say better why
         if status.state.ended and final and (answered or local):
-            self._store.settle(status, now)
+            self._settle(status, now)
         return status
+
+    def _settle(self, status: RunStatus, now: float) -> None:
+        try:
+            self._store.settle(status, now)
+        except DiskRefused as error:  # a full disk takes nothing from what was found out
+            self.notices.append(f"the end of {status.run_id} could not be noted: {error.seen}")
 
 
 def _adopted(case: Case, jobs: tuple[JobRow, ...]) -> JobRow | None:

@@ -92,6 +92,8 @@ class Store:
             os.unlink(os.path.join(self.live, run_id))
         except FileNotFoundError:
             pass
+        except OSError as error:
+            raise refusal(self.live, error) from error
 
     def save(self, record: RunRecord) -> None:
         """Write ``record.json`` whole and mark the run as live.
@@ -125,7 +127,7 @@ class Store:
         return _read(Ended, self.paths(run_id).ended)
 
     def settle(self, status: RunStatus, now: float) -> None:
-        """Keep ``status`` as the last word on a run that was seen ended."""
+        """Keep ``status`` as the last word on a run that was seen ended. Raises ``DiskRefused``."""
         write_whole(self.paths(status.run_id).ended, _text(Ended(now, status)))
         self._forget_live(status.run_id)
 

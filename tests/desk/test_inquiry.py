@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from clusterrun import store
 from clusterrun.cancelling import cancel
 from clusterrun.desk import Desk
+from clusterrun.disk import DiskRefused
 from clusterrun.model.document import encode
 from clusterrun.model.errors import NoSuchRun, SchedulerUnreachable
 from clusterrun.model.frozen import replace
@@ -122,6 +124,20 @@ def test_what_slurm_forgets_is_remembered(desk: Desk, slurm: Slurm, clock: HandC
     slurm.rows, clock.time = [], NOW + 86400
     assert [first.state, find(chosen, desk).status()] == [State.TIMEOUT, first]
     assert desk.store.current(0) == []
+
+
+def test_a_full_disk_takes_nothing_from_what_was_found_out(
+    desk: Desk, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(desk, said=state(State.COMPLETED))
+
+    def full(path: str, data: str) -> None:
+        raise DiskRefused("no space left on device")
+
+    monkeypatch.setattr(store, "write_whole", full)
+    said: list[str] = []
+    assert [s.state for s in statuses(desk=desk, tell=said.append)] == [State.COMPLETED]
+    assert len(said) == 1 and "could not be noted: no space left" in said[0]
 
 
 def test_a_job_that_still_completes_is_not_settled_yet(desk: Desk, slurm: Slurm) -> None:
