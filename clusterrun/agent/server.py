@@ -28,6 +28,7 @@ _PROOF_SECONDS = 5.0
 _MOST_UNPROVEN = 4096
 _MOST_UNPROVEN_PER_ADDRESS = 8
 _ACCEPTS_PER_WAKE = 64
+_PAUSE = 0.2
 
 
 @frozen
@@ -108,17 +109,22 @@ class Server:
             try:
                 connection, address = self._listener.accept()
             except BlockingIOError:
-                return
+                break
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._pause()
+                    self._pause()  # instead of being woken at once and for ever
                 return
             self._admit(connection, address[0])
+        if len(self._agents) >= self._admission.agents:
+            self._pause()  # everybody is here: who comes now may wait
 
     def _pause(self) -> None:
-        """Out of descriptors: look again later, instead of being woken at once and for ever."""
         self._loop.forget(self._listener.fileno())
-        self._loop.after(0.1, lambda: self._loop.watch(self._listener.fileno(), self._accept))
+        self._loop.after(_PAUSE, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.watch(self._listener.fileno(), self._accept)
 
     def _admit(self, connection: socket.socket, address: str) -> None:
         places = min(self._admission.places(address), _MOST_UNPROVEN)

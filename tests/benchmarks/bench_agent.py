@@ -118,10 +118,9 @@ def many_join(run: Run, result: Path, strangers: int, goal: str) -> None:
         before = cpu_seconds(run.coordinator.pid)
         time.sleep(20)
         share = (cpu_seconds(run.coordinator.pid) - before) / 20
+        goal = "-" if strangers else "≤ 2 %"
         said(
-            f"coordinator of {run.orders.nodes} nodes, {strangers} strangers",
-            f"{share:.2%} of a core",
-            "≤ 2 %",
+            f"coordinator of {run.orders.nodes} nodes, {strangers} strangers", f"{share:.2%} of a core", goal
         )
         began = time.monotonic()
         run.coordinator.terminate()
