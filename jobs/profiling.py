@@ -119,8 +119,8 @@ def ranks_named(text: str) -> Container[int]:
         return range(sys.maxsize)
     numbers: set[int] = set()
     for piece in text.split(","):
-        first, _, last = piece.partition("-")
-        numbers |= set(range(int(first), int(last or first) + 1))
+        first, stretch, last = piece.partition("-")
+        numbers |= set(range(int(first), int(last if stretch else first) + 1))
     return frozenset(numbers)
 
 

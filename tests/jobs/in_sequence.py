@@ -31,7 +31,7 @@ def one(arguments: list[str]) -> dict[str, object]:
             train.main(arguments)
         except SystemExit as end:
             code = end.code
-        except Exception:
+        except Exception:  # noqa: BLE001 - however a run ends, the next one follows
             traceback.print_exc()
             code = 1
     return {"code": code, "out": out.getvalue(), "err": err.getvalue()}

@@ -1,5 +1,3 @@
-import random
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,12 +12,12 @@ CPU = torch.device("cpu")
 
 
 def test_the_place_is_what_the_launcher_says():
-    assert ranks.place({**LAUNCHED, **MASTER}, "cpu") == ranks.World(5, 1, 8, 4, CPU, launched=True)
+    assert ranks.place({**LAUNCHED, **MASTER}, "cpu") == ranks.World(5, 1, 8, 4, CPU, grouped=True)
 
 
 def test_without_a_launcher_there_is_one_rank_and_no_group():
     world = ranks.place({}, "cpu")
-    assert world == ranks.World(0, 0, 1, 1, CPU, launched=False)
+    assert world == ranks.World(0, 0, 1, 1, CPU, grouped=False)
     assert world.backend == "none"
 
 
@@ -47,17 +45,6 @@ def test_a_rank_takes_the_gpu_of_its_number_where_a_fake_torch_has_one(monkeypat
 
 def test_a_world_of_gpu_and_cpu_ranks_is_refused():
     store = dist.HashStore()
-    ranks.agree_on_device(ranks.World(0, 0, 2, 1, torch.device("cuda", 0), launched=True), store)
+    ranks.agree_on_device(ranks.World(0, 0, 2, 1, torch.device("cuda", 0), grouped=True), store)
     with pytest.raises(RuntimeError, match=r"rank 0 computes on cuda, but rank 1 on \S+ on cpu"):
-        ranks.agree_on_device(ranks.World(1, 0, 2, 1, CPU, launched=True), store)
-
-
-def test_every_rank_and_step_has_its_own_random_numbers_and_the_same_when_asked_again():
-    def drawn(seed, rank, step):
-        ranks.seed_rank(seed, rank, step)
-        return random.random(), torch.rand(()).item()
-
-    asked = [(seed, rank, step) for seed in (0, 1) for rank in (0, 1, 12) for step in (0, 1, 21)]
-    streams = [drawn(*one) for one in asked]
-    assert len({one for pair in streams for one in pair}) == 2 * len(asked)
-    assert streams == [drawn(*one) for one in asked]
+        ranks.agree_on_device(ranks.World(1, 0, 2, 1, CPU, grouped=True), store)

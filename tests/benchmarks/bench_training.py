@@ -1,0 +1,147 @@
+"""What the guide's practices and strategies do to the speed of a training, and what a launcher adds to it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.benchmarks.measure import Measured, Side, in_turn, table
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAIN = ROOT / "jobs" / "train.py"
+BIN = Path(sys.executable).parent
+ROUNDS = 5
+LIMIT = 300.0
+RESNET = "--model resnet --steps 14 --batch-size 32"
+GPT = "--model gpt --steps 12 --batch-size 16"
+
+PRACTICES = {
+    "mixed precision and compile, ResNet, 1 process, 1 thread": {
+        "--amp bf16": f"{RESNET} --amp bf16",
+        "--amp fp16": f"{RESNET} --amp fp16",
+        "--compile": f"{RESNET} --compile",
+        "--compile --amp bf16": f"{RESNET} --compile --amp bf16",
+        "plain": RESNET,
+    },
+    "mixed precision and compile, GPT, 1 process, 1 thread": {
+        "--amp bf16": f"{GPT} --amp bf16",
+        "--compile": f"{GPT} --compile",
+        "--compile --amp bf16": f"{GPT} --compile --amp bf16",
+        "plain": GPT,
+    },
+    "batch size, CNN, 1 process, 1 thread": {
+        "--batch-size 1437": "--steps 15 --batch-size 1437",
+        "--batch-size 512": "--steps 25 --batch-size 512",
+        "--batch-size 8": "--steps 400 --batch-size 8",
+        "--batch-size 64": "--steps 100 --batch-size 64",
+    },
+    "micro-batches of a batch of 32, ResNet, 1 process, 1 thread": {
+        "--accumulate 2": f"{RESNET} --accumulate 2",
+        "--accumulate 8": f"{RESNET} --accumulate 8",
+        "--accumulate 32": f"{RESNET} --accumulate 32",
+        "--accumulate 1": RESNET,
+    },
+}
+"""Title → name → options; the last one is what the others are measured against."""
+RANKS = "--model gpt --steps 25 --batch-size 16"
+STRATEGIES = {
+    "--strategy ddp --bucket-mb 0.5": f"{RANKS} --bucket-mb 0.5",
+    "--strategy ddp --accumulate 4": f"{RANKS} --accumulate 4",
+    "--strategy fsdp": f"{RANKS} --strategy fsdp",
+    "--strategy ddp --find-unused": f"{RANKS} --find-unused",
+    "--strategy ddp": RANKS,
+}
+LAUNCHED = "--steps 400 --batch-size 64"
+
+
+def samples_per_second(printed: str) -> float:
+    """The figure of the throughput line."""
+    found = re.search(r"samples_per_second=([\d.]+)", printed)
+    if not found:
+        raise RuntimeError(f"no throughput line in:\n{printed}")
+    return float(found[1])
+
+
+def here(options: str) -> Side:
+    """Trained in this process, so that torch is imported once."""
+    import train
+
+    def once() -> float:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            train.main(["--device", "cpu", *options.split()])
+        return samples_per_second(printed.getvalue())
+
+    return once
+
+
+def launched(command: list[str], **environment: str) -> Side:
+    """Trained by the command, which prints what rank 0 prints."""
+
+    def once() -> float:
+        run = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        )
+        if run.returncode:
+            raise RuntimeError(f"{command} ended with {run.returncode}:\n{run.stdout}{run.stderr}")
+        return samples_per_second(run.stdout)
+
+    return once
+
+
+def torchrun(options: str) -> Side:
+    """Two CPU ranks under torch's own launcher."""
+    start = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", str(TRAIN)]
+    return launched([*start, "--device", "cpu", *options.split()])
+
+
+def submitted(options: str, home: str) -> Side:
+    """Two CPU ranks under `clusterrun submit` on this machine."""
+    where = ["--cluster", "local", "--ranks-per-node", "2", "--follow"]
+    start = [str(BIN / "clusterrun"), "submit", *where, str(TRAIN)]
+    return launched([*start, "--device", "cpu", *options.split()], CLUSTERRUN_HOME=home)
+
+
+def show(title: str, measured: tuple[Measured, ...], goal: str = "") -> None:
+    """More is better here: samples per second."""
+    print(table(title, measured, goal, scale=1.0, unit="samples/s"), flush=True)
+    print(flush=True)
+
+
+def main(parts: list[str]) -> None:
+    """All of it, or the parts named: practices, strategies, launch."""
+    wanted = parts or ["practices", "strategies", "launch"]
+    if "practices" in wanted:
+        import torch
+
+        sys.path.insert(0, str(TRAIN.parent))
+        torch.set_num_threads(1)
+        for title, sides in PRACTICES.items():
+            show(title, in_turn({name: here(options) for name, options in sides.items()}, ROUNDS))
+    if "strategies" in wanted:
+        sides = {name: torchrun(options) for name, options in STRATEGIES.items()}
+        show("GPT, 2 ranks of 1 thread, gloo", in_turn(sides, ROUNDS, warm=0))
+    if "launch" in wanted:
+        with tempfile.TemporaryDirectory() as home:
+            sides = {
+                "clusterrun submit": submitted(LAUNCHED, home),
+                "torchrun": torchrun(LAUNCHED),
+            }
+            goal = "at least 0.99 × torchrun"
+            show("the same script, CNN, 2 ranks of 1 thread, gloo", in_turn(sides, ROUNDS, warm=0), goal)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

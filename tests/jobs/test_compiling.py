@@ -1,0 +1,55 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import os  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+
+from tests.jobs.launch import TRAIN, outside_a_launcher  # noqa: E402
+
+CODE = """
+import sys
+import torch
+from torch import nn
+from compiling import compiled
+
+model = nn.Linear(3, 2)
+reason = compiled(model, torch.device("cpu"))
+numbers = torch.ones(1, 3)
+expected = nn.functional.linear(numbers, model.weight, model.bias)
+with torch.no_grad():
+    torch.testing.assert_close(model(numbers), expected)
+print(reason or "compiled")
+"""
+
+
+def outcome(tmp_path, **environment):
+    """What `compiled` says in a fresh process, where nothing was compiled before."""
+    surrounding = {
+        **outside_a_launcher(),
+        "PYTHONPATH": str(TRAIN.parent),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", CODE],
+        env={**surrounding, **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.system("c++ --version >/dev/null 2>&1") != 0, reason="no C++ compiler here")
+def test_a_model_is_compiled_where_there_is_a_compiler(tmp_path):
+    assert outcome(tmp_path) == "compiled\n"
+
+
+def test_without_a_compiler_the_reason_is_said_and_the_model_works_as_it_is(tmp_path):
+    said = outcome(tmp_path, PATH=str(tmp_path), CXX="/no/such/compiler")
+    assert said.startswith("torch.compile does not work here (")
+    assert said.endswith("): training goes on without it\n")

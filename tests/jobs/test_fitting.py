@@ -1,0 +1,64 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as some  # noqa: E402
+
+import memory  # noqa: E402
+from fitting import OnCPU, OnGPU, largest  # noqa: E402
+
+MEBIBYTE = 2**20
+
+
+@given(some.integers(0, 5000), some.integers(1, 5000))
+def test_the_search_finds_what_a_fake_limit_allows_within_a_sixteenth_and_never_asks_for_twice_as_much(
+    fake_limit, ceiling
+):
+    asked = []
+
+    def fits(size):
+        asked.append(size)
+        return size <= fake_limit
+
+    found = largest(fits, ceiling)
+    best = min(fake_limit, ceiling)
+    assert best - max(1, best // 16) <= found <= best
+    assert found == best or best > 1
+    assert max(asked) <= max(1, min(2 * max(1, best), ceiling))
+    assert len(asked) == len(set(asked)) <= 2 * ceiling.bit_length() + 1
+
+
+def test_a_batch_in_real_memory_stays_below_the_limit_and_comes_near_it():
+    memory.trim()
+    room = 64
+    most = []
+
+    def trial(size):
+        most.append(size)
+        torch.ones(size * MEBIBYTE, dtype=torch.uint8)
+
+    fits = OnCPU(trial, memory.resident() + room * MEBIBYTE)
+    found = largest(fits, 10_000)
+    assert room * 3 // 4 <= found <= room
+    assert max(most) <= room
+    assert fits.tries == len(most)
+
+
+def test_a_gpu_that_is_out_of_memory_is_believed_with_the_error_from_a_fake(monkeypatch):
+    def trial(size):
+        if size > 100:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    fits = OnGPU(trial)
+    assert 94 <= largest(fits, 1000) <= 100
+    assert 8 < fits.tries < 16
+
+
+def test_another_error_of_a_trial_is_not_taken_for_a_lack_of_memory():
+    def trial(size):
+        raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        OnGPU(trial)(1)

@@ -1,0 +1,37 @@
+import os
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+numpy = pytest.importorskip("numpy")
+
+import seeds  # noqa: E402
+
+
+def drawn(*place):
+    seeds.seed_rank(*place)
+    return random.random(), torch.rand(()).item(), numpy.random.random()
+
+
+def test_every_rank_step_and_purpose_has_its_own_random_numbers_and_the_same_when_asked_again():
+    asked = [
+        (seed, rank, step, purpose)
+        for seed in (0, 1)
+        for rank in (0, 1, 12)
+        for step in (0, 1, 21)
+        for purpose in ("step", "loading")
+    ]
+    streams = [drawn(*one) for one in asked]
+    assert len({one for several in streams for one in several}) == 3 * len(asked)
+    assert streams == [drawn(*one) for one in asked]
+
+
+def test_repeating_exactly_switches_on_what_pytorch_and_cublas_need(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        seeds.repeat_exactly()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(False)
