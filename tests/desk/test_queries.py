@@ -13,12 +13,12 @@ from clusterrun.model.states import State
 from clusterrun.slurm import queries
 from clusterrun.slurm.queries import JobRow, Partition
 
-RECORDED = Path(__file__).parent.parent / "recorded" / "22.05"
+RECORDED = Path(__file__).parent.parent / "recorded"
 MARK = "<MARK>"
 
 
-def recorded(name: str) -> str:
-    return (RECORDED / name).read_text()
+def recorded(name: str, version: str = "22.05") -> str:
+    return (RECORDED / version / name).read_text()
 
 
 def job(job_id: str, word: str, reason: str, name: str, **known: object) -> JobRow:
@@ -70,6 +70,32 @@ def test_sacct_of_22_05_is_read_with_exit_codes_and_signals() -> None:
         job("2", "FAILED", "None", "failed", start=1795164017.0, end=1795164017.0, exit_code=7, **ran),
         job("3", "FAILED", "None", "sig", start=1795164019.0, end=1795164019.0, exit_code=137, **ran),
     )
+
+
+@pytest.mark.parametrize(
+    "version, too_big",
+    [
+        ("20.11", (State.PENDING, "PartitionConfig", 50, "")),
+        ("24.11", (State.FAILED, "BadConstraints", 50, "")),
+        ("26.05", (State.PENDING, "PartitionConfig", 50, "")),
+    ],
+)
+def test_other_releases_answer_the_same_questions_in_the_same_words(
+    version: str, too_big: tuple[State, str, int, str]
+) -> None:
+    rows = queries.read_jobs(recorded("squeue.txt", version), MARK)
+    assert {row.name: (row.state, row.reason, row.nodes, row.comment) for row in rows} == {
+        "cancelled": (State.CANCELLED, "JobHeldUser", 1, ""),
+        "vers.sh": (State.COMPLETED, "None", 2, ""),
+        "running": (State.COMPLETED, "None", 2, "clusterrun:r:tok"),
+        "failed": (State.FAILED, "NonZeroExitCode", 1, ""),
+        "refused": (State.FAILED, "BadConstraints", 1, "clusterrun:s:refused"),
+        "toobig": too_big,
+        "later": (State.PENDING, "BeginTime", 1, ""),
+        "evil\n99[<GUESS>]1<GUESS>RUNNING\x1b[2J": (State.PENDING, "JobHeldUser", 1, 'a,b "c"'),
+    }
+    (partition,) = queries.read_partitions(recorded("sinfo.txt", version), MARK)
+    assert (partition.name, partition.default, partition.nodes, partition.gpus) == ("debug", True, 2, 8)
 
 
 def test_a_row_says_what_its_words_mean() -> None:
