@@ -183,10 +183,10 @@ class GrowthIndex:
 
     def note(self, wall: float) -> None:
         """Write a line for every file that grew since the last time; what fails is written next time."""
-        sizes = {key: os.fstat(fd).st_size for key, fd in self._watched.items()}
-        grown = {key: size for key, size in sizes.items() if size != self._sizes.get(key, 0)}
-        lines = [f"{wall:.3f} {rank} {stream} {size}\n" for (rank, stream), size in grown.items()]
         try:
+            sizes = {key: os.fstat(fd).st_size for key, fd in self._watched.items()}
+            grown = {key: size for key, size in sizes.items() if size != self._sizes.get(key, 0)}
+            lines = [f"{wall:.3f} {rank} {stream} {size}\n" for (rank, stream), size in grown.items()]
             if lines:
                 _write_all(self._fd, "".join(lines).encode())
             self._sizes.update(grown)

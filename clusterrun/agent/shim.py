@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ANY_EPOCH = 10**9
+_LONGEST_WAIT = 2.0
 _AGENT_NAME = b"clusterrun node"
 _PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
 
@@ -91,7 +92,9 @@ class _Guard:
         poll.register(self._heard, select.POLLIN)
         self._reap()
         while self._code is None and steady() < self._until:
-            for fd, _ in poll.poll(int(1000 * (self._until - steady())) + 1):
+            # The kernel's wait does not count the time that a machine sleeps; the lease does.
+            seconds = min(_LONGEST_WAIT, self._until - steady())
+            for fd, _ in poll.poll(int(1000 * seconds) + 1):
                 if fd == self._woken:
                     self._signals()
                 elif not self._listen():

@@ -135,6 +135,23 @@ def test_the_index_tells_which_byte_was_there_when_and_only_of_files_that_grew(p
     assert written == "10.500 2 o 3\n1700000000.123 2 o 4\n1700000000.123 3 e 7\n"
 
 
+def test_an_index_that_cannot_be_written_now_is_written_later(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is made to fail, because a file system that fails on demand is not at hand."""
+    claim_attempt(paths, 0)
+    log = open_log(paths.attempt(0).out(0))
+    index = GrowthIndex(paths.attempt(0), 0, {(0, "o"): log})
+    os.write(log, b"abc")
+    for call in ("fstat", "write"):
+        with monkeypatch.context() as patch:
+            patch.setattr(files.os, call, lambda *_: (_ for _ in ()).throw(OSError(errno.ESTALE, "stale")))
+            index.note(1.0)
+    index.note(2.0)
+    index.close()
+    assert Path(paths.attempt(0).index(0)).read_text() == "2.000 0 o 3\n"
+
+
 @pytest.mark.parametrize("out, err, document, words", [
     ("o1\no2", "", None, LastWords(("o1", "o2"))),
     ("o", "e\n" * 50, None, LastWords(("e",) * 20)),
