@@ -44,7 +44,8 @@ def following(
 ) -> Iterator[Piece]:
     """What the ranks print, through every new attempt, until ``over`` says that nothing more comes.
 
-    ``began`` is told each attempt that is shown. With ``exact`` lines may come in parts.
+    ``began`` is told each attempt that is shown. With ``exact`` lines may come in parts. A piece
+    without data says only that time has passed.
     """
     epoch: int | None = None
     follower: Follower | None = None
@@ -64,6 +65,7 @@ def following(
             yield from follower.last() if follower else ()
             return
         if not found:
+            yield Piece(clock.now(), 0, "out", b"")
             clock.sleep(LOOK_EVERY)
 
 

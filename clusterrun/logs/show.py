@@ -66,6 +66,8 @@ def _mark(stream: str) -> str:
 def headed(pieces: Iterable[Piece], headings: Headings) -> Iterator[str]:
     """The text of each piece, every line headed and ended."""
     for piece in pieces:
+        if not piece.data:
+            continue
         head = headings.of(piece.rank, piece.stream)
         if _PLAIN.fullmatch(piece.data):
             body = piece.data.decode("ascii").removesuffix("\n")
@@ -108,7 +110,7 @@ def folding(pieces: Iterable[Piece], headings: Headings) -> Iterator[str]:
             window.clear()
             counts.clear()
         began = began if window else piece.at
-        for line in lines(piece.data, headings.colours):
+        for line in lines(piece.data, headings.colours) if piece.data else ():
             mine = (line, piece.stream, piece.rank)
             counts[mine] = counts.get(mine, 0) + 1
             window.setdefault((line, piece.stream, counts[mine]), set()).add(piece.rank)

@@ -41,7 +41,7 @@ def append(path: Path, data: bytes) -> Callable[[], object]:
 
 
 def told(found: list[Piece]) -> list[tuple[int, bytes]]:
-    return [(piece.rank, piece.data) for piece in found]
+    return [(piece.rank, piece.data) for piece in found if piece.data]
 
 
 def follow(

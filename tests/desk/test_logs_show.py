@@ -62,3 +62,13 @@ def test_the_same_line_of_many_ranks_is_shown_once_with_the_ranks() -> None:
         "n1    r0  ! start",
         "n1    r1  | step 1",
     ]
+
+
+def test_folded_lines_are_let_go_when_time_passes_without_more() -> None:
+    shown = folding([Piece(1.0, 0, "out", b"a\n"), Piece(9.0, 0, "out", b"")], HEADINGS)
+    assert next(shown) == "n1    r0  | a\n"
+
+
+def test_a_piece_without_data_shows_nothing() -> None:
+    empty = [Piece(1.0, 0, "out", b"")]
+    assert [list(headed(empty, HEADINGS)), list(folding(empty, HEADINGS))] == [[], []]
