@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from clusterrun.model.paths import RunPaths
 
 _CANCEL_LOOK = 1.0
+_LOOKS_AT_NOTHING = 5
+"""A file server that comes back may say for a moment that there is nothing."""
 _SUPERSEDED_LOOK = 2.0
 _REFUSALS_TOLD = 60.0
 _LAUNCHER_SECONDS = 5.0
@@ -64,6 +66,7 @@ class RunLoop:
         self._waiting: deque[events.CoordinatorEvent] = deque()
         self._exit: int | None = None
         self._cancelled = False
+        self._looks_in_vain = 0
         self._refusals_told = 0
         self._does: dict[type, Callable[[Any], None]] = {
             actions.Send: lambda order: self._server.send(order.link, order.message),
@@ -133,8 +136,15 @@ class RunLoop:
         self._happened(events.LauncherEnded(code, said))
 
     def _look_for_cancel(self) -> None:
-        if not self._cancelled and os.path.lexists(self._paths.cancel):
+        if self._cancelled:
+            return
+        if os.path.lexists(self._paths.cancel):
             self._cancelled = True
+            self._happened(events.CancelAsked())
+        self._looks_in_vain = 0 if self._saver.has_a_place() else self._looks_in_vain + 1
+        if self._looks_in_vain == _LOOKS_AT_NOTHING:
+            self._cancelled = True
+            self._note("the run directory was deleted, and with it the run: ending all ranks")
             self._happened(events.CancelAsked())
 
     def _tell_refusals(self) -> None:

@@ -5,6 +5,7 @@ A disk that is full, or gone for a while, must not end a run: the newest state w
 
 from __future__ import annotations
 
+import os
 import time
 
 from clusterrun.agent.files import highest_attempt, write_state
@@ -56,12 +57,22 @@ class StateSaver:
             self._theirs = True
             self.superseded(highest)
 
+    def has_a_place(self) -> bool:
+        """Whether the run directory is there; one that cannot be looked at is."""
+        try:
+            os.stat(self._paths.run_dir)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            pass
+        return True
+
     def finish(self) -> None:
         """Write what still waits, within a bounded time."""
         until = steady() + _LAST_TRIES_SECONDS
         while self._newest and not self._theirs:
             self._write()
-            if not self._newest or steady() > until:
+            if not self._newest or steady() > until or not self.has_a_place():
                 return
             time.sleep(_FIRST_PAUSE)
 
