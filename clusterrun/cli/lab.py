@@ -83,7 +83,7 @@ def _pair(setting: str) -> tuple[str, str]:
 @NAME
 def down(name: str) -> None:
     """End a lab, or what a crash or a reboot left of one. Safe at any time."""
-    say(f"the lab {name!r} is gone" if Lab(name, say).down() else f"there was no lab {name!r}")
+    say(f"the lab {name!r} is gone" if Lab(name, say).down(collected=True) else f"there was no lab {name!r}")
 
 
 @lab.command(context_settings=HELP)

@@ -102,14 +102,19 @@ class Lab:
         files.write_files(self.place, state)
         write_state(self.place, build.build(self.place, state))
 
-    def down(self) -> bool:
-        """End it, whatever is left of it; returns, when nothing of it remains, whether there was anything."""
+    def down(self, collected: bool = False) -> bool:
+        """End it, whatever is left of it; returns, when nothing of it runs, whether there was anything.
+
+        ``collected``: also wait until `ps` does not even show a dead process of it any more.
+        """
         keepers = self._keepers()
         there = bool(keepers) or self.place.folder.exists()
         for keeper in keepers:
             namespaces.end(keeper)
         cgroups.remove(self.place)
         self.place.remove()
+        for keeper in keepers if collected else ():
+            namespaces.await_collection(keeper)
         return there
 
     def _keepers(self) -> set[int]:

@@ -23,8 +23,7 @@ BOOT = str(Path(__file__).with_name("boot.py"))
 HOST_SECONDS = 120.0
 """Longest silence while hosts are being made."""
 END_SECONDS = 60.0
-REAP_SECONDS = 2.0
-"""For the machine's process 1 to collect a keeper that ended; some containers' never does."""
+COLLECT_SECONDS = 3.0
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -173,7 +172,11 @@ def end(keeper: int) -> None:
             )
     finally:
         os.close(handle)
-    wait_for(lambda: not Path(f"/proc/{keeper}").exists(), REAP_SECONDS)
+
+
+def await_collection(keeper: int) -> None:
+    """Wait a little for the machine's process 1 to collect an ended keeper; in some containers it never does."""
+    wait_for(lambda: not Path(f"/proc/{keeper}").exists(), COLLECT_SECONDS)
 
 
 def wait_for(condition: Callable[[], object], seconds: float, pause: float = 0.005) -> bool:
