@@ -175,7 +175,7 @@ def end(keeper: int) -> None:
 
 
 def await_collection(keeper: int) -> None:
-    """Wait a little for the machine's process 1 to collect an ended keeper; in some containers it never does."""
+    """Wait a little for the machine's process 1 to collect an ended keeper; some never do."""
     wait_for(lambda: not Path(f"/proc/{keeper}").exists(), COLLECT_SECONDS)
 
 
