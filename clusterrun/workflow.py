@@ -97,7 +97,7 @@ class Run:
         wanted = Wanted(None if ranks is None else frozenset(ranks), stream, tail, attempt)
         heard = Listening(self._desk, self.run_id, wanted)
         for text in headed(heard.following() if follow else heard.so_far(), heard.headings()):
-            yield from text.splitlines()
+            yield from text.decode().split("\n")[:-1]
 
     def cancel(self, tell: Tell = quiet) -> RunStatus:
         """End the run and return its status once nothing of it is left, at most a minute later."""

@@ -122,8 +122,7 @@ def _shown(pieces: Iterable[Piece], heard: Listening, fold: bool, as_is: bool) -
         yield from raw(pieces)
         return
     headings = heard.headings(coloured(sys.stdout))
-    for text in folding(pieces, headings) if fold else headed(pieces, headings):
-        yield text.encode("utf-8", "backslashreplace")
+    yield from folding(pieces, headings) if fold else headed(pieces, headings)
 
 
 def _nothing(desk: Desk, heard: Listening, run_id: str) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from clusterrun.logs.merge import LINE_LIMIT, Piece, merged
 from clusterrun.logs.selection import Selection
 from clusterrun.logs.timeline import Key, began, looks, spread
-from clusterrun.model.frozen import frozen
 
 _LOG = re.compile(r"(\d{5,})\.(out|err)")
 _INDEX = re.compile(r"node-\d+\.index")
@@ -18,8 +18,7 @@ MEMORY = 32 << 20
 PORTION = 1 << 18
 
 
-@frozen
-class LogFile:
+class LogFile(NamedTuple):
     """One stream of one rank."""
 
     path: str
@@ -51,6 +50,8 @@ def _names(folder: str) -> list[str]:
 
 class Reading:
     """One file on its way through the merge: how far it was read, and the line it has begun."""
+
+    __slots__ = ("end", "file", "looked", "position", "rest")
 
     def __init__(self, file: LogFile, start: int, end: int) -> None:
         self.file = file

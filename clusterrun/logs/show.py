@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 
 from clusterrun.logs.merge import Piece
 from clusterrun.logs.selection import folded
 from clusterrun.model.visible import visible
 
-_PLAIN = re.compile(rb"[\x20-\x7e\n]*")
+_PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
+"""Bytes that are shown as they are."""
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 FOLD_WINDOW = 1.0
 """Seconds within which the same line from many ranks is one."""
@@ -33,27 +33,27 @@ class Headings:
         self._names = names()
         self._ranks_per_node = ranks_per_node
         self._digits = len(str(world_size - 1))
-        self._made: dict[tuple[int, str], str] = {}
+        self._made: dict[tuple[int, str], bytes] = {}
 
-    def of(self, rank: int, stream: str) -> str:
+    def of(self, rank: int, stream: str) -> bytes:
         """The heading of one rank."""
         return self._made.get((rank, stream)) or self._make(rank, stream)
 
-    def _make(self, rank: int, stream: str) -> str:
+    def _make(self, rank: int, stream: str) -> bytes:
         node = rank // self._ranks_per_node
         if node >= len(self._names):
             self._names = self._ask()
         known = node < len(self._names)
         name = visible(self._names[node]) if known else f"node{node}"
         width = max((len(visible(one)) for one in self._names), default=0)
-        head = self._painted(f"{name:<{width}} r{rank:<{self._digits}}", rank) + _mark(stream)
+        head = (self._painted(f"{name:<{width}} r{rank:<{self._digits}}", rank) + _mark(stream)).encode()
         if known:
             self._made[rank, stream] = head
         return head
 
-    def of_many(self, ranks: set[int], stream: str) -> str:
+    def of_many(self, ranks: set[int], stream: str) -> bytes:
         """The heading of a line that many ranks wrote."""
-        return self._painted(f"ranks {folded(ranks)}", min(ranks)) + _mark(stream)
+        return (self._painted(f"ranks {folded(ranks)}", min(ranks)) + _mark(stream)).encode()
 
     def _painted(self, head: str, rank: int) -> str:
         return f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{head}\x1b[0m" if self.colours else head
@@ -63,17 +63,16 @@ def _mark(stream: str) -> str:
     return " ! " if stream == "err" else " | "
 
 
-def headed(pieces: Iterable[Piece], headings: Headings) -> Iterator[str]:
+def headed(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
     """The text of each piece, every line headed and ended."""
     for piece in pieces:
         if not piece.data:
             continue
         head = headings.of(piece.rank, piece.stream)
-        if _PLAIN.fullmatch(piece.data):
-            body = piece.data.decode("ascii").removesuffix("\n")
-            yield head + body.replace("\n", "\n" + head) + "\n"
+        if piece.data.translate(None, _PLAIN):
+            yield b"".join(head + line.encode() + b"\n" for line in lines(piece.data, headings.colours))
         else:
-            yield "".join(f"{head}{line}\n" for line in lines(piece.data, headings.colours))
+            yield head + piece.data.removesuffix(b"\n").replace(b"\n", b"\n" + head) + b"\n"
 
 
 def lines(data: bytes, colours: bool = False) -> list[str]:
@@ -96,7 +95,7 @@ def raw(pieces: Iterable[Piece]) -> Iterator[bytes]:
         yield piece.data
 
 
-def folding(pieces: Iterable[Piece], headings: Headings) -> Iterator[str]:
+def folding(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
     """As ``headed``, but the same line from many ranks within ``FOLD_WINDOW`` stands once, with the ranks.
 
     A rank that repeats a line gets it shown again: only different ranks fold.
@@ -117,7 +116,7 @@ def folding(pieces: Iterable[Piece], headings: Headings) -> Iterator[str]:
     yield from _unfolded(window, headings)
 
 
-def _unfolded(window: dict[tuple[str, str, int], set[int]], headings: Headings) -> Iterator[str]:
+def _unfolded(window: dict[tuple[str, str, int], set[int]], headings: Headings) -> Iterator[bytes]:
     for (line, stream, _), ranks in window.items():
         head = headings.of(min(ranks), stream) if len(ranks) == 1 else headings.of_many(ranks, stream)
-        yield f"{head}{line}\n"
+        yield head + line.encode() + b"\n"

@@ -13,7 +13,7 @@ HEADINGS = Headings(lambda: ("n1", "node2"), 2, 12)
 
 def test_every_line_is_headed_by_node_rank_and_stream() -> None:
     shown = headed([Piece(1.0, 0, "out", b"a\nb\n"), Piece(2.0, 3, "err", b"\xffc\n")], HEADINGS)
-    assert "".join(shown).splitlines() == ["n1    r0  | a", "n1    r0  | b", "node2 r3  ! \\xffc"]
+    assert b"".join(shown).decode().splitlines() == ["n1    r0  | a", "n1    r0  | b", "node2 r3  ! \\xffc"]
 
 
 def test_a_node_whose_name_is_not_known_yet_goes_by_its_number() -> None:
@@ -21,12 +21,12 @@ def test_a_node_whose_name_is_not_known_yet_goes_by_its_number() -> None:
     headings = Headings(lambda: tuple(known), 1, 2)
     before = headings.of(1, "out")
     known += ["a", "b"]
-    assert [before, headings.of(1, "out")] == ["node1 r1 | ", "b r1 | "]
+    assert [before, headings.of(1, "out")] == [b"node1 r1 | ", b"b r1 | "]
 
 
 def test_a_rank_keeps_one_colour_on_a_terminal() -> None:
     headings = Headings(lambda: ("n",), 1, 1, colours=True)
-    assert headings.of(0, "out") == "\x1b[36mn r0\x1b[0m | "
+    assert headings.of(0, "out") == b"\x1b[36mn r0\x1b[0m | "
 
 
 def test_of_a_progress_bar_the_last_state_is_shown() -> None:
@@ -35,7 +35,7 @@ def test_of_a_progress_bar_the_last_state_is_shown() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_output_can_forge_a_line_or_drive_the_terminal(data: bytes) -> None:
-    text = "".join(headed([Piece(0.0, 1, "out", data + b"\n")], HEADINGS))
+    text = b"".join(headed([Piece(0.0, 1, "out", data + b"\n")], HEADINGS)).decode()
     assert text.endswith("\n") and all(line.startswith("n1    r1  | ") for line in text[:-1].split("\n"))
     assert [
         c for c in text.replace("\n", "") if not c.isprintable() and c in "\x00\x1b\r\x0b\x0c\x85\u2028\u202e"
@@ -55,7 +55,7 @@ def test_the_same_line_of_many_ranks_is_shown_once_with_the_ranks() -> None:
         Piece(1.3, 0, "err", b"start\n"),
         Piece(5.0, 1, "out", b"step 1\n"),
     ]
-    assert "".join(folding(given_, HEADINGS)).splitlines() == [
+    assert b"".join(folding(given_, HEADINGS)).decode().splitlines() == [
         "ranks 0-1,3 | start",
         "ranks 0,3 | step 1",
         "node2 r3  | step 1",
@@ -66,7 +66,7 @@ def test_the_same_line_of_many_ranks_is_shown_once_with_the_ranks() -> None:
 
 def test_folded_lines_are_let_go_when_time_passes_without_more() -> None:
     shown = folding([Piece(1.0, 0, "out", b"a\n"), Piece(9.0, 0, "out", b"")], HEADINGS)
-    assert next(shown) == "n1    r0  | a\n"
+    assert next(shown) == b"n1    r0  | a\n"
 
 
 def test_a_piece_without_data_shows_nothing() -> None:
