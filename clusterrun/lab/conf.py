@@ -9,7 +9,8 @@ from clusterrun.lab.place import Place
 from clusterrun.lab.spec import CONTROLLER, LabSpec, Layout, Preempt, Proctrack
 
 CREDENTIAL_SECONDS = 20
-"""How long a job's credential lives; a requeued job starts after it (a site has 120)."""
+"""How long a job's credential lives; a requeued job starts after it."""
+SITE_CREDENTIAL_SECONDS = 120
 NODE_TIMEOUT_SECONDS = 10
 MANY = 100
 """From this many nodes on the timeouts are a site's, because two cores must serve them all."""
@@ -38,6 +39,8 @@ def slurm_conf(spec: LabSpec, layout: Layout, place: Place, version: str) -> str
 def _base(spec: LabSpec, place: Place) -> dict[str, str]:
     run, spool, log = place.run, place.spool, place.log
     caller = pwd.getpwuid(os.geteuid()).pw_name
+    # A launch over many nodes must be through before its credential ends.
+    expire = SITE_CREDENTIAL_SECONDS if spec.nodes > MANY else CREDENTIAL_SECONDS
     return {
         "ClusterName": spec.cluster,
         "SlurmctldHost": CONTROLLER,
@@ -47,7 +50,7 @@ def _base(spec: LabSpec, place: Place) -> dict[str, str]:
         "SlurmdPort": str(PORTS["slurmd"]),
         "AuthType": "auth/munge",
         "CryptoType": "",
-        "AuthInfo": f"socket={run}/munge.socket,cred_expire={CREDENTIAL_SECONDS}",
+        "AuthInfo": f"socket={run}/munge.socket,cred_expire={expire}",
         "StateSaveLocation": f"{spool}/ctl",
         "SlurmdSpoolDir": f"{spool}/%n",
         "SlurmctldPidFile": f"{run}/slurmctld.pid",
