@@ -34,7 +34,8 @@ class Case:
 
     def open(self, now: float) -> bool:
         """Whether a scheduler could still add something."""
-        if self.ended and not (self.state and self.state.updated_at > self.ended.at):
+        newer = self.state is not None and self.ended is not None and self.state.updated_at > self.ended.at
+        if self.ended and self.ended.status.job_id == self.record.job_id and not newer:
             return False
         if self.state is None or not self.state.state.ended:
             return True

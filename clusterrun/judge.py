@@ -18,8 +18,8 @@ from clusterrun.slurm.queries import JobRow
 from clusterrun.slurm.reasons import explain
 
 STALE_SECONDS = 3 * contract.STATE_SECONDS
-QUEUEING_SECONDS = 90.0
-"""How long a submission may take before an unanswered one counts as lost; far above sbatch's own 10 s."""
+QUEUEING_SECONDS = 300.0
+"""How long a submission may go unanswered before it counts as lost: far above the search for its job."""
 
 SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
 BACK_IN_QUEUE = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING")

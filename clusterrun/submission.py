@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable
 
 from clusterrun.desk import Desk, Tell
-from clusterrun.disk import refusal, write_whole
+from clusterrun.disk import DiskRefused, refusal, write_whole
 from clusterrun.model.document import encode
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen, replace
@@ -132,7 +132,12 @@ def send(spec: JobSpec, desk: Desk, tell: Tell) -> tuple[RunRecord, tuple[str, .
     record = _prepare(made, desk)
     answer = _queue(made.plan, record, desk, tell)
     record = replace(record, job_id=answer.job_id)
-    desk.store.save(record)
+    try:
+        desk.store.save(record)
+    except DiskRefused as error:
+        tell(
+            f"job {answer.job_id} is queued, which could not be noted: clusterrun status will ({error.seen})"
+        )
     return record, answer.dropped
 
 
@@ -196,11 +201,8 @@ def _queue(planned: Plan, record: RunRecord, desk: Desk, tell: Tell) -> Submissi
         else:
             from clusterrun.backends.slurm import submit
         return submit(planned, desk.environ, tell)
-    except SchedulerUnreachable as error:
-        raise SchedulerUnreachable(
-            f"{error.seen}: whether the run was queued is not known",
-            f"clusterrun status {record.run_id} finds out; nothing is submitted twice",
-        ) from error
+    except SchedulerUnreachable:
+        raise  # it may be queued: the record stays, and its token finds the job
     except (SchedulerError, BadInput):
         desk.store.discard(record.run_id)  # refused in plain words: nothing is queued
         raise

@@ -153,6 +153,17 @@ def test_a_submission_whose_answer_was_lost_is_adopted_by_its_token(desk: Desk, 
     assert [desk.store.read(chosen).job_id, desk.store.find("77")] == ["77", chosen]
 
 
+def test_a_submission_that_was_given_up_too_early_is_asked_for_again_once_it_has_its_job(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(desk, job_id="")
+    clock.time = NOW + 900
+    assert find(chosen, desk).state is State.FAILED
+    desk.store.save(replace(desk.store.read(chosen), job_id="41"))
+    slurm.rows = [row("PENDING")]
+    assert find(chosen, desk).state is State.PENDING
+
+
 def test_another_users_words_in_a_comment_adopt_nothing(desk: Desk, slurm: Slurm) -> None:
     chosen = add(desk, job_id="", token="deadbeef")
     slurm.rows = [row(job_id="77", comment="deadbee"), row(job_id="78", name=chosen, comment="")]

@@ -60,8 +60,8 @@ def said(**changes: Any) -> Said:
         ({"row": row("FAILED"), "cancel_asked": True, "state": state()}, (State.CANCELLED, Phase.ENDED)),
         ({"row": None, "cancel_asked": True}, (State.CANCELLED, Phase.ENDED)),
         # an answer to the submission that was never heard
-        ({"record": QUEUED, "row": None, "now": NOW - 90}, (State.PENDING, Phase.QUEUED)),
-        ({"record": QUEUED, "row": None}, (State.FAILED, Phase.ENDED)),
+        ({"record": QUEUED, "row": None, "now": NOW + 90}, (State.PENDING, Phase.QUEUED)),
+        ({"record": QUEUED, "row": None, "now": NOW + 900}, (State.FAILED, Phase.ENDED)),
         ({"record": QUEUED, "row": None, "answered": False}, (State.UNKNOWN, Phase.QUEUED)),
         ({"record": QUEUED, "row": row()}, (State.RUNNING, Phase.STARTING)),
         # on this machine, or on one that cannot be seen from here
@@ -106,7 +106,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
     [
         ({"row": None, "state": state(**OLD)}, "ended without a word"),
         ({"row": row("FAILED")}, "ended without a word"),
-        ({"record": QUEUED}, "was never queued"),
+        ({"record": QUEUED, "now": NOW + 900}, "was never queued"),
         ({"row": row(), "state": state(**OLD)}, "no word from its coordinator for 6 min 40 s"),
         ({"answered": False, "state": state(**OLD)}, "the run's last word is 6 min 40 s old"),
         ({"row": row("CANCELLED"), "cancel_asked": True}, "by clusterrun cancel, before it started"),
