@@ -220,6 +220,8 @@ class Agent:
         if order.epoch <= self._ranks.seen:
             self._say(Note(f"refused a port for epoch {order.epoch}: epoch {self._ranks.seen} was seen"))
             return
+        if order.epoch == self._port_epoch:
+            return
         self._release_port()
         self._port_epoch = order.epoch
         self._say(HoldPort(order.epoch))

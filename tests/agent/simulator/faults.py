@@ -12,7 +12,8 @@ from clusterrun.model import contract
 from .network import DOWN, UP
 
 if TYPE_CHECKING:
-    from .actors import AgentActor, CoordinatorActor
+    from .agent_actor import AgentActor
+    from .coordinator_actor import CoordinatorActor
     from .kernel import Node
     from .world import World
 
@@ -25,7 +26,7 @@ def plan(world: World) -> None:
         if strike is None:
             continue
         for _ in range(1 + int(world.scenario.strength * 2.5)):
-            early = chance.random() < 0.2
+            early = chance.random() < 0.3
             when = chance.uniform(0, 4.0 if early else world.scenario.heal_at)
             world.clock.at(when, _strike, world, fault, strike)
 
@@ -96,6 +97,7 @@ def _kill_shim(world: World) -> None:
     if agent is not None and agent.shim.alive and not any(world.scenario.has(fault) for fault in stopping):
         agent.shim.alive = False
         world.clock.after(0.1 * world.fault_chance.random(), agent.feed, ev.ShimLost())
+        world.clock.after(2.0, world.watch.shim_is_dead, agent)
 
 
 def _kill_launcher(world: World) -> None:
@@ -107,9 +109,7 @@ def _kill_launcher(world: World) -> None:
     world.clock.after(0.05, coordinator.feed, ev.LauncherEnded(137, said))
     if world.fault_chance.random() < 0.5:
         for agent in coordinator.agents:
-            world.clock.after(
-                world.fault_chance.random(), agent.feed, lambda agent=agent: agent.die("slurmd")
-            )
+            world.clock.after(world.fault_chance.random(), agent.feed, agent.slurm_kills)
 
 
 def _freeze_agent(world: World) -> None:
@@ -119,7 +119,9 @@ def _freeze_agent(world: World) -> None:
 
 
 def _freeze_coordinator(world: World) -> None:
-    _coordinator(world).freeze(_seconds(world))
+    seconds = _seconds(world)
+    world.watch.frozen_for.append(seconds)
+    _coordinator(world).freeze(seconds)
 
 
 def _node(world: World) -> Node:
@@ -150,6 +152,19 @@ def _cut_link(world: World) -> None:
     ways = world.fault_chance.choice(((UP,), (DOWN,), (UP, DOWN)))
     if agent is not None:
         _sever(world, agent, ways, _seconds(world))
+
+
+def _lasting_cut(world: World) -> None:
+    agent = _agent(world)
+    if agent is not None and agent.link is not None and agent.node is not agent.coordinator.node:
+        for way in (UP, DOWN):
+            agent.link.sever(way, 120.0)
+
+
+def _stopped_takeover(world: World) -> None:
+    """The first coordinator is stopped, almost for a lease, while a second one takes over."""
+    world.coordinators[0].freeze(world.fault_chance.uniform(10, 19))
+    world.clock.after(world.fault_chance.uniform(0, 4), _requeue, world)
 
 
 def _cut_node(world: World) -> None:
@@ -187,7 +202,7 @@ def _second_agent(world: World) -> None:
 
 
 def _term_coordinator(world: World) -> None:
-    world.end_was_asked = True
+    world.ask_for_end()
     number = world.fault_chance.choice((signal.SIGTERM, signal.SIGINT))
     coordinator = _coordinator(world)
     for _ in range(world.fault_chance.choice((1, 1, 2))):
@@ -195,18 +210,24 @@ def _term_coordinator(world: World) -> None:
 
 
 def _term_agents(world: World) -> None:
-    world.end_was_asked = True
     share = world.fault_chance.random()
     for coordinator in world.coordinators:
         for agent in coordinator.agents:
             if world.fault_chance.random() < share:
                 for _ in range(world.fault_chance.choice((1, 2))):
                     delay = world.fault_chance.uniform(0, 6)
-                    world.clock.after(delay, agent.feed, ev.SignalCame(signal.SIGTERM))
+                    world.clock.after(delay, _term_agent, world, agent)
+
+
+def _term_agent(world: World, agent: AgentActor) -> None:
+    world.was_asked = True
+    if agent.alive and agent.welcomed and agent.coordinator.alive:
+        world.ask_for_end()
+    agent.feed(ev.SignalCame(signal.SIGTERM))
 
 
 def _cancel(world: World) -> None:
-    world.end_was_asked = True
+    world.ask_for_end()
     for coordinator in world.coordinators:
         for tick in range(3):
             world.clock.after(tick + world.fault_chance.random(), coordinator.feed, ev.CancelAsked())
@@ -226,12 +247,21 @@ def _requeue(world: World) -> None:
         return
     for agent in world.coordinators[0].agents:
         if world.fault_chance.random() < 0.5:
-            world.clock.after(
-                world.fault_chance.uniform(0, 30), agent.feed, lambda agent=agent: agent.die("slurmd")
-            )
+            world.clock.after(world.fault_chance.uniform(0, 30), agent.feed, agent.slurm_kills)
     alive = [node for node in world.nodes if not node.dead]
     if len(alive) >= world.scenario.nodes:
         world.submit(world.fault_chance.sample(alive, world.scenario.nodes))
+
+
+def _repeat(world: World) -> None:
+    for _ in range(20):
+        world.clock.after(world.fault_chance.uniform(0, 40), _repeat_once, world)
+
+
+def _repeat_once(world: World) -> None:
+    agent = _agent(world)
+    if agent is not None and agent.link is not None and agent.welcomed:
+        agent.link.repeat(world.fault_chance.choice((UP, DOWN)))
 
 
 STRIKES: dict[str, Callable[[World], None]] = {
@@ -254,4 +284,7 @@ STRIKES: dict[str, Callable[[World], None]] = {
     "cancel": _cancel,
     "notice": _notice,
     "requeue": _requeue,
+    "lasting cut": _lasting_cut,
+    "stopped takeover": _stopped_takeover,
+    "repeat": _repeat,
 }

@@ -1,4 +1,4 @@
-"""One node's kernel as the agents meet it: processes, their signals and deaths, the shim; knows no machine's inside."""
+"""One node's kernel as agents meet it: processes, signals, deaths, the shim; knows no machine's inside."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from clusterrun.agent.events import RankEnded
 from clusterrun.model import contract
 
 if TYPE_CHECKING:
-    from .actors import AgentActor, CoordinatorActor
+    from .agent_actor import AgentActor
+    from .coordinator_actor import CoordinatorActor
     from .world import World
 
 
@@ -133,7 +134,7 @@ class Process:
         told = RankEnded(self.epoch, self.rank, code, collision=self.collides)
         world.clock.after(0.004 * world.process_chance.random(), self.agent.feed, told)
         if code != 0 and how == "natural":
-            world.break_peers(self)
+            world.program.break_peers(self)
 
     def vanish(self) -> None:
         """The node is off."""
@@ -141,7 +142,7 @@ class Process:
         self.node.processes.remove(self)
         if not self.child:
             self.node.world.watch.rank_ended(self, -9, "vanished")
-            self.node.world.break_peers(self)
+            self.node.world.program.break_peers(self)
 
 
 class Shim:

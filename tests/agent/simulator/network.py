@@ -1,4 +1,4 @@
-"""Connections as TCP gives them: ordered, but delayed, cut in either direction, healed or reset; knows no message."""
+"""Connections as TCP gives them: ordered, but delayed, cut, healed or reset; knows no message."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class Link:
         self._chance = chance
         self._delay = delay
         self._deliver = deliver
+        self.past: list[list[Any]] = [[], []]
 
     def send(self, way: int, payload: Any) -> None:
         """Send; nothing that was sent before is overtaken."""
@@ -62,7 +63,7 @@ class Link:
         self._open[way] = False
 
     def reset(self) -> None:
-        """The network ends the connection: what was on its way is lost, both ends hear of it in their time."""
+        """The network ends the connection: what was on its way is lost, both ends hear of it some time."""
         for way in (UP, DOWN):
             self._queues[way].clear()
             self._queues[way].append((self._clock.now + self._delay(), Closed("reset by the network")))
@@ -104,4 +105,11 @@ class Link:
         if isinstance(payload, Closed):
             self._open[way] = False
             self._queues[way].clear()
+        else:
+            self.past[way].append(payload)
         self._deliver(self, way, payload)
+
+    def repeat(self, way: int) -> None:
+        """Something that arrived before arrives again, as if nothing numbered the frames."""
+        if self._open[way] and not self.cut[way] and len(self.past[way]) > 1:
+            self._deliver(self, way, self._chance.choice(self.past[way][1:]))

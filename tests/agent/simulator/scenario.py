@@ -1,4 +1,4 @@
-"""What a seed draws before anything runs: the world's size, the user's program, and which faults exist at all."""
+"""What a seed draws before anything runs: the size, the user's program, and which faults exist at all."""
 
 from __future__ import annotations
 
@@ -38,10 +38,34 @@ FAULTS = (
     "lost welcome",
     "slow network",
     "slow disk",
+    "repeat",
+    "slow sweep",
+    "lasting cut",
+    "stopped takeover",
 )
 """Each world has a few of them (a swarm): all of them at once would make all worlds alike."""
 
-HARMLESS = ("late agent", "second agent", "slow disk", "lost welcome", "notice")
+THEMES = (
+    ("requeue", "freeze coordinator"),
+    ("requeue", "stuck", "crash"),
+    ("requeue", "crash"),
+    ("freeze node", "slow network"),
+    ("freeze node", "requeue"),
+    ("cut link", "slow network", "freeze agent"),
+    ("reset link", "cut link", "slow network"),
+    ("crash", "slow network"),
+    ("crash", "stuck"),
+    ("crash", "repeat"),
+    ("crash", "kill agent"),
+    ("cancel", "slow sweep"),
+    ("term agents", "slow sweep"),
+    ("freeze coordinator",),
+    ("lasting cut", "slow network"),
+    ("stopped takeover",),
+)
+"""What is known to be dangerous together; every other world has one of these."""
+
+HARMLESS = ("late agent", "second agent", "slow disk", "slow network", "lost welcome", "notice", "repeat")
 """A world with only these must end as the user's program does."""
 
 
@@ -79,8 +103,11 @@ class Scenario:
 def draw(clock: Clockwork) -> Scenario:
     """The world of a seed."""
     chance = clock.random("swarm")
-    count = chance.choice((0, 1, 1, 2, 2, 3, 4, 5))
-    faults = tuple(sorted(chance.sample(FAULTS, count), key=FAULTS.index))
+    count = chance.choice((0, 0, 1, 1, 2, 2, 3, 4))
+    drawn = chance.sample(FAULTS, count)
+    if chance.random() < 0.5:
+        drawn += [fault for fault in chance.choice(THEMES) if fault not in drawn]
+    faults = tuple(sorted(drawn, key=FAULTS.index))
     world = Scenario(
         nodes=chance.choice((1, 2, 2, 3, 3, 4, 5)),
         per_node=chance.choice((1, 2, 2, 3)),
@@ -110,4 +137,4 @@ def _program_faults(world: Scenario, chance: random.Random) -> None:
     if world.has("time limit"):
         world.time_limit = chance.uniform(2, 80)
     if world.has("slow network"):
-        world.slow = chance.choice((0.1, 1.0, 2.0))
+        world.slow = chance.choice((0.1, 2.0, 4.0, 4.0))

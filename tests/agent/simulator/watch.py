@@ -6,22 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from clusterrun.agent import actions as act
 from clusterrun.agent import messages as msg
-from clusterrun.agent.judge import FREE_PORT_RETRIES
 from clusterrun.model import contract
 from clusterrun.model.record import RunState
-from clusterrun.model.states import State
 
-from .scenario import HARMLESS
+from .ends import check_end
 
 if TYPE_CHECKING:
-    from .actors import AgentActor, CoordinatorActor
+    from .agent_actor import AgentActor
+    from .coordinator_actor import CoordinatorActor
     from .kernel import Process
     from .world import World
 
 SLACK = 0.05
 SPAWN_SECONDS = 0.4
 """A TERM that was due while ranks were being started comes when they are."""
-PROGRAM = ("crash", "collide")
 
 
 class Watch:
@@ -32,6 +30,7 @@ class Watch:
         self.violations: list[str] = []
         self.struck: list[str] = []
         self.cut_nodes: dict[int, bool] = {}
+        self.frozen_for: list[float] = []
         self._highest_started = -1
         self._acked: dict[tuple[str, int], bool] = {}
         self._granted: dict[str, bool] = {}
@@ -54,6 +53,8 @@ class Watch:
         return [p for node in self.world.nodes for p in node.processes if p.runs() and not self._excused(p)]
 
     def rank_started(self, process: Process) -> None:
+        if self._excused(process):
+            return
         if process.epoch < self._highest_started:
             self.fail(
                 f"rank {process.rank} of epoch {process.epoch} starts after {self._highest_started} has"
@@ -62,12 +63,16 @@ class Watch:
         for other in self._running():
             if other.epoch != process.epoch:
                 self.fail(
-                    f"rank {process.rank} of epoch {process.epoch} starts on node {process.node.index} while rank"
-                    f" {other.rank} of epoch {other.epoch} lives on node {other.node.index}"
+                    f"rank {process.rank} of epoch {process.epoch} starts on node {process.node.index}"
+                    f" while rank {other.rank} of epoch {other.epoch} lives on node {other.node.index}"
                 )
+        if process.rank == 0 and process.agent.port_epoch != process.epoch:
+            self.fail(f"rank 0 of epoch {process.epoch} starts, but its port is not held")
         for other in process.node.processes:
             if other is not process and other.epoch == process.epoch and other.rank == process.rank:
                 self.fail(f"rank {process.rank} runs twice")
+            if other.epoch < process.epoch:
+                self.fail(f"a rank of epoch {process.epoch} starts where one of {other.epoch} is stuck")
 
     def node_thawed(self) -> None:
         self.world.clock.after(contract.KILL_SECONDS + 0.01, self._one_epoch)
@@ -88,11 +93,14 @@ class Watch:
             self.fail(f"{agent.name} starts ranks without a lease")
         if action.epoch <= agent.seen_epoch:
             self.fail(f"{agent.name} starts epoch {action.epoch} after {agent.seen_epoch}")
-        if action.epoch == agent.seen_epoch or (action.meeting.port != 20000 + action.epoch):
+        if action.meeting.port != 20000 + action.epoch:
             self.fail(f"{agent.name} starts epoch {action.epoch} with port {action.meeting.port}")
+        hosts = tuple(f"n{node.index}" for node in agent.coordinator.hosts)
+        if action.node != agent.index or action.world.nodes != hosts:
+            self.fail(f"{agent.name} starts as node {action.node} of {action.world.nodes}")
 
     def sweeping(self, agent: AgentActor, action: act.Sweep) -> None:
-        """Ranks are killed only after their whole grace time, unless the link, the lease or the shim is lost."""
+        """Ranks are killed only after their whole grace time, unless link, lease or shim is lost."""
         now = self.world.clock.now
         mine = [
             p for p in agent.node.processes if p.agent is agent and p.epoch == action.epoch and not p.child
@@ -102,7 +110,7 @@ class Watch:
         link = agent.link
         if link is None or not link.receives(1) or not agent.coordinator.alive:
             return
-        run = self.world.runs[(mine[0].run, mine[0].epoch)]
+        run = self.world.program.runs[(mine[0].run, mine[0].epoch)]
         if len(run.ranks) < self.world.scenario.processes or "no spawn" in self.world.scenario.faults:
             return
         if agent.termed_at is None:
@@ -118,6 +126,20 @@ class Watch:
             if len(left) > len(message.stuck):
                 self.fail(f"{agent.name} says that epoch {message.epoch} is gone, {len(left)} live")
 
+    def shim_is_dead(self, agent: AgentActor) -> None:
+        """Without its shim an agent ends its ranks at once."""
+        if any(p.agent is agent and p.runs() and not p.unkillable for p in agent.node.processes):
+            self.fail(f"{agent.name} lets ranks live without a shim")
+
+    def rank_killed(self, process: Process) -> None:
+        """A grace time is not lengthened either."""
+        agent, scenario = process.agent, self.world.scenario
+        freezing = {"freeze agent", "freeze node", "stuck", "repeat", "slow sweep"} & set(scenario.faults)
+        if agent.alive and process.termed_at is not None and not freezing:
+            took = self.world.clock.now - process.termed_at
+            if took > self.world.orders.grace + 1.5:
+                self.fail(f"rank {process.rank} was killed {took:.1f} s after its TERM")
+
     def port_released(self, agent: AgentActor) -> None:
         for process in agent.node.processes:
             if process.agent is agent and process.epoch == agent.port_epoch and not process.unkillable:
@@ -125,14 +147,17 @@ class Watch:
 
     def noticed(self, agent: AgentActor) -> None:
         times = self._notices.setdefault((agent.name, agent.seen_epoch), [])
-        if times and self.world.clock.now - times[-1] < 5:
+        if times and self.world.clock.now - times[-1] < 5 and not self.world.scenario.has("repeat"):
             self.fail(f"{agent.name} passes one notice on twice")
         times.append(self.world.clock.now)
 
     # --- the coordinator ---
 
     def claimed(self, coordinator: CoordinatorActor, epoch: int) -> None:
-        self._epochs.setdefault(coordinator.number, []).append(epoch)
+        before = self._epochs.setdefault(coordinator.number, [])
+        if before and epoch != before[-1] + 1:
+            self.fail(f"{coordinator.name} claims {epoch} after {before[-1]}: it leaps over another one")
+        before.append(epoch)
 
     def coordinator_sent(self, coordinator: CoordinatorActor, action: act.Send) -> None:
         message = action.message
@@ -140,7 +165,7 @@ class Watch:
             if coordinator.told_superseded:
                 self.fail(f"{coordinator.name} acknowledges although another one took over")
             key = (f"{coordinator.number}.{action.link}", message.beat)
-            if key in self._acked:
+            if key in self._acked and not self.world.scenario.has("repeat"):
                 self.fail(f"{coordinator.name} acknowledges beat {message.beat} twice")
             self._acked[key] = True
         if isinstance(message, msg.Farewell):
@@ -162,16 +187,23 @@ class Watch:
             self.fail(f"{coordinator.name} saves a state after the last one")
         if state.epoch < before.epoch or len(state.attempts) < len(before.attempts):
             self.fail(f"{coordinator.name}: state goes backwards")
+        late = state.updated_at - before.updated_at > contract.STATE_SECONDS + SLACK
+        if late and not {"freeze coordinator", "freeze node", "stopped takeover"} & set(
+            self.world.scenario.faults
+        ):
+            self.fail(f"{coordinator.name} saves too seldom")
         if state.updated_at - before.updated_at < 0.2 - SLACK and not state.state.ended:
             self.fail(f"{coordinator.name} saves too often")
         if coordinator.told_superseded:
             self.fail(f"{coordinator.name} saves a state although another one took over")
 
     def rank_ended(self, process: Process, code: int, how: str) -> None:
-        run = self.world.runs[(process.run, process.epoch)]
+        run = self.world.program.runs[(process.run, process.epoch)]
         run.ends[process.rank] = (code, how, self.world.clock.now)
         if how in ("termed", "killed"):
             run.broken = True
+        if how == "killed":
+            self.rank_killed(process)
 
     def finished(self, coordinator: CoordinatorActor) -> None:
         """The end that is told is the end that was."""
@@ -180,101 +212,7 @@ class Watch:
                 self.fail(
                     f"{coordinator.name} finishes while rank {process.rank} lives on {process.node.index}"
                 )
-        if coordinator.told_superseded:
-            return
-        state = coordinator.states[-1]
-        if not state.state.ended or state.exit_code != coordinator.exit_code or state.ended_at is None:
-            self.fail(f"{coordinator.name} finishes with {state.state} and exit code {coordinator.exit_code}")
-        if (state.exit_code == 0) != (state.state is State.COMPLETED):
-            self.fail(f"{state.state} with exit code {state.exit_code}")
-        if any(not attempt.outcome for attempt in state.attempts):
-            self.fail("an attempt has no outcome at the end")
-        self._check_budget(coordinator, state)
-        _CHECKS.get(state.state, Watch._unexpected)(self, coordinator, state)
-        self._check_expected(state)
-
-    def _check_budget(self, coordinator: CoordinatorActor, state: RunState) -> None:
-        scenario = self.world.scenario
-        epochs = self._epochs.get(coordinator.number, [])
-        if len(epochs) > 1 + scenario.max_restarts + min(scenario.collisions, FREE_PORT_RETRIES):
-            self.fail(f"{len(epochs)} attempts with {scenario.max_restarts} restarts")
-        told = [attempt.epoch for attempt in state.attempts if attempt.epoch >= epochs[0]] if epochs else []
-        # One that was claimed when the run ended in the same moment never began.
-        if told not in (epochs, epochs[:-1]):
-            self.fail(f"attempts {epochs} were made, {told} are told of")
-
-    def _completed(self, coordinator: CoordinatorActor, state: RunState) -> None:
-        run = self.world.runs.get((coordinator.number, state.epoch))
-        size = self.world.scenario.nodes * self.world.scenario.processes
-        ends = [end[:2] for end in run.ends.values()] if run else []
-        if ends != [(0, "natural")] * size:
-            self.fail(f"COMPLETED, but ranks ended {ends}")
-
-    def _failed(self, coordinator: CoordinatorActor, state: RunState) -> None:
-        failure = state.failure
-        if failure is None or not state.reason:
-            self.fail("FAILED without a failure")
-        elif failure.rank >= 0:
-            run = self.world.runs[(coordinator.number, state.epoch)]
-            code, how, _ = run.ends[failure.rank]
-            if how not in ("natural", "collateral") or code != failure.code:
-                ended = how == "killed" and self.struck  # an agent's death kills its ranks, too
-                if not ended:
-                    self.fail(f"rank {failure.rank} is blamed with {failure.code}, it ended {code} {how}")
-            if state.exit_code != (128 - failure.code if failure.code < 0 else failure.code):
-                self.fail(f"exit code {state.exit_code} for a rank that ended with {failure.code}")
-
-    def _node_fail(self, coordinator: CoordinatorActor, state: RunState) -> None:
-        if not set(self.struck) - set(HARMLESS) and not self.world.scenario.slow:
-            self.fail(f"NODE_FAIL without a fault: {state.reason}")
-        if not any(f"n{node.index} " in state.reason for node in self.world.nodes):
-            self.fail(f"NODE_FAIL does not name its node: {state.reason}")
-
-    def _cancelled(self, coordinator: CoordinatorActor, state: RunState) -> None:
-        if not self.world.end_was_asked:
-            self.fail("CANCELLED, but nobody asked")
-
-    def _timeout(self, coordinator: CoordinatorActor, state: RunState) -> None:
-        if not self.world.scenario.time_limit:
-            self.fail("TIMEOUT without a time limit")
-
-    def _unexpected(self, coordinator: CoordinatorActor, state: RunState) -> None:
-        self.fail(f"the run ended as {state.state}")
-
-    def _check_expected(self, state: RunState) -> None:
-        """Where nothing but the program itself went wrong, its end is known beforehand."""
-        scenario = self.world.scenario
-        if set(scenario.faults) - set(HARMLESS) - set(PROGRAM):
-            return
-        start = used = ports = 0
-        while True:
-            if start < scenario.collisions and ports < FREE_PORT_RETRIES:
-                ports += 1
-            elif start < scenario.collisions or start in scenario.crashes:
-                rank, at, code = scenario.crashes.get(start, (0, 0.2, 1))
-                rank, at, code = (0, 0.2, 1) if start < scenario.collisions else (rank, at, code)
-                if abs(at - scenario.duration) < 5:
-                    return
-                if at < scenario.duration:
-                    if used == scenario.max_restarts:
-                        self._expect_failure(state, start, rank, code)
-                        return
-                    used += 1
-                else:
-                    break
-            else:
-                break
-            start += 1
-        if state.state is not State.COMPLETED or len(state.attempts) != start + 1:
-            self.fail(
-                f"a healthy run ended {state.state} after {len(state.attempts)} attempts: {state.reason}"
-            )
-
-    def _expect_failure(self, state: RunState, start: int, rank: int, code: int) -> None:
-        failure = state.failure
-        seen = (state.state, len(state.attempts), failure and (failure.rank, failure.code))
-        if seen != (State.FAILED, start + 1, (rank, code)):
-            self.fail(f"expected rank {rank} to fail with {code} in attempt {start}: {seen} {state.reason}")
+        check_end(self, coordinator, self._epochs.get(coordinator.number, []))
 
     # --- the end ---
 
@@ -296,12 +234,3 @@ class Watch:
         for node in self.world.nodes:
             for process in node.processes:
                 self.fail(f"rank {process.rank} of epoch {process.epoch} is left on node {node.index}")
-
-
-_CHECKS = {
-    State.COMPLETED: Watch._completed,
-    State.FAILED: Watch._failed,
-    State.NODE_FAIL: Watch._node_fail,
-    State.CANCELLED: Watch._cancelled,
-    State.TIMEOUT: Watch._timeout,
-}

@@ -13,10 +13,13 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.record import RunState
 
 from . import faults
-from .actors import Actor, AgentActor, CoordinatorActor
+from .actors import Actor
+from .agent_actor import AgentActor
 from .clockwork import Clockwork
-from .kernel import Node, Process
+from .coordinator_actor import CoordinatorActor
+from .kernel import Node
 from .network import DOWN, UP, Closed, Link
+from .program import Program
 from .scenario import draw
 from .watch import Watch
 
@@ -25,16 +28,6 @@ SPARE_NODES = 2
 CONNECT_SECONDS = 5.0
 SUPERSEDED_SECONDS = 8.0
 """The most a running coordinator may take to see that another one took over."""
-
-
-class EpochRun:
-    """The ranks of one epoch, as they really were."""
-
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.ranks: dict[int, Process] = {}
-        self.ends: dict[int, tuple[int, str, float]] = {}
-        self.broken = False
 
 
 class World:
@@ -54,10 +47,11 @@ class World:
         self.nodes = [Node(self, index, times.uniform(0, 1e5)) for index in range(pool)]
         self.coordinators: list[CoordinatorActor] = []
         self.watch = Watch(self)
-        self.runs: dict[tuple[int, int], EpochRun] = {}
+        self.program = Program(self)
         self.claims: dict[int, int] = {}
         self.state_file: RunState | None = None
-        self.end_was_asked = False
+        self.asked_at: float | None = None
+        self.was_asked = False
         self.healed = False
         self._links: dict[int, AgentActor] = {}
         self._pids = 100
@@ -147,11 +141,12 @@ class World:
         coordinator.feed(ev.EpochClaimed(epoch, earlier, after >= 0 or quiet))
 
     def _tell_superseded(self, coordinator: CoordinatorActor, epoch: int) -> None:
-        def tell() -> None:
+        # It looks every two seconds: one that was stopped looks soon after it goes on, not at once.
+        if coordinator.frozen or coordinator.node.frozen:
+            self.clock.after(self.fault_chance.uniform(0.5, 2.0), self._tell_superseded, coordinator, epoch)
+        elif coordinator.alive:
             coordinator.told_superseded = True
             coordinator.feed(ev.Superseded(epoch))
-
-        coordinator.feed(tell)
 
     def write_state(self, coordinator: CoordinatorActor, state: RunState) -> None:
         """What was saved reaches the disk, unless a newer attempt stands there (the runtime looks)."""
@@ -246,10 +241,16 @@ class World:
         """srun is told to end: it ends the tasks it can reach."""
         for agent in coordinator.agents:
             self.clock.after(0.1, agent.feed, ev.SignalCame(signal.SIGTERM))
-            self.clock.after(2.0, agent.feed, lambda agent=agent: agent.die("the launcher's kill"))
+            self.clock.after(2.0, agent.feed, agent.slurm_kills)
         if coordinator.launcher_lives:
             coordinator.launcher_lives = False
             self.clock.after(2.5, coordinator.feed, ev.LauncherEnded(143, ()))
+
+    def ask_for_end(self) -> None:
+        """Somebody asks the run to end, now or within seconds."""
+        self.was_asked = True
+        if self.asked_at is None:
+            self.asked_at = self.clock.now
 
     # --- ranks ---
 
@@ -257,52 +258,13 @@ class World:
         """This start fails."""
         return self.scenario.has("no spawn") and self.fault_chance.random() < 0.3
 
+    def check_seconds(self) -> float:
+        """How long it takes to see that a sweep left nothing: seconds are promised, sometimes minutes."""
+        return 100.0 if self.scenario.has("slow sweep") and self.fault_chance.random() < 0.3 else 0.01
+
     def no_port(self) -> bool:
         """No port is to be had this time."""
         return self.scenario.has("no port") and self.fault_chance.random() < 0.5
-
-    def rank_started(self, process: Process) -> None:
-        """A rank of the user's program runs."""
-        key = (process.run, process.epoch)
-        run = self.runs.get(key)
-        if run is None:
-            run = self.runs[key] = EpochRun(len(self.runs))
-        run.ranks[process.rank] = process
-        self.watch.rank_started(process)
-        if self.scenario.has("stuck") and not self.healed and self.fault_chance.random() < 0.2:
-            process.unkillable = True
-        if process.rank == 0 and run.start < self.scenario.collisions:
-            process.collides = True
-            process.node.later(0.2, self._ends, process, 1)
-        crash = self.scenario.crashes.get(run.start)
-        if crash is not None and crash[0] == process.rank:
-            process.node.later(crash[1], self._ends, process, crash[2])
-        if len(run.ranks) == self.scenario.nodes * self.scenario.processes:
-            for rank in run.ranks.values():
-                late = self.process_chance.random() * self.process_chance.choice((0.01, 0.1, 3.0))
-                rank.node.later(self.scenario.duration + late, self._completes, run, rank)
-
-    def _ends(self, process: Process, code: int) -> None:
-        if process.termed_at is None:
-            process.end(code, "natural")
-
-    def _completes(self, run: EpochRun, process: Process) -> None:
-        if not run.broken and process.termed_at is None:
-            process.end(0, "natural")
-
-    def break_peers(self, process: Process) -> None:
-        """A rank is gone before its time: the others fail on it soon, or hang for ever."""
-        run = self.runs[(process.run, process.epoch)]
-        if run.broken:
-            return
-        run.broken = True
-        for peer in run.ranks.values():
-            if peer.alive and self.process_chance.random() < 0.5:
-                peer.node.later(self.process_chance.uniform(0.02, 3.0), self._fails_too, peer)
-
-    def _fails_too(self, process: Process) -> None:
-        if process.termed_at is None:
-            process.end(1, "collateral")
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,150 @@
+"""An agent process with its shim: carries out what an agent's machine orders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clusterrun.agent import actions as act
+from clusterrun.agent import events as ev
+from clusterrun.model import contract
+
+from .actors import Actor
+from .kernel import Node, Process, Shim
+from .network import DOWN, UP, Link
+
+if TYPE_CHECKING:
+    from .coordinator_actor import CoordinatorActor
+    from .world import World
+
+
+class AgentActor(Actor):
+    """An agent process with its shim."""
+
+    def __init__(self, world: World, coordinator: CoordinatorActor, index: int, node: Node, pid: int) -> None:
+        machine = world.make_agent(index)
+        super().__init__(world, f"agent{coordinator.number}.{index}.{pid}", node, machine)
+        self.coordinator = coordinator
+        self.index = index
+        self.pid = pid
+        self.link: Link | None = None
+        self.welcomed = False
+        self.shim = Shim(self)
+        self.told: list[Any] = []
+        self.termed_at: float | None = None
+        self.hurried = False
+        self.lease_until = float("-inf")
+        self.port_epoch: int | None = None
+        self.exit_code: int | None = None
+        self.seen_epoch = -1
+        node.agents.append(self)
+
+    def carry_out(self, action: Any) -> None:
+        self._carry[type(action)](self, action)
+
+    def _tell(self, action: act.Tell) -> None:
+        self.world.watch.agent_told(self, action.message)
+        if self.link is not None:
+            self.link.send(UP, action.message)
+
+    def _hold_port(self, action: act.HoldPort) -> None:
+        self.port_epoch = action.epoch
+        port, why = (0, "none is free") if self.world.no_port() else (20000 + action.epoch, "")
+        delay = 0.01 * self.world.process_chance.random()
+        self.world.clock.after(delay, self.feed, ev.PortHeld(action.epoch, port, why))
+
+    def _release_port(self, action: act.ReleasePort) -> None:
+        self.world.watch.port_released(self)
+        self.port_epoch = None
+
+    def _spawn(self, action: act.Spawn) -> None:
+        self.world.watch.spawned(self, action)
+        self.seen_epoch = action.epoch
+        delay = 0.3 * self.world.process_chance.random()
+        self.feed_later(delay, lambda: self._start(action))
+
+    def _start(self, action: act.Spawn) -> None:
+        fails = self.world.no_spawn()
+        processes = self.world.scenario.processes
+        for rank in range(self.index * processes, (self.index + 1) * processes):
+            if fails and rank % processes:
+                break
+            process = Process(self, action.epoch, rank)
+            self.world.program.rank_started(process)
+        event = ev.SpawnFailed(action.epoch, "no such program") if fails else ev.RanksSpawned(action.epoch)
+        self.world.clock.after(0.01, self.feed, event)
+
+    def feed_later(self, seconds: float, work: Any) -> None:
+        """Do ``work`` in this process in ``seconds``."""
+        self.world.clock.after(seconds, self.feed, work)
+
+    def _signal(self, action: act.SignalLocal) -> None:
+        if action.number == contract.NOTICE_SIGNAL:
+            self.world.watch.noticed(self)
+            return
+        if self.termed_at is None:
+            self.termed_at = self.world.clock.now
+        for process in list(self.node.processes):
+            if process.agent is self and not process.child:
+                process.term()
+
+    def _sweep(self, action: act.Sweep) -> None:
+        self.world.watch.sweeping(self, action)
+        self.feed_later(0.5 * self.world.process_chance.random(), lambda: self._swept(action))
+
+    def _swept(self, action: act.Sweep) -> None:
+        self.node.kill(lambda process: process.epoch <= action.epoch)
+        self.termed_at = None
+        self.world.clock.after(self.world.check_seconds(), self.feed, lambda: self._report_swept(action))
+
+    def _report_swept(self, action: act.Sweep) -> None:
+        left = [process for process in self.node.processes if process.epoch <= action.epoch]
+        self.feed(ev.Swept(action.epoch, tuple(f"rank {process.rank} in D" for process in left)))
+
+    def _renew(self, action: act.RenewLease) -> None:
+        self.lease_until = action.until - self.node.offset
+        if self.shim.alive:
+            self.shim.renew(self.lease_until)
+
+    def _exit(self, action: act.Exit) -> None:
+        self.exit_code = action.code
+        self.die("its own decision")
+
+    def _note(self, action: act.Note) -> None:
+        pass
+
+    def die(self, why: str) -> None:
+        if not self.alive:
+            return
+        self.world.log(f"{self.name} dies of {why}")
+        self.alive = False
+        self.node.kill(lambda process: process.agent is self and not process.child)
+        if self.link is not None:
+            self.link.close(DOWN, "the agent ended")
+        if self.shim.alive:
+            self.node.later(0.3 * self.world.process_chance.random(), self.shim._kill)
+        self.coordinator.agent_ended()
+
+    def slurm_kills(self) -> None:
+        """The whole step on this node is killed, with all that hangs on it."""
+        self.die("slurmd")
+        self.node.kill(lambda process: process.agent is self)
+
+    def vanish(self) -> None:
+        if self.alive:
+            self.alive = False
+            if self.link is not None:
+                self.link.vanish(DOWN)
+            self.coordinator.agent_ended()
+        self.shim.alive = False
+
+    _carry = {
+        act.Tell: _tell,
+        act.HoldPort: _hold_port,
+        act.ReleasePort: _release_port,
+        act.Spawn: _spawn,
+        act.SignalLocal: _signal,
+        act.Sweep: _sweep,
+        act.RenewLease: _renew,
+        act.Note: _note,
+        act.Exit: _exit,
+    }

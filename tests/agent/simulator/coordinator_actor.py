@@ -1,0 +1,117 @@
+"""A coordinator process with its launcher: carries out what a coordinator's machine orders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clusterrun.agent import actions as act
+from clusterrun.agent import events as ev
+from clusterrun.agent import messages as msg
+
+from .actors import Actor
+from .kernel import Node
+from .network import DOWN, UP, Closed, Link
+
+if TYPE_CHECKING:
+    from .agent_actor import AgentActor
+    from .world import World
+
+
+class CoordinatorActor(Actor):
+    """A coordinator process with its launcher."""
+
+    def __init__(self, world: World, number: int, hosts: list[Node]) -> None:
+        super().__init__(world, f"coordinator{number}", hosts[0], world.make_coordinator())
+        self.number = number
+        self.hosts = hosts
+        self.links: dict[int, Link] = {}
+        self.agents: list[AgentActor] = []
+        self.states: list[Any] = []
+        self.exit_code: int | None = None
+        self.launched = False
+        self.launcher_lives = False
+        self.ended_launcher = False
+        self.coming = 0
+        self.told_superseded = False
+        self.dropped: dict[int, bool] = {}
+        hosts[0].coordinators.append(self)
+
+    def carry_out(self, action: Any) -> None:
+        self._carry[type(action)](self, action)
+
+    def _send(self, action: act.Send) -> None:
+        self.world.watch.coordinator_sent(self, action)
+        link = self.links.get(action.link)
+        if link is not None:
+            link.send(DOWN, action.message)
+
+    def _drop(self, action: act.DropLink) -> None:
+        link = self.links.pop(action.link, None)
+        if link is not None:
+            link.close(UP, "dropped by the coordinator")
+
+    def _claim(self, action: act.ClaimEpoch) -> None:
+        self.world.clock.after(self.world.disk(), self.feed, lambda: self.world.claim(self, action.after))
+
+    def _launch(self, action: act.LaunchAgents) -> None:
+        self.launched = self.launcher_lives = True
+        self.world.launch(self)
+
+    def _end_launcher(self, action: act.EndLauncher) -> None:
+        self.ended_launcher = True
+        self.world.end_launcher(self)
+
+    def agent_ended(self) -> None:
+        """srun ends when all its tasks have ended."""
+        lives = any(agent.alive for agent in self.agents)
+        if self.launcher_lives and not self.coming and not lives:
+            self.launcher_lives = False
+            self.world.clock.after(0.05, self.feed, ev.LauncherEnded(0, ("all tasks ended",)))
+
+    def _save(self, action: act.SaveState) -> None:
+        self.world.watch.saved(self, action.state)
+        self.states.append(action.state)
+        self.world.clock.after(self.world.disk(), self.world.write_state, self, action.state)
+
+    def _note(self, action: act.Note) -> None:
+        pass
+
+    def _finish(self, action: act.Finish) -> None:
+        self.exit_code = action.code
+        self.world.watch.finished(self)
+        self.die("its own decision")
+
+    def arrived(self, link: Link, payload: Any) -> None:
+        """Something came over a link."""
+        if isinstance(payload, Closed):
+            self.links.pop(link.number, None)
+            self.feed(ev.AgentLeft(link.number, payload.why))
+        elif isinstance(payload, msg.Hello):
+            self.feed(ev.AgentJoined(link.number, payload))
+        else:
+            self.feed(ev.Heard(link.number, payload))
+
+    def die(self, why: str) -> None:
+        if self.alive:
+            self.world.log(f"{self.name} dies of {why}")
+            self.alive = False
+            for link in self.links.values():
+                link.close(UP, "the coordinator ended")
+            self.links.clear()
+
+    def vanish(self) -> None:
+        if self.alive:
+            self.alive = False
+            for link in self.links.values():
+                link.vanish(UP)
+
+    _carry = {
+        act.Send: _send,
+        act.DropLink: _drop,
+        act.ClaimEpoch: _claim,
+        act.LaunchAgents: _launch,
+        act.EndLauncher: _end_launcher,
+        act.SaveState: _save,
+        act.Note: _note,
+        act.Finish: _finish,
+    }

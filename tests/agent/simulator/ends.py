@@ -1,0 +1,165 @@
+"""The oracles of an end: what a run says of itself is what really was, and what had to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterrun.agent.judge import FREE_PORT_RETRIES
+from clusterrun.model import contract
+from clusterrun.model.record import RunState
+from clusterrun.model.states import State
+
+from .scenario import HARMLESS, Scenario
+
+if TYPE_CHECKING:
+    from .coordinator_actor import CoordinatorActor
+    from .watch import Watch
+
+PROGRAM = ("crash", "collide")
+ASKING = ("term coordinator", "term agents", "cancel", "slow sweep")
+
+
+def check_end(watch: Watch, coordinator: CoordinatorActor, epochs: list[int]) -> None:
+    """A coordinator has finished; ``epochs`` are those it claimed."""
+    if coordinator.launcher_lives:
+        watch.fail(f"{coordinator.name} finishes and leaves its launcher alive")
+    if coordinator.told_superseded:
+        return
+    state = coordinator.states[-1]
+    if "did not join" in state.reason and not coordinator.launcher_lives and not coordinator.ended_launcher:
+        watch.fail("the end of the launcher was not noticed")
+    if not state.state.ended or state.exit_code != coordinator.exit_code or state.ended_at is None:
+        watch.fail(f"{coordinator.name} finishes with {state.state} and exit code {coordinator.exit_code}")
+    if (state.exit_code == 0) != (state.state is State.COMPLETED):
+        watch.fail(f"{state.state} with exit code {state.exit_code}")
+    if any(not attempt.outcome for attempt in state.attempts):
+        watch.fail("an attempt has no outcome at the end")
+    _budget(watch, epochs, state)
+    _CHECKS.get(state.state, _unexpected)(watch, coordinator, state)
+    _asked(watch, state)
+    _expected(watch, state)
+
+
+def _budget(watch: Watch, epochs: list[int], state: RunState) -> None:
+    scenario = watch.world.scenario
+    if len(epochs) > 1 + scenario.max_restarts + min(scenario.collisions, FREE_PORT_RETRIES):
+        watch.fail(f"{len(epochs)} attempts with {scenario.max_restarts} restarts")
+    told = [attempt.epoch for attempt in state.attempts if attempt.epoch >= epochs[0]] if epochs else []
+    # One that was claimed when the run ended in the same moment never began.
+    if told not in (epochs, epochs[:-1]):
+        watch.fail(f"attempts {epochs} were made, {told} are told of")
+
+
+def _completed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
+    run = watch.world.program.runs.get((coordinator.number, state.epoch))
+    size = watch.world.scenario.nodes * watch.world.scenario.processes
+    ends = [end[:2] for end in run.ends.values()] if run else []
+    if ends != [(0, "natural")] * size:
+        watch.fail(f"COMPLETED, but ranks ended {ends}")
+
+
+def _failed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
+    failure = state.failure
+    if failure is None or not state.reason:
+        watch.fail("FAILED without a failure")
+    elif failure.rank >= 0:
+        run = watch.world.program.runs[(coordinator.number, state.epoch)]
+        code, how, _ = run.ends[failure.rank]
+        if how not in ("natural", "collateral") or code != failure.code:
+            watch.fail(f"rank {failure.rank} is blamed with {failure.code}, it ended {code} {how}")
+        first = next((r for r, end in run.ends.items() if end[1] == "natural" and end[0]), failure.rank)
+        if how == "collateral" and first != failure.rank and _only(watch, *PROGRAM):
+            watch.fail(f"rank {failure.rank} is blamed for what rank {first} did")
+        if state.exit_code != (128 - failure.code if failure.code < 0 else failure.code):
+            watch.fail(f"exit code {state.exit_code} for a rank that ended with {failure.code}")
+
+
+def _node_fail(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
+    if not set(watch.struck) - set(HARMLESS) and not watch.world.scenario.slow:
+        watch.fail(f"NODE_FAIL without a fault: {state.reason}")
+    if not any(f"n{node.index} " in state.reason for node in watch.world.nodes):
+        watch.fail(f"NODE_FAIL does not name its node: {state.reason}")
+
+
+def _cancelled(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
+    if not watch.world.was_asked:
+        watch.fail("CANCELLED, but nobody asked")
+
+
+def _timeout(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
+    if not watch.world.scenario.time_limit:
+        watch.fail("TIMEOUT without a time limit")
+
+
+def _unexpected(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
+    watch.fail(f"the run ended as {state.state}")
+
+
+def _asked(watch: Watch, state: RunState) -> None:
+    """Where nothing happened but that somebody asked, the run ends for that, and soon."""
+    world, scenario = watch.world, watch.world.scenario
+    if _only(watch, *ASKING) and world.asked_at is not None:
+        before_joining = "before" in state.reason and "had joined" in state.reason
+        if state.state not in (State.CANCELLED, State.COMPLETED) and not before_joining:
+            watch.fail(f"asked to end, the run ended {state.state}: {state.reason}")
+        if world.clock.now > world.asked_at + 55:
+            watch.fail(f"asked to end at {world.asked_at:.1f}, the run went on")
+    limited = scenario.time_limit and scenario.time_limit < scenario.duration
+    in_time = state.state is State.TIMEOUT and world.clock.now <= scenario.time_limit + 20
+    if _only(watch, "time limit") and limited and not in_time:
+        watch.fail(f"with a limit of {scenario.time_limit:.1f} s the run ended {state.state}")
+
+
+def _expected(watch: Watch, state: RunState) -> None:
+    """Where nothing but the program itself went wrong, its end is known beforehand."""
+    scenario = watch.world.scenario
+    brief = len(watch.frozen_for) < 2 and sum(watch.frozen_for) < contract.LOST_SECONDS + 0.4
+    if not (_only(watch, *PROGRAM) or (_only(watch, "freeze coordinator") and brief)):
+        return
+    attempts, blamed = foretold(scenario)
+    if any(abs(at - scenario.duration) < 5 for _, at, _ in scenario.crashes.values()):
+        return
+    if blamed is not None:
+        failure = state.failure
+        seen = (state.state, len(state.attempts), failure and (failure.rank, failure.code))
+        if seen != (State.FAILED, attempts, blamed):
+            watch.fail(f"expected {blamed} to fail in attempt {attempts}: {seen} {state.reason}")
+        return
+    if state.state is not State.COMPLETED or len(state.attempts) != attempts:
+        watch.fail(f"a healthy run ended {state.state} after {len(state.attempts)} attempts: {state.reason}")
+    known = (0, 1) if scenario.has("second agent") or scenario.has("late agent") else (0,)
+    for agent in watch.world.coordinators[0].agents:
+        if agent.exit_code not in known:
+            watch.fail(f"{agent.name} exits with {agent.exit_code} at the end of a healthy run")
+
+
+def foretold(scenario: Scenario) -> tuple[int, tuple[int, int] | None]:
+    """How many attempts there will be, and which rank fails in the last one with which code (or None)."""
+    used = ports = 0
+    for start in range(100):
+        rank, at, code = scenario.crashes.get(start, (0, float("inf"), 0))
+        if start < scenario.collisions:
+            if ports < FREE_PORT_RETRIES:
+                ports += 1
+                continue
+            rank, at, code = 0, 0.2, 1
+        if at >= scenario.duration:
+            return start + 1, None
+        if used == scenario.max_restarts:
+            return start + 1, (rank, code)
+        used += 1
+    raise AssertionError("no program fails that often")
+
+
+def _only(watch: Watch, *faults: str) -> bool:
+    """There were no faults but these, and such that must not matter."""
+    return not set(watch.world.scenario.faults) - set(HARMLESS) - set(faults)
+
+
+_CHECKS = {
+    State.COMPLETED: _completed,
+    State.FAILED: _failed,
+    State.NODE_FAIL: _node_fail,
+    State.CANCELLED: _cancelled,
+    State.TIMEOUT: _timeout,
+}

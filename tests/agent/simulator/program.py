@@ -1,0 +1,77 @@
+"""The user's program on all nodes: it trains, crashes, collides, hangs on a lost peer; knows no machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .kernel import Process
+
+if TYPE_CHECKING:
+    from .world import World
+
+
+class EpochRun:
+    """The ranks of one epoch, as they really were."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.ranks: dict[int, Process] = {}
+        self.ends: dict[int, tuple[int, str, float]] = {}
+        self.broken = False
+
+
+class Program:
+    """What ranks do; each start of them is an ``EpochRun``, by coordinator and epoch."""
+
+    def __init__(self, world: World) -> None:
+        self.runs: dict[tuple[int, int], EpochRun] = {}
+        self._world = world
+
+    def rank_started(self, process: Process) -> None:
+        """A rank of the user's program runs."""
+        key = (process.run, process.epoch)
+        run = self.runs.get(key)
+        if run is None:
+            run = self.runs[key] = EpochRun(len(self.runs))
+        run.ranks[process.rank] = process
+        self._world.watch.rank_started(process)
+        if (
+            self._world.scenario.has("stuck")
+            and not self._world.healed
+            and self._world.fault_chance.random() < 0.2
+        ):
+            process.unkillable = True
+        if process.rank == 0 and run.start < self._world.scenario.collisions:
+            process.collides = True
+            process.node.later(0.2, self._ends, process, 1)
+        crash = self._world.scenario.crashes.get(run.start)
+        if crash is not None and crash[0] == process.rank:
+            process.node.later(crash[1], self._ends, process, crash[2])
+        if len(run.ranks) == self._world.scenario.nodes * self._world.scenario.processes:
+            for rank in run.ranks.values():
+                late = self._world.process_chance.random() * self._world.process_chance.choice(
+                    (0.01, 0.1, 3.0)
+                )
+                rank.node.later(self._world.scenario.duration + late, self._completes, run, rank)
+
+    def _ends(self, process: Process, code: int) -> None:
+        if process.termed_at is None:
+            process.end(code, "natural")
+
+    def _completes(self, run: EpochRun, process: Process) -> None:
+        if not run.broken and process.termed_at is None:
+            process.end(0, "natural")
+
+    def break_peers(self, process: Process) -> None:
+        """A rank is gone before its time: the others fail on it soon, or hang for ever."""
+        run = self.runs[(process.run, process.epoch)]
+        if run.broken:
+            return
+        run.broken = True
+        for peer in run.ranks.values():
+            if peer.alive and self._world.process_chance.random() < 0.5:
+                peer.node.later(self._world.process_chance.uniform(0.02, 3.0), self._fails_too, peer)
+
+    def _fails_too(self, process: Process) -> None:
+        if process.termed_at is None:
+            process.end(1, "collateral")

@@ -1,0 +1,252 @@
+"""The agent's laws, one short tape each: given events, exact actions."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from clusterrun.agent.actions import Exit, HoldPort, ReleasePort, RenewLease, SignalLocal, Spawn, Sweep, Tell
+from clusterrun.agent.agent import Agent
+from clusterrun.agent.events import (
+    Disconnected,
+    PortHeld,
+    RankEnded,
+    RanksSpawned,
+    ShimLost,
+    SignalCame,
+    SpawnFailed,
+    Swept,
+    Told,
+    Welcomed,
+)
+from clusterrun.agent.messages import (
+    Ack,
+    Beat,
+    Farewell,
+    PortReserved,
+    RankExited,
+    RanksGone,
+    RanksStarted,
+    ReservePort,
+    SignalRanks,
+    SignalSeen,
+    StartFailed,
+    StopRanks,
+)
+from tests.agent.tapes import MEETING, WALL, WORLD, Tape, agent, start, told
+
+TERM = SignalLocal(signal.SIGTERM)
+
+
+def running() -> Tape:
+    tape = agent()
+    assert tape.does(1.0, start(), RanksSpawned(0)) == [Spawn(0, WORLD, 0, MEETING), Tell(RanksStarted(0))]
+    return tape
+
+
+def test_a_welcome_is_answered_with_a_beat_and_gives_the_shim_a_deadline() -> None:
+    assert Tape(Agent(0, 1)).at(7.0, Welcomed()) == [RenewLease(27.0), Tell(Beat(0))]
+
+
+def test_beats_come_every_five_seconds() -> None:
+    tape = agent()
+    assert [tape.machine.wakes_at(), tape.does(5.0), tape.machine.wakes_at()] == [5.0, [Tell(Beat(1))], 10.0]
+
+
+def test_a_tick_that_comes_early_does_nothing() -> None:
+    assert agent().at(4.9) == []
+
+
+def test_the_lease_counts_from_the_sending_of_the_beat_that_was_acknowledged() -> None:
+    tape = agent()
+    tape.at(5.0)
+    assert tape.at(9.0, Told(Ack(1, WALL))) == [RenewLease(25.0)]
+
+
+@pytest.mark.parametrize(
+    "message", [StopRanks(3, 1.0), ReservePort(0), SignalRanks(0, 10), Ack(99, 0.0), Ack(0, 0.0)]
+)
+def test_nothing_but_the_first_answer_to_a_beat_lengthens_the_lease(message: Any) -> None:
+    assert not [a for a in agent().at(3.0, Told(message)) if isinstance(a, RenewLease)]
+
+
+def test_an_answer_that_comes_after_the_lease_ran_out_lengthens_nothing() -> None:
+    tape = agent()
+    tape.at(5.0)
+    assert tape.at(20.0, Told(Ack(1, WALL))) == []
+
+
+def test_where_the_lease_ran_out_ranks_are_killed_without_grace_and_the_agent_exits() -> None:
+    tape = running()
+    assert tape.does(20.0) == [Sweep(0)]
+    assert tape.does(20.1, Swept(0)) == [Tell(RanksGone(0)), Exit(1)]
+
+
+def test_ranks_do_not_start_before_a_beat_was_acknowledged() -> None:
+    tape = agent(acknowledged=False)
+    assert told(tape.does(1.0, start())) == [
+        StartFailed(0, "no heartbeat of this node was acknowledged in time")
+    ]
+
+
+def test_an_epoch_that_was_seen_never_starts_again() -> None:
+    tape = running()
+    tape.at(2.0, RankEnded(0, 0, 0), RankEnded(0, 1, 0), Swept(0))
+    assert tape.does(3.0, start(0)) == []
+
+
+def test_a_stop_for_an_epoch_that_never_ran_is_answered_at_once_and_forbids_it_for_ever() -> None:
+    tape = agent()
+    assert tape.does(1.0, Told(StopRanks(4, 8.0))) == [Tell(RanksGone(4))]
+    assert [tape.does(2.0, start(epoch)) for epoch in (3, 4)] == [[], []]
+
+
+def test_older_attempts_are_swept_before_a_later_one_starts() -> None:
+    tape = agent()
+    assert tape.does(1.0, start(3)) == [Sweep(2)]
+    assert tape.does(1.1, Swept(2)) == [Spawn(3, WORLD, 0, MEETING)]
+
+
+def test_what_an_older_attempt_left_in_d_state_forbids_a_start() -> None:
+    tape = agent()
+    tape.at(1.0, start(3))
+    why = "what an older attempt left cannot be killed: 77 in nfs_wait"
+    stuck = ("77 in nfs_wait",)
+    assert told(tape.does(1.1, Swept(2, stuck))) == [StartFailed(3, why), RanksGone(3, stuck)]
+
+
+def test_a_stop_is_term_then_a_sweep_when_the_grace_is_over() -> None:
+    tape = running()
+    assert [tape.does(2.0, Told(StopRanks(0, 8.0))), tape.does(9.9), tape.machine.wakes_at()] == [
+        [TERM],
+        [Tell(Beat(1))],
+        10.0,
+    ]
+    assert tape.does(10.0) == [Sweep(0)]
+    assert tape.does(10.1, Swept(0, ("5 in D",))) == [Tell(RanksGone(0, ("5 in D",)))]
+
+
+@pytest.mark.parametrize(
+    "again", [Told(StopRanks(0, 8.0)), Told(StopRanks(0, 0.0)), SignalCame(signal.SIGTERM)]
+)
+def test_a_second_request_to_end_neither_shortens_nor_lengthens_the_grace(again: Any) -> None:
+    tape = running()
+    tape.at(2.0, Told(StopRanks(0, 2.0)))
+    assert [a for a in tape.does(3.0, again) if not isinstance(a, Tell)] == []
+    assert [tape.does(3.9), tape.does(4.0)] == [[], [Sweep(0)]]
+
+
+def test_a_rank_that_ends_after_the_stop_is_reported_as_a_consequence() -> None:
+    tape = running()
+    assert told(tape.does(2.0, RankEnded(0, 0, 3, ("x",), "y", True))) == [
+        RankExited(0, 0, 3, WALL + 2.0, ("x",), "y", True, False)
+    ]
+    tape.at(3.0, Told(StopRanks(0, 8.0)))
+    assert told(tape.does(4.0, RankEnded(0, 1, -15)))[0] == RankExited(0, 1, -15, WALL + 4.0, stopped=True)
+
+
+def test_when_all_ranks_have_ended_what_they_left_is_swept_before_the_node_says_so() -> None:
+    tape = running()
+    assert tape.does(2.0, RankEnded(0, 0, 0), RankEnded(0, 1, 0))[-1] == Sweep(0)
+    assert tape.does(2.1, Swept(0)) == [Tell(RanksGone(0))]
+
+
+def test_a_stop_after_the_end_is_answered_again() -> None:
+    tape = running()
+    tape.at(2.0, RankEnded(0, 0, 0), RankEnded(0, 1, 0), Swept(0, ("5 in D",)))
+    assert tape.does(3.0, Told(StopRanks(0, 8.0))) == [Tell(RanksGone(0, ("5 in D",)))]
+
+
+def test_a_stop_while_ranks_are_being_started_is_carried_out_when_they_are() -> None:
+    tape = agent()
+    tape.at(1.0, start())
+    assert tape.does(1.1, Told(StopRanks(0, 8.0))) == []
+    assert tape.does(1.2, RanksSpawned(0)) == [Tell(RanksStarted(0)), TERM]
+    assert tape.does(9.1)[-1] == Sweep(0)
+
+
+def test_a_start_that_fails_is_told_and_swept() -> None:
+    tape = agent()
+    tape.at(1.0, start())
+    assert tape.does(1.1, SpawnFailed(0, "no such program")) == [
+        Tell(StartFailed(0, "no such program")),
+        Sweep(0),
+    ]
+
+
+def test_the_port_is_held_until_the_epoch_is_over() -> None:
+    tape = agent()
+    assert tape.does(1.0, Told(ReservePort(0))) == [HoldPort(0)]
+    assert tape.does(1.0, PortHeld(0, 29000)) == [Tell(PortReserved(0, 29000))]
+    assert ReleasePort() not in tape.does(
+        1.1, start(), RanksSpawned(0), RankEnded(0, 0, 0), RankEnded(0, 1, 0)
+    )
+    assert tape.does(2.0, Swept(0)) == [Tell(RanksGone(0)), ReleasePort()]
+
+
+def test_a_port_for_a_start_that_never_came_is_given_back() -> None:
+    tape = agent()
+    tape.at(1.0, Told(ReservePort(0)), PortHeld(0, 29000))
+    assert tape.does(2.0, Told(StopRanks(0, 8.0))) == [ReleasePort(), Tell(RanksGone(0))]
+
+
+def test_a_term_of_its_own_is_told_and_passed_on_once() -> None:
+    tape = running()
+    assert tape.does(2.0, SignalCame(signal.SIGTERM)) == [Tell(SignalSeen(signal.SIGTERM)), TERM]
+    assert tape.does(3.0, SignalCame(signal.SIGTERM)) == [Tell(SignalSeen(signal.SIGTERM))]
+
+
+def test_after_a_term_of_its_own_an_agent_leaves_by_itself_when_nobody_answers() -> None:
+    tape = running()
+    tape.at(2.0, SignalCame(signal.SIGTERM), RankEnded(0, 0, -15), RankEnded(0, 1, -15), Swept(0))
+    assert tape.does(14.9) == [Tell(Beat(1))]
+    assert tape.does(15.0) == [Exit(143)]
+
+
+def test_a_notice_is_told_and_touches_no_rank_until_the_coordinator_says_so() -> None:
+    tape = running()
+    assert tape.does(2.0, SignalCame(signal.SIGUSR2)) == [Tell(SignalSeen(signal.SIGUSR2))]
+    assert tape.does(2.1, Told(SignalRanks(0, signal.SIGUSR2))) == [SignalLocal(signal.SIGUSR2)]
+
+
+def test_a_lost_coordinator_ends_the_ranks_within_the_grace() -> None:
+    tape = running()
+    assert tape.does(3.0, Disconnected("reset")) == [TERM]
+    assert tape.does(11.0) == [Sweep(0)]
+    assert tape.does(11.1, Swept(0)) == [Exit(1)]
+
+
+def test_a_lost_coordinator_cannot_stretch_the_grace_over_the_end_of_the_lease() -> None:
+    tape = running()
+    tape.at(15.0, Disconnected("reset"))
+    assert tape.machine.wakes_at() == 20.0
+    assert tape.does(20.0) == [Sweep(0)]
+
+
+def test_without_its_shim_a_node_ends_its_ranks_at_once() -> None:
+    tape = running()
+    assert tape.does(3.0, ShimLost()) == [Sweep(0)]
+    assert tape.does(3.1, Swept(0)) == [Tell(RanksGone(0)), Exit(1)]
+
+
+def test_a_farewell_to_an_idle_node_is_its_end() -> None:
+    tape = agent()
+    assert [tape.does(1.0, Told(Farewell())), tape.does(2.0), tape.machine.wakes_at()] == [
+        [Exit(0)],
+        [],
+        None,
+    ]
+
+
+def test_a_farewell_while_ranks_live_sweeps_first() -> None:
+    tape = running()
+    assert tape.does(2.0, Told(Farewell())) == [Sweep(0)]
+    assert tape.does(2.1, Swept(0)) == [Tell(RanksGone(0)), Exit(0)]
+
+
+def test_a_node_that_ends_refuses_to_start() -> None:
+    tape = agent()
+    tape.at(1.0, SignalCame(signal.SIGTERM))
+    assert told(tape.does(1.1, start())) == [StartFailed(0, "this node has been told to end")]
