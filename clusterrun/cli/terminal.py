@@ -32,7 +32,8 @@ def table(
     if not sys.stdout.isatty():
         print("\n".join(_plain(cells)))
         return
-    _fitted(_narrowed(cells, spare, os.get_terminal_size(sys.stdout.fileno()).columns), styles)
+    width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    _fitted(_narrowed(cells, spare, width), styles, width)
 
 
 def _plain(rows: list[list[str]]) -> list[str]:
@@ -54,15 +55,15 @@ def _narrowed(rows: list[list[str]], spare: Sequence[str], width: int) -> list[l
     return rows
 
 
-def _fitted(rows: list[list[str]], styles: Sequence[str]) -> None:
+def _fitted(rows: list[list[str]], styles: Sequence[str], width: int) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for head, width in zip(rows[0], _widths(rows), strict=True):
+    for head, widest in zip(rows[0], _widths(rows), strict=True):
         last = head == rows[0][-1]
-        drawn.add_column(head, overflow="fold", no_wrap=not last, min_width=None if last else width)
+        drawn.add_column(head, overflow="fold", no_wrap=not last, min_width=None if last else widest)
     for row, style in zip(rows[1:], styles, strict=True):
         drawn.add_row(
             *(
@@ -70,7 +71,7 @@ def _fitted(rows: list[list[str]], styles: Sequence[str]) -> None:
                 for head, cell in zip(rows[0], row, strict=True)
             )
         )
-    Console(no_color=not coloured(sys.stdout), highlight=False).print(drawn)
+    Console(force_terminal=coloured(sys.stdout), width=width, highlight=False).print(drawn)
 
 
 def iso(moment: float | None) -> str | None:

@@ -1,0 +1,62 @@
+"""On a terminal there are colours and tables that fit; with NO_COLOR there is no escape sequence at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from tests.cli.conftest import Desk
+
+
+def on_terminal(desk: Desk, *args: str, columns: int = 120, **environment: str) -> str:
+    """What ``clusterrun args`` prints on a terminal of that width."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clusterrun", *args],
+        cwd=desk.folder,
+        env={**desk.environment, "TERM": "xterm", **environment},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        while data := os.read(ours, 4096):
+            seen += data
+    except OSError:
+        pass  # the other side of a terminal was closed: this is how its end is told
+    finally:
+        os.close(ours)
+        process.wait(60)
+    return seen.decode().replace("\r\n", "\n")
+
+
+def test_logs_have_the_colour_of_their_rank(ended: Desk) -> None:
+    assert on_terminal(ended, "logs", "--rank", "1") == "\x1b[33mlocal-0 r1\x1b[0m | rank 1 of 6\n"
+
+
+@pytest.mark.parametrize(
+    "args", [("logs", "--rank", "1"), ("status",), ("status", "last"), ("config", "show")]
+)
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_without_colours_there_is_no_escape_sequence(
+    ended: Desk, args: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    assert "\x1b" not in on_terminal(ended, *args, **environment)
+
+
+@pytest.mark.parametrize("columns", [52, 64, 80, 200])
+def test_a_table_fits_the_terminal_and_keeps_ids_whole(ended: Desk, columns: int) -> None:
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(ended, "status", columns=columns)).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert re.match(r"\d{8}-\d{6}-\w{4}-train\b", lines[1])
