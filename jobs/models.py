@@ -47,6 +47,8 @@ class Residual(nn.Module):
             nn.Conv2d(channels, channels, 3, padding=1, bias=False),
             norm(channels),
         )
+        # Each residual starts as the way around it (Goyal et al., 2017): deep networks begin calmly.
+        nn.init.zeros_(self.straight[-1].weight)
         same = came == channels and stride == 1
         self.around = (
             nn.Identity()
