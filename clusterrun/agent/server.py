@@ -1,7 +1,8 @@
 """The coordinator's side of the control port: who may connect, how long, how many; reads no message.
 
 Strangers are expected: whoever has not proved itself gets 5 s in all, 512 bytes, one of few places
-per source address, and no line in any log.
+per source address, and no line in any log. Who comes takes the place of the oldest from the same
+address, best of one that has said nothing: so a neighbour of an agent cannot keep it out.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class _Guest:
         self.end = end
         self.address = address
         self.until = steady() + _PROOF_SECONDS
+        self.greeted = False
         self.name = 0
 
 
@@ -78,7 +80,7 @@ class Server:
         self._admission = admission
         self._encoder = Encoder()
         self._unproven: dict[int, _Guest] = {}
-        self._per_address: dict[str, int] = {}
+        self._per_address: dict[str, dict[int, _Guest]] = {}
         self._agents: dict[int, _Guest] = {}
         self._names = 0
         listener.setblocking(False)
@@ -127,18 +129,25 @@ class Server:
             self._loop.watch(self._listener.fileno(), self._accept)
 
     def _admit(self, connection: socket.socket, address: str) -> None:
-        places = min(self._admission.places(address), _MOST_UNPROVEN)
-        if self._per_address.get(address, 0) >= places or len(self._unproven) >= _MOST_UNPROVEN:
-            self._count(f"too many at once from {address}")
+        self._make_place(address)
+        if len(self._unproven) >= _MOST_UNPROVEN:
+            self._count(f"too many at once, {address} among them")
             connection.close()
             return
         tuned(connection)
         link = Link(self._loop, connection)
         a = self._admission
         guest = _Guest(link, ServerEnd(a.secret, a.run_id, a.epoch, os.urandom(32)), address)
-        self._per_address[address] = self._per_address.get(address, 0) + 1
+        self._per_address.setdefault(address, {})[id(guest)] = guest
         self._unproven[id(guest)] = guest
         link.open(lambda data: self._received(guest, data), lambda why: self._leave(guest, why))
+
+    def _make_place(self, address: str) -> None:
+        here = self._per_address.get(address, {})
+        if len(here) < min(self._admission.places(address), _MOST_UNPROVEN):
+            return
+        silent = (guest for guest in here.values() if not guest.greeted)
+        self._leave(next(silent, next(iter(here.values()))), "too many at once from there")
 
     def _received(self, guest: _Guest, data: bytes) -> None:
         try:
@@ -148,7 +157,9 @@ class Server:
             self._leave(guest, error.seen)
             return
         if not guest.name:
-            guest.link.send(guest.end.take_output())
+            answer = guest.end.take_output()
+            guest.greeted = guest.greeted or bool(answer)
+            guest.link.send(answer)
             if guest.end.hello:
                 self._welcome(guest, guest.end.hello)
         for message in messages:
@@ -164,10 +175,9 @@ class Server:
 
     def _forget_unproven(self, guest: _Guest) -> None:
         if self._unproven.pop(id(guest), None):
-            left = self._per_address[guest.address] - 1
-            if left:
-                self._per_address[guest.address] = left
-            else:
+            here = self._per_address[guest.address]
+            del here[id(guest)]
+            if not here:
                 del self._per_address[guest.address]
 
     def _leave(self, guest: _Guest, why: str) -> None:
