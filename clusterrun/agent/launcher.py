@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from clusterrun.agent.loop import Loop
     from clusterrun.model.orders import Orders
 
-_LAST_LINES = 20
+_FIRST_LINES = 5
+_LAST_LINES = 15
 _LONGEST_LINE = 2000
 _MOST_SHOWN = 1000
 _KILL_AFTER = 3.0
@@ -104,7 +105,7 @@ class Launcher:
         self._code = self._code or (child.code if child.code >= 0 else 128 - child.code)
         if not self._living:
             self._hear()
-            self._ended(self._code, tuple(self._said[-_LAST_LINES:]))
+            self._ended(self._code, tuple(self._said))
 
     @property
     def alive(self) -> bool:
@@ -129,7 +130,9 @@ class Launcher:
                 self._show(line[:_LONGEST_LINE].decode("utf-8", "backslashreplace"))
 
     def _show(self, line: str) -> None:
-        self._said = [*self._said[-_LAST_LINES:], line]
+        # The first error mostly is the cause, the last ones tell what became of it.
+        del self._said[_FIRST_LINES : len(self._said) - _LAST_LINES + 1]
+        self._said.append(line)
         self._shown += 1
         if self._shown <= _MOST_SHOWN:
             say(line)

@@ -376,6 +376,14 @@ def test_agents_that_cannot_be_started_end_the_run_with_the_launchers_words(
     assert state.state is State.FAILED and said in told
 
 
+def test_of_a_talkative_launcher_the_first_and_the_last_words_are_kept(make: Make) -> None:
+    run = make(["true"])
+    edit(run, launch=["/bin/sh", "-c", "seq 3000 >&2; exit 9"])
+    reason = run.ended().reason
+    assert "1 / 2 / 3" in reason and "2999 / 3000" in reason and len(reason) < 300
+    assert len(run.words.splitlines()) < 1100
+
+
 def test_a_standard_error_on_a_full_disk_ends_no_run(make: Make) -> None:
     run = make(sh("echo fine"))
     with open("/dev/full", "w") as full:
