@@ -12,11 +12,14 @@ import importlib.util
 import io
 import marshal
 import os
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import clusterrun
+
+if TYPE_CHECKING:
+    import zipfile
 
 _ROOMS = ("model", "agent")
 _MAIN = "agent/__main__.py"
@@ -57,6 +60,8 @@ def _digest(sources: dict[str, bytes]) -> str:
 
 def packed(sources: dict[str, bytes]) -> bytes:
     """The program file: the same sources and interpreter give the same bytes."""
+    import zipfile  # slow to load, and the program is packed once for each version
+
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
         for name, source in sources.items():
@@ -67,6 +72,8 @@ def packed(sources: dict[str, bytes]) -> bytes:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
+    import zipfile
+
     entry = zipfile.ZipInfo(name, _EPOCH)
     entry.external_attr = 0o600 << 16
     return entry
