@@ -1,4 +1,4 @@
-"""The machines in simulated worlds: faults first, then everything is healed, and the oracles look from outside."""
+"""The machines in simulated worlds: faults first, then all is healed, and oracles look from outside."""
 
 from __future__ import annotations
 

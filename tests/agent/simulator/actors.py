@@ -42,13 +42,16 @@ class Actor:
             self._step(event)
 
     def _step(self, event: Any) -> None:
+        now = self.reading()
         try:
-            actions = self.machine.on(self.reading(), event)
+            actions = self.machine.on(now, event)
             wakes_at = self.machine.wakes_at()
         except Exception as error:  # noqa: BLE001  (law: a machine never raises)
             self.world.watch.fail(f"{self.name} raised {error!r} at {event!r}")
             self.die("an exception")
             return
+        if type(event) is ev.Tick and wakes_at is not None and wakes_at <= now.steady:
+            self.world.watch.fail(f"{self.name} wants to be woken at once, again and again")
         self.world.log_step(self, event, actions)
         for action in actions:
             if not self.alive:
