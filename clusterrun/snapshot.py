@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from clusterrun import system
 from clusterrun.disk import new_folder, refusal, write_whole
@@ -11,7 +11,8 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 
 LIMIT = 200 << 20
-"""Bytes; more than this is data rather than code."""
+MOST = 20_000
+"""Bytes and files; more than this is data rather than code."""
 GIT_SECONDS = 60.0
 _NEVER = ("__pycache__", ".git", ".venv", "node_modules")
 
@@ -34,24 +35,31 @@ class Snapshot:
 def look(cwd: str) -> Snapshot:
     """What a snapshot of ``cwd`` holds: what git knows or would add, or without git the whole folder.
 
-    Raises ``BadInput`` where it is more than ``LIMIT``.
+    Raises ``BadInput`` where it is more than ``LIMIT`` bytes or ``MOST`` files.
     """
     top = _git(cwd, "rev-parse", "--show-toplevel").rstrip("\n")
-    if top:
-        listed = _git(top, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
-        root, files = top, [name for name in dict.fromkeys(listed) if name]
-    else:
-        root, files = cwd, list(_walk(cwd))
-    there = [
-        name for name in files if os.path.lexists(os.path.join(root, name)) and not _is_folder(root, name)
-    ]
-    size = sum(os.lstat(os.path.join(root, name)).st_size for name in there)
-    if size > LIMIT:
-        raise BadInput(
-            f"the code below {root} takes {size >> 20} MB: a snapshot may have {LIMIT >> 20} MB",
-            "keep data out of it (git: .gitignore), submit from a smaller folder, or use --no-snapshot",
-        )
-    return Snapshot(root, tuple(there), size, _git(root, "rev-parse", "HEAD").strip() if top else "")
+    if not top:
+        return _counted(cwd, _walk(cwd), "")
+    listed = _git(top, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
+    return _counted(top, filter(None, dict.fromkeys(listed)), _git(top, "rev-parse", "HEAD").strip())
+
+
+def _counted(root: str, names: Iterable[str], commit: str) -> Snapshot:
+    """The files that are there; counting stops where they are too much, for it may be a whole home."""
+    found: list[str] = []
+    size = 0
+    for name in names:
+        path = os.path.join(root, name)
+        if not os.path.lexists(path) or (os.path.isdir(path) and not os.path.islink(path)):
+            continue  # deleted but still in git, or a repository inside this one
+        found.append(name)
+        size += os.lstat(path).st_size
+        if size > LIMIT or len(found) > MOST:
+            raise BadInput(
+                f"below {root} there are more than {LIMIT >> 20} MB or {MOST} files: that is more than code",
+                "keep data out (git: .gitignore), submit from a smaller folder, or use --no-snapshot",
+            )
+    return Snapshot(root, tuple(found), size, commit)
 
 
 def _git(cwd: str, *args: str) -> str:
@@ -60,11 +68,6 @@ def _git(cwd: str, *args: str) -> str:
     except system.ProgramMissing:
         return ""
     return done.out if done.code == 0 else ""
-
-
-def _is_folder(root: str, name: str) -> bool:
-    path = os.path.join(root, name)
-    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _walk(root: str) -> Iterator[str]:

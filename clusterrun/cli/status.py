@@ -59,7 +59,7 @@ def document(found: list[RunStatus]) -> dict[str, Any]:
 
 def _entry(status: RunStatus) -> dict[str, Any]:
     entry = {**fields(status), "state": status.state.value, "phase": status.phase.value}
-    return {**entry, **{name: iso(entry[name]) for name in _TIMES}}
+    return {**entry, **{name: iso(entry[name] or None) for name in _TIMES}}
 
 
 def _show(found: list[RunStatus]) -> None:

@@ -78,12 +78,15 @@ def test_without_git_the_whole_folder_is_taken(tmp_path: Path) -> None:
     assert os.readlink(tmp_path / "copy/sub/loop") == ".."
 
 
+@pytest.mark.parametrize("limit", [{"LIMIT": 1 << 20}, {"MOST": 2}])
 def test_data_beside_the_code_is_refused_with_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(snapshot, "LIMIT", 1 << 20)
-    (tmp_path / "data").write_bytes(bytes(3 << 20))
-    with pytest.raises(BadInput, match="takes 3 MB: a snapshot may have 1 MB") as refused:
+    for name, value in limit.items():
+        monkeypatch.setattr(snapshot, name, value)
+    for number in range(3):
+        (tmp_path / f"data{number}").write_bytes(bytes(1 << 20))
+    with pytest.raises(BadInput, match="that is more than code") as refused:
         look(str(tmp_path))
     assert ".gitignore" in refused.value.remedy
 

@@ -76,6 +76,17 @@ def test_a_run_whose_batch_step_fails_says_where_its_words_are(on_slurm: Site) -
     assert "FAILED" in done.err and "job.out" in done.err and "no such module" in done.err
 
 
+@pytest.mark.parametrize("asked", [("--gpus", "64"), ("--nodes", "99")])
+def test_what_no_node_could_ever_give_is_refused_with_what_there_is(
+    on_slurm: Site, asked: tuple[str, str]
+) -> None:
+    refused = on_slurm.run("submit", *asked, "tell.py")
+    assert (refused.code, refused.out) == (2, "")
+    assert f"error: {' '.join(asked)}: " in refused.err
+    assert "partition debug (default): 4 nodes, up to 8 GPUs" in refused.err
+    assert not on_slurm.home.exists()
+
+
 @pytest.mark.slow
 def test_a_time_limit_is_called_one(on_slurm: Site) -> None:
     done = on_slurm.run("submit", "--wait", "--json", "--time", "1", "stay.py", limit=240)
