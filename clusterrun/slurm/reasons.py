@@ -62,7 +62,9 @@ REASONS = (
     Reason("NonZeroExitCode", "ended with an exit code other than 0"),
     Reason("TimeLimit", "its time limit was reached", "give it more with --time"),
     Reason("InactiveLimit", "Slurm saw it idle for too long"),
-    Reason("JobLaunchFailure", "its script could not start, or was killed", "see job.out in the run directory"),
+    Reason(
+        "JobLaunchFailure", "its script could not start, or was killed", "see job.out in the run directory"
+    ),
     Reason("RaisedSignal", "was ended by a signal"),
     Reason("OutOfMemory", "a process was killed for want of memory", "ask for more with --mem"),
     Reason("DeadLine", "its deadline passed or cannot be met"),
