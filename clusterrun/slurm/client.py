@@ -77,13 +77,20 @@ class SlurmClient:
         path = self._environment.get("PATH", os.defpath).split(os.pathsep)
         if not any(os.access(os.path.join(folder, "sbatch"), os.X_OK) for folder in path):
             return NOT_HERE.format("sbatch")
-        if "SLURM_CONF" in self._environment or any(map(os.path.exists, CONFIGURATIONS)):
+        named = self._environment.get("SLURM_CONF")
+        if named and not os.path.exists(named):
+            return f"SLURM_CONF names {named}, which is not there"
+        if named or any(map(os.path.exists, CONFIGURATIONS)):
             return ""
         try:
             done = self._run(("scontrol", "ping"), 10.0, env=self._environment)
         except (system.ProgramMissing, system.ProgramTimeout) as error:
             return error.seen
-        return "" if done.code == 0 or "UP" in done.out else f"Slurm is not set up here ({_last(done.err)})"
+        return (
+            ""
+            if done.code == 0 or "UP" in done.out
+            else f"Slurm's programs know no cluster ({_last(done.err)})"
+        )
 
     def jobs(self) -> tuple[JobRow, ...]:
         """This user's jobs that Slurm still remembers (ended ones for some minutes), in one question.

@@ -117,10 +117,12 @@ def test_cancelling_what_has_ended_is_no_error_and_a_refusal_is_one() -> None:
 def test_slurm_is_not_here_without_its_programs_or_without_a_configuration(tmp_path: Path) -> None:
     assert client(PATH=str(tmp_path)).why_not() == "no program named sbatch is on PATH"
     (tmp_path / "sbatch").touch(0o755)
-    assert client(PATH=str(tmp_path), SLURM_CONF="/x").why_not() == ""
+    assert client(PATH=str(tmp_path), SLURM_CONF=str(tmp_path)).why_not() == ""
+    gone = client(PATH=str(tmp_path), SLURM_CONF="/x/slurm.conf")
+    assert gone.why_not() == "SLURM_CONF names /x/slurm.conf, which is not there"
     unconfigured = "scontrol: fatal: Could not establish a configuration source\n"
     assert client((1, "", unconfigured), PATH=str(tmp_path)).why_not() == (
-        "Slurm is not set up here (Could not establish a configuration source)"
+        "Slurm's programs know no cluster (Could not establish a configuration source)"
     )
 
 
