@@ -8,7 +8,18 @@ from clusterrun.agent.actions import ClaimEpoch, Note, RenewLease, SaveState, Se
 from clusterrun.agent.agent import Agent
 from clusterrun.agent.coordinator import Coordinator
 from clusterrun.agent.events import AgentJoined, EpochClaimed, Heard, Now, Tick, Told, Welcomed
-from clusterrun.agent.messages import Ack, Beat, Hello, PortReserved, RanksStarted, StartRanks
+from clusterrun.agent.messages import (
+    Ack,
+    Beat,
+    Farewell,
+    Hello,
+    PortReserved,
+    RankExited,
+    RanksGone,
+    RanksStarted,
+    StartRanks,
+    StopRanks,
+)
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.record import RunState
@@ -119,3 +130,30 @@ def told(actions: list[Any]) -> list[Any]:
 def sent(actions: list[Any]) -> list[tuple[int, Any]]:
     """What a coordinator sends, by link."""
     return [(action.link, action.message) for action in actions if isinstance(action, Send)]
+
+
+STOP = [(0, StopRanks(0, 8.0)), (1, StopRanks(0, 8.0))]
+FAREWELL = [(0, Farewell()), (1, Farewell())]
+
+
+def failed(rank: int, at: float, code: int = 3, **more: Any) -> Heard:
+    """A rank failed at ``at`` seconds."""
+    return Heard(rank // 2, RankExited(0, rank, code, WALL + at, **more))
+
+
+def all_gone(tape: Tape, time: float, epoch: int = 0, **stuck: Any) -> list[Any]:
+    """Both nodes have nothing left."""
+    return tape.at(time, Heard(0, RanksGone(epoch, **stuck)), Heard(1, RanksGone(epoch)))
+
+
+def ending(actions: list[Any]) -> RunState:
+    """The state that is saved last."""
+    return next(action.state for action in reversed(actions) if hasattr(action, "state"))
+
+
+def stopped(*events: Any, max_restarts: int = 0) -> Tape:
+    """Training, then ``events`` at 5 s and the stop that follows."""
+    tape = training(max_restarts=max_restarts)
+    tape.at(5.0, *events)
+    tape.at(5.3)
+    return tape

@@ -1,0 +1,165 @@
+"""Bugs to plant in the coordinator's machine, each of which the simulator must notice."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+COORDINATOR_BUGS = (
+    Mutant(
+        "a restart does not wait for all nodes",
+        "tally",
+        "return len(self._gone) + len(self._lost) == self._nodes",
+        "return len(self._gone) + len(self._lost) > 0",
+    ),
+    Mutant("a lost node is taken for dead", "attempt", "if now.steady < self.tally.dead_by:", "if False:"),
+    Mutant(
+        "the time of the kill is forgotten",
+        "attempt",
+        "seat.acked + self._timings.lease + self._timings.kill",
+        "seat.acked + self._timings.lease",
+    ),
+    Mutant("restarts are never charged", "judge", "self._restarts += 1", "self._restarts += 0"),
+    Mutant("other ports are never charged", "judge", "self._port_retries += 1", "self._port_retries += 0"),
+    Mutant("collisions are charged as failures", "judge", "self._port_retries < FREE_PORT_RETRIES", "False"),
+    Mutant(
+        "a stuck process does not rule a restart out",
+        "judge",
+        "if nodes_lost or tally.stuck else",
+        "if nodes_lost else",
+    ),
+    Mutant(
+        "a lost node does not rule a restart out",
+        "judge",
+        "if nodes_lost or tally.stuck else",
+        "if tally.stuck else",
+    ),
+    Mutant(
+        "beats are acknowledged after a takeover",
+        "coordinator",
+        "if not self._course.superseded:",
+        "if True:",
+    ),
+    Mutant(
+        "a takeover is ignored",
+        "course",
+        "        if self.superseded:\n            return\n        self._judge",
+        "        return\n        self._judge",
+    ),
+    Mutant(
+        "the state is written after a takeover",
+        "coordinator",
+        "None if self._course.superseded else self._ledger.due(now)",
+        "self._ledger.due(now)",
+    ),
+    Mutant("a takeover does not wait", "course", "if not event.quiet:", "if False:"),
+    Mutant(
+        "a takeover forgets that a coordinator may have been stopped",
+        "course",
+        "now.steady + lease + TAKEOVER_SECONDS + lease + kill",
+        "now.steady + TAKEOVER_SECONDS + lease + kill",
+    ),
+    Mutant(
+        "a restart takes any free number",
+        "course",
+        "self._say(ClaimEpoch(self.epoch))",
+        "self._say(ClaimEpoch())",
+    ),
+    Mutant(
+        "the first to arrive is blamed",
+        "verdict",
+        "return min(collisions or mishaps, key=lambda m: m.failure.at)",
+        "return mishaps[0]",
+    ),
+    Mutant("the last in time is blamed", "verdict", "return min(", "return max("),
+    Mutant(
+        "one rank's 0 is enough",
+        "tally",
+        "return self._well == self._nodes * self._processes",
+        "return self._well > 0",
+    ),
+    Mutant(
+        "a 0 after a TERM is success", "tally", "        if report.stopped:\n            return None\n", ""
+    ),
+    Mutant("ranks that vanish are not missed", "attempt", "if not well and", "if False and"),
+    Mutant("silence is not looked for", "coordinator", "self._roster.silent(now, self._timings.lost)", "[]"),
+    Mutant("a coordinator that slept judges at once", "coordinator", "if overslept or", "if"),
+    Mutant(
+        "the last agent of a node takes its seat",
+        "roster",
+        "if old is not None and (old.present or old.hello.pid != hello.pid):",
+        "if False:",
+    ),
+    Mutant(
+        "an agent that tries again is refused",
+        "roster",
+        "(old.present or old.hello.pid != hello.pid)",
+        "True",
+    ),
+    Mutant("the time limit is not kept", "course", "if self._orders.time_limit > 0:", "if False:"),
+    Mutant(
+        "a request to end is forgotten while ranks run",
+        "course",
+        "        if self.live is not None:\n            self.live.stop(now)\n        else:\n"
+        "            self._conclude(now, wish)",
+        "        if self.live is None:\n            self._conclude(now, wish)",
+    ),
+    Mutant(
+        "nobody is told farewell",
+        "parting",
+        "            self._say(Send(seat.link, Farewell()))",
+        "            pass",
+    ),
+    Mutant("the state is written at every change", "ledger", "GAP_SECONDS = 0.2", "GAP_SECONDS = 0.0"),
+    Mutant(
+        "the state is written only at changes",
+        "ledger",
+        "(GAP_SECONDS if self._changed else self._period)",
+        "(GAP_SECONDS if self._changed else 1e9)",
+    ),
+    Mutant(
+        "joining has no limit",
+        "course",
+        "self._overdue_at = now.steady + self._join_seconds",
+        "self._overdue_at = None",
+    ),
+    Mutant(
+        "ranks start everywhere as node 0",
+        "attempt",
+        "StartRanks(self.epoch, world, seat.node, meeting)",
+        "StartRanks(self.epoch, world, 0, meeting)",
+    ),
+    Mutant(
+        "every notice is passed on",
+        "attempt",
+        "if self.stage is Stage.TRAINING and fresh:",
+        "if self.stage is Stage.TRAINING:",
+    ),
+    Mutant(
+        "old reports are taken for new", "coordinator", "elif message.epoch == self._course.epoch:", "else:"
+    ),
+    Mutant(
+        "a repeated exit counts twice",
+        "tally",
+        "        if report.rank in self._exited:\n            return None\n",
+        "",
+    ),
+    Mutant(
+        "the silent are waited for without end",
+        "attempt",
+        "self._overdue_at = now.steady + limit",
+        "self._overdue_at = None",
+    ),
+    Mutant(
+        "an early end of the launcher is ignored",
+        "course",
+        "elif self.stage is Stage.JOINING and not self._roster.complete:",
+        "elif False:",
+    ),
+    Mutant("nobody ends the launcher", "parting", "            self._say(EndLauncher())", "            pass"),
+    Mutant(
+        "a lost link is ignored by the agent",
+        "agent",
+        "        if self._leaving is None:\n            self._leaving = 1\n        ends_at",
+        "        return\n        ends_at",
+    ),
+)

@@ -1,0 +1,162 @@
+"""The coordinator's laws of failed ranks, lost nodes and restarts, one short tape each."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.agent.actions import ClaimEpoch, DropLink
+from clusterrun.agent.events import (
+    AgentLeft,
+    EpochClaimed,
+    Heard,
+    Tick,
+)
+from clusterrun.agent.messages import (
+    Beat,
+    RankExited,
+    RanksGone,
+    ReservePort,
+    StopRanks,
+)
+from clusterrun.model.record import Failure
+from clusterrun.model.states import Phase, State
+from tests.agent.tapes import (
+    STOP,
+    WALL,
+    all_gone,
+    ending,
+    failed,
+    sent,
+    stopped,
+    train,
+    training,
+)
+
+
+def test_ranks_are_stopped_a_moment_after_the_first_failure() -> None:
+    tape = training()
+    assert sent(tape.at(5.0, failed(3, 5.0))) == []
+    assert [sent(tape.at(5.29)), sent(tape.at(5.3))] == [[], STOP]
+
+
+@pytest.mark.parametrize("later", [5.1, 6.0])
+def test_the_first_failure_in_time_is_the_one_reported_even_where_its_news_comes_last(later: float) -> None:
+    tape = training()
+    tape.at(5.0, failed(3, 4.9))
+    tape.at(5.3)
+    tape.at(later + 0.3, failed(0, 4.5, code=-11))
+    state = ending(all_gone(tape, 7.0))
+    words = "rank 0 on n0 was killed by signal 11 (SIGSEGV)"
+    assert state.failure == Failure(0, "n0", -11, WALL + 4.5, words)
+    assert [state.reason, state.exit_code, state.state] == [words, 139, State.FAILED]
+
+
+def test_what_ends_after_the_stop_is_no_failure() -> None:
+    tape = stopped(failed(3, 5.0))
+    tape.at(6.0, failed(0, 4.0, code=-15, stopped=True))
+    assert ending(all_gone(tape, 7.0)).failure == Failure(
+        3, "n1", 3, WALL + 5, "rank 3 on n1 exited with code 3"
+    )
+
+
+def test_a_failed_rank_is_restarted_in_place_once_all_nodes_are_clean() -> None:
+    tape = stopped(failed(3, 5.0), max_restarts=1)
+    assert tape.does(6.0, Heard(0, RanksGone(0))) == []
+    assert tape.does(6.1, Heard(1, RanksGone(0))) == [ClaimEpoch(0)]
+    assert sent(tape.at(6.2, EpochClaimed(1))) == [(0, ReservePort(1))]
+    train(tape, 6.3, epoch=1)
+    state = tape.state(6.6)
+    assert [(a.epoch, a.outcome, a.reason) for a in state.attempts] == [
+        (0, "FAILED", "first start"),
+        (1, "", "restart 1 of 1: rank 3 on n1 exited with code 3"),
+    ]
+    assert [state.phase, state.epoch] == [Phase.TRAINING, 1]
+
+
+def test_restarts_are_counted_and_end() -> None:
+    tape = stopped(failed(3, 5.0), max_restarts=1)
+    all_gone(tape, 6.0)
+    tape.at(6.1, EpochClaimed(1))
+    train(tape, 6.2, epoch=1)
+    tape.at(7.0, Heard(1, RankExited(1, 2, 5, WALL + 7)))
+    tape.at(7.3)
+    assert [ending(all_gone(tape, 8.0, epoch=1)).exit_code, tape.machine.wakes_at() is None] == [5, False]
+
+
+def test_another_port_is_tried_three_times_without_a_charge() -> None:
+    tape = training()
+    for epoch in range(3):
+        tape.at(5.0 + epoch, Heard(0, RankExited(epoch, 0, 1, WALL, collision=True)))
+        tape.at(5.4 + epoch)
+        assert ClaimEpoch(epoch) in all_gone(tape, 5.5 + epoch, epoch=epoch)
+        tape.at(5.6 + epoch, EpochClaimed(epoch + 1))
+        train(tape, 5.7 + epoch, epoch=epoch + 1)
+    tape.at(9.0, Heard(0, RankExited(3, 0, 1, WALL, collision=True)))
+    tape.at(9.4)
+    assert ending(all_gone(tape, 9.5, epoch=3)).state is State.FAILED
+
+
+def test_what_cannot_be_killed_forbids_a_restart_and_is_named() -> None:
+    tape = stopped(failed(3, 5.0), max_restarts=3)
+    state = ending(all_gone(tape, 6.0, stuck=("77 in nfs_wait",)))
+    words = "rank 3 on n1 exited with code 3; still there, not to be killed: n0: 77 in nfs_wait"
+    assert [state.state, state.reason] == [State.FAILED, words]
+
+
+def test_a_lost_node_ends_the_attempt_and_is_dead_only_when_its_lease_is_out() -> None:
+    tape = training(max_restarts=3)
+    tape.at(4.0, Heard(1, Beat(1)))
+    tape.at(6.0, AgentLeft(1, "connection reset"))
+    assert sent(tape.at(6.3)) == [(0, StopRanks(0, 8.0))]
+    for second in range(7, 27):
+        tape.at(float(second), Heard(0, RanksGone(0)), Heard(0, Beat(second)))
+    assert sent(tape.at(26.9)) == []
+    state = ending(tape.at(27.0))
+    words = "n1 (node 1) was lost: connection reset"
+    assert [state.state, state.reason, state.exit_code] == [State.NODE_FAIL, words, 1]
+    assert state.failure == Failure(-1, "n1", 1, WALL + 4, words)
+
+
+def test_a_silent_node_is_lost_after_fourteen_seconds() -> None:
+    tape = training()
+    for second in range(2, 16):
+        assert DropLink(1) not in tape.at(float(second), Tick(), Heard(0, Beat(second)))
+    assert DropLink(1) in tape.at(16.0)
+
+
+def test_a_coordinator_that_slept_judges_nobody_before_it_has_read_what_came() -> None:
+    tape = training()
+    tape.at(2.0)
+    assert DropLink(1) not in tape.at(30.0)
+    tape.at(30.0, Heard(0, Beat(1)), Heard(1, Beat(1)))
+    assert DropLink(1) not in tape.at(31.5)
+
+
+def test_a_node_that_fell_silent_before_a_rank_failed_elsewhere_is_the_cause() -> None:
+    tape = training()
+    tape.at(4.0, Heard(0, Beat(1)))
+    tape.at(5.0, failed(0, 5.0))
+    tape.at(5.1, AgentLeft(1, "reset"))
+    tape.at(5.3)
+    tape.at(6.0, Heard(0, RanksGone(0)))
+    assert ending(tape.at(24.0)).reason == "n1 (node 1) was lost: reset"
+
+
+def test_a_node_with_nothing_left_to_do_is_lost_without_harm() -> None:
+    tape = training()
+    tape.at(2.0, failed(0, 2.0, code=0), failed(1, 2.0, code=0), Heard(0, RanksGone(0)))
+    assert tape.does(3.0, AgentLeft(0, "reset")) == []
+    tape.at(4.0, failed(2, 4.0, code=0), failed(3, 4.0, code=0))
+    assert ending(tape.at(4.1, Heard(1, RanksGone(0)))).state is State.COMPLETED
+
+
+def test_a_node_that_ends_its_ranks_unasked_has_failed() -> None:
+    tape = training()
+    tape.at(
+        5.0,
+        failed(2, 5.0, code=-9, stopped=True),
+        failed(3, 5.0, code=-9, stopped=True),
+        Heard(1, RanksGone(0)),
+    )
+    assert sent(tape.at(5.3)) == [(0, StopRanks(0, 8.0))]
+    assert ending(tape.at(6.0, Heard(0, RanksGone(0)))).state is State.NODE_FAIL
