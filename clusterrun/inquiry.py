@@ -65,13 +65,15 @@ class Inquiry:
         return [self._status(c, rows, answered) if isinstance(c, Case) else c for c in found]
 
     def _case(self, run_id: str) -> Case | RunStatus:
+        record = None
         try:
             record = self._store.read(run_id)
             return Case(record, self._store.state(run_id), self._store.ended(run_id))
         except NoSuchRun:
             raise
         except ClusterrunError as error:
-            return _damaged(run_id, self._store.paths(run_id).run_dir, error.seen)
+            damaged = _damaged(run_id, self._store.paths(run_id).run_dir, error.seen)
+            return _named(damaged, record) if record else damaged
 
     def _rows(self, cases: list[Case]) -> tuple[Mapping[str, JobRow], bool]:
         """The scheduler's rows by run id, and whether it answered."""
@@ -149,6 +151,20 @@ def _alive(record: RunRecord) -> bool | None:
     if record.host != os.uname().nodename:
         return None
     return bool(record.job_id) and alive(record.job_id)
+
+
+def _named(status: RunStatus, record: RunRecord) -> RunStatus:
+    """What is known all the same of a run whose state cannot be read."""
+    return replace(
+        status,
+        job_id=record.job_id,
+        name=record.name,
+        cluster=record.cluster,
+        nodes=record.spec.nodes,
+        gpus_per_node=record.spec.gpus,
+        world_size=record.spec.world_size,
+        submitted_at=record.submitted_at,
+    )
 
 
 def _damaged(run_id: str, run_dir: str, why: str) -> RunStatus:

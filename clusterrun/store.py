@@ -216,15 +216,17 @@ def _text(value: object) -> str:
 
 def _read(cls: type[T], path: str) -> T | None:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:
             data: Any = json.loads(file.read())
     except FileNotFoundError:
         return None
     except OSError as error:
         raise refusal(path, error) from error
-    except ValueError as error:
-        raise BadDocument(f"{path} is damaged: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadDocument(
+            f"{path} is damaged: {error}", "ranks may live on; squeue and scancel know the job as ever"
+        ) from error
     if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > contract.FORMAT:
         raise BadDocument(
             f"{path} has format {data['format']}, of a newer clusterrun; this one reads {contract.FORMAT}",

@@ -22,7 +22,11 @@ class Watch:
     """The state of one run over time, asked as seldom as will do."""
 
     def __init__(self, desk: Desk, run_id: str, tell: Tell, heard: bool = False) -> None:
-        """``heard``: what the ranks print is shown beside, so while they train nothing needs saying."""
+        """``heard``: what the ranks print is shown beside, so while they train nothing needs saying.
+
+        Raises what reading the record raises: of a run that nothing is known of no end is ever seen.
+        """
+        desk.store.read(run_id)
         self._desk = desk
         self._run_id = run_id
         self._tell = tell

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["tests.lab_fixture"]
+# How long an example takes is the machine's business, not a law of the code.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 def why(report: pytest.TestReport | pytest.CollectReport) -> str:
