@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from batchsize import MOMENTUM, Attempt, batch_size
 from compiling import compiled
 from dealing import GlobalBatches
+from options import BUCKET_MB
 from precision import Precision
 from ranks import World, say
 from strategies import Choice, bare, restore_optimizer, spread, whole_state
@@ -63,9 +65,8 @@ def build(
     attempt = Attempt(network, task.training, precision)
     batch = batch_size(options, world, max(1, choice.gpus), attempt, start["order"] if start else None)
     model = spread(network, world, choice, options.bucket_mb, options.find_unused)
-    for notice in (precision.notice(), compiled(model, world.device) if options.compile else ""):
-        if notice:
-            say(world, f"notice: {notice}")
+    for notice in notices(options, choice, precision, model):
+        say(world, f"notice: {notice}")
     lr = options.lr if options.lr is not None else task.lr
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=MOMENTUM)
     scaler = precision.scaler()
@@ -74,3 +75,18 @@ def build(
         scaler.load_state_dict(start["scaler"])
     batches = GlobalBatches(len(task.training), batch, options.seed)
     return Trainer(world, task, model, optimizer, batches, precision, scaler, options.accumulate)
+
+
+def notices(
+    options: argparse.Namespace, choice: Choice, precision: Precision, model: nn.Module
+) -> Iterator[str]:
+    """Compile the model if asked, and tell which of the options will not do here what one hopes for."""
+    of_ddp = options.find_unused or options.bucket_mb != BUCKET_MB
+    if of_ddp and choice.runs_as != "ddp":
+        yield f"--bucket-mb and --find-unused are for DDP, and this run is {choice.runs_as}: no effect"
+    slow = precision.notice()
+    if slow:
+        yield slow
+    reason = compiled(model, precision.device) if options.compile else ""
+    if reason:
+        yield reason

@@ -17,6 +17,17 @@ MODELS = ("cnn", "resnet", "gpt")
 AMP = ("bf16", "fp16", "off")
 
 
+BUCKET_MB = 25.0
+
+
+class WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows a default only where it says something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        told = isinstance(action.default, int | float | str) and str(action.default) not in ("False", "")
+        return super()._get_help_string(action) if told else action.help
+
+
 def positive(text: str) -> int:
     """A whole number of at least 1."""
     number = int(text)
@@ -42,7 +53,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; a wrong one ends the process with code 2."""
     reader = argparse.ArgumentParser(
         description="Train a network on any number of ranks, under any strategy.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=WithDefaults,
     )
     for add in (add_training, add_strategy, add_practices, add_profile, add_checkpoints):
         add(reader)
@@ -94,7 +105,7 @@ def add_strategy(reader: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--ranks", type=positive, help="that ddp-spawn starts; none: one per GPU or core")
     group.add_argument(
-        "--bucket-mb", type=float, default=25.0, help="MiB of gradients that DDP sends together"
+        "--bucket-mb", type=float, default=BUCKET_MB, help="MiB of gradients that DDP sends together"
     )
     group.add_argument(
         "--find-unused", action="store_true", help="DDP looks for parameters that a step did not use"

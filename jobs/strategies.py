@@ -145,11 +145,18 @@ def gathered(held: Any) -> Any:
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Load a whole state, cut again as the parameters are cut."""
     optimizer.load_state_dict(state)
-    for parameter, held in optimizer.state.items():
-        if not hasattr(parameter, "full_tensor"):
-            continue
-        from torch.distributed.tensor import distribute_tensor
+    if any(hasattr(parameter, "full_tensor") for parameter in optimizer.state):
+        cut_like_parameters(optimizer)
 
+
+def cut_like_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Keep of each parameter's state the piece that goes with this rank's piece of the parameter."""
+    try:
+        from torch.distributed.tensor import distribute_tensor
+    except ImportError:
+        # Its home in torch 2.4.
+        from torch.distributed._tensor import distribute_tensor
+    for parameter, held in optimizer.state.items():
         for name, value in held.items():
             if torch.is_tensor(value) and value.shape == parameter.shape:
                 held[name] = distribute_tensor(value, parameter.device_mesh, parameter.placements)

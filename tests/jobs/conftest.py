@@ -52,7 +52,7 @@ def of_one_process(at: Path) -> dict[str, tuple[str, ...]]:
         "dp": ("--strategy", "dp", *CURVE),
         "ddp of one": ("--strategy", "ddp", "--steps", "2"),
         "deterministic": ("--deterministic", *CURVE),
-        "first": ("--steps", "1", *there),
+        "first": ("--steps", "1", "--bucket-mb", "1", *there),
         "another order": ("--steps", "2", "--resume", "--batch-size", "32", *there),
         "no room": ("--batch-size", "auto", "--memory-limit", NONE_FIT),
     }

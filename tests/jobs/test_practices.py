@@ -26,6 +26,11 @@ def test_fp16_learns_once_the_scaler_has_found_its_scale_and_alike_under_ddp_and
     assert throughput(pair.out("fp16"))["amp"] == "fp16"
 
 
+def test_an_option_that_changes_nothing_under_the_strategy_is_said(single):
+    said = "notice: --bucket-mb and --find-unused are for DDP, and this run is single: no effect\n"
+    assert said in single.out("first")
+
+
 def test_algorithms_that_repeat_bit_for_bit_give_the_same_curve(single):
     assert curve(single.out("deterministic")) == curve(single.out("single"))
 

@@ -55,6 +55,15 @@ def test_a_torch_without_sharding_is_named_with_imports_that_fail_as_a_fake(monk
         strategies.sharding()
 
 
+def test_a_model_under_data_parallel_is_wrapped_once_and_its_state_is_the_networks_own_with_gpus_faked():
+    network = nn.Linear(2, 2)
+    model = strategies.spread(network, ALONE_ON_GPU, Choice("dp", "dp", gpus=2))
+    assert isinstance(model, nn.DataParallel)
+    assert strategies.bare(model) is network
+    state = strategies.whole_state(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert list(state["model"]) == ["weight", "bias"]
+
+
 @contextlib.contextmanager
 def a_group_of_one():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
