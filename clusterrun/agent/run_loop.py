@@ -60,7 +60,8 @@ class RunLoop:
         self._server.heard = lambda link, message: self._happened(events.Heard(link, message))
         self._server.left = lambda link, why: self._happened(events.AgentLeft(link, why))
         self._saver = StateSaver(self._loop, paths, self._note)
-        self._saver.superseded = lambda epoch: self._happened(events.Superseded(epoch))
+        # Before all else that happened while we were frozen: none of it may be acted on any more.
+        self._saver.superseded = lambda epoch: self._waiting.appendleft(events.Superseded(epoch))
         self._log: Log | None = None
         self._unlogged: list[str] = []
         self._waiting: deque[events.CoordinatorEvent] = deque()
@@ -102,7 +103,7 @@ class RunLoop:
         until = steady() + _LAUNCHER_SECONDS
         if self._launcher.alive:
             self._launcher.end()
-        while self._launcher.alive:
+        while self._launcher.alive and steady() < until + _LAUNCHER_SECONDS:
             if steady() > until:
                 self._launcher.kill()
             self._loop.wait(steady() + 0.1)
