@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 from clusterrun.lab.lab import Lab
+from clusterrun.slurm.client import SlurmClient
 from clusterrun.system import Completed
+from tests.lab.test_slurm_words import OnLogin
 from tests.lab_fixture import MakeLab, leftovers
 
 pytestmark = pytest.mark.lab
@@ -139,6 +142,37 @@ def test_what_a_job_around_the_shell_left_behind_does_not_reach_the_new_job(on_s
     assert ("SBATCH_PARTITION" in environ, "PET_NNODES" in environ) == (False, False)
     notices = on_slurm.run("submit", "tell.py", **left).err
     assert all(name in notices for name in left), notices
+
+
+def test_a_template_of_ones_own_and_options_passed_on_make_the_run_they_describe(on_slurm: Site) -> None:
+    (on_slurm.project / "mine.j2").write_text(
+        '{% extends "job.sbatch.j2" %}{% block setup %}'
+        'echo "by the template"\n{{ super() | raw }}{% endblock %}'
+    )
+    options = (
+        "--template",
+        "mine.j2",
+        "--setup",
+        "export SAID='a b'",
+        "--srun",
+        "overlap",
+        "--sbatch",
+        "comment=mine",
+    )
+    answer = on_slurm.submit(*options, "tell.py")
+    assert on_slurm.told(answer)[0]["environ"]["SAID"] == "a b"
+    assert Path(answer["run_dir"], "job.out").read_text().startswith("by the template\n")
+    rows = SlurmClient({}, OnLogin(on_slurm.lab), user=0).jobs()
+    (comment,) = [row.comment for row in rows if row.job_id == answer["job_id"]]
+    assert re.fullmatch(rf"clusterrun:{answer['run_id']}:[0-9a-f]{{16}} mine", comment)
+
+
+def test_a_run_waits_for_the_one_it_is_to_follow(on_slurm: Site) -> None:
+    first = on_slurm.submit("--sbatch", "hold", "tell.py")
+    second = on_slurm.submit("--after", first["run_id"], "tell.py")
+    assert on_slurm.status(second["run_id"])["reason"].startswith("waits for the run that it is to follow")
+    assert on_slurm.lab.exec(["scontrol", "release", first["job_id"]]).code == 0
+    assert on_slurm.run("wait", first["run_id"], second["run_id"]).code == 0
 
 
 def test_a_python_that_only_the_nodes_lack_is_named_with_its_node(on_slurm: Site) -> None:
