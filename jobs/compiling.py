@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import nn
 
@@ -23,3 +25,10 @@ def why_not(device: torch.device) -> str:
         words = next((line.strip() for line in str(error).splitlines() if line.strip()), kind)
         return f"torch.compile does not work here ({kind}: {words}): training goes on without it"
     return ""
+
+
+def as_it_is() -> contextlib.AbstractContextManager[None]:
+    """Inside, compiled models run uncompiled: for a pass or two, compiling costs more than it gains."""
+    # Since torch 2.6; before, such a pass is compiled too.
+    stance = getattr(torch.compiler, "set_stance", None)
+    return stance("force_eager") if stance else contextlib.nullcontext()

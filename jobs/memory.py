@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SHARE = 0.8
@@ -25,13 +25,30 @@ def size(text: str) -> int:
 def limit(local_ranks: int, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that this process may hold in all: what it holds now and its share of what is free."""
     free = [number(proc / "meminfo", "MemAvailable:") * 1024]
-    group = (proc / "self/cgroup").read_text(encoding="ascii").strip().rpartition("::")[2].lstrip("/")
-    # A limit may stand at any level above: each is asked.
-    for folder in (cgroups / group, *(cgroups / group).parents):
-        if (folder / "memory.max").exists() and (folder / "memory.max").read_text().strip() != "max":
-            held = int((folder / "memory.current").read_text())
-            free.append(int((folder / "memory.max").read_text()) - held)
+    for most, held in group_files(proc, cgroups):
+        if most.exists() and (text := most.read_text().strip()) != "max":
+            free.append(int(text) - int(held.read_text()))
     return resident(proc) + int(SHARE * min(free) / local_ranks)
+
+
+def group_files(proc: Path, cgroups: Path) -> Iterator[tuple[Path, Path]]:
+    """The files with the limit and the use of each control group that this process is in, innermost first.
+
+    A limit may stand at any level, and Slurm uses the first version of control groups as well as
+    the second.
+    """
+    for line in (proc / "self/cgroup").read_text(encoding="ascii").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, names = cgroups, ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            root, names = cgroups / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        inner = root / path.lstrip("/")
+        for folder in (inner, *inner.parents):
+            if folder.is_relative_to(root):
+                yield folder / names[0], folder / names[1]
 
 
 def resident(proc: Path = Path("/proc")) -> int:

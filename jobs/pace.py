@@ -17,9 +17,9 @@ class Pace:
     """Steps that do not count: they fill caches, compile, and build DDP's buckets."""
     steps: int = 0
     samples: int = 0
-    began: float = field(default_factory=lambda: time.perf_counter())
+    began: float = field(default_factory=time.perf_counter)
     """When the counting began."""
-    first: float = field(default_factory=lambda: time.perf_counter())
+    first: float = field(default_factory=time.perf_counter)
     """When the run began, warm-up and all."""
     ended: float = 0.0
 

@@ -25,6 +25,7 @@ import options as command_line
 import profiling
 import spawning
 from building import Trainer, build
+from compiling import as_it_is
 from dealing import Dealer, Dealt, loaded, part
 from pace import Pace
 from ranks import World, from_leader, joined, place, say, sum_over_ranks
@@ -126,7 +127,8 @@ def run(options: argparse.Namespace, world: World, choice: Choice, task: Task) -
     say(world, f"trained {last - first} steps on {world.size} ranks in {pace.whole:.1f} s")
     facts = {"world": world.size, "strategy": choice.asked, "ran_as": choice.runs_as, "model": options.model}
     say(world, pace.line(task.unit, task.per_sample, **facts, **trainer.order, amp=options.amp))
-    say(world, f"accuracy {accuracy(trainer):.4f}")
+    with as_it_is():
+        say(world, f"accuracy {accuracy(trainer):.4f}")
 
 
 def as_rank(options: argparse.Namespace) -> None:

@@ -42,6 +42,16 @@ def test_the_limit_is_what_a_rank_holds_and_its_share_of_what_a_fake_machine_and
     assert memory.limit(ranks, *machine(tmp_path, available, group_limit)) == mebibytes << 20
 
 
+def test_a_limit_of_the_first_version_of_control_groups_counts_on_a_fake_machine(tmp_path):
+    proc, cgroups = machine(tmp_path, available=1000, group_limit="max")
+    (proc / "self/cgroup").write_text("5:cpu,cpuacct:/x\n4:memory:/slurm/job_7\n0::/\n")
+    group = cgroups / "memory/slurm/job_7"
+    group.mkdir(parents=True)
+    (group / "memory.limit_in_bytes").write_text(f"{300 << 20}\n")
+    (group / "memory.usage_in_bytes").write_text(f"{200 << 20}\n")
+    assert memory.limit(1, proc, cgroups) == 180 << 20
+
+
 def test_the_peak_of_some_work_is_not_that_of_the_work_before():
     def work(mebibytes):
         return lambda: bytearray(b"x") * (mebibytes << 20)
