@@ -33,13 +33,13 @@ def coordinate(run_dir: str, timings: Timings | None = None) -> int:
     """Run the job of ``run_dir`` from this machine. Raises ``ClusterrunError``."""
     from clusterrun.agent.files import check_run_directory, read_orders
     from clusterrun.agent.opening import opened
-    from clusterrun.agent.timings import Timings
+    from clusterrun.agent.timings import timings_for
 
     paths = RunPaths(run_dir)
     check_run_directory(run_dir)
     orders = read_orders(paths)
     names = tuple(name for name in (os.environ.get("SLURMD_NODENAME"), os.uname().nodename) if name)
-    return opened(orders, paths, names, dict(os.environ), timings or Timings()).run()
+    return opened(orders, paths, names, dict(os.environ), timings or timings_for(orders.nodes)).run()
 
 
 def agent(run_dir: str) -> int:

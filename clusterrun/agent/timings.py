@@ -16,3 +16,16 @@ class Timings:
     kill: float = contract.KILL_SECONDS
     state: float = contract.STATE_SECONDS
     join: float = contract.JOIN_SECONDS
+
+
+_MANY = 500
+
+
+def timings_for(nodes: int) -> Timings:
+    """What a run over ``nodes`` nodes uses.
+
+    Where very many start their ranks at once, on a slow file system or on one shared machine, a
+    healthy node may be silent for long. The longer lease still ends before Slurm starts a job again
+    elsewhere: its credentials alone keep that back for 120 s.
+    """
+    return Timings() if nodes <= _MANY else Timings(lease=75.0, lost=60.0, join=2 * contract.JOIN_SECONDS)
