@@ -6,7 +6,6 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=3
 #SBATCH --no-requeue
-umask 077
 exec >>'/home/ada/100%\x/runs/r/job.out' 2>&1
 
 missing=

@@ -8,7 +8,6 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=1
 #SBATCH --no-requeue
-umask 077
 exec >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out 2>&1
 
 missing=

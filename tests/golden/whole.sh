@@ -21,7 +21,6 @@
 #SBATCH --dependency=afterok:17:18
 #SBATCH --exclusive
 #SBATCH --mail-type=END
-umask 077
 exec >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out 2>&1
 module load cuda/12
 source 'my env'/bin/activate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.lab
 PROGRAM = str(Path(sys.executable).with_name("clusterrun"))
 TELL = """
 import json, os, sys
-seen = {"argv": sys.argv[1:], "cwd": os.getcwd(), "environ": dict(os.environ)}
+seen = {"argv": sys.argv[1:], "cwd": os.getcwd(), "environ": dict(os.environ), "umask": os.umask(0)}
 print(json.dumps(seen))
 """
 STAY = """
@@ -133,6 +134,20 @@ def test_every_rank_of_a_node_sees_all_its_gpus_and_the_nodes_are_the_allocated_
     }
     status = on_slurm.status(answer["run_id"])
     assert (status["state"], status["exit_code"], status["job_id"]) == ("COMPLETED", 0, answer["job_id"])
+
+
+def test_files_of_ranks_get_the_mode_that_their_user_wants_and_the_run_directory_is_private(
+    on_slurm: Site,
+) -> None:
+    answer = on_slurm.submit("tell.py")
+    mine = os.umask(0o022)
+    os.umask(mine)
+    assert {told["umask"] for told in on_slurm.told(answer).values()} == {mine}
+    folder = Path(answer["run_dir"])
+    modes = {
+        path: path.stat().st_mode & 0o077 for path in (folder, folder / "orders.json", folder / "agent.pyz")
+    }
+    assert set(modes.values()) == {0}
 
 
 def test_what_a_job_around_the_shell_left_behind_does_not_reach_the_new_job(on_slurm: Site) -> None:
