@@ -126,6 +126,7 @@ def run(options: argparse.Namespace, world: World, choice: Choice, task: Task) -
         pace = train(options, trainer, first, last, profile)
     say(world, f"trained {last - first} steps on {world.size} ranks in {pace.whole:.1f} s")
     facts = {"world": world.size, "strategy": choice.asked, "ran_as": choice.runs_as, "model": options.model}
+    facts["parameters"] = sum(parameter.numel() for parameter in trainer.network.parameters())
     say(world, pace.line(task.unit, task.per_sample, **facts, **trainer.order, amp=options.amp))
     with as_it_is():
         say(world, f"accuracy {accuracy(trainer):.4f}")

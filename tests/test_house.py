@@ -42,6 +42,7 @@ ROOMS = {
     "cancelling": (DESK, 4.4),
     "listening": (DESK, 4.6),
     "workflow": (DESK, 5),
+    "bench": (DESK, 5.5),
     "cli": (DESK, 6),
     "lab": (APART, 0),
     "training": (APART, 0),
@@ -59,6 +60,7 @@ ONE_IMPORTER = {
     "submitit": ("backends/",),
     "torch": ("training/",),
     "psutil": ("cli/", "backends/"),
+    "matplotlib": ("bench/plot.py",),
     "tomli": ("profiles.py",),
     "subprocess": ("system.py", "agent/process.py", "lab/"),
 }

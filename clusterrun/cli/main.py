@@ -21,6 +21,8 @@ DOORS = {
     "logs": Door("clusterrun.cli.logs", "logs", "Show what the ranks printed."),
     "cancel": Door("clusterrun.cli.cancel", "cancel", "End runs."),
     "wait": Door("clusterrun.cli.wait", "wait", "Wait until runs have ended."),
+    "bench": Door("clusterrun.cli.bench", "bench", "Measure how a script scales."),
+    "advise": Door("clusterrun.cli.advise", "advise", "Say which strategy fits, and what to expect of it."),
     "config": Door("clusterrun.cli.config", "config", "Show the configuration and where it comes from."),
     "completion": Door("clusterrun.cli.completion", "completion", "Print the completion script for a shell."),
     "lab": Door("clusterrun.cli.lab", "lab", "A real Slurm cluster on this one machine."),

@@ -1,0 +1,1 @@
+"""Scaling studies: one script at several world sizes and strategies, measured, tabled and predicted."""

@@ -1,0 +1,189 @@
+"""What fits and what to expect: memory and time of each strategy from a few numbers; pure arithmetic."""
+
+from __future__ import annotations
+
+from clusterrun.bench import rates
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+
+USABLE = 0.9
+"""The share of a GPU's memory for training; CUDA's context and the allocator's gaps take the rest."""
+BLOCKS = 32
+"""Blocks that FSDP is taken to cut a model into; two of them are whole at any time."""
+OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
+"""Numbers that an optimizer keeps for each parameter."""
+PRECISIONS = {"fp32": (4, 4, 4, 0), "amp": (4, 4, 4, 2), "bf16": (2, 2, 2, 0)}
+"""Bytes of each parameter's weight, gradient and optimizer number, and of a 16-bit copy beside them."""
+GB = 1e9
+
+
+@frozen
+class Question:
+    """A model and the machines for it; bytes, seconds, bytes per second; zeros are not known.
+
+    ``activations`` are those of one GPU's batch. ``bandwidth`` is what each rank can send while all
+    do, as `bench scaling` measures it: of the slowest link of the ring.
+    """
+
+    parameters: float
+    optimizer: str
+    precision: str
+    memory: float
+    gpus_per_node: int = 8
+    nodes: int = 1
+    bandwidth: float = 0.0
+    latency: float = 0.0
+    step_seconds: float = 0.0
+    activations: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("parameters", "memory"):
+            if getattr(self, name) <= 0:
+                raise BadInput(f"the {name} must be more than nothing", "for example 7e9 and 80GB")
+        for name in ("gpus_per_node", "nodes"):
+            if getattr(self, name) < 1:
+                raise BadInput(
+                    f"--{name.replace('_', '-')} {getattr(self, name)} cannot be", "give 1 or more"
+                )
+        for name in ("bandwidth", "latency", "step_seconds", "activations"):
+            if getattr(self, name) < 0:
+                raise BadInput(f"--{name.replace('_', '-')} cannot be negative")
+
+    @property
+    def world(self) -> int:
+        """GPUs in all."""
+        return self.gpus_per_node * self.nodes
+
+
+@frozen
+class Fit:
+    """Bytes that one GPU needs under a strategy, and the lines that show how they come about."""
+
+    strategy: str
+    needs: float
+    fits: bool
+    lines: tuple[str, ...]
+
+
+@frozen
+class Expected:
+    """A step under a strategy on ``gpus`` GPUs, each with the batch of one: seconds and efficiency."""
+
+    strategy: str
+    gpus: int
+    sending: float
+    step: float
+    efficiency: float
+
+
+@frozen
+class Advice:
+    """What to take (empty: nothing fits), every strategy's memory, and what scaling to expect."""
+
+    take: str
+    because: str
+    fits: tuple[Fit, ...]
+    expected: tuple[Expected, ...]
+    lines: tuple[str, ...]
+
+
+def advise(asked: Question) -> Advice:
+    """The whole answer, arithmetic and all."""
+    fits = tuple(_fit(asked, strategy) for strategy in ("single", "ddp", "fsdp"))
+    take, because = _choice(asked, {fit.strategy: fit for fit in fits})
+    worlds = [1 << power for power in range(1, asked.world.bit_length()) if 1 << power < asked.world]
+    several = [*worlds, asked.world] if asked.world > 1 else []
+    known = asked.bandwidth > 0 and asked.step_seconds > 0
+    expected = tuple(_expect(asked, name, n) for name in ("ddp", "fsdp") for n in several if known)
+    return Advice(take, because, fits, expected, _times(asked))
+
+
+def _fit(asked: Question, strategy: str) -> Fit:
+    """The memory of one GPU, term by term."""
+    weight, gradient, number, copy = PRECISIONS[asked.precision]
+    count, parts = asked.parameters, asked.world if strategy == "fsdp" else 1
+    state = OPTIMIZERS[asked.optimizer] * number
+    terms = [("weights", weight), ("gradients", gradient), (f"{asked.optimizer}'s state", state)]
+    terms += [("16-bit copy", copy)] if strategy != "fsdp" else []
+    found = [
+        (f"{name} {_count(count)} × {size} B{f' / {parts}' if parts > 1 else ''}", count * size / parts)
+        for name, size in terms
+        if size
+    ]
+    if strategy == "ddp":
+        found.append((f"buckets {_count(count)} × {gradient} B", count * gradient))
+    if strategy == "fsdp":
+        held = copy or weight
+        found.append((f"two of {BLOCKS} blocks whole {_count(count)} × {held} B × 2 / {BLOCKS}",
+                      count * held * 2 / BLOCKS))  # fmt: skip
+    if asked.activations:
+        found.append(("activations (as told)", asked.activations))
+    needs = sum(size for _, size in found)
+    room = USABLE * asked.memory
+    lines = [f"{name} = {size / GB:.2f} GB" for name, size in found]
+    verdict = "fits" if needs <= room else "does not fit"
+    share = f"{USABLE:.0%} of {asked.memory / GB:g} GB = {room / GB:.1f} GB"
+    return Fit(
+        strategy, needs, needs <= room, (*lines, f"together {needs / GB:.2f} GB: {verdict} in {share}")
+    )
+
+
+def _choice(asked: Question, fits: dict[str, Fit]) -> tuple[str, str]:
+    if asked.world == 1:
+        alone = fits["single"].fits
+        return ("single", "there is one GPU, and it fits") if alone else ("", _nothing(asked, fits["single"]))
+    if fits["ddp"].fits:
+        return "ddp", "the whole model fits into each GPU, and ddp sends least"
+    if fits["fsdp"].fits:
+        return "fsdp", f"the model does not fit whole; cut into {asked.world} pieces it does"
+    return "", _nothing(asked, fits["fsdp"])
+
+
+def _nothing(asked: Question, fit: Fit) -> str:
+    return (
+        f"{fit.strategy} needs {fit.needs / GB:.1f} GB per GPU of {USABLE * asked.memory / GB:.1f} GB: "
+        "more GPUs (fsdp cuts finer), --precision bf16, a smaller batch, or offloading"
+    )
+
+
+def _sent(asked: Question, strategy: str) -> float:
+    weight, gradient, _, copy = PRECISIONS[asked.precision]
+    return asked.parameters * (gradient if strategy == "ddp" else copy or weight)
+
+
+def _expect(asked: Question, strategy: str, gpus: int) -> Expected:
+    """Every GPU has the same work at any world (weak scaling): only the sending is added."""
+    formula = rates.sharded if strategy == "fsdp" else rates.all_reduce
+    sending = formula(_sent(asked, strategy), gpus, asked.bandwidth, asked.latency)
+    step = asked.step_seconds + rates.exposed(sending, asked.step_seconds, hides=True)
+    return Expected(strategy, gpus, sending, step, asked.step_seconds / step)
+
+
+def _times(asked: Question) -> tuple[str, ...]:
+    """The arithmetic of the time of a step on all GPUs, or what is missing for it."""
+    if asked.world == 1:
+        return ("one GPU: nothing is sent",)
+    n, share = asked.world, rates.ring_share(asked.world)
+    size = _sent(asked, "ddp")
+    ring = f"all-reduce sends 2 × ({n} - 1) / {n} × {size / GB:.4g} GB = {share * size / GB:.4g} GB per GPU"
+    if not asked.bandwidth:
+        return (ring, "how long that takes: --bandwidth GB/s, or --from a measurement of bench scaling")
+    seconds = rates.all_reduce(size, n, asked.bandwidth, asked.latency)
+    told = f"at {asked.bandwidth / GB:.4g} GB/s" + (
+        f", {asked.latency * 1e3:.3g} ms per bucket" if asked.latency else ""
+    )
+    lines = (ring, f"{told}: {seconds * 1e3:.4g} ms; fsdp 1.5 × as much for as many bytes")
+    if not asked.step_seconds:
+        return (*lines, "what of it a step waits for: --step-time SECONDS of one GPU")
+    hidden = rates.BACKWARD * asked.step_seconds
+    left = rates.exposed(seconds, asked.step_seconds, hides=True)
+    return (
+        *lines,
+        f"the backward pass, 2/3 of a step's {asked.step_seconds * 1e3:.4g} ms, hides {hidden * 1e3:.4g} ms",
+        f"a ddp step takes {asked.step_seconds * 1e3:.4g} + {left * 1e3:.4g} ms: "
+        f"efficiency {asked.step_seconds / (asked.step_seconds + left):.0%} on {n} GPUs",
+    )
+
+
+def _count(number: float) -> str:
+    return f"{number:.4g}"

@@ -1,0 +1,133 @@
+"""A study's measurements on disk: written whole after every run, so that a second call goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from clusterrun.bench.reading import Report
+from clusterrun.bench.study import Cell
+from clusterrun.disk import private_folder, write_whole
+from clusterrun.model import contract
+from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen, replace
+
+
+@frozen
+class Measured:
+    """One run of a cell: under way while ``seconds`` is 0 and nothing ``failed``.
+
+    ``seconds`` is from the start of its ranks to the end of the run; ``failed`` says why there is
+    no measurement. ``wall`` is from its submission until its end was seen here.
+    """
+
+    cell: Cell
+    number: int
+    run_id: str
+    seconds: float = 0.0
+    wall: float = 0.0
+    report: Report | None = None
+    notices: tuple[str, ...] = ()
+    failed: str = ""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the run was submitted and its end was not seen yet."""
+        return not self.seconds and not self.failed
+
+
+@frozen
+class Reduced:
+    """How the first ``ranks`` ranks summed a tensor: seconds for an empty message, bytes per second."""
+
+    ranks: int
+    latency: float
+    bandwidth: float
+
+
+@frozen
+class Probed:
+    """What the ranks' machines are: seen by a short job in the largest world.
+
+    ``cores`` are those of one node that its ranks may use; ``failed`` says why nothing is known.
+    """
+
+    run_id: str = ""
+    wall: float = 0.0
+    cluster: str = ""
+    device: str = ""
+    processor: str = ""
+    torch: str = ""
+    backend: str = ""
+    cores: int = 0
+    groups: tuple[Reduced, ...] = ()
+    failed: str = ""
+
+    def reduced(self, ranks: int) -> Reduced | None:
+        """The measurement for a world of ``ranks``."""
+        return next((group for group in self.groups if group.ranks == ranks), None)
+
+
+@frozen
+class Notebook:
+    """Everything measured about one subject; ``digest`` says which it is."""
+
+    subject: str
+    digest: str
+    growth: str
+    runs: tuple[Measured, ...] = ()
+    probed: Probed | None = None
+    format: int = contract.FORMAT
+
+    def noted(self, run: Measured) -> Notebook:
+        """With ``run`` in the place of what was known of that repeat."""
+        others = tuple(one for one in self.runs if (one.cell, one.number) != (run.cell, run.number))
+        return replace(self, runs=(*others, run))
+
+    def run(self, cell: Cell, number: int) -> Measured | None:
+        """What is known of one repeat."""
+        return next((one for one in self.runs if (one.cell, one.number) == (cell, number)), None)
+
+
+def path_of(home: str, name: str) -> str:
+    """Where the study of that name is kept."""
+    return os.path.join(home, "bench", f"{name}.json")
+
+
+def opened(path: str, fresh: Notebook) -> Notebook:
+    """The notebook at ``path``, or ``fresh`` where there is none yet.
+
+    Raises ``BadInput`` where it holds another study, ``BadDocument`` where it is damaged.
+    """
+    found = read(path)
+    if found is None:
+        return fresh
+    if found.digest != fresh.digest:
+        raise BadInput(
+            f"{path} holds measurements of something else ({found.subject})",
+            "--fresh throws them away; another --name keeps them",
+        )
+    return found
+
+
+def read(path: str) -> Notebook | None:
+    """The notebook at ``path``; None where there is none. Raises ``BadDocument``."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            data = json.load(file)
+        if isinstance(data, dict) and data.get("format", 0) != contract.FORMAT:
+            raise BadDocument(
+                f"{path} is of format {data.get('format')}, this is {contract.FORMAT}", "--fresh"
+            )
+        return decode(Notebook, data)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise BadDocument(f"{path} is damaged: {error}", "--fresh begins anew") from error
+
+
+def save(path: str, notebook: Notebook) -> None:
+    """Write it whole. Raises ``DiskRefused``."""
+    private_folder(os.path.dirname(path))
+    write_whole(path, json.dumps(encode(notebook), indent=1) + "\n", sync=False)

@@ -1,0 +1,105 @@
+"""The picture of a study: measured speed-up against the ideal line; the only importer of matplotlib."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from clusterrun.bench.result import Row, Table
+from clusterrun.model.errors import BadInput
+
+FORMATS = (".png", ".svg")
+
+
+def check(path: str) -> None:
+    """Refuse before hours of measuring what could not be drawn after them. Raises ``BadInput``."""
+    if os.path.splitext(path)[1].lower() not in FORMATS:
+        raise BadInput(f"--plot {path!r}: a picture is {' or '.join(FORMATS)}", "name it speed-up.png")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise BadInput(f"--plot {path!r}: there is no such folder", "make it first, or draw elsewhere")
+    try:
+        import matplotlib  # noqa: F401  is it there?
+    except ImportError as error:
+        raise BadInput(
+            f"--plot needs matplotlib, which cannot be imported ({error})", "pip install 'clusterrun[plot]'"
+        ) from error
+
+
+def draw(table: Table, title: str, caption: str, path: str) -> None:
+    """Draw the rows that have a speed-up to ``path``. Raises ``BadInput``."""
+    check(path)
+    if not any(row.speed_up for row in table.rows):
+        raise BadInput("there is nothing to draw: no configuration was measured")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 5.0), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    _ideal(axes, table)
+    _lines(axes, table)
+    _shared_cores(axes, table)
+    axes.set_title(title, fontsize=11, loc="left")
+    figure.supxlabel(caption, fontsize=7, color="0.35", wrap=True)
+    axes.legend(fontsize=8, frameon=False, loc="upper left")
+    figure.savefig(path, metadata={"Date": None} if path.lower().endswith(".svg") else None)
+
+
+def _ideal(axes: Any, table: Table) -> None:
+    worlds = sorted({row.cell.world for row in table.rows})
+    base = table.baseline.world if table.baseline else 1
+    ends = [min(worlds), max(worlds)]
+    axes.plot(ends, [end / base for end in ends], color="0.6", linestyle=":", label="ideal")
+    axes.set_xticks(worlds, [str(world) for world in worlds])
+    axes.set_xlabel("GPUs" if table.probed and table.probed.device not in ("", "cpu") else "ranks")
+    axes.set_ylabel("speed-up")
+    axes.set_xlim(min(worlds) - 0.25, max(worlds) + 0.25)
+    axes.set_ylim(0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="0.9")
+
+
+def _lines(axes: Any, table: Table) -> None:
+    """One line per strategy, beginning at the baseline; bars show the spread of the runs."""
+    good = [row for row in table.rows if row.speed_up]
+    for number, name in enumerate(dict.fromkeys(row.cell.strategy for row in good)):
+        rows = [row for row in good if row.cell.strategy == name]
+        started = _with_baseline(rows, good, table)
+        worlds = [row.cell.world for row in started]
+        half = [row.speed_up * row.spread / 2 for row in started]
+        axes.errorbar(
+            worlds,
+            [row.speed_up for row in started],
+            yerr=half,
+            color=f"C{number}",
+            marker="o",
+            markersize=4 if len(started) > 1 else 7,
+            capsize=3,
+            label=name or "measured",
+        )
+        foretold = [row for row in started if row.predicted]
+        if len(foretold) > 1:
+            axes.plot(
+                [row.cell.world for row in foretold],
+                [row.predicted for row in foretold],
+                color=f"C{number}",
+                linestyle="--",
+                linewidth=1,
+                label=f"{name or 'measured'}, predicted",
+            )
+
+
+def _with_baseline(rows: list[Row], good: list[Row], table: Table) -> list[Row]:
+    first = [row for row in good if row.cell == table.baseline and row not in rows]
+    return first + rows if rows[0].cell.world > 1 else rows
+
+
+def _shared_cores(axes: Any, table: Table) -> None:
+    """Where CPU ranks are more than cores, the picture says so."""
+    probed, worlds = table.probed, [row.cell.world for row in table.rows]
+    if probed and probed.device == "cpu" and probed.cluster == "local" and max(worlds) > probed.cores:
+        axes.axvspan(probed.cores, max(worlds) + 0.25, color="0.94", zorder=0)
+        axes.text(
+            max(worlds) + 0.2, 0.03, f"more ranks than the {probed.cores} cores", ha="right", fontsize=8,
+            transform=axes.get_xaxis_transform(), color="0.35",
+        )  # fmt: skip

@@ -1,0 +1,41 @@
+"""The arithmetic of communication and sharing, each formula once; pure, knows no run and no table.
+
+Sources: ring all-reduce as in Patarasuk and Yuan (2009): every rank sends and receives
+2 (n - 1) / n of the data; reduce-scatter and all-gather are its two halves.
+"""
+
+from __future__ import annotations
+
+import math
+
+BUCKET = 25 * 2**20
+"""Bytes of gradients that DDP sends together."""
+BACKWARD = 2 / 3
+"""The share of a step's computing that is the backward pass, behind which DDP's sending can hide."""
+
+
+def ring_share(ranks: int) -> float:
+    """How much of the data each of ``ranks`` ranks sends and receives in an all-reduce."""
+    return 2 * (ranks - 1) / ranks
+
+
+def all_reduce(size: float, ranks: int, bandwidth: float, latency: float = 0.0) -> float:
+    """Seconds to sum ``size`` bytes over ``ranks`` ranks, in DDP's buckets; bandwidth in bytes per second."""
+    if ranks < 2:
+        return 0.0
+    return latency * math.ceil(size / BUCKET) + ring_share(ranks) * size / bandwidth
+
+
+def sharded(size: float, ranks: int, bandwidth: float, latency: float = 0.0) -> float:
+    """Seconds in which FSDP gathers ``size`` bytes of weights twice and scatters as many of gradients."""
+    return 1.5 * all_reduce(size, ranks, bandwidth, latency)
+
+
+def data_parallel(size: float, ranks: int, bandwidth: float) -> float:
+    """Seconds in which one GPU sends its weights to all others, and takes back their gradients."""
+    return 2 * (ranks - 1) * size / bandwidth
+
+
+def exposed(sending: float, computing: float, hides: bool) -> float:
+    """The part of ``sending`` that a step waits for: what the backward pass cannot hide."""
+    return max(0.0, sending - BACKWARD * computing) if hides else sending

@@ -1,0 +1,72 @@
+"""What a training script says of its pace, found in what rank 0 printed; knows no run."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from clusterrun.model.frozen import frozen
+
+_RATE = re.compile(r'\b([A-Za-z]+)_per_second"?\s*[=:]\s*"?([-+0-9.eEinfa]+)')
+_PAIR = re.compile(r'\b(steps|parameters|ran_as)"?\s*[=:]\s*"?([\w.+-]+)')
+
+
+@frozen
+class Report:
+    """One line of a script: how fast its steps were, over all ranks, and what else it told.
+
+    ``samples_per_second`` is 0 where it told only steps, ``steps`` (those that counted) and
+    ``parameters`` 0 where it told none.
+    """
+
+    steps_per_second: float
+    samples_per_second: float = 0.0
+    steps: int = 0
+    parameters: int = 0
+    ran_as: str = ""
+
+
+def report(text: str) -> Report | None:
+    """The last line of ``text`` that reports a pace, or None.
+
+    A pace is ``steps_per_second=12.3`` (``:`` and JSON will do); samples, images or tokens per
+    second may stand beside it. What is not a number above 0 is no pace.
+    """
+    for line in reversed(text.splitlines()):
+        rates = {name: number for name, told in _RATE.findall(line) if (number := _rate(told))}
+        if "steps" in rates:
+            return _from(line, rates)
+    return None
+
+
+def _from(line: str, rates: dict[str, float]) -> Report:
+    told = dict(_PAIR.findall(line))
+    others = [rates[name] for name in rates if name != "steps"]
+    return Report(
+        rates["steps"],
+        rates.get("samples", others[0] if others else 0.0),
+        _whole(told.get("steps", "")),
+        _whole(told.get("parameters", "")),
+        told.get("ran_as", ""),
+    )
+
+
+def _rate(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        return 0.0
+    return number if math.isfinite(number) and number > 0 else 0.0
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def notices(text: str) -> tuple[str, ...]:
+    """What the script wanted to be known: its lines that begin with ``notice:``."""
+    return tuple(
+        dict.fromkeys(
+            line.removeprefix("notice:").strip() for line in text.splitlines() if line.startswith("notice:")
+        )
+    )

@@ -1,0 +1,220 @@
+"""From measurements to rows: medians, speed-up, efficiency, spread and the prediction; pure."""
+
+from __future__ import annotations
+
+import statistics
+
+from clusterrun.bench import rates
+from clusterrun.bench.notebook import Measured, Notebook, Probed
+from clusterrun.bench.runner import NEVER_SAID
+from clusterrun.bench.shape import Shape, shape
+from clusterrun.bench.study import Cell, Growth
+from clusterrun.model.frozen import frozen
+
+DEFAULT_STEPS = 100
+"""Steps that a time is given for, where the script does not say how many it took."""
+GRADIENT_BYTES = 4
+"""Of each parameter: gradients travel as 32-bit numbers unless a script has it otherwise."""
+
+
+@frozen
+class Row:
+    """One configuration as the table shows it; zeros where it ``failed``.
+
+    ``rate`` is work per second in the table's unit, ``steps_per_second`` is 0 where only wall
+    time is known. ``time`` is seconds for the work of the baseline. ``speed_up`` is against the
+    baseline, ``efficiency`` its share of what as many devices could give. ``spread`` is largest
+    less smallest, over the median. ``predicted`` is a speed-up, 0 where there is none.
+    """
+
+    cell: Cell
+    laid: Shape
+    runs: int
+    rate: float = 0.0
+    steps_per_second: float = 0.0
+    samples_per_second: float = 0.0
+    time: float = 0.0
+    speed_up: float = 0.0
+    efficiency: float = 0.0
+    spread: float = 0.0
+    predicted: float = 0.0
+    notes: tuple[str, ...] = ()
+    failed: str = ""
+
+
+@frozen
+class Table:
+    """All rows, and what they are told in: ``unit`` of rate, work of ``time``, what it all hangs on."""
+
+    rows: tuple[Row, ...]
+    baseline: Cell | None
+    unit: str
+    steps: int
+    parameters: int
+    step_seconds: float
+    probed: Probed | None
+
+
+@frozen
+class Paced:
+    """What the runs of one cell came to, before they are compared with a baseline."""
+
+    cell: Cell
+    rates: tuple[float, ...]
+    steps: float
+    samples: float
+    failed: str
+    notes: tuple[str, ...]
+
+    @property
+    def rate(self) -> float:
+        """The median."""
+        return statistics.median(self.rates) if self.rates else 0.0
+
+    @property
+    def spread(self) -> float:
+        """Largest less smallest, over the median."""
+        return (max(self.rates) - min(self.rates)) / self.rate if self.rates else 0.0
+
+
+def tabled(
+    notebook: Notebook, cells: tuple[Cell, ...], per_node: int, threads: int = 1, parameters: int = 0
+) -> Table:
+    """The table of ``cells``; ``per_node`` devices are on each node (0: all on one)."""
+    growth = Growth(notebook.growth)
+    runs = {cell: [one for one in notebook.runs if one.cell == cell and not one.under_way] for cell in cells}
+    unit = _unit([one for found in runs.values() for one in found if not one.failed])
+    paced = [_paced(cell, runs[cell], unit, growth) for cell in cells]
+    base = next((one for one in paced if one.rates), None)
+    told = [one.report for found in runs.values() for one in found if one.report]
+    size = parameters or max((one.parameters for one in told), default=0)
+    prediction = Prediction(notebook.probed, growth, base, size, per_node, threads)
+    rows = tuple(_row(one, base, per_node, prediction) for one in paced)
+    steps = max((one.steps for one in told), default=0) or DEFAULT_STEPS
+    if base is None:
+        return Table(rows, None, unit, steps, size, 0.0, notebook.probed)
+    work = 1.0 if unit == "runs/s" else base.rate * steps / base.steps
+    timed = tuple(_timed(row, work) for row in rows)
+    return Table(timed, base.cell, unit, steps, size, prediction.step, notebook.probed)
+
+
+def _unit(good: list[Measured]) -> str:
+    """What work is counted in: what all that reported can be compared by."""
+    told = [one.report for one in good if one.report]
+    if not told:
+        return "runs/s"
+    return "samples/s" if all(one.samples_per_second for one in told) else "steps/s"
+
+
+def _paced(cell: Cell, runs: list[Measured], unit: str, growth: Growth) -> Paced:
+    good = [one for one in runs if not one.failed and (one.report or unit == "runs/s")]
+    silent = [one for one in runs if not one.failed and not one.report and unit != "runs/s"]
+    failed = next((one.failed for one in runs if one.failed), "") or (NEVER_SAID if silent else "")
+    reports = [one.report for one in good if one.report]
+    ran_as = {one.ran_as for one in reports if one.ran_as and one.ran_as != cell.strategy}
+    notes = tuple(dict.fromkeys(text for one in runs for text in one.notices))
+    # ddp-spawn is ddp, started otherwise: no news.
+    notes += tuple(f"ran as {name}" for name in sorted(ran_as) if cell.strategy not in ("", "ddp-spawn"))
+    return Paced(
+        cell,
+        tuple(_rate(one, unit, growth) for one in good),
+        statistics.median([one.steps_per_second for one in reports]) if reports else 0.0,
+        statistics.median([one.samples_per_second for one in reports]) if reports else 0.0,
+        failed,
+        notes or (() if runs else ("not measured yet",)),
+    )
+
+
+def _rate(run: Measured, unit: str, growth: Growth) -> float:
+    """Work per second: samples where they are told; else steps, each of them larger as a weak world grows."""
+    grown = run.cell.world if growth is Growth.WEAK else 1
+    if unit == "runs/s" or run.report is None:
+        return grown / run.seconds
+    return run.report.samples_per_second if unit == "samples/s" else run.report.steps_per_second * grown
+
+
+def _row(one: Paced, base: Paced | None, per_node: int, prediction: Prediction) -> Row:
+    laid = shape_of(one.cell, per_node)
+    if not one.rates or base is None:
+        return Row(one.cell, laid, 0, notes=one.notes, failed=one.failed)
+    speed_up = one.rate / base.rate
+    return Row(
+        one.cell,
+        laid,
+        len(one.rates),
+        one.rate,
+        one.steps,
+        one.samples,
+        speed_up=speed_up,
+        efficiency=speed_up * base.cell.world / one.cell.world,
+        spread=one.spread,
+        predicted=prediction.speed_up(one.cell),
+        notes=one.notes,
+        failed=one.failed,
+    )
+
+
+def _timed(row: Row, work: float) -> Row:
+    from clusterrun.model.frozen import replace
+
+    return replace(row, time=work / row.rate) if row.rate else row
+
+
+def shape_of(cell: Cell, per_node: int) -> Shape:
+    """Nodes and devices of a cell; one that no nodes can hold is shown as one node."""
+    whole = not per_node or cell.world <= per_node or not cell.world % per_node
+    return shape(cell.world, per_node if whole else 0)
+
+
+class Prediction:
+    """What each configuration should reach, from one device's step and the measured all-reduce."""
+
+    def __init__(
+        self,
+        probed: Probed | None,
+        growth: Growth,
+        base: Paced | None,
+        parameters: int,
+        per_node: int,
+        threads: int,
+    ) -> None:
+        self._probed = probed if probed and not probed.failed else None
+        self._weak = growth is Growth.WEAK
+        self._bytes = parameters * GRADIENT_BYTES
+        self._per_node = per_node
+        self._threads = threads
+        one_device = base is not None and base.cell.world == 1 and base.steps > 0
+        self.step = 1 / base.steps if base and one_device else 0.0
+
+    def speed_up(self, cell: Cell) -> float:
+        """Predicted speed-up over one device; 0 where something needed for it is not known."""
+        seconds = self.seconds(cell)
+        return self.step * (cell.world if self._weak else 1) / seconds if seconds else 0.0
+
+    def seconds(self, cell: Cell) -> float:
+        """Predicted seconds of a step; 0 where something needed for it is not known."""
+        if not self.step or self._probed is None:
+            return 0.0
+        if cell.world == 1:
+            return self.step
+        measured = self._probed.reduced(cell.world)
+        if measured is None or not self._bytes:
+            return 0.0
+        computing = self.step * (cell.world if self._weak else 1) / self.devices(cell)
+        sending = self._sending(cell, measured.bandwidth, measured.latency)
+        on_gpus = self._probed.device != "cpu"
+        return computing + rates.exposed(sending, computing, on_gpus and cell.strategy != "dp")
+
+    def _sending(self, cell: Cell, bandwidth: float, latency: float) -> float:
+        if cell.strategy == "dp":
+            return rates.data_parallel(self._bytes, cell.world, bandwidth)
+        formula = rates.sharded if cell.strategy == "fsdp" else rates.all_reduce
+        return formula(self._bytes, cell.world, bandwidth, latency)
+
+    def devices(self, cell: Cell) -> float:
+        """Devices that really compute at once: CPU ranks share the cores that there are."""
+        if self._probed is None or self._probed.device != "cpu":
+            return cell.world
+        one_machine = self._probed.cluster == "local"
+        nodes = 1 if one_machine else shape_of(cell, self._per_node).nodes
+        return min(cell.world, max(1.0, nodes * self._probed.cores / self._threads))

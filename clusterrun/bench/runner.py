@@ -1,0 +1,206 @@
+"""Runs what a study asks, one run after another, and notes each at once; knows no table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from clusterrun.bench import notebook as book
+from clusterrun.bench.notebook import Measured, Notebook, Probed, Reduced
+from clusterrun.bench.reading import Report, notices, report
+from clusterrun.bench.shape import spec_of
+from clusterrun.bench.study import Cell, Subject
+from clusterrun.desk import Desk, Tell
+from clusterrun.logs.files import attempts, read_at, size_of
+from clusterrun.model.errors import BadInput, NoSuchRun
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import RunStatus
+from clusterrun.model.spec import JobSpec
+from clusterrun.model.states import State
+from clusterrun.workflow import Run, find, launch
+
+HEARD = 4 << 20
+"""Bytes of the end of rank 0's output in which its pace is looked for."""
+NEVER_SAID = "it ended well, but rank 0 never printed steps_per_second=…"
+
+
+class Runner:
+    """A study under way: its notebook is on disk after every step."""
+
+    def __init__(self, subject: Subject, path: str, notebook: Notebook, desk: Desk, tell: Tell) -> None:
+        self.notebook = notebook
+        self.elapsed = self.spent = 0.0
+        """Seconds of this call, and of its runs from their submission to their end."""
+        self._subject = subject
+        self._path = path
+        self._desk = desk
+        self._tell = tell
+
+    def measure(self, cells: tuple[Cell, ...], repeats: int) -> None:
+        """Run every repeat of every cell that is not measured yet, the cells in turn.
+
+        A cell that fails is noted and left; the others go on. Raises ``SchedulerError`` where
+        nothing can be run.
+        """
+        began = self._desk.clock.monotonic()
+        left = self.left(cells, repeats)
+        failed: set[Cell] = set()
+        for place, (cell, number) in enumerate(left, 1):
+            if cell in failed:
+                continue
+            self._tell(f"[{place}/{len(left)}] {cell.name}, run {number + 1} of {repeats}")
+            done = self._measured(cell, number)
+            if done.failed:
+                failed.add(cell)
+                self._tell(f"  {done.failed}")
+        self.elapsed += self._desk.clock.monotonic() - began
+
+    def left(self, cells: tuple[Cell, ...], repeats: int) -> list[tuple[Cell, int]]:
+        """The runs that are still to be made, in their order."""
+        return [one for one in in_turn(cells, repeats) if not self._is_measured(*one)]
+
+    def _is_measured(self, cell: Cell, number: int) -> bool:
+        known = self.notebook.run(cell, number)
+        return known is not None and not known.under_way and not known.failed
+
+    def check(self, cells: tuple[Cell, ...], repeats: int) -> None:
+        """Raise ``BadInput`` where not one cell can run: that is a mistake of the command, not of a cell."""
+        from clusterrun.submission import draft
+
+        first: BadInput | None = None
+        for cell in dict.fromkeys(cell for cell, _ in self.left(cells, repeats)):
+            try:
+                draft(spec_of(self._subject, cell), self._desk)
+                return
+            except BadInput as error:
+                first = first or error
+        if first:
+            raise first
+
+    def _measured(self, cell: Cell, number: int) -> Measured:
+        run = self._under_way(cell, number)
+        try:
+            if run is None:
+                run = launch(spec_of(self._subject, cell), self._desk, self._tell)
+                self._note(Measured(cell, number, run.run_id))
+            else:
+                self._tell(f"  going on with {run.run_id}, which was under way")
+        except BadInput as error:
+            return self._note(Measured(cell, number, "", failed=error.seen))
+        return self._note(self._ended(cell, number, run))
+
+    def _under_way(self, cell: Cell, number: int) -> Run | None:
+        """The run that an interrupted call left behind, if it is still known."""
+        known = self.notebook.run(cell, number)
+        if known is None or not known.under_way:
+            return None
+        try:
+            return find(known.run_id, self._desk)
+        except NoSuchRun:
+            return None
+
+    def _ended(self, cell: Cell, number: int, run: Run) -> Measured:
+        status = run.wait(tell=self._tell)
+        text = said(self._desk, run.run_id)
+        found = Measured(
+            cell,
+            number,
+            run.run_id,
+            seconds=_trained(self._desk, status),
+            wall=max(0.0, (status.ended_at or 0.0) - status.submitted_at),
+            report=report(text),
+            notices=notices(text),
+        )
+        self.spent += found.wall
+        if status.state is not State.COMPLETED:
+            return replace(found, report=None, failed=why(run, status))
+        self._tell(f"  {_pace(found.report)}; {found.seconds:.1f} s")
+        return found
+
+    def _note(self, run: Measured) -> Measured:
+        self.notebook = self.notebook.noted(run)
+        book.save(self._path, self.notebook)
+        return run
+
+    def probe(self, spec: JobSpec, worlds: tuple[int, ...]) -> None:
+        """Ask the machines what they are and how fast they sum, unless that is known for all worlds."""
+        known = self.notebook.probed
+        if known and not known.failed and all(known.reduced(world) for world in worlds if world > 1):
+            return
+        began = self._desk.clock.monotonic()
+        self._tell(f"a short job first: device, torch version and all-reduce on {spec.world_size} ranks")
+        found = self._probed(spec)
+        if found.failed:
+            self._tell(f"  {found.failed}: no predictions, and device and torch version stay unknown")
+        self.notebook = replace(self.notebook, probed=found)
+        book.save(self._path, self.notebook)
+        self.elapsed += self._desk.clock.monotonic() - began
+
+    def _probed(self, spec: JobSpec) -> Probed:
+        try:
+            run = launch(spec, self._desk, self._tell)
+        except BadInput as error:
+            return Probed(failed=error.seen)
+        status = run.wait(tell=self._tell)
+        wall = max(0.0, (status.ended_at or 0.0) - status.submitted_at)
+        self.spent += wall
+        known = Probed(run.run_id, wall, status.cluster)
+        if status.state is not State.COMPLETED:
+            return replace(known, failed=why(run, status))
+        return heard(said(self._desk, run.run_id), known)
+
+
+def in_turn(cells: tuple[Cell, ...], repeats: int) -> Iterator[tuple[Cell, int]]:
+    """Every cell once per round, each round beginning with another one: what disturbs, disturbs all."""
+    for number in range(repeats):
+        turn = number % len(cells)
+        for cell in cells[turn:] + cells[:turn]:
+            yield cell, number
+
+
+def said(desk: Desk, run_id: str) -> str:
+    """The end of what rank 0 printed in the newest attempt, on both streams."""
+    paths = desk.store.paths(run_id)
+    known = attempts(paths.attempts)
+    if not known:
+        return ""
+    logs = paths.attempt(known[-1])
+    return "\n".join(_ends_of((logs.err(0), logs.out(0))))
+
+
+def _ends_of(files: Iterable[str]) -> Iterator[str]:
+    for file in files:
+        start = max(0, size_of(file) - HEARD)
+        yield read_at(file, start, HEARD).decode("utf-8", "replace")
+
+
+def _trained(desk: Desk, status: RunStatus) -> float:
+    """Seconds from the start of the ranks to the end of the run."""
+    state = desk.store.state(status.run_id)
+    began = state.attempts[-1].started_at if state and state.attempts else status.started_at
+    return max(0.001, (status.ended_at or 0.0) - (began or 0.0)) if began and status.ended_at else 0.001
+
+
+def why(run: Run, status: RunStatus) -> str:
+    """One sentence about a run that did not end well."""
+    failure = run.failure
+    told = failure.why if failure else status.reason
+    last = (
+        next((line.strip() for line in reversed(failure.last_lines) if line.strip()), "") if failure else ""
+    )
+    words = [status.state.value, *(word for word in (told, last) if word)]
+    return f"{': '.join(words)} ({run.run_id})"
+
+
+def _pace(found: Report | None) -> str:
+    return f"{found.steps_per_second:g} steps per second" if found else NEVER_SAID
+
+
+def heard(text: str, known: Probed) -> Probed:
+    """What the short job told in its line ``all-reduce {…}``."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("all-reduce {"):
+            told = json.loads(line.partition(" ")[2])
+            groups = tuple(Reduced(g["ranks"], g["latency"], g["bandwidth"]) for g in told.pop("groups"))
+            return replace(known, groups=groups, **told)
+    return replace(known, failed="the short job said nothing")

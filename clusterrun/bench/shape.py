@@ -1,0 +1,117 @@
+"""From a configuration to the spec of its run: nodes, ranks, the script's arguments; pure."""
+
+from __future__ import annotations
+
+import re
+
+from clusterrun.bench.study import AS_IS, STARTS_ITS_RANKS, Cell, Growth, Subject
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.spec import JobSpec
+
+REFERENCE_BATCH = 64
+"""The global batch of train.py where nobody says another."""
+THREADS = "OMP_NUM_THREADS"
+_PLACEHOLDER = re.compile(r"\{(?:(strategy)|(world)|(\d+)([*/])world)\}")
+
+
+@frozen
+class Shape:
+    """Nodes, and devices on each."""
+
+    nodes: int
+    each: int
+
+
+def shape(world: int, per_node: int) -> Shape:
+    """How a world lies on nodes of ``per_node`` devices (0: one node holds any). Raises ``BadInput``."""
+    if not per_node or world <= per_node:
+        return Shape(1, world)
+    if world % per_node:
+        raise BadInput(
+            f"a world of {world} does not fill nodes of {per_node} ranks",
+            f"take worlds up to {per_node}, or multiples of {per_node}",
+        )
+    return Shape(world // per_node, per_node)
+
+
+def spec_of(subject: Subject, cell: Cell) -> JobSpec:
+    """The run that measures ``cell``. Raises ``BadInput`` for a world that the nodes cannot hold."""
+    base = subject.spec
+    laid = shape(cell.world, base.gpus or base.ranks_per_node)
+    one = cell.one_process or cell.strategy == STARTS_ITS_RANKS
+    if one and laid.nodes > 1:
+        raise BadInput(
+            f"{cell.strategy} is one process on one machine, and a world of {cell.world} takes {laid.nodes}"
+        )
+    if base.gpus and 0 <= subject.gpus_here < cell.world:
+        raise BadInput(f"a world of {cell.world} GPUs: this machine has {subject.gpus_here}")
+    return replace(
+        base,
+        command=command(subject, cell),
+        environment=tuple((name, filled(value, cell)) for name, value in base.environment),
+        nodes=laid.nodes,
+        gpus=laid.each if base.gpus else 0,
+        ranks_per_node=0 if base.gpus else (1 if cell.one_process else laid.each),
+        per_node=cell.world > 1 and one,
+    )
+
+
+def command(subject: Subject, cell: Cell) -> tuple[str, ...]:
+    """The command of ``cell``: placeholders filled in, and what train.py is told."""
+    words = tuple(filled(word, cell) for word in subject.spec.command)
+    return words + told(subject, cell, words) if subject.reference else words
+
+
+def told(subject: Subject, cell: Cell, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The options that make train.py run ``cell``; the last of two counts, so they stand at the end."""
+    options: list[str] = []
+    if cell.strategy != AS_IS:
+        options += ["--strategy", cell.strategy]
+    if cell.strategy == STARTS_ITS_RANKS:
+        options += ["--ranks", str(cell.world)]
+    batch = batch_size(words)
+    if subject.growth is Growth.WEAK and batch:
+        options += ["--batch-size", str(batch * cell.world)]
+    return tuple(options)
+
+
+def batch_size(words: tuple[str, ...]) -> int:
+    """The global batch that train.py is asked for; 0 where it finds one by itself."""
+    text = str(REFERENCE_BATCH)
+    for word, after in zip(words, (*words[1:], ""), strict=True):
+        if word == "--batch-size":
+            text = after
+        elif word.startswith("--batch-size="):
+            text = word.partition("=")[2]
+    return int(text) if text.isdecimal() else 0
+
+
+def filled(text: str, cell: Cell) -> str:
+    """``text`` with ``{strategy}``, ``{world}``, ``{64*world}`` and ``{64/world}`` filled in.
+
+    Any other braces stay as they are. Raises ``BadInput`` where a division leaves a rest.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1]:
+            return cell.strategy
+        if match[2]:
+            return str(cell.world)
+        if match[4] == "*":
+            return str(int(match[3]) * cell.world)
+        share, rest = divmod(int(match[3]), cell.world)
+        if rest or not share:
+            raise BadInput(
+                f"{match[0]}: {match[3]} cannot be divided by a world of {cell.world}",
+                "take a number that every world divides",
+            )
+        return str(share)
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+def names_strategy(spec: JobSpec) -> bool:
+    """Whether the script is told its strategy by a placeholder."""
+    words = (*spec.command, *(value for _, value in spec.environment))
+    return any("{strategy}" in word for word in words)

@@ -1,0 +1,125 @@
+"""What a scaling study asks: subject, worlds, strategies; pure, knows no run and no result."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+
+from clusterrun.model.document import encode
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.spec import JobSpec
+
+AS_IS = ""
+"""The strategy of a script that is not told any."""
+ONE_PROCESS = ("single", "dp")
+"""Strategies of which one process computes everything; the others have one rank per device."""
+STARTS_ITS_RANKS = "ddp-spawn"
+KNOWN = ("single", "dp", "ddp", "ddp-spawn", "fsdp")
+
+
+class Growth(enum.Enum):
+    """What stays the same while the world grows: the work of all (strong), or of each rank (weak)."""
+
+    STRONG = "strong"
+    WEAK = "weak"
+
+
+@frozen
+class Cell:
+    """One configuration: what is run ``repeats`` times. ``world`` counts devices (CPU ranks without GPUs)."""
+
+    strategy: str
+    world: int
+
+    @property
+    def name(self) -> str:
+        """For people: ``ddp × 4``."""
+        if self.strategy == "single":
+            return "single"
+        return f"{self.strategy or 'ranks'} × {self.world}"
+
+    @property
+    def one_process(self) -> bool:
+        """Whether one process computes it all, on however many devices."""
+        return self.strategy in ONE_PROCESS
+
+
+@frozen
+class Subject:
+    """What is measured: a spec whose size each cell decides, and what makes it comparable.
+
+    ``reference`` is true for the shipped train.py, which is told its strategy by an option.
+    ``content`` is a digest of the script, so that a changed script is another subject.
+    ``gpus_here`` is the number of GPUs of this machine where it runs here, else -1.
+    """
+
+    spec: JobSpec
+    growth: Growth
+    reference: bool = False
+    content: str = ""
+    gpus_here: int = -1
+
+    @property
+    def digest(self) -> str:
+        """Eight characters that differ where two studies cannot share results."""
+        spec = replace(
+            self.spec,
+            # Values of variables are secrets; that they changed must still show.
+            environment=tuple(
+                (name, hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest())
+                for name, value in self.spec.environment
+            ),
+        )
+        text = json.dumps([encode(spec), self.growth.value, self.content])
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+def cells(strategies: tuple[str, ...], worlds: tuple[int, ...], gpus: int) -> tuple[Cell, ...]:
+    """The configurations, smallest world first; every one once.
+
+    One process is asked for at world 1; DataParallel at every larger world where there are GPUs for
+    it. A strategy of several ranks is left out at world 1 where ``single`` is measured there.
+    """
+    found = [Cell(strategy, world) for world in sorted(set(worlds)) for strategy in dict.fromkeys(strategies)]
+    wanted = [cell for cell in found if _makes_sense(cell, strategies, gpus)]
+    if "dp" in strategies and not gpus:
+        wanted.append(Cell("dp", 1))  # it runs as single, and the table says so
+    if not wanted:
+        asked = f"--strategies {','.join(strategies)} with --worlds {','.join(map(str, worlds))}"
+        raise BadInput(f"{asked} leaves nothing to measure", "single needs world 1, dp a world above 1")
+    return tuple(sorted(wanted, key=lambda cell: (cell.world, strategies.index(cell.strategy))))
+
+
+def _makes_sense(cell: Cell, strategies: tuple[str, ...], gpus: int) -> bool:
+    if cell.strategy == "single":
+        return cell.world == 1
+    if cell.strategy == "dp":
+        return cell.world > 1 and gpus > 0
+    return cell.world > 1 or "single" not in strategies
+
+
+def read_worlds(text: str) -> tuple[int, ...]:
+    """World sizes from ``1,2,4``. Raises ``BadInput``."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isascii() and word.isdecimal() and int(word) > 0 for word in words):
+        raise BadInput(f"--worlds {text!r} is no list of world sizes", "write --worlds 1,2,4")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def read_strategies(text: str, reference: bool) -> tuple[str, ...]:
+    """Strategies from ``single,ddp``; the reference script knows only its own. Raises ``BadInput``."""
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    strange = [word for word in words if word not in KNOWN]
+    if reference and strange:
+        raise BadInput(f"there is no strategy {strange[0]!r}", f"there are: {', '.join(KNOWN)}")
+    if not words:
+        raise BadInput(f"--strategies {text!r} names none", f"for example: --strategies {','.join(KNOWN)}")
+    return words
+
+
+def worlds_up_to(most: int) -> tuple[int, ...]:
+    """1, 2, 4, … and ``most`` itself."""
+    powers = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+    return tuple(sorted({*powers, most}))

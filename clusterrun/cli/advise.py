@@ -1,0 +1,119 @@
+"""`clusterrun advise`: from a model and machines to a strategy and what to expect; does no arithmetic."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+
+from clusterrun.cli.terminal import table
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.errors import BadInput
+
+
+@click.command()
+@click.option("--parameters", metavar="N", help="Parameters of the model: 7e9, 7B, 125M.")
+@click.option("--gpu-memory", metavar="SIZE", default="80GB", show_default=True, help="Memory of one GPU.")
+@click.option(
+    "--gpus-per-node", metavar="G", type=int, default=8, show_default=True, help="GPUs of each node."
+)
+@click.option("--nodes", "-N", metavar="N", type=int, default=1, show_default=True, help="Nodes.")
+@click.option(
+    "--optimizer", type=click.Choice(("adam", "momentum", "sgd")), default="adam", show_default=True
+)
+@click.option("--precision", type=click.Choice(("fp32", "amp", "bf16")), default="amp", show_default=True)
+@click.option("--activations", metavar="SIZE", help="Memory of the activations of one GPU's batch.")
+@click.option("--bandwidth", metavar="GB/s", help="What each GPU can send while all do.")
+@click.option("--step-time", metavar="SECONDS", help="A step of one GPU, with its own batch.")
+@click.option(
+    "--from", "measured", metavar="NAME", help="Take what bench scaling measured: a study's name or file."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def advise(as_json: bool, **given: Any) -> int:
+    """Say whether single, ddp or fsdp fits a model, and what scaling to expect, with the arithmetic.
+
+    It counts weights, gradients and the optimizer's state. Activations depend on the model: measure
+    them on one GPU and give them.
+
+    \b
+    Examples:
+      clusterrun advise --parameters 350M --gpu-memory 24GB --gpus-per-node 4
+      clusterrun advise --parameters 7B --nodes 16 --bandwidth 25 --step-time 0.9
+      clusterrun advise --parameters 70e9 --precision bf16 --nodes 4 --json
+    """
+    from clusterrun.bench.advice import advise as answer
+    from clusterrun.model.document import encode
+
+    asked = _question(given)
+    advice = answer(asked)
+    if as_json:
+        print(json.dumps({"asked": encode(asked), **encode(advice)}))
+        return ExitCode.DONE
+    _show(asked, advice)
+    return ExitCode.DONE
+
+
+def _question(given: dict[str, Any]) -> Any:
+    """What is asked, the options before the measurement. Raises ``BadInput``."""
+    from clusterrun.bench import sizes
+    from clusterrun.bench.advice import Question
+
+    known = _measured(given["measured"]) if given["measured"] else {}
+    if given["parameters"]:
+        known["parameters"] = sizes.count(given["parameters"], "--parameters")
+    if given["bandwidth"]:
+        known |= {"bandwidth": sizes.speed(given["bandwidth"], "--bandwidth"), "latency": 0.0}
+    if given["step_time"]:
+        known["step_seconds"] = sizes.count(given["step_time"].removesuffix("s"), "--step-time")
+    if "parameters" not in known:
+        raise BadInput(
+            "how many parameters does the model have?",
+            "--parameters 7e9; python -c 'print(sum(p.numel() for p in model.parameters()))' counts them",
+        )
+    return Question(
+        optimizer=given["optimizer"],
+        precision=given["precision"],
+        memory=sizes.size(given["gpu_memory"], "--gpu-memory"),
+        gpus_per_node=given["gpus_per_node"],
+        nodes=given["nodes"],
+        activations=sizes.size(given["activations"], "--activations") if given["activations"] else 0.0,
+        **known,
+    )
+
+
+def _measured(name: str) -> dict[str, float]:
+    """What a study of bench scaling knows: parameters, bandwidth of its largest world, a step of one."""
+    from clusterrun import settings
+    from clusterrun.bench import notebook as book
+    from clusterrun.bench.result import tabled
+
+    path = name if os.path.exists(name) else book.path_of(settings.home(os.environ), name)
+    found = book.read(path)
+    if found is None:
+        raise BadInput(f"--from {name}: there is no measurement {path}", "clusterrun bench scaling makes one")
+    cells = sorted({run.cell for run in found.runs}, key=lambda cell: cell.world)
+    known = tabled(found, tuple(cells), 0)
+    largest = max(found.probed.groups, key=lambda g: g.ranks, default=None) if found.probed else None
+    values = {"parameters": float(known.parameters), "step_seconds": known.step_seconds}
+    if largest:
+        values |= {"bandwidth": largest.bandwidth, "latency": largest.latency}
+    return {key: value for key, value in values.items() if value}
+
+
+def _show(asked: Any, advice: Any) -> None:
+    print(f"take {advice.take}: {advice.because}" if advice.take else f"nothing fits: {advice.because}")
+    told = "" if asked.activations else "; activations are not counted: --activations SIZE"
+    print(f"\nmemory of one GPU of {asked.world} ({asked.precision}, {asked.optimizer}{told})")
+    for fit in advice.fits:
+        print("\n".join([f"  {fit.strategy}", *(f"    {line}" for line in fit.lines)]))
+    print("\ntime\n" + "\n".join(f"  {line}" for line in advice.lines))
+    if advice.expected:
+        print("\nexpected, every GPU with the batch of one")
+        rows = [
+            [one.strategy, str(one.gpus), f"{one.sending * 1e3:.4g} ms", f"{one.step * 1e3:.4g} ms",
+             f"{one.efficiency * one.gpus:.2f}×", f"{one.efficiency:.0%}"]
+            for one in advice.expected
+        ]  # fmt: skip
+        table(("STRATEGY", "GPUS", "SENDING", "STEP", "SPEED-UP", "EFFICIENCY"), rows, [""] * len(rows))

@@ -1,0 +1,153 @@
+"""`clusterrun bench scaling`: options to a study, one call that measures it, and the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+from clusterrun import settings
+from clusterrun.cli.boundary import say
+from clusterrun.cli.options import options, profile_option, settled, to_spec
+from clusterrun.model.contract import ExitCode
+
+SIZED_BY_CELLS = ("nodes", "name")
+"""Resource options that a study decides for itself."""
+
+
+@click.group()
+def bench() -> None:
+    """Measure how a script scales.
+
+    \b
+    Examples:
+      clusterrun bench scaling
+    """
+
+
+@bench.command(context_settings={"allow_interspersed_args": False})
+@click.option("--script", metavar="FILE", help="The script to measure.  [default: the shipped train.py]")
+@click.option("--worlds", metavar="1,2,…", help="World sizes.  [default: 1, 2, 4, … as the machine has]")
+@click.option("--strategies", metavar="NAME,…", help="Of train.py: single, dp, ddp, ddp-spawn, fsdp.")
+@click.option(
+    "--strong", "growth", flag_value="strong", default="strong", help="The same work for every world."
+)
+@click.option("--weak", "growth", flag_value="weak", help="The same work for every rank.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each configuration."
+)
+@click.option(
+    "--parameters", metavar="N", help="Parameters of the model, where the script does not report them."
+)
+@click.option(
+    "--oversubscribe", is_flag=True, help="Do not ask before more ranks than cores are started here."
+)
+@click.option("--no-probe", is_flag=True, help="Leave out the short job that measures all-reduce.")
+@click.option("--name", metavar="NAME", help="Name of the study, under which it is kept.")
+@click.option("--fresh", is_flag=True, help="Throw away what an earlier call measured.")
+@click.option("--plot", metavar="FILE", help="Draw the speed-up: .png or .svg (needs matplotlib).")
+@click.option("--dry-run", is_flag=True, help="Print what would be run; touch nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options(option for option in settings.RESOURCES if option.name not in SIZED_BY_CELLS)
+@profile_option
+@click.argument("words", metavar="[COMMAND] [ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def scaling(
+    script: str | None,
+    words: tuple[str, ...],
+    profile: str | None,
+    plot: str | None,
+    **given: Any,
+) -> int:
+    """Run a script at several world sizes and strategies, and show what they gained.
+
+    COMMAND is a script, module or program as in submit, with its arguments; none: the shipped
+    train.py. Its rank 0 prints steps_per_second=12.3; else whole runs are timed. In its arguments
+    {world}, {strategy}, {64*world} and {64/world} are filled in. Every configuration is a run of its
+    own; the same command again goes on where this one stopped.
+
+    \b
+    Examples:
+      clusterrun bench scaling --worlds 1,2 --strategies single,ddp -- --steps 50
+      clusterrun bench scaling --worlds 1,2 train.py --batch-size {64/world}
+      clusterrun bench scaling --weak --worlds 1,2 --plot speed-up.png --script train.py
+      clusterrun bench scaling --gpus 8 --worlds 1,8,16,32 --partition gpu train.py
+    """
+    from clusterrun.bench import plot as picture
+    from clusterrun.cli.bench_study import prepared
+    from clusterrun.desk import Desk
+
+    if plot:
+        picture.check(plot)
+    own = {name: given.pop(name) for name in _OWN}
+    values = settled(given, profile)
+    desk = Desk()
+    spec = to_spec(("study",), {**values, **_unsized(values)}, ())
+    study = prepared(desk, spec, script, words, own)
+    if own["dry_run"]:
+        return study.shown(own["as_json"])
+    if study.left() and not own["oversubscribe"]:
+        _ask(study.crowded())
+    try:
+        study.measure(say)
+    except KeyboardInterrupt:
+        say(f"\nstopped; what is measured is kept, and a run under way goes on. To go on:\n  {_again()}")
+        return ExitCode.INTERRUPTED
+    return _show(study, own["as_json"], plot)
+
+
+_OWN = (
+    "worlds",
+    "strategies",
+    "growth",
+    "repeats",
+    "parameters",
+    "oversubscribe",
+    "no_probe",
+    "name",
+    "fresh",
+    "dry_run",
+    "as_json",
+)
+
+
+def _unsized(values: dict[str, settings.Setting]) -> dict[str, settings.Setting]:
+    """The defaults of what a study decides: a profile's size is for other runs."""
+    defaults = {option.name: option.default for option in settings.RESOURCES}
+    return {
+        name: settings.Setting(name, defaults[name], "built-in") for name in SIZED_BY_CELLS if name in values
+    }
+
+
+def _ask(crowded: str) -> None:
+    """More ranks than cores only if a person says so. Raises ``BadInput`` where nobody can be asked."""
+    from clusterrun.model.errors import BadInput
+
+    if not crowded:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadInput(crowded, "--oversubscribe does it all the same; smaller --worlds are honest")
+    click.confirm(f"{crowded}. Measure all the same?", abort=True, err=True)
+
+
+def _again() -> str:
+    import shlex
+
+    return shlex.join(["clusterrun", *sys.argv[1:]])
+
+
+def _show(study: Any, as_json: bool, plot: str | None) -> int:
+    from clusterrun.bench.plot import draw
+    from clusterrun.cli import bench_table
+
+    table = study.table()
+    if as_json:
+        print(json.dumps(bench_table.document(study, table)))
+    else:
+        bench_table.show(study, table)
+    if plot:
+        draw(table, bench_table.title(study), bench_table.caption(study, table), plot)
+        say(f"drawn: {os.path.abspath(plot)}")
+    return ExitCode.FAILED if any(row.failed for row in table.rows) else ExitCode.DONE

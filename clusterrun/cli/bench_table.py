@@ -1,0 +1,195 @@
+"""How a study looks: the table in the guide's shape, the lines below it, and the JSON document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterrun.bench.notebook import Probed
+from clusterrun.bench.result import Row, Table
+from clusterrun.cli.bench_study import Study
+from clusterrun.cli.terminal import table as print_table
+
+HEADS = (
+    "CONFIGURATION",
+    "TIME",
+    "SPEED-UP",
+    "PREDICTED",
+    "EFFICIENCY",
+    "STEPS/S",
+    "RATE",
+    "SPREAD",
+    "RUNS",
+    "ON",
+)
+SPARE = ("RUNS", "RATE", "SPREAD")
+
+
+def show(study: Study, table: Table) -> None:
+    """The table and what has to be known to read it, on stdout."""
+    rows = [_cells(row, study, table) for row in table.rows]
+    styles = ["red" if row.failed else "" for row in table.rows]
+    print_table(HEADS, rows, styles, SPARE)
+    print("\n" + "\n".join(legend(study, table)))
+
+
+def _cells(row: Row, study: Study, table: Table) -> list[str]:
+    if not row.rate:
+        reason = f"failed: {row.failed}" if row.failed else "; ".join(row.notes)
+        return [row.cell.name, *["–"] * (len(HEADS) - 3), "0", reason]
+    return [
+        row.cell.name,
+        f"{row.time:.2f} s",
+        f"{row.speed_up:.2f}×",
+        f"{row.predicted:.2f}×" if row.predicted else "–",
+        f"{row.efficiency:.0%}",
+        f"{row.steps_per_second:.4g}" if row.steps_per_second else "–",
+        f"{row.rate:.4g} {table.unit}",
+        f"{row.spread:.0%}" if row.runs > 1 else "–",
+        str(row.runs),
+        "; ".join(
+            [where(row, study, table.probed), *row.notes, *([f"failed: {row.failed}"] if row.failed else [])]
+        ),
+    ]
+
+
+def where(row: Row, study: Study, probed: Probed | None) -> str:
+    """Nodes, devices and how they share what there is."""
+    laid, spec = row.laid, study.subject.spec
+    kind = "GPU" if spec.gpus else "rank"
+    size = (
+        f"{laid.nodes} node{'s' if laid.nodes > 1 else ''} × {laid.each} {kind}{'s' if laid.each > 1 else ''}"
+    )
+    return f"{size}{sharing(row, study, probed)}"
+
+
+def sharing(row: Row, study: Study, probed: Probed | None) -> str:
+    """What CPU ranks share: cores, memory bandwidth, the network; nothing of the kind on GPUs."""
+    if study.subject.spec.gpus or (probed and probed.device not in ("", "cpu")):
+        return ""
+    cores = probed.cores if probed and probed.cores else study.here.cores
+    ranks = row.cell.world if study.here.local else row.laid.each
+    return f", {cores} cores shared" if cores and ranks > 1 else f", 1 of {cores} cores" if cores else ""
+
+
+def legend(study: Study, table: Table) -> list[str]:
+    """What was measured, on what, and how the numbers come about."""
+    if table.baseline is None:
+        return [f"nothing was measured of {study.runner.notebook.subject}"]
+    return [
+        f"{study.runner.notebook.subject} · {study.subject.growth.value} scaling · {machine(study, table)}",
+        f"time: {_work(table)}; speed-up against {table.baseline.name}; "
+        "spread: largest less smallest, over the median",
+        prediction(table),
+        f"measurements: {study.path}",
+    ]
+
+
+def _work(table: Table) -> str:
+    if table.unit == "runs/s":
+        return "the whole run, start-up and all, for the script never said steps_per_second=…"
+    name = table.baseline.name if table.baseline else ""
+    return f"for the work of {table.steps} steps of {name}"
+
+
+def machine(study: Study, table: Table) -> str:
+    """Device, torch and cluster, as far as they are known."""
+    probed = table.probed
+    place = "this machine" if study.here.local else "Slurm"
+    if probed is None or probed.failed:
+        return f"{place}; device and torch version not asked"
+    device = f"{probed.processor}, {probed.cores} cores" if probed.device == "cpu" else probed.device
+    return f"{place}: {device}; torch {probed.torch}, {probed.backend}"
+
+
+def prediction(table: Table) -> str:
+    """The inputs of the predictions, or which of them is missing."""
+    probed = table.probed
+    if probed is None or probed.failed:
+        return "predicted: not without the all-reduce that the short job measures"
+    if not table.step_seconds:
+        return "predicted: not without a measured pace of one rank (world 1)"
+    if not table.parameters:
+        return "predicted: not without the model's size: --parameters N, or parameters=N in the script's line"
+    links = "; ".join(
+        f"{group.bandwidth / 1e9:.3g} GB/s and {group.latency * 1e3:.3g} ms between {group.ranks} ranks"
+        for group in probed.groups
+    )
+    own = (
+        "cores that ranks share, nothing hidden" if probed.device == "cpu" else "2/3 of a step hides sending"
+    )
+    return (
+        f"predicted from a step of {table.step_seconds * 1e3:.4g} ms on one, "
+        f"{table.parameters:,} gradients × 4 bytes, all-reduce at {links}; {own}"
+    )
+
+
+def title(study: Study) -> str:
+    """The heading of the picture."""
+    return f"{study.runner.notebook.subject}: {study.subject.growth.value} scaling"
+
+
+def caption(study: Study, table: Table) -> str:
+    """Under the picture: on what it was measured."""
+    shared = "ranks share the cores · " if table.probed and table.probed.device == "cpu" else ""
+    return f"{machine(study, table)} · {shared}{study.repeats} runs each, bars show their spread"
+
+
+def document(study: Study, table: Table) -> dict[str, Any]:
+    """The whole study as JSON; seconds, work per second, shares."""
+    probed, runner = table.probed, study.runner
+    return {
+        "name": study.name,
+        "file": study.path,
+        "subject": runner.notebook.subject,
+        "growth": study.subject.growth.value,
+        "unit": table.unit,
+        "steps": table.steps,
+        "parameters": table.parameters or None,
+        "baseline": table.baseline.name if table.baseline else None,
+        "all_reduce": [
+            {"ranks": g.ranks, "latency": g.latency, "bandwidth": g.bandwidth}
+            for g in (probed.groups if probed else ())
+        ],
+        "rows": [_row(row, study, probed) for row in table.rows],
+        "seconds": {
+            "elapsed": runner.elapsed,
+            "runs": runner.spent,
+            "overhead": runner.elapsed - runner.spent,
+        },
+    }
+
+
+def _row(row: Row, study: Study, probed: Probed | None) -> dict[str, Any]:
+    return {
+        "configuration": row.cell.name,
+        "strategy": row.cell.strategy or None,
+        "world": row.cell.world,
+        "runs": row.runs,
+        "time": row.time or None,
+        "rate": row.rate or None,
+        "steps_per_second": row.steps_per_second or None,
+        "samples_per_second": row.samples_per_second or None,
+        "speed_up": row.speed_up or None,
+        "predicted": row.predicted or None,
+        "efficiency": row.efficiency or None,
+        "spread": row.spread if row.runs > 1 else None,
+        "notes": list(row.notes),
+        "failed": row.failed or None,
+        "environment": environment(row, study, probed),
+    }
+
+
+def environment(row: Row, study: Study, probed: Probed | None) -> dict[str, Any]:
+    """On what a row was measured; null where it is not known."""
+    known = probed if probed and not probed.failed else Probed()
+    return {
+        "cluster": "local" if study.here.local else "slurm",
+        "nodes": row.laid.nodes,
+        "devices_per_node": row.laid.each,
+        "device": known.device or None,
+        "processor": known.processor or None,
+        "cores": known.cores or study.here.cores or None,
+        "cores_shared": bool(sharing(row, study, probed)) and row.cell.world > 1,
+        "torch": known.torch or None,
+        "backend": known.backend or None,
+    }
