@@ -194,8 +194,12 @@ class Course:
 
     def launcher_ended(self, now: Now, event: LauncherEnded) -> None:
         """Fatal only where agents are still on their way; else they tell by themselves whether they live."""
-        self._parting.launcher_lives = False
         said = ": " + " / ".join(event.said) if event.said else ""
+        if not event.whole:
+            if self.stage is Stage.JOINING and not self._roster.complete:
+                self._fail(now, f"an agent ended with code {event.code} before it had joined{said}")
+            return
+        self._parting.launcher_lives = False
         words = f"the launcher ended with code {event.code}{said}"
         self._launcher_words = f"; {words}"
         if self.stage is Stage.PARTING:

@@ -66,10 +66,11 @@ class CancelAsked:
 
 @frozen
 class LauncherEnded:
-    """The program that started the agents ended, with its last words."""
+    """The program that started the agents ended, with its last words; not ``whole``: one agent alone did."""
 
     code: int
     said: tuple[str, ...] = ()
+    whole: bool = True
 
 
 @frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 from clusterrun.agent.process import Ended, NotStarted, Program, start_all
@@ -22,6 +23,9 @@ _LAST_LINES = 15
 _LONGEST_LINE = 2000
 _MOST_SHOWN = 1000
 _KILL_AFTER = 3.0
+_WORDS_AFTER = 1.0
+"""An agent's end may be heard of before its words."""
+_TASK_ENDED = re.compile(r"srun: error: \S+: tasks? [0-9,-]+: (?!Exited with exit code 0)(?:\D*(\d+)|.*)")
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
@@ -41,9 +45,15 @@ class Launch:
 
 
 class Launcher:
-    """The programs that started the agents; ``ended(code, last lines)`` is called once, after all of them."""
+    """The programs that started the agents; ``ended(code, last lines, True)`` is called once, after them all.
 
-    def __init__(self, loop: Loop, launch: Launch, ended: Callable[[int, tuple[str, ...]], None]) -> None:
+    With False it is called when the first of several agents ends badly: only whoever knows who has
+    joined can tell what that means.
+    """
+
+    def __init__(
+        self, loop: Loop, launch: Launch, ended: Callable[[int, tuple[str, ...], bool], None]
+    ) -> None:
         self._loop = loop
         self._launch = launch
         self._ended = ended
@@ -52,6 +62,7 @@ class Launcher:
         self._half = b""
         self._said: list[str] = []
         self._shown = 0
+        self._one_ended = False
         self._words, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def start(self) -> None:
@@ -65,7 +76,7 @@ class Launcher:
             self._said += [error.seen, error.remedy]
             self._code = 127
         if not self._living:
-            self._ended(self._code, tuple(self._said))
+            self._ended(self._code, tuple(self._said), True)
 
     def _start_one(self, environment: Mapping[str, str]) -> int:
         # Each has a pipe of its own: the line is far below what a pipe holds, so nothing waits.
@@ -105,7 +116,14 @@ class Launcher:
         self._code = self._code or (child.code if child.code >= 0 else 128 - child.code)
         if not self._living:
             self._hear()
-            self._ended(self._code, tuple(self._said))
+            self._ended(self._code, tuple(self._said), True)
+        elif self._code:
+            self._agent_ended(self._code)
+
+    def _agent_ended(self, code: int) -> None:
+        if not self._one_ended:
+            self._one_ended = True
+            self._loop.after(_WORDS_AFTER, lambda: self._ended(code, tuple(self._said), False))
 
     @property
     def alive(self) -> bool:
@@ -134,6 +152,9 @@ class Launcher:
         del self._said[_FIRST_LINES : len(self._said) - _LAST_LINES + 1]
         self._said.append(line)
         self._shown += 1
+        task = _TASK_ENDED.match(line)
+        if task:
+            self._agent_ended(int(task[1] or 1))
         if self._shown <= _MOST_SHOWN:
             say(line)
 

@@ -133,8 +133,8 @@ class RunLoop:
         for child in ended_children():
             self._launcher.reaped(child)
 
-    def _launcher_ended(self, code: int, said: tuple[str, ...]) -> None:
-        self._happened(events.LauncherEnded(code, said))
+    def _launcher_ended(self, code: int, said: tuple[str, ...], whole: bool) -> None:
+        self._happened(events.LauncherEnded(code, said, whole))
 
     def _look_for_cancel(self) -> None:
         if self._cancelled:
