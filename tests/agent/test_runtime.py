@@ -228,7 +228,7 @@ def test_strangers_at_the_port_change_nothing_and_fill_no_log(make: Make) -> Non
     (Path(run.orders.cwd) / "go").touch()
     run.wait()
     assert run.state().state is State.COMPLETED
-    assert len(run.words.splitlines()) < 15 and b"100 connections were refused" in run.words
+    assert len(run.words.splitlines()) < 15 and b"connections were refused" in run.words
 
 
 def listening_port(pid: int) -> int:
