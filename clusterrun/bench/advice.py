@@ -146,42 +146,56 @@ def _nothing(asked: Question, fit: Fit) -> str:
     )
 
 
-def _sent(asked: Question, strategy: str) -> float:
+def _sending(asked: Question, strategy: str, gpus: int) -> float:
+    """Seconds in which one GPU sends its share of a step."""
     weight, gradient, _, copy = PRECISIONS[asked.precision]
-    return asked.parameters * (gradient if strategy == "ddp" else copy or weight)
+    link = (gpus, asked.bandwidth, asked.latency)
+    if strategy == "fsdp":
+        return rates.sharded(asked.parameters * (copy or weight), asked.parameters * gradient, *link)
+    return rates.all_reduce(asked.parameters * gradient, *link)
 
 
 def _expect(asked: Question, strategy: str, gpus: int) -> Expected:
     """Every GPU has the same work at any world (weak scaling): only the sending is added."""
-    formula = rates.sharded if strategy == "fsdp" else rates.all_reduce
-    sending = formula(_sent(asked, strategy), gpus, asked.bandwidth, asked.latency)
+    sending = _sending(asked, strategy, gpus)
     step = asked.step_seconds + rates.exposed(sending, asked.step_seconds, hides=True)
     return Expected(strategy, gpus, sending, step, asked.step_seconds / step)
 
 
 def _times(asked: Question) -> tuple[str, ...]:
-    """The arithmetic of the time of a step on all GPUs, or what is missing for it."""
+    """The arithmetic of a step's sending on all GPUs, or what is missing for it."""
     if asked.world == 1:
         return ("one GPU: nothing is sent",)
-    n, share = asked.world, rates.ring_share(asked.world)
-    size = _sent(asked, "ddp")
-    ring = f"all-reduce sends 2 × ({n} - 1) / {n} × {size / GB:.4g} GB = {share * size / GB:.4g} GB per GPU"
-    if not asked.bandwidth:
-        return (ring, "how long that takes: --bandwidth GB/s, or --from a measurement of bench scaling")
-    seconds = rates.all_reduce(size, n, asked.bandwidth, asked.latency)
-    told = f"at {asked.bandwidth / GB:.4g} GB/s" + (
-        f", {asked.latency * 1e3:.3g} ms per bucket" if asked.latency else ""
+    weight, gradient, _, copy = PRECISIONS[asked.precision]
+    n, billions = asked.world, asked.parameters / GB
+    ddp, fsdp = 2 * gradient, 2 * (copy or weight) + gradient
+    sent = tuple(
+        f"{name} sends ({n} - 1) / {n} × {_count(asked.parameters)} × {size} B = "
+        f"{(n - 1) / n * billions * size:.4g} GB per GPU and step: {what}"
+        for name, size, what in (
+            ("ddp", ddp, f"gradients of {gradient} B, summed and spread"),
+            ("fsdp", fsdp, f"weights of {copy or weight} B gathered twice, gradients of {gradient} B"),
+        )
     )
-    lines = (ring, f"{told}: {seconds * 1e3:.4g} ms; fsdp 1.5 × as much for as many bytes")
+    if not asked.bandwidth:
+        return (*sent, "how long that takes: --bandwidth GB/s, or --from a measurement of bench scaling")
+    return sent + tuple(line for name in ("ddp", "fsdp") for line in _waits(asked, name))
+
+
+def _waits(asked: Question, strategy: str) -> tuple[str, ...]:
+    """How long the sending takes, and what of it a step waits for."""
+    seconds = _sending(asked, strategy, asked.world)
+    each = f" and {asked.latency * 1e3:.3g} ms per bucket" if asked.latency else ""
+    line = f"{strategy}: at {asked.bandwidth / GB:.4g} GB/s{each} {seconds * 1e3:.4g} ms"
     if not asked.step_seconds:
-        return (*lines, "what of it a step waits for: --step-time SECONDS of one GPU")
-    hidden = rates.BACKWARD * asked.step_seconds
-    left = rates.exposed(seconds, asked.step_seconds, hides=True)
+        return (f"{line}; what of it a step waits for: --step-time SECONDS of one GPU",)
+    step = asked.step_seconds
+    left = rates.exposed(seconds, step, hides=True)
     return (
-        *lines,
-        f"the backward pass, 2/3 of a step's {asked.step_seconds * 1e3:.4g} ms, hides {hidden * 1e3:.4g} ms",
-        f"a ddp step takes {asked.step_seconds * 1e3:.4g} + {left * 1e3:.4g} ms: "
-        f"efficiency {asked.step_seconds / (asked.step_seconds + left):.0%} on {n} GPUs",
+        f"{line}, of which the backward pass hides up to 2/3 × {step * 1e3:.4g} = "
+        f"{rates.BACKWARD * step * 1e3:.4g} ms",
+        f"{strategy}: a step takes {step * 1e3:.4g} + {left * 1e3:.4g} ms: "
+        f"efficiency {step / (step + left):.0%} on {asked.world} GPUs",
     )
 
 

@@ -26,9 +26,12 @@ def all_reduce(size: float, ranks: int, bandwidth: float, latency: float = 0.0) 
     return latency * math.ceil(size / BUCKET) + ring_share(ranks) * size / bandwidth
 
 
-def sharded(size: float, ranks: int, bandwidth: float, latency: float = 0.0) -> float:
-    """Seconds in which FSDP gathers ``size`` bytes of weights twice and scatters as many of gradients."""
-    return 1.5 * all_reduce(size, ranks, bandwidth, latency)
+def sharded(weights: float, gradients: float, ranks: int, bandwidth: float, latency: float = 0.0) -> float:
+    """Seconds in which FSDP gathers so many bytes of weights twice, and sums and scatters the gradients.
+
+    Each of the three is half of an all-reduce.
+    """
+    return all_reduce(weights + gradients / 2, ranks, bandwidth, latency)
 
 
 def data_parallel(size: float, ranks: int, bandwidth: float) -> float:

@@ -208,8 +208,9 @@ class Prediction:
     def _sending(self, cell: Cell, bandwidth: float, latency: float) -> float:
         if cell.strategy == "dp":
             return rates.data_parallel(self._bytes, cell.world, bandwidth)
-        formula = rates.sharded if cell.strategy == "fsdp" else rates.all_reduce
-        return formula(self._bytes, cell.world, bandwidth, latency)
+        if cell.strategy == "fsdp":
+            return rates.sharded(self._bytes, self._bytes, cell.world, bandwidth, latency)
+        return rates.all_reduce(self._bytes, cell.world, bandwidth, latency)
 
     def devices(self, cell: Cell) -> float:
         """Devices that really compute at once: CPU ranks share the cores that there are."""

@@ -1,0 +1,35 @@
+"""A desk with training scripts that only say how fast they were: real runs, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Desk, make_desk  # noqa: F401  a fixture
+
+PACED = """
+import os, signal, sys
+world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+told = dict(word.split("=") for word in sys.argv[1:])
+if told.get("fails") == str(world):
+    sys.exit("no such layer")
+if told.get("hangs") == str(world) and not os.path.exists("let-go"):
+    open("hanging", "w").close()
+    signal.pause()
+if rank == 0 and told.get("silent") != str(world) and "mute" not in told:
+    print("notice: batch", told.get("batch", "-"))
+    print(f"throughput steps_per_second={10.0 * world} samples_per_second={640.0 * world} steps=20")
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path, make_desk: Callable[[Path], Desk]) -> Iterator[Desk]:  # noqa: F811
+    """A fresh desk with ``paced.py``; its ranks say 10 steps per second each."""
+    made = make_desk(tmp_path)
+    (made.folder / "paced.py").write_text(PACED)
+    yield made
+    live = tmp_path / "home/live"
+    if live.is_dir() and (alive := [path.name for path in live.iterdir()]):
+        made("cancel", *alive)

@@ -1,0 +1,51 @@
+"""The picture: drawn in both formats, refused early with its remedy."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from clusterrun.bench import plot
+from clusterrun.bench.notebook import Probed
+from clusterrun.bench.result import Row, Table
+from clusterrun.bench.shape import Shape
+from clusterrun.bench.study import Cell
+from clusterrun.model.errors import BadInput
+
+SINGLE, DDP = Cell("single", 1), Cell("ddp", 4)
+ROWS = (
+    Row(SINGLE, Shape(1, 1), 3, 10.0, 10.0, speed_up=1.0, predicted=1.0),
+    Row(DDP, Shape(1, 4), 3, 17.0, 17.0, speed_up=1.7, spread=0.2, predicted=1.9),
+    Row(Cell("fsdp", 4), Shape(1, 4), 0, failed="no"),
+)
+TABLE = Table(ROWS, SINGLE, "steps/s", 100, 0, 0.1, Probed(device="cpu", cluster="local", cores=2))
+
+
+@pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
+def test_a_picture_is_drawn_by_the_name_of_its_file(name, begins, tmp_path):
+    pytest.importorskip("matplotlib")
+    plot.draw(TABLE, "train.py", "two cores", str(tmp_path / name))
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_the_picture_says_what_it_shows(tmp_path):
+    pytest.importorskip("matplotlib")
+    plot.draw(TABLE, "my title", "two cores", str(tmp_path / "a.svg"))
+    text = (tmp_path / "a.svg").read_text()
+    for words in ("ideal", "ddp", "ddp, predicted", "my title", "two cores", "more ranks than the 2 cores"):
+        assert f"<!-- {words} -->" in text
+    assert "fsdp" not in text
+
+
+def test_a_missing_matplotlib_is_said_with_its_remedy(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(BadInput) as error:
+        plot.check(str(tmp_path / "a.png"))
+    assert error.value.remedy == "pip install 'clusterrun[plot]'"
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a", "nowhere/a.png"])
+def test_what_cannot_be_drawn_to_is_refused(name, tmp_path):
+    with pytest.raises(BadInput, match="--plot"):
+        plot.check(str(tmp_path / name))

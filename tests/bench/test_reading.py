@@ -1,0 +1,42 @@
+"""The pace of a script is found in whatever it printed around it."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.bench.reading import Report, notices, report
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("steps_per_second=12.5", Report(12.5)),
+        ("epoch 3: steps_per_second: 12.5, loss 0.1", Report(12.5)),
+        ('{"steps_per_second": 12.5, "samples_per_second": 800, "steps": 40}', Report(12.5, 800.0, 40)),
+        ("steps_per_second=2e1 images_per_second=640", Report(20.0, 640.0)),
+        ("tokens_per_second=9 samples_per_second=3 steps_per_second=1", Report(1.0, 3.0)),
+        (
+            "throughput steps_per_second=13.2364 samples_per_second=833 steps=35 ran_as=ddp parameters=38282",
+            Report(13.2364, 833.0, 35, 38282, "ddp"),
+        ),
+    ],
+)
+def test_a_pace_is_read_in_any_of_its_forms(text, found):
+    assert report(text) == found
+
+
+def test_the_last_pace_counts():
+    assert report("steps_per_second=1\nsteps_per_second=2\nsteps_per_second=nan\ndone\n") == Report(2.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "steps_per_second=", "steps_per_second=nan", "steps_per_second=inf", "steps_per_second=0",
+     "steps_per_second=-3", "samples_per_second=3", "steps per second 12", "steps_per_second=fast"],
+)  # fmt: skip
+def test_what_is_no_pace_is_not_taken_for_one(text):
+    assert report(text) is None
+
+
+def test_notices_are_kept_once():
+    assert notices("notice: a\nx\nnotice: b\nnotice: a") == ("a", "b")

@@ -1,0 +1,183 @@
+"""What a study asks: configurations, their runs, and when two studies may share results."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.bench.shape import Shape, shape, spec_of
+from clusterrun.bench.study import (
+    Cell,
+    Growth,
+    Subject,
+    cells,
+    read_strategies,
+    read_worlds,
+    worlds_up_to,
+)
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.model.spec import JobSpec
+
+
+def subject(
+    *command: str, growth: Growth = Growth.STRONG, reference: bool = False, **spec: object
+) -> Subject:
+    return Subject(JobSpec(command or ("train.py",), "/work", **spec), growth, reference)  # type: ignore[arg-type]
+
+
+def test_one_process_is_measured_once_and_ranks_at_every_larger_world():
+    asked = ("single", "ddp", "fsdp")
+    assert cells(asked, (4, 1, 2, 2), 0) == (
+        Cell("single", 1),
+        Cell("ddp", 2),
+        Cell("fsdp", 2),
+        Cell("ddp", 4),
+        Cell("fsdp", 4),
+    )
+
+
+def test_without_single_the_ranks_themselves_are_the_baseline():
+    assert cells(("",), (1, 2), 0) == (Cell("", 1), Cell("", 2))
+
+
+def test_data_parallel_runs_once_where_there_are_no_gpus_for_it():
+    assert cells(("single", "dp"), (1, 2, 4), 0) == (Cell("single", 1), Cell("dp", 1))
+    assert cells(("single", "dp"), (1, 2, 4), 4) == (Cell("single", 1), Cell("dp", 2), Cell("dp", 4))
+
+
+def test_a_question_without_an_answer_is_refused():
+    with pytest.raises(BadInput, match="leaves nothing to measure"):
+        cells(("single",), (2, 4), 0)
+
+
+@pytest.mark.parametrize(("text", "worlds"), [("1,2,4", (1, 2, 4)), (" 8, 2 ,2", (2, 8)), ("1,", (1,))])
+def test_worlds_are_read_as_people_write_them(text, worlds):
+    assert read_worlds(text) == worlds
+
+
+@pytest.mark.parametrize("text", ["", "0", "two", "1;2", "-1", "1.5", "²"])
+def test_what_is_no_list_of_worlds_is_refused(text):
+    with pytest.raises(BadInput, match="no list of world sizes"):
+        read_worlds(text)
+
+
+def test_only_the_reference_script_has_fixed_strategies():
+    assert read_strategies("mine, other", reference=False) == ("mine", "other")
+    with pytest.raises(BadInput, match="no strategy 'mine'"):
+        read_strategies("mine", reference=True)
+
+
+@pytest.mark.parametrize(("most", "worlds"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))])
+def test_the_usual_worlds_double_up_to_what_there_is(most, worlds):
+    assert worlds_up_to(most) == worlds
+
+
+@pytest.mark.parametrize(
+    ("world", "per_node", "laid"),
+    [
+        (3, 0, Shape(1, 3)),
+        (3, 8, Shape(1, 3)),
+        (8, 8, Shape(1, 8)),
+        (24, 8, Shape(3, 8)),
+        (1, 8, Shape(1, 1)),
+    ],
+)
+def test_a_world_fills_whole_nodes(world, per_node, laid):
+    assert shape(world, per_node) == laid
+
+
+def test_a_world_that_leaves_a_node_half_full_is_refused():
+    with pytest.raises(BadInput, match="12 does not fill nodes of 8"):
+        shape(12, 8)
+
+
+@pytest.mark.parametrize(
+    ("cell", "changes"),
+    [
+        (Cell("", 1), {"ranks_per_node": 1}),
+        (Cell("", 2), {"ranks_per_node": 2}),
+        (Cell("single", 1), {"ranks_per_node": 1}),
+        (Cell("dp", 1), {"ranks_per_node": 1}),
+        (Cell("ddp-spawn", 2), {"ranks_per_node": 2, "per_node": True}),
+    ],
+)
+def test_cpu_ranks_are_ranks_of_one_node(cell, changes):
+    asked = subject("train.py", "--lr", "1")
+    assert spec_of(asked, cell) == replace(asked.spec, **changes)
+
+
+@pytest.mark.parametrize(
+    ("cell", "changes"),
+    [
+        (Cell("ddp", 4), {"gpus": 4}),
+        (Cell("ddp", 16), {"gpus": 8, "nodes": 2}),
+        (Cell("dp", 4), {"gpus": 4, "per_node": True}),
+        (Cell("single", 1), {"gpus": 1}),
+    ],
+)
+def test_every_gpu_is_a_device(cell, changes):
+    asked = subject("train.py", gpus=8)
+    assert spec_of(asked, cell) == replace(asked.spec, **changes)
+
+
+def test_one_process_does_not_span_machines():
+    with pytest.raises(BadInput, match="one process on one machine"):
+        spec_of(subject("train.py", gpus=8), Cell("dp", 16))
+
+
+def test_gpus_that_this_machine_lacks_are_not_replaced_by_cpu_ranks():
+    asked = Subject(JobSpec(("train.py",), "/work", gpus=2), Growth.STRONG, gpus_here=1)
+    with pytest.raises(BadInput, match="a world of 2 GPUs: this machine has 1"):
+        spec_of(asked, Cell("ddp", 2))
+
+
+@pytest.mark.parametrize(
+    ("word", "filled"),
+    [
+        ("{world}", "4"),
+        ("--mode={strategy}", "--mode=ddp"),
+        ("{64/world}", "16"),
+        ("{64*world}", "256"),
+        ("{world}x{64*world}", "4x256"),
+        ('{"lr": 1}', '{"lr": 1}'),
+        ("{World}", "{World}"),
+        ("{64/worlds}", "{64/worlds}"),
+    ],
+)
+def test_placeholders_are_filled_in_and_other_braces_kept(word, filled):
+    asked = subject("mine.py", word, environment=(("HOW", word),))
+    made = spec_of(asked, Cell("ddp", 4))
+    assert (made.command, made.environment) == (("mine.py", filled), (("HOW", filled),))
+
+
+def test_a_share_with_a_rest_is_refused():
+    with pytest.raises(BadInput, match="63 cannot be divided by a world of 4"):
+        spec_of(subject("mine.py", "{63/world}"), Cell("", 4))
+
+
+@pytest.mark.parametrize(
+    ("growth", "words", "cell", "told"),
+    [
+        (Growth.STRONG, (), Cell("ddp", 2), ("--strategy", "ddp")),
+        (Growth.WEAK, (), Cell("ddp", 2), ("--strategy", "ddp", "--batch-size", "128")),
+        (Growth.WEAK, ("--batch-size", "8"), Cell("fsdp", 4), ("--strategy", "fsdp", "--batch-size", "32")),
+        (Growth.WEAK, ("--batch-size=8",), Cell("single", 1), ("--strategy", "single", "--batch-size", "8")),
+        (Growth.WEAK, ("--batch-size", "auto"), Cell("ddp", 2), ("--strategy", "ddp")),
+        (Growth.STRONG, (), Cell("ddp-spawn", 2), ("--strategy", "ddp-spawn", "--ranks", "2")),
+    ],
+)
+def test_the_reference_script_is_told_strategy_and_batch(growth, words, cell, told):
+    asked = subject("train.py", *words, growth=growth, reference=True)
+    assert spec_of(asked, cell).command == ("train.py", *words, *told)
+
+
+def test_results_are_shared_only_where_subject_growth_script_and_environment_are_the_same():
+    base = subject("train.py", environment=(("KEY", "secret"),))
+    others = [
+        subject("train.py", "--lr", "1", environment=(("KEY", "secret"),)),
+        subject("train.py", environment=(("KEY", "other"),)),
+        replace(base, growth=Growth.WEAK),
+        replace(base, content="changed"),
+    ]
+    assert len({one.digest for one in (base, *others)}) == 5
+    assert replace(base, gpus_here=3).digest == base.digest
