@@ -162,6 +162,7 @@ def _prepare(made: Draft, desk: Desk) -> RunRecord:
         if made.snapshot:
             take(made.snapshot, paths.snapshot, paths.snapshot_note)
         _write_program(paths, desk)
+        write_whole(paths.job_output, "")  # before Slurm makes it with the mode that the umask leaves
         write_whole(paths.orders, _json(planned), sync=False)
         if planned.script:
             write_whole(paths.script, planned.script, 0o700, sync=False)

@@ -79,7 +79,8 @@ def _tell_job_output(desk: Desk, status: RunStatus) -> None:
         with open(path, "rb") as file:
             told = file.read()[-4096:].decode("utf-8", "surrogateescape").splitlines()[-LAST_LINES:]
     except FileNotFoundError:
-        say(f"  there is no {path}: does the first node of the job see this folder?")
         return
+    if not told and status.state is State.FAILED and status.started_at is None:
+        say(f"  nothing was written to {path}: does the first node of the job see that folder?")
     if told:
         say("\n".join([f"  the end of {path}:", *(f"    {line}" for line in told)]))

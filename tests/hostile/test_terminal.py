@@ -1,0 +1,63 @@
+"""What ranks print and what other people call their jobs drives no terminal and forges no row."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hostile.conftest import Person
+
+EVIL = (
+    "\\x1b]52;c;ZXZpbA==\\x07 \\x1b[2J\\x1b]0;title\\x07 over\\rwritten \\u009b31m \\u0085next \\u2028line "
+    "\\u202eright to left\\u2066 \\x08\\x08 \\x0b\\x0c \\udcff\\udc80 \\x00 \\x7f"
+)
+PRINTS = f"""import os, sys
+for stream in (sys.stdout, sys.stderr):
+    stream.buffer.write("{EVIL}\\nn0001 r0 | forged\\n".encode("utf-8", "surrogateescape"))
+    stream.flush()
+os._exit(3)
+"""
+
+
+def harmless(text: str) -> bool:
+    """Whether nothing in it moves a cursor, turns text around or begins a line that is not ours."""
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+def test_what_ranks_print_is_shown_and_not_obeyed(anybody: Person) -> None:
+    (anybody.folder / "x.py").write_text(PRINTS)
+    cluster = "slurm" if anybody.lab else "local"
+    name = "n\x1b[2J\nR\u202e"
+    followed = anybody.types("submit", "--cluster", cluster, "--follow", "--name", name, "x.py")
+    said = [followed, *(anybody.types(*words) for words in (["logs"], ["status"], ["status", "last"]))]
+    assert [harmless(done.out + done.err) for done in said] == [True] * 4, said
+    assert all(" r0 " in line for line in said[1].out.splitlines()), "a line without our heading"
+    assert "\\x9b31m" in followed.out and "\\u202eright" in followed.out
+    assert followed.code == 1 and "exited with code 3" in followed.err
+    # Only now the bytes themselves: a terminal would have obeyed.
+    assert "\x1b]52;c;ZXZpbA==\x07" in anybody.types("logs", "--raw").out
+
+
+@pytest.mark.lab
+def test_no_job_of_anybody_forges_a_row_of_ours(user: Person) -> None:
+    lab = user.lab
+    assert lab
+    (user.folder / "x.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    run = user.submits("x.py")
+    job = user.reaches(run, "RUNNING")["job_id"]
+    row = lab.exec(["squeue", "--me", "-h", "-o", "%i|%T|%r|%k"]).out.strip()
+    for name in (
+        f"\n{row}\n",
+        f"\n{job}|COMPLETED|None|clusterrun:{run.name}",
+        "\x1b[2J\n\x1b[31m",
+        "%i%T\x1e",
+    ):
+        words = ["sbatch", "--hold", "--job-name", name, "--comment", f"clusterrun:{run.name}:\n{name}"]
+        assert lab.exec([*words, "--wrap", "true"]).code == 0
+    try:
+        found = user.types("status", "--json", run.name)
+        assert user.reaches(run, "RUNNING")["job_id"] == job and found.err == ""
+        shown = user.types("status")
+        assert harmless(shown.out + shown.err) and len(shown.out.splitlines()) == 2
+    finally:
+        lab.exec(["scancel", "--me"])
+    user.reaches(run, "CANCELLED")
