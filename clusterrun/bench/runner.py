@@ -12,11 +12,12 @@ from clusterrun.bench.shape import spec_of
 from clusterrun.bench.study import Cell, Subject
 from clusterrun.desk import Desk, Tell
 from clusterrun.logs.files import attempts, read_at, size_of
-from clusterrun.model.errors import BadInput, NoSuchRun
+from clusterrun.model.errors import BadInput, NoSuchRun, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
+from clusterrun.waiting import Watch
 from clusterrun.workflow import Run, find, launch
 
 HEARD = 4 << 20
@@ -31,6 +32,7 @@ class Runner:
         self.notebook = notebook
         self.elapsed = self.spent = 0.0
         """Seconds of this call, and of its runs from their submission to their end."""
+        self._told: set[str] = set()
         self._subject = subject
         self._path = path
         self._desk = desk
@@ -39,8 +41,7 @@ class Runner:
     def measure(self, cells: tuple[Cell, ...], repeats: int) -> None:
         """Run every repeat of every cell that is not measured yet, the cells in turn.
 
-        A cell that fails is noted and left; the others go on. Raises ``SchedulerError`` where
-        nothing can be run.
+        A cell that fails is noted and left; the others go on. Raises ``SchedulerUnreachable``.
         """
         began = self._desk.clock.monotonic()
         left = self.left(cells, repeats)
@@ -81,11 +82,13 @@ class Runner:
         run = self._under_way(cell, number)
         try:
             if run is None:
-                run = launch(spec_of(self._subject, cell), self._desk, self._tell)
+                run = launch(spec_of(self._subject, cell), self._desk, self._once)
                 self._note(Measured(cell, number, run.run_id))
             else:
                 self._tell(f"  going on with {run.run_id}, which was under way")
-        except BadInput as error:
+        except SchedulerUnreachable:
+            raise  # it is not known whether it was queued: nothing good comes of asking for more
+        except (BadInput, SchedulerError) as error:
             return self._note(Measured(cell, number, "", failed=error.seen))
         return self._note(self._ended(cell, number, run))
 
@@ -100,7 +103,7 @@ class Runner:
             return None
 
     def _ended(self, cell: Cell, number: int, run: Run) -> Measured:
-        status = run.wait(tell=self._tell)
+        status = self._awaited(run)
         text = said(self._desk, run.run_id)
         found = Measured(
             cell,
@@ -116,6 +119,16 @@ class Runner:
             return replace(found, report=None, failed=why(run, status))
         self._tell(f"  {_pace(found.report)}; {found.seconds:.1f} s")
         return found
+
+    def _once(self, sentence: str) -> None:
+        """Say what every submission would say anew."""
+        if sentence not in self._told:
+            self._told.add(sentence)
+            self._tell(sentence)
+
+    def _awaited(self, run: Run) -> RunStatus:
+        """The end of ``run``; what keeps it queued is said, that it trains is not."""
+        return Watch(self._desk, run.run_id, self._tell, heard=True).wait(None)
 
     def _note(self, run: Measured) -> Measured:
         self.notebook = self.notebook.noted(run)
@@ -138,10 +151,12 @@ class Runner:
 
     def _probed(self, spec: JobSpec) -> Probed:
         try:
-            run = launch(spec, self._desk, self._tell)
-        except BadInput as error:
+            run = launch(spec, self._desk, self._once)
+        except SchedulerUnreachable:
+            raise
+        except (BadInput, SchedulerError) as error:
             return Probed(failed=error.seen)
-        status = run.wait(tell=self._tell)
+        status = self._awaited(run)
         wall = max(0.0, (status.ended_at or 0.0) - status.submitted_at)
         self.spent += wall
         known = Probed(run.run_id, wall, status.cluster)

@@ -94,9 +94,9 @@ class Study:
         self.runner.measure(self.cells, self.repeats)
 
     def _probe(self) -> JobSpec:
-        """The short job, on the largest world that can be laid out."""
+        """The short job, on the largest world that can be run."""
         script = os.path.join(folder("jobs"), "allreduce.py")
-        worlds = sorted({cell.world for cell in self.cells})
+        worlds = sorted({cell.world for cell in self.cells if not self._planned(cell)[1]})
         groups = ",".join(str(world) for world in worlds if world > 1) or "1"
         command = (script, "--groups", groups)
         plain = replace(self.subject, spec=replace(self.subject.spec, command=command), reference=False)

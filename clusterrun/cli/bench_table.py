@@ -21,7 +21,7 @@ HEADS = (
     "RUNS",
     "ON",
 )
-SPARE = ("RUNS", "RATE", "SPREAD")
+SPARE = ("RUNS", "RATE", "SPREAD", "STEPS/S", "EFFICIENCY", "PREDICTED")
 
 
 def show(study: Study, table: Table) -> None:

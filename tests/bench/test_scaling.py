@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.cli.conftest import ROOT, Desk, Said
 
@@ -100,6 +105,27 @@ def test_more_ranks_than_cores_are_refused_where_nobody_can_be_asked(desk: Desk)
     done = desk("bench", "scaling", "--no-probe", "--worlds", "1,4096", "paced.py")
     assert (done.code, done.out) == (2, "")
     assert "4096 ranks are more than the" in done.err and "--oversubscribe" in done.err
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 130), ("y", 0)])
+def test_a_person_is_asked_before_more_ranks_than_cores_are_started(
+    desk: Desk, answer: str, code: int
+) -> None:
+    worlds = str(len(os.sched_getaffinity(0)) + 1)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clusterrun", *FAST[:3], "--repeats", "1", "--worlds", worlds, "paced.py"],
+        cwd=desk.folder,
+        env={**desk.environment, "NO_COLOR": "1"},
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    os.write(ours, f"{answer}\n".encode())
+    out, _ = process.communicate(timeout=30)
+    os.close(ours)
+    assert (process.returncode, out != b"") == (code, answer == "y")
 
 
 def test_arguments_grow_with_the_world_where_they_are_asked_to(desk: Desk) -> None:
