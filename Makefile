@@ -37,11 +37,7 @@ bench: $(VENV)/.installed-dev slurm
 
 # The tests that use a lab, on this machine's own Slurm and on every other one that can be fetched or is here.
 test-slurm-versions: $(VENV)/.installed-dev slurm
-	-for suite in $(SLURM_SUITES); do $(BIN)/clusterrun lab root make $$suite; done
-	failed=0; for version in '' $$($(BIN)/clusterrun lab root list | cut -f1); do \
-	  echo "== Slurm $${version:-of this machine}"; \
-	  CLUSTERRUN_TEST_SLURM=$$version $(BIN)/python -m pytest -m lab $(PYTEST_ARGS) || failed=1; \
-	done; exit $$failed
+	$(BIN)/python -m tests.slurm_versions $(SLURM_SUITES) -- $(PYTEST_ARGS)
 
 slurm: $(VENV)/.installed-dev
 	@sh tests/install_slurm.sh $(BIN)/clusterrun

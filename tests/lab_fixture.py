@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from clusterrun.lab.lab import Lab, labs_up
 from clusterrun.lab.namespaces import started_at, wait_for
+from clusterrun.lab.needs import OF_A_ROOT, PACKAGES, program
 from clusterrun.lab.place import labs_home
 from clusterrun.lab.processes import Process
 from clusterrun.lab.spec import CONTROLLER, LabSpec, Preempt, Proctrack
@@ -29,9 +29,8 @@ SLURM_VARIABLE = "CLUSTERRUN_TEST_SLURM"
 def _missing() -> str:
     if os.geteuid() != 0:
         return "the lab's tests run as root"
-    absent = [
-        name for name in ("slurmctld", "slurmd", "munged", "ip", "nsenter") if shutil.which(name) is None
-    ]
+    wanted = OF_A_ROOT if os.environ.get(SLURM_VARIABLE) else PACKAGES
+    absent = [name for name in wanted if program(name) is None]
     return f"the lab needs {', '.join(absent)}: clusterrun lab install" if absent else ""
 
 

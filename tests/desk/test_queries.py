@@ -98,6 +98,25 @@ def test_other_releases_answer_the_same_questions_in_the_same_words(
     assert (partition.name, partition.default, partition.nodes, partition.gpus) == ("debug", True, 2, 8)
 
 
+@pytest.mark.parametrize(
+    "version, reasons",
+    [
+        ("20.11", ("None", "NonZeroExitCode", "JobLaunchFailure")),
+        ("24.11", ("None", "None", "None")),
+        ("26.05", ("None", "None", "None")),
+    ],
+)
+def test_the_accounting_of_other_releases_is_read_the_same_way(
+    version: str, reasons: tuple[str, str, str]
+) -> None:
+    rows = queries.read_finished(recorded("sacct.txt", version), MARK)
+    assert [(row.name, row.state, row.exit_code, row.reason, row.nodelist) for row in rows] == [
+        ("two\nlines", State.COMPLETED, 0, reasons[0], "n0001"),
+        ("failed", State.FAILED, 7, reasons[1], "n0001"),
+        ("sig", State.FAILED, 137, reasons[2], "n0001"),
+    ]
+
+
 def test_a_row_says_what_its_words_mean() -> None:
     rows = queries.read_jobs(recorded("squeue.txt"), MARK)
     assert [(row.state, row.explained) for row in rows] == [

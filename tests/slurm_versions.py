@@ -1,0 +1,110 @@
+"""`make test-slurm-versions`: the tests that use a lab on each release of Slurm; knows no test by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from clusterrun.lab import needs, roots
+from clusterrun.lab.namespaces import LabError
+from clusterrun.model.errors import ClusterrunError
+from tests.lab_fixture import SLURM_VARIABLE
+
+LIMIT = 3600.0
+"""Seconds for the tests on one release."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the tests on one release of Slurm ended; times in seconds."""
+
+    version: str
+    passed: int
+    skipped: int
+    failed: int
+    seconds: float
+
+    def __str__(self) -> str:
+        counts = f"{self.passed:5} passed {self.skipped:5} skipped {self.failed:5} failed"
+        return f"Slurm {self.version:10}{counts} {self.seconds:7.0f} s"
+
+
+def fetch(suites: Sequence[str]) -> list[str]:
+    """See that each suite's Slurm is here; what could not be had, and why."""
+    here = {path.name for path in roots.found().values()}
+    absent = [suite for suite in suites if suite not in here]
+    if absent and needs.program("debootstrap") is None and os.geteuid() == 0:
+        subprocess.run([sys.executable, "-m", "clusterrun", "lab", "install", "--roots"])
+    return [told for suite in absent if (told := _refused(suite))]
+
+
+def _refused(suite: str) -> str:
+    """Fetch ``suite``; why that could not be, or ''."""
+    try:
+        roots.make(suite, roots.MIRROR, print)
+    except (ClusterrunError, OSError, subprocess.SubprocessError) as error:
+        return f"Debian {suite} (Slurm {roots.SUITES.get(suite, '?')}): {error}"
+    return ""
+
+
+def releases() -> dict[str, str]:
+    """Every release that is here, and what a lab asks for it by: the machine's own by ''."""
+    try:
+        own = {roots.ground("").version: ""}
+    except (LabError, OSError):
+        own = {}
+    fetched = sorted(roots.found(), key=lambda version: [int(part) for part in version.split(".")])
+    return {**{version: version for version in fetched}, **own}
+
+
+def tested(version: str, wanted: str, options: Sequence[str]) -> Outcome:
+    """Run the tests on one release, their words in sight. A session that broke off counts as failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        argv = [sys.executable, "-m", "pytest", "-m", "lab", f"--junit-xml={report}", *options]
+        code = _code(argv, {**os.environ, SLURM_VARIABLE: wanted})
+        suites = (
+            [one.attrib for one in ElementTree.parse(report).iter("testsuite")] if report.exists() else []
+        )
+    counts = {
+        name: sum(float(suite[name]) for suite in suites)
+        for name in ("tests", "skipped", "failures", "errors", "time")
+    }
+    failed = int(counts["failures"] + counts["errors"])
+    return Outcome(
+        version,
+        int(counts["tests"] - counts["skipped"]) - failed,
+        int(counts["skipped"]),
+        failed or int(code != 0),
+        counts["time"],
+    )
+
+
+def _code(argv: Sequence[str], environment: dict[str, str]) -> int:
+    try:
+        return subprocess.run(argv, env=environment, timeout=LIMIT).returncode
+    except subprocess.TimeoutExpired as error:
+        print(error, flush=True)
+        return 1
+
+
+def main(words: Sequence[str]) -> int:
+    """``python -m tests.slurm_versions SUITE… [-- PYTEST_ARGS…]``; 1 where anything failed."""
+    at = words.index("--") if "--" in words else len(words)
+    lacking = fetch(words[:at])
+    outcomes = []
+    for version, wanted in releases().items():
+        print(f"== Slurm {version}", flush=True)
+        outcomes.append(tested(version, wanted, words[at + 1 :]))
+    print("\n".join(["", *map(str, outcomes), *(f"not tested: {one}" for one in lacking)]))
+    return int(not outcomes or any(outcome.failed for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
