@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterrun.desk import Desk, Tell
+from clusterrun.disk import DiskRefused
 from clusterrun.local import processes
 from clusterrun.model.errors import SchedulerError
 from clusterrun.model.record import RunRecord, RunStatus
@@ -25,7 +26,7 @@ def cancel(desk: Desk, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, 
     before = desk.inquiry(tell).statuses(ids)
     alive = [status.run_id for status in before if not status.state.ended]
     for run_id in alive:
-        desk.store.ask_cancel(run_id)
+        _leave_word(desk, run_id, tell)
     records = [desk.store.read(run_id) for run_id in alive]
     silence = _tell_slurm(desk, [one for one in records if one.cluster == Cluster.SLURM.value])
     for record in records:
@@ -36,6 +37,14 @@ def cancel(desk: Desk, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, 
     if silence and not all(status.state.ended for status in after):
         raise silence
     return list(zip(before, after, strict=True))
+
+
+def _leave_word(desk: Desk, run_id: str, tell: Tell) -> None:
+    """A disk that is full must not keep a run alive: the scheduler, or a signal, ends it too."""
+    try:
+        desk.store.ask_cancel(run_id)
+    except DiskRefused as error:
+        tell(f"no word could be left for the coordinator: {error.seen}")
 
 
 def _tell_slurm(desk: Desk, records: Sequence[RunRecord]) -> SchedulerError | None:

@@ -86,7 +86,7 @@ def write_whole(path: str, data: bytes) -> None:
             os.fsync(fd)
         os.rename(draft, path)
     except OSError:
-        _remove(draft)
+        remove(draft)
         raise
     _sync_folder(folder)
 
@@ -97,7 +97,8 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
+    """Remove a file, where there is one and it can be."""
     try:
         os.unlink(path)
     except OSError:

@@ -187,6 +187,7 @@ class RunLoop:
         if self._log:
             self._log.close()
         self._saver.epoch = epoch
+        self._saver.keep_room()
         try:
             self._log = Log(self._paths.attempt(epoch).coordinator_log)
         except OSError:  # a run is worth more than its log

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from clusterrun.agent.files import highest_attempt, write_state
+from clusterrun.agent.files import highest_attempt, remove, write_state
 from clusterrun.agent.loop import steady
 
 TYPE_CHECKING = False
@@ -23,6 +23,7 @@ _LEAST_BETWEEN = 0.2
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _LAST_TRIES_SECONDS = 10.0
+_RESERVE_BYTES = 256 * 1024
 
 
 class StateSaver:
@@ -47,6 +48,15 @@ class StateSaver:
             self._due = True
             self._loop.at(self._written_at + max(_LEAST_BETWEEN, self._pause), self._write)
 
+    def keep_room(self) -> None:
+        """Hold some of the disk, for the last word of a run that has filled it."""
+        try:
+            fd = os.open(self._paths.reserve, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with open(fd, "wb") as file:
+                file.write(bytes(_RESERVE_BYTES))
+        except OSError:
+            pass
+
     def look(self) -> None:
         """See whether another coordinator has taken over; its state is never overwritten."""
         try:
@@ -70,6 +80,7 @@ class StateSaver:
     def finish(self) -> None:
         """Write what still waits, within a bounded time."""
         until = steady() + _LAST_TRIES_SECONDS
+        remove(self._paths.reserve)
         while self._newest and not self._theirs:
             self._write()
             if not self._newest or steady() > until or not self.has_a_place():

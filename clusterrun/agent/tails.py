@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clusterrun.model.paths import AttemptPaths
 
 _MOST = 16 * 1024
+_LONGEST = 1000
 _MOST_OF_DOCUMENT = 256 * 1024
 _IN_USE = ("EADDRINUSE", "Address already in use", "address already in use")
 
@@ -39,7 +40,12 @@ def last_words(paths: AttemptPaths, rank: int) -> LastWords:
 
 def _last_lines(path: str) -> tuple[str, ...]:
     text = _end_of(path, _MOST).decode("utf-8", "surrogateescape")
-    return tuple(text.splitlines()[-contract.TAIL_LINES :])
+    return tuple(_shortened(line) for line in text.splitlines()[-contract.TAIL_LINES :])
+
+
+def _shortened(line: str) -> str:
+    """A progress bar or a dump on one line: both of its ends, for it is to be read by people."""
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
 
 
 def _traceback(path: str) -> str:

@@ -10,6 +10,7 @@ The layout is what the README documents and scripts rely on; each file has one w
     snapshot.txt     the commit it was at, and what differed from it   (the desk)
     cancel           left by whoever cancelled the run   (the desk)
     state.json       how far the run is   (the coordinator)
+    reserve          room for the last state of a run that fills the disk   (the coordinator)
     ended.json       the last word on a run that was seen ended   (the desk)
     job.out          what the batch step itself printed, setup lines included
     attempts/000/    one per start of the ranks; made exclusively, so a number is taken once
@@ -63,6 +64,10 @@ class RunPaths:
     @property
     def state(self) -> str:
         return os.path.join(self.run_dir, "state.json")
+
+    @property
+    def reserve(self) -> str:
+        return os.path.join(self.run_dir, "reserve")
 
     @property
     def ended(self) -> str:
