@@ -59,7 +59,7 @@ def read(path: Path) -> str:
 def test_down_leaves_nothing(own: Lab) -> None:
     before = machine(own.name)
     own.up(spec(own))
-    own.exec(["sbatch", "--wrap", "sleep 100"])
+    own.exec(["sbatch", "--output=/dev/null", "--wrap", "sleep 100"])
     own.exec(["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 &"], host="n0002")
     own.fault("disk-full", "n0001", path="/tmp")
     own.fault("cut", "n0002")

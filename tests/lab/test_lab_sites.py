@@ -42,7 +42,9 @@ def state_of(site: Lab, job: str) -> str:
 @pytest.mark.parametrize(("mode", "then"), [("requeue", "PENDING"), ("cancel", "PREEMPTED")])
 def test_a_job_in_urgent_takes_the_node_of_one_in_debug(make_lab: MakeLab, mode: str, then: str) -> None:
     site = make_lab(nodes=1, gpus=0, preempt=mode)
-    low = site.exec(["sbatch", "--parsable", "--exclusive", "--wrap", "sleep 60"]).out.strip()
+    low = site.exec(
+        ["sbatch", "--parsable", "--exclusive", "--output=/dev/null", "--wrap", "sleep 60"]
+    ).out.strip()
     assert wait_for(lambda: state_of(site, low) == "RUNNING", 10)
     done = site.exec(["srun", "-p", "urgent", "--exclusive", "hostname"], timeout=60)
     assert (done.out, state_of(site, low)) == ("n0001\n", then)

@@ -75,7 +75,8 @@ def test_orphans_are_collected_on_every_host(lab: Lab) -> None:
 
 
 def test_an_ordinary_user_submits_and_another_one_looks_on(lab: Lab) -> None:
-    submitted = lab.exec(["sbatch", "--parsable", "--wrap", "id -un; sleep 30"], user="alice")
+    options = ["--parsable", "--output=/dev/null", "--chdir=/tmp"]
+    submitted = lab.exec(["sbatch", *options, "--wrap", "id -un; sleep 30"], user="alice")
     job = submitted.out.strip()
     seen = lab.exec(["squeue", "-h", "-j", job, "-o", "%i %u"], user="bob")
     refused = lab.exec(["scancel", job], user="bob")
