@@ -1,0 +1,81 @@
+"""Bad input is answered before anything is queued: what was seen, what to do, the right exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hostile.conftest import Person
+
+
+def refused(person: Person, code: int, *words: str) -> str:
+    """The answer to a submission that cannot be; it has a remedy and leaves no run."""
+    (person.folder / "x.py").write_text("")
+    (person.folder / "folder.py").mkdir(exist_ok=True)
+    cluster = "slurm" if person.lab else "local"
+    done = person.types("submit", "--cluster", cluster, *words)
+    assert (done.code, done.out) == (code, ""), done
+    _, error, remedy = ("\n" + done.err).partition("\nerror: ")
+    assert error and len(remedy.splitlines()) > 1, done.err
+    assert list(person.home.glob("runs/*")) == []
+    return done.err
+
+
+@pytest.mark.parametrize("words, said", [
+    (["missing.py"], "there is no script"),
+    (["folder.py"], "is no file"),
+    (["--nodes", "0", "x.py"], "--nodes 0 cannot be"),
+    (["--nodes", "-1", "x.py"], "--nodes -1 cannot be"),
+    (["--nodes", "99999999", "x.py"], "too many for this machine"),
+    (["--ranks-per-node", "0", "x.py"], "--ranks-per-node 0 cannot be"),
+    (["--gpus", "2", "--ranks-per-node", "3", "x.py"], "every GPU has one rank"),
+    (["--max-restarts", "-1", "x.py"], "--max-restarts -1 cannot be"),
+    (["--time", "tomorrow", "x.py"], "is no length of time"),
+    (["--time", "-5", "x.py"], "is no length of time"),
+    (["--env", "=x", "x.py"], "is no name for an environment variable"),
+    (["--env", "SURELY_NOT_SET", "x.py"], "there is no variable SURELY_NOT_SET"),
+    (["--python", "/nowhere/python", "x.py"], "there is no Python '/nowhere/python'"),
+    (["--python", "/bin/true", "x.py"], "is no Python"),
+    (["-m"], "without a module"),
+    (["./program"], "there is no program"),
+    (["program-that-is-not-here"], "there is no program"),
+    (["--nods", "2", "x.py"], "Did you mean --nodes"),
+    (["--cluster", "cloud", "x.py"], "is not one of"),
+    (["--after", "nobody", "x.py"], "no run goes by"),
+])  # fmt: skip
+def test_what_cannot_be_meant_is_said_before_anything_is_made(
+    person: Person, words: list[str], said: str
+) -> None:
+    assert said in refused(person, 5 if "--after" in words else 2, *words)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("words, said", [
+    (["--gpus", "9"], "4 nodes, up to 8 GPUs"),
+    (["--partition", "debgu"], "did you mean debug?"),
+    (["--mem", "9999G"], "lower --gpus, --cpus-per-rank, --mem"),
+    (["--nodelist", "n0099"], "sinfo -N"),
+    (["--constraint", "fast"], "sinfo -o"),
+    (["--reservation", "mine"], "scontrol show reservation"),
+    (["--sbatch", "nonsense"], "man sbatch"),
+])  # fmt: skip
+def test_what_slurm_refuses_is_said_in_its_words_with_what_there_is(
+    user: Person, words: list[str], said: str
+) -> None:
+    here = "--gpus" in words  # known without asking Slurm for the job
+    answer = refused(user, 2 if here else 4, *words, "x.py")
+    assert (here or "Slurm refused the job: " in answer) and said in answer
+    assert user.lab and user.lab.exec(["squeue", "-h"]).out == ""
+
+
+@pytest.mark.lab
+def test_a_controller_that_is_down_is_an_error_and_no_reason_to_run_elsewhere(user: Person) -> None:
+    assert user.lab
+    user.lab.fault("controller")
+    assert "nothing was queued" in refused(user, 4, "x.py")
+    user.lab.heal()
+
+
+def test_words_that_name_no_run_have_their_own_code(person: Person) -> None:
+    for words in (["status", "x"], ["logs", "x"], ["cancel", "x"], ["wait", "x"], ["logs"]):
+        done = person.types(*words)
+        assert done.code == 5 and done.err.startswith("error: no run goes by"), done
