@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -94,7 +95,8 @@ def leftovers(lab: Lab, seconds: float = 10.0) -> list[str]:
     wait_for(lambda: not _strangers(lab), seconds)
     found = _strangers(lab)
     for process in found:
-        os.kill(process.process, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+            os.kill(process.process, signal.SIGKILL)
     return [f"{p.host}: {p.command or p.name} [{marker(p.process)}]" for p in found]
 
 
