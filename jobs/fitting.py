@@ -11,6 +11,8 @@ import memory
 
 FINE = 16
 """The search ends when what is known to fit is within this part of what is known not to."""
+MARGIN = 0.8
+"""A CPU trial may take this much of the room: in a training, the C library keeps memory from step to step."""
 Trial = Callable[[int], None]
 """Trains one step on so many samples, on something that is thrown away after."""
 
@@ -53,12 +55,13 @@ class OnCPU:
     tries: int = 0
 
     def __call__(self, size: int) -> bool:
-        if self.size and self.base + self.took * size / self.size > self.limit:
+        room = MARGIN * (self.limit - self.base)
+        if self.size and self.took * size / self.size > room:
             return False
         self.tries += 1
         peak = memory.peak_of(lambda: self.trial(size))
         self.size, self.took = size, max(0, peak - self.base)
-        return peak <= self.limit
+        return peak - self.base <= room
 
     @property
     def room(self) -> str:

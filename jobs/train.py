@@ -35,8 +35,8 @@ from tasks import TASKS, Task, summed_loss
 
 SPEAK_EVERY = 10
 """Progress is printed about this many times in a run."""
-EVALUATED = 256
-"""Samples per rank that are looked at together when the accuracy is taken."""
+EVALUATED = (16, 256)
+"""The accuracy is taken in pieces as large as a step's; at least and at most so many samples."""
 
 
 def step(trainer: Trainer, dealt: Dealt) -> torch.Tensor:
@@ -105,9 +105,11 @@ def accuracy(trainer: Trainer) -> float:
     """The share of held-out targets named rightly; every rank looks at its own part of them."""
     world, held_out = trainer.world, trainer.task.held_out
     mine = part(torch.arange(len(held_out)), world.rank, world.size)
+    least, most = EVALUATED
+    together = min(most, max(least, trainer.batches.batch // (world.size * trainer.accumulate)))
     right = asked = 0
     # As many rounds on every rank: under FSDP each of them is a step that all take together.
-    for indices in mine.tensor_split(-(-len(held_out) // (world.size * EVALUATED))):
+    for indices in mine.tensor_split(-(-len(held_out) // (world.size * together))):
         inputs, targets = (tensor.to(world.device) for tensor in held_out.at(indices))
         right += trainer.network(inputs).argmax(dim=-1).eq(targets).sum().item()
         asked += targets.numel()
