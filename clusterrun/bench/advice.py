@@ -78,7 +78,7 @@ class Expected:
 
 @frozen
 class Advice:
-    """What to take (empty: nothing fits), every strategy's memory, and what scaling to expect."""
+    """What to take (empty: nothing fits), every strategy's memory, and the scaling of those that fit."""
 
     take: str
     because: str
@@ -94,7 +94,8 @@ def advise(asked: Question) -> Advice:
     worlds = [1 << power for power in range(1, asked.world.bit_length()) if 1 << power < asked.world]
     several = [*worlds, asked.world] if asked.world > 1 else []
     known = asked.bandwidth > 0 and asked.step_seconds > 0
-    expected = tuple(_expect(asked, name, n) for name in ("ddp", "fsdp") for n in several if known)
+    fitting = [fit.strategy for fit in fits if fit.fits and fit.strategy != "single"]
+    expected = tuple(_expect(asked, name, n) for name in fitting for n in several if known)
     return Advice(take, because, fits, expected, _times(asked))
 
 

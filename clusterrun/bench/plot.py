@@ -9,6 +9,10 @@ from clusterrun.bench.result import Row, Table
 from clusterrun.model.errors import BadInput
 
 FORMATS = (".png", ".svg")
+MANY = 16
+"""From so many times the smallest world on, both axes are logarithmic."""
+APART = 0.012
+"""How far lines stand apart, as a share of the world."""
 
 
 def check(path: str) -> None:
@@ -48,45 +52,64 @@ def draw(table: Table, title: str, caption: str, path: str) -> None:
 def _ideal(axes: Any, table: Table) -> None:
     worlds = sorted({row.cell.world for row in table.rows})
     base = table.baseline.world if table.baseline else 1
-    ends = [min(worlds), max(worlds)]
-    axes.plot(ends, [end / base for end in ends], color="0.6", linestyle=":", label="ideal")
-    axes.set_xticks(worlds, [str(world) for world in worlds])
+    axes.plot(worlds, [world / base for world in worlds], color="0.6", linestyle=":", label="ideal")
     axes.set_xlabel("GPUs" if table.probed and table.probed.device not in ("", "cpu") else "ranks")
     axes.set_ylabel("speed-up")
-    axes.set_xlim(min(worlds) - 0.25, max(worlds) + 0.25)
-    axes.set_ylim(0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="0.9")
+    if worlds[-1] >= MANY * worlds[0]:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+    else:
+        axes.set_xlim(worlds[0] - 0.25, worlds[-1] + 0.25)
+        axes.set_ylim(0)
+    axes.set_xticks(worlds, [str(world) for world in worlds])
 
 
 def _lines(axes: Any, table: Table) -> None:
-    """One line per strategy, beginning at the baseline; bars show the spread of the runs."""
+    """One line per strategy, beginning at the baseline; bars reach from the slowest run to the fastest."""
     good = [row for row in table.rows if row.speed_up]
-    for number, name in enumerate(dict.fromkeys(row.cell.strategy for row in good)):
-        rows = [row for row in good if row.cell.strategy == name]
-        started = _with_baseline(rows, good, table)
-        worlds = [row.cell.world for row in started]
-        half = [row.speed_up * row.spread / 2 for row in started]
+    names = list(dict.fromkeys(row.cell.strategy for row in good))
+    for number, name in enumerate(names):
+        own = [row for row in good if row.cell.strategy == name]
+        rows = _with_baseline(own, good, table)
+        # Side by side, or one strategy's bars would hide another's.
+        worlds = [row.cell.world * (1 + APART * (number - (len(names) - 1) / 2)) for row in rows]
+        low = [max(0.0, row.speed_up - row.slowest) for row in rows]
+        high = [max(0.0, row.fastest - row.speed_up) for row in rows]
         axes.errorbar(
             worlds,
-            [row.speed_up for row in started],
-            yerr=half,
+            [row.speed_up for row in rows],
+            yerr=(low, high),
             color=f"C{number}",
             marker="o",
-            markersize=4 if len(started) > 1 else 7,
-            capsize=3,
+            markersize=4 if len(rows) > 1 else 7,
+            linewidth=1.6,
+            elinewidth=1,
+            capsize=2.5,
             label=name or "measured",
         )
-        foretold = [row for row in started if row.predicted]
-        if len(foretold) > 1:
-            axes.plot(
-                [row.cell.world for row in foretold],
-                [row.predicted for row in foretold],
-                color=f"C{number}",
-                linestyle="--",
-                linewidth=1,
-                label=f"{name or 'measured'}, predicted",
-            )
+    _predictions(axes, table, good)
+
+
+def _predictions(axes: Any, table: Table, good: list[Row]) -> None:
+    """What was foretold, dashed; strategies that send as much share a line."""
+    drawn: set[tuple[float, ...]] = set()
+    for number, name in enumerate(dict.fromkeys(row.cell.strategy for row in good)):
+        own = [row for row in good if row.cell.strategy == name]
+        rows = [row for row in _with_baseline(own, good, table) if row.predicted]
+        line = tuple(round(row.predicted, 2) for row in rows)
+        if len(rows) < 2 or line in drawn:
+            continue
+        drawn.add(line)
+        axes.plot(
+            [row.cell.world for row in rows],
+            [row.predicted for row in rows],
+            color=f"C{number}",
+            linestyle="--",
+            linewidth=1,
+            label=f"{name or 'measured'}, predicted",
+        )
 
 
 def _with_baseline(rows: list[Row], good: list[Row], table: Table) -> list[Row]:

@@ -24,7 +24,8 @@ class Row:
     ``rate`` is work per second in the table's unit, ``steps_per_second`` is 0 where only wall
     time is known. ``time`` is seconds for the work of the baseline. ``speed_up`` is against the
     baseline, ``efficiency`` its share of what as many devices could give. ``spread`` is largest
-    less smallest, over the median. ``predicted`` is a speed-up, 0 where there is none.
+    less smallest, over the median. ``predicted`` is a speed-up, 0 where there is none;
+    ``slowest`` and ``fastest`` are those of single runs.
     """
 
     cell: Cell
@@ -38,6 +39,8 @@ class Row:
     efficiency: float = 0.0
     spread: float = 0.0
     predicted: float = 0.0
+    slowest: float = 0.0
+    fastest: float = 0.0
     notes: tuple[str, ...] = ()
     failed: str = ""
 
@@ -149,6 +152,8 @@ def _row(one: Paced, base: Paced | None, per_node: int, prediction: Prediction) 
         efficiency=speed_up * base.cell.world / one.cell.world,
         spread=one.spread,
         predicted=prediction.speed_up(one.cell),
+        slowest=min(one.rates) / base.rate,
+        fastest=max(one.rates) / base.rate,
         notes=one.notes,
         failed=one.failed,
     )

@@ -21,6 +21,8 @@ HEADS = (
     "RUNS",
     "ON",
 )
+RESTLESS = 0.25
+"""Spread above which the table warns of itself."""
 SPARE = ("RUNS", "RATE", "SPREAD", "STEPS/S", "EFFICIENCY", "PREDICTED")
 
 
@@ -80,7 +82,19 @@ def legend(study: Study, table: Table) -> list[str]:
         f"time: {_work(table)}; speed-up against {table.baseline.name}; "
         "spread: largest less smallest, over the median",
         prediction(table),
+        *_restless(table),
         f"measurements: {study.path}",
+    ]
+
+
+def _restless(table: Table) -> list[str]:
+    """A warning where the repeats differ so much that the rows cannot be told apart."""
+    worst = max(row.spread for row in table.rows)
+    if worst <= RESTLESS:
+        return []
+    return [
+        f"repeats differ by up to {worst:.0%}: something else kept the machine busy, and smaller differences "
+        f"between rows mean nothing; a larger --repeats adds runs to these"
     ]
 
 
@@ -131,7 +145,9 @@ def title(study: Study) -> str:
 def caption(study: Study, table: Table) -> str:
     """Under the picture: on what it was measured."""
     shared = "ranks share the cores · " if table.probed and table.probed.device == "cpu" else ""
-    return f"{machine(study, table)} · {shared}{study.repeats} runs each, bars show their spread"
+    return (
+        f"{machine(study, table)} · {shared}{study.repeats} runs each, bars from the slowest to the fastest"
+    )
 
 
 def document(study: Study, table: Table) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def test_the_guides_table_comes_out_of_its_times():
 
 def test_the_median_counts_and_the_spread_is_shown():
     (row,) = table(*runs(SINGLE, 9.0, 10.0, 12.0)).rows
-    assert row == Row(SINGLE, Shape(1, 1), 3, 10.0, 10.0, 0.0, 10.0, 1.0, 1.0, 0.3)
+    assert row == Row(SINGLE, Shape(1, 1), 3, 10.0, 10.0, 0.0, 10.0, 1.0, 1.0, 0.3, 0.0, 0.9, 1.2)
 
 
 def test_samples_are_compared_where_all_tell_them_else_steps():
