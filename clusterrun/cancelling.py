@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from clusterrun.desk import Desk, Tell
 from clusterrun.disk import DiskRefused
@@ -31,7 +32,7 @@ def cancel(desk: Desk, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, 
     silence = _tell_slurm(desk, [one for one in records if one.cluster == Cluster.SLURM.value])
     for record in records:
         if record.cluster == Cluster.LOCAL.value and record.job_id:
-            processes.end(record.job_id, desk.clock)
+            processes.end(record.job_id, desk.clock, slow=partial(_say_waiting, record.run_id, tell))
     _see_the_end(desk, alive, tell, ask=silence is None)
     after = desk.inquiry().statuses(ids, ask=silence is None)
     if silence and not all(status.state.ended for status in after):
@@ -60,6 +61,10 @@ def _tell_slurm(desk: Desk, records: Sequence[RunRecord]) -> SchedulerError | No
     return None
 
 
+def _say_waiting(names: str, tell: Tell) -> None:
+    tell(f"waiting for {names} to end, at most {LIMIT:.0f} s")
+
+
 def _see_the_end(desk: Desk, ids: Sequence[str], tell: Tell, ask: bool) -> None:
     began, pause, said = desk.clock.monotonic(), 0.2, False
     while left := [s for s in desk.inquiry().statuses(ids, ask) if not s.state.ended]:
@@ -68,8 +73,7 @@ def _see_the_end(desk: Desk, ids: Sequence[str], tell: Tell, ask: bool) -> None:
         if waited > LIMIT or hopeless:
             return
         if waited > SPEAK_AFTER and not said:
-            names = ", ".join(status.run_id for status in left)
-            tell(f"waiting for {names} to end, at most {LIMIT:.0f} s")
+            _say_waiting(", ".join(status.run_id for status in left), tell)
             said = True
         desk.clock.sleep(pause)
         pause = min(pause * 1.5, 5.0)

@@ -51,7 +51,8 @@ def _tell_failure(desk: Desk, status: RunStatus) -> None:
     state = desk.store.state(status.run_id)
     attempts = [a for a in state.attempts if a.failure] if state else []
     if not attempts or not attempts[-1].failure:
-        _tell_job_output(desk, status)
+        if status.state is not State.CANCELLED:
+            _tell_job_output(desk, status)
         return
     if attempts[-1].failure.why not in status.reason:
         say(f"  first failure: {attempts[-1].failure.why}")
@@ -81,6 +82,9 @@ def _tell_job_output(desk: Desk, status: RunStatus) -> None:
     except FileNotFoundError:
         return
     if not told and status.state is State.FAILED and status.started_at is None:
-        say(f"  nothing was written to {path}: does the first node of the job see that folder?")
+        say(
+            f"  nothing was written to {path}: the first node of the job does not see that folder,\n"
+            "  or a line of --setup ended the script"
+        )
     if told:
         say("\n".join([f"  the end of {path}:", *(f"    {line}" for line in told)]))

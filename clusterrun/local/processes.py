@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 from clusterrun.system import Clock
 
 END_SECONDS = 20.0
 """From TERM to KILL: more than the grace that ranks are given."""
 PAUSE = 0.05
+PATIENCE = 2.0
+"""Seconds that people wait without a word."""
 
 
 def identity(pid: int) -> str:
@@ -33,12 +36,19 @@ def alive(job_id: str) -> bool:
     return pid.isdecimal() and identity(int(pid)) == job_id
 
 
-def end(job_id: str, clock: Clock, limit: float = END_SECONDS) -> bool:
+def end(
+    job_id: str, clock: Clock, limit: float = END_SECONDS, slow: Callable[[], None] = lambda: None
+) -> bool:
     """Ask the coordinator to end its run; whether it is gone after at most ``limit`` seconds and a little.
 
     One that does not end is killed: its agents then end the ranks when their lease runs out.
+    ``slow`` is called, once, where it takes longer than people wait without a word.
     """
-    if _gone_after(job_id, clock, limit, signal.SIGTERM, signal.SIGCONT):
+    patience = min(limit, PATIENCE)
+    if _gone_after(job_id, clock, patience, signal.SIGTERM, signal.SIGCONT):
+        return True
+    slow()
+    if _gone_after(job_id, clock, limit - patience):
         return True
     return _gone_after(job_id, clock, 2.0, signal.SIGKILL)
 

@@ -73,13 +73,15 @@ def test_an_end_is_asked_for_first_and_a_stopped_process_hears_it(
     assert process.wait(10) == -signal.SIGTERM
 
 
-def test_a_process_that_does_not_hear_is_killed_after_the_limit(
+def test_a_process_that_does_not_hear_is_killed_after_the_limit_and_the_wait_is_said_once(
     start: Callable[[str], subprocess.Popen[str]],
 ) -> None:
     process = start(STUBBORN)
     assert process.stdout and process.stdout.readline() == "up\n"
-    assert processes.end(processes.identity(process.pid), system.RealClock(), limit=0.2)
-    assert process.wait(10) == -signal.SIGKILL
+    said: list[str] = []
+    job_id = processes.identity(process.pid)
+    assert processes.end(job_id, system.RealClock(), limit=0.2, slow=lambda: said.append("waiting"))
+    assert (process.wait(10), said) == (-signal.SIGKILL, ["waiting"])
 
 
 def test_ending_what_has_ended_is_done_at_once() -> None:
