@@ -8,7 +8,7 @@ dies with its coordinator, Slurm forgets a job after minutes, a controller does 
 from __future__ import annotations
 
 from clusterrun.model import contract
-from clusterrun.model.duration import spoken
+from clusterrun.model.duration import moment, spoken
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.record import RunRecord, RunState, RunStatus
@@ -89,7 +89,7 @@ def _slurm(said: Said) -> _Verdict:
         return _Verdict(row.state, Phase.ENDED, _joined(row.explained, _why(state)), row.end)
     if row.word in BACK_IN_QUEUE or row.state is State.PENDING:
         again = "queued again: " if state else ""
-        return _Verdict(State.PENDING, Phase.QUEUED, again + _waiting(row))
+        return _Verdict(State.PENDING, Phase.QUEUED, again + _waiting(row, said.now))
     if state and state.state.ended and not _older(state, row):
         return _by_state(said, state)
     if row.state.ended:
@@ -99,10 +99,12 @@ def _slurm(said: Said) -> _Verdict:
     return _running(said, _older(state, row) if state else False)
 
 
-def _waiting(row: JobRow) -> str:
-    """Why the job waits, and what would help."""
+def _waiting(row: JobRow, now: float) -> str:
+    """Why the job waits, what would help, and when Slurm means to start it, where it tells."""
     reason = explain(row.reason)
-    return (reason.said or row.explained) + (f" ({reason.remedy})" if reason.remedy else "")
+    help_ = f" ({reason.remedy})" if reason.remedy else ""
+    until = f", till about {moment(row.start)}" if row.start and row.start > now else ""
+    return (reason.said or row.explained) + help_ + until
 
 
 def _older(state: RunState, row: JobRow) -> bool:

@@ -1,8 +1,9 @@
-"""Lengths of time as people and Slurm write them, in seconds; knows no clock."""
+"""Times as people and Slurm write them, in seconds; asks no clock."""
 
 from __future__ import annotations
 
 import re
+import time
 
 from clusterrun.model.errors import BadInput
 
@@ -36,6 +37,11 @@ def spoken(seconds: float) -> str:
         if count:
             words.append(f"{count} {unit}")
     return " ".join(words[:2]) or "0 s"
+
+
+def moment(at: float) -> str:
+    """``at`` (seconds since the epoch) in this machine's zone, to the minute: ``2026-11-20 09:28``."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def slurm_form(seconds: int) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 
 
-class State(enum.Enum):
-    """The state of a run as users see it. ``UNKNOWN`` never means ended."""
+class State(str, enum.Enum):
+    """The state of a run as users see it, equal to its word. ``UNKNOWN`` never means ended."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -19,14 +19,18 @@ class State(enum.Enum):
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     UNKNOWN = "UNKNOWN"
 
+    def __str__(self) -> str:
+        """The word alone."""
+        return self.value
+
     @property
     def ended(self) -> bool:
         """Nothing further comes from a run in this state."""
         return self not in (State.PENDING, State.RUNNING, State.UNKNOWN)
 
 
-class Phase(enum.Enum):
-    """How far a live run is."""
+class Phase(str, enum.Enum):
+    """How far a live run is, equal to its word."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -34,3 +38,7 @@ class Phase(enum.Enum):
     TRAINING = "training"
     RESTARTING = "restarting"
     ENDED = "ended"
+
+    def __str__(self) -> str:
+        """The word alone."""
+        return self.value

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clusterrun.judge import Said, judge, kept
+from clusterrun.model.duration import moment
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import Phase, State
@@ -117,6 +118,14 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
 )
 def test_the_reason_says_what_was_seen(given: dict[str, Any], words: str) -> None:
     assert words in judge(said(**given)).reason
+
+
+def test_a_waiting_run_tells_when_slurm_means_to_start_it_where_slurm_knows() -> None:
+    waits = row("PENDING", reason="Resources", start=NOW + 7200)
+    assert judge(said(row=waits)).reason == (
+        f"waits for nodes to become free, till about {moment(NOW + 7200)}"
+    )
+    assert judge(said(row=replace(waits, start=NOW - 1))).reason == "waits for nodes to become free"
 
 
 def test_the_nodes_of_the_newest_attempt_are_shown_where_slurm_has_forgotten_them() -> None:
