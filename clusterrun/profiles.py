@@ -92,7 +92,7 @@ def _source(table: dict[str, Any], path: str, origin: str) -> Source:
 def _refuse_unknown(found: Iterable[str], known: tuple[str, ...], where: str, kind: str) -> None:
     for name in found:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
             raise BadInput(f"{where}: unknown {kind} {name!r}", hint)
 

@@ -89,6 +89,9 @@ SUBMISSION = (
 )
 """Options of ``submit`` alone that can stand in a configuration."""
 
+UNSAID_IS_ZERO = ("ranks-per-node", "cpus-per-rank")
+"""A zero there means that nobody said anything: what holds then depends on other options."""
+
 CONFIGURABLE = {option.name: option for option in RESOURCES + SUBMISSION}
 
 

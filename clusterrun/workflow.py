@@ -110,7 +110,7 @@ def submit(*command: str, cwd: str = "", desk: Desk | None = None, tell: Tell = 
     """Submit ``command`` (a script, ``"-m", "module"`` or a program, with its arguments) and return the run.
 
     ``options`` are the fields of ``JobSpec``: nodes, gpus, ranks_per_node, time (seconds, or text
-    as on the command line), partition, environment (a mapping), … Raises ``ClusterrunError``.
+    as on the command line), partition, env (a mapping), … Raises ``ClusterrunError``.
     """
     return launch(spec_of(command, cwd or os.getcwd(), options), desk or Desk(), tell)
 
@@ -124,11 +124,11 @@ def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> Job
 
     from clusterrun.model.duration import parse
 
-    for name in options:
+    wanted = {"environment" if name == "env" else name: value for name, value in options.items()}
+    for name in wanted:
         if name not in JobSpec.__annotations__:
             near = difflib.get_close_matches(name, JobSpec.__annotations__, n=1)
             raise TypeError(f"{name!r} is no option" + (f"; did you mean {near[0]!r}?" if near else ""))
-    wanted = dict(options)
     if isinstance(wanted.get("time"), str):
         wanted["time"] = parse(wanted["time"]) if wanted["time"] else 0
     if isinstance(wanted.get("environment"), Mapping):

@@ -1,4 +1,4 @@
-"""What TAB offers for a RUN: names from the disk alone, no scheduler is asked."""
+"""What TAB offers for a RUN and a profile: names from the disk alone, no scheduler is asked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import click
 
-from clusterrun import settings
+from clusterrun import profiles, settings
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.store import Store, name_of
 
@@ -18,4 +18,14 @@ def runs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
     except ClusterrunError:
         return []
     words = dict.fromkeys(["last", *map(name_of, ids), *ids])
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def profile_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The profiles of the configuration files that begin with what was typed."""
+    try:
+        read = [profiles.read(path) for path in profiles.files(os.getcwd(), os.environ)]
+    except ClusterrunError:
+        return []
+    words = dict.fromkeys(name for one in read for name, _ in one.profiles)
     return [word for word in words if word.startswith(incomplete)]

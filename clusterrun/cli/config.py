@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 import click
 
@@ -43,9 +42,7 @@ def show(profile: str | None, as_json: bool) -> int:
         entries = [{"name": s.name, "value": s.value, "origin": s.origin} for s in found]
         print(json.dumps({"options": entries, "files": files}))
         return ExitCode.DONE
-    table(
-        ("OPTION", "VALUE", "FROM"), [[s.name, _shown(s.value), s.origin] for s in found], [""] * len(found)
-    )
+    table(("OPTION", "VALUE", "FROM"), [[s.name, _shown(s), s.origin] for s in found], [""] * len(found))
     say("files read: " + (", ".join(files) or "none"))
     for sentence in settings.misspelt(os.environ):
         say(sentence)
@@ -57,7 +54,9 @@ def _home() -> Setting:
     return Setting("home", settings.home(os.environ), origin)
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
+def _shown(setting: Setting) -> str:
+    if setting.name in settings.UNSAID_IS_ZERO and not setting.value:
+        return ""
+    if isinstance(setting.value, bool):
+        return "true" if setting.value else "false"
+    return ", ".join(setting.value) if isinstance(setting.value, tuple) else str(setting.value)

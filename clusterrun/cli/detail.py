@@ -39,7 +39,7 @@ def _facts(status: RunStatus, record: RunRecord | None) -> list[tuple[str, str]]
         ("command", command),
         ("in", record.spec.cwd if record else ""),
         ("job", f"{status.job_id} ({status.cluster})" if status.job_id else ""),
-        ("size", f"{status.nodes} nodes, {status.world_size} ranks" if status.nodes else ""),
+        ("size", _size(status)),
         ("nodes", status.nodelist),
         ("uses", _use(status)),
         ("submitted", local_time(status.submitted_at or None)),
@@ -48,6 +48,15 @@ def _facts(status: RunStatus, record: RunRecord | None) -> list[tuple[str, str]]
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("files", status.run_dir),
     ]
+
+
+def _size(status: RunStatus) -> str:
+    if not status.nodes:
+        return ""
+    each = status.world_size // status.nodes
+    kind = "GPU" if status.gpus_per_node else "CPU rank"
+    nodes = f"{status.nodes} node{'s' if status.nodes > 1 else ''}"
+    return f"{nodes} × {each} {kind}{'s' if each > 1 else ''} = {status.world_size} ranks"
 
 
 def _use(status: RunStatus) -> str:

@@ -84,8 +84,11 @@ def _nodes(text: str, count: int, state: RunState | None) -> frozenset[int]:
     try:
         return numbers(text, count, "node")
     except BadInput as error:
+        if not names:
+            raise
         raise BadInput(
-            error.seen, f"{error.remedy}; its nodes are {', '.join(names)}" if names else error.remedy
+            f"there is no node {text!r} in this run",
+            f"its nodes are {', '.join(names)}; by number: --node 0,3-5",
         ) from error
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from clusterrun import profiles, settings
+from clusterrun.cli.completing import profile_names
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
 from clusterrun.settings import Option, Setting, Source
@@ -54,7 +55,12 @@ def _type(option: Option) -> Any:
 
 def profile_option(command: F) -> F:
     """``--profile``, which chooses a table of the configuration."""
-    return click.option("--profile", metavar="NAME", help="Take options from [profile.NAME].")(command)
+    return click.option(
+        "--profile",
+        metavar="NAME",
+        shell_complete=profile_names,
+        help="Take options from [profile.NAME].",
+    )(command)
 
 
 def settled(given: dict[str, Any], profile: str | None) -> dict[str, Setting]:
@@ -79,7 +85,7 @@ def to_spec(command: Sequence[str], settled: dict[str, Setting], after: tuple[st
     """The submission that the settings mean. Raises ``BadInput``."""
     from clusterrun.workflow import spec_of
 
-    for name in ("ranks-per-node", "cpus-per-rank"):  # a zero there means that nobody said anything
+    for name in settings.UNSAID_IS_ZERO:
         if settled[name].value == 0 and settled[name].origin != "built-in":
             raise BadInput(f"--{name} 0 cannot be", f"give --{name} 1 or more, or leave it out")
     values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}

@@ -20,7 +20,7 @@ def newest_attempt(paths: RunPaths, wanted: int | None) -> int | None:
         return known[-1] if known else None
     if wanted not in known:
         there = (
-            f"the run has attempts {', '.join(map(str, known))}" if known else "the run has not started yet"
+            f"attempts of the run: {', '.join(map(str, known))}" if known else "the run has not started yet"
         )
         raise BadInput(f"there is no attempt {wanted}", there)
     return wanted

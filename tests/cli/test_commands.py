@@ -219,8 +219,8 @@ def test_logs_of_a_run_without_output_says_so(ended: Desk) -> None:
         (["status", "tarin"], 5, "did you mean train?"),
         (["logs", "nothing"], 5, "no run goes by 'nothing'"),
         (["logs", "--rank", "9"], 2, "there is no rank 9\nthe run has ranks 0 to 5"),
-        (["logs", "--node", "local-7"], 2, "its nodes are local-0, local-1"),
-        (["logs", "--attempt", "4"], 2, "there is no attempt 4\nthe run has attempts 0"),
+        (["logs", "--node", "local-7"], 2, "no node 'local-7' in this run\nits nodes are local-0, local-1"),
+        (["logs", "--attempt", "4"], 2, "there is no attempt 4\nattempts of the run: 0"),
         (["logs", "--fold", "--raw"], 2, "--fold and --raw do not go together"),
         (["completion", "tcsh"], 2, "'tcsh' is not one of"),
     ],
@@ -304,16 +304,23 @@ def test_completion_scripts_are_printed(ended: Desk, shell: str, words: str) -> 
 
 @pytest.mark.parametrize(
     "typed, offered",
-    [("clusterrun st", "status"), ("clusterrun logs tr", "train"), ("clusterrun submit --dry", "--dry-run")],
+    [
+        ("clusterrun st", "status"),
+        ("clusterrun logs tr", "train"),
+        ("clusterrun submit --dry", "--dry-run"),
+        ("clusterrun submit --profile b", "big"),
+    ],
 )
 def test_tab_completes_commands_options_and_run_names(ended: Desk, typed: str, offered: str) -> None:
     words = typed.split()
+    (ended.folder / "clusterrun.toml").write_text("[profile.big]\nnodes = 2\n")
     ended.environment.update(
         _CLUSTERRUN_COMPLETE="bash_complete", COMP_WORDS=typed, COMP_CWORD=str(len(words) - 1)
     )
     try:
         done = ended()
     finally:
+        (ended.folder / "clusterrun.toml").unlink()
         for name in ("_CLUSTERRUN_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
             del ended.environment[name]
     assert offered in [line.partition(",")[2] for line in done.out.splitlines()]

@@ -12,7 +12,7 @@ import clusterrun
 from clusterrun.desk import Desk
 from clusterrun.model.errors import BadInput, ClusterrunError, NoSuchRun
 from clusterrun.model.spec import Cluster, JobSpec
-from clusterrun.model.states import State
+from clusterrun.model.states import Phase, State
 from clusterrun.store import Store
 from clusterrun.workflow import spec_of, statuses
 
@@ -39,7 +39,7 @@ def submit(desk: Desk, *args: str, **options: object) -> clusterrun.Run:
 
 
 def test_a_run_is_submitted_waited_for_and_read(desk: Desk) -> None:
-    run = submit(desk, "0", "0", nodes=2, environment={"MINE": "x y"})
+    run = submit(desk, "0", "0", nodes=2, env={"MINE": "x y"})
     assert run.wait(timeout=60).state is State.COMPLETED
     assert [run.state, run.failure, sorted(run.logs()), list(run.logs(ranks=[1], stream="err"))] == [
         State.COMPLETED,
@@ -48,6 +48,14 @@ def test_a_run_is_submitted_waited_for_and_read(desk: Desk) -> None:
         [],
     ]
     assert clusterrun.find(run.job_id, desk).run_id == clusterrun.find("train", desk).run_id == run.run_id
+
+
+def test_a_state_is_its_word() -> None:
+    assert (State.COMPLETED == "COMPLETED", str(State.FAILED), f"{Phase.QUEUED}") == (
+        True,
+        "FAILED",
+        "queued",
+    )
 
 
 def test_a_failed_run_has_its_first_failure(desk: Desk) -> None:
