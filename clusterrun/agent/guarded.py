@@ -15,7 +15,7 @@ from clusterrun.agent.joining import join
 from clusterrun.agent.loop import steady
 from clusterrun.agent.messages import Hello
 from clusterrun.agent.node_loop import NodeLoop, tell_shim
-from clusterrun.agent.process import become_subreaper, on_parents_death
+from clusterrun.agent.process import become_subreaper, call_itself, on_parents_death
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clusterrun.model.paths import RunPaths
 
 _LONGEST_LINE = 64 * 1024
+_NAME = b"clusterrun node"
 
 
 def serve(
@@ -39,12 +40,24 @@ def serve(
     python = ".".join(map(str, sys.version_info[:3]))
     joined = join(invitation, lambda address: Hello(node, name, address, os.getpid(), python))
     on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
+    _stand_alone()
     address = joined.connection.getsockname()[0]
     crew = Crew(orders, paths, Site(name, address, environment), become_subreaper())
     gc.enable()
     processes = 1 if orders.per_node else orders.ranks_per_node
     machine = Agent(node, processes, orders.grace, timings)
     return NodeLoop(joined, machine, crew, lease, shim).run()
+
+
+def _stand_alone() -> None:
+    """From now on there may be ranks, and where Slurm kills the shim somebody must clean up after them.
+
+    A session of its own keeps the agent from proctrack/pgid, the space in its name from
+    proctrack/linuxproc. Without its shim it sweeps and ends within seconds; proctrack/cgroup leaves
+    nothing anyway.
+    """
+    os.setsid()
+    call_itself(_NAME)
 
 
 def _first_line() -> bytes:

@@ -15,7 +15,7 @@ import sys
 
 from clusterrun.agent import proc
 from clusterrun.agent.loop import steady
-from clusterrun.agent.process import become_subreaper, call_itself, ended_children
+from clusterrun.agent.process import become_subreaper, ended_children
 from clusterrun.agent.sweep import Quarry, below, marked, sweep
 from clusterrun.agent.voice import say
 from clusterrun.model import contract
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _ANY_EPOCH = 10**9
 _LONGEST_WAIT = 2.0
-_AGENT_NAME = b"clusterrun node"
 _PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
 
 
@@ -55,11 +54,6 @@ def _as_agent(agent: Callable[[], int]) -> None:
     code = 1
     try:
         become_subreaper()
-        # When Slurm kills the shim, one of us must live on to clean up after the ranks: a session of its
-        # own keeps the agent from proctrack/pgid, the space in its name from proctrack/linuxproc.
-        # Without its shim it sweeps and ends within seconds; proctrack/cgroup leaves nothing anyway.
-        os.setsid()
-        call_itself(_AGENT_NAME)
         code = agent()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1

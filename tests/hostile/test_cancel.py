@@ -41,7 +41,7 @@ def gone(user: Person, run: Path, within: float) -> None:
     assert done.code == 0, done.err
     assert user.reaches(run, "CANCELLED")["phase"] == "ended"
     assert leftovers(user.lab, within - (time.monotonic() - began)) == []
-    assert user.lab.wait_idle(10), user.lab.node_states()
+    assert user.lab.wait_idle(30), (user.lab.exec(["squeue"]).out, (run / "job.out").read_text())
     assert user.lab.exec(["squeue", "-h"]).out == ""
 
 

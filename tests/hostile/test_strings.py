@@ -101,7 +101,7 @@ WORDS = st.text(st.characters(exclude_characters="\0", max_codepoint=0xFFFF, exc
 
 
 @settings(
-    max_examples=4,
+    max_examples=3,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
