@@ -243,6 +243,7 @@ def kept(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -
     """``before``, said at ``at`` while the scheduler still knew, unless the run went on since."""
     if not now.state.ended or (state is not None and state.updated_at > at):
         return now
+    now = replace(now, nodelist=now.nodelist or before.nodelist)
     if before.state in SCHEDULER_KNOWS_BEST or now.state is State.FAILED:
         return replace(now, state=before.state, reason=before.reason, ended_at=before.ended_at)
     return now

@@ -138,6 +138,12 @@ def test_what_slurm_knew_once_is_kept_after_it_forgot() -> None:
     assert kept(then, state(State.CANCELLED), NOW, later) == then
 
 
+def test_the_nodes_of_a_run_whose_coordinator_never_spoke_are_kept_too() -> None:
+    then = judge(said(row=replace(row("FAILED"), nodelist="n[0-1]")))
+    later = judge(said())
+    assert (later.nodelist, kept(then, None, NOW, later)) == ("", then)
+
+
 def test_a_run_that_went_on_after_its_end_is_judged_anew() -> None:
     then = judge(said(row=row("PREEMPTED"), state=state(State.PREEMPTED)))
     anew = state(updated_at=NOW + 60)

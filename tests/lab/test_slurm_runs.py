@@ -201,6 +201,7 @@ def test_a_python_that_only_the_nodes_lack_is_named_with_its_node(on_slurm: Site
         "clusterrun: every node needs it: see --python and --setup for the Python,"
         " CLUSTERRUN_HOME for the run directory\n",
     )
+    assert [on_slurm.status(answer["run_id"])["nodelist"] for _ in range(2)] == [node, node]
 
 
 def test_a_wrong_partition_is_refused_with_the_one_that_was_meant_and_leaves_no_run(on_slurm: Site) -> None:
