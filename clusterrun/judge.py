@@ -21,6 +21,9 @@ STALE_SECONDS = 3 * contract.STATE_SECONDS
 QUEUEING_SECONDS = 300.0
 """How long a submission may go unanswered before it counts as lost: far above the search for its job."""
 
+GUESSED_SECONDS = 90 * 86400.0
+"""Slurm says a year from now where jobs without a time limit are ahead: that is no estimate."""
+
 SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
 BACK_IN_QUEUE = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING")
 
@@ -103,7 +106,8 @@ def _waiting(row: JobRow, now: float) -> str:
     """Why the job waits, what would help, and when Slurm means to start it, where it tells."""
     reason = explain(row.reason)
     help_ = f" ({reason.remedy})" if reason.remedy else ""
-    until = f", till about {moment(row.start)}" if row.start and row.start > now else ""
+    known = row.start is not None and now < row.start < now + GUESSED_SECONDS
+    until = f", till about {moment(row.start or 0.0)}" if known else ""
     return (reason.said or row.explained) + help_ + until
 
 
@@ -240,10 +244,15 @@ def _last_word(said: Said) -> float | None:
 
 
 def kept(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -> RunStatus:
-    """``before``, said at ``at`` while the scheduler still knew, unless the run went on since."""
-    if not now.state.ended or (state is not None and state.updated_at > at):
+    """``before``, said at ``at`` while the scheduler still knew, unless the run went on since.
+
+    A scheduler that does not answer takes nothing from an end that was seen.
+    """
+    if state is not None and state.updated_at > at:
         return now
-    now = replace(now, nodelist=now.nodelist or before.nodelist)
+    if not now.state.ended:
+        return before
+    now = replace(now, nodelist=now.nodelist or before.nodelist, ended_at=now.ended_at or before.ended_at)
     if before.state in SCHEDULER_KNOWS_BEST or now.state is State.FAILED:
         return replace(now, state=before.state, reason=before.reason, ended_at=before.ended_at)
     return now

@@ -55,8 +55,12 @@ def _size(status: RunStatus) -> str:
         return ""
     each = status.world_size // status.nodes
     kind = "GPU" if status.gpus_per_node else "CPU rank"
-    nodes = f"{status.nodes} node{'s' if status.nodes > 1 else ''}"
-    return f"{nodes} × {each} {kind}{'s' if each > 1 else ''} = {status.world_size} ranks"
+    size = f"{status.nodes} node{_s(status.nodes)} × {each} {kind}{_s(each)}"
+    return size + (f" = {status.world_size} ranks" if status.world_size > 1 else "")
+
+
+def _s(count: int) -> str:
+    return "s" if count > 1 else ""
 
 
 def _use(status: RunStatus) -> str:

@@ -22,10 +22,7 @@ PAUSES = (0.5, 1.5)
 """Before a query that failed quickly is asked again."""
 CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/usr/local/etc/slurm.conf")
 NOT_HERE = "no program named {0} is on PATH"
-_DOWN = (
-    "try again in a while; `scontrol ping` says whether the controller is up."
-    " To run on this machine instead: --cluster local"
-)
+_DOWN = "try again in a while; `scontrol ping` says whether the controller is up"
 
 
 class Runner(Protocol):

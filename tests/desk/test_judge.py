@@ -125,7 +125,9 @@ def test_a_waiting_run_tells_when_slurm_means_to_start_it_where_slurm_knows() ->
     assert judge(said(row=waits)).reason == (
         f"waits for nodes to become free, till about {moment(NOW + 7200)}"
     )
-    assert judge(said(row=replace(waits, start=NOW - 1))).reason == "waits for nodes to become free"
+    for no_estimate in (None, NOW - 1, NOW + 365 * 86400):
+        found = judge(said(row=replace(waits, start=no_estimate))).reason
+        assert found == "waits for nodes to become free"
 
 
 def test_the_nodes_of_the_newest_attempt_are_shown_where_slurm_has_forgotten_them() -> None:
@@ -142,6 +144,17 @@ def test_the_nodes_of_a_run_whose_coordinator_never_spoke_are_kept_too() -> None
     then = judge(said(row=replace(row("FAILED"), nodelist="n[0-1]")))
     later = judge(said())
     assert (later.nodelist, kept(then, None, NOW, later)) == ("", then)
+
+
+def test_an_end_that_was_seen_stands_while_slurm_does_not_answer() -> None:
+    then = judge(said(row=row("CANCELLED", end=NOW - 3), cancel_asked=True))
+    unheard = judge(said(answered=False, cancel_asked=True))
+    assert (unheard.state, kept(then, None, NOW, unheard)) == (State.UNKNOWN, then)
+
+
+def test_a_run_cancelled_while_it_waited_keeps_the_time_of_its_end() -> None:
+    then = judge(said(row=row("CANCELLED", end=NOW - 3), cancel_asked=True))
+    assert kept(then, None, NOW, judge(said(cancel_asked=True))) == then
 
 
 def test_a_run_that_went_on_after_its_end_is_judged_anew() -> None:
