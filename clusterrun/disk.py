@@ -96,8 +96,7 @@ def refusal(path: str, error: OSError) -> DiskRefused:
     remedies = {
         errno.ENOSPC: "free some space, or set CLUSTERRUN_HOME to a folder on a file system that has room",
         errno.EDQUOT: "your quota is used up: free some space, or set CLUSTERRUN_HOME to another file system",
-        errno.EACCES: "set CLUSTERRUN_HOME to a folder that you may write and that the nodes share",
-        errno.EROFS: "set CLUSTERRUN_HOME to a folder that you may write and that the nodes share",
     }
+    elsewhere = "set CLUSTERRUN_HOME to a folder that you may write and that the nodes share"
     said = (error.strerror or str(error)).lower()
-    return DiskRefused(f"{path}: {said}", remedies.get(error.errno or 0, ""))
+    return DiskRefused(f"{path}: {said}", remedies.get(error.errno or 0, elsewhere))

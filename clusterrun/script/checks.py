@@ -60,7 +60,7 @@ def check_script(path: str) -> None:
 def check_program(program: str, cwd: str, stays_here: bool = False) -> tuple[str, ...]:
     """A program given by path must be there and be executable; one given by name may be elsewhere."""
     if "/" not in program:
-        return _on_path(program, stays_here)
+        return _on_path(program, cwd, stays_here)
     path = os.path.normpath(os.path.join(cwd, program))
     if not os.path.isfile(path):
         raise BadInput(f"there is no program {path!r}", "give its path relative to the current directory")
@@ -71,14 +71,17 @@ def check_program(program: str, cwd: str, stays_here: bool = False) -> tuple[str
     return ()
 
 
-def _on_path(program: str, stays_here: bool) -> tuple[str, ...]:
+def _on_path(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     if shutil.which(program):
         return ()
+    near = [name for name in (f"{program}.py", f"./{program}") if os.path.isfile(os.path.join(cwd, name))]
+    meant = f"did you mean {near[0]}?" if near else ""
     if stays_here:
         raise BadInput(
-            f"there is no program {program!r} on PATH", "give its path, or a --setup line that brings it"
+            f"there is no program {program!r} on PATH",
+            meant or "give its path, or a --setup line that brings it",
         )
-    return (f"{program!r} is not on PATH here: will it be on the nodes?",)
+    return (f"{program!r} is not on PATH here: {meant or 'will it be on the nodes?'}",)
 
 
 def check_python(python: str, torch: bool, run: Run = system.run) -> tuple[str, ...]:

@@ -73,6 +73,16 @@ def test_a_script_that_imports_torch_where_there_is_none_gets_a_notice_only(tmp_
     assert checks.check(of(tmp_path, "plain.py", python="/x/python"), without_torch) == ()
 
 
+def test_a_word_that_is_no_program_but_nearly_a_file_here_is_answered_with_that_file(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "run").touch()
+    assert [checks.check(of(tmp_path, word)) for word in ("train", "run", "elsewhere")] == [
+        ("'train' is not on PATH here: did you mean train.py?",),
+        ("'run' is not on PATH here: did you mean ./run?",),
+        ("'elsewhere' is not on PATH here: will it be on the nodes?",),
+    ]
+
+
 def test_a_python_that_setup_lines_bring_is_not_looked_for_here(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     assert (
