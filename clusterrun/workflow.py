@@ -12,11 +12,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from clusterrun.desk import Desk, Tell, quiet
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import Failure, RunRecord, RunStatus
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
+from clusterrun.verbs.desk import Desk, Tell, quiet
 
 RECENT = 20
 """How many of the newest runs are shown beside the live ones."""
@@ -75,7 +75,7 @@ class Run:
 
         ``tell`` hears what is being waited for.
         """
-        from clusterrun.waiting import Watch
+        from clusterrun.verbs.waiting import Watch
 
         return Watch(self._desk, self.run_id, tell).wait(timeout)
 
@@ -91,8 +91,8 @@ class Run:
 
         With ``follow`` until the run has ended. ``tail`` is per rank and stream.
         """
-        from clusterrun.listening import Listening, Wanted
         from clusterrun.logs.show import headed
+        from clusterrun.verbs.listening import Listening, Wanted
 
         wanted = Wanted(None if ranks is None else frozenset(ranks), stream, tail, attempt)
         heard = Listening(self._desk, self.run_id, wanted)
@@ -101,7 +101,7 @@ class Run:
 
     def cancel(self, tell: Tell = quiet) -> RunStatus:
         """End the run and return its status once nothing of it is left, at most a minute later."""
-        from clusterrun.cancelling import cancel
+        from clusterrun.verbs.cancelling import cancel
 
         return cancel(self._desk, [self.run_id], tell)[0][1]
 
@@ -143,7 +143,7 @@ def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> Job
 
 def launch(spec: JobSpec, desk: Desk, tell: Tell = quiet) -> Run:
     """Submit ``spec``. Raises ``ClusterrunError``; after ``SchedulerUnreachable`` the run may be queued."""
-    from clusterrun.submission import send
+    from clusterrun.verbs.submission import send
 
     record, dropped = send(spec, desk, tell)
     return Run(record, desk, dropped)

@@ -21,29 +21,18 @@ ROOMS = {
     "model": (GROUND, 1),
     "preflight": (NODES, 2),
     "agent": (NODES, 3),
-    # What the desk itself stands on.
-    "disk": (DESK, 1.5),
-    "settings": (DESK, 1.5),
     "system": (DESK, 1.5),
-    "profiles": (DESK, 2),
-    "store": (DESK, 2),
+    "config": (DESK, 2),
+    "runs": (DESK, 2),
     "script": (DESK, 2),
     "logs": (DESK, 2),
-    "snapshot": (DESK, 2),
     "slurm": (DESK, 3),
     "local": (DESK, 3),
-    "judge": (DESK, 3.5),
     "backends": (DESK, 4),
-    "inquiry": (DESK, 4),
-    # The verbs, and what they share.
-    "desk": (DESK, 4.2),
-    "submission": (DESK, 4.4),
-    "waiting": (DESK, 4.4),
-    "cancelling": (DESK, 4.4),
-    "listening": (DESK, 4.6),
-    "workflow": (DESK, 5),
-    "bench": (DESK, 5.5),
-    "cli": (DESK, 6),
+    "verbs": (DESK, 5),
+    "workflow": (DESK, 6),
+    "bench": (DESK, 6.5),
+    "cli": (DESK, 7),
     "lab": (APART, 0),
     "training": (APART, 0),
 }
@@ -61,10 +50,10 @@ ONE_IMPORTER = {
     "torch": ("training/",),
     "psutil": ("cli/", "backends/"),
     "matplotlib": ("bench/plot.py",),
-    "tomli": ("profiles.py",),
+    "tomli": ("config/profiles.py",),
     "subprocess": ("system.py", "agent/process.py", "lab/"),
 }
-ENTRY_POINTS = ("cli/", "agent/main.py", "desk.py", "backends/local.py", "lab/", "training/")
+ENTRY_POINTS = ("cli/", "agent/main.py", "verbs/desk.py", "backends/local.py", "lab/", "training/")
 """Where a process starts, or a user's own program comes in: there the environment may be read.
 
 The local backend is among them because submitit writes its own variables into this very process.
@@ -166,7 +155,7 @@ def test_a_room_imports_from_lower_floors_of_its_own_tower_only():
         ("cli", "workflow", True),
         ("workflow", "cli", False),
         ("slurm", "backends", False),
-        ("script", "store", False),
+        ("script", "runs", False),
         ("agent", "preflight", True),
         ("agent", "slurm", False),
         ("backends", "agent", False),

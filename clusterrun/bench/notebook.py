@@ -7,11 +7,11 @@ import os
 
 from clusterrun.bench.reading import Report
 from clusterrun.bench.study import Cell
-from clusterrun.disk import private_folder, write_whole
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.runs.disk import private_folder, write_whole
 
 
 @frozen

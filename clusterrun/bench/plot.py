@@ -75,8 +75,9 @@ def _lines(axes: Any, table: Table) -> None:
         rows = _with_baseline(own, good, table)
         # Side by side, or one strategy's bars would hide another's.
         worlds = [row.cell.world * (1 + APART * (number - (len(names) - 1) / 2)) for row in rows]
-        low = [max(0.0, row.speed_up - row.slowest) for row in rows]
-        high = [max(0.0, row.fastest - row.speed_up) for row in rows]
+        # The baseline's own bar is drawn once, where it is measured.
+        low = [max(0.0, row.speed_up - row.slowest) if row in own else 0.0 for row in rows]
+        high = [max(0.0, row.fastest - row.speed_up) if row in own else 0.0 for row in rows]
         axes.errorbar(
             worlds,
             [row.speed_up for row in rows],

@@ -10,14 +10,14 @@ from clusterrun.bench.notebook import Measured, Notebook, Probed, Reduced
 from clusterrun.bench.reading import Report, notices, report
 from clusterrun.bench.shape import spec_of
 from clusterrun.bench.study import Cell, Subject
-from clusterrun.desk import Desk, Tell
 from clusterrun.logs.files import attempts, read_at, size_of
 from clusterrun.model.errors import BadInput, NoSuchRun, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
-from clusterrun.waiting import Watch
+from clusterrun.verbs.desk import Desk, Tell
+from clusterrun.verbs.waiting import Watch
 from clusterrun.workflow import Run, find, launch
 
 HEARD = 4 << 20
@@ -66,7 +66,7 @@ class Runner:
 
     def check(self, cells: tuple[Cell, ...], repeats: int) -> None:
         """Raise ``BadInput`` where not one cell can run: that is a mistake of the command, not of a cell."""
-        from clusterrun.submission import draft
+        from clusterrun.verbs.submission import draft
 
         first: BadInput | None = None
         for cell in dict.fromkeys(cell for cell, _ in self.left(cells, repeats)):

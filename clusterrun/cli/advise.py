@@ -85,9 +85,9 @@ def _question(given: dict[str, Any]) -> Any:
 
 def _measured(name: str) -> dict[str, float]:
     """What a study of bench scaling knows: parameters, bandwidth of its largest world, a step of one."""
-    from clusterrun import settings
     from clusterrun.bench import notebook as book
     from clusterrun.bench.result import tabled
+    from clusterrun.config import settings
 
     path = name if os.path.exists(name) else book.path_of(settings.home(os.environ), name)
     found = book.read(path)

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from clusterrun import settings
 from clusterrun.cli.boundary import say
 from clusterrun.cli.options import options, profile_option, settled, to_spec
+from clusterrun.config import settings
 from clusterrun.model.contract import ExitCode
 
 SIZED_BY_CELLS = ("nodes", "name")
@@ -77,7 +77,7 @@ def scaling(
     """
     from clusterrun.bench import plot as picture
     from clusterrun.cli.bench_study import prepared
-    from clusterrun.desk import Desk
+    from clusterrun.verbs.desk import Desk
 
     if plot:
         picture.check(plot)

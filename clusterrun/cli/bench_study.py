@@ -26,13 +26,13 @@ from clusterrun.bench.study import (
     worlds_up_to,
 )
 from clusterrun.cli.boundary import say
-from clusterrun.desk import Desk, Tell
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.runs.store import file_name
 from clusterrun.script.shipped import folder
-from clusterrun.store import file_name
+from clusterrun.verbs.desk import Desk, Tell
 
 ON_SLURM = (1, 2, 4, 8)
 """Worlds where nothing says how large a node is."""

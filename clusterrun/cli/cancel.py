@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from clusterrun.cancelling import cancel as cancel_runs
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
-from clusterrun.desk import Desk
 from clusterrun.model.contract import ExitCode
+from clusterrun.verbs.cancelling import cancel as cancel_runs
+from clusterrun.verbs.desk import Desk
 
 
 @click.command()

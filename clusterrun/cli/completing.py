@@ -6,9 +6,9 @@ import os
 
 import click
 
-from clusterrun import profiles, settings
+from clusterrun.config import profiles, settings
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.store import Store, name_of
+from clusterrun.runs.store import Store, name_of
 
 
 def runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

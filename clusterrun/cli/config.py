@@ -7,12 +7,12 @@ import os
 
 import click
 
-from clusterrun import profiles, settings
 from clusterrun.cli.boundary import say
 from clusterrun.cli.options import profile_option, settled
 from clusterrun.cli.terminal import table
+from clusterrun.config import profiles, settings
+from clusterrun.config.settings import Setting
 from clusterrun.model.contract import HOME_VARIABLE, ExitCode
-from clusterrun.settings import Setting
 
 
 @click.group()

@@ -6,7 +6,6 @@ import shlex
 
 from clusterrun.cli.ending import words
 from clusterrun.cli.terminal import local_time
-from clusterrun.desk import Desk
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import fold
@@ -14,6 +13,7 @@ from clusterrun.model.record import Attempt, RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
 from clusterrun.model.visible import visible
+from clusterrun.verbs.desk import Desk
 
 
 def show(desk: Desk, status: RunStatus) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from clusterrun.cli.boundary import say
-from clusterrun.desk import Desk
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import spoken
 from clusterrun.model.record import Attempt, RunStatus
 from clusterrun.model.states import State
+from clusterrun.verbs.desk import Desk
 from clusterrun.workflow import Run
 
 LAST_LINES = 10
@@ -18,7 +18,7 @@ def accompany(desk: Desk, run: Run, follow: bool) -> int:
     try:
         if follow:
             from clusterrun.cli.logs import print_following
-            from clusterrun.listening import Listening, Wanted
+            from clusterrun.verbs.listening import Listening, Wanted
 
             print_following(Listening(desk, run.run_id, Wanted(), say))
         status = run.wait(tell=say)

@@ -11,14 +11,14 @@ import click
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
 from clusterrun.cli.terminal import coloured
-from clusterrun.desk import Desk
-from clusterrun.listening import Listening, Wanted
 from clusterrun.logs.merge import Piece
 from clusterrun.logs.selection import numbers
 from clusterrun.logs.show import folding, headed, raw
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.record import RunState
+from clusterrun.verbs.desk import Desk
+from clusterrun.verbs.listening import Listening, Wanted
 
 
 @click.command()

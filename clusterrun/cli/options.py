@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
-from clusterrun import profiles, settings
 from clusterrun.cli.completing import profile_names
+from clusterrun.config import profiles, settings
+from clusterrun.config.settings import Option, Setting, Source
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
-from clusterrun.settings import Option, Setting, Source
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,12 +11,12 @@ import click
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
 from clusterrun.cli.terminal import iso, table
-from clusterrun.desk import Desk
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import fields
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
+from clusterrun.verbs.desk import Desk
 from clusterrun.workflow import statuses
 
 _TIMES = ("submitted_at", "started_at", "ended_at")

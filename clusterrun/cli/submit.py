@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterrun import settings
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
 from clusterrun.cli.options import options, profile_option, settled, to_spec
+from clusterrun.config import settings
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.spec import Cluster, JobSpec
 
 if TYPE_CHECKING:
-    from clusterrun.desk import Desk
     from clusterrun.script.plan import Plan
+    from clusterrun.verbs.desk import Desk
     from clusterrun.workflow import Run
 
 
@@ -76,7 +76,7 @@ def submit(
       clusterrun submit --setup 'module load cuda' --sbatch exclusive --follow train.py
       clusterrun submit --nodes 2 --gpus 8 --dry-run train.py
     """
-    from clusterrun.desk import Desk
+    from clusterrun.verbs.desk import Desk
 
     values = settled(given, profile)
     follow, wait = bool(values["follow"].value), bool(values["wait"].value)
@@ -89,7 +89,7 @@ def submit(
 
 
 def _dry(spec: JobSpec, desk: Desk, as_json: bool) -> int:
-    from clusterrun.submission import draft
+    from clusterrun.verbs.submission import draft
 
     made = draft(spec, desk)
     for notice in made.notices:

@@ -10,11 +10,11 @@ from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
 from clusterrun.cli.ending import detached, tell_end
 from clusterrun.cli.status import document
-from clusterrun.desk import Desk
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
-from clusterrun.waiting import Watch
+from clusterrun.verbs.desk import Desk
+from clusterrun.verbs.waiting import Watch
 
 
 @click.command()

@@ -13,7 +13,7 @@ from pathlib import Path
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import JobSpec
-from clusterrun.store import Store, _text, run_id
+from clusterrun.runs.store import Store, _text, run_id
 from tests.benchmarks.measure import in_turn, process, table
 
 RANKS, MEGABYTES = 512, 200

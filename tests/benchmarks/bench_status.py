@@ -12,7 +12,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunRecord, RunState
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import Phase, State
-from clusterrun.store import Store, _text, run_id
+from clusterrun.runs.store import Store, _text, run_id
 from tests.benchmarks.measure import in_turn, process, table
 
 MANY, FEW = 5000, 10

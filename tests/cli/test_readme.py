@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from clusterrun import profiles
 from clusterrun.cli.main import DOORS, root
+from clusterrun.config import profiles
 from clusterrun.model.world import (
     Lineage,
     Meeting,

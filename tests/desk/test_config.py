@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun import profiles, settings
+from clusterrun.config import profiles, settings
+from clusterrun.config.settings import CONFIGURABLE, Setting, Source, settle
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
-from clusterrun.settings import CONFIGURABLE, Setting, Source, settle
 
 PROJECT = """
 [defaults]

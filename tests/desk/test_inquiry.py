@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from clusterrun import store
-from clusterrun.cancelling import cancel
-from clusterrun.desk import Desk
-from clusterrun.disk import DiskRefused
 from clusterrun.model.document import encode
 from clusterrun.model.errors import NoSuchRun, SchedulerUnreachable
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunState
 from clusterrun.model.states import State
+from clusterrun.runs import store
+from clusterrun.runs.disk import DiskRefused
+from clusterrun.runs.store import run_id
 from clusterrun.slurm.queries import JobRow
-from clusterrun.store import run_id
-from clusterrun.waiting import Watch
+from clusterrun.verbs.cancelling import cancel
+from clusterrun.verbs.desk import Desk
+from clusterrun.verbs.waiting import Watch
 from clusterrun.workflow import find, statuses
 from tests.desk.test_logs_follow import HandClock
 from tests.desk.values import NOW, RECORD, row, state

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from clusterrun.judge import Said, judge, kept
 from clusterrun.model.duration import moment
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import Phase, State
+from clusterrun.verbs.judge import Said, judge, kept
 from tests.desk.values import ATTEMPT, FAILURE, NOW, RECORD, row, state
 
 LOCAL = replace(RECORD, cluster="local", job_id="12.99")

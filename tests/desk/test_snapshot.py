@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun import snapshot
 from clusterrun.model.errors import BadInput
-from clusterrun.snapshot import look, take
+from clusterrun.runs import snapshot
+from clusterrun.runs.snapshot import look, take
 
 
 def git(folder: Path, *args: str) -> None:

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun import disk, store
-from clusterrun.disk import DiskRefused, write_whole
 from clusterrun.model.document import BadDocument
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import replace
-from clusterrun.store import Ended, Store, run_id
+from clusterrun.runs import disk, store
+from clusterrun.runs.disk import DiskRefused, write_whole
+from clusterrun.runs.store import Ended, Store, run_id
 from tests.desk.test_judge import judge, said
 from tests.desk.values import NOW, RECORD, row, state
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import clusterrun
-from clusterrun.desk import Desk
 from clusterrun.model.errors import BadInput, ClusterrunError, NoSuchRun
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import Phase, State
-from clusterrun.store import Store
+from clusterrun.runs.store import Store
+from clusterrun.verbs.desk import Desk
 from clusterrun.workflow import spec_of, statuses
 
 SCRIPT = """

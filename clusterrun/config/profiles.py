@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from clusterrun.config.settings import CONFIGURABLE, Source, Value, read_value
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
-from clusterrun.settings import CONFIGURABLE, Source, Value, read_value
 
 PROJECT_FILE = "clusterrun.toml"
 

@@ -6,18 +6,18 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from clusterrun.disk import DiskRefused
-from clusterrun.judge import Said, judge, kept
 from clusterrun.local.processes import alive
 from clusterrun.model.errors import ClusterrunError, NoSuchRun, SchedulerError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
+from clusterrun.runs.disk import DiskRefused
+from clusterrun.runs.store import Ended, Store
 from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
 from clusterrun.slurm.queries import JobRow
-from clusterrun.store import Ended, Store
 from clusterrun.system import Clock
+from clusterrun.verbs.judge import Said, judge, kept
 
 SPEAK_AFTER = 2.0
 ROWS_LIVE = 600.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from clusterrun.desk import Desk, Tell
-from clusterrun.disk import DiskRefused
 from clusterrun.local import processes
 from clusterrun.model.errors import SchedulerError
 from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
+from clusterrun.runs.disk import DiskRefused
+from clusterrun.verbs.desk import Desk, Tell
 
 LIMIT = 60.0
 """Seconds to see the end of what was cancelled: more than a grace, Slurm's KillWait and its epilogs."""

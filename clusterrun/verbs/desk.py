@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from clusterrun import settings, system
-from clusterrun.inquiry import Inquiry
+from clusterrun import system
+from clusterrun.config import settings
+from clusterrun.runs.store import Store
 from clusterrun.slurm.client import SlurmClient
-from clusterrun.store import Store
+from clusterrun.verbs.inquiry import Inquiry
 
 Tell = Callable[[str], None]
 """Hears sentences for the person who waits."""

@@ -7,8 +7,6 @@ import sys
 import threading
 from collections.abc import Iterable
 
-from clusterrun.desk import Desk, Tell
-from clusterrun.disk import DiskRefused, refusal, write_whole
 from clusterrun.model.document import encode
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen, replace
@@ -16,12 +14,14 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
+from clusterrun.runs.disk import DiskRefused, refusal, write_whole
+from clusterrun.runs.snapshot import Snapshot, look, take
+from clusterrun.runs.store import run_id
 from clusterrun.script.checks import check
 from clusterrun.script.plan import Plan, Site, Submission, default_name, plan
 from clusterrun.slurm import offers
 from clusterrun.slurm.queries import Partition
-from clusterrun.snapshot import Snapshot, look, take
-from clusterrun.store import run_id
+from clusterrun.verbs.desk import Desk, Tell
 
 OFFER_SECONDS = 1.0
 """How long a submission waits for the partitions' offers; what is wrong then, sbatch says too, if later."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from clusterrun.desk import Desk, Tell
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
+from clusterrun.verbs.desk import Desk, Tell
 
 LOOK_EVERY = 0.4
 FIRST_PAUSE = 2.0

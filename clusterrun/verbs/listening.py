@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterrun.desk import Desk, Tell, quiet
 from clusterrun.logs.merge import Piece
 from clusterrun.logs.reading import following, newest_attempt, so_far
 from clusterrun.logs.selection import STREAMS, Selection
 from clusterrun.logs.show import Headings
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
-from clusterrun.waiting import Watch
+from clusterrun.verbs.desk import Desk, Tell, quiet
+from clusterrun.verbs.waiting import Watch
 
 NAMES_SECONDS = 2.0
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Iterator
 
 from clusterrun import system
-from clusterrun.disk import new_folder, refusal, write_whole
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
+from clusterrun.runs.disk import new_folder, refusal, write_whole
 
 LIMIT = 200 << 20
 MOST = 20_000

@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from clusterrun.disk import DiskRefused, new_folder, private_folder, refusal, trust, write_whole
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import frozen
 from clusterrun.model.paths import RunPaths, runs_folder
 from clusterrun.model.record import RunRecord, RunState, RunStatus
+from clusterrun.runs.disk import DiskRefused, new_folder, private_folder, refusal, trust, write_whole
 
 T = TypeVar("T")
 
