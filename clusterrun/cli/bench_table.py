@@ -29,7 +29,7 @@ SPARE = ("RUNS", "RATE", "SPREAD", "STEPS/S", "EFFICIENCY", "PREDICTED")
 def show(study: Study, table: Table) -> None:
     """The table and what has to be known to read it, on stdout."""
     rows = [_cells(row, study, table) for row in table.rows]
-    styles = ["red" if row.failed else "" for row in table.rows]
+    styles = [""] * len(rows)
     print_table(HEADS, rows, styles, SPARE)
     print("\n" + "\n".join(legend(study, table)))
 
