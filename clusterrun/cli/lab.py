@@ -82,7 +82,13 @@ def _pair(setting: str) -> tuple[str, str]:
 @lab.command(context_settings=HELP)
 @NAME
 def down(name: str) -> None:
-    """End a lab, or what a crash or a reboot left of one. Safe at any time."""
+    """End a lab, or what a crash or a reboot left of one. Safe at any time.
+
+    \b
+    Examples:
+      clusterrun lab down
+      clusterrun lab down --name big
+    """
     say(f"the lab {name!r} is gone" if Lab(name, say).down(collected=True) else f"there was no lab {name!r}")
 
 
@@ -90,7 +96,13 @@ def down(name: str) -> None:
 @click.option("--name", default="", help="One lab only; otherwise all that are up.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def status(name: str, as_json: bool) -> None:
-    """Show labs: their nodes as Slurm sees them, and the faults in force."""
+    """Show labs: their nodes as Slurm sees them, and the faults in force.
+
+    \b
+    Examples:
+      clusterrun lab status
+      clusterrun lab status --json
+    """
     labs = [Lab(name, say)] if name else labs_up()
     shown = [(one, one.state, one.node_states()) for one in labs]
     if as_json:
@@ -148,7 +160,13 @@ def exec_(name: str, host: str, user: str, argv: tuple[str, ...]) -> None:
 @click.option("--roots", "with_roots", is_flag=True, help="Also what `lab root make` needs.")
 @click.option("--dry-run", is_flag=True, help="Only print the commands.")
 def install(accounting: bool, with_roots: bool, dry_run: bool) -> None:
-    """Install the distribution's packages that a lab needs (Debian and Ubuntu)."""
+    """Install the distribution's packages that a lab needs (Debian and Ubuntu).
+
+    \b
+    Examples:
+      sudo clusterrun lab install
+      clusterrun lab install --dry-run
+    """
     commands = needs.install_commands(accounting, with_roots)
     if not dry_run:
         needs.install(commands)
@@ -159,20 +177,36 @@ def install(accounting: bool, with_roots: bool, dry_run: bool) -> None:
 
 @lab.group(context_settings=HELP)
 def root() -> None:
-    """Other releases of Slurm, each in a folder of its own with the distribution it came in."""
+    """Other releases of Slurm, each in a folder of its own with the distribution it came in.
+
+    \b
+    Examples:
+      sudo clusterrun lab root make trixie
+      clusterrun lab up --slurm 24.11
+    """
 
 
 @root.command("make", context_settings=HELP)
 @click.argument("suite", type=click.Choice(tuple(roots.SUITES)))
 @click.option("--mirror", default=roots.MIRROR, show_default=True, help="Where its packages are fetched.")
 def make_root(suite: str, mirror: str) -> None:
-    """Fetch a Debian suite with its Slurm into the cache (about 300 MB, under a minute)."""
+    """Fetch a Debian suite with its Slurm into the cache (about 300 MB, under a minute).
+
+    \b
+    Examples:
+      sudo clusterrun lab root make trixie
+    """
     say(f"{suite} with Slurm {roots.make(suite, mirror, say)} is ready")
 
 
 @root.command("list", context_settings=HELP)
 def list_roots() -> None:
-    """Show the releases that `lab up --slurm` can start."""
+    """Show the releases that `lab up --slurm` can start.
+
+    \b
+    Examples:
+      clusterrun lab root list
+    """
     for version, path in roots.found().items():
         click.echo(f"{version}\t{path}")
 
@@ -180,5 +214,10 @@ def list_roots() -> None:
 @root.command("remove", context_settings=HELP)
 @click.argument("suite", type=click.Choice(tuple(roots.SUITES)))
 def remove_root(suite: str) -> None:
-    """Delete a fetched suite."""
+    """Delete a fetched suite.
+
+    \b
+    Examples:
+      sudo clusterrun lab root remove trixie
+    """
     roots.remove(suite)

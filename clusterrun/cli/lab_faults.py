@@ -59,7 +59,13 @@ def _command(name: str) -> Command:
 @click.option("--both", is_flag=True, help="With --to: both ways.")
 @NAME
 def cut(host: str, to: str, port: int | None, both: bool, name: str) -> None:
-    """Let packets of a host vanish: all of them, or those to one host or port."""
+    """Let packets of a host vanish: all of them, or those to one host or port.
+
+    \b
+    Examples:
+      clusterrun lab fault cut n0002
+      clusterrun lab fault cut n0002 --to n0005 --port 29500
+    """
     if both and not to:
         raise BadInput("--both needs --to HOST", "without --to both ways are cut anyway")
     _bite(name, "cut", host, to=to, port=port, both=both)
@@ -70,7 +76,12 @@ def cut(host: str, to: str, port: int | None, both: bool, name: str) -> None:
 @click.option("--rate", required=True, help="For instance 50mbit.")
 @NAME
 def slow(host: str, rate: str, name: str) -> None:
-    """Limit what a host may send and get."""
+    """Limit what a host may send and get.
+
+    \b
+    Examples:
+      clusterrun lab fault slow n0003 --rate 50mbit
+    """
     _bite(name, "slow", host, rate=rate)
 
 
@@ -79,7 +90,13 @@ def slow(host: str, rate: str, name: str) -> None:
 @PROCESS
 @NAME
 def freeze(host: str, process: str, name: str) -> None:
-    """Stop every process of a host (its kernel still accepts connections), or one."""
+    """Stop every process of a host (its kernel still accepts connections), or one.
+
+    \b
+    Examples:
+      clusterrun lab fault freeze n0003
+      clusterrun lab fault freeze n0003 --process train.py
+    """
     _bite(name, "freeze", host, process=process)
 
 
@@ -87,7 +104,12 @@ def freeze(host: str, process: str, name: str) -> None:
 @HOST
 @NAME
 def thaw(host: str, name: str) -> None:
-    """Let a frozen host, or its frozen processes, go on."""
+    """Let a frozen host, or its frozen processes, go on.
+
+    \b
+    Examples:
+      clusterrun lab fault thaw n0003
+    """
     _heal(name, host, "freeze")
 
 
@@ -96,7 +118,13 @@ def thaw(host: str, name: str) -> None:
 @PROCESS
 @NAME
 def kill(host: str, process: str, name: str) -> None:
-    """Cut a host's power: every process on it is gone at once; or kill one process."""
+    """Cut a host's power: every process on it is gone at once; or kill one process.
+
+    \b
+    Examples:
+      clusterrun lab fault kill n0004
+      clusterrun lab fault kill n0004 --process slurmd
+    """
     _bite(name, "kill", host, process=process)
 
 
@@ -105,7 +133,12 @@ def kill(host: str, process: str, name: str) -> None:
 @click.option("--reason", default="", help="As an administrator would give it.")
 @NAME
 def drain(host: str, reason: str, name: str) -> None:
-    """Drain a node, as an administrator would."""
+    """Drain a node, as an administrator would.
+
+    \b
+    Examples:
+      clusterrun lab fault drain n0001 --reason 'a fan'
+    """
     _bite(name, "drain", host, reason=reason)
 
 
@@ -113,7 +146,12 @@ def drain(host: str, reason: str, name: str) -> None:
 @HOST
 @NAME
 def resume(host: str, name: str) -> None:
-    """Give a drained node back."""
+    """Give a drained node back.
+
+    \b
+    Examples:
+      clusterrun lab fault resume n0001
+    """
     _heal(name, host, "drain")
 
 
@@ -121,7 +159,12 @@ def resume(host: str, name: str) -> None:
 @click.argument("action", type=click.Choice(("stop", "start")))
 @NAME
 def controller(action: str, name: str) -> None:
-    """Stop slurmctld, or start it again."""
+    """Stop slurmctld, or start it again.
+
+    \b
+    Examples:
+      clusterrun lab fault controller stop
+    """
     if action == "stop":
         _bite(name, "controller")
     else:
@@ -140,7 +183,13 @@ def controller(action: str, name: str) -> None:
 @click.option("--index", type=int, help="Which GPU (0).")
 @NAME
 def gpu(host: str, name: str, **details: Any) -> None:
-    """Let the GPUs of a node look ill to nvidia-smi and dmesg."""
+    """Let the GPUs of a node look ill to nvidia-smi and dmesg.
+
+    \b
+    Examples:
+      clusterrun lab fault gpu n0001 --count 7
+      clusterrun lab fault gpu n0001 --xid 79 --index 3
+    """
     _bite(name, "gpu", host, **details)
 
 
@@ -149,7 +198,12 @@ def gpu(host: str, name: str, **details: Any) -> None:
 @click.option("--host", default="", help="In this host's hosts file only; otherwise in all.")
 @NAME
 def name_(line: str, host: str, name: str) -> None:
-    """Give a name the wrong address."""
+    """Give a name the wrong address.
+
+    \b
+    Examples:
+      clusterrun lab fault name n0002=10.9.9.9 --host n0001
+    """
     wrong, equals, address = line.partition("=")
     if not equals:
         raise BadInput(f"{line!r} is not NAME=ADDRESS", "write it as in n0002=10.9.9.9")
@@ -162,7 +216,12 @@ def name_(line: str, host: str, name: str) -> None:
 @click.option("--offset", required=True, help="For instance 90s, -10m, 1h: for programs started from now on.")
 @NAME
 def clock(host: str, offset: str, name: str) -> None:
-    """Let a host's clock be wrong."""
+    """Let a host's clock be wrong.
+
+    \b
+    Examples:
+      clusterrun lab fault clock n0003 --offset -10m
+    """
     _bite(name, "clock", host, offset=offset)
 
 
@@ -171,7 +230,12 @@ def clock(host: str, offset: str, name: str) -> None:
 @click.argument("path")
 @NAME
 def disk_full(host: str, path: str, name: str) -> None:
-    """Let a folder be on a full disk, as one host sees it: readable, but nothing more fits."""
+    """Let a folder be on a full disk, as one host sees it: readable, but nothing more fits.
+
+    \b
+    Examples:
+      clusterrun lab fault disk-full n0001 /scratch
+    """
     _bite(name, "disk-full", host, path=path)
 
 
@@ -179,5 +243,11 @@ def disk_full(host: str, path: str, name: str) -> None:
 @click.argument("host", default="")
 @NAME
 def heal(host: str, name: str) -> None:
-    """End every fault, or those on one host."""
+    """End every fault, or those on one host.
+
+    \b
+    Examples:
+      clusterrun lab fault heal
+      clusterrun lab fault heal n0004
+    """
     _heal(name, host, "")
