@@ -188,7 +188,7 @@ def root() -> None:
 
 @root.command("make", context_settings=HELP)
 @click.argument("suite", type=click.Choice(tuple(roots.SUITES)))
-@click.option("--mirror", default=roots.MIRROR, show_default=True, help="Where its packages are fetched.")
+@click.option("--mirror", default="", help="Where its packages are fetched (default: as debootstrap has it).")
 def make_root(suite: str, mirror: str) -> None:
     """Fetch a Debian suite with its Slurm into the cache (about 300 MB, under a minute).
 

@@ -14,7 +14,6 @@ from clusterrun.lab.needs import program
 from clusterrun.model.errors import BadInput
 
 HOME_VARIABLE = "CLUSTERRUN_LAB_ROOTS"
-MIRROR = "http://deb.debian.org/debian"
 SUITES = {"bullseye": "20.11", "bookworm": "22.05", "trixie": "24.11", "forky": "26.05", "sid": "26.05"}
 """Debian suites and the release of Slurm in each, as far as known; what is fetched says for itself."""
 SLURM = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge")
@@ -71,7 +70,10 @@ def found() -> dict[str, Path]:
 
 
 def make(suite: str, mirror: str, say: Callable[[str], None]) -> str:
-    """Fetch a suite; returns its Slurm's version. What was fetched before is left as it is."""
+    """Fetch a suite; returns its Slurm's version. What was fetched before is left as it is.
+
+    An empty ``mirror`` is the one that debootstrap itself takes.
+    """
     final = cache() / suite
     if (final / VERSION_FILE).exists():
         return (final / VERSION_FILE).read_text().strip()
@@ -79,7 +81,7 @@ def make(suite: str, mirror: str, say: Callable[[str], None]) -> str:
     part = cache() / f"{suite}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.parent.mkdir(parents=True, exist_ok=True)
-    say(f"fetching Debian {suite} from {mirror} into {final}")
+    say(f"fetching Debian {suite}{mirror and ' from ' + mirror} into {final}")
     try:
         _debootstrap(suite, part, mirror)
         version = _version(["chroot", str(part), "slurmctld"])
