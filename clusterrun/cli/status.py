@@ -87,4 +87,4 @@ def _time(status: RunStatus, now: float) -> str:
 def _tell_older(desk: Desk, found: list[RunStatus], named: bool) -> None:
     older = len(desk.store.ids()) - len(found)
     if older > 0 and not named:
-        say(f"{older} older run{"s" * (older > 1)}: clusterrun status --all")
+        say(f"{older} older {'run' if older == 1 else 'runs'}: clusterrun status --all")
