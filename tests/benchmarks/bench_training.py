@@ -122,11 +122,13 @@ def torchrun(options: str, texts: list[str]) -> Side:
     return launched([*start, "--device", "cpu", *options.split()], texts)
 
 
-def submitted(options: str, texts: list[str], home: str) -> Side:
-    """Two CPU ranks under `clusterrun submit` on this machine."""
-    where = ["--cluster", "local", "--ranks-per-node", "2", "--follow"]
-    start = [str(BIN / "clusterrun"), "submit", *where, str(TRAIN)]
-    return launched([*start, "--device", "cpu", *options.split()], texts, CLUSTERRUN_HOME=home)
+def submitted(options: str, texts: list[str], home: str, follow: bool) -> Side:
+    """Two CPU ranks under `clusterrun submit` on this machine, followed by its command or left alone."""
+    where = ["--cluster", "local", "--ranks-per-node", "2", "--follow" if follow else "--wait"]
+    start = [str(BIN / "clusterrun"), "submit", *where, str(TRAIN), "--device", "cpu", *options.split()]
+    if not follow:
+        start = ["sh", "-c", '"$@" >&2 && exec "$1" logs --raw --stream out', "sh", *start]
+    return launched(start, texts, CLUSTERRUN_HOME=home)
 
 
 def show(title: str, measured: tuple[Measured, ...], goal: str = "") -> None:
@@ -155,7 +157,8 @@ def main(parts: list[str]) -> None:
     if "launch" in wanted:
         with tempfile.TemporaryDirectory() as home:
             sides = {
-                "clusterrun submit": partial(submitted, LAUNCHED, home=home),
+                "clusterrun submit --wait": partial(submitted, LAUNCHED, home=home, follow=False),
+                "clusterrun submit --follow": partial(submitted, LAUNCHED, home=home, follow=True),
                 "torchrun": partial(torchrun, LAUNCHED),
             }
             title = "the same script, CNN, 2 ranks of 1 thread, gloo"

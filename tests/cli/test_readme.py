@@ -23,7 +23,6 @@ from clusterrun.model.world import (
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-OF_ISSUES_TO_COME = ("docs/figures.md",)
 
 
 def section(title: str) -> str:
@@ -98,7 +97,7 @@ def test_the_example_of_a_configuration_is_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_a_link_leads_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
-        assert (document.parent / target).exists() or target in OF_ISSUES_TO_COME, target
+        assert (document.parent / target).exists(), target
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
