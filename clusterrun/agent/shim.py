@@ -39,14 +39,19 @@ def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
     become_subreaper()
     heard, lease = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     shim, living = os.pipe2(os.O_CLOEXEC)
+    # A signal that comes before the guard listens waits for it: else it would end the shim alone.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     pid = os.fork()
     if pid == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(heard)
         os.close(living)
         _as_agent(lambda: agent(lease, shim))
     os.close(lease)
     os.close(shim)
-    return _Guard(node, pid, heard).run()
+    guard = _Guard(node, pid, heard)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return guard.run()
 
 
 def _as_agent(agent: Callable[[], int]) -> None:
