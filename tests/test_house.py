@@ -19,7 +19,9 @@ PACKAGE = ROOT / "clusterrun"
 NODES, DESK, GROUND, APART = "nodes", "desk", "ground", "apart"
 ROOMS = {
     "model": (GROUND, 1),
+    "diagnosis": (GROUND, 1.5),
     "preflight": (NODES, 2),
+    "watch": (NODES, 2),
     "agent": (NODES, 3),
     "system": (DESK, 1.5),
     "config": (DESK, 2),
@@ -41,17 +43,17 @@ APART_MAY_USE = {"lab": {"model", "system"}, "training": {"model"}}
 MAY_USE_WHAT_IS_APART = {"cli": {"lab"}}
 """The only door: the command line opens the lab, in a subcommand (and `python -m` may open any command)."""
 
-PYTHON_39_ROOMS = ("model", "preflight", "agent")
+PYTHON_39_ROOMS = ("model", "diagnosis", "preflight", "watch", "agent")
 ONE_IMPORTER = {
     "click": ("cli/",),
     "rich": ("cli/",),
     "jinja2": ("script/render.py",),
     "submitit": ("backends/",),
-    "torch": ("training/",),
+    "torch": ("training/", "preflight/warm/"),
     "psutil": ("cli/", "backends/"),
     "matplotlib": ("bench/plot.py",),
     "tomli": ("config/profiles.py",),
-    "subprocess": ("system.py", "agent/process.py", "lab/"),
+    "subprocess": ("system.py", "agent/process.py", "preflight/children.py", "watch/children.py", "lab/"),
 }
 ENTRY_POINTS = ("cli/", "agent/main.py", "verbs/desk.py", "backends/local.py", "lab/", "training/")
 """Where a process starts, or a user's own program comes in: there the environment may be read.

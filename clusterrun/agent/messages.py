@@ -55,6 +55,25 @@ class Ack:
 
 
 @frozen
+class AskCompanion:
+    """Pass ``body`` on to the companion process of that name, which is started where it does not run.
+
+    ``number`` comes back with the answer; what ``body`` says is between its rooms.
+    """
+
+    companion: str
+    number: int
+    body: str
+
+
+@frozen
+class EndCompanion:
+    """Kill the companion process of that name and all below it."""
+
+    companion: str
+
+
+@frozen
 class Farewell:
     """The run is over: end what still lives here, then exit 0."""
 
@@ -144,9 +163,48 @@ class SignalSeen:
     number: int
 
 
-if TYPE_CHECKING:
-    ToAgent = Union[ReservePort, StartRanks, StopRanks, SignalRanks, Ack, Farewell]
-    ToCoordinator = Union[Beat, PortReserved, RanksStarted, RankExited, StartFailed, RanksGone, SignalSeen]
+@frozen
+class CompanionSaid:
+    """A companion's answer to question ``number``; 0 is what it says unasked."""
 
-TO_AGENT = (ReservePort, StartRanks, StopRanks, SignalRanks, Ack, Farewell)
-TO_COORDINATOR = (Beat, PortReserved, RanksStarted, RankExited, StartFailed, RanksGone, SignalSeen)
+    companion: str
+    number: int
+    body: str
+
+
+@frozen
+class CompanionEnded:
+    """A companion ended, or could not be started (``why``), without having been told to."""
+
+    companion: str
+    why: str
+
+
+if TYPE_CHECKING:
+    ToAgent = Union[
+        ReservePort, StartRanks, StopRanks, SignalRanks, Ack, AskCompanion, EndCompanion, Farewell
+    ]
+    ToCoordinator = Union[
+        Beat,
+        PortReserved,
+        RanksStarted,
+        RankExited,
+        StartFailed,
+        RanksGone,
+        SignalSeen,
+        CompanionSaid,
+        CompanionEnded,
+    ]
+
+TO_AGENT = (ReservePort, StartRanks, StopRanks, SignalRanks, Ack, AskCompanion, EndCompanion, Farewell)
+TO_COORDINATOR = (
+    Beat,
+    PortReserved,
+    RanksStarted,
+    RankExited,
+    StartFailed,
+    RanksGone,
+    SignalSeen,
+    CompanionSaid,
+    CompanionEnded,
+)

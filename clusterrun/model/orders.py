@@ -2,8 +2,45 @@
 
 from __future__ import annotations
 
+import enum
+
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
+
+
+class Level(str, enum.Enum):
+    """How much is checked before ranks start, equal to its word."""
+
+    FULL = "full"
+    QUICK = "quick"
+    OFF = "off"
+
+    def __str__(self) -> str:
+        """The word alone."""
+        return self.value
+
+
+@frozen
+class Preflight:
+    """What is checked before ranks start, and what happens with unfit nodes.
+
+    ``budget`` is in seconds. ``alone``: no ranks follow (``check``). ``limits`` are numbers by name.
+    ``findings`` is the folder that keeps findings of this cluster (empty: none are kept), ``python``
+    the ranks' interpreter (empty: the ranks are no Python program). ``resubmit`` is the argument
+    list that queues this run once more, with ``{excluded}`` where the host list of unfit nodes goes;
+    empty: a run without enough fit nodes ends.
+    """
+
+    level: Level = Level.OFF
+    budget: float = 60.0
+    alone: bool = False
+    all_pairs: bool = False
+    confirm: int = 3
+    limits: tuple[tuple[str, float], ...] = ()
+    cluster: str = ""
+    findings: str = ""
+    python: str = ""
+    resubmit: tuple[str, ...] = ()
 
 
 @frozen
@@ -31,6 +68,8 @@ class Orders:
     per_node: bool = False
     max_restarts: int = 0
     time_limit: float = 0.0
+    spares: int = 0
+    preflight: Preflight = Preflight()
     grace: float = contract.GRACE_SECONDS
     format: int = contract.FORMAT
 

@@ -17,6 +17,7 @@ The layout is what the README documents and scripts rely on; each file has one w
         coordinator.log
         00003.out 00003.err     what rank 3 printed
         00003.error.json        the traceback of rank 3, where its program left one
+        preflight.json          what the pre-flight check found   (the coordinator)
         node-0001.index         which byte of which file was there when, for merging by time
 """
 
@@ -95,6 +96,10 @@ class AttemptPaths:
     @property
     def coordinator_log(self) -> str:
         return os.path.join(self.folder, "coordinator.log")
+
+    @property
+    def preflight(self) -> str:
+        return os.path.join(self.folder, "preflight.json")
 
     def out(self, rank: int) -> str:
         return os.path.join(self.folder, f"{rank:05d}.out")

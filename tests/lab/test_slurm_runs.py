@@ -226,8 +226,13 @@ def test_a_requeued_run_goes_on_as_its_next_attempt(on_slurm: Site) -> None:
     until(lambda: on_slurm.outputs(answer).get(1) == "here\n")
     assert on_slurm.lab.exec(["scontrol", "requeue", answer["job_id"]]).code == 0
     until(lambda: on_slurm.outputs(answer, 1).get(1) == "here\n", 120)
-    status = on_slurm.status(answer["run_id"])
-    assert (status["state"], status["attempt"], status["job_id"]) == ("RUNNING", 1, answer["job_id"])
+
+    def seen() -> tuple[object, ...]:
+        status = on_slurm.status(answer["run_id"])
+        return status["state"], status["attempt"], status["job_id"]
+
+    # The state is written beside the ranks' start, not before it: a busy disk may make it the later one.
+    until(lambda: seen() == ("RUNNING", 1, answer["job_id"]))
     assert on_slurm.run("cancel", answer["run_id"]).code == 0
 
 

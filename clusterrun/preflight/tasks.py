@@ -1,0 +1,202 @@
+"""What the coordinator asks of a node's examiner, and what it answers; values only, as JSON on the way."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+
+
+@frozen
+class Asked:
+    """What the run was promised on every node, and where its files are; what checks judge against.
+
+    ``gpus`` and ``ranks`` are per node. ``python`` is the ranks' interpreter, empty where the ranks
+    are no Python program. ``limits`` are the user's numbers by name (see ``limits.py``).
+    """
+
+    run_id: str
+    run_dir: str
+    home: str
+    cwd: str
+    python: str
+    gpus: int
+    ranks: int
+    cpus_per_rank: int
+    limits: tuple[tuple[str, float], ...] = ()
+
+
+# --- the local round ---
+
+
+@frozen
+class LocalTask:
+    """Make these checks (by name), all at once, each within its own limit."""
+
+    asked: Asked
+    checks: tuple[str, ...]
+
+
+@frozen
+class Reading:
+    """What one probe read. ``value`` is its JSON text, empty where it failed; then ``why`` says how.
+
+    ``late``: it was killed at its limit.
+    """
+
+    check: str
+    value: str
+    seconds: float
+    why: str = ""
+    late: bool = False
+
+
+@frozen
+class LocalAnswer:
+    """All readings of a node."""
+
+    readings: tuple[Reading, ...]
+
+
+# --- the control round ---
+
+
+@frozen
+class ListenTask:
+    """Open the ports that others will dial; ``nonce`` (hex) is what a dialler must say."""
+
+    nonce: str
+
+
+@frozen
+class Interface:
+    """A network interface that is up, with one of its addresses."""
+
+    name: str
+    address: str
+    mtu: int
+    megabits: int = 0
+    kind: str = ""
+
+
+@frozen
+class Listening:
+    """Where this node can be dialled: TCP ports spread over the ephemeral range, and one of UDP."""
+
+    interfaces: tuple[Interface, ...]
+    ports: tuple[int, ...]
+    datagrams: int
+    wall: float
+
+
+@frozen
+class Target:
+    """A node to be dialled."""
+
+    node: int
+    name: str
+    address: str
+    ports: tuple[int, ...]
+    datagrams: int
+
+
+@frozen
+class DialTask:
+    """Resolve ``names`` (all nodes), dial ``targets``, and say what came in from whom."""
+
+    nonce: str
+    node: int
+    targets: tuple[Target, ...]
+    names: tuple[str, ...]
+    limit: float
+
+
+@frozen
+class Dialled:
+    """One target: the ports that did not answer and how, whether large packets came back, the round trip."""
+
+    node: int
+    refused: tuple[int, ...]
+    silent: tuple[int, ...]
+    large: bool
+    seconds: float
+    why: str = ""
+
+
+@frozen
+class DialAnswer:
+    """``resolved``: (name, its addresses separated by a space, or empty). ``heard``: whose datagrams came."""
+
+    resolved: tuple[tuple[str, str], ...]
+    dialled: tuple[Dialled, ...]
+    heard: tuple[int, ...]
+
+
+# --- the collective rounds ---
+
+
+@frozen
+class Member:
+    """A node in a group that is tested together."""
+
+    node: int
+    name: str
+    address: str
+
+
+@frozen
+class GroupTask:
+    """Test a group of nodes with one collective after the other; every member gets the same but ``place``.
+
+    ``test`` is unique within an examination and names the store's keys. ``kind`` is ``pair``,
+    ``set`` or ``product`` (one node alone: a matrix product, its fingerprint and its time).
+    ``port`` is one of the lead's (member 0) ``WarmUp.ports``, used once. ``interface`` is what gloo
+    and NCCL are told, empty: nothing. ``limit`` is in seconds, from here to the answer.
+    """
+
+    test: int
+    kind: str
+    members: tuple[Member, ...]
+    place: int
+    ranks: int
+    port: int
+    interface: str
+    limit: float
+    megabytes: float = 4.0
+
+
+@frozen
+class GroupResult:
+    """How a group test went for this node.
+
+    ``stage`` is how far it came: ``store``, ``group``, ``exact``, ``send``, ``receive``, ``timed``,
+    ``done``. ``rates`` are gigabytes per second by name (``send``, ``receive``, ``all_reduce``: bus
+    bandwidth; ``product``: teraflops). ``wrong`` says what differed in an exact comparison.
+    ``fingerprint`` is that of a product. ``ports``: fresh ports, as in ``WarmUp``.
+    """
+
+    test: int
+    passed: bool
+    stage: str
+    seconds: float
+    rates: tuple[tuple[str, float], ...] = ()
+    wrong: str = ""
+    why: str = ""
+    fingerprint: str = ""
+    late: bool = False
+    ports: tuple[int, ...] = ()
+
+
+@frozen
+class WarmUp:
+    """The warm process is up (or not, and ``why``): what the ranks' Python holds, and ports it listens on.
+
+    ``versions`` are (what, version) pairs: torch, cuda, nccl, python; ``devices`` the GPUs that
+    torch sees; ``backend`` what tests will use.
+    """
+
+    up: bool
+    seconds: float
+    why: str = ""
+    backend: str = ""
+    devices: int = 0
+    versions: tuple[tuple[str, str], ...] = ()
+    ports: tuple[int, ...] = ()
