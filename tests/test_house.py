@@ -53,11 +53,27 @@ ONE_IMPORTER = {
     "psutil": ("cli/", "backends/"),
     "matplotlib": ("bench/plot.py",),
     "tomli": ("config/profiles.py",),
-    "subprocess": ("system.py", "agent/process.py", "preflight/children.py", "watch/children.py", "lab/"),
+    "subprocess": (
+        "system.py",
+        "agent/process.py",
+        "preflight/children.py",
+        "preflight/programs.py",
+        "watch/children.py",
+        "lab/",
+    ),
 }
-ENTRY_POINTS = ("cli/", "agent/main.py", "verbs/desk.py", "backends/local.py", "lab/", "training/")
+ENTRY_POINTS = (
+    "cli/",
+    "agent/main.py",
+    "preflight/surroundings.py",
+    "verbs/desk.py",
+    "backends/local.py",
+    "lab/",
+    "training/",
+)
 """Where a process starts, or a user's own program comes in: there the environment may be read.
 
+A pre-flight check runs in a process of its own, and the environment may be what it examines.
 The local backend is among them because submitit writes its own variables into this very process.
 """
 

@@ -1,0 +1,82 @@
+"""The GPUs as the driver sees them: whether it answers, and how many there are against what was asked.
+
+Other checks judge the same reading: of memory, errors, PCIe and clocks.
+"""
+
+from __future__ import annotations
+
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight import smi
+from clusterrun.preflight.parts import number, rows, text
+from clusterrun.preflight.programs import answer
+from clusterrun.preflight.surroundings import variables
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "gpus"
+LIMIT = 12.0
+LATE = Finding(
+    NAME,
+    Grade.FAIL,
+    f"nvidia-smi gave no answer within {LIMIT:g} s",
+    "the driver or a GPU hangs: look for Xid in dmesg, then reboot the node",
+)
+_NO_SUCH_PROGRAM = 127
+
+
+def probe(asked: Asked) -> object:
+    """Everything that one call of nvidia-smi tells, and which of the GPUs are this job's."""
+    said = answer("nvidia-smi", "-q", "-x", seconds=LIMIT)
+    if said.code == _NO_SUCH_PROGRAM:
+        return {"found": False}
+    reading = {"found": True, "code": said.code, "given": variables().get("CUDA_VISIBLE_DEVICES", "")}
+    try:
+        return {**reading, **smi.gpus(said.out)}
+    except ValueError:
+        return {**reading, "said": (said.out or said.err)[-1000:]}
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Fail where the driver does not answer or fewer GPUs are there than asked; silent without any driver."""
+    if not any(_found(reading) for reading in readings.values()):
+        return  # not one node has NVIDIA's tools: these are other machines
+    for node, reading in readings.items():
+        finding = _of_node(asked, reading)
+        if finding:
+            yield node, finding
+
+
+def _of_node(asked: Asked, reading: Any) -> Finding | None:
+    if not _found(reading):
+        return _fail(
+            "there is no nvidia-smi here, while other nodes have it", "install the driver on this node"
+        )
+    there = rows(reading, "gpus")
+    if not there:
+        said = text(reading, "said") or f"exit code {number(reading, 'code') or 0:.0f}, no GPU listed"
+        return _fail(f"nvidia-smi: {said}", "nvidia-smi on the node; if it fails again: reboot the node")
+    count = sum(_devices(gpu) for gpu in there)
+    if count < asked.gpus:
+        return _fail(
+            f"the driver sees {count} of {asked.gpus} GPUs",
+            "nvidia-smi -L and dmesg | grep -i xid on the node; reseat or replace the missing GPU",
+        )
+    return None
+
+
+def _devices(gpu: Mapping[str, Any]) -> int:
+    """How many devices a program can open: the instances of a GPU that is divided (MIG)."""
+    return int(number(gpu, "instances") or 0) if text(gpu, "mig") == "Enabled" else 1
+
+
+def _found(reading: Any) -> bool:
+    return isinstance(reading, dict) and reading.get("found") is True
+
+
+def _fail(said: str, remedy: str) -> Finding:
+    return Finding(NAME, Grade.FAIL, said, remedy)

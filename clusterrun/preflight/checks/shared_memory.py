@@ -1,0 +1,45 @@
+"""/dev/shm: how large it is and how much of it is free; NCCL and data loaders live in it."""
+
+from __future__ import annotations
+
+import os
+
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.parts import number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "shared-memory"
+LIMIT = 5.0
+LATE = Finding(NAME, Grade.FAIL, "/dev/shm did not answer within 5 s", "reboot the node: its kernel hangs")
+MIB_PER_RANK = 64
+"""NCCL takes up to about 10 MiB for each pair of ranks of a node; a data loader takes batches."""
+
+
+def probe(asked: Asked) -> object:
+    """Bytes in all and free, as ``df`` sees them."""
+    space = os.statvfs("/dev/shm")
+    return {"size": space.f_blocks * space.f_frsize, "free": space.f_bavail * space.f_frsize}
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Fail below a quarter of ``MIB_PER_RANK`` for each rank of the node, warn below the whole."""
+    wanted = asked.ranks * MIB_PER_RANK
+    for node, reading in readings.items():
+        free, size = number(reading, "free"), number(reading, "size")
+        if free is None or size is None or free >= wanted << 20:
+            continue
+        said = f"/dev/shm has {free / 2**20:.0f} MiB free of {size / 2**20:.0f}; wanted {wanted} MiB"
+        verdict = Grade.FAIL if free < (wanted << 20) / 4 else Grade.WARN
+        yield node, Finding(NAME, verdict, said, _remedy(size < wanted << 20))
+
+
+def _remedy(small: bool) -> str:
+    if small:
+        return "give the container more: --shm-size=16g, or --ipc=host"
+    return "remove what ended jobs left there: ls -la /dev/shm"

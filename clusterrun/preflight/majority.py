@@ -1,0 +1,41 @@
+"""Who is unlike the others, where the others agree; knows nodes by name and no check."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MOST_ODD = 3
+"""At most one node in three is odd; where more differ, no side can be called the usual one."""
+
+
+@frozen
+class Split:
+    """How nodes divide over a value.
+
+    ``usual`` is what most have (empty: none can be told), ``odd`` who has another.
+    ``values`` holds every value with its nodes, the commonest first; one value only: all agree.
+    """
+
+    usual: str
+    odd: tuple[str, ...]
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def agreed(self) -> bool:
+        return len(self.values) < 2
+
+
+def split(values: Mapping[str, str]) -> Split:
+    """Divide ``values`` (node → value). The odd are named from three nodes on, up to one in three of them."""
+    counts = Counter(values.values())
+    ordered = sorted(counts, key=lambda value: (-counts[value], value))
+    groups = tuple((value, tuple(sorted(n for n, v in values.items() if v == value))) for value in ordered)
+    if len(groups) < 2 or _MOST_ODD * (len(values) - counts[ordered[0]]) > len(values):
+        return Split("", (), groups)
+    return Split(ordered[0], tuple(sorted(n for n, v in values.items() if v != ordered[0])), groups)

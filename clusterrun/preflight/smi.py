@@ -1,0 +1,123 @@
+"""Reads what ``nvidia-smi -q -x`` prints, of old and new drivers; knows its tags and judges nothing.
+
+One call tells everything, and a driver that does not know a thing leaves its tag out: no list of
+fields is sent that an older driver would refuse as a whole.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+    from xml.etree.ElementTree import Element
+
+_TEXTS = {
+    "name": ("product_name",),
+    "uuid": ("uuid",),
+    "bus": ("pci/pci_bus_id",),
+    "mig": ("mig_mode/current_mig",),
+    "pages_pending": ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
+    "rows_pending": ("remapped_rows/remapped_row_pending",),
+    "rows_failed": ("remapped_rows/remapped_row_failure",),
+    "sram_exceeded": ("ecc_errors/aggregate/sram_threshold_exceeded",),
+    "recovery": ("gpu_recovery_action",),
+    "reset": ("gpu_reset_status/reset_required",),
+    "fabric": ("fabric/state",),
+    "fabric_status": ("fabric/status",),
+}
+_NUMBERS = {
+    "memory": ("fb_memory_usage/total",),
+    "used": ("fb_memory_usage/used",),
+    "width": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
+    "width_most": ("pci/pci_gpu_link_info/link_widths/max_link_width",),
+    "generation": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
+    "generation_most": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
+    "rows_uncorrectable": ("remapped_rows/remapped_row_unc",),
+    "temperature": ("temperature/gpu_temp",),
+    "clock_most": ("max_clocks/sm_clock",),
+    "clock_set": ("applications_clocks/graphics_clock",),
+    "clock_default": ("default_applications_clocks/graphics_clock",),
+    "watts_most": ("gpu_power_readings/current_power_limit", "power_readings/power_limit"),
+    "watts_default": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
+}
+_SLOW = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+_UNCORRECTED = (
+    "sram_uncorrectable",
+    "sram_uncorrectable_parity",
+    "sram_uncorrectable_secded",
+    "dram_uncorrectable",
+    "double_bit/total",
+)
+_CORRECTED = ("sram_correctable", "dram_correctable", "single_bit/total")
+
+
+def gpus(xml: str) -> dict[str, Any]:
+    """``{"driver": …, "cuda": …, "gpus": [{…}]}`` from what was printed. Raises ``ValueError``."""
+    from xml.etree import ElementTree  # only in the probe's process
+
+    try:
+        log = ElementTree.fromstring(xml.strip())
+    except ElementTree.ParseError as error:
+        raise ValueError(f"no XML: {error}") from error
+    return {
+        "driver": _text(log, "driver_version"),
+        "cuda": _text(log, "cuda_version"),
+        "gpus": [_gpu(gpu) for gpu in log.iter("gpu")],
+    }
+
+
+def _gpu(gpu: Element) -> dict[str, Any]:
+    texts = {name: _first(_text(gpu, path) for path in paths) for name, paths in _TEXTS.items()}
+    numbers = {name: _first(_number(gpu, path) for path in paths) for name, paths in _NUMBERS.items()}
+    return {
+        **{name: value for name, value in {**texts, **numbers}.items() if value is not None and value != ""},
+        "instances": len(gpu.findall("mig_devices/mig_device")),
+        "slowed": [reason for reason in _SLOW if _active(gpu, reason)],
+        "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED),
+        "uncorrected_ever": _sum(gpu, "ecc_errors/aggregate", _UNCORRECTED),
+        "corrected": _sum(gpu, "ecc_errors/volatile", _CORRECTED),
+        "processes": [_process(one) for one in gpu.findall("processes/process_info")],
+    }
+
+
+def _process(one: Element) -> dict[str, Any]:
+    return {
+        "pid": _number(one, "pid"),
+        "kind": _text(one, "type"),
+        "command": _text(one, "process_name"),
+        "used": _number(one, "used_memory"),
+    }
+
+
+def _active(gpu: Element, reason: str) -> bool:
+    """Whether clocks are held down for ``reason``; drivers before 535 spoke of throttling."""
+    new = _text(gpu, f"clocks_event_reasons/clocks_event_reason_{reason}")
+    old = _text(gpu, f"clocks_throttle_reasons/clocks_throttle_reason_{reason}")
+    return "Active" in (new, old)
+
+
+def _sum(gpu: Element, where: str, names: tuple[str, ...]) -> float:
+    return sum(_number(gpu, f"{where}/{name}") or 0.0 for name in names)
+
+
+def _first(found: Any) -> Any:
+    return next((value for value in found if value not in (None, "")), None)
+
+
+def _text(element: Element, path: str) -> str:
+    """The text at ``path``; empty where the driver says nothing, or says that it cannot."""
+    said = (element.findtext(path) or "").strip()
+    return (
+        ""
+        if said.strip("[]") in ("N/A", "Not Supported", "Unknown Error", "None", "GPU access blocked")
+        else said
+    )
+
+
+def _number(element: Element, path: str) -> float | None:
+    """The number at ``path`` without its unit: ``81559 MiB``, ``16x``, ``700.00 W``."""
+    said = _text(element, path).split()
+    try:
+        return float(said[0].rstrip("x")) if said else None
+    except ValueError:
+        return None
