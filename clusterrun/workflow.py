@@ -14,7 +14,7 @@ from typing import Any
 
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import Failure, RunRecord, RunStatus
-from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.model.states import State
 from clusterrun.verbs.desk import Desk, Tell, quiet
 
@@ -129,12 +129,15 @@ def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> Job
         if name not in JobSpec.__annotations__:
             near = difflib.get_close_matches(name, JobSpec.__annotations__, n=1)
             raise TypeError(f"{name!r} is no option" + (f"; did you mean {near[0]!r}?" if near else ""))
-    if isinstance(wanted.get("time"), str):
-        wanted["time"] = parse(wanted["time"]) if wanted["time"] else 0
-    if isinstance(wanted.get("environment"), Mapping):
-        wanted["environment"] = tuple(wanted["environment"].items())
-    if isinstance(wanted.get("cluster"), str):
-        wanted["cluster"] = Cluster(wanted["cluster"])
+    for name in ("time", "preflight_budget", "bad_since"):
+        if isinstance(wanted.get(name), str):
+            wanted[name] = parse(wanted[name]) if wanted[name] else 0
+    for name in ("environment", "preflight_limit"):
+        if isinstance(wanted.get(name), Mapping):
+            wanted[name] = tuple(wanted[name].items())
+    for name, words in (("cluster", Cluster), ("on_unfit", OnUnfit)):
+        if isinstance(wanted.get(name), str):
+            wanted[name] = words(wanted[name])
     for name in ("sbatch", "srun", "setup", "after"):
         if not isinstance(wanted.get(name, ()), tuple):
             wanted[name] = (wanted[name],) if isinstance(wanted[name], str) else tuple(wanted[name])

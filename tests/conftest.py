@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import pytest
@@ -11,6 +12,8 @@ pytest_plugins = ["tests.lab_fixture"]
 # How long an example takes is the machine's business, not a law of the code.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+# The nodes are checked where a test is about that, and asks for it.
+os.environ["CLUSTERRUN_PREFLIGHT"] = "off"
 
 
 def why(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -14,7 +14,7 @@ from clusterrun.cli.options import options, profile_option, settled, to_spec
 from clusterrun.config import settings
 from clusterrun.model.contract import ExitCode
 
-SIZED_BY_CELLS = ("nodes", "name")
+SIZED_BY_CELLS = ("nodes", "name", "spares")
 """Resource options that a study decides for itself."""
 
 
@@ -84,7 +84,7 @@ def scaling(
     own = {name: given.pop(name) for name in _OWN}
     values = settled(given, profile)
     desk = Desk()
-    spec = to_spec(("study",), {**values, **_unsized(values)}, ())
+    spec = to_spec(("study",), {**values, **_unsized(values)}, preflight="off")
     study = prepared(desk, spec, script, words, own)
     if own["dry_run"]:
         return study.shown(own["as_json"])

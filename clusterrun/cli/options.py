@@ -81,8 +81,10 @@ def settled(given: dict[str, Any], profile: str | None) -> dict[str, Setting]:
     )
 
 
-def to_spec(command: Sequence[str], settled: dict[str, Setting], after: tuple[str, ...]) -> JobSpec:
-    """The submission that the settings mean. Raises ``BadInput``."""
+def to_spec(
+    command: Sequence[str], settled: dict[str, Setting], after: tuple[str, ...] = (), **more: Any
+) -> JobSpec:
+    """The submission that the settings mean; ``more`` are fields of the spec. Raises ``BadInput``."""
     from clusterrun.workflow import spec_of
 
     for name in settings.UNSAID_IS_ZERO:
@@ -90,10 +92,22 @@ def to_spec(command: Sequence[str], settled: dict[str, Setting], after: tuple[st
             raise BadInput(f"--{name} 0 cannot be", f"give --{name} 1 or more, or leave it out")
     values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
     values["environment"] = _environment(values.pop("env"))
+    values["preflight_limit"] = tuple(limit(item) for item in values["preflight_limit"])
     if values["template"]:
         values["template"] = os.path.abspath(os.path.expanduser(values["template"]))
     del values["follow"], values["wait"]
-    return spec_of(command, os.getcwd(), {**values, "after": after})
+    return spec_of(command, os.getcwd(), {**values, "after": after, **more})
+
+
+def limit(item: str) -> tuple[str, float]:
+    """The name and number in a ``--preflight-limit``. Raises ``BadInput``."""
+    name, _, number = item.partition("=")
+    try:
+        return name, float(number)
+    except ValueError as error:
+        raise BadInput(
+            f"--preflight-limit {item!r} has no number", "write NAME=NUMBER: --preflight-limit slow_fail=0.4"
+        ) from error
 
 
 def _environment(items: Any) -> tuple[tuple[str, str], ...]:

@@ -47,6 +47,7 @@ def _module_at(command: click.Command, args: list[str]) -> int | None:
 @click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
 @options(settings.RESOURCES)
 @profile_option
+@options(settings.PREFLIGHT)
 @options(settings.SUBMISSION)
 @click.option(
     "--after", multiple=True, metavar="RUN", shell_complete=runs, help="Start when RUN has ended well."

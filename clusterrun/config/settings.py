@@ -38,6 +38,7 @@ RESOURCES = (
     Option("gpus", "number", "GPUs per node, one rank each; 0 for CPU ranks.", "G", 0),
     Option("ranks-per-node", "number", "CPU ranks per node, with --gpus 0 (default 1).", "R", 0),
     Option("cpus-per-rank", "number", "CPU cores per rank.", "C", 0),
+    Option("spares", "number", "More nodes, to take the place of unfit ones before ranks start.", "K", 0),
     Option("time", "text", "Time limit: Slurm's formats, or 90m, 2h, 1d12h.", "TIME"),
     Option("partition", "text", "Slurm partition.", "NAME"),
     Option("account", "text", "Slurm account.", "NAME"),
@@ -77,7 +78,37 @@ RESOURCES = (
 )
 """Options of every command that asks for nodes."""
 
+PREFLIGHT = (
+    Option("preflight-budget", "text", "Time that the pre-flight check may take.", "TIME", "60s"),
+    Option(
+        "preflight-limit",
+        "list",
+        "A limit of the pre-flight check, as docs/preflight.md names them. Repeatable.",
+        "NAME=NUMBER",
+        (),
+    ),
+    Option("avoid-bad", "switch", "Keep off nodes that were lately found unfit.", "", False),
+    Option("bad-since", "text", "How old a finding may be to count for --avoid-bad.", "TIME", "7d"),
+)
+"""Options of every command that starts with a pre-flight check."""
+
 SUBMISSION = (
+    Option(
+        "preflight",
+        "text",
+        "Check the nodes before ranks start (default: full for several nodes, else quick).",
+        "",
+        "",
+        ("full", "quick", "off"),
+    ),
+    Option(
+        "on-unfit",
+        "text",
+        "With too few fit nodes: end, or queue the run again without the unfit ones.",
+        "",
+        "fail",
+        ("fail", "resubmit"),
+    ),
     Option("per-node", "switch", "Start COMMAND once per node, not once per rank.", "", False),
     Option("snapshot", "switch", "Copy the code into the run directory and run the copy.", "", False),
     Option("max-restarts", "number", "Restarts of all ranks after a failure, inside the allocation.", "N", 0),
@@ -92,7 +123,7 @@ SUBMISSION = (
 UNSAID_IS_ZERO = ("ranks-per-node", "cpus-per-rank")
 """A zero there means that nobody said anything: what holds then depends on other options."""
 
-CONFIGURABLE = {option.name: option for option in RESOURCES + SUBMISSION}
+CONFIGURABLE = {option.name: option for option in RESOURCES + PREFLIGHT + SUBMISSION}
 
 
 @frozen

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+import math
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
+from clusterrun.model.orders import Level
 
 
 class Cluster(enum.Enum):
@@ -14,6 +16,26 @@ class Cluster(enum.Enum):
     AUTO = "auto"
     SLURM = "slurm"
     LOCAL = "local"
+
+
+class OnUnfit(enum.Enum):
+    """What happens with too few fit nodes: the run ends, or is queued again without the unfit ones."""
+
+    FAIL = "fail"
+    RESUBMIT = "resubmit"
+
+
+LEAST = (
+    ("nodes", 1),
+    ("gpus", 0),
+    ("ranks_per_node", 0),
+    ("cpus_per_rank", 0),
+    ("max_restarts", 0),
+    ("spares", 0),
+    ("preflight_budget", 0),
+    ("bad_since", 0),
+)
+"""The least that a number of a spec can be."""
 
 
 @frozen
@@ -25,6 +47,9 @@ class JobSpec:
     ``gpus`` is per node; with 0 of them ``ranks_per_node`` CPU ranks run on each node.
     ``environment`` pairs are exact strings (surrogate escapes for foreign bytes). ``sbatch`` and
     ``srun`` are ``KEY`` or ``KEY=VALUE`` without dashes in front, ``setup`` shell lines.
+    ``preflight`` is a ``Level``'s word; not said: full where more than one node trains, else quick.
+    ``preflight_budget`` and ``bad_since`` (how old a finding may be that counts) are in seconds,
+    ``preflight_limit`` numbers by name. ``alone``: nothing but the pre-flight check is run.
     Raises ``BadInput``.
     """
 
@@ -56,19 +81,22 @@ class JobSpec:
     max_restarts: int = 0
     requeue: bool = False
     after: tuple[str, ...] = ()
+    spares: int = 0
+    preflight: str = ""
+    preflight_budget: int = 0
+    preflight_limit: tuple[tuple[str, float], ...] = ()
+    on_unfit: OnUnfit = OnUnfit.FAIL
+    avoid_bad: bool = False
+    bad_since: int = 0
+    alone: bool = False
+    all_pairs: bool = False
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
             raise BadInput("there is no command to run", "say what to run: clusterrun submit train.py")
         if self.command == ("-m",):
             raise BadInput("-m stands without a module", "say which: clusterrun submit -m package.module")
-        for name, least in (
-            ("nodes", 1),
-            ("gpus", 0),
-            ("ranks_per_node", 0),
-            ("cpus_per_rank", 0),
-            ("max_restarts", 0),
-        ):
+        for name, least in LEAST:
             if getattr(self, name) < least:
                 option = "--" + name.replace("_", "-")
                 raise BadInput(f"{option} {getattr(self, name)} cannot be", f"give {option} {least} or more")
@@ -82,6 +110,27 @@ class JobSpec:
                 raise BadInput(
                     f"{name!r} is no name for an environment variable", "--env KEY=VALUE or --env KEY"
                 )
+        self._check_preflight()
+
+    def _check_preflight(self) -> None:
+        words = [level.value for level in Level]
+        if self.preflight and self.preflight not in words:
+            raise BadInput(f"--preflight {self.preflight!r} cannot be", f"say one of {', '.join(words)}")
+        if self.alone and self.preflight == Level.OFF.value:
+            raise BadInput("a check with --preflight off checks nothing", "say full or quick")
+        for name, number in self.preflight_limit:
+            if not math.isfinite(number) or number < 0:
+                raise BadInput(f"--preflight-limit {name}={number:g} cannot be", "give a number of 0 or more")
+
+    @property
+    def level(self) -> Level:
+        """How much is checked before ranks start."""
+        return Level(self.preflight or ("full" if self.nodes > 1 or self.alone else "quick"))
+
+    @property
+    def allocated(self) -> int:
+        """Nodes in all: those that train and their spares."""
+        return self.nodes + self.spares
 
     @property
     def local_size(self) -> int:

@@ -10,7 +10,7 @@ from clusterrun.model import duration
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.paths import RunPaths
-from clusterrun.model.spec import JobSpec
+from clusterrun.model.spec import JobSpec, OnUnfit
 from clusterrun.script import quoting
 
 Option = tuple[str, str]
@@ -58,6 +58,9 @@ REFUSED = {
 }
 """Options that would break what clusterrun promises, each with what to do instead."""
 
+EXCLUDED = "{excluded}"
+"""What the coordinator puts the host list of unfit nodes in place of."""
+
 _KEY = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -93,7 +96,7 @@ def job_options(spec: JobSpec, comment: str, paths: RunPaths) -> tuple[Option, .
         ("chdir", spec.cwd),
         ("output", output_pattern(paths.job_output)),
         ("open-mode", "append"),
-        ("nodes", str(spec.nodes)),
+        ("nodes", str(spec.allocated)),
         ("ntasks-per-node", "1"),
         ("cpus-per-task", str(spec.local_size * (spec.cpus_per_rank or 1))),
         ("requeue" if spec.requeue else "no-requeue", ""),
@@ -138,9 +141,28 @@ def _gives_way(key: str) -> tuple[str, ...]:
 def without_slurm(spec: JobSpec) -> tuple[str, ...]:
     """The options that were given and mean nothing where no scheduler is asked."""
     given = ["--" + wish.field for wish in WISHES if getattr(spec, wish.field)]
-    options = (("--sbatch", spec.sbatch), ("--srun", spec.srun), ("--template", spec.template))
+    options: tuple[tuple[str, object], ...] = (
+        ("--sbatch", spec.sbatch),
+        ("--srun", spec.srun),
+        ("--template", spec.template),
+        ("--avoid-bad", spec.avoid_bad),
+        ("--on-unfit", spec.on_unfit is OnUnfit.RESUBMIT),
+    )
     passed_on = [option for option, entries in options if entries]
     return tuple(option for option in given + passed_on if option not in ("--gpus", "--time"))
+
+
+def resubmit_argv(spec: JobSpec, argv: Sequence[str]) -> tuple[str, ...]:
+    """``argv`` (sbatch and the script) once more, for the coordinator; ``{excluded}`` stands for unfit nodes.
+
+    The job that it follows has begun, so what that one waited for is over: a scheduler forgets
+    jobs, and would take a dependency on one of them for an error.
+    """
+    if spec.on_unfit is not OnUnfit.RESUBMIT:
+        return ()
+    kept = [f"--exclude={','.join(filter(None, (spec.exclude, EXCLUDED)))}"]
+    waits = any(key == "dependency" for key, _ in passed(spec.sbatch, "--sbatch")) or spec.after
+    return (*argv[:-1], *kept, *(["--dependency="] if waits else []), argv[-1])
 
 
 def job_name(name: str) -> str:
@@ -171,8 +193,8 @@ def launch_argv(spec: JobSpec, paths: RunPaths) -> tuple[str, ...]:
     """
     own = dict(passed(spec.srun, "--srun"))
     ours = {
-        "nodes": str(spec.nodes),
-        "ntasks": str(spec.nodes),
+        "nodes": str(spec.allocated),
+        "ntasks": str(spec.allocated),
         "ntasks-per-node": "1",
         "cpu-bind": "none",
         "mpi": "none",

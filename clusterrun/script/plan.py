@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.orders import Orders
+from clusterrun.model.orders import Level, Orders, Preflight
 from clusterrun.model.paths import RunPaths
-from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import form, options, quoting
 
 MOST_PROCESSES_HERE = 5000
@@ -21,13 +22,16 @@ class Site:
     """What was found out about this machine before planning.
 
     ``why`` says why Slurm is not there; ``gpus`` is the number of real GPUs on this machine and
-    matters only where the run stays on it.
+    matters only where the run stays on it. ``cluster`` is the cluster's own name, ``findings`` the
+    folder that keeps what was found out about its nodes (empty: nothing is kept).
     """
 
     slurm: bool
     python: str
     why: str = ""
     gpus: int = 0
+    cluster: str = ""
+    findings: str = ""
 
 
 @frozen
@@ -62,15 +66,27 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Pl
     Reads a template and nothing else. Raises ``BadInput``.
     """
     cluster = cluster_of(spec, site)
+    off = spec.level is Level.OFF
+    asked = spec
     spec = replace(
         spec,
         cluster=cluster,
         name=spec.name or default_name(spec.command),
         python=_whole_path(spec.python, spec.cwd) or site.python,
+        preflight=spec.level.value,
+        spares=0 if off else spec.spares,
+        on_unfit=OnUnfit.FAIL if off else spec.on_unfit,
     )
-    if cluster is Cluster.LOCAL:
-        return _local(spec, run_id, token, run_dir, site)
-    return _slurm(spec, run_id, token, run_dir)
+    make = _local if cluster is Cluster.LOCAL else _slurm
+    made = make(spec, run_id, token, run_dir, site)
+    return replace(made, notices=made.notices + _idle(asked)) if off else made
+
+
+def _idle(spec: JobSpec) -> tuple[str, ...]:
+    """Notices: what was asked for and hangs on a check that is not made."""
+    asked = {"--spares": spec.spares, "--on-unfit": spec.on_unfit is OnUnfit.RESUBMIT}
+    idle = [option for option, there in asked.items() if there]
+    return (f"with --preflight off nothing comes of {' and '.join(idle)}",) if idle else ()
 
 
 def cluster_of(spec: JobSpec, site: Site) -> Cluster:
@@ -100,23 +116,31 @@ def rank_command(command: tuple[str, ...], python: str) -> tuple[str, ...]:
     return command
 
 
+def interpreter(spec: JobSpec) -> str:
+    """The ranks' Python; empty where they are another program, which may bring its own."""
+    first = rank_command(spec.command, spec.python)[0]
+    named = re.fullmatch(r"python(\d+(\.\d+)?)?", os.path.basename(first))
+    return spec.python if spec.alone else first if named or first == spec.python else ""
+
+
 def comment(run_id: str, token: str) -> str:
     """What stands in the job's comment, so that a job whose id was never heard is found."""
     return f"clusterrun:{run_id}:{token}"
 
 
-def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str) -> Plan:
+def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Plan:
     paths = RunPaths(run_dir)
     words = [options.word(option) for option in options.job_options(spec, comment(run_id, token), paths)]
     values = _values(spec, run_id, paths, [word for word in words if quoting.carries(word)])
+    argv = ("sbatch", "--parsable", *(word for word in words if not quoting.carries(word)), paths.script)
     return Plan(
         run_id=run_id,
         token=token,
         run_dir=run_dir,
         spec=spec,
         script=_from_template(spec, values, token) if spec.template else form.fill(values),
-        argv=("sbatch", "--parsable", *(word for word in words if not quoting.carries(word)), paths.script),
-        orders=_orders(spec, run_id, launch=options.launch_argv(spec, paths)),
+        argv=argv,
+        orders=_orders(spec, run_id, _preflight(spec, site, argv), launch=options.launch_argv(spec, paths)),
         notices=options.replaced(spec),
     )
 
@@ -156,7 +180,24 @@ def _from_template(spec: JobSpec, values: Mapping[str, quoting.Value], token: st
     return script
 
 
-def _orders(spec: JobSpec, run_id: str, launch: tuple[str, ...] = ()) -> Orders:
+def _preflight(spec: JobSpec, site: Site, argv: tuple[str, ...] = ()) -> Preflight:
+    """The orders of the check; ``argv`` is what queued the run, where a scheduler did."""
+    if spec.level is Level.OFF:
+        return Preflight()
+    return Preflight(
+        level=spec.level,
+        budget=float(spec.preflight_budget or Preflight().budget),
+        alone=spec.alone,
+        all_pairs=spec.all_pairs,
+        limits=spec.preflight_limit,
+        cluster=site.cluster,
+        findings=site.findings,
+        python=interpreter(spec),
+        resubmit=options.resubmit_argv(spec, argv) if argv else (),
+    )
+
+
+def _orders(spec: JobSpec, run_id: str, preflight: Preflight, launch: tuple[str, ...] = ()) -> Orders:
     return Orders(
         run_id=run_id,
         run_name=spec.name,
@@ -170,6 +211,8 @@ def _orders(spec: JobSpec, run_id: str, launch: tuple[str, ...] = ()) -> Orders:
         launch=launch,
         per_node=spec.per_node,
         max_restarts=spec.max_restarts,
+        spares=spec.spares,
+        preflight=preflight,
         time_limit=0.0 if launch else float(spec.time),
     )
 
@@ -177,13 +220,14 @@ def _orders(spec: JobSpec, run_id: str, launch: tuple[str, ...] = ()) -> Orders:
 def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Plan:
     if spec.after:
         raise BadInput("--after needs Slurm; this run stays here", "wait first: clusterrun wait RUN")
-    if spec.nodes + spec.world_size > MOST_PROCESSES_HERE:
+    if spec.allocated + spec.world_size > MOST_PROCESSES_HERE:
         raise BadInput(
-            f"{spec.nodes} simulated nodes with {spec.world_size} ranks in all are too many for this machine",
+            f"{spec.allocated} simulated nodes with {spec.world_size} ranks in all are too many"
+            " for this machine",
             f"stay below {MOST_PROCESSES_HERE} processes, or submit to Slurm",
         )
     notices = [f"{site.why}: the run stays on this machine"] if site.why else []
-    if spec.gpus * spec.nodes > site.gpus:
+    if spec.gpus * spec.allocated > site.gpus:
         notices.append(_no_gpus(spec, site.gpus))
         spec = replace(spec, gpus=0, ranks_per_node=spec.ranks_per_node or spec.gpus)
     idle = options.without_slurm(spec)
@@ -197,13 +241,12 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
         spec=spec,
         script=form.fill(_values(spec, run_id, paths, ())),
         argv=("/bin/bash", paths.script),
-        orders=_orders(spec, run_id),
+        orders=_orders(spec, run_id, _preflight(spec, site)),
         notices=tuple(notices),
     )
 
 
 def _no_gpus(spec: JobSpec, there: int) -> str:
     have = f"{there} GPUs" if there else "no GPU"
-    return (
-        f"this machine has {have}, not {spec.nodes * spec.gpus}: {spec.gpus} CPU ranks on each simulated node"
-    )
+    wanted = spec.allocated * spec.gpus
+    return f"this machine has {have}, not {wanted}: {spec.gpus} CPU ranks on each simulated node"

@@ -79,6 +79,7 @@ def make_desk() -> Callable[[Path], Desk]:
                 "HOME": str(folder),
                 "CLUSTERRUN_HOME": str(folder / "home"),
                 "CLUSTERRUN_CLUSTER": "local",
+                "CLUSTERRUN_PREFLIGHT": "off",
                 "PYTHONPATH": str(ROOT),
                 "TZ": "UTC",
             },

@@ -9,7 +9,7 @@ import pytest
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
-from clusterrun.model.orders import Orders
+from clusterrun.model.orders import Level, Orders, Preflight
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.script import inherited
 from clusterrun.script.plan import Plan, Site, default_name, plan
@@ -102,6 +102,7 @@ def test_the_orders_are_exact_and_start_one_agent_on_each_node() -> None:
             *agent,
         ),
         max_restarts=2,
+        preflight=Preflight(Level.FULL, python=PYTHON),
     )
 
 

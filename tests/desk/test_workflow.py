@@ -35,7 +35,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 def submit(desk: Desk, *args: str, **options: object) -> clusterrun.Run:
     folder = Path(desk.environ["HOME"])
-    return clusterrun.submit("train.py", *args, cwd=str(folder), cluster="local", desk=desk, **options)
+    wanted = {"cluster": "local", "preflight": "off", **options}
+    return clusterrun.submit("train.py", *args, cwd=str(folder), desk=desk, **wanted)
 
 
 def test_a_run_is_submitted_waited_for_and_read(desk: Desk) -> None:
