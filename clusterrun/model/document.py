@@ -10,9 +10,11 @@ from clusterrun.model.frozen import fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, TypeVar
 
     T = TypeVar("T")
+    Reader = Callable[[Any], Any]
 
 
 class BadDocument(ClusterrunError):
@@ -30,61 +32,116 @@ def encode(value: object) -> Any:
     return {name: encode(item) for name, item in fields(value).items()}
 
 
+class _Wrong(Exception):
+    """What is wrong with a part of a document, and where: the place grows on the way up."""
+
+    def __init__(self, said: str, place: str = "") -> None:
+        super().__init__(said)
+        self.said = said
+        self.place = place
+
+
+_READERS: dict[tuple[type, str], Reader] = {}
+"""How a field of a class is read, found out once: a list of hundreds of runs is thousands of documents."""
+
+
 def decode(cls: type[T], data: Any, where: str = "") -> T:
     """A ``cls`` from ``data``; absent fields take their defaults, unknown ones are refused.
 
     Raises ``BadDocument`` naming the field.
     """
-    where = where or cls.__name__
+    try:
+        return _object(cls, data)
+    except _Wrong as wrong:
+        raise BadDocument(f"{where or cls.__name__}{wrong.place}: {wrong.said}") from wrong
+
+
+def _object(cls: type[T], data: Any) -> T:
     if not isinstance(data, dict):
-        raise BadDocument(f"{where}: expected an object, found {_shown(data)}")
+        raise _Wrong(f"expected an object, found {_shown(data)}")
     kinds: dict[str, str] = cls.__dict__.get("__annotations__", {})
-    unknown = sorted(set(data) - set(kinds))
-    if unknown:
-        raise BadDocument(f"{where}: unknown field {unknown[0]!r}")
-    values = {name: _read(kinds[name], item, cls, f"{where}.{name}") for name, item in data.items()}
+    values = {}
+    for name, item in data.items():
+        kind = kinds.get(name)
+        if kind is None:
+            raise _Wrong(f"unknown field {min(set(data) - set(kinds))!r}")
+        try:
+            values[name] = (_READERS.get((cls, kind)) or _reader(kind, cls))(item)
+        except _Wrong as wrong:
+            wrong.place = f".{name}{wrong.place}"
+            raise
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
-        raise BadDocument(f"{where}: {error}") from error
+        raise _Wrong(str(error)) from error
 
 
-def _read(kind: str, data: Any, owner: type, where: str) -> Any:
+def _reader(kind: str, owner: type) -> Reader:
+    found = _READERS.get((owner, kind))
+    if found is None:
+        found = _READERS[owner, kind] = _made(kind, owner)
+    return found
+
+
+def _made(kind: str, owner: type) -> Reader:
     if kind.endswith(" | None"):
-        return None if data is None else _read(kind[: -len(" | None")], data, owner, where)
+        read = _reader(kind[: -len(" | None")], owner)
+        return lambda data: None if data is None else read(data)
     if kind.startswith("tuple["):
-        return _read_tuple(kind[len("tuple[") : -1], data, owner, where)
+        return _tuple_reader(kind[len("tuple[") : -1], owner)
     if kind in _PLAIN:
-        return _read_plain(kind, data, where)
+        return lambda data: _plain(kind, data)
     named = getattr(sys.modules[owner.__module__], kind)
     if issubclass(named, enum.Enum):
-        try:
-            return named(data)
-        except ValueError as error:
-            raise BadDocument(f"{where}: {error}") from error
-    return decode(named, data, where)
+        return lambda data: _member(named, data)
+    return lambda data: _object(named, data)
 
 
-def _read_tuple(inner: str, data: Any, owner: type, where: str) -> tuple[Any, ...]:
-    if not isinstance(data, list):
-        raise BadDocument(f"{where}: expected a list, found {_shown(data)}")
+def _member(kind: type[enum.Enum], data: Any) -> enum.Enum:
+    try:
+        return kind(data)
+    except ValueError as error:
+        raise _Wrong(str(error)) from error
+
+
+def _tuple_reader(inner: str, owner: type) -> Reader:
     if inner.endswith(", ..."):
-        kind = inner[: -len(", ...")]
-        return tuple(_read(kind, item, owner, f"{where}[{i}]") for i, item in enumerate(data))
-    kinds = inner.split(", ")
-    if len(kinds) != len(data):
-        raise BadDocument(f"{where}: expected {len(kinds)} items, found {len(data)}")
-    return tuple(_read(kind, item, owner, where) for kind, item in zip(kinds, data))
+        one = _reader(inner[: -len(", ...")], owner)
+        return lambda data: tuple(_items(one, _list(data)))
+    kinds = [_reader(kind, owner) for kind in inner.split(", ")]
+
+    def read(data: Any) -> tuple[Any, ...]:
+        if len(_list(data)) != len(kinds):
+            raise _Wrong(f"expected {len(kinds)} items, found {len(data)}")
+        return tuple(kind(item) for kind, item in zip(kinds, data))
+
+    return read
+
+
+def _list(data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        raise _Wrong(f"expected a list, found {_shown(data)}")
+    return data
+
+
+def _items(read: Reader, data: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    try:
+        for item in data:
+            found.append(read(item))
+    except _Wrong as wrong:
+        wrong.place = f"[{len(found)}]{wrong.place}"
+        raise
+    return found
 
 
 _PLAIN: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 
 
-def _read_plain(kind: str, data: Any, where: str) -> Any:
-    wanted = _PLAIN[kind]
-    if not isinstance(data, wanted) or (isinstance(data, bool) and kind != "bool"):
-        raise BadDocument(f"{where}: expected {kind}, found {_shown(data)}")
-    return float(data) if isinstance(data, int) and kind == "float" else data
+def _plain(kind: str, data: Any) -> Any:
+    if type(data) not in _PLAIN[kind]:
+        raise _Wrong(f"expected {kind}, found {_shown(data)}")
+    return float(data) if kind == "float" else data
 
 
 def _shown(data: Any) -> str:

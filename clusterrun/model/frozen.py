@@ -28,6 +28,7 @@ else:
         names = tuple(cls.__dict__.get("__annotations__", ()))
         defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
         cls.__fields__ = names
+        cls.__all_fields__ = frozenset(names)
         cls.__match_args__ = names
         cls.__defaults_of_fields__ = defaults
         cls.__init__ = _init
@@ -50,6 +51,15 @@ def replace(value: T, **changes: Any) -> T:
 
 
 def _init(self: Any, *args: Any, **named: Any) -> None:
+    if args or named.keys() != self.__all_fields__:
+        named = _completed(self, args, named)
+    self.__dict__.update(named)
+    check = getattr(self, "__post_init__", None)
+    if check is not None:
+        check()
+
+
+def _completed(self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     names = self.__fields__
     if len(args) > len(names):
         raise TypeError(f"{type(self).__name__} takes {len(names)} fields, got {len(args)}")
@@ -62,10 +72,7 @@ def _init(self: Any, *args: Any, **named: Any) -> None:
     missing = [name for name in names if name not in values]
     if missing:
         raise TypeError(f"{type(self).__name__} lacks {', '.join(missing)}")
-    self.__dict__.update(values)
-    check = getattr(self, "__post_init__", None)
-    if check is not None:
-        check()
+    return values
 
 
 def _refuse(self: object, name: str, value: object = None) -> None:
