@@ -127,8 +127,7 @@ def _list(data: Any) -> list[Any]:
 def _items(read: Reader, data: list[Any]) -> list[Any]:
     found: list[Any] = []
     try:
-        for item in data:
-            found.append(read(item))
+        found.extend(map(read, data))  # keeps what was read before one that is wrong
     except _Wrong as wrong:
         wrong.place = f"[{len(found)}]{wrong.place}"
         raise
