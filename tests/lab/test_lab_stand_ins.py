@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -91,9 +92,32 @@ def test_what_it_does_not_know_it_says(gpus: Path, words: tuple, code: int, said
 )
 def test_an_ill_host_answers_as_an_ill_driver_does(gpus: Path, ill: dict, code: int, said: str) -> None:
     host(gpus, **ill)
-    for words in ((), ("-L",), ("--query-gpu=index", "--format=csv")):
+    for words in ((), ("-L",), ("-q", "-x"), ("--query-gpu=index", "--format=csv")):
         found = smi(gpus, *words)
         assert (found[0], said in found[1]) == (code, True)
+
+
+def test_the_whole_document_is_printed_as_xml(gpus: Path) -> None:
+    ill = {"remapped_rows.pending": 1, "ecc.errors.uncorrected.volatile.total": 5}
+    host(gpus, each={"1": ill})
+    code, out = smi(gpus, "-q", "-x")
+    found = [
+        (
+            gpu.attrib["id"],
+            gpu.findtext("pci/pci_gpu_link_info/link_widths/current_link_width"),
+            gpu.findtext("fb_memory_usage/total"),
+            gpu.findtext("remapped_rows/remapped_row_pending"),
+            gpu.findtext("ecc_errors/volatile/dram_uncorrectable"),
+        )
+        for gpu in ElementTree.fromstring(out).iter("gpu")
+    ]
+    assert (code, found) == (
+        0,
+        [
+            ("00000000:1B:00.0", "16x", "81559 MiB", "No", "0"),
+            ("00000000:29:00.0", "16x", "81559 MiB", "Yes", "5"),
+        ],
+    )
 
 
 def test_the_table_shows_every_gpu(gpus: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
 import time
 from datetime import datetime
@@ -206,6 +207,12 @@ def _table(indices: list[int], state: dict[str, Any]) -> None:
     print("+" + "-" * 89 + "+")
 
 
+def _document(gpus: list[dict[str, object]]) -> None:
+    # By its path: this program is started without any folder to import from.
+    other_half = runpy.run_path(os.path.splitext(__file__)[0] + "_xml.py")
+    print(other_half["log"](DRIVER, CUDA, gpus))
+
+
 def _refuse_if_broken(state: dict[str, Any]) -> None:
     while state.get("hang"):
         time.sleep(3600)
@@ -272,6 +279,8 @@ def main() -> None:
     elif queries == ["--query-compute-apps"]:
         if "noheader" not in formats:
             print(options[queries[0]].replace(",", ", ").replace("used_memory", "used_gpu_memory [MiB]"))
+    elif set(options) - {"-i", "--id"} in ({"-q", "-x"}, {"-q", "--xml-format"}):
+        _document([_values(index, state) for index in indices])
     elif not set(options) - {"-i", "--id"}:
         _table(indices, state)
     else:

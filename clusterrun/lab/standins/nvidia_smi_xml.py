@@ -1,0 +1,127 @@
+"""The other half of the stand-in for `nvidia-smi`: the document that `-q -x` prints; reads no file itself.
+
+Tags and their order are those of driver 550 (nvsmi_device_v12.dtd); what nobody reads is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+SRAM = ("sram_correctable", "sram_uncorrectable_parity", "sram_uncorrectable_secded")
+
+FIELDS = {
+    "product_name": "name",
+    "product_architecture": "Hopper",
+    "persistence_mode": "persistence_mode",
+    "mig_mode/current_mig": "mig.mode.current",
+    "mig_mode/pending_mig": "mig.mode.current",
+    "mig_devices": "None",
+    "serial": "serial",
+    "uuid": "uuid",
+    "minor_number": "index",
+    "vbios_version": "vbios_version",
+    "gpu_reset_status/reset_required": "No",
+    "gpu_recovery_action": "gpu_recovery_action",
+    "pci/pci_bus_id": "pci.bus_id",
+    "pci/pci_gpu_link_info/pcie_gen/max_link_gen": "pcie.link.gen.max",
+    "pci/pci_gpu_link_info/pcie_gen/current_link_gen": "pcie.link.gen.current",
+    "pci/pci_gpu_link_info/link_widths/max_link_width": "pcie.link.width.max x",
+    "pci/pci_gpu_link_info/link_widths/current_link_width": "pcie.link.width.current x",
+    "pci/replay_counter": "0",
+    "performance_state": "pstate",
+    **{
+        f"clocks_event_reasons/clocks_event_reason_{reason}": f"clocks_event_reasons.{reason}"
+        for reason in (
+            "gpu_idle",
+            "sw_power_cap",
+            "hw_slowdown",
+            "hw_thermal_slowdown",
+            "hw_power_brake_slowdown",
+            "sw_thermal_slowdown",
+        )
+    },
+    "fb_memory_usage/total": "memory.total MiB",
+    "fb_memory_usage/reserved": "memory.reserved MiB",
+    "fb_memory_usage/used": "memory.used MiB",
+    "fb_memory_usage/free": "memory.free MiB",
+    "compute_mode": "compute_mode",
+    "utilization/gpu_util": "utilization.gpu %",
+    "utilization/memory_util": "utilization.memory %",
+    "ecc_mode/current_ecc": "ecc.mode.current",
+    **{f"ecc_errors/volatile/{name}": "0" for name in SRAM},
+    "ecc_errors/volatile/dram_correctable": "ecc.errors.corrected.volatile.total",
+    "ecc_errors/volatile/dram_uncorrectable": "ecc.errors.uncorrected.volatile.total",
+    **{f"ecc_errors/aggregate/{name}": "0" for name in SRAM},
+    "ecc_errors/aggregate/dram_correctable": "ecc.errors.corrected.aggregate.total",
+    "ecc_errors/aggregate/dram_uncorrectable": "ecc.errors.uncorrected.aggregate.total",
+    "ecc_errors/aggregate/sram_threshold_exceeded": "No",
+    "retired_pages/pending_retirement": "retired_pages.pending",
+    "remapped_rows/remapped_row_corr": "remapped_rows.correctable",
+    "remapped_rows/remapped_row_unc": "remapped_rows.uncorrectable",
+    "remapped_rows/remapped_row_pending": "remapped_rows.pending ?",
+    "remapped_rows/remapped_row_failure": "remapped_rows.failure ?",
+    "temperature/gpu_temp": "temperature.gpu C",
+    "gpu_power_readings/power_draw": "power.draw W",
+    "gpu_power_readings/current_power_limit": "power.limit W",
+    "gpu_power_readings/default_power_limit": "power.max_limit W",
+    "clocks/sm_clock": "clocks.current.sm MHz",
+    "clocks/mem_clock": "clocks.current.memory MHz",
+    "max_clocks/sm_clock": "clocks.max.sm MHz",
+    "max_clocks/mem_clock": "clocks.max.memory MHz",
+    "fabric/state": "fabric.state",
+    "fabric/status": "fabric.status",
+    "processes": "",
+}
+"""Tag below `gpu` → a field of the query and its unit, or the very text; `?` is a number as No and Yes."""
+
+
+def log(driver: str, cuda: str, gpus: Sequence[Mapping[str, object]]) -> str:
+    """The document for `gpus`, each by its query fields."""
+    head = [
+        '<?xml version="1.0" ?>',
+        '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">',
+        "<nvidia_smi_log>",
+        f"\t<timestamp>{time.strftime('%a %b %e %H:%M:%S %Y')}</timestamp>",
+        f"\t<driver_version>{driver}</driver_version>",
+        f"\t<cuda_version>{cuda}</cuda_version>",
+        f"\t<attached_gpus>{len(gpus)}</attached_gpus>",
+    ]
+    return "\n".join([*head, *(line for gpu in gpus for line in _gpu(gpu)), "</nvidia_smi_log>"])
+
+
+def _gpu(values: Mapping[str, object]) -> list[str]:
+    lines = [f'\t<gpu id="{values["pci.bus_id"]}">']
+    inside: list[str] = []
+    for path, field in FIELDS.items():
+        *above, tag = path.split("/")
+        common = _shared(inside, above)
+        lines += [_tabs(depth) + f"</{inside[depth]}>" for depth in reversed(range(common, len(inside)))]
+        lines += [_tabs(depth) + f"<{above[depth]}>" for depth in range(common, len(above))]
+        inside = above
+        lines.append(f"{_tabs(len(above))}<{tag}>{_said(field, values)}</{tag}>")
+    return [
+        *lines,
+        *(_tabs(depth) + f"</{inside[depth]}>" for depth in reversed(range(len(inside)))),
+        "\t</gpu>",
+    ]
+
+
+def _said(field: str, values: Mapping[str, object]) -> str:
+    name, _, unit = field.partition(" ")
+    value = str(values.get(name, name))
+    if unit == "?":
+        return "Yes" if value not in ("0", "N/A") else "No"
+    return value + (unit if unit == "x" else " " + unit if unit else "")
+
+
+def _shared(left: list[str], right: list[str]) -> int:
+    """How many tags both begin with."""
+    for depth, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return depth
+    return min(len(left), len(right))
+
+
+def _tabs(depth: int) -> str:
+    return "\t" * (depth + 2)
