@@ -93,10 +93,11 @@ def _devices(place: Place, spec: LabSpec) -> None:
 
 def _stand_ins(place: Place, spec: LabSpec) -> None:
     """Put copies on the hosts' PATH: they must be readable by every user of the lab."""
+    for half in STAND_INS.glob("[a-z]*.py"):
+        shutil.copyfile(half, place.programs / half.name)
     for name, module in {"nvidia-smi": "nvidia_smi.py", "dmesg": "dmesg.py"}.items() if spec.gpus else ():
-        copy = place.programs / module
-        shutil.copyfile(STAND_INS / module, copy)
         program = place.programs / name
+        copy = place.programs / module
         program.write_text(STARTER.format(python=sys.executable, copy=copy, folder=place.folder))
         program.chmod(0o755)
     write_whole(place.folder / "gpu.json", json.dumps({"count": spec.gpus}))
