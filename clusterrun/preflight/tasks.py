@@ -56,6 +56,14 @@ class LocalAnswer:
     readings: tuple[Reading, ...]
 
 
+@frozen
+class WarmTask:
+    """Start the warm process with the ranks' interpreter (anew where one runs); ``cwd`` is the ranks'."""
+
+    python: str
+    cwd: str
+
+
 # --- the control round ---
 
 
@@ -167,7 +175,8 @@ class GroupTask:
 class GroupResult:
     """How a group test went for this node.
 
-    ``stage`` is how far it came: ``store``, ``group``, ``exact``, ``send``, ``receive``, ``timed``,
+    ``stage`` is how far it came: ``warm`` (the warm process was not there, or had to be killed: it
+    needs another ``WarmTask``), ``store``, ``group``, ``exact``, ``send``, ``receive``, ``timed``,
     ``done``. ``rates`` are gigabytes per second by name (``send``, ``receive``, ``all_reduce``: bus
     bandwidth; ``product``: teraflops). ``wrong`` says what differed in an exact comparison.
     ``fingerprint`` is that of a product. ``ports``: fresh ports, as in ``WarmUp``.
