@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,12 +57,8 @@ def test_importing_the_package_loads_nothing_of_it(tmp_path):
     assert found == {"clusterrun"}
 
 
-def nodes_tower() -> list[str]:
-    files = [
-        file
-        for room in ("model", "preflight", "agent")
-        for file in (ROOT / "clusterrun" / room).rglob("*.py")
-    ]
+def nodes_tower(*rooms: str) -> list[str]:
+    files = [file for room in rooms for file in (ROOT / "clusterrun" / room).rglob("*.py")]
     names = (file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for file in files)
     return sorted(name.removesuffix(".__init__") for name in names if not name.endswith("__main__"))
 
@@ -78,7 +75,19 @@ def pythons() -> list[str]:
 
 
 @pytest.mark.parametrize("python", pythons())
-def test_the_nodes_tower_loads_on_a_bare_python_and_nothing_heavy_with_it(python, tmp_path):
-    imports = f"import importlib; [importlib.import_module(name) for name in {nodes_tower()!r}]"
-    path = f"sys.path.insert(0, {str(ROOT)!r}); "
-    assert loaded(path + imports, tmp_path, "-I", "-S", python=python) & HEAVY_ON_NODES == set()
+def test_an_agent_loads_on_a_bare_python_and_nothing_heavy_with_it(python, tmp_path):
+    found = loaded(importing(nodes_tower("model", "agent")), tmp_path, "-I", "-S", python=python)
+    assert found & HEAVY_ON_NODES == set()
+    companions = {name for name in found if re.match(r"clusterrun\.(preflight|watch|diagnosis)", name)}
+    assert companions == set(), "companions load what they need in processes of their own"
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_what_companions_need_loads_on_a_bare_python(python, tmp_path):
+    names = [name for name in nodes_tower("diagnosis", "preflight", "watch") if ".warm" not in name]
+    assert loaded(importing(names), tmp_path, "-I", "-S", python=python) & HEAVY == set()
+
+
+def importing(names: list[str]) -> str:
+    imports = f"import importlib; [importlib.import_module(name) for name in {names!r}]"
+    return f"sys.path.insert(0, {str(ROOT)!r}); {imports}"

@@ -110,6 +110,35 @@ class Spawn:
     world: World
     node: int
     meeting: Meeting
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+@frozen
+class PassOn:
+    """Hand a question to a companion process, started where it does not run; ends in ``CompanionSpoke``.
+
+    Where it ends, or cannot be started, in ``CompanionGone``.
+    """
+
+    epoch: int
+    companion: str
+    number: int
+    body: str
+
+
+@frozen
+class Accompany:
+    """Start a companion process beside the ranks that were just started, and name them to it."""
+
+    epoch: int
+    companion: str
+
+
+@frozen
+class Dismiss:
+    """Kill a companion and all below it; nothing follows."""
+
+    companion: str
 
 
 @frozen
@@ -121,7 +150,7 @@ class SignalLocal:
 
 @frozen
 class Sweep:
-    """Kill everything of ``epoch`` *and of every older one* that lives here, whoever its parent.
+    """Kill everything of ``epoch`` *and of every older one* that lives here, companions too.
 
     Ends in ``Swept`` within seconds, come what may; the ends of ranks come before it.
     """
@@ -144,4 +173,17 @@ class Exit:
 
 
 if TYPE_CHECKING:
-    AgentAction = Union[Tell, HoldPort, ReleasePort, Spawn, SignalLocal, Sweep, RenewLease, Note, Exit]
+    AgentAction = Union[
+        Tell,
+        HoldPort,
+        ReleasePort,
+        Spawn,
+        PassOn,
+        Accompany,
+        Dismiss,
+        SignalLocal,
+        Sweep,
+        RenewLease,
+        Note,
+        Exit,
+    ]

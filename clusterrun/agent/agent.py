@@ -12,6 +12,8 @@ Laws
    connection may shorten it, because then the lease sets the bound.
 5. However ranks end, what they left behind is swept before the node says ``RanksGone`` or exits.
 6. The port is held until its epoch is over.
+7. An examiner is gone before ranks start, and none starts while ranks live; only an observer stands
+   beside them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from __future__ import annotations
 import signal
 
 from clusterrun.agent.actions import Exit, HoldPort, Note, ReleasePort, RenewLease, Tell
+from clusterrun.agent.company import Company
 from clusterrun.agent.events import (
+    CompanionGone,
+    CompanionSpoke,
     Disconnected,
     PortHeld,
     RankEnded,
@@ -35,6 +40,8 @@ from clusterrun.agent.events import (
 from clusterrun.agent.lease import Lease
 from clusterrun.agent.messages import (
     Ack,
+    AskCompanion,
+    EndCompanion,
     Farewell,
     PortReserved,
     ReservePort,
@@ -64,11 +71,16 @@ class Agent:
     """One node's machine: ``on`` takes what happened and says what to do.
 
     ``processes`` is how many processes a start makes on this node, ``grace`` the seconds from TERM
-    to KILL where the coordinator cannot say it.
+    to KILL where the coordinator cannot say it; ``observed``: an observer stands beside the ranks.
     """
 
     def __init__(
-        self, node: int, processes: int, grace: float = contract.GRACE_SECONDS, timings: Timings = USUAL
+        self,
+        node: int,
+        processes: int,
+        grace: float = contract.GRACE_SECONDS,
+        timings: Timings = USUAL,
+        observed: bool = False,
     ) -> None:
         self.node = node
         self._grace = grace
@@ -76,6 +88,8 @@ class Agent:
         self._out: list[AgentAction] = []
         self._lease = Lease(timings.lease)
         self._ranks = Ranks(processes, self._say, self._objection)
+        self._company = Company(self._ranks, self._say)
+        self._observed = observed
         self._port_epoch: int | None = None
         self._linked = False
         self._beat_at = 0.0
@@ -83,8 +97,12 @@ class Agent:
         self._leaving: int | None = None
         self._hurried = False
         self._exited = False
+        self._events = self._for_events()
+        self._messages = self._for_messages()
+
+    def _for_events(self) -> dict[type, Callable[[Now, Any], None]]:
         ranks = self._ranks
-        self._events: dict[type, Callable[[Now, Any], None]] = {
+        return {
             Tick: self._tick,
             Welcomed: self._welcomed,
             Told: self._told,
@@ -92,17 +110,23 @@ class Agent:
             ShimLost: self._shim_lost,
             SignalCame: self._signal_came,
             PortHeld: self._port_held,
-            RanksSpawned: ranks.spawned,
+            RanksSpawned: self._spawned,
             SpawnFailed: ranks.spawn_failed,
             RankEnded: ranks.ended,
             Swept: ranks.swept,
+            CompanionSpoke: self._company.spoke,
+            CompanionGone: self._company.gone,
         }
-        self._messages: dict[type, Callable[[Now, Any], None]] = {
+
+    def _for_messages(self) -> dict[type, Callable[[Now, Any], None]]:
+        return {
             Ack: self._acknowledged,
             ReservePort: self._reserve_port,
-            StartRanks: ranks.start,
+            StartRanks: self._start_ranks,
             StopRanks: self._stop_ranks,
-            SignalRanks: lambda now, order: ranks.signal(order),
+            SignalRanks: lambda now, order: self._ranks.signal(order),
+            AskCompanion: self._ask_companion,
+            EndCompanion: lambda now, order: self._company.end(order),
             Farewell: self._farewell,
         }
 
@@ -174,6 +198,21 @@ class Agent:
             if self._linked and now.steady >= self._beat_at:
                 self._beat(now)
             self._ranks.kill_when_due(now)
+
+    # --- ranks and companions ---
+
+    def _start_ranks(self, now: Now, order: StartRanks) -> None:
+        if order.epoch > self._ranks.seen:
+            self._company.dismiss(contract.EXAMINER)
+        self._ranks.start(now, order)
+
+    def _spawned(self, now: Now, event: RanksSpawned) -> None:
+        self._ranks.spawned(now, event)
+        if self._observed and self._ranks.stage is Stage.RUNNING and event.epoch == self._ranks.epoch:
+            self._company.observe(event.epoch)
+
+    def _ask_companion(self, now: Now, order: AskCompanion) -> None:
+        self._company.ask(order, self._leaving is not None or self._leave_at is not None)
 
     # --- ending ---
 

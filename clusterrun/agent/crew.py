@@ -18,9 +18,10 @@ from clusterrun.model.world import Lineage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from clusterrun.agent.actions import Spawn
+    from clusterrun.agent.process import Ended
     from clusterrun.model.orders import Orders
     from clusterrun.model.paths import RunPaths
 
@@ -40,11 +41,13 @@ class Crew:
     """The ranks of one node.
 
     ``whole_lineage``: what descends from this process stays below it, because it is a subreaper.
+    ``stranger`` is called with every child that ended and is no rank.
     """
 
     def __init__(self, orders: Orders, paths: RunPaths, site: Site, whole_lineage: bool) -> None:
         self.run_id = orders.run_id
         self.per_node = orders.per_node
+        self.stranger: Callable[[Ended], None] = _pass_over
         self._orders = orders
         self._paths = paths
         self._base = {**site.environment, contract.NODE_NAME_VARIABLE: site.node}
@@ -74,6 +77,11 @@ class Crew:
         self._sessions = self._sessions | frozenset(pids)
         self._processes = [process for process in map(proc.read, pids) if process]
         return RanksSpawned(order.epoch)
+
+    @property
+    def living(self) -> dict[int, int]:
+        """The process id of every rank that runs."""
+        return {rank: pid for pid, rank in self._ranks.items()}
 
     def _numbers(self, order: Spawn) -> range:
         """The ranks here; with one launcher per node, the node's own number."""
@@ -108,12 +116,14 @@ class Crew:
         o = self._orders
         lineage = Lineage(o.run_id, o.run_name, self._paths.run_dir, order.epoch, o.max_restarts)
         if o.per_node:
-            return environment.for_node(
+            own = environment.for_node(
                 self._base, o, order.world, order.node, order.meeting, lineage, interface
             )
-        return environment.for_rank(
-            self._base, o, order.world, rank, order.meeting, lineage, error_file, interface
-        )
+        else:
+            own = environment.for_rank(
+                self._base, o, order.world, rank, order.meeting, lineage, error_file, interface
+            )
+        return environment.with_chosen(own, order.environment, self._base, o)
 
     def signal(self, number: int) -> None:
         """Signal the rank processes alone; a stopped one gets a TERM only when it goes on."""
@@ -125,12 +135,13 @@ class Crew:
     def reap(self, wall: float) -> list[RankEnded]:
         """The ranks that ended since the last time, with their last words.
 
-        Orphans that came to us are taken as well, without a word.
+        Companions and orphans that came to us are taken as well, without a word here.
         """
         ended = []
         for child in ended_children():
             rank = self._ranks.pop(child.pid, None)
             if rank is None:
+                self.stranger(child)
                 continue
             self._processes = [process for process in self._processes if process.pid != child.pid]
             words = last_words(self._paths.attempt(self._epoch), rank) if child.code else LastWords()
@@ -171,3 +182,7 @@ class Crew:
     def distrust_lineage(self) -> None:
         """From now on look for what is left by its mark too."""
         self._whole_lineage = False
+
+
+def _pass_over(child: Ended) -> None:
+    pass

@@ -62,6 +62,17 @@ def for_rank(
     return {**defaults, **frameworks, **inherited(base, orders), **own}
 
 
+def with_chosen(
+    environment: Mapping[str, str],
+    chosen: tuple[tuple[str, str], ...],
+    base: Mapping[str, str],
+    orders: Orders,
+) -> dict[str, str]:
+    """``environment`` with what was found best for all nodes, but for names that the user has set."""
+    said = inherited(base, orders)
+    return {**environment, **{name: value for name, value in chosen if name not in said}}
+
+
 def for_node(
     base: Mapping[str, str],
     orders: Orders,

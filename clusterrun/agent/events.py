@@ -179,6 +179,25 @@ class Swept:
 
 
 @frozen
+class CompanionSpoke:
+    """A companion said something; ``number`` is that of the question, 0 where nobody asked."""
+
+    epoch: int
+    companion: str
+    number: int
+    body: str
+
+
+@frozen
+class CompanionGone:
+    """A companion ended, or could not be started, without a ``Dismiss`` or ``Sweep``."""
+
+    epoch: int
+    companion: str
+    why: str
+
+
+@frozen
 class ShimLost:
     """The shim is gone: nobody enforces this node's lease any more."""
 
@@ -195,5 +214,7 @@ if TYPE_CHECKING:
         SpawnFailed,
         PortHeld,
         Swept,
+        CompanionSpoke,
+        CompanionGone,
         ShimLost,
     ]

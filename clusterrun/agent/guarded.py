@@ -8,11 +8,12 @@ import signal
 import sys
 
 from clusterrun.agent.agent import Agent
+from clusterrun.agent.companions import Companions, Place
 from clusterrun.agent.crew import Crew, Site
 from clusterrun.agent.files import check_run_directory, read_orders
 from clusterrun.agent.invitation import read_invitation
 from clusterrun.agent.joining import join
-from clusterrun.agent.loop import steady
+from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.messages import Hello
 from clusterrun.agent.node_loop import NodeLoop, tell_shim
 from clusterrun.agent.process import become_subreaper, call_itself, on_parents_death
@@ -45,8 +46,10 @@ def serve(
     crew = Crew(orders, paths, Site(name, address, environment), become_subreaper())
     gc.enable()
     processes = 1 if orders.per_node else orders.ranks_per_node
-    machine = Agent(node, processes, orders.grace, timings)
-    return NodeLoop(joined, machine, crew, lease, shim).run()
+    machine = Agent(node, processes, orders.grace, timings, orders.watch.on)
+    loop = Loop()
+    companions = Companions(orders, paths, Place(node, name, environment), loop)
+    return NodeLoop(loop, joined, machine, crew, companions, lease, shim).run()
 
 
 def _stand_alone() -> None:

@@ -1,4 +1,4 @@
-"""The node-side program: ``coordinate RUN_DIR``, ``agent RUN_DIR``; alone in its tower to read os.environ."""
+"""The node-side program: one door for each kind of process; alone in its tower to read os.environ."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from clusterrun.model.paths import RunPaths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clusterrun.agent.timings import Timings
 
-_USAGE = "usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR"
+_USAGE = """\
+usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR
+beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm"""
 
 
 def main(argv: list[str]) -> int:
     """What the process exits with: an error is one line of what was seen and one of what to do."""
-    if len(argv) != 2 or argv[0] not in ("coordinate", "agent"):
+    word, *others = argv or [""]
+    door, wanted = _DOORS.get(word, (agent, -1))
+    if len(others) != wanted:
         say(_USAGE)
         return contract.ExitCode.USAGE
-    run_dir = os.path.abspath(argv[1])
     try:
-        return coordinate(run_dir) if argv[0] == "coordinate" else agent(run_dir)
+        return door(*others)
     except ClusterrunError as error:
         say(f"clusterrun: {error}")
         return contract.ExitCode.FAILED
@@ -35,17 +40,20 @@ def coordinate(run_dir: str, timings: Timings | None = None) -> int:
     from clusterrun.agent.opening import opened
     from clusterrun.agent.timings import timings_for
 
+    run_dir = os.path.abspath(run_dir)
     paths = RunPaths(run_dir)
     check_run_directory(run_dir)
     orders = read_orders(paths)
     names = tuple(name for name in (os.environ.get("SLURMD_NODENAME"), os.uname().nodename) if name)
-    return opened(orders, paths, names, dict(os.environ), timings or timings_for(orders.nodes)).run()
+    timings = timings or timings_for(orders.allocated)
+    return opened(orders, paths, names, dict(os.environ), timings).run()
 
 
 def agent(run_dir: str) -> int:
     """Be the agent of this node, under its shim. Raises ``ClusterrunError``."""
     from clusterrun.agent.shim import under_shim
 
+    run_dir = os.path.abspath(run_dir)
     node = os.environ.get(contract.NODE_VARIABLE) or os.environ.get("SLURM_NODEID") or "0"
     name = (
         os.environ.get(contract.NODE_NAME_VARIABLE)
@@ -64,3 +72,37 @@ def agent(run_dir: str) -> int:
             return contract.ExitCode.FAILED
 
     return under_shim(name, guarded)
+
+
+def examine(run_dir: str, name: str) -> int:
+    """Be the examiner of this node: what its agent asks on standard input is looked at here."""
+    return _program("clusterrun.preflight.examiner")(os.path.abspath(run_dir), name, dict(os.environ))
+
+
+def observe(run_dir: str, node: str, name: str) -> int:
+    """Be the observer of this node's ranks."""
+    main_of = _program("clusterrun.watch.observer")
+    return main_of(os.path.abspath(run_dir), int(node), name, dict(os.environ))
+
+
+def warm() -> int:
+    """Be the process that has loaded what ranks load; runs under their Python, in their environment."""
+    return _program("clusterrun.preflight.warm.serve")()
+
+
+def _program(module: str) -> Callable[..., int]:
+    """The ``main`` of a companion: only its own process loads it."""
+    import importlib
+
+    program: Callable[..., int] = importlib.import_module(module).main
+    return program
+
+
+_DOORS: dict[str, tuple[Callable[..., int], int]] = {
+    "coordinate": (coordinate, 1),
+    "agent": (agent, 1),
+    "examine": (examine, 2),
+    "observe": (observe, 3),
+    "warm": (warm, 0),
+}
+"""What each word opens, and how many words follow it."""

@@ -22,12 +22,17 @@ class ReservePort:
 
 @frozen
 class StartRanks:
-    """Start the ranks of this node; an epoch that is not above every epoch seen is refused."""
+    """Start the ranks of this node; an epoch that is not above every epoch seen is refused.
+
+    ``node`` is this node's index in ``world``. ``environment`` is what was found best for all nodes,
+    for names that are set nowhere else.
+    """
 
     epoch: int
     world: World
     node: int
     meeting: Meeting
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 @frozen
@@ -61,6 +66,7 @@ class AskCompanion:
     ``number`` comes back with the answer; what ``body`` says is between its rooms.
     """
 
+    epoch: int
     companion: str
     number: int
     body: str
@@ -70,6 +76,7 @@ class AskCompanion:
 class EndCompanion:
     """Kill the companion process of that name and all below it."""
 
+    epoch: int
     companion: str
 
 
@@ -167,6 +174,7 @@ class SignalSeen:
 class CompanionSaid:
     """A companion's answer to question ``number``; 0 is what it says unasked."""
 
+    epoch: int
     companion: str
     number: int
     body: str
@@ -176,6 +184,7 @@ class CompanionSaid:
 class CompanionEnded:
     """A companion ended, or could not be started (``why``), without having been told to."""
 
+    epoch: int
     companion: str
     why: str
 

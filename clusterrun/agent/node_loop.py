@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import deque
 
 from clusterrun.agent import actions, events
 from clusterrun.agent.addresses import held_port
@@ -14,6 +13,7 @@ from clusterrun.agent.codec import Encoder
 from clusterrun.agent.link import Link
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.messages import Ack, Beat
+from clusterrun.agent.pump import Pump
 from clusterrun.agent.voice import say
 from clusterrun.agent.wire import WireError
 from clusterrun.model import contract
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from clusterrun.agent.companions import Companions
     from clusterrun.agent.crew import Crew
     from clusterrun.agent.joining import Joined
 
@@ -37,31 +38,51 @@ CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
 class NodeLoop:
     """One agent. ``lease`` is where the shim hears of the lease, ``shim`` ends when the shim does."""
 
-    def __init__(self, joined: Joined, machine: Agent, crew: Crew, lease: int, shim: int) -> None:
-        self._loop = Loop()
-        self._machine = machine
+    def __init__(
+        self,
+        loop: Loop,
+        joined: Joined,
+        machine: Agent,
+        crew: Crew,
+        companions: Companions,
+        lease: int,
+        shim: int,
+    ) -> None:
+        self._loop = loop
         self._crew = crew
+        self._companions = companions
         self._end = joined.end
         self._early = joined.early
-        self._link = Link(self._loop, joined.connection)
+        self._link = Link(loop, joined.connection)
         self._clock = RemoteClock(joined.end.wall, steady())
         self._encoder = Encoder()
         self._lease = lease
         self._shim = shim
-        self._waiting: deque[events.AgentEvent] = deque()
         self._port: socket.socket | None = None
         self._spawned_at = 0.0
-        self._exit: int | None = None
-        self._does: dict[type, Callable[[Any], None]] = {
+        self._pump = Pump(loop, machine, self._now)
+        self._pump.does = self._doing()
+        crew.stranger = companions.reaped
+        companions.happened = self._pump.happened
+        companions.reap = self._reap
+        companions.clear = self._link.drained
+        companions.ranks = lambda: crew.living
+
+    def _doing(self) -> dict[type, Callable[[Any], object]]:
+        companions, crew = self._companions, self._crew
+        return {
             actions.Tell: self._tell,
             actions.HoldPort: self._hold_port,
             actions.ReleasePort: lambda order: self._release_port(),
             actions.Spawn: self._spawn,
-            actions.SignalLocal: lambda order: self._crew.signal(order.number),
+            actions.PassOn: self._pass_on,
+            actions.Accompany: lambda order: companions.start(order.epoch, order.companion),
+            actions.Dismiss: lambda order: companions.end(order.companion),
+            actions.SignalLocal: lambda order: crew.signal(order.number),
             actions.Sweep: self._sweep,
             actions.RenewLease: lambda order: tell_shim(self._lease, f"until {order.until!r}"),
             actions.Note: lambda order: say(order.text),
-            actions.Exit: self._end_with,
+            actions.Exit: lambda order: self._pump.end(order.code),
         }
 
     def run(self) -> int:
@@ -69,36 +90,21 @@ class NodeLoop:
         self._loop.catch((*CAUGHT, signal.SIGCHLD), self._signalled)
         self._loop.watch(self._shim, self._shim_ended)
         self._link.open(self._received, self._disconnected)
-        self._happened(events.Welcomed())
-        self._waiting.extend(events.Told(message) for message in self._early)
-        while self._exit is None:
-            self._work()
-            if self._exit is None:
-                self._loop.wait(self._machine.wakes_at())
-                self._tick()
+        self._pump.happened(events.Welcomed())
+        self._pump.all_happened(events.Told(message) for message in self._early)
+        code = self._pump.run()
+        self._companions.end_all()
         until = steady() + _FAREWELL_SECONDS
         while not self._link.drained() and steady() < until:
             self._loop.wait(until)
         self._link.close()
-        return self._exit
+        return code
 
     def _now(self) -> events.Now:
         now = steady()
         return events.Now(now, self._clock.wall(now))
 
-    def _happened(self, event: events.AgentEvent) -> None:
-        self._waiting.append(event)
-
-    def _tick(self) -> None:
-        wakes_at = self._machine.wakes_at()
-        if not self._waiting and wakes_at is not None and wakes_at <= steady():
-            self._happened(events.Tick())
-
-    def _work(self) -> None:
-        """All that has happened, one after the other: actions are carried out before the next event."""
-        while self._waiting and self._exit is None:
-            for action in self._machine.on(self._now(), self._waiting.popleft()):
-                self._does[type(action)](action)
+    # --- what happens ---
 
     def _received(self, data: bytes) -> None:
         try:
@@ -110,22 +116,27 @@ class NodeLoop:
         for message in messages:
             if isinstance(message, Ack):
                 self._clock.answered(message.beat, message.wall, steady())
-            self._happened(events.Told(message))
+            self._pump.happened(events.Told(message))
 
     def _disconnected(self, why: str) -> None:
         self._link.close()
-        self._happened(events.Disconnected(why))
+        self._pump.happened(events.Disconnected(why))
 
     def _signalled(self, number: int) -> None:
         if number == signal.SIGCHLD:
-            self._waiting.extend(self._crew.reap(self._now().wall))
+            self._reap()
         else:
-            self._happened(events.SignalCame(number))
+            self._pump.happened(events.SignalCame(number))
+
+    def _reap(self) -> None:
+        self._pump.all_happened(self._crew.reap(self._now().wall))
 
     def _shim_ended(self, mask: int) -> None:
         self._loop.forget(self._shim)
         self._crew.distrust_lineage()
-        self._happened(events.ShimLost())
+        self._pump.happened(events.ShimLost())
+
+    # --- what is done ---
 
     def _tell(self, order: actions.Tell) -> None:
         if isinstance(order.message, Beat):
@@ -135,26 +146,33 @@ class NodeLoop:
     def _hold_port(self, order: actions.HoldPort) -> None:
         try:
             self._port = held_port()
-            self._happened(events.PortHeld(order.epoch, self._port.getsockname()[1]))
+            self._pump.happened(events.PortHeld(order.epoch, self._port.getsockname()[1]))
         except OSError as error:
-            self._happened(events.PortHeld(order.epoch, 0, error.strerror or str(error)))
+            self._pump.happened(events.PortHeld(order.epoch, 0, error.strerror or str(error)))
 
     def _release_port(self) -> None:
         if self._port:
             self._port.close()
             self._port = None
 
-    def _spawn(self, order: actions.Spawn) -> None:
-        self._spawned_at = steady()
+    def _claim_mark(self) -> None:
         # From now on, not before, is what carries the run's mark here ours: a second agent that was
         # sent away from this node must not have the first one's ranks swept.
         tell_shim(self._lease, f"run {self._crew.run_id}")
+
+    def _spawn(self, order: actions.Spawn) -> None:
+        self._spawned_at = steady()
+        self._claim_mark()
         if self._crew.per_node:
             self._release_port()  # launchers of their own look whether it is free, or bind it for themselves
-        self._happened(self._crew.spawn(order))
-        self._watch_growth(order.epoch)
+        self._pump.happened(self._crew.spawn(order))
+        self._watch_growth()
 
-    def _watch_growth(self, epoch: int) -> None:
+    def _pass_on(self, order: actions.PassOn) -> None:
+        self._claim_mark()
+        self._companions.ask(order)
+
+    def _watch_growth(self) -> None:
         began = self._spawned_at
 
         def look() -> None:
@@ -165,10 +183,8 @@ class NodeLoop:
         look()
 
     def _sweep(self, order: actions.Sweep) -> None:
-        self._waiting.extend(self._crew.sweep(order.epoch, self._now().wall))
-
-    def _end_with(self, order: actions.Exit) -> None:
-        self._exit = order.code
+        self._companions.end_all()
+        self._pump.all_happened(self._crew.sweep(order.epoch, self._now().wall))
 
 
 def tell_shim(lease: int, words: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import deque
 
 from clusterrun.agent import actions, events
 from clusterrun.agent.coordinator import Coordinator
@@ -13,6 +12,7 @@ from clusterrun.agent.files import Log, claim_attempt, highest_attempt, read_sta
 from clusterrun.agent.launcher import Launch, Launcher
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.process import ended_children
+from clusterrun.agent.pump import Pump
 from clusterrun.agent.saver import StateSaver
 from clusterrun.agent.server import Admission, Server
 from clusterrun.agent.voice import say
@@ -22,8 +22,6 @@ from clusterrun.model.errors import ClusterrunError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
-    from typing import Any
 
     from clusterrun.model.paths import RunPaths
 
@@ -52,24 +50,23 @@ class RunLoop:
         admission: Admission,
     ) -> None:
         self._loop = Loop()
-        self._machine = machine
         self._paths = paths
         self._launcher = Launcher(self._loop, launch, self._launcher_ended)
         self._server = Server(self._loop, listener, admission)
-        self._server.joined = lambda link, hello: self._happened(events.AgentJoined(link, hello))
-        self._server.heard = lambda link, message: self._happened(events.Heard(link, message))
-        self._server.left = lambda link, why: self._happened(events.AgentLeft(link, why))
+        self._pump = Pump(self._loop, machine, lambda: events.Now(steady(), time.time()))
+        happened = self._happened = self._pump.happened
+        self._server.joined = lambda link, hello: happened(events.AgentJoined(link, hello))
+        self._server.heard = lambda link, message: happened(events.Heard(link, message))
+        self._server.left = lambda link, why: happened(events.AgentLeft(link, why))
         self._saver = StateSaver(self._loop, paths, self._note)
         # Before all else that happened while we were frozen: none of it may be acted on any more.
-        self._saver.superseded = lambda epoch: self._waiting.appendleft(events.Superseded(epoch))
+        self._saver.superseded = lambda epoch: self._pump.first_of_all(events.Superseded(epoch))
         self._log: Log | None = None
         self._unlogged: list[str] = []
-        self._waiting: deque[events.CoordinatorEvent] = deque()
-        self._exit: int | None = None
         self._cancelled = False
         self._looks_in_vain = 0
         self._refusals_told = 0
-        self._does: dict[type, Callable[[Any], None]] = {
+        self._pump.does = {
             actions.Send: lambda order: self._server.send(order.link, order.message),
             actions.DropLink: lambda order: self._server.drop(order.link),
             actions.ClaimEpoch: self._claim,
@@ -77,7 +74,7 @@ class RunLoop:
             actions.EndLauncher: lambda order: self._launcher.end(),
             actions.SaveState: lambda order: self._saver.save(order.state),
             actions.Note: lambda order: self._note(order.text),
-            actions.Finish: self._finish,
+            actions.Finish: lambda order: self._pump.end(order.code),
         }
 
     def run(self) -> int:
@@ -88,14 +85,10 @@ class RunLoop:
         self._loop.every(_SUPERSEDED_LOOK, self._saver.look)
         self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
         self._happened(events.Tick())
-        while self._exit is None:
-            self._work()
-            if self._exit is None:
-                self._loop.wait(self._machine.wakes_at())
-                self._tick()
+        code = self._pump.run()
         self._saver.finish()
         self._close()
-        return self._exit
+        return code
 
     def _close(self) -> None:
         """Nothing that was started here outlives us."""
@@ -110,21 +103,6 @@ class RunLoop:
         self._tell_refusals()
         if self._log:
             self._log.close()
-
-    def _happened(self, event: events.CoordinatorEvent) -> None:
-        self._waiting.append(event)
-
-    def _tick(self) -> None:
-        wakes_at = self._machine.wakes_at()
-        if not self._waiting and wakes_at is not None and wakes_at <= steady():
-            self._happened(events.Tick())
-
-    def _work(self) -> None:
-        """All that has happened, one after the other: actions are carried out before the next event."""
-        while self._waiting and self._exit is None:
-            now = events.Now(steady(), time.time())
-            for action in self._machine.on(now, self._waiting.popleft()):
-                self._does[type(action)](action)
 
     def _signalled(self, number: int) -> None:
         if number != signal.SIGCHLD:
@@ -204,6 +182,3 @@ class RunLoop:
             self._log.write(line)
         else:
             self._unlogged.append(line)
-
-    def _finish(self, order: actions.Finish) -> None:
-        self._exit = order.code

@@ -34,6 +34,11 @@ RUN_ID_VARIABLE = "CLUSTERRUN_RUN_ID"
 RUN_NAME_VARIABLE = "CLUSTERRUN_RUN_NAME"
 RUN_DIR_VARIABLE = "CLUSTERRUN_RUN_DIR"
 ATTEMPT_VARIABLE = "CLUSTERRUN_ATTEMPT"
+EXAMINER = "examiner"
+OBSERVER = "observer"
+"""The companions of an agent: what may hang is done in them, never in the agent itself."""
+COMPANION_VARIABLE = "CLUSTERRUN_COMPANION"
+"""Set in an agent's companion process and all below it, to its name."""
 NODE_VARIABLE = "CLUSTERRUN_NODE"
 NODE_NAME_VARIABLE = "CLUSTERRUN_NODE_NAME"
 """Number and name of a simulated node, for its agent; the name stays in the environment of every rank."""
@@ -64,3 +69,5 @@ TAIL_LINES = 20
 """How many of the last lines of a failed rank travel with the news of its end."""
 JOIN_SECONDS = 120.0
 """From the launch of the agents until all must have joined."""
+MOST_RESUBMITS = 3
+"""How often a run queues itself anew without its unfit nodes."""

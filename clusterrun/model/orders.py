@@ -44,6 +44,21 @@ class Preflight:
 
 
 @frozen
+class Watch:
+    """How ranks are watched while they run.
+
+    ``on``: an observer stands beside them on every node. It samples every ``sample_seconds``; where
+    nothing moves for ``hang_seconds`` the run hangs, and ``on_hang`` (``report``, ``restart`` or
+    ``kill``) is what is done then.
+    """
+
+    on: bool = False
+    sample_seconds: float = 10.0
+    hang_seconds: float = 600.0
+    on_hang: str = "report"
+
+
+@frozen
 class Orders:
     """``orders.json``: everything coordinator and agents need beside the files next to it.
 
@@ -52,7 +67,8 @@ class Orders:
     for on top of what the job inherits.
     ``launch`` is the argument list that starts one agent per node with the secret on its stdin
     (an ``srun``); empty: the coordinator starts the agents itself, all on this machine.
-    ``time_limit`` is in seconds, 0 where the scheduler keeps the time.
+    ``time_limit`` is in seconds, 0 where the scheduler keeps the time. ``nodes`` is how many train;
+    ``spares`` more are allocated, for those that turn out to be unfit.
     """
 
     run_id: str
@@ -70,11 +86,19 @@ class Orders:
     time_limit: float = 0.0
     spares: int = 0
     preflight: Preflight = Preflight()
+    watch: Watch = Watch()
     grace: float = contract.GRACE_SECONDS
     format: int = contract.FORMAT
+
+    @property
+    def allocated(self) -> int:
+        """How many nodes there are in all: those that train and the spares."""
+        return self.nodes + self.spares
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.ranks_per_node < 1 or not self.command:
             raise ValueError("orders need at least one node, one rank and a command")
+        if self.spares < 0:
+            raise ValueError("there cannot be fewer than no spares")
         if self.format > contract.FORMAT:
             raise ValueError(f"format {self.format} is newer than this program reads ({contract.FORMAT})")

@@ -11,6 +11,8 @@ The layout is what the README documents and scripts rely on; each file has one w
     cancel           left by whoever cancelled the run   (the desk)
     state.json       how far the run is   (the coordinator)
     reserve          room for the last state of a run that fills the disk   (the coordinator)
+    successor.json   the job that goes on without unfit nodes   (the coordinator)
+    asks/            questions to the coordinator of a live run   (the desk)
     ended.json       the last word on a run that was seen ended   (the desk)
     job.out          what the batch step itself printed, setup lines included
     attempts/000/    one per start of the ranks; made exclusively, so a number is taken once
@@ -18,6 +20,7 @@ The layout is what the README documents and scripts rely on; each file has one w
         00003.out 00003.err     what rank 3 printed
         00003.error.json        the traceback of rank 3, where its program left one
         preflight.json          what the pre-flight check found   (the coordinator)
+        node-0001.examiner.log  what the examiner of node 1 had to say; .observer.log: its observer
         node-0001.index         which byte of which file was there when, for merging by time
 """
 
@@ -71,6 +74,14 @@ class RunPaths:
         return os.path.join(self.run_dir, "reserve")
 
     @property
+    def successor(self) -> str:
+        return os.path.join(self.run_dir, "successor.json")
+
+    @property
+    def asks(self) -> str:
+        return os.path.join(self.run_dir, "asks")
+
+    @property
     def ended(self) -> str:
         return os.path.join(self.run_dir, "ended.json")
 
@@ -112,6 +123,14 @@ class AttemptPaths:
 
     def index(self, node: int) -> str:
         return os.path.join(self.folder, f"node-{node:04d}.index")
+
+    def companion_log(self, node: int, companion: str) -> str:
+        """``node`` counts the nodes of the allocation."""
+        return os.path.join(self.folder, f"node-{node:04d}.{companion}.log")
+
+    def beside(self, name: str) -> str:
+        """Another file of this attempt."""
+        return os.path.join(self.folder, name)
 
 
 def runs_folder(home: str) -> str:

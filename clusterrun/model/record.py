@@ -67,7 +67,9 @@ class RunState:
     """``state.json``: the coordinator's word on the run; times are seconds since the epoch.
 
     ``updated_at`` moves at least every ``contract.STATE_SECONDS`` while the coordinator lives.
-    ``exit_code`` is what the job exits with, null until it has ended.
+    ``exit_code`` is what the job exits with, null until it has ended. ``warnings`` are for whoever
+    looks at the run while it lives; ``excluded`` are the nodes found unfit (in jobs before this one
+    too), ``spares`` those that idle.
     """
 
     run_id: str
@@ -82,6 +84,9 @@ class RunState:
     started_at: float | None = None
     ended_at: float | None = None
     exit_code: int | None = None
+    warnings: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
     format: int = contract.FORMAT
 
     @property

@@ -21,7 +21,7 @@ import clusterrun
 if TYPE_CHECKING:
     import zipfile
 
-_ROOMS = ("model", "agent")
+_ROOMS = ("model", "diagnosis", "preflight", "watch", "agent")
 _MAIN = "agent/__main__.py"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
@@ -46,8 +46,8 @@ def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
     yield "__main__.py", (package / _MAIN).read_bytes()
     yield "clusterrun/__init__.py", (package / "__init__.py").read_bytes()
     for room in _ROOMS:
-        for path in sorted((package / room).glob("*.py")):
-            yield f"clusterrun/{room}/{path.name}", path.read_bytes()
+        for path in sorted((package / room).rglob("*.py")):
+            yield f"clusterrun/{path.relative_to(package).as_posix()}", path.read_bytes()
 
 
 def _digest(sources: dict[str, bytes]) -> str:

@@ -27,7 +27,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_program_starts_under_every_supported_python(python: str, program: Path) -> None:
     done = run(python, str(program))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR\n"
+    assert done.stderr.startswith("usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR\n")
 
 
 @pytest.mark.parametrize("python", pythons())
@@ -35,7 +35,9 @@ def test_every_module_of_the_program_can_be_loaded_without_site_packages(python:
     names = [
         name[:-3].replace("/", ".") for name in zipfile.ZipFile(program).namelist() if name.endswith(".py")
     ]
-    modules = [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+    # What is warm runs under the ranks' own Python, where torch is.
+    bare = [name for name in names if not name.endswith("__main__") and ".warm." not in name]
+    modules = [name.removesuffix(".__init__") for name in bare]
     done = run(python, "-c", f"import sys; sys.path.insert(0, {str(program)!r}); import {', '.join(modules)}")
     assert (done.returncode, done.stderr) == (0, "")
 
