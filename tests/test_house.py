@@ -25,6 +25,7 @@ ROOMS = {
     "agent": (NODES, 3),
     "system": (DESK, 1.5),
     "config": (DESK, 2),
+    "reports": (DESK, 2),
     "runs": (DESK, 2),
     "script": (DESK, 2),
     "logs": (DESK, 2),

@@ -95,7 +95,7 @@ def to_spec(
     values["preflight_limit"] = tuple(limit(item) for item in values["preflight_limit"])
     if values["template"]:
         values["template"] = os.path.abspath(os.path.expanduser(values["template"]))
-    del values["follow"], values["wait"]
+    del values["follow"], values["wait"], values["slurm_every"]
     return spec_of(command, os.getcwd(), {**values, "after": after, **more})
 
 

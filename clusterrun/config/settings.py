@@ -115,6 +115,15 @@ SUBMISSION = (
     Option(
         "requeue", "switch", "Let Slurm queue the job again after a preemption or a node failure.", "", False
     ),
+    Option("hang-after", "text", "Time without any progress that is a hang; off: none is.", "TIME", "10m"),
+    Option(
+        "on-hang",
+        "text",
+        "With a run that hangs: say who is to blame, restart all ranks, or end it.",
+        "",
+        "report",
+        ("report", "restart", "kill"),
+    ),
     Option("follow", "switch", "Show what the ranks print until the run has ended.", "", False),
     Option("wait", "switch", "Return when the run has ended, with its exit code.", "", False),
 )
@@ -123,7 +132,18 @@ SUBMISSION = (
 UNSAID_IS_ZERO = ("ranks-per-node", "cpus-per-rank")
 """A zero there means that nobody said anything: what holds then depends on other options."""
 
-CONFIGURABLE = {option.name: option for option in RESOURCES + PREFLIGHT + SUBMISSION}
+SITE = (
+    Option(
+        "slurm-every",
+        "number",
+        "Seconds for which one answer of squeue serves all of a user's commands.",
+        "S",
+        2,
+    ),
+)
+"""What a site may set that is no option of a command."""
+
+CONFIGURABLE = {option.name: option for option in RESOURCES + PREFLIGHT + SUBMISSION + SITE}
 
 
 @frozen

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-import math
 
+from clusterrun.model import limits
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Level
@@ -25,6 +25,9 @@ class OnUnfit(enum.Enum):
     RESUBMIT = "resubmit"
 
 
+HANG_WORDS = ("report", "restart", "kill")
+"""What can be done with a run that hangs."""
+
 LEAST = (
     ("nodes", 1),
     ("gpus", 0),
@@ -34,6 +37,7 @@ LEAST = (
     ("spares", 0),
     ("preflight_budget", 0),
     ("bad_since", 0),
+    ("hang_after", 0),
 )
 """The least that a number of a spec can be."""
 
@@ -49,7 +53,8 @@ class JobSpec:
     ``srun`` are ``KEY`` or ``KEY=VALUE`` without dashes in front, ``setup`` shell lines.
     ``preflight`` is a ``Level``'s word; not said: full where more than one node trains, else quick.
     ``preflight_budget`` and ``bad_since`` (how old a finding may be that counts) are in seconds,
-    ``preflight_limit`` numbers by name. ``alone``: nothing but the pre-flight check is run.
+    ``preflight_limit`` numbers by name. ``hang_after`` is in seconds, 0: a hang is not looked for.
+    ``alone``: nothing but the pre-flight check is run.
     Raises ``BadInput``.
     """
 
@@ -88,6 +93,8 @@ class JobSpec:
     on_unfit: OnUnfit = OnUnfit.FAIL
     avoid_bad: bool = False
     bad_since: int = 0
+    hang_after: int = 600
+    on_hang: str = "report"
     alone: bool = False
     all_pairs: bool = False
 
@@ -118,9 +125,12 @@ class JobSpec:
             raise BadInput(f"--preflight {self.preflight!r} cannot be", f"say one of {', '.join(words)}")
         if self.alone and self.preflight == Level.OFF.value:
             raise BadInput("a check with --preflight off checks nothing", "say full or quick")
-        for name, number in self.preflight_limit:
-            if not math.isfinite(number) or number < 0:
-                raise BadInput(f"--preflight-limit {name}={number:g} cannot be", "give a number of 0 or more")
+        if self.on_hang not in HANG_WORDS:
+            raise BadInput(f"--on-hang {self.on_hang!r} cannot be", f"say one of {', '.join(HANG_WORDS)}")
+        try:
+            limits.chosen(self.preflight_limit)
+        except ValueError as error:
+            raise BadInput(f"--preflight-limit: {error}", "docs/preflight.md says what each means") from error
 
     @property
     def level(self) -> Level:

@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import NoSuchRun
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.paths import RunPaths, runs_folder
 from clusterrun.model.record import RunRecord, RunState, RunStatus
+from clusterrun.model.report import Report
 from clusterrun.runs.disk import DiskRefused, new_folder, private_folder, refusal, trust, write_whole
 
 T = TypeVar("T")
@@ -58,6 +59,15 @@ class Ended:
     format: int = contract.FORMAT
 
 
+@frozen
+class Successor:
+    """``successor.json``: the job that goes on with a run without the nodes that were ``excluded``."""
+
+    job_id: str
+    excluded: tuple[str, ...] = ()
+    format: int = contract.FORMAT
+
+
 class Store:
     """The runs below ``home`` (an absolute path); nothing is made before the first ``claim``."""
 
@@ -65,6 +75,7 @@ class Store:
         self.home = home
         self.runs = runs_folder(home)
         self.live = os.path.join(home, "live")
+        self.cache = os.path.join(home, "cache")
 
     def paths(self, run_id: str) -> RunPaths:
         """The files of a run."""
@@ -104,14 +115,25 @@ class Store:
         write_whole(self.paths(record.run_id).record, _text(record), sync=not record.job_id)
 
     def read(self, run_id: str) -> RunRecord:
-        """The record of a run. Raises ``NoSuchRun``, ``BadDocument`` and ``DiskRefused``."""
+        """The record of a run; its job is the newest one, where the run has queued itself again.
+
+        Raises ``NoSuchRun``, ``BadDocument`` and ``DiskRefused``.
+        """
+        return self.newest_job(self._recorded(run_id))
+
+    def newest_job(self, record: RunRecord) -> RunRecord:
+        """``record`` with the job that is the run's now. Raises ``BadDocument``."""
+        successor = read_document(Successor, self.paths(record.run_id).successor)
+        return replace(record, job_id=successor.job_id) if successor else record
+
+    def _recorded(self, run_id: str) -> RunRecord:
         paths = self.paths(run_id)
         if not os.path.lexists(paths.run_dir):
             raise NoSuchRun(
                 f"there is no run {run_id} in {self.runs}", "clusterrun status shows the runs there are"
             )
         trust(paths.run_dir, links=False)
-        record = _read(RunRecord, paths.record)
+        record = read_document(RunRecord, paths.record)
         if record is None:
             raise BadDocument(f"{paths.record} is missing: the submission did not get that far")
         if record.run_id != run_id:
@@ -120,11 +142,15 @@ class Store:
 
     def state(self, run_id: str) -> RunState | None:
         """What the coordinator last said; None before its first word. Raises ``BadDocument``."""
-        return _read(RunState, self.paths(run_id).state)
+        return read_document(RunState, self.paths(run_id).state)
 
     def ended(self, run_id: str) -> Ended | None:
         """The desk's last word, if there was one. Raises ``BadDocument``."""
-        return _read(Ended, self.paths(run_id).ended)
+        return read_document(Ended, self.paths(run_id).ended)
+
+    def report(self, run_id: str, attempt: int) -> Report | None:
+        """What the pre-flight check of an attempt found, if it had a verdict. Raises ``BadDocument``."""
+        return read_document(Report, self.paths(run_id).attempt(attempt).preflight)
 
     def settle(self, status: RunStatus, now: float) -> None:
         """Keep ``status`` as the last word on a run that was seen ended. Raises ``DiskRefused``."""
@@ -171,7 +197,8 @@ class Store:
     def _by_job(self, word: str, known: list[str]) -> str:
         if not word.replace(".", "", 1).isdigit():  # a local job is PID.START
             return ""
-        return next((r.run_id for r in self._records(known) if r.job_id == word), "")
+        records = self._records(known)
+        return next((r.run_id for r in records if word in (r.job_id, self.newest_job(r).job_id)), "")
 
     def _by_name(self, word: str, known: list[str]) -> str:
         wanted = file_name(word)
@@ -181,7 +208,7 @@ class Store:
     def _records(self, ids: list[str]) -> Iterator[RunRecord]:
         for one in ids:
             try:
-                yield self.read(one)
+                yield self._recorded(one)
             except (BadDocument, DiskRefused, NoSuchRun):
                 continue
 
@@ -214,11 +241,25 @@ def _text(value: object) -> str:
     return json.dumps(encode(value), indent=1) + "\n"
 
 
-def _read(cls: type[T], path: str) -> T | None:
+def read_document(cls: type[T], path: str) -> T | None:
+    """The document at ``path``; None where there is none. Raises ``BadDocument`` and ``DiskRefused``."""
+    data = _json(path)
+    if data is None:
+        return None
+    if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > contract.FORMAT:
+        raise BadDocument(
+            f"{path} has format {data['format']}, of a newer clusterrun; this one reads {contract.FORMAT}",
+            "use the clusterrun that submitted the run, or a newer one",
+        )
+    return decode(cls, data, path)
+
+
+def _json(path: str) -> Any:
+    """What stands in a document; None where there is none."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:
-            data: Any = json.loads(file.read())
+            return json.loads(file.read())
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -227,9 +268,3 @@ def _read(cls: type[T], path: str) -> T | None:
         raise BadDocument(
             f"{path} is damaged: {error}", "ranks may live on; squeue and scancel know the job as ever"
         ) from error
-    if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > contract.FORMAT:
-        raise BadDocument(
-            f"{path} has format {data['format']}, of a newer clusterrun; this one reads {contract.FORMAT}",
-            "use the clusterrun that submitted the run, or a newer one",
-        )
-    return decode(cls, data, path)

@@ -9,6 +9,7 @@ from typing import Any
 from clusterrun.model import duration
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import JobSpec, OnUnfit
 from clusterrun.script import quoting
@@ -160,9 +161,19 @@ def resubmit_argv(spec: JobSpec, argv: Sequence[str]) -> tuple[str, ...]:
     """
     if spec.on_unfit is not OnUnfit.RESUBMIT:
         return ()
-    kept = [f"--exclude={','.join(filter(None, (spec.exclude, EXCLUDED)))}"]
+    own = fold(excluded(spec, "--on-unfit resubmit"))
+    kept = [f"--exclude={','.join(filter(None, (own, EXCLUDED)))}"]
     waits = any(key == "dependency" for key, _ in passed(spec.sbatch, "--sbatch")) or spec.after
     return (*argv[:-1], *kept, *(["--dependency="] if waits else []), argv[-1])
+
+
+def excluded(spec: JobSpec, option: str) -> tuple[str, ...]:
+    """The nodes that ``spec`` excludes by itself. Raises ``BadInput`` where ``option`` cannot add to them."""
+    if any(key == "exclude" for key, _ in passed(spec.sbatch, "--sbatch")):
+        raise BadInput(f"{option} cannot add to --sbatch exclude", "say --exclude instead")
+    if "/" in spec.exclude:
+        raise BadInput(f"{option} cannot add to the file {spec.exclude}", "name the nodes: --exclude n[1-4]")
+    return expand(spec.exclude) if spec.exclude else ()
 
 
 def job_name(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.orders import Level, Orders, Preflight
+from clusterrun.model.orders import Level, Orders, Preflight, Watch
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import form, options, quoting
@@ -197,6 +197,10 @@ def _preflight(spec: JobSpec, site: Site, argv: tuple[str, ...] = ()) -> Preflig
     )
 
 
+def _watch(spec: JobSpec) -> Watch:
+    return Watch(hang_seconds=float(spec.hang_after), on_hang=spec.on_hang)
+
+
 def _orders(spec: JobSpec, run_id: str, preflight: Preflight, launch: tuple[str, ...] = ()) -> Orders:
     return Orders(
         run_id=run_id,
@@ -213,6 +217,7 @@ def _orders(spec: JobSpec, run_id: str, preflight: Preflight, launch: tuple[str,
         max_restarts=spec.max_restarts,
         spares=spec.spares,
         preflight=preflight,
+        watch=_watch(spec),
         time_limit=0.0 if launch else float(spec.time),
     )
 

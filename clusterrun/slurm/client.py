@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -21,6 +22,10 @@ QUICK_SECONDS = 2.0
 PAUSES = (0.5, 1.5)
 """Before a query that failed quickly is asked again."""
 CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/usr/local/etc/slurm.conf")
+FETCHED = ("/run/slurm/conf/slurm.conf", "/var/spool/slurmd/conf-cache/slurm.conf")
+"""Where Slurm keeps what it fetched from the controller, on sites without configuration files."""
+UNNAMED = "slurm"
+NAME_SECONDS = 5.0
 NOT_HERE = "no program named {0} is on PATH"
 _DOWN = "try again in a while; `scontrol ping` says whether the controller is up"
 
@@ -98,7 +103,10 @@ class SlurmClient:
         return queries.read_jobs(self._ask(queries.jobs_argv(self._user, mark)), mark)
 
     def finished(self, job_ids: Sequence[str]) -> tuple[JobRow, ...]:
-        """What the accounting knows of ``job_ids``; nothing where a site has no accounting."""
+        """What the accounting knows of ``job_ids``; nothing where a site has no accounting.
+
+        Raises ``SchedulerError`` where it has one that failed to answer.
+        """
         mark = _mark()
         return self._account(queries.finished_argv(job_ids, mark), mark) if job_ids else ()
 
@@ -108,14 +116,32 @@ class SlurmClient:
         Of a job that it refused Slurm keeps a row for a while, failed and without nodes: that is none.
         """
         mark = _mark()
-        return _found(self.jobs(), token) or _found(
-            self._account(queries.since_argv(self._user, "now-7days", mark), mark), token
-        )
+        job_id = _found(self.jobs(), token)
+        if job_id:
+            return job_id
+        try:
+            return _found(self._account(queries.since_argv(self._user, "now-7days", mark), mark), token)
+        except SchedulerError:
+            return ""  # the queue has spoken, and it remembers what was submitted just now
 
     def partitions(self) -> tuple[Partition, ...]:
         """What the partitions that this user may see offer."""
         mark = _mark()
         return queries.read_partitions(self._ask(queries.partitions_argv(mark)), mark)
+
+    def cluster_name(self) -> str:
+        """What this cluster calls itself; ``slurm`` where that cannot be found out soon.
+
+        Its configuration says so nearly everywhere; else ``scontrol`` is asked.
+        """
+        for path in (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED):
+            if named := _cluster_name(_text(path)):
+                return named
+        try:
+            done = self._run(("scontrol", "show", "config"), NAME_SECONDS, env=self._environment)
+        except (system.ProgramMissing, system.ProgramTimeout):
+            return UNNAMED
+        return _cluster_name(done.out) or UNNAMED
 
     def sbatch(self, argv: Sequence[str], cwd: str) -> Answer:
         """Run ``sbatch`` once, never again: what is known then, in one value."""
@@ -148,9 +174,15 @@ class SlurmClient:
     def _account(self, argv: Sequence[str], mark: str) -> tuple[JobRow, ...]:
         try:
             done = self._run(argv, ANSWER_SECONDS, env=self._environment)
-        except (system.ProgramMissing, system.ProgramTimeout):
+        except system.ProgramMissing:
             return ()
-        return queries.read_finished(done.out, mark) if done.code == 0 else ()
+        except system.ProgramTimeout as error:
+            raise SchedulerUnreachable(f"the accounting does not answer: {error.seen}", _DOWN) from error
+        if done.code != 0:
+            if "accounting storage is disabled" in done.err.lower():
+                return ()
+            raise SchedulerError(f"sacct failed: {answers.words(done.err)}", "see man sacct")
+        return queries.read_finished(done.out, mark)
 
     def _ask(self, argv: Sequence[str]) -> str:
         done = self._tried(argv)
@@ -175,6 +207,19 @@ class SlurmClient:
             raise SchedulerError(NOT_HERE.format(argv[0]), "run this where Slurm's programs are") from error
         except system.ProgramTimeout as error:
             raise SchedulerUnreachable(f"Slurm does not answer: {error.seen}", _DOWN) from error
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _cluster_name(configuration: str) -> str:
+    found = re.search(r"(?im)^\s*ClusterName\s*=\s*([^\s#]+)", configuration)
+    return found[1] if found else ""
 
 
 def _found(rows: Sequence[JobRow], token: str) -> str:

@@ -14,7 +14,8 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
-from clusterrun.runs.disk import DiskRefused, refusal, write_whole
+from clusterrun.runs.disk import DiskRefused, private_folder, refusal, write_whole
+from clusterrun.runs.memory import findings_folder, recall
 from clusterrun.runs.snapshot import Snapshot, look, take
 from clusterrun.runs.store import run_id
 from clusterrun.script.checks import check
@@ -22,7 +23,10 @@ from clusterrun.script.plan import Plan, Site, Submission, default_name, plan
 from clusterrun.slurm import offers
 from clusterrun.slurm.queries import Partition
 from clusterrun.verbs.desk import Desk, Tell
+from clusterrun.verbs.memory import keep_off
 
+BAD_SECONDS = 7 * 86400.0
+"""How old a finding may be that keeps a run off a node, where nobody says."""
 OFFER_SECONDS = 1.0
 """How long a submission waits for the partitions' offers; what is wrong then, sbatch says too, if later."""
 
@@ -40,12 +44,13 @@ def draft(spec: JobSpec, desk: Desk) -> Draft:
     """The whole submission of ``spec``, checked; makes no file. Raises ``ClusterrunError``."""
     site = _site(spec, desk)
     spec = replace(spec, after=tuple(_job_ids(spec.after, desk)))
+    offered = Offered(desk) if site.slurm else None
+    spec, avoided = _keeping_off(spec, desk, site, offered)
     chosen = run_id(spec.name or default_name(spec.command), desk.clock.now(), os.urandom(2))
     paths = desk.store.paths(chosen)
     token = os.urandom(8).hex()
-    offered = Offered(desk) if site.slurm else None
     as_asked = plan(spec, chosen, token, paths.run_dir, site)
-    said = check(as_asked)
+    said = (*avoided, *check(as_asked))
     if offered:
         offered.check(as_asked.spec)
     if not spec.snapshot:
@@ -73,8 +78,28 @@ class Offered:
 
     def check(self, spec: JobSpec) -> None:
         """Refuse what can never run; silent where no answer came in time. Raises ``BadInput``."""
+        offers.check(spec, self._answer())
+
+    def nodes_for(self, spec: JobSpec) -> int:
+        """How many nodes the partition has that the job goes to; 0 where that is not known."""
+        offer = offers.meant(spec, self._answer())
+        return offer.nodes if offer else 0
+
+    def _answer(self) -> tuple[Partition, ...]:
         self._thread.join(OFFER_SECONDS)
-        offers.check(spec, self._found)
+        return self._found
+
+
+def _keeping_off(
+    spec: JobSpec, desk: Desk, site: Site, offered: Offered | None
+) -> tuple[JobSpec, tuple[str, ...]]:
+    """``spec`` without nodes that were lately unfit, where that is wanted, and what to say about it."""
+    if not spec.avoid_bad or offered is None:
+        return spec, ()
+    now = desk.clock.now()
+    known = recall(findings_folder(desk.store.home, site.cluster), now - (spec.bad_since or BAD_SECONDS))
+    kept = keep_off(spec, known, now, offered.nodes_for(spec))
+    return kept.spec, kept.notices
 
 
 def _site(spec: JobSpec, desk: Desk) -> Site:
@@ -84,7 +109,15 @@ def _site(spec: JobSpec, desk: Desk) -> Site:
             f"Slurm cannot be used here: {why}", "run this where Slurm is, or use --cluster local"
         )
     here = spec.cluster is Cluster.LOCAL or bool(why)
-    return Site(slurm=not here, python=sys.executable, why=why, gpus=_gpus(desk) if here and spec.gpus else 0)
+    name = Cluster.LOCAL.value if here else desk.client().cluster_name()
+    return Site(
+        slurm=not here,
+        python=sys.executable,
+        why=why,
+        gpus=_gpus(desk) if here and spec.gpus else 0,
+        cluster=name,
+        findings=findings_folder(desk.store.home, name),
+    )
 
 
 def _gpus(desk: Desk) -> int:
@@ -162,6 +195,8 @@ def _prepare(made: Draft, desk: Desk) -> RunRecord:
         if made.snapshot:
             take(made.snapshot, paths.snapshot, paths.snapshot_note)
         _write_program(paths, desk)
+        if planned.orders.preflight.findings:
+            private_folder(planned.orders.preflight.findings)
         write_whole(paths.job_output, "")  # before Slurm makes it with the mode that the umask leaves
         write_whole(paths.orders, _json(planned), sync=False)
         if planned.script:

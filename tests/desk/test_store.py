@@ -208,7 +208,7 @@ def test_a_discarded_run_leaves_nothing(home: Store) -> None:
 
 def test_listing_opens_no_record(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [add(home, "train", NOW + n) for n in range(3)]
-    monkeypatch.setattr(store, "_read", lambda cls, path: pytest.fail(f"opened {path}"))
+    monkeypatch.setattr(store, "read_document", lambda cls, path: pytest.fail(f"opened {path}"))
     assert [home.ids(), home.find("last")] == [ids[::-1], ids[-1]]
 
 

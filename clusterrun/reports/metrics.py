@@ -1,0 +1,118 @@
+"""A pre-flight report as Prometheus reads it from a file (node_exporter's textfile collector); pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from clusterrun.model.report import WORST_FIRST, Report
+
+Sample = tuple[tuple[tuple[str, str], ...], float]
+"""Labels and value."""
+
+PREFIX = "clusterrun_preflight_"
+
+HELP = {
+    "info": "The newest pre-flight check: its run, level and backend.",
+    "verdict": "1 for the verdict of the check, 0 for the others.",
+    "timestamp_seconds": "When the check had its verdict, in seconds since the epoch.",
+    "duration_seconds": "How long the check took.",
+    "rounds": "Rounds of collective tests.",
+    "nodes": "Nodes by verdict.",
+    "node_fit": "1 for a node that may train, 0 for one that was found unfit.",
+    "node_findings": "Findings of a node by check and verdict.",
+    "node_bus_bytes_per_second": "Median bus bandwidth of the tests of pairs that a node was in.",
+    "link_findings": "Findings of a link by direction and verdict.",
+    "set_bus_bytes_per_second": "Bus bandwidth of the whole set of nodes together.",
+}
+"""What each metric is; all are gauges."""
+
+
+def metrics(report: Report) -> str:
+    """The whole text of the file; every sample also has the label ``cluster``."""
+    own = (("cluster", report.cluster),)
+    return "".join(_family(name, own, list(_SAMPLES[name](report))) for name in HELP)
+
+
+def _family(name: str, own: tuple[tuple[str, str], ...], samples: list[Sample]) -> str:
+    if not samples:
+        return ""
+    head = f"# HELP {PREFIX}{name} {HELP[name]}\n# TYPE {PREFIX}{name} gauge\n"
+    lines = (f"{PREFIX}{name}{{{_labels((*own, *labels))}}} {value:.12g}\n" for labels, value in samples)
+    return head + "".join(lines)
+
+
+def _labels(labels: Iterable[tuple[str, str]]) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+
+
+def _escaped(value: str) -> str:
+    """A label's value: backslash, quote and newline are escaped, what is no character is replaced."""
+    clean = value.encode("utf-8", "replace").decode("utf-8")
+    return clean.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _info(report: Report) -> Iterator[Sample]:
+    yield (("run_id", report.run_id), ("level", report.level), ("backend", report.backend)), 1
+
+
+def _verdict(report: Report) -> Iterator[Sample]:
+    for grade in WORST_FIRST:
+        yield (("verdict", grade.value),), float(report.verdict is grade)
+
+
+def _nodes(report: Report) -> Iterator[Sample]:
+    for grade in WORST_FIRST:
+        yield (("verdict", grade.value),), sum(node.verdict is grade for node in report.nodes)
+
+
+def _fit(report: Report) -> Iterator[Sample]:
+    for node in report.nodes:
+        yield (("node", node.node),), float(node.node not in report.excluded)
+
+
+def _findings(report: Report) -> Iterator[Sample]:
+    for node in report.nodes:
+        counts = Counter((finding.check, finding.verdict.value) for finding in node.findings)
+        for (check, verdict), count in counts.items():
+            yield (("node", node.node), ("check", check), ("verdict", verdict)), count
+
+
+def _links(report: Report) -> Iterator[Sample]:
+    counts = Counter((link.a, link.b, link.direction, link.verdict.value) for link in report.links)
+    for (a, b, direction, verdict), count in counts.items():
+        yield (("a", a), ("b", b), ("direction", direction), ("verdict", verdict)), count
+
+
+def _bandwidths(report: Report) -> Iterator[Sample]:
+    rates: dict[str, list[float]] = {}
+    for test in report.tests:
+        for node in test.nodes:
+            if test.test == "pair" and test.gigabytes_per_second is not None:
+                rates.setdefault(node, []).append(test.gigabytes_per_second)
+    for node, found in sorted(rates.items()):
+        yield (("node", node),), statistics.median(found) * 1e9
+
+
+def _set_bandwidth(report: Report) -> Iterator[Sample]:
+    found = [
+        t.gigabytes_per_second for t in report.tests if t.test == "set" and t.gigabytes_per_second is not None
+    ]
+    if found:
+        yield (), found[-1] * 1e9
+
+
+_SAMPLES = {
+    "info": _info,
+    "verdict": _verdict,
+    "timestamp_seconds": lambda report: iter([((), report.at)]),
+    "duration_seconds": lambda report: iter([((), report.seconds)]),
+    "rounds": lambda report: iter([((), report.rounds)]),
+    "nodes": _nodes,
+    "node_fit": _fit,
+    "node_findings": _findings,
+    "node_bus_bytes_per_second": _bandwidths,
+    "link_findings": _links,
+    "set_bus_bytes_per_second": _set_bandwidth,
+}
