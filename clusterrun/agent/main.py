@@ -87,7 +87,7 @@ def observe(run_dir: str, node: str, name: str) -> int:
 
 def warm() -> int:
     """Be the process that has loaded what ranks load; runs under their Python, in their environment."""
-    return _program("clusterrun.preflight.warm.serve")()
+    return _program("clusterrun.preflight.warm.serve")(dict(os.environ))
 
 
 def _program(module: str) -> Callable[..., int]:

@@ -157,7 +157,8 @@ class GroupTask:
     ``test`` is unique within an examination and names the store's keys. ``kind`` is ``pair``,
     ``set`` or ``product`` (one node alone: a matrix product, its fingerprint and its time).
     ``port`` is one of the lead's (member 0) ``WarmUp.ports``, used once. ``interface`` is what gloo
-    and NCCL are told, empty: nothing. ``limit`` is in seconds, from here to the answer.
+    and NCCL are told, empty: nothing. ``limit`` is in seconds, from here to the answer. ``backend``
+    is the same for all members; empty: what this node's ``WarmUp`` said.
     """
 
     test: int
@@ -169,6 +170,7 @@ class GroupTask:
     interface: str
     limit: float
     megabytes: float = 4.0
+    backend: str = ""
 
 
 @frozen
@@ -179,7 +181,8 @@ class GroupResult:
     needs another ``WarmTask``), ``store``, ``group``, ``exact``, ``send``, ``receive``, ``timed``,
     ``done``. ``rates`` are gigabytes per second by name (``send``, ``receive``, ``all_reduce``: bus
     bandwidth; ``product``: teraflops). ``wrong`` says what differed in an exact comparison.
-    ``fingerprint`` is that of a product. ``ports``: fresh ports, as in ``WarmUp``.
+    ``fingerprint`` is that of a product. ``ports``: fresh ports, as in ``WarmUp``. ``transport`` is the
+    network that NCCL chose (``NET/IB mlx5_0 GDRDMA``, ``NET/Socket eth0``), empty with gloo.
     """
 
     test: int
@@ -192,6 +195,7 @@ class GroupResult:
     fingerprint: str = ""
     late: bool = False
     ports: tuple[int, ...] = ()
+    transport: str = ""
 
 
 @frozen

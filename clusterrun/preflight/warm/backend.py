@@ -1,0 +1,118 @@
+"""All in which gloo on a CPU and NCCL on a GPU differ for a test; knows no stage and no message."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+GLOO, NCCL = "gloo", "nccl"
+_UNSET = ""
+
+
+class OutOfTime(Exception):
+    """What was queued on the GPU did not finish in time."""
+
+
+def variables(backend: str, interface: str, users: Mapping[str, str]) -> dict[str, str]:
+    """What a test sets in its environment; an empty value unsets.
+
+    The interface is set where the user set none. NCCL is made to tell which network it chose, on
+    its stdout; torch's watchdog is kept from writing dumps, and from making each wait block.
+    """
+    named = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}
+    chosen = {name: value for name, value in named.items() if name not in users}
+    if backend == GLOO:
+        return chosen
+    return {
+        **chosen,
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,NET",
+        "NCCL_DEBUG_FILE": _UNSET,
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+        "TORCH_NCCL_BLOCKING_WAIT": "0",
+        "NCCL_BLOCKING_WAIT": _UNSET,
+    }
+
+
+def dress(settings: Mapping[str, str]) -> None:
+    """Set ``variables`` for the libraries of this process, which read the C environment."""
+    for name, value in settings.items():
+        if value == _UNSET:
+            os.unsetenv(name)
+        else:
+            os.putenv(name, value)
+
+
+class OnCpu:
+    """Tests with gloo."""
+
+    name = GLOO
+
+    def __init__(self, local: int) -> None:
+        # Several nodes may share these cores, and no test is about how many threads they bear.
+        torch.set_num_threads(1)
+        self.device = torch.device("cpu")
+
+    def join(self, store: dist.Store, rank: int, world: int, seconds: float) -> None:
+        """Form the group. Raises what torch raises."""
+        limit = timedelta(seconds=seconds)
+        dist.init_process_group(GLOO, store=store, rank=rank, world_size=world, timeout=limit)
+
+    def settle(self, until: float) -> None:
+        """Wait for what was queued: gloo's operations are over when they return."""
+
+    @staticmethod
+    def usual(seconds: Sequence[float]) -> float:
+        """What stands for several measurements: on shared cores anything but the fastest is noise."""
+        return min(seconds)
+
+
+class OnGpu:
+    """Tests with NCCL on the GPU of a local rank, counted among those that torch sees."""
+
+    name = NCCL
+
+    def __init__(self, local: int) -> None:
+        seen = torch.cuda.device_count()
+        if local >= seen:
+            raise RuntimeError(f"local rank {local} has no GPU: torch sees {seen}")
+        torch.cuda.set_device(local)
+        self.device = torch.device("cuda", local)
+
+    def join(self, store: dist.Store, rank: int, world: int, seconds: float) -> None:
+        """Form the group; with the device named, NCCL connects now and not in the first collective."""
+        limit = timedelta(seconds=seconds)
+        dist.init_process_group(
+            NCCL, store=store, rank=rank, world_size=world, timeout=limit, device_id=self.device
+        )
+
+    def settle(self, until: float) -> None:
+        """Wait for what was queued, until ``until`` on the monotonic clock. Raises ``OutOfTime``.
+
+        A wait of CUDA's own would have no limit.
+        """
+        event = torch.cuda.Event()
+        event.record()
+        while not event.query():
+            if time.monotonic() > until:
+                raise OutOfTime("the GPU did not finish what was queued")
+            time.sleep(0)
+
+    @staticmethod
+    def usual(seconds: Sequence[float]) -> float:
+        """What stands for several measurements: a GPU that is throttled now and then is to be seen."""
+        return statistics.median(seconds)
+
+
+def on(backend: str, local: int) -> OnCpu | OnGpu:
+    """The side on which a local rank tests. Raises where it has no GPU."""
+    return OnGpu(local) if backend == NCCL else OnCpu(local)

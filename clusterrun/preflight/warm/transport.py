@@ -1,0 +1,23 @@
+"""Finds in NCCL's own log which network it chose; knows no process and no test."""
+
+from __future__ import annotations
+
+import re
+
+_CHOSEN = re.compile(r"NCCL INFO (?:Assigned NET plugin (\S+) to comm|Using network (.+?)\s*$)", re.MULTILINE)
+_DEVICES = re.compile(r"NCCL INFO NET/(\w+) : Using (.+?)\s*(?:; OOB .*)?$", re.MULTILINE)
+_DEVICE = re.compile(r"\[\d+\]([\w.-]+)")
+_DIRECT = re.compile(r"via NET/\S+/GDRDMA")
+
+
+def chosen(log: str) -> str:
+    """``NET/IB mlx5_0 mlx5_1 GDRDMA``, ``NET/Socket eth0``, or empty where no network is spoken of."""
+    named = _CHOSEN.search(log)
+    if not named:
+        return ""
+    network = (named[1] or named[2]).strip()
+    devices = [
+        name for kind, using in _DEVICES.findall(log) if kind == network for name in _DEVICE.findall(using)
+    ]
+    direct = ["GDRDMA"] if _DIRECT.search(log) else []
+    return " ".join([f"NET/{network}", *dict.fromkeys(devices), *direct])
