@@ -44,6 +44,12 @@ def moment(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
+def clock_time(at: float, now: float) -> str:
+    """``at`` in this machine's zone: the time alone where it lies on the same day as ``now``."""
+    then, today = time.localtime(at), time.localtime(now)
+    return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", then)
+
+
 def slurm_form(seconds: int) -> str:
     """``seconds`` as Slurm reads it without doubt: ``HH:MM:SS`` or ``D-HH:MM:SS``."""
     minutes, second = divmod(seconds, 60)

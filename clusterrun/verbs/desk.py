@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 
 from clusterrun import system
 from clusterrun.config import settings
+from clusterrun.model.errors import ClusterrunError
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import SlurmClient
+from clusterrun.slurm.shared import SharedJobs
 from clusterrun.verbs.inquiry import Inquiry
 
 Tell = Callable[[str], None]
@@ -32,12 +34,32 @@ class Desk:
         self.clock = clock or system.RealClock()
         self.store = Store(settings.home(self.environ))
         self._client = client
+        self._jobs: SharedJobs | None = None
 
     def client(self) -> SlurmClient:
         """Slurm, as seen from here."""
         self._client = self._client or SlurmClient(self.environ, clock=self.clock)
         return self._client
 
+    def jobs(self) -> SharedJobs:
+        """This user's jobs, asked for once for all commands that run at about the same time."""
+        if self._jobs is None:
+            ask = self.client().jobs
+            self._jobs = SharedJobs(self.store.cache, self.environ, ask, self.clock, self._floor())
+        return self._jobs
+
+    def _floor(self) -> float:
+        """Seconds between two questions to Slurm; a configuration that cannot be read says nothing here."""
+        from clusterrun.config import profiles
+
+        try:
+            read = [profiles.read(path) for path in profiles.files(os.getcwd(), self.environ)]
+            sources = [*settings.from_environment(self.environ), *profiles.sources(read, "")]
+            value = settings.settle(sources)["slurm-every"].value
+        except (ClusterrunError, OSError):
+            value = settings.CONFIGURABLE["slurm-every"].default
+        return max(1.0, float(value) if isinstance(value, int) else 0.0)
+
     def inquiry(self, tell: Tell = quiet) -> Inquiry:
         """One round of questions about runs; ``tell`` hears of a wait that gets long."""
-        return Inquiry(self.store, self.client, self.clock, tell)
+        return Inquiry(self.store, self.client, self.jobs, self.clock, tell)

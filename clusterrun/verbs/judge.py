@@ -8,7 +8,7 @@ dies with its coordinator, Slurm forgets a job after minutes, a controller does 
 from __future__ import annotations
 
 from clusterrun.model import contract
-from clusterrun.model.duration import moment, spoken
+from clusterrun.model.duration import clock_time, moment, spoken
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.record import RunRecord, RunState, RunStatus
@@ -36,8 +36,9 @@ SILENT = "ended without a word"
 class Said:
     """Everything known about one run at ``now`` (seconds since the epoch).
 
-    ``answered`` tells a scheduler that does not know the job from one that was not heard;
-    ``alive`` is whether a local run's coordinator lives (None: cannot be told from here).
+    ``answered`` tells a scheduler that does not know the job from one that was not heard; ``asked_at``
+    is when it spoke, and where it was not heard, ``row`` is what it said then. ``alive`` is whether a
+    local run's coordinator lives (None: cannot be told from here).
     """
 
     record: RunRecord
@@ -46,6 +47,7 @@ class Said:
     state: RunState | None = None
     row: JobRow | None = None
     answered: bool = True
+    asked_at: float | None = None
     alive: bool | None = None
     cancel_asked: bool = False
 
@@ -86,13 +88,12 @@ def judge(said: Said) -> RunStatus:
 
 def _slurm(said: Said) -> _Verdict:
     state, row = said.state, said.row
-    if row is None:
+    if row is None or not (said.answered or row.state.ended):
         return _without_row(said)
     if row.state in SCHEDULER_KNOWS_BEST:
-        return _Verdict(row.state, Phase.ENDED, _joined(row.explained, _why(state)), row.end)
-    if row.word in BACK_IN_QUEUE or row.state is State.PENDING:
-        again = "queued again: " if state else ""
-        return _Verdict(State.PENDING, Phase.QUEUED, again + _waiting(row, said.now))
+        return _Verdict(row.state, Phase.ENDED, _joined(row.explained, _why(said)), row.end)
+    if (row.word in BACK_IN_QUEUE or row.state is State.PENDING) and not _started_since(said):
+        return _Verdict(State.PENDING, Phase.QUEUED, _again(state) + waiting(row, said.now))
     if state and state.state.ended and not _older(state, row):
         return _by_state(said, state)
     if row.state.ended:
@@ -102,17 +103,33 @@ def _slurm(said: Said) -> _Verdict:
     return _running(said, _older(state, row) if state else False)
 
 
-def _waiting(row: JobRow, now: float) -> str:
+def _started_since(said: Said) -> bool:
+    """The coordinator has spoken since the scheduler said that the job waits."""
+    state = said.state
+    spoken_at = state.updated_at if state and state.state is State.RUNNING else None
+    return said.asked_at is not None and spoken_at is not None and said.asked_at < spoken_at <= said.now
+
+
+def _again(state: RunState | None) -> str:
+    if state is None:
+        return ""
+    return f"{state.reason}; " if state.state is State.PENDING and state.reason else "queued again: "
+
+
+def waiting(row: JobRow, now: float) -> str:
     """Why the job waits, what would help, and when Slurm means to start it, where it tells."""
     reason = explain(row.reason)
     help_ = f" ({reason.remedy})" if reason.remedy else ""
     known = row.start is not None and now < row.start < now + GUESSED_SECONDS
-    until = f", till about {moment(row.start or 0.0)}" if known else ""
+    start = row.start or 0.0
+    until = f"; Slurm expects to start it about {moment(start)}, in {spoken(start - now)}" if known else ""
     return (reason.said or row.explained) + help_ + until
 
 
 def _older(state: RunState, row: JobRow) -> bool:
-    """The state is that of an earlier life of the job: Slurm has started it anew since."""
+    """The state is that of an earlier life of the job: Slurm has started it, or its successor, since."""
+    if state.state is State.PENDING:
+        return row.state is State.RUNNING
     return (
         state.state.ended
         and row.state is State.RUNNING
@@ -121,7 +138,7 @@ def _older(state: RunState, row: JobRow) -> bool:
 
 
 def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
-    told = _why(said.state)
+    told = _why(said)
     if said.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(said.state), row.end)
     if row.state is State.CANCELLED:
@@ -146,17 +163,18 @@ def _without_row(said: Said) -> _Verdict:
 
 
 def _unheard(said: Said) -> _Verdict:
-    state = said.state
-    if state is None:
-        return _Verdict(
-            State.UNKNOWN, Phase.QUEUED, "Slurm does not answer, and the run has not been heard of"
-        )
-    age = said.now - state.updated_at
-    if age <= STALE_SECONDS:
+    state, row = said.state, said.row
+    fresh = state is not None and said.now - state.updated_at <= STALE_SECONDS
+    if state is not None and fresh and state.state is State.RUNNING:
         return _running(said, False)
-    return _Verdict(
-        State.UNKNOWN, state.phase, f"Slurm does not answer; the run's last word is {spoken(age)} old"
-    )
+    told = []
+    if state is not None:
+        told.append(f"the run's last word is {spoken(said.now - state.updated_at)} old")
+    if row is not None and said.asked_at:
+        why = f" ({waiting(row, said.now)})" if row.state is State.PENDING else ""
+        told.append(f"{spoken(said.now - said.asked_at)} ago it said {row.word}{why}")
+    known = "; ".join(told) or "the run has not been heard of"
+    return _Verdict(State.UNKNOWN, _phase(state), f"Slurm does not answer; {known}")
 
 
 def _submitting(said: Said) -> _Verdict:
@@ -172,7 +190,7 @@ def _running(said: Said, restarted: bool) -> _Verdict:
     age = said.now - state.updated_at
     if age > STALE_SECONDS:
         return _Verdict(State.RUNNING, state.phase, f"no word from its coordinator for {spoken(age)}")
-    return _Verdict(State.RUNNING, state.phase, _why(state))
+    return _Verdict(State.RUNNING, state.phase, _why(said))
 
 
 def _local(said: Said) -> _Verdict:
@@ -202,7 +220,7 @@ def _elsewhere(said: Said) -> _Verdict:
 
 def _by_state(said: Said, state: RunState) -> _Verdict:
     asked = said.cancel_asked and state.state is State.CANCELLED
-    reason = ASKED if asked else _why(state)
+    reason = ASKED if asked else _why(said)
     return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
 
 
@@ -212,10 +230,19 @@ def _silent_end(said: Said, seen: str) -> str:
     return f"{SILENT}: {seen}{when}; see job.out"
 
 
-def _why(state: RunState | None) -> str:
+def _why(said: Said) -> str:
+    """What the coordinator said of the end, or of the start that this is; and when a rank failed first."""
+    state = said.state
     if state is None:
         return ""
-    return state.reason or (state.failure.why if state.failure else "")
+    failure = state.failure
+    told = f"{failure.why} at {clock_time(failure.at, said.now)}" if failure else ""
+    if state.state is State.RUNNING and state.epoch and state.attempts and not state.reason:
+        again = state.attempts[-1].reason
+        return f"{again}, after {told}" if told else again
+    if failure and failure.why in state.reason:
+        return state.reason.replace(failure.why, told, 1)
+    return state.reason or told
 
 
 def _asked(state: RunState | None) -> str:

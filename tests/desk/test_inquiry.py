@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clusterrun.model.document import encode
-from clusterrun.model.errors import NoSuchRun, SchedulerUnreachable
+from clusterrun.model.errors import NoSuchRun, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunState
 from clusterrun.model.states import State
@@ -108,13 +108,88 @@ def test_accounting_is_asked_only_for_what_the_queue_no_longer_knows(desk: Desk,
     assert slurm.asked == ["jobs", "finished 41"]
 
 
-def test_a_controller_that_does_not_answer_is_said_and_ends_no_run(desk: Desk, slurm: Slurm) -> None:
+def test_a_controller_that_does_not_answer_is_said_and_ends_no_run(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
     slurm.down, said = True, []
     add(desk)
     assert [s.state for s in statuses(desk=desk, tell=said.append)] == [State.UNKNOWN]
     assert said == ["Slurm does not answer: timed out: what follows is what the run directories say"]
     slurm.down, slurm.rows = False, [row("COMPLETED")]
+    clock.time += 10
     assert [s.state for s in statuses(desk=desk)] == [State.COMPLETED]
+
+
+def test_a_controller_that_does_not_answer_leaves_its_older_news_with_their_age(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
+    add(desk)
+    slurm.rows, said = [row("PENDING", reason="Priority")], []
+    statuses(desk=desk)
+    slurm.down, clock.time = True, NOW + 600
+    (found,) = statuses(desk=desk, tell=said.append)
+    assert (found.state, found.reason) == (
+        State.UNKNOWN,
+        "Slurm does not answer; 10 min ago it said PENDING (waits: jobs with a higher priority are ahead)",
+    )
+    assert "and what Slurm said 10 min ago" in said[0]
+
+
+def test_accounting_that_fails_is_said_and_leaves_the_question_open(desk: Desk, slurm: Slurm) -> None:
+    chosen = add(desk)
+
+    def fail(ids: Sequence[str]) -> tuple[JobRow, ...]:
+        raise SchedulerError("sacct failed: Connection refused")
+
+    slurm.finished, said = fail, []  # type: ignore[method-assign]
+    assert [s.state for s in statuses(desk=desk, tell=said.append)] == [State.FAILED]
+    assert "Connection refused" in said[0] and desk.store.ended(chosen) is None
+
+
+def test_a_job_that_an_older_answer_did_not_know_yet_is_asked_for_again(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
+    add(desk, "41")
+    slurm.rows = [row(job_id="41")]
+    statuses(desk=desk)
+    clock.time += 0.5
+    add(desk, "42", NOW + 1)
+    slurm.rows.append(row("PENDING", job_id="42"))
+    assert [s.state for s in statuses(desk=desk)] == [State.PENDING, State.RUNNING]
+    assert slurm.asked == ["jobs", "jobs"]
+
+
+def test_a_coordinator_that_spoke_after_slurms_answer_is_believed(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(desk)
+    slurm.rows = [row("PENDING")]
+    statuses(desk=desk)
+    clock.time += 1
+    tell(desk, chosen, state(updated_at=NOW + 0.9))
+    assert [s.state for s in statuses(desk=desk)] == [State.RUNNING]
+
+
+def test_a_run_deleted_while_it_is_listed_is_left_out(desk: Desk) -> None:
+    kept, gone = add(desk), add(desk, at=NOW + 1)
+    desk.store.discard(gone)
+    assert [s.run_id for s in desk.inquiry().statuses([gone, kept], gone=True)] == [kept]
+    with pytest.raises(NoSuchRun):
+        desk.inquiry().statuses([gone, kept])
+
+
+def test_of_a_run_with_a_damaged_state_slurm_can_still_tell(desk: Desk, slurm: Slurm) -> None:
+    chosen = add(desk)
+    slurm.rows = [row("RUNNING")]
+    Path(desk.store.paths(chosen).state).write_text("{")
+    found = find(chosen, desk).status()
+    assert found.state is State.RUNNING and "state.json is damaged" in found.reason
+
+
+def test_a_damaged_last_word_is_found_out_again(desk: Desk, slurm: Slurm) -> None:
+    chosen = add(desk, said=state(State.COMPLETED))
+    Path(desk.store.paths(chosen).ended).write_text("{")
+    assert find(chosen, desk).state is State.COMPLETED
 
 
 def test_what_slurm_forgets_is_remembered(desk: Desk, slurm: Slurm, clock: HandClock) -> None:
@@ -160,6 +235,7 @@ def test_a_submission_that_was_given_up_too_early_is_asked_for_again_once_it_has
     clock.time = NOW + 900
     assert find(chosen, desk).state is State.FAILED
     desk.store.save(replace(desk.store.read(chosen), job_id="41"))
+    clock.time += 3
     slurm.rows = [row("PENDING")]
     assert find(chosen, desk).state is State.PENDING
 

@@ -16,6 +16,10 @@ from tests.desk.values import ATTEMPT, FAILURE, NOW, RECORD, row, state
 LOCAL = replace(RECORD, cluster="local", job_id="12.99")
 QUEUED = replace(RECORD, job_id="")
 FAILED = state(State.FAILED, reason="rank 3 on n1 exited with code 7", exit_code=7)
+RESUBMITTED = state(State.PENDING, phase=Phase.QUEUED, reason="resubmitted as job 42 without n1")
+AGAIN = state(
+    epoch=1, attempts=(replace(ATTEMPT, failure=FAILURE), replace(ATTEMPT, epoch=1, reason="restart 1 of 3"))
+)
 OLD = {"updated_at": NOW - 400}
 
 
@@ -44,6 +48,15 @@ def said(**changes: Any) -> Said:
         ({"row": None, "state": state(**OLD)}, (State.FAILED, Phase.ENDED)),
         ({"row": None}, (State.FAILED, Phase.ENDED)),
         ({"row": row(), "state": state(**OLD)}, (State.RUNNING, Phase.TRAINING)),
+        # what an older answer of Slurm says of a job that has ended since, and of one that had
+        ({"answered": False, "row": row("TIMEOUT"), "asked_at": NOW - 600}, (State.TIMEOUT, Phase.ENDED)),
+        ({"answered": False, "row": row(), "asked_at": NOW - 600}, (State.UNKNOWN, Phase.QUEUED)),
+        ({"row": row("PENDING"), "asked_at": NOW - 5, "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        ({"row": row("PENDING"), "asked_at": NOW, "state": state()}, (State.PENDING, Phase.QUEUED)),
+        # the job that goes on without unfit nodes
+        ({"row": row("PENDING"), "state": RESUBMITTED}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row(), "state": RESUBMITTED}, (State.RUNNING, Phase.STARTING)),
+        ({"answered": False, "state": RESUBMITTED}, (State.UNKNOWN, Phase.QUEUED)),
         # queued again after an end
         ({"row": row("PENDING"), "state": state(State.PREEMPTED)}, (State.PENDING, Phase.QUEUED)),
         ({"row": row("REQUEUED"), "state": FAILED}, (State.PENDING, Phase.QUEUED)),
@@ -111,6 +124,9 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"row": row(), "state": state(**OLD)}, "no word from its coordinator for 6 min 40 s"),
         ({"answered": False, "state": state(**OLD)}, "the run's last word is 6 min 40 s old"),
         ({"row": row("CANCELLED"), "cancel_asked": True}, "by clusterrun cancel, before it started"),
+        ({"answered": False, "row": row("PENDING"), "asked_at": NOW - 60}, "1 min ago it said PENDING"),
+        ({"row": row("PENDING"), "state": RESUBMITTED}, "resubmitted as job 42 without n1; "),
+        ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why} at "),
         ({"row": row("CANCELLED")}, "not by clusterrun cancel"),
         ({"row": row("PENDING", reason="Resources"), "state": FAILED}, "queued again: "),
         ({"state": state(State.FAILED, attempts=(replace(ATTEMPT, failure=FAILURE),))}, FAILURE.why),
@@ -123,7 +139,7 @@ def test_the_reason_says_what_was_seen(given: dict[str, Any], words: str) -> Non
 def test_a_waiting_run_tells_when_slurm_means_to_start_it_where_slurm_knows() -> None:
     waits = row("PENDING", reason="Resources", start=NOW + 7200)
     assert judge(said(row=waits)).reason == (
-        f"waits for nodes to become free, till about {moment(NOW + 7200)}"
+        f"waits for nodes to become free; Slurm expects to start it about {moment(NOW + 7200)}, in 2 h"
     )
     for no_estimate in (None, NOW - 1, NOW + 365 * 86400):
         found = judge(said(row=replace(waits, start=no_estimate))).reason

@@ -1,0 +1,91 @@
+"""What the disk alone says about one run: its record, its state, the last word on it; judges nothing."""
+
+from __future__ import annotations
+
+from clusterrun.model.document import BadDocument
+from clusterrun.model.errors import ClusterrunError, NoSuchRun
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.record import RunRecord, RunState, RunStatus
+from clusterrun.model.states import Phase, State
+from clusterrun.runs.store import Ended, Store
+
+ROWS_LIVE = 600.0
+"""Seconds after its end during which Slurm may still know better why a run failed (MinJobAge is 300)."""
+
+
+@frozen
+class Case:
+    """One run; ``damage`` says why its state cannot be read, where it cannot."""
+
+    record: RunRecord
+    state: RunState | None
+    ended: Ended | None
+    damage: str = ""
+
+    def open(self, now: float) -> bool:
+        """Whether a scheduler could still add something."""
+        newer = self.state is not None and self.ended is not None and self.state.updated_at > self.ended.at
+        if self.ended and self.ended.status.job_id == self.record.job_id and not newer:
+            return False
+        if self.state is None or not self.state.state.ended:
+            return True
+        return self.state.state is not State.COMPLETED and now - self.state.updated_at < ROWS_LIVE
+
+
+def read(store: Store, run_id: str) -> Case | RunStatus:
+    """The case of a run, or a status that says why not even its record can be read. Raises ``NoSuchRun``."""
+    try:
+        record = store.read(run_id)
+    except NoSuchRun:
+        raise
+    except ClusterrunError as error:
+        return _unreadable(run_id, store.paths(run_id).run_dir, error.seen)
+    try:
+        return Case(record, store.state(run_id), _ended(store, run_id))
+    except ClusterrunError as error:
+        return Case(record, None, None, error.seen)
+
+
+def _ended(store: Store, run_id: str) -> Ended | None:
+    """A last word that is damaged is none: it is found out again."""
+    try:
+        return store.ended(run_id)
+    except BadDocument:
+        return None
+
+
+def damaged(case: Case, run_dir: str) -> RunStatus:
+    """What is known of a run whose state cannot be read, and of which nobody else has spoken."""
+    record = case.record
+    return replace(
+        _unreadable(record.run_id, run_dir, case.damage),
+        job_id=record.job_id,
+        name=record.name,
+        cluster=record.cluster,
+        nodes=record.spec.nodes,
+        gpus_per_node=record.spec.gpus,
+        world_size=record.spec.world_size,
+        submitted_at=record.submitted_at,
+    )
+
+
+def _unreadable(run_id: str, run_dir: str, why: str) -> RunStatus:
+    return RunStatus(
+        run_id=run_id,
+        job_id="",
+        name="",
+        cluster="",
+        state=State.UNKNOWN,
+        phase=Phase.QUEUED,
+        reason=why,
+        nodes=0,
+        gpus_per_node=0,
+        world_size=0,
+        nodelist="",
+        attempt=0,
+        submitted_at=0.0,
+        started_at=None,
+        ended_at=None,
+        exit_code=None,
+        run_dir=run_dir,
+    )
