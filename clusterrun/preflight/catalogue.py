@@ -6,7 +6,29 @@ import json
 
 from clusterrun.model.document import encode
 from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight.checks import gpus, shared_memory
+from clusterrun.preflight.checks import (
+    clocks,
+    cpus,
+    driver,
+    environment,
+    fabric,
+    gpu_errors,
+    gpu_memory,
+    gpus,
+    home,
+    host_memory,
+    infiniband,
+    pcie,
+    product,
+    resource_limits,
+    run_directory,
+    shared_memory,
+    temporary,
+    torch,
+    versions,
+    working_directory,
+    xid,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,11 +60,31 @@ if TYPE_CHECKING:
 
 CHECKS: tuple[Check, ...] = (
     gpus,
+    xid,
+    infiniband,
+    resource_limits,
     shared_memory,
+    host_memory,
+    cpus,
+    run_directory,
+    working_directory,
+    temporary,
+    home,
+    environment,
+    versions,
 )
 """One line is one check."""
 
-SECONDS: tuple[Second, ...] = ()
+SECONDS: tuple[Second, ...] = (
+    gpu_memory,
+    gpu_errors,
+    pcie,
+    clocks,
+    fabric,
+    driver,
+    torch,
+    product,
+)
 """Judges of a reading that is already there: of a check, of ``torch`` or of ``product``."""
 
 ALL = ""
@@ -54,7 +96,7 @@ def names(asked: Asked) -> tuple[str, ...]:
     return tuple(check.NAME for check in CHECKS if asked.gpus or check not in _OF_GPUS)
 
 
-_OF_GPUS: tuple[Check, ...] = (gpus,)
+_OF_GPUS: tuple[Check, ...] = (gpus, xid)
 
 
 def check_named(name: str) -> Check | None:
@@ -120,3 +162,8 @@ def _judged(judge: Judge, asked: Asked, readings: Mapping[str, Any]) -> Iterator
             ALL,
             Finding(judge.NAME, Grade.UNDETERMINED, said, "this is a fault of the check, not of a node"),
         )
+
+
+def slow_products(asked: Asked, products: Mapping[str, GroupResult]) -> tuple[str, ...]:
+    """The nodes with a slow matrix product: to be measured again before they are named."""
+    return tuple(product.slow(asked, {node: encode(said) for node, said in products.items()}))

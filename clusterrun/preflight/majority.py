@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import fold
+from clusterrun.model.report import Finding, Grade
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _MOST_ODD = 3
 """At most one node in three is odd; where more differ, no side can be called the usual one."""
@@ -39,3 +41,32 @@ def split(values: Mapping[str, str]) -> Split:
     if len(groups) < 2 or _MOST_ODD * (len(values) - counts[ordered[0]]) > len(values):
         return Split("", (), groups)
     return Split(ordered[0], tuple(sorted(n for n, v in values.items() if v != ordered[0])), groups)
+
+
+def unlike(
+    check: str, what: str, values: Mapping[str, str], verdict: Grade, remedy: str
+) -> Iterator[tuple[str, Finding]]:
+    """Findings about the nodes whose value of ``what`` is not the usual one.
+
+    Two nodes that differ are both named, with no more than a warning: which is right cannot be
+    told. Where many nodes differ the finding is about all of them together (the name '').
+    """
+    found = split(values)
+    if found.agreed:
+        return
+    if found.odd:
+        agreeing = len(values) - len(found.odd)
+        for node in found.odd:
+            said = f"{what} is {values[node]} here, {found.usual} on {agreeing} of {len(values)} nodes"
+            yield node, Finding(check, verdict, said, remedy)
+        return
+    mild = verdict if verdict == Grade.PASS else Grade.WARN
+    groups = ", ".join(f"{value} on {_shown(nodes)}" for value, nodes in found.values[:4])
+    said = f"{what} differs: {groups}; which is right cannot be told"
+    for node in values if len(values) == 2 else ("",):
+        yield node, Finding(check, mild, said, remedy)
+
+
+def _shown(nodes: tuple[str, ...]) -> str:
+    text = fold(nodes)
+    return text if len(text) <= 60 else f"{len(nodes)} nodes"

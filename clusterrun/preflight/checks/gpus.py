@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from clusterrun.model.report import Finding, Grade
 from clusterrun.preflight import smi
-from clusterrun.preflight.parts import number, rows, text
+from clusterrun.preflight.parts import number, rows, text, words
 from clusterrun.preflight.programs import answer
-from clusterrun.preflight.surroundings import variables
+from clusterrun.preflight.surroundings import owner, variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,11 +34,19 @@ def probe(asked: Asked) -> object:
     said = answer("nvidia-smi", "-q", "-x", seconds=LIMIT)
     if said.code == _NO_SUCH_PROGRAM:
         return {"found": False}
-    reading = {"found": True, "code": said.code, "given": variables().get("CUDA_VISIBLE_DEVICES", "")}
+    given = variables().get("CUDA_VISIBLE_DEVICES", "").split(",")
+    reading = {"found": True, "code": said.code, "given": [word.strip() for word in given]}
     try:
-        return {**reading, **smi.gpus(said.out)}
+        return {**reading, **_with_users(smi.gpus(said.out))}
     except ValueError:
         return {**reading, "said": (said.out or said.err)[-1000:]}
+
+
+def _with_users(log: dict[str, Any]) -> dict[str, Any]:
+    for gpu in log["gpus"]:
+        for process in gpu["processes"]:
+            process["user"] = owner(int(process["pid"] or 0))
+    return log
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
@@ -67,6 +75,14 @@ def _of_node(asked: Asked, reading: Any) -> Finding | None:
             "nvidia-smi -L and dmesg | grep -i xid on the node; reseat or replace the missing GPU",
         )
     return None
+
+
+def given(reading: Any) -> list[tuple[int, dict[str, Any]]]:
+    """The GPUs that this job was given, with their numbers; all, where it cannot be told which."""
+    there = list(enumerate(rows(reading, "gpus")))
+    names = words(reading, "given")
+    chosen = [(i, gpu) for i, gpu in there if str(i) in names or (text(gpu, "uuid") or "none") in names]
+    return chosen or there
 
 
 def _devices(gpu: Mapping[str, Any]) -> int:

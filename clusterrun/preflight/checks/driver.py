@@ -1,0 +1,37 @@
+"""Driver, its CUDA and the kind of GPU, equal over all nodes; names the odd one out."""
+
+from __future__ import annotations
+
+from clusterrun.model.report import Grade
+from clusterrun.preflight.checks import gpus
+from clusterrun.preflight.majority import unlike
+from clusterrun.preflight.parts import rows, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.model.report import Finding
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "driver"
+OF = gpus.NAME
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Warn of a node with another driver, or with other GPUs than most have."""
+    drivers = {node: text(reading, "driver") for node, reading in readings.items()}
+    kinds = {node: _kinds(reading) for node, reading in readings.items()}
+    same = "install the same driver on every node, or leave the node out"
+    yield from unlike(NAME, "the NVIDIA driver", _known(drivers), Grade.WARN, same)
+    likes = "ask for one kind of node (--constraint or --partition): the slowest GPU sets the pace"
+    yield from unlike(NAME, "the kind of GPU", _known(kinds), Grade.WARN, likes)
+
+
+def _kinds(reading: Any) -> str:
+    return ", ".join(sorted({text(gpu, "name") for gpu in rows(reading, "gpus")} - {""}))
+
+
+def _known(values: Mapping[str, str]) -> dict[str, str]:
+    return {node: value for node, value in values.items() if value}

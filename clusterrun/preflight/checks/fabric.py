@@ -1,0 +1,31 @@
+"""The NVSwitch fabric: whether every GPU of this job has joined it; without that NCCL cannot use NVLink."""
+
+from __future__ import annotations
+
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.checks import gpus
+from clusterrun.preflight.parts import text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "fabric"
+OF = gpus.NAME
+_REMEDY = "systemctl restart nvidia-fabricmanager on the node; if that does not help: reboot"
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Fail where a GPU with a fabric has not joined it; GPUs without one say nothing."""
+    for node, reading in readings.items():
+        for index, gpu in gpus.given(reading):
+            state, status = text(gpu, "fabric"), text(gpu, "fabric_status")
+            if state in ("Not Started", "In Progress"):
+                said = f"GPU {index} has not joined the NVSwitch fabric: {state}"
+                yield node, Finding(NAME, Grade.FAIL, said, _REMEDY)
+            elif state == "Completed" and status not in ("Success", ""):
+                said = f"GPU {index} could not join the NVSwitch fabric: {status}"
+                yield node, Finding(NAME, Grade.FAIL, said, _REMEDY)

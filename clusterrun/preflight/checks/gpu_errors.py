@@ -1,0 +1,61 @@
+"""What the GPUs say of their own health: memory errors, rows and pages to be replaced, asked-for resets."""
+
+from __future__ import annotations
+
+from clusterrun.model.limits import chosen
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.checks import gpus
+from clusterrun.preflight.parts import number, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "gpu-errors"
+OF = gpus.NAME
+_RESET = "drain the node and reset the GPU (nvidia-smi -r) or reboot"
+_REPLACE = "the GPU is worn out: have it replaced"
+_RECOVERY = {
+    "GPU Reset": Grade.FAIL,
+    "Node Reboot": Grade.FAIL,
+    "Drain P2P": Grade.WARN,
+    "Drain and Reset": Grade.WARN,
+}
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Fail for what makes a GPU stop or lie, warn for what will do so later."""
+    most_corrected = chosen(asked.limits)["gpu_corrected"]
+    for node, reading in readings.items():
+        for index, gpu in gpus.given(reading):
+            for verdict, said, remedy in _of_gpu(gpu, most_corrected):
+                yield node, Finding(NAME, verdict, f"GPU {index}: {said}", remedy)
+
+
+def _of_gpu(gpu: Mapping[str, Any], most_corrected: float) -> Iterator[tuple[Grade, str, str]]:
+    uncorrected, corrected = number(gpu, "uncorrected") or 0, number(gpu, "corrected") or 0
+    if uncorrected > 0:
+        yield (
+            Grade.FAIL,
+            f"{uncorrected:.0f} uncorrected memory errors since the driver's start (limit 0)",
+            _RESET,
+        )
+    if corrected > most_corrected:
+        said = (
+            f"{corrected:.0f} corrected memory errors since the driver's start (limit {most_corrected:.0f})"
+        )
+        yield Grade.WARN, said, "watch it: many corrected errors come before uncorrected ones"
+    if text(gpu, "rows_failed") == "Yes":
+        yield Grade.FAIL, "a worn row of memory could not be remapped", _REPLACE
+    if text(gpu, "sram_exceeded") == "Yes":
+        yield Grade.FAIL, "more uncorrected SRAM errors than NVIDIA allows", _REPLACE
+    if text(gpu, "rows_pending") == "Yes":
+        yield Grade.WARN, "a row of memory waits for a reset to be remapped", _RESET
+    if text(gpu, "pages_pending") == "Yes":
+        yield Grade.WARN, "a page of memory waits for a reset to be retired", _RESET
+    recovery = text(gpu, "recovery") or ("GPU Reset" if text(gpu, "reset") == "Yes" else "")
+    if recovery in _RECOVERY:
+        yield _RECOVERY[recovery], f"the driver asks for: {recovery}", _RESET

@@ -1,0 +1,60 @@
+"""The node's memory: how much there is and how much is free, against the other nodes."""
+
+from __future__ import annotations
+
+import statistics
+
+from clusterrun.model.limits import chosen
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.parts import number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "host-memory"
+LIMIT = 5.0
+LATE = Finding(NAME, Grade.UNDETERMINED, "/proc/meminfo could not be read within 5 s", "")
+_TOLERATED = 0.05
+
+
+def probe(asked: Asked) -> object:
+    """Bytes in all and available."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        lines = dict(line.split(":", 1) for line in file if ":" in line)
+    return {
+        name: int(lines[word].split()[0]) << 10
+        for name, word in (("size", "MemTotal"), ("free", "MemAvailable"))
+    }
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Warn of a node with less memory than most, or with little of it free while others have it free."""
+    share = chosen(asked.limits)["memory_free"]
+    sizes = {node: number(reading, "size") or 0.0 for node, reading in readings.items()}
+    free = {node: number(reading, "free") or 0.0 for node, reading in readings.items()}
+    known = [node for node in readings if sizes[node] > 0]
+    if not known:
+        return
+    usual = statistics.median_low(sizes[node] for node in known)
+    usual_free = statistics.median_low(free[node] for node in known)
+    for node in known:
+        if len(known) > 2 and sizes[node] < (1 - _TOLERATED) * usual:
+            said = f"{_gib(sizes[node])} of memory, {_gib(usual)} on most nodes"
+            yield (
+                node,
+                Finding(NAME, Grade.WARN, said, "a memory module may have failed: dmidecode -t memory"),
+            )
+        if free[node] < share * sizes[node] and free[node] < share * usual_free:
+            said = f"{_gib(free[node])} of {_gib(sizes[node])} memory free, {_gib(usual_free)} on most nodes"
+            yield (
+                node,
+                Finding(NAME, Grade.WARN, said, "somebody else's processes? ps aux --sort -rss on the node"),
+            )
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB"

@@ -1,0 +1,152 @@
+"""InfiniBand and RoCE ports: state, rate and number as on the other nodes, and errors of their links."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+
+from clusterrun.model.limits import chosen
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.majority import split, unlike
+from clusterrun.preflight.parts import entries, number, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "infiniband"
+LIMIT = 6.0
+LATE = Finding(
+    NAME,
+    Grade.FAIL,
+    f"the network adapters' state could not be read within {LIMIT:g} s",
+    "an adapter or its driver hangs: ibstat on the node, then reboot it",
+)
+CLASS = "/sys/class/infiniband"
+COUNTERS = (
+    "link_downed",
+    "link_error_recovery",
+    "symbol_error",
+    "local_link_integrity_errors",
+    "port_rcv_errors",
+)
+BETWEEN = 0.3
+"""Seconds between two looks at the counters: what grows while nobody uses the link is an ill link."""
+_CABLE = "look at the cable and both its ends: ibstat, mlxlink -d DEVICE"
+
+
+def probe(asked: Asked, folder: str = CLASS) -> object:
+    """Every port by ``device/port``: state, rate, kind, and its error counters, read twice."""
+    ports = {name: _port(path) for name, path in _paths(folder)}
+    if ports:
+        time.sleep(BETWEEN)
+    for name, path in _paths(folder):
+        if name in ports:
+            ports[name]["later"] = _counters(path)
+    return ports
+
+
+def _paths(folder: str) -> list[tuple[str, str]]:
+    return [
+        (f"{device}/{port}", f"{folder}/{device}/ports/{port}")
+        for device in _listed(folder)
+        for port in _listed(f"{folder}/{device}/ports")
+    ]
+
+
+def _port(path: str) -> dict[str, Any]:
+    words = {name: _content(f"{path}/{name}") for name in ("state", "phys_state", "rate", "link_layer")}
+    return {**words, "first": _counters(path)}
+
+
+def _counters(path: str) -> dict[str, int]:
+    read = {name: _content(f"{path}/counters/{name}") for name in COUNTERS}
+    return {name: int(value) for name, value in read.items() if value.isdigit()}
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Fail where a port is down that is up elsewhere, warn of slow ports and of links with errors."""
+    counts = {node: f"{len(_up(entries(reading)))} ports" for node, reading in readings.items()}
+    down = {node: _down(entries(reading), readings) for node, reading in readings.items()}
+    for node, ports in down.items():
+        for name, state in ports:
+            said = f"port {name} is {state}, and active on the other nodes"
+            yield node, Finding(NAME, Grade.FAIL, said, _CABLE)
+    if not any(down.values()):
+        what = "the number of active InfiniBand or RoCE ports"
+        yield from unlike(
+            NAME, what, counts, Grade.FAIL, "an adapter is missing: lspci and ibstat on the node"
+        )
+    yield from _slow(readings)
+    yield from _ill(readings, chosen(asked.limits)["link_errors"])
+
+
+def _up(reading: Mapping[str, Any]) -> list[str]:
+    return [name for name in reading if "ACTIVE" in text(reading, name, "state")]
+
+
+def _down(reading: Mapping[str, Any], readings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Ports of a node that are not up although most nodes have the same port up."""
+    found = []
+    for name in reading:
+        states = [text(other, name, "state") for other in map(entries, readings.values()) if name in other]
+        active = sum("ACTIVE" in state for state in states)
+        if name not in _up(reading) and 2 * active >= len(states) and len(states) > 1:
+            found.append((name, text(reading, name, "state").partition(": ")[2] or "in an unknown state"))
+    return found
+
+
+def _slow(readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    names = sorted({name for reading in readings.values() for name in _up(entries(reading))})
+    for name in names:
+        rates = {n: text(r, name, "rate") for n, r in readings.items() if name in _up(entries(r))}
+        found = split({node: rate for node, rate in rates.items() if rate})
+        for node in found.odd:
+            if _gigabits(rates[node]) < _gigabits(found.usual):
+                said = f"port {name} runs at {rates[node]} here, at {found.usual} on the other nodes"
+                yield node, Finding(NAME, Grade.WARN, said, _CABLE)
+
+
+def _gigabits(rate: str) -> float:
+    try:
+        return float(rate.split()[0])
+    except (ValueError, IndexError):
+        return 0.0
+
+
+def _ill(readings: Mapping[str, Any], most: float) -> Iterator[tuple[str, Finding]]:
+    """Warn of counters that grew between the two looks, and of those far beyond all other ports'."""
+    for counter in COUNTERS:
+        values = {
+            (node, name): number(reading, name, "first", counter) or 0.0
+            for node, reading in readings.items()
+            for name in _up(entries(reading))
+        }
+        usual = statistics.median(values.values()) if values else 0.0
+        for (node, name), value in values.items():
+            grown = (number(readings[node], name, "later", counter) or 0.0) - value
+            if grown > 0 and counter != "port_rcv_errors":
+                said = f"port {name}: {counter} grew by {grown:.0f} in {BETWEEN:g} s (limit 0)"
+                yield node, Finding(NAME, Grade.WARN, said, _CABLE)
+            elif value > usual + most and value > 10 * usual and counter in ("link_downed", "symbol_error"):
+                said = f"port {name}: {counter} is {value:.0f}, the median {usual:.0f} (limit +{most:.0f})"
+                yield node, Finding(NAME, Grade.WARN, said, _CABLE)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _content(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(200).strip()
+    except OSError:
+        return ""

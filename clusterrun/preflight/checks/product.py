@@ -1,0 +1,82 @@
+"""A matrix product on every node: its bits as on the others, and its speed near their median."""
+
+from __future__ import annotations
+
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.limits import for_backend, limits_of, outliers
+from clusterrun.preflight.majority import split
+from clusterrun.preflight.parts import number, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.limits import Outlier
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "product"
+OF = "product"
+_LIES = "drain the node: its GPU (or memory) computes wrongly without saying so; have it replaced"
+_SLOW = (
+    "look at the node's clocks, power and heat (nvidia-smi -q -d PERFORMANCE) and at other processes there"
+)
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Fail for a wrong or failed product, warn or fail for a slow one."""
+    for node, reading in readings.items():
+        failure = _failure(reading)
+        if failure:
+            yield node, Finding(NAME, Grade.FAIL, failure, _LIES if text(reading, "wrong") else _SLOW)
+    yield from _unlike_others(readings)
+    for node, far in slow(asked, readings).items():
+        said = (
+            f"{far.value:.3g} TFLOP/s, {far.share:.0%} of the median {far.median:.3g} (limit {far.limit:.3g})"
+        )
+        yield node, Finding(NAME, far.grade, f"slow matrix product: {said}", _SLOW)
+
+
+def _failure(reading: Any) -> str:
+    if not isinstance(reading, dict) or text(reading, "stage") == "warm":
+        return ""
+    if text(reading, "wrong"):
+        return f"a matrix product is wrong: {text(reading, 'wrong')}"
+    if reading.get("late") is True:
+        return f"a matrix product was not done after {number(reading, 'seconds') or 0:.0f} s"
+    if reading.get("passed") is False:
+        return f"a matrix product failed: {text(reading, 'why')}"
+    return ""
+
+
+def _unlike_others(readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    prints = {node: text(reading, "fingerprint") for node, reading in readings.items()}
+    known = {node: value for node, value in prints.items() if value}
+    found = split(known)
+    for node in found.odd:
+        agreeing = len(known) - len(found.odd)
+        said = f"the product's bits are {known[node][:12]}, {found.usual[:12]} on {agreeing} other nodes"
+        yield node, Finding(NAME, Grade.FAIL, said, _LIES)
+    if not found.agreed and not found.odd:
+        said = f"the product has {len(found.values)} results; which is right cannot be told"
+        for node in known if len(known) == 2 else ("",):
+            yield (
+                node,
+                Finding(NAME, Grade.UNDETERMINED, said, "test these nodes together with a third: --spares 1"),
+            )
+
+
+def slow(asked: Asked, readings: Mapping[str, Any]) -> dict[str, Outlier]:
+    """The nodes whose product is slower than the others', by name."""
+    rates = {node: _rate(reading) for node, reading in readings.items()}
+    known = {node: rate for node, rate in rates.items() if rate is not None and rate > 0}
+    limits = for_backend(limits_of(asked.limits), "nccl" if asked.gpus else "gloo")
+    return outliers(known, limits) if len(known) > 2 else {}
+
+
+def _rate(reading: Any) -> float | None:
+    pairs = reading.get("rates") if isinstance(reading, dict) else None
+    for pair in pairs if isinstance(pairs, (list, tuple)) else ():
+        if isinstance(pair, (list, tuple)) and len(pair) == 2 and pair[0] == "product":
+            return number({"rate": pair[1]}, "rate")
+    return None

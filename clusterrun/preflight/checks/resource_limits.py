@@ -1,0 +1,66 @@
+"""What the kernel lets a rank have: locked memory for RDMA, open files, processes."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from clusterrun.model.limits import chosen
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.parts import number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "resource-limits"
+LIMIT = 5.0
+LATE = Finding(NAME, Grade.UNDETERMINED, "the limits of processes could not be read within 5 s", "")
+_KINDS = {
+    "memlock": resource.RLIMIT_MEMLOCK,
+    "open_files": resource.RLIMIT_NOFILE,
+    "processes": resource.RLIMIT_NPROC,
+}
+_PROCESSES_PER_RANK = 64
+_MEMLOCK = (
+    "LimitMEMLOCK=infinity in slurmd's unit file (systemctl edit slurmd), and "
+    "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+)
+_FILES = "ulimit -n 65536 before the job, or LimitNOFILE in slurmd's unit file"
+_PROCESSES = "ulimit -u, or LimitNPROC in slurmd's unit file"
+
+
+def probe(asked: Asked) -> object:
+    """Soft and hard limits, null for none; and whether there are RDMA adapters."""
+    limits = {name: [_number(n) for n in resource.getrlimit(kind)] for name, kind in _KINDS.items()}
+    values = {name: {"soft": soft, "hard": hard} for name, (soft, hard) in limits.items()}
+    return {
+        **values,
+        "rdma": os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband")),
+    }
+
+
+def _number(limit: int) -> int | None:
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Fail where RDMA cannot register its memory; warn of few files or processes."""
+    limits = chosen(asked.limits)
+    gib, files, processes = limits["memlock"], limits["open_files"], asked.ranks * _PROCESSES_PER_RANK
+    for node, reading in readings.items():
+        locked, most_files = number(reading, "memlock", "soft"), number(reading, "open_files", "hard")
+        most_processes = number(reading, "processes", "soft")
+        rdma = isinstance(reading, dict) and reading.get("rdma") is True
+        if rdma and locked is not None and locked < gib * 2**30:
+            said = f"a rank may lock {locked / 2**30:.3g} GiB of memory; RDMA wants {gib:g} GiB or more"
+            yield node, Finding(NAME, Grade.FAIL if locked < 2**30 else Grade.WARN, said, _MEMLOCK)
+        if most_files is not None and most_files < files:
+            said = f"a rank may have {most_files:.0f} files open; wanted {files:.0f}"
+            yield node, Finding(NAME, Grade.WARN, said, _FILES)
+        if most_processes is not None and most_processes < processes:
+            said = f"the user may have {most_processes:.0f} processes; {asked.ranks} ranks want {processes}"
+            yield node, Finding(NAME, Grade.WARN, said, _PROCESSES)

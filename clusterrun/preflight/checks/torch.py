@@ -1,0 +1,71 @@
+"""The ranks' own torch: that it starts, sees the GPUs, and is the same on all nodes.
+
+It is never imported here: the warm process of each node has said what it holds.
+"""
+
+from __future__ import annotations
+
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.majority import unlike
+from clusterrun.preflight.parts import number, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "torch"
+OF = "torch"
+_ALIKE = "make the environment equal on all nodes: one shared venv or container image"
+_GRADES = {"torch": Grade.FAIL, "nccl": Grade.FAIL, "cuda": Grade.FAIL, "python": Grade.WARN}
+_CPU_WHEEL = "install a CUDA build of torch: this one was built for CPUs alone"
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Fail where torch does not start, sees too few GPUs or is another; only what differs names a node."""
+    up = {
+        node: reading
+        for node, reading in readings.items()
+        if isinstance(reading, dict) and reading.get("up") is True
+    }
+    if not up:
+        return  # ranks without torch are no fault; the report says that no collective was run
+    for node, reading in readings.items():
+        if node not in up:
+            said = f"torch starts on {len(up)} of {len(readings)} nodes, not here: {text(reading, 'why')}"
+            yield node, Finding(NAME, Grade.FAIL, said, _ALIKE)
+    yield from _devices(asked, up)
+    for what in sorted({kind for reading in up.values() for kind in _versions(reading)}):
+        values = {node: _versions(reading).get(what, "absent") for node, reading in up.items()}
+        name = what if what in ("torch", "python") else what.upper()
+        yield from unlike(NAME, name, values, _GRADES.get(what, Grade.WARN), _ALIKE)
+
+
+def _devices(asked: Asked, up: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    seen = {node: int(number(reading, "devices") or 0) for node, reading in up.items()}
+    cpu_wheels = [
+        node for node in up if asked.gpus and not seen[node] and not _versions(up[node]).get("cuda")
+    ]
+    if cpu_wheels and len(cpu_wheels) == len(up):
+        said = f"torch is a CPU build on every node: it cannot use the {asked.gpus} GPUs of each"
+        yield "", Finding(NAME, Grade.WARN, said, _CPU_WHEEL)
+        return
+    for node, count in seen.items():
+        if node in cpu_wheels:
+            said = f"torch is a CPU build here: it sees none of {asked.gpus} GPUs"
+            yield node, Finding(NAME, Grade.FAIL, said, _CPU_WHEEL)
+        elif count < asked.gpus:
+            said = f"torch sees {count} of {asked.gpus} GPUs"
+            remedy = "compare with nvidia-smi -L there, CUDA_VISIBLE_DEVICES, and the driver's version"
+            yield node, Finding(NAME, Grade.FAIL, said, remedy)
+
+
+def _versions(reading: Any) -> dict[str, str]:
+    pairs = reading.get("versions") if isinstance(reading, dict) else None
+    found: dict[str, str] = {}
+    for pair in pairs if isinstance(pairs, (list, tuple)) else ():
+        if isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str):
+            found[pair[0]] = text(pair[1])
+    return {name: version for name, version in found.items() if version}

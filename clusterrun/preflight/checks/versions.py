@@ -1,0 +1,53 @@
+"""Kernel, C library, processor and Python of the nodes: which node is unlike the others."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from clusterrun.model import contract
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.majority import unlike
+from clusterrun.preflight.parts import text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "versions"
+LIMIT = 5.0
+LATE = Finding(NAME, Grade.UNDETERMINED, "the versions could not be read within 5 s", "")
+_KINDS = {
+    "clusterrun": ("clusterrun", Grade.WARN, "copy the same agent.pyz everywhere: submit again"),
+    "machine": (
+        "the processor's architecture",
+        Grade.WARN,
+        "ask for one kind of node (--constraint, --partition)",
+    ),
+    "kernel": ("the kernel", Grade.PASS, ""),
+    "libc": ("the C library", Grade.PASS, ""),
+    "python": ("the Python that checks", Grade.PASS, ""),
+}
+
+
+def probe(asked: Asked) -> object:
+    """Each version as text."""
+    system = os.uname()
+    return {
+        "clusterrun": contract.VERSION,
+        "machine": system.machine,
+        "kernel": system.release,
+        "libc": os.confstr("CS_GNU_LIBC_VERSION") or "" if "CS_GNU_LIBC_VERSION" in os.confstr_names else "",
+        "python": "{}.{}.{}".format(*sys.version_info),
+    }
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Warn where programs would behave otherwise; another kernel or C library is only noted."""
+    for kind, (what, verdict, remedy) in _KINDS.items():
+        values = {node: text(reading, kind) for node, reading in readings.items()}
+        known = {node: value for node, value in values.items() if value}
+        yield from unlike(NAME, what, known, verdict, remedy)
