@@ -38,13 +38,14 @@ ROOMS = {
     "cli": (DESK, 7),
     "lab": (APART, 0),
     "training": (APART, 0),
+    "prelude": (APART, 0),
 }
 """Tower and floor of every room; a room is a folder or a file right under the package."""
-APART_MAY_USE = {"lab": {"model", "system"}, "training": {"model"}}
+APART_MAY_USE = {"lab": {"model", "system"}, "training": {"model"}, "prelude": set()}
 MAY_USE_WHAT_IS_APART = {"cli": {"lab"}}
 """The only door: the command line opens the lab, in a subcommand (and `python -m` may open any command)."""
 
-PYTHON_39_ROOMS = ("model", "diagnosis", "preflight", "watch", "agent")
+PYTHON_39_ROOMS = ("model", "diagnosis", "preflight", "watch", "agent", "prelude")
 ONE_IMPORTER = {
     "click": ("cli/",),
     "rich": ("cli/",),
@@ -71,6 +72,7 @@ ENTRY_POINTS = (
     "backends/local.py",
     "lab/",
     "training/",
+    "prelude/",
 )
 """Where a process starts, or a user's own program comes in: there the environment may be read.
 
@@ -204,8 +206,10 @@ def test_a_library_has_one_importer():
 def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported():
     def unknown(module: Module) -> set[str]:
         newer = "_sha2"  # in the standard library since 3.12
-        known = {"clusterrun", "typing_extensions", newer, *sys.stdlib_module_names}
-        libraries = set() if module.room in PYTHON_39_ROOMS else set(ONE_IMPORTER)
+        preludes = {"clusterrun_prelude", "sitecustomize"}  # by the names that a rank's Python finds them by
+        known = {"clusterrun", "typing_extensions", newer, *preludes, *sys.stdlib_module_names}
+        bare = module.room in PYTHON_39_ROOMS and not module.place.startswith("preflight/warm/")
+        libraries = set() if bare else set(ONE_IMPORTER)
         return {name.split(".")[0] for name in module.imports} - known - libraries
 
     assert findings(in_package(), unknown) == {}

@@ -21,7 +21,7 @@ import clusterrun
 if TYPE_CHECKING:
     import zipfile
 
-_ROOMS = ("model", "diagnosis", "preflight", "watch", "agent")
+_ROOMS = ("model", "diagnosis", "preflight", "watch", "prelude", "agent")
 _MAIN = "agent/__main__.py"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")

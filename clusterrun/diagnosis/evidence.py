@@ -1,0 +1,130 @@
+"""What was seen of ranks while they ran: values that travel from nodes to whoever judges; judges nothing."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+
+
+@frozen
+class Record:
+    """One collective in a rank's flight recorder: ``sequence`` counts within ``group``.
+
+    ``done``: this rank has left it. ``at`` is when it was begun, seconds since the epoch on the
+    rank's own clock. ``sizes`` and ``types`` are those of its input, as text.
+    """
+
+    group: str
+    sequence: int
+    operation: str
+    sizes: str
+    types: str
+    done: bool
+    at: float
+
+
+@frozen
+class Group:
+    """A process group as one rank knows it; ``ranks`` are global ones, folded (``0-3,8``; '' unknown).
+
+    ``sequence`` is how many collectives this rank has begun in it, -1 where nobody counts.
+    """
+
+    name: str
+    size: int
+    sequence: int = -1
+    default: bool = False
+    backend: str = ""
+    ranks: str = ""
+
+
+@frozen
+class Child:
+    """A process below a rank: a data-loader worker, a program it runs. ``state`` is the kernel's letter."""
+
+    pid: int
+    name: str
+    state: str
+    waits_in: str = ""
+    stack: tuple[str, ...] = ()
+
+
+@frozen
+class Backlog:
+    """Bytes that a peer does not acknowledge: ``retries`` times they were sent anew."""
+
+    peer: str
+    waiting: int
+    retries: int
+
+
+@frozen
+class Seen:
+    """One rank, looked at for ``seconds``.
+
+    ``state`` is the kernel's letter, '' where its process is gone; ``busy`` how many processors it
+    kept busy. ``stack`` is the main thread's, innermost first, each ``FILE:LINE FUNCTION``, as
+    ``source`` told it. ``answered``: the rank's own thread did, so that ``torch``, ``groups`` and
+    ``records`` are known. ``moved``: output or a collective came while it was looked at; ``quiet``
+    is how many seconds ago it last printed.
+    """
+
+    rank: int
+    node: str
+    pid: int
+    state: str
+    waits_in: str = ""
+    busy: float = 0.0
+    seconds: float = 0.0
+    quiet: float = 0.0
+    moved: bool = False
+    stack: tuple[str, ...] = ()
+    source: str = ""
+    answered: bool = False
+    torch: bool = False
+    groups: tuple[Group, ...] = ()
+    records: tuple[Record, ...] = ()
+    children: tuple[Child, ...] = ()
+    backlog: tuple[Backlog, ...] = ()
+    problem: str = ""
+
+    @property
+    def default(self) -> Group | None:
+        """The group that ``init_process_group`` made, if it did."""
+        return next((group for group in self.groups if group.default), None)
+
+
+@frozen
+class Collected:
+    """What one node's observer saw of its ranks; ``clock`` is its wall clock when it was asked."""
+
+    node: str
+    clock: float
+    ranks: tuple[Seen, ...]
+
+
+@frozen
+class Pulse:
+    """A rank in one line, every few seconds: has it moved, and is it in a group?
+
+    ``seconds`` of processor time and bytes of ``output`` only grow. ``answered``, ``torch``: as in
+    ``Seen``. ``size`` is that of the default group, 0 without one; ``begun`` how many collectives
+    it has begun in all its groups, -1 where that is not known.
+    """
+
+    rank: int
+    pid: int
+    state: str
+    seconds: float
+    output: int
+    answered: bool = False
+    torch: bool = False
+    size: int = 0
+    begun: int = -1
+
+
+@frozen
+class Digest:
+    """The pulses of one node's ranks; ``killed``: processes that ran out of memory here since it began."""
+
+    ranks: tuple[Pulse, ...]
+    killed: int = 0

@@ -1,0 +1,205 @@
+"""One thorough look at the ranks of this node, on request: each step is bounded; judges nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from clusterrun.diagnosis.evidence import Child, Collected, Seen
+from clusterrun.diagnosis.frames import in_data_loader
+from clusterrun.model.document import encode
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.watch import kernel
+from clusterrun.watch.children import spy
+from clusterrun.watch.doors import doors
+from clusterrun.watch.facts import facts, groups, records
+from clusterrun.watch.sockets import backlog
+from clusterrun.watch.stacks import stack_of_fork, stacks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from clusterrun.model.paths import AttemptPaths
+    from clusterrun.watch.doors import Door
+
+STOPPED = ("T", "t")
+MOST_CHILDREN = 64
+MOST_FORKS_ASKED = 4
+MOST_SPIED = 8
+"""py-spy takes about a second for each process."""
+MOST_BYTES = 800_000
+
+
+@frozen
+class Wanted:
+    """How long to look, in seconds, and how many flight records of each group to bring."""
+
+    seconds: float = 1.0
+    records: int = 32
+
+
+@frozen
+class First:
+    """A rank at the beginning of the look: what it had used, printed and begun."""
+
+    pid: int
+    door: Door | None
+    used: float
+    output: int
+    begun: tuple[int, ...]
+
+
+class Look:
+    """The look at one node's ranks; ``pids`` are what the agent started, by rank."""
+
+    def __init__(self, node: str, paths: AttemptPaths, pids: Mapping[int, int], path: str) -> None:
+        self._node, self._paths, self._path = node, paths, path
+        self._pids = found(pids)
+        self._number = time.monotonic_ns()
+
+    def collect(self, wanted: Wanted) -> Collected:
+        """What can be seen within about ``wanted.seconds`` and 4 s more for what does not answer."""
+        clock, began = time.time(), time.monotonic()
+        before = self._first()
+        time.sleep(wanted.seconds)
+        doors = [one.door for one in before.values() if one.door and self._may_answer(one.pid)]
+        # Stacks last: the thread's answer may touch what is on the way.
+        said = facts(doors, self._number + 1, wanted.records)
+        told = stacks(doors)
+        seconds = time.monotonic() - began
+        seen = [self._seen(rank, one, said.get(one.pid), told, seconds) for rank, one in before.items()]
+        return Collected(self._node, clock, tuple(self._spied(seen)))
+
+    def _may_answer(self, pid: int) -> bool:
+        moment = kernel.look(pid)
+        return moment is not None and moment.state not in STOPPED
+
+    def _first(self) -> dict[int, First]:
+        open_doors = [door for _, door in self._pids.values() if door and self._may_answer(door.pid)]
+        said = facts(open_doors, self._number, 0)
+        return {
+            rank: First(pid, door, used(pid), output(self._paths, rank), begun(said.get(pid)))
+            for rank, (pid, door) in self._pids.items()
+        }
+
+    def _seen(
+        self,
+        rank: int,
+        first: First,
+        said: Mapping[str, Any] | None,
+        told: Mapping[int, tuple[str, ...]],
+        seconds: float,
+    ) -> Seen:
+        moment = kernel.look(first.pid)
+        if moment is None:
+            return Seen(rank, self._node, first.pid, "", quiet=quiet(self._paths, rank))
+        stack = told.get(first.pid, ())
+        return Seen(
+            rank=rank,
+            node=self._node,
+            pid=first.pid,
+            state=moment.state,
+            waits_in=kernel.waits_in(first.pid),
+            busy=round((used(first.pid) - first.used) / seconds, 3),
+            seconds=round(seconds, 3),
+            quiet=round(quiet(self._paths, rank), 1),
+            moved=output(self._paths, rank) != first.output or (bool(said) and begun(said) != first.begun),
+            stack=stack,
+            source="faulthandler" if stack else "",
+            answered=said is not None and "problem" not in said,
+            torch=bool(said and said.get("torch")),
+            groups=groups(said or {}),
+            records=records(said or {}),
+            children=self._children(first, stack),
+            backlog=backlog(first.pid),
+            problem=str((said or {}).get("problem", "")),
+        )
+
+    def _children(self, first: First, stack: tuple[str, ...]) -> tuple[Child, ...]:
+        moments = [moment for moment in map(kernel.look, kernel.below(first.pid, MOST_CHILDREN)) if moment]
+        asked = [moment.pid for moment in moments if moment.state not in STOPPED][:MOST_FORKS_ASKED]
+        if first.door is None or not in_data_loader(stack):
+            asked = []
+        return tuple(
+            Child(
+                moment.pid,
+                moment.name,
+                moment.state,
+                kernel.waits_in(moment.pid),
+                stack_of_fork(first.door, moment.pid) if first.door and moment.pid in asked else (),
+            )
+            for moment in moments
+        )
+
+    def _spied(self, seen: list[Seen]) -> list[Seen]:
+        """The same with stacks of py-spy for some that gave none by themselves."""
+        mute = [one.rank for one in seen if one.state and one.state not in STOPPED and not one.stack]
+        asked = mute[:MOST_SPIED]
+        told = {one.rank: spy(one.pid, self._path) for one in seen if one.rank in asked}
+        return [
+            replace(one, stack=told[one.rank], source="py-spy") if told.get(one.rank) else one for one in seen
+        ]
+
+
+def found(pids: Mapping[int, int]) -> dict[int, tuple[int, Door | None]]:
+    """Each rank's process and its door; below a launcher the ranks that it started, if they have doors."""
+    ranks: dict[int, tuple[int, Door | None]] = {}
+    for rank, pid in pids.items():
+        inside = doors(pid)
+        for door in inside:
+            ranks[door.rank] = (door.pid, door)
+        if not inside:
+            ranks[rank] = (pid, None)
+    return dict(sorted(ranks.items()))
+
+
+def used(pid: int) -> float:
+    """Seconds of processor time of a process and of what lives below it."""
+    moments = [kernel.look(one) for one in (pid, *kernel.below(pid, MOST_CHILDREN))]
+    return sum(moment.seconds for moment in moments if moment)
+
+
+def begun(said: Mapping[str, Any] | None) -> tuple[int, ...]:
+    """How many collectives were begun in each group."""
+    return tuple(int(one.get("sequence", -1)) for one in (said or {}).get("groups") or ())
+
+
+def output(paths: AttemptPaths, rank: int) -> int:
+    """Bytes that a rank has printed."""
+    return sum(status.st_size for status in _logs(paths, rank))
+
+
+def quiet(paths: AttemptPaths, rank: int) -> float:
+    """Seconds since a rank last printed."""
+    return max(0.0, time.time() - max((status.st_mtime for status in _logs(paths, rank)), default=0.0))
+
+
+def _logs(paths: AttemptPaths, rank: int) -> list[os.stat_result]:
+    found = []
+    for path in (paths.out(rank), paths.err(rank)):
+        try:
+            found.append(os.stat(path))
+        except OSError:
+            continue
+    return found
+
+
+def text_of(collected: Collected) -> str:
+    """JSON of at most ``MOST_BYTES``: of too much, records and outer frames are left out."""
+    for most, frames, children in ((256, 60, 64), (32, 40, 16), (8, 20, 4), (1, 5, 0)):
+        smaller = tuple(
+            replace(
+                one,
+                records=one.records[-most:],
+                stack=one.stack[:frames],
+                children=one.children[:children],
+            )
+            for one in collected.ranks
+        )
+        text = json.dumps({"collected": encode(replace(collected, ranks=smaller))})
+        if len(text) <= MOST_BYTES:
+            break
+    return text

@@ -1,0 +1,93 @@
+"""The pulses of this node's ranks, often at first and then every few seconds; judges nothing."""
+
+from __future__ import annotations
+
+import json
+
+from clusterrun.diagnosis.evidence import Digest, Pulse
+from clusterrun.model.document import encode
+from clusterrun.watch import kernel
+from clusterrun.watch.collecting import STOPPED, begun, found, output, used
+from clusterrun.watch.facts import facts, groups
+from clusterrun.watch.memory import killed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from clusterrun.model.paths import AttemptPaths
+
+EAGER = (2.0, 5.0)
+"""Seconds after the start of the ranks: a short run is to be seen as well."""
+
+
+class Digests:
+    """A part of the observer: says how the ranks fare without being asked."""
+
+    def __init__(self, period: float) -> None:
+        self._period = period
+        self._pids: Mapping[int, int] = {}
+        self._paths: AttemptPaths | None = None
+        self._times: list[float] = []
+        self._number = 0
+        self._killed = killed()
+
+    def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
+        """New ranks run."""
+        self._paths, self._pids = paths, pids
+        self._times = [now + seconds for seconds in EAGER if seconds < self._period]
+
+    def wakes_at(self) -> float | None:
+        """When ``run`` is wanted."""
+        return self._times[0] if self._times else None
+
+    def run(self, now: float) -> list[str]:
+        """The bodies to send; the next time is set."""
+        self._times = self._times[1:] or [now + self._period]
+        return [json.dumps({"digest": encode(self.digest())})]
+
+    def ended(self, now: float) -> list[str]:
+        """A rank has ended just now: what killed it may be known here."""
+        return [json.dumps({"digest": encode(self.digest())})]
+
+    def asked(self, number: int, wish: Mapping[str, Any]) -> list[str]:
+        """Nothing is asked of this part."""
+        return []
+
+    def digest(self) -> Digest:
+        """The ranks now."""
+        if self._paths is None:
+            return Digest(())
+        self._number += 1
+        ranks = found(self._pids)
+        moments = {rank: kernel.look(pid) for rank, (pid, _) in ranks.items()}
+        asked = [
+            door
+            for rank, (_, door) in ranks.items()
+            if door and (moment := moments[rank]) and moment.state not in STOPPED
+        ]
+        said = facts(asked, self._number, 0)
+        pulses = [
+            _pulse(self._paths, rank, pid, moments[rank], said.get(pid)) for rank, (pid, _) in ranks.items()
+        ]
+        return Digest(tuple(pulses), max(0, killed() - self._killed))
+
+
+def _pulse(
+    paths: AttemptPaths, rank: int, pid: int, moment: kernel.Moment | None, said: Mapping[str, Any] | None
+) -> Pulse:
+    known = said is not None and "problem" not in said
+    default = next((group for group in groups(said or {}) if group.default), None)
+    counts = begun(said)
+    return Pulse(
+        rank,
+        pid,
+        moment.state if moment else "",
+        round(used(pid), 2),
+        output(paths, rank),
+        known,
+        bool(said and said.get("torch")),
+        default.size if default else 0,
+        sum(counts) if known and all(count >= 0 for count in counts) else -1,
+    )

@@ -1,0 +1,32 @@
+"""How many processes the kernel has ended here for want of memory, from the control group of this one."""
+
+from __future__ import annotations
+
+from clusterrun.watch import kernel
+
+_ROOT = "/sys/fs/cgroup"
+
+
+def killed() -> int:
+    """The count of this control group and of those above it that keep one; 0 where nobody counts."""
+    counts = [0]
+    for line in kernel.content("/proc/self/cgroup").decode("utf-8", "replace").split("\n"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "memory":
+            counts += _counts(f"{_ROOT}/memory", path, "memory.oom_control")
+        elif number == "0" and not controllers:
+            counts += _counts(_ROOT, path, "memory.events")
+    return max(counts)
+
+
+def _counts(root: str, path: str, name: str) -> list[int]:
+    """The job's group counts as well as the step's: the limit may lie on either."""
+    found = []
+    while path:
+        for line in kernel.content(f"{root}{path.rstrip('/')}/{name}").split(b"\n"):
+            words = line.split()
+            if words[:1] == [b"oom_kill"]:
+                found.append(int(words[1]))
+        path = path.rpartition("/")[0]
+    return found

@@ -1,0 +1,45 @@
+"""Which peers of a process do not acknowledge what it sends, from the kernel's list of its connections."""
+
+from __future__ import annotations
+
+import socket
+
+from clusterrun.diagnosis.evidence import Backlog
+from clusterrun.watch import kernel
+
+LEAST_RETRIES = 2
+"""One packet that is sent twice is nothing; a path that is cut keeps sending."""
+_MOST = 16
+
+
+def backlog(pid: int) -> tuple[Backlog, ...]:
+    """The peers that owe ``pid`` acknowledgements, the longest in debt first."""
+    sockets = {target[8:-1] for target in kernel.descriptors(pid).values() if target.startswith("socket:[")}
+    found: dict[str, Backlog] = {}
+    for table in ("tcp", "tcp6") if sockets else ():
+        for line in kernel.content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
+            words = line.split()
+            if len(words) > 9 and words[9] in sockets:
+                _add(found, words)
+    return tuple(sorted(found.values(), key=lambda one: (-one.retries, -one.waiting, one.peer))[:_MOST])
+
+
+def _add(found: dict[str, Backlog], words: list[str]) -> None:
+    waiting, retries = int(words[4].partition(":")[0], 16), int(words[6], 16)
+    if not waiting or retries < LEAST_RETRIES:
+        return
+    peer = _address(words[2].partition(":")[0])
+    before = found.get(peer, Backlog(peer, 0, 0))
+    found[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
+
+
+def _address(hexadecimal: str) -> str:
+    """The kernel prints addresses as words of four bytes, each in the machine's own order."""
+    words = [bytes.fromhex(hexadecimal[i : i + 8])[::-1] for i in range(0, len(hexadecimal), 8)]
+    data = b"".join(words)
+    if len(data) == 4:
+        return socket.inet_ntop(socket.AF_INET, data)
+    mapped = data.startswith(b"\0" * 10 + b"\xff\xff")
+    if mapped:
+        return socket.inet_ntop(socket.AF_INET, data[12:])
+    return socket.inet_ntop(socket.AF_INET6, data)
