@@ -18,6 +18,7 @@ from clusterrun.preflight.checks import (
     home,
     host_memory,
     infiniband,
+    nvlink,
     pcie,
     product,
     resource_limits,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 CHECKS: tuple[Check, ...] = (
     gpus,
     xid,
+    nvlink,
     infiniband,
     resource_limits,
     shared_memory,
@@ -96,7 +98,7 @@ def names(asked: Asked) -> tuple[str, ...]:
     return tuple(check.NAME for check in CHECKS if asked.gpus or check not in _OF_GPUS)
 
 
-_OF_GPUS: tuple[Check, ...] = (gpus, xid)
+_OF_GPUS: tuple[Check, ...] = (gpus, xid, nvlink)
 
 
 def check_named(name: str) -> Check | None:

@@ -55,7 +55,9 @@ CLASSES: dict[int, tuple[str, str]] = {
     **dict.fromkeys(range(144, 151), (RESET, "an NVLink error")),
     155: (RESET, "NVLink could not be trained"),
 }
-_LINE = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+),? ?(.*)")
+_LINE = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)")
+_FALLEN = re.compile(r"NVRM: .*GPU ([0-9A-Fa-f:.]+).*fallen off the bus")
+"""The same misfortune at the driver's start, when there is no Xid yet."""
 _LOADED = "NVRM: loading NVIDIA"
 _MOST = 200
 REMEDIES = {
@@ -77,10 +79,11 @@ def of_lines(log: list[tuple[float, str]]) -> list[dict[str, object]]:
     for ago, line in log:
         if _LOADED in line:
             found = []
-        match = _LINE.search(line)
+        match, fallen = _LINE.search(line), _FALLEN.search(line)
         if match:
-            said = match[3].rpartition("name=<unknown>, ")[2]
-            found.append({"xid": int(match[2]), "bus": match[1], "ago": round(ago), "said": said[:120]})
+            found.append({"xid": int(match[2]), "bus": match[1], "ago": round(ago)})
+        elif fallen:
+            found.append({"xid": 79, "bus": fallen[1], "ago": round(ago)})
     return found[-_MOST:]
 
 

@@ -1,0 +1,91 @@
+"""NVLink: links that are inactive or slow on one GPU and not on the others, and their errors."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from clusterrun.model.limits import chosen
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.parts import number, rows
+from clusterrun.preflight.programs import answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "nvlink"
+LIMIT = 12.0
+LATE = Finding(
+    NAME,
+    Grade.UNDETERMINED,
+    f"nvidia-smi nvlink gave no answer within {LIMIT:g} s",
+    "nvidia-smi nvlink --status on the node: does it answer?",
+)
+_GPU = re.compile(r"GPU (\d+):")
+_LINK = re.compile(r"\s+Link (\d+): (<inactive>|([\d.]+) GB/s)")
+_ERRORS = re.compile(r"\s+Link (\d+): (\w[\w ]*) Errors: (\d+)")
+_SLOWER = 0.9
+_REMEDY = (
+    "dmesg | grep -i -e nvlink -e xid, then reset the GPUs (nvidia-smi -r) or reboot; else replace the GPU"
+)
+
+
+def probe(asked: Asked) -> object:
+    """For each GPU the speed of its links in GB/s, 0 for an inactive one, and its errors."""
+    status = answer("nvidia-smi", "nvlink", "--status", seconds=LIMIT)
+    errors = answer("nvidia-smi", "nvlink", "-e", seconds=LIMIT)
+    return of_text(status.out, errors.out)
+
+
+def of_text(status: str, errors: str) -> list[dict[str, object]]:
+    """What the two answers tell, one row for each GPU that has links."""
+    speeds: dict[int, dict[str, float]] = {}
+    gpu = -1
+    for line in status.splitlines():
+        head, link = _GPU.match(line), _LINK.match(line)
+        gpu = int(head[1]) if head else gpu
+        if link:
+            speeds.setdefault(gpu, {})[link[1]] = float(link[3] or 0)
+    counted: Counter[int] = Counter()
+    for line in errors.splitlines():
+        head, error = _GPU.match(line), _ERRORS.match(line)
+        gpu = int(head[1]) if head else gpu
+        if error:
+            counted[gpu] += int(error[3])
+    return [
+        {"gpu": one, "speeds": list(links.values()), "errors": counted[one]} for one, links in speeds.items()
+    ]
+
+
+def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Fail where a GPU has fewer active links than most GPUs of the run, warn of slow ones and of errors."""
+    most_errors = chosen(asked.limits)["link_errors"]
+    seen = [
+        (node, row, _speeds(row)) for node, reading in readings.items() for row in rows({"r": reading}, "r")
+    ]
+    counts = Counter(sum(speed > 0 for speed in speeds) for _, _, speeds in seen if speeds)
+    usual = max(counts, key=lambda active: (counts[active], active), default=0)
+    fastest = max((speed for _, _, speeds in seen for speed in speeds), default=0.0)
+    for node, row, speeds in seen:
+        name, active = f"GPU {number(row, 'gpu') or 0:.0f}", sum(speed > 0 for speed in speeds)
+        slow = sum(0 < speed < _SLOWER * fastest for speed in speeds)
+        errors = number(row, "errors") or 0.0
+        if active < usual:
+            said = f"{name} has {active} active NVLinks, {usual} is usual"
+            yield node, Finding(NAME, Grade.FAIL, said, _REMEDY)
+        if slow and 2 * slow <= len(speeds):
+            said = f"{slow} NVLinks of {name} are slower than {fastest:g} GB/s"
+            yield node, Finding(NAME, Grade.WARN, said, _REMEDY)
+        if errors > most_errors:
+            said = f"{errors:.0f} NVLink errors of {name} (limit {most_errors:.0f})"
+            yield node, Finding(NAME, Grade.WARN, said, _REMEDY)
+
+
+def _speeds(row: Mapping[str, Any]) -> list[float]:
+    given = row.get("speeds")
+    found = [number({"s": speed}, "s") for speed in given] if isinstance(given, list) else []
+    return [speed for speed in found if speed is not None]
