@@ -5,10 +5,11 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.workflow import Run as Run
+    from clusterrun.workflow import check as check
     from clusterrun.workflow import find as find
     from clusterrun.workflow import submit as submit
 
-__all__ = ["Run", "find", "submit"]
+__all__ = ["Run", "check", "find", "submit"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""The user's verbs as functions: submit, find, status, wait, logs, cancel; knows no terminal.
+"""The user's verbs as functions: submit, check, find, status, wait, logs, cancel; knows no terminal.
 
     run = clusterrun.submit("train.py", "--lr", "0.1", nodes=4, gpus=8)
     run.wait()
@@ -14,12 +14,11 @@ from typing import Any
 
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import Failure, RunRecord, RunStatus
+from clusterrun.model.report import Report
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.model.states import State
 from clusterrun.verbs.desk import Desk, Tell, quiet
-
-RECENT = 20
-"""How many of the newest runs are shown beside the live ones."""
+from clusterrun.verbs.listing import RECENT
 
 
 class Run:
@@ -65,6 +64,12 @@ class Run:
         """The first failure of the newest attempt that has one, as the coordinator told it."""
         state = self._desk.store.state(self.run_id)
         return state.failure if state else None
+
+    def report(self, attempt: int | None = None) -> Report:
+        """What the pre-flight check found: of ``attempt``, or the newest there is. Raises ``NoReport``."""
+        from clusterrun.verbs.reporting import report_of
+
+        return report_of(self._desk, self.run_id, attempt)
 
     def status(self) -> RunStatus:
         """Everything that ``status`` shows of the run."""
@@ -115,6 +120,15 @@ def submit(*command: str, cwd: str = "", desk: Desk | None = None, tell: Tell = 
     return launch(spec_of(command, cwd or os.getcwd(), options), desk or Desk(), tell)
 
 
+def check(desk: Desk | None = None, tell: Tell = quiet, **options: Any) -> Run:
+    """Check nodes without training on them: ``check(nodes=4).wait()``, then ``Run.report()``.
+
+    ``options`` are the fields of ``JobSpec``, as for ``submit``. Raises ``ClusterrunError``.
+    """
+    spec = spec_of(("check",), os.getcwd(), {**options, "alone": True})
+    return launch(spec, desk or Desk(), tell)
+
+
 def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> JobSpec:
     """A spec from what people write: texts for times, mappings for variables, words for enums.
 
@@ -163,7 +177,7 @@ def statuses(words: Sequence[str] = (), desk: Desk | None = None, tell: Tell = q
     desk = desk or Desk()
     ids = [desk.store.find(word) for word in words] if words else desk.store.current(RECENT)
     inquiry = desk.inquiry(tell)
-    found = inquiry.statuses(ids)
+    found = inquiry.statuses(ids, gone=not words)
     for notice in inquiry.notices:
         tell(notice)
     return found

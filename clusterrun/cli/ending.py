@@ -5,17 +5,26 @@ from __future__ import annotations
 from clusterrun.cli.boundary import say
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import spoken
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.hostlist import fold
+from clusterrun.model.orders import Level
 from clusterrun.model.record import Attempt, RunStatus
+from clusterrun.model.report import Grade
 from clusterrun.model.states import State
 from clusterrun.verbs.desk import Desk
+from clusterrun.verbs.reporting import report_of, unfit
 from clusterrun.workflow import Run
 
 LAST_LINES = 10
+WORST_LINES = 16
+"""Of a report: what is worst stands first."""
 
 
 def accompany(desk: Desk, run: Run, follow: bool) -> int:
     """Follow or wait to the end of ``run``; Ctrl-C leaves it running. The exit code is 0 if it ended well."""
     try:
+        if run.record.spec.preflight not in ("", Level.OFF.value):
+            _stay_for_check(desk, run.run_id)
         if follow:
             from clusterrun.cli.logs import print_following
             from clusterrun.verbs.listening import Listening, Wanted
@@ -25,7 +34,28 @@ def accompany(desk: Desk, run: Run, follow: bool) -> int:
     except KeyboardInterrupt:
         return detached(run.run_id, "logs -f" if follow else "wait")
     tell_end(desk, status)
-    return ExitCode.DONE if status.state is State.COMPLETED else ExitCode.FAILED
+    return exit_code(status)
+
+
+def exit_code(status: RunStatus) -> ExitCode:
+    """What a command exits with that saw this end."""
+    if status.state is State.COMPLETED:
+        return ExitCode.DONE
+    return ExitCode.UNFIT if unfit(status) else ExitCode.FAILED
+
+
+def _stay_for_check(desk: Desk, run_id: str) -> None:
+    """Show how the check goes, and say what it found where that is more than nothing."""
+    from clusterrun.cli.progress import past_preflight, stay
+    from clusterrun.reports.screen import headline
+
+    status = stay(desk, run_id, past_preflight)
+    try:
+        found = report_of(desk, run_id)
+    except ClusterrunError:
+        return
+    if found.verdict is not Grade.PASS and not unfit(status):
+        say(f"pre-flight {headline(found)}\n  more    clusterrun report {run_id}")
 
 
 def detached(run_id: str, verb: str) -> int:
@@ -40,9 +70,32 @@ def tell_end(desk: Desk, status: RunStatus) -> None:
     if status.started_at and status.ended_at:
         took = f" after {spoken(max(0.0, status.ended_at - status.started_at))}"
     say(f"{status.name} ({status.run_id}) {status.state.value}{took}")
+    if unfit(status) and _told_unfit(desk, status):
+        return
     if status.state is not State.COMPLETED:
         _tell_failure(desk, status)
     say(f"  look    clusterrun status {status.run_id}\n  logs    clusterrun logs {status.run_id}")
+
+
+def _told_unfit(desk: Desk, status: RunStatus) -> bool:
+    """The worst that the check found, and how to go on; False where there is no report."""
+    from clusterrun.reports.screen import screen
+
+    try:
+        found, spec = report_of(desk, status.run_id), desk.store.read(status.run_id).spec
+        known = desk.store.state(status.run_id)
+    except ClusterrunError:
+        return False
+    lines = screen(found)
+    for line in lines[:WORST_LINES]:
+        say(f"  {line.text}" if line.text else "")
+    say("" if len(lines) <= WORST_LINES else "  …")
+    bad = sorted({*found.excluded, *(known.excluded if known else ())})
+    apart = "" if "/" in spec.exclude or not spec.exclude else f"{spec.exclude},"
+    if bad:
+        say(f"  again   clusterrun submit --exclude {apart}{fold(bad)} …  (or --spares {len(bad)})")
+    say(f"  more    clusterrun report {status.run_id}")
+    return True
 
 
 def _tell_failure(desk: Desk, status: RunStatus) -> None:

@@ -86,10 +86,11 @@ def submit(
     for sentence in settings.misspelt(os.environ):
         say(sentence)
     spec, desk = to_spec(command, values, after), Desk()
-    return _dry(spec, desk, as_json) if dry_run else _submit(spec, desk, as_json, follow, wait)
+    return dry(spec, desk, as_json) if dry_run else _submit(spec, desk, as_json, follow, wait)
 
 
-def _dry(spec: JobSpec, desk: Desk, as_json: bool) -> int:
+def dry(spec: JobSpec, desk: Desk, as_json: bool) -> int:
+    """Print what would be submitted; touch nothing."""
     from clusterrun.verbs.submission import draft
 
     made = draft(spec, desk)

@@ -8,11 +8,9 @@ import click
 
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
-from clusterrun.cli.ending import detached, tell_end
+from clusterrun.cli.ending import detached, exit_code, tell_end
 from clusterrun.cli.status import document
-from clusterrun.model.contract import ExitCode
 from clusterrun.model.record import RunStatus
-from clusterrun.model.states import State
 from clusterrun.verbs.desk import Desk
 from clusterrun.verbs.waiting import Watch
 
@@ -21,7 +19,9 @@ from clusterrun.verbs.waiting import Watch
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, as status does.")
 @click.argument("wanted", metavar="[RUN]...", nargs=-1, shell_complete=runs)
 def wait(wanted: tuple[str, ...], as_json: bool) -> int:
-    """Wait until every RUN has ended; exit 0 if all ended well, else 1. Ctrl-C stops only the waiting.
+    """Wait until every RUN has ended; exit 0 if all ended well, else 1 (3: its nodes were unfit).
+
+    Ctrl-C stops only the waiting.
 
     \b
     Examples:
@@ -36,8 +36,7 @@ def wait(wanted: tuple[str, ...], as_json: bool) -> int:
         return detached(" ".join(ids), "wait")
     if as_json:
         print(json.dumps(document(ended)))
-    well = all(status.state is State.COMPLETED for status in ended)
-    return ExitCode.DONE if well else ExitCode.FAILED
+    return max(map(exit_code, ended))
 
 
 def _wait(desk: Desk, run_id: str, as_json: bool) -> RunStatus:

@@ -62,7 +62,6 @@ def headline(report: Report) -> str:
 
 def _reasons(report: Report) -> Iterator[str]:
     failed = _named(report, Grade.FAIL)
-    fit = len(report.nodes) - len(failed)
     if failed:
         yield f"{fold(failed)} {_is(failed)} unfit"
     broken = [link for link in report.links if link.verdict is Grade.FAIL]
@@ -70,16 +69,22 @@ def _reasons(report: Report) -> Iterator[str]:
         yield "; ".join(f"the link {_between(link)} is broken" for link in broken[:3])
     if report.set_said:
         yield report.set_said
-    for grade, words in ((Grade.UNDETERMINED, "could not be judged"), (Grade.WARN, "with a warning")):
-        named = _named(report, grade)
-        if named:
-            yield f"{fold(named)} {words}"
-    yield f"{fit} of {len(report.nodes)} nodes are fit" if failed else _all_fit(report)
+    if unknown := _named(report, Grade.UNDETERMINED):
+        yield f"{fold(unknown)} could not be judged"
+    if warned := _named(report, Grade.WARN):
+        yield f"{fold(warned)} {'has' if len(warned) == 1 else 'have'} a warning"
+    yield from _fit(report, len(failed))
 
 
-def _all_fit(report: Report) -> str:
-    count = len(report.nodes)
-    return f"all {count} nodes are fit" if count > 1 else f"{fold(_names(report.nodes))} is fit"
+def _fit(report: Report, failed: int) -> Iterator[str]:
+    unknown, count = len(_named(report, Grade.UNDETERMINED)), len(report.nodes)
+    if failed or unknown:
+        if count > failed + unknown:
+            yield f"{count - failed - unknown} of {count} nodes are fit"
+    elif report.set_said and not report.links:
+        yield "no node and no link is to blame"
+    else:
+        yield f"all {count} nodes are fit" if count > 1 else f"{fold(_names(report.nodes))} is fit"
 
 
 def _named(report: Report, grade: Grade) -> list[str]:

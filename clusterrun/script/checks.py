@@ -25,6 +25,8 @@ Run = Callable[..., system.Completed]
 def check(plan: Plan, run: Run = system.run) -> tuple[str, ...]:
     """Notices about what may go wrong on the nodes. Raises ``BadInput`` for what surely will."""
     check_directory(plan.spec.cwd)
+    if plan.spec.alone:
+        return () if plan.spec.setup else check_python(plan.spec.python, False, run)
     script = script_of(plan)
     if script:
         check_script(script)

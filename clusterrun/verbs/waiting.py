@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunStatus
@@ -75,14 +77,15 @@ class Watch:
     def _speak(self, status: RunStatus, now: float) -> None:
         """Say what is being waited for: after two seconds, when it changes, and now and then."""
         doing = f"{status.phase.value}{': ' if status.reason else ''}{status.reason}"
-        again = doing != self._said or now - self._said_at > SPEAK_AGAIN
+        kind = re.sub(r"\d+ s left", "", doing)  # time that runs down is no news
+        again = kind != self._said or now - self._said_at > SPEAK_AGAIN
         obvious = status.state.ended or (self._heard and status.phase is Phase.TRAINING)
         if obvious or now - self._began < SPEAK_AFTER or not again:
             return
         job = f", job {status.job_id}" if status.job_id else ""
         since = f" (for {spoken(now - self._began)} so far)" if self._said else ""
         self._tell(f"waiting for {status.name} ({status.run_id}{job}) to end{since}; it is {doing}")
-        self._said, self._said_at = doing, now
+        self._said, self._said_at = kind, now
 
     def wait(self, timeout: float | None) -> RunStatus:
         """Return at the end of the run, or after ``timeout`` seconds."""

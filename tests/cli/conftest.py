@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from clusterrun.model.document import encode
+from clusterrun.model.frozen import replace
+from clusterrun.model.report import Report
+from tests.desk.reports import FOUND
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -103,4 +109,13 @@ def ended(tmp_path_factory: pytest.TempPathFactory, make_desk: Callable[[Path], 
     desk = make_desk(tmp_path_factory.mktemp("ended"))
     done = desk("submit", "--nodes", "2", "--ranks-per-node", "3", "--wait", "train.py")
     assert done.code == 0, done
+    leave_report(desk, FOUND)
     return desk
+
+
+def leave_report(desk: Desk, report: Report) -> Path:
+    """Put ``report`` where the coordinator of the newest run would have left it; the run directory."""
+    run_dir = max(Path(desk.environment["CLUSTERRUN_HOME"], "runs").iterdir())
+    text = json.dumps(encode(replace(report, run_id=run_dir.name)))
+    (run_dir / "attempts/000/preflight.json").write_text(text)
+    return run_dir

@@ -46,7 +46,7 @@ def test_every_command_has_help_and_examples(path: tuple[str, ...], ended: Desk)
 @pytest.mark.parametrize("line", examples())
 def test_an_example_does_what_it_says(line: str, ended: Desk) -> None:
     words = shlex.split(line)[1:]
-    if words[0] == "submit":
+    if words[0] in ("submit", "check"):
         words.insert(1, "--dry-run")
     elif words[0] == "bench":
         words.insert(2, "--dry-run")

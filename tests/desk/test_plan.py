@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level, Orders, Preflight
-from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import inherited
 from clusterrun.script.plan import Plan, Site, default_name, plan
 
@@ -279,3 +280,93 @@ def test_what_a_job_around_us_left_in_the_environment_is_dropped_but_not_the_way
     }
     assert inherited.scrubbed(environment) == {"SLURM_CONF": "c", "PATH": "p"}
     assert inherited.dropped(environment) == ("PET_NNODES", "PMIX_RANK", "SBATCH_TIME", "SLURM_CPU_BIND")
+
+
+@pytest.mark.parametrize(
+    "wish, level",
+    [({}, "quick"), ({"nodes": 2}, "full"), ({"alone": True}, "full"), ({"preflight": "off"}, "off")],
+)
+def test_several_nodes_are_checked_in_full_and_one_quickly_unless_said_otherwise(
+    wish: dict[str, Any], level: str
+) -> None:
+    found = plan(JobSpec(("train.py",), cwd="/", **wish), "r", "t", RUN_DIR, ON_SLURM)
+    assert (found.orders.preflight.level, found.spec.preflight) == (level, level)
+
+
+def test_the_orders_of_a_check_are_what_was_asked() -> None:
+    site = replace(ON_SLURM, cluster="alps", findings="/h/findings/alps")
+    asked = JobSpec(
+        ("train.py",),
+        cwd="/",
+        nodes=3,
+        spares=2,
+        preflight_budget=90,
+        preflight_limit=(("slow_fail", 0.4),),
+        on_unfit=OnUnfit.RESUBMIT,
+        exclude="n[3-4]",
+    )
+    found = plan(asked, "r", "t", RUN_DIR, site)
+    assert found.orders.preflight == Preflight(
+        Level.FULL,
+        budget=90.0,
+        limits=(("slow_fail", 0.4),),
+        cluster="alps",
+        findings="/h/findings/alps",
+        python=PYTHON,
+        resubmit=("sbatch", "--parsable", "--exclude=n[3-4],{excluded}", f"{RUN_DIR}/script.sh"),
+    )
+    assert (found.orders.nodes, found.orders.spares) == (3, 2)
+
+
+def test_spares_are_allocated_and_each_gets_an_agent() -> None:
+    found = plan(JobSpec(("train.py",), cwd="/", nodes=3, spares=2), "r", "t", RUN_DIR, ON_SLURM)
+    assert "#SBATCH --nodes=5\n" in found.script
+    assert found.orders.launch[1:3] == ("--nodes=5", "--ntasks=5")
+
+
+def test_what_hangs_on_a_check_that_is_not_made_is_said_and_left_out() -> None:
+    asked = JobSpec(("t.py",), cwd="/", nodes=2, spares=1, preflight="off", on_unfit=OnUnfit.RESUBMIT)
+    found = plan(asked, "r", "t", RUN_DIR, ON_SLURM)
+    assert found.notices == ("with --preflight off nothing comes of --spares and --on-unfit",)
+    assert (found.orders.spares, found.orders.preflight, found.spec.allocated) == (0, Preflight(), 2)
+
+
+@pytest.mark.parametrize(
+    "more", [{"after": ("7",)}, {"sbatch": ("dependency=singleton",)}], ids=["after", "dependency"]
+)
+def test_a_run_that_is_queued_again_waits_for_nothing_that_is_over(more: dict[str, Any]) -> None:
+    asked = JobSpec(("t.py",), cwd="/", on_unfit=OnUnfit.RESUBMIT, **more)
+    words = plan(asked, "r", "t", RUN_DIR, ON_SLURM).orders.preflight.resubmit
+    assert words[2:-1] == ("--exclude={excluded}", "--dependency=")
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ({"preflight": "half"}, "--preflight 'half' cannot be"),
+        ({"preflight": "off", "alone": True}, "checks nothing"),
+        ({"preflight_limit": (("slow", 1.0),)}, "no limit is named slow"),
+        ({"preflight_limit": (("z", -1.0),)}, "limit z cannot be -1.0"),
+        ({"on_hang": "pray"}, "--on-hang 'pray' cannot be"),
+        ({"spares": -1}, "--spares -1 cannot be"),
+    ],
+)
+def test_what_cannot_be_meant_of_a_check_is_refused(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(said)):
+        JobSpec(("t.py",), cwd="/", **more)
+
+
+@pytest.mark.parametrize(
+    "command, python",
+    [
+        (("train.py",), PYTHON),
+        (("-m", "pkg"), PYTHON),
+        (("python3", "x"), "python3"),
+        (("/a/python3.12", "x"), "/a/python3.12"),
+        (("torchrun", "train.py"), ""),
+        (("./pythonic",), ""),
+    ],
+)
+def test_the_checks_torch_is_that_of_the_ranks(command: tuple[str, ...], python: str) -> None:
+    found = plan(JobSpec(command, cwd="/"), "r", "t", RUN_DIR, ON_SLURM)
+    assert found.orders.preflight.python == python

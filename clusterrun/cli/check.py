@@ -1,0 +1,108 @@
+"""`clusterrun check`: a run that is nothing but its pre-flight check, stayed with to its report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from clusterrun.cli.boundary import say
+from clusterrun.cli.options import options, profile_option, settled, to_spec
+from clusterrun.cli.report import outputs, put
+from clusterrun.cli.submit import dry
+from clusterrun.config import settings
+from clusterrun.config.settings import Setting
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.frozen import replace
+from clusterrun.model.report import Grade, Report
+from clusterrun.model.spec import JobSpec
+
+COMMAND = ("check",)
+MARGIN_SECONDS = 600
+"""Asked of the scheduler beyond the budget, for agents to start and end: a short job starts sooner."""
+SECONDS_PER_NODE = 4
+"""More for a check of all pairs, which takes a round for every node."""
+
+
+@click.command()
+@options(settings.RESOURCES)
+@profile_option
+@options(settings.PREFLIGHT)
+@click.option(
+    "--level",
+    type=click.Choice(["full", "quick"]),
+    default="full",
+    help="quick: pairs only if something is wrong.  [default: full]",
+)
+@click.option("--all-pairs", is_flag=True, help="Test every pair of nodes: as many rounds as nodes.")
+@click.option("--dry-run", is_flag=True, help="Print the script and what would be done; touch nothing.")
+@outputs
+def check(
+    profile: str | None,
+    level: str,
+    all_pairs: bool,
+    dry_run: bool,
+    as_json: bool,
+    html: str | None,
+    prometheus: str | None,
+    **given: Any,
+) -> int:
+    """Check nodes without training on them: each node, each link, and all together.
+
+    Exits with 0 if the nodes are fit (also with warnings, or where something could not be judged,
+    which the report says), with 3 if they are not. Ctrl-C leaves the check running.
+
+    \b
+    Examples:
+      clusterrun check
+      clusterrun check --nodes 2 --html report.html
+      clusterrun check --nodes 2 --level quick --json
+      clusterrun check --nodes 3 --all-pairs --preflight-budget 5m
+    """
+    from clusterrun.verbs.desk import Desk
+    from clusterrun.workflow import launch
+
+    desk, spec = Desk(), _spec(settled(given, profile), level, all_pairs)
+    if dry_run:
+        return dry(spec, desk, as_json)
+    run = launch(spec, desk, say)
+    say(f"checks {spec.allocated} node{'s' if spec.allocated > 1 else ''}: {run.run_id}")
+    try:
+        found = _found(desk, run.run_id)
+    except KeyboardInterrupt:
+        say(
+            "\ndetached: the check goes on. Come back with\n"
+            f"  clusterrun wait {run.run_id}; clusterrun report {run.run_id}\n"
+            f"or end it: clusterrun cancel {run.run_id}"
+        )
+        return ExitCode.INTERRUPTED
+    if found is None:
+        return ExitCode.FAILED
+    put(found, as_json, html, prometheus)
+    return ExitCode.UNFIT if found.verdict is Grade.FAIL else ExitCode.DONE
+
+
+def _found(desk: Any, run_id: str) -> Report | None:
+    """The report at the end of the run; None where it ended without a verdict, which is said."""
+    from clusterrun.cli.ending import tell_end
+    from clusterrun.cli.progress import ended, stay
+    from clusterrun.verbs.reporting import NoReport, report_of
+
+    status = stay(desk, run_id, ended)
+    try:
+        return report_of(desk, run_id)
+    except NoReport:
+        tell_end(desk, status)
+        return None
+
+
+def _spec(values: dict[str, Setting], level: str, all_pairs: bool) -> JobSpec:
+    """The run of a check: what training would need beside its nodes is left out."""
+    defaults = {
+        option.name: Setting(option.name, option.default, "built-in") for option in settings.SUBMISSION
+    }
+    spec = to_spec(COMMAND, {**values, **defaults}, preflight=level, alone=True, all_pairs=all_pairs)
+    budget = spec.preflight_budget
+    if all_pairs and values["preflight-budget"].origin == "built-in":
+        budget += SECONDS_PER_NODE * spec.allocated
+    return replace(spec, preflight_budget=budget, time=spec.time or budget + MARGIN_SECONDS)

@@ -1,0 +1,108 @@
+"""`clusterrun nodes`: which nodes earlier checks found unfit, how often and when."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+
+from clusterrun.cli.boundary import say
+from clusterrun.cli.terminal import iso, table
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.document import encode
+from clusterrun.model.duration import parse, spoken
+from clusterrun.model.errors import BadInput
+from clusterrun.model.hostlist import expand, fold
+from clusterrun.runs.memory import clusters, findings_folder, forget, recall
+from clusterrun.verbs.desk import Desk
+from clusterrun.verbs.memory import Offender, offenders, unknown
+
+
+@click.command()
+@click.option("--cluster", metavar="NAME", help="Nodes of this cluster.  [default: the one here]")
+@click.option("--since", default="30d", metavar="TIME", show_default=True, help="How far back to look.")
+@click.option("--forget", "forgotten", metavar="NODES", help="Hold nothing against these nodes any more.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool) -> int:
+    """Show the nodes that pre-flight checks found unfit or warned about, the most frequent first.
+
+    \b
+    Examples:
+      clusterrun nodes
+      clusterrun nodes --since 90d --json
+    """
+    desk = Desk()
+    name, now = cluster or _here(desk), desk.clock.now()
+    folder = findings_folder(desk.store.home, name)
+    if forgotten:
+        return _forget(folder, forgotten, name, now)
+    known = recall(folder, now - parse(since))
+    for sentence in known.damaged:
+        say(f"left out: {sentence}")
+    found = offenders(known)
+    if as_json:
+        print(json.dumps({"cluster": name, "nodes": [_entry(one) for one in found]}))
+    elif found:
+        _show(found, now)
+    else:
+        _nothing(desk, name, since)
+    return ExitCode.DONE
+
+
+def _here(desk: Desk) -> str:
+    """The cluster that a submission from here would go to."""
+    return "local" if desk.client().why_not() else desk.client().cluster_name()
+
+
+def _forget(folder: str, text: str, cluster: str, now: float) -> int:
+    names = expand(text)
+    strangers = unknown(names, recall(folder, 0.0))
+    if strangers:
+        raise BadInput(
+            f"nothing is known of {fold(strangers)} on {cluster}", "clusterrun nodes --since 365d lists them"
+        )
+    for node in names:
+        forget(folder, node, now)
+    say(f"nothing is held against {fold(names)} any more")
+    return ExitCode.DONE
+
+
+def _entry(one: Offender) -> dict[str, Any]:
+    return {
+        "node": one.node,
+        "fails": one.fails,
+        "warnings": one.warnings,
+        "first": iso(one.first),
+        "last": iso(one.last),
+        "run_id": one.run_id,
+        "finding": encode(one.finding),
+    }
+
+
+def _show(found: list[Offender], now: float) -> None:
+    rows = [
+        [
+            one.node,
+            str(one.fails),
+            str(one.warnings),
+            _ago(one.first, now),
+            _ago(one.last, now),
+            f"{one.finding.check}: {one.finding.said}",
+        ]
+        for one in found
+    ]
+    heads = ("NODE", "UNFIT", "WARNED", "FIRST", "LAST", "LAST FINDING")
+    table(heads, rows, [""] * len(rows), spare=("FIRST", "WARNED"))
+
+
+def _ago(at: float, now: float) -> str:
+    return f"{spoken(max(0.0, now - at))} ago"
+
+
+def _nothing(desk: Desk, cluster: str, since: str) -> None:
+    say(f"nothing was found on nodes of {cluster} in the last {since}")
+    others = [name for name in clusters(desk.store.home) if name != os.path.basename(cluster)]
+    if others:
+        say(f"there are findings of {', '.join(others)}: clusterrun nodes --cluster {others[0]}")

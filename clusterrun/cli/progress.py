@@ -1,0 +1,82 @@
+"""What a run is doing before it trains, shown live on a terminal and in lines elsewhere; decides nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from clusterrun.cli.boundary import say
+from clusterrun.cli.terminal import coloured
+from clusterrun.model.orders import Preflight
+from clusterrun.model.record import RunStatus
+from clusterrun.model.states import Phase
+from clusterrun.model.visible import visible
+from clusterrun.verbs.desk import Desk, quiet
+from clusterrun.verbs.waiting import Watch
+
+Show = Callable[[RunStatus], None]
+LOOK_SECONDS = 0.1
+LEFT = re.compile(r",? *(\d+(?:\.\d+)?) s left")
+"""The end of what a check says of itself: the time that is left in its budget."""
+BEFORE_TRAINING = (Phase.QUEUED, Phase.STARTING, Phase.PREFLIGHT)
+
+
+def ended(status: RunStatus) -> bool:
+    """Nothing more comes."""
+    return status.state.ended
+
+
+def past_preflight(status: RunStatus) -> bool:
+    """Ranks train, or never will."""
+    return status.state.ended or status.phase not in BEFORE_TRAINING
+
+
+def stay(desk: Desk, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:
+    """Show what the run is doing until ``over`` is true of it; Ctrl-C comes through."""
+    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    watch = Watch(desk, run_id, quiet if live else say)
+    budget = desk.store.read(run_id).spec.preflight_budget or Preflight().budget
+    with _display(float(budget)) if live else _nothing() as show:
+        while not over(status := watch.look()):
+            show(status)
+            desk.clock.sleep(LOOK_SECONDS)
+    return status
+
+
+@contextmanager
+def _nothing() -> Iterator[Show]:
+    yield lambda status: None
+
+
+@contextmanager
+def _display(budget: float) -> Iterator[Show]:
+    """One line that changes in place and is gone at the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    console = Console(stderr=True, no_color=not coloured(sys.stderr), highlight=False)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[phase]}", markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[left]}", markup=False),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None, phase="", left="")
+
+        def show(status: RunStatus) -> None:
+            left = LEFT.search(status.reason)
+            progress.update(
+                task,
+                description=visible(LEFT.sub("", status.reason)),
+                total=budget if left else None,
+                completed=max(0.0, budget - float(left[1])) if left else 0,
+                phase=status.phase.value,
+                left=f"{left[1]} s left" if left else "",
+            )
+
+        yield show

@@ -1,0 +1,97 @@
+"""`clusterrun report`: which run, and its pre-flight report as text, JSON, a page or metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from clusterrun.cli.boundary import say
+from clusterrun.cli.completing import runs
+from clusterrun.cli.terminal import coloured
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.report import Grade, Report
+from clusterrun.runs.disk import write_whole
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COLOURS = {Grade.FAIL: "red", Grade.UNDETERMINED: "magenta", Grade.WARN: "yellow", Grade.PASS: "green"}
+WIDTH = 100
+"""Columns in a pipe."""
+READABLE = 0o644
+"""Files that a user names are for others too: a browser, the collector of metrics."""
+
+
+def outputs(command: F) -> F:
+    """The options that say in which forms a report is wanted."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+        click.option("--html", metavar="FILE", help="Write a page for a browser, self-contained."),
+        click.option("--prometheus", metavar="FILE", help="Write metrics for the textfile collector."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option("--attempt", type=click.IntRange(min=0), metavar="K", help="Attempt K instead of the newest.")
+@outputs
+@click.argument("run", default="last", shell_complete=runs)
+def report(run: str, attempt: int | None, as_json: bool, html: str | None, prometheus: str | None) -> int:
+    """Show what the pre-flight check of RUN found, worst first.
+
+    \b
+    Examples:
+      clusterrun report
+      clusterrun report last --json
+      clusterrun report --html report.html
+      clusterrun report --prometheus clusterrun.prom
+    """
+    from clusterrun.verbs.desk import Desk
+    from clusterrun.verbs.reporting import report_of
+
+    desk = Desk()
+    put(report_of(desk, desk.store.find(run), attempt), as_json, html, prometheus)
+    return ExitCode.DONE
+
+
+def put(found: Report, as_json: bool, html: str | None, prometheus: str | None) -> None:
+    """Write the files that are wanted, then print the report on stdout."""
+    if html:
+        from clusterrun.reports.page import page
+
+        _write(html, page(found))
+    if prometheus:
+        from clusterrun.reports.metrics import metrics
+
+        _write(prometheus, metrics(found))
+    if as_json:
+        from clusterrun.reports.document import document
+
+        print(json.dumps(document(found)))
+    else:
+        print("\n".join(painted(found)))
+
+
+def _write(path: str, text: str) -> None:
+    write_whole(os.path.abspath(path), text, READABLE)
+    say(f"written: {path}")
+
+
+def painted(found: Report, most: int = 0) -> list[str]:
+    """The report as lines for stdout, at most ``most`` of them (0: all), coloured where that is wanted."""
+    from clusterrun.reports.screen import screen
+
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else WIDTH
+    lines = screen(found, width or WIDTH)
+    if most and len(lines) > most:
+        lines = lines[:most]
+    colours = coloured(sys.stdout)
+    return [
+        click.style(line.text, fg=COLOURS[line.grade], bold=True) if colours and line.grade else line.text
+        for line in lines
+    ]

@@ -1,0 +1,118 @@
+"""Reports on the command line: in every form, of runs that have none, and of nodes remembered."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterrun.model.document import encode
+from clusterrun.model.frozen import replace
+from tests.cli.conftest import Desk
+from tests.desk.reports import FOUND
+
+
+def test_a_report_is_shown_and_written_in_every_form(ended: Desk) -> None:
+    done = ended("report", "--html", "out.html", "--prometheus", "out.prom")
+    assert done.code == 0, done
+    assert done.out.startswith("FAIL: n0003 is unfit; the link n0001 -> n0002 is broken;")
+    assert done.err == "written: out.html\nwritten: out.prom\n"
+    page, prom = (ended.folder / name for name in ("out.html", "out.prom"))
+    assert "n0003" in page.read_text() and "clusterrun_preflight_rounds" in prom.read_text()
+    assert {path.stat().st_mode & 0o777 for path in (page, prom)} == {0o644}
+    assert sorted(json.loads(ended("report", "last", "--json").out)["nodes"]) == [
+        f"n000{number}" for number in range(1, 7)
+    ]
+
+
+def test_a_file_that_cannot_be_written_is_an_error(ended: Desk) -> None:
+    done = ended("report", "--html", "no/such/folder.html")
+    assert (done.code, done.out) == (2, "") and "no such file or directory" in done.err
+
+
+def test_a_run_without_a_report_says_why_and_what_to_do(clusterrun: Desk) -> None:
+    run_id = clusterrun("submit", "--wait", "train.py").out.strip()
+    done = clusterrun("report")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        f"error: {run_id} was submitted with --preflight off: its nodes were not checked\n"
+        "clusterrun check does it, or clusterrun submit --preflight full\n"
+    )
+    assert clusterrun("report", "nonsense").code == 5
+
+
+def test_an_attempt_without_a_report_names_the_one_that_has_one(ended: Desk) -> None:
+    done = ended("report", "--attempt", "3")
+    assert done.code == 1 and re.search(r"attempt 3 of \S+ has no .*\nthere is one of attempt 0: ", done.err)
+
+
+def remember(desk: Desk, cluster: str, *names: str) -> None:
+    folder = Path(desk.environment["CLUSTERRUN_HOME"], "findings", cluster)
+    for path in (folder.parent.parent, folder.parent, folder):
+        path.mkdir(mode=0o700, exist_ok=True)
+    for name in names:
+        report = replace(FOUND, run_id=name, cluster=cluster, at=time.time() - 7200)
+        (folder / f"{name}.0.json").write_text(json.dumps(encode(report)))
+
+
+def test_nodes_are_listed_with_how_often_and_when_and_forgotten_when_told(clusterrun: Desk) -> None:
+    remember(clusterrun, "local", "a", "b")
+    shown = clusterrun("nodes").out.splitlines()
+    assert [re.split(r"  +", line) for line in shown] == [
+        ["NODE", "UNFIT", "WARNED", "FIRST", "LAST", "LAST FINDING"],
+        ["n0003", "2", "0", "2 h ago", "2 h ago", "gpu errors: GPU 3: Xid 79, fallen off the bus"],
+        ["n0004", "0", "2", "2 h ago", "2 h ago", "product: 12 % below the median: 44 of 50 teraflops"],
+    ]
+    found = json.loads(clusterrun("nodes", "--json").out)
+    assert [(one["node"], one["fails"], one["warnings"]) for one in found["nodes"]] == [
+        ("n0003", 2, 0),
+        ("n0004", 0, 2),
+    ]
+    assert clusterrun("nodes", "--forget", "n[0003-0004]").err == (
+        "nothing is held against n[0003-0004] any more\n"
+    )
+    assert json.loads(clusterrun("nodes", "--json").out) == {"cluster": "local", "nodes": []}
+    assert clusterrun("nodes", "--forget", "n0099").code == 2
+
+
+def test_a_damaged_file_takes_no_other_finding_away(clusterrun: Desk) -> None:
+    remember(clusterrun, "local", "a")
+    Path(clusterrun.environment["CLUSTERRUN_HOME"], "findings/local/half.json").write_text("{")
+    done = clusterrun("nodes")
+    assert "half.json is damaged" in done.err and "n0003" in done.out and done.code == 0
+
+
+def test_of_a_cluster_without_findings_others_are_named(clusterrun: Desk) -> None:
+    remember(clusterrun, "alps", "a")
+    assert clusterrun("nodes").err == (
+        "nothing was found on nodes of local in the last 30d\n"
+        "there are findings of alps: clusterrun nodes --cluster alps\n"
+    )
+    assert "n0003" in clusterrun("nodes", "--cluster", "alps").out
+
+
+@pytest.mark.parametrize(
+    "words, seen",
+    [
+        (["--preflight-limit", "slow"], "has no number"),
+        (["--preflight-limit", "slwo_fail=1"], "no limit is named slwo_fail"),
+        (["--preflight-budget", "soon"], "'soon' is no length of time"),
+        (["--spares", "-1"], "--spares -1 cannot be"),
+        (["--bad-since", "x"], "'x' is no length of time"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_made(
+    clusterrun: Desk, words: list[str], seen: str
+) -> None:
+    done = clusterrun("submit", *words, "train.py")
+    assert done.code == 2 and seen in done.err and os.listdir(clusterrun.folder.parent) == ["work"]
+
+
+def test_a_check_says_what_it_would_submit(clusterrun: Desk) -> None:
+    done = clusterrun("check", "--nodes", "3", "--spares", "1", "--dry-run", "--json")
+    found = json.loads(done.out)
+    assert (done.code, found["command"], found["name"]) == (0, ["check"], "check")
