@@ -3,52 +3,78 @@
 from __future__ import annotations
 
 import json
-import time
+import os
+import sys
 from typing import Any
 
 import click
 
+from clusterrun.cli.board import fitted, plain
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
-from clusterrun.cli.terminal import iso, table
+from clusterrun.cli.terminal import coloured, iso
 from clusterrun.model.contract import ExitCode
-from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import fields
 from clusterrun.model.record import RunStatus
-from clusterrun.model.states import State
 from clusterrun.verbs.desk import Desk
-from clusterrun.workflow import statuses
+from clusterrun.verbs.listing import EVERYTHING, Filter, Listing, since, states
 
 _TIMES = ("submitted_at", "started_at", "ended_at")
-_COLOURS = {State.RUNNING: "green", State.PENDING: "yellow", State.COMPLETED: "", State.UNKNOWN: "magenta"}
 
 
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="All runs, not only the live and newest ones.")
+@click.option(
+    "--state", metavar="STATE", multiple=True, help="Only runs in these: failed,timeout; live; ended."
+)
+@click.option("--name", metavar="PATTERN", help="Only runs of that name; * and ? stand for anything.")
+@click.option("--since", "begun", metavar="TIME", help="Only runs submitted since then: 1d, 90m, 2026-11-20.")
+@click.option("-w", "--watch", "live", is_flag=True, help="Go on showing them, to the end of the named runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("wanted", metavar="[RUN]...", nargs=-1, shell_complete=runs)
-def status(wanted: tuple[str, ...], everything: bool, as_json: bool) -> int:
+def status(
+    wanted: tuple[str, ...],
+    everything: bool,
+    state: tuple[str, ...],
+    name: str | None,
+    begun: str | None,
+    live: bool,
+    as_json: bool,
+) -> int:
     """Show the live and the newest runs, or one RUN in detail.
+
+    A filter looks at all runs. Slurm is asked once for all of them, and its answer serves the
+    next commands too.
 
     \b
     Examples:
       clusterrun status
       clusterrun status last
+      clusterrun status --state failed --since 1d
+      clusterrun status --watch last
       clusterrun status --json
     """
+    if live and as_json:
+        raise click.UsageError("--watch and --json do not go together: --json is one document")
     desk = Desk()
-    found = statuses(tuple(desk.store.ids()) if everything else wanted, desk, say)
+    chosen = Filter(states(state), name or "", since(begun, desk.clock.now()) if begun else 0.0)
+    listing = Listing(desk, wanted, chosen, everything)
+    if live:
+        from clusterrun.cli.watching import watch
+
+        return watch(desk, listing)
+    inquiry = desk.inquiry(say)
+    found = listing.look(inquiry)
+    for notice in inquiry.notices:
+        say(notice)
     if as_json:
         print(json.dumps(document(found)))
-    elif len(wanted) == 1:
+    elif len(listing.named) == 1 and chosen == EVERYTHING:
         from clusterrun.cli.detail import show
 
         show(desk, found[0])
-    elif found:
-        _show(found)
-        _tell_older(desk, found, bool(wanted))
     else:
-        say("there are no runs yet: clusterrun submit train.py starts one")
+        _show(desk, found, listing, chosen)
     return ExitCode.DONE
 
 
@@ -62,29 +88,17 @@ def _entry(status: RunStatus) -> dict[str, Any]:
     return {**entry, **{name: iso(entry[name] or None) for name in _TIMES}}
 
 
-def _show(found: list[RunStatus]) -> None:
-    now = time.time()
-    rows = [
-        [s.run_id, s.job_id, s.state.value, s.phase.value, f"{s.nodes}×{_each(s)}", _time(s, now), s.reason]
-        for s in found
-    ]
-    heads = ("RUN", "JOB", "STATE", "PHASE", "NODES", "TIME", "REASON")
-    styles = [_COLOURS.get(s.state, "red") for s in found]
-    table(heads, rows, styles, spare=("PHASE", "JOB", "NODES", "TIME"))
-
-
-def _each(status: RunStatus) -> int:
-    return status.world_size // status.nodes if status.nodes else 0
-
-
-def _time(status: RunStatus, now: float) -> str:
-    """How long it has run, or has waited."""
-    began = status.started_at or status.submitted_at
-    ended = status.ended_at or now
-    return spoken(max(0.0, ended - began)) if began else ""
-
-
-def _tell_older(desk: Desk, found: list[RunStatus], named: bool) -> None:
-    older = len(desk.store.ids()) - len(found)
-    if older > 0 and not named:
+def _show(desk: Desk, found: list[RunStatus], listing: Listing, chosen: Filter) -> None:
+    now = desk.clock.now()
+    if found and sys.stdout.isatty():
+        width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
+        print("\n".join(fitted(found, now, width, coloured(sys.stdout))))
+    elif found:
+        print("\n".join(plain(found, now)))
+    elif chosen == EVERYTHING:
+        say("there are no runs yet: clusterrun submit train.py starts one")
+    else:
+        say("no run is like that: clusterrun status --all shows them all")
+    older = listing.older(len(found))
+    if older > 0 and found:
         say(f"{older} older {'run' if older == 1 else 'runs'}: clusterrun status --all")

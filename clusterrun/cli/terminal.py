@@ -20,6 +20,45 @@ def coloured(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+COLOURS = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "magenta": 35}
+
+
+def painted(text: str, style: str) -> str:
+    """``text`` in one of ``COLOURS``; as it is where ``style`` is ''."""
+    return f"\x1b[{COLOURS[style]}m{text}\x1b[0m" if style else text
+
+
+def width_of(text: str) -> int:
+    """The columns that ``text`` takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+
+
+def padded(text: str, width: int) -> str:
+    """``text`` filled up to ``width`` columns."""
+    return text + " " * (width - width_of(text))
+
+
+def folded(text: str, width: int) -> list[str]:
+    """``text`` in lines of at most ``width`` columns, broken between words where that can be."""
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line and width_of(line) + 1 + width_of(word) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+        while width_of(line) > width:
+            end = next(n for n in range(len(line), 0, -1) if width_of(line[:n]) <= max(width, 2))
+            lines.append(line[:end])
+            line = line[end:]
+    return [*lines, line]
+
+
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], spare: Sequence[str] = ()
 ) -> None:

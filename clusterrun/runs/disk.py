@@ -100,3 +100,15 @@ def refusal(path: str, error: OSError) -> DiskRefused:
     elsewhere = "set CLUSTERRUN_HOME to a folder that you may write and that the nodes share"
     said = (error.strerror or str(error)).lower()
     return DiskRefused(f"{path}: {said}", remedies.get(error.errno or 0, elsewhere))
+
+
+def own_content(path: str) -> bytes | None:
+    """What stands in a file that is ours alone (0600, no link); None where there is no such file."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(handle, "rb") as file:
+        found = os.fstat(handle)
+        ours = found.st_uid == os.geteuid() and not found.st_mode & 0o077 and stat.S_ISREG(found.st_mode)
+        return file.read() if ours else None

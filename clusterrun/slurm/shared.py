@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -17,7 +16,7 @@ from clusterrun.model import contract
 from clusterrun.model.document import decode, encode
 from clusterrun.model.errors import ClusterrunError, SchedulerError
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.runs.disk import DiskRefused, private_folder, write_whole
+from clusterrun.runs.disk import DiskRefused, own_content, private_folder, write_whole
 from clusterrun.slurm.queries import JobRow
 from clusterrun.system import Clock
 
@@ -103,12 +102,8 @@ class SharedJobs:
 
     def _read(self) -> News:
         try:
-            handle = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(handle, "rb") as file:
-                found = os.fstat(handle)
-                if found.st_uid != os.geteuid() or found.st_mode & 0o077 or not stat.S_ISREG(found.st_mode):
-                    return News(0.0)
-                return decode(News, json.loads(file.read()))
+            content = own_content(self._path)
+            return decode(News, json.loads(content)) if content else News(0.0)
         except (OSError, ValueError, RecursionError, ClusterrunError):
             return News(0.0)
 
