@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterrun import system
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
-from clusterrun.slurm import answers, sending
+from clusterrun.slurm import answers, client, sending
 from clusterrun.slurm.answers import Kind
 from clusterrun.slurm.client import Answer, SlurmClient
 from clusterrun.slurm.queries import Partition
@@ -273,3 +273,28 @@ def test_words_that_are_not_known_as_a_refusal_are_checked_against_the_queue() -
 def test_slurms_words_are_told_without_program_names_and_repetition() -> None:
     err = "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: No\n\n"
     assert answers.words(err) == "invalid partition specified: x; Batch job submission failed: No"
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("# ClusterName=old\n  clustername = alps # here\nSlurmctldHost=x\n", "alps"),
+        ("SlurmctldHost=x\n", "asked"),
+    ],
+)
+def test_a_cluster_is_called_as_its_configuration_says_else_as_the_controller_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str
+) -> None:
+    monkeypatch.setattr(client, "CONFIGURATIONS", ())
+    (tmp_path / "slurm.conf").write_text(text)
+    programs = StandInPrograms((0, "Configuration data\nClusterName             = asked\n", ""))
+    found = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, programs).cluster_name()
+    assert found == name
+
+
+@pytest.mark.parametrize("answer", [(1, "", DOWN), system.ProgramTimeout("no answer"), (0, "nothing", "")])
+def test_a_cluster_that_nobody_names_has_a_name_all_the_same(
+    answer: tuple[int, str, str] | Exception,
+) -> None:
+    client = SlurmClient({"SLURM_CONF": "/nowhere"}, StandInPrograms(answer))
+    assert client.cluster_name() == "slurm" or Path("/etc/slurm/slurm.conf").exists()

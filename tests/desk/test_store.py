@@ -232,3 +232,16 @@ def test_a_record_with_foreign_bytes_survives(home: Store) -> None:
     chosen = add(home, "tr\udcffain", spec=spec)
     assert json.loads(Path(home.paths(chosen).record).read_text())["name"] == "tr\udcffain"
     assert home.read(chosen).spec == spec
+
+
+def test_the_job_of_a_run_is_the_newest_one_and_both_numbers_find_it(home: Store) -> None:
+    chosen = add(home, "train", job_id="41")
+    write_whole(home.paths(chosen).successor, '{"job_id": "57", "excluded": ["n0003"]}')
+    assert (home.read(chosen).job_id, home.find("41"), home.find("57")) == ("57", chosen, chosen)
+
+
+def test_a_damaged_word_on_the_next_job_is_named(home: Store) -> None:
+    chosen = add(home, "train", job_id="41")
+    write_whole(home.paths(chosen).successor, "{")
+    with pytest.raises(BadDocument, match=r"successor\.json is damaged"):
+        home.read(chosen)
