@@ -1,0 +1,94 @@
+"""The verdicts there are, and what a diagnosis consists of: values for the desk, its JSON and its text."""
+
+from __future__ import annotations
+
+import enum
+
+from clusterrun.model import contract
+from clusterrun.model.frozen import frozen
+
+
+class Verdict(str, enum.Enum):
+    """What is the matter with a run, equal to its word."""
+
+    NEVER_ARRIVED = "rank never arrived"
+    LINK = "link"
+    MISMATCH = "mismatch"
+    CRASHED = "crashed"
+    OUT_OF_MEMORY = "out of memory"
+    SLOW = "slow rank"
+    WAITING = "all wait"
+    ALONE = "training alone"
+    NOTHING = "nothing wrong"
+    NOT_RUNNING = "not running"
+    UNDETERMINED = "undetermined"
+
+    def __str__(self) -> str:
+        """The word alone."""
+        return self.value
+
+
+@frozen
+class Culprit:
+    """Who is to blame; ``rank`` is -1 where it is a node or a link as a whole."""
+
+    rank: int
+    node: str
+    why: str
+
+
+@frozen
+class Stacks:
+    """Ranks (folded, ``0-2,5``) whose main threads stand at the same place; ``stack`` innermost first."""
+
+    ranks: str
+    stack: tuple[str, ...]
+
+
+@frozen
+class Diagnosis:
+    """What is wrong, who is to blame, how it shows, and what to do about it.
+
+    ``at`` is when it was made, in seconds since the epoch. ``said`` is the verdict as a sentence.
+    """
+
+    verdict: Verdict
+    said: str
+    culprits: tuple[Culprit, ...] = ()
+    groups: tuple[Stacks, ...] = ()
+    evidence: tuple[str, ...] = ()
+    remedy: str = ""
+    at: float = 0.0
+    format: int = contract.FORMAT
+
+
+def ranks_in_words(ranks: tuple[int, ...]) -> str:
+    """``rank 3``, ``ranks 0-2 and 5``."""
+    parts = folded(ranks).split(",")
+    if len(ranks) == 1:
+        return f"rank {parts[0]}"
+    if len(parts) > 8:
+        return f"ranks {', '.join(parts[:8])} and more, {len(ranks)} in all"
+    return "ranks " + (f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0])
+
+
+def folded(ranks: tuple[int, ...]) -> str:
+    """``0-2,5``."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def unfolded(text: str) -> tuple[int, ...]:
+    """The ranks that ``folded`` wrote; () for what it did not."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            return ()
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)
