@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterrun import system
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
-from clusterrun.slurm import answers, client, sending
+from clusterrun.slurm import answers, sending
 from clusterrun.slurm.answers import Kind
 from clusterrun.slurm.client import Answer, SlurmClient
 from clusterrun.slurm.queries import Partition
@@ -285,7 +285,7 @@ def test_slurms_words_are_told_without_program_names_and_repetition() -> None:
 def test_a_cluster_is_called_as_its_configuration_says_else_as_the_controller_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str
 ) -> None:
-    monkeypatch.setattr(client, "CONFIGURATIONS", ())
+    monkeypatch.setattr("clusterrun.slurm.client.CONFIGURATIONS", ())
     (tmp_path / "slurm.conf").write_text(text)
     programs = StandInPrograms((0, "Configuration data\nClusterName             = asked\n", ""))
     found = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, programs).cluster_name()
