@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
-from clusterrun.model.spec import Cluster
+from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.script.plan import Plan
 
 LEAST_PYTHON = (3, 9)
@@ -30,11 +30,32 @@ def check(plan: Plan, run: Run = system.run) -> tuple[str, ...]:
     script = script_of(plan)
     if script:
         check_script(script)
-    if plan.spec.setup:
+    return (*launchers(plan.spec, script), *_of_programs(plan.spec, script, run))
+
+
+def _of_programs(spec: JobSpec, script: str, run: Run) -> tuple[str, ...]:
+    if spec.setup:
         return ()  # its lines may bring the Python and the program, on the nodes
-    if script or plan.spec.command[0] == "-m":
-        return check_python(plan.spec.python, bool(script) and wants_torch(script), run)
-    return check_program(plan.spec.command[0], plan.spec.cwd, plan.spec.cluster is Cluster.LOCAL)
+    if script or spec.command[0] == "-m":
+        return check_python(spec.python, bool(script) and wants_torch(script), run)
+    return check_program(spec.command[0], spec.cwd, spec.cluster is Cluster.LOCAL)
+
+
+def launchers(spec: JobSpec, script: str) -> tuple[str, ...]:
+    """Launchers that every rank would start inside ours; a lone rank, or one process per node, may."""
+    if spec.per_node or spec.world_size == 1:
+        return ()
+    from clusterrun.diagnosis.launchers import found  # it parses Python: not for every command
+
+    return found(spec.command, _text(script) if script else "")
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def script_of(plan: Plan) -> str:
@@ -112,11 +133,7 @@ def check_python(python: str, torch: bool, run: Run = system.run) -> tuple[str, 
 
 def wants_torch(script: str) -> bool:
     """Whether the script's own text imports torch."""
-    try:
-        with open(script, encoding="utf-8", errors="replace") as file:
-            return re.search(r"^\s*(import|from)\s+torch\b", file.read(), re.MULTILINE) is not None
-    except OSError:
-        return False
+    return re.search(r"^\s*(import|from)\s+torch\b", _text(script), re.MULTILINE) is not None
 
 
 def _torch_beside_us() -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import checks
 from clusterrun.script.plan import Plan, Site, plan
@@ -89,3 +91,21 @@ def test_a_python_that_setup_lines_bring_is_not_looked_for_here(tmp_path: Path) 
         checks.check(of(tmp_path, "train.py", python="/x/python", setup=("module load python",)), missing)
         == ()
     )
+
+
+@pytest.mark.parametrize(
+    "wish, said", [({"nodes": 2}, True), ({}, False), ({"nodes": 2, "per_node": True}, False)]
+)
+def test_a_launcher_in_every_rank_is_said_but_not_where_one_may_be(
+    tmp_path: Path, wish: dict[str, Any], said: bool
+) -> None:
+    (tmp_path / "train.py").write_text("import torch.multiprocessing as mp\nmp.spawn(print)\n")
+    script = str(tmp_path / "train.py")
+    spec = JobSpec(("train.py",), cwd=str(tmp_path), **wish)
+    assert [
+        bool(checks.launchers(spec, script)),
+        bool(checks.launchers(replace(spec, command=("torchrun",)), "")),
+    ] == [
+        said,
+        said,
+    ]
