@@ -1,4 +1,4 @@
-"""Runs as lines for people: a table that fits its width, reasons below where there is no room; prints none."""
+"""Runs as lines for people: a table that fits its width, reasons below where there is no room."""
 
 from __future__ import annotations
 

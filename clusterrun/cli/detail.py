@@ -5,14 +5,17 @@ from __future__ import annotations
 import shlex
 
 from clusterrun.cli.ending import words
+from clusterrun.cli.main import DOORS
 from clusterrun.cli.terminal import local_time
+from clusterrun.logs.files import attempts
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import fold
-from clusterrun.model.record import Attempt, RunRecord, RunStatus
+from clusterrun.model.record import Attempt, RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
-from clusterrun.model.states import State
+from clusterrun.model.states import Phase, State
 from clusterrun.model.visible import visible
+from clusterrun.reports.screen import headline
 from clusterrun.verbs.desk import Desk
 
 
@@ -22,14 +25,17 @@ def show(desk: Desk, status: RunStatus) -> None:
         record, state = desk.store.read(status.run_id), desk.store.state(status.run_id)
     except ClusterrunError:
         record, state = None, None
-    lines = [f"{name:<10} {value}" for name, value in _facts(status, record) if value]
+    lines = [f"{name:<10} {value}" for name, value in _facts(desk, status, record, state) if value]
     for attempt in state.attempts if state else ():
-        lines += _attempt(attempt)
-    lines += ["", *(f"{what:<10} clusterrun {line} {status.run_id}" for what, line in _next(status))]
+        lines += _attempt(attempt, _check(desk, status.run_id, attempt.epoch))
+    checked = any("  pre-flight" in line for line in lines)
+    lines += ["", *(f"{what:<10} clusterrun {line} {status.run_id}" for what, line in _next(status, checked))]
     print("\n".join(visible(line) for line in lines))
 
 
-def _facts(status: RunStatus, record: RunRecord | None) -> list[tuple[str, str]]:
+def _facts(
+    desk: Desk, status: RunStatus, record: RunRecord | None, state: RunState | None
+) -> list[tuple[str, str]]:
     command = shlex.join(record.spec.command) if record else ""
     return [
         ("run", status.run_id),
@@ -46,8 +52,39 @@ def _facts(status: RunStatus, record: RunRecord | None) -> list[tuple[str, str]]
         ("started", local_time(status.started_at)),
         ("ended", local_time(status.ended_at)),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
+        *_told(desk, status, state),
         ("files", status.run_dir),
+        ("log files", _logs(desk, status.run_id)),
     ]
+
+
+def _told(desk: Desk, status: RunStatus, state: RunState | None) -> list[tuple[str, str]]:
+    """What the coordinator has said beside the reason, and how long ago."""
+    if state is None:
+        return []
+    ago = f"{spoken(max(0.0, desk.clock.now() - state.updated_at))} ago, from its coordinator on {state.host}"
+    return [
+        ("left out", fold(state.excluded)),
+        ("spares", fold(state.spares)),
+        ("last word", "" if status.state.ended else ago),
+        *(("warning", one) for one in state.warnings),
+    ]
+
+
+def _logs(desk: Desk, run_id: str) -> str:
+    """Where the files of the newest attempt are."""
+    paths = desk.store.paths(run_id)
+    known = attempts(paths.attempts)
+    return paths.attempt(known[-1]).folder if known else ""
+
+
+def _check(desk: Desk, run_id: str, epoch: int) -> str:
+    """What the pre-flight check of an attempt found, in a line; '' where there was none."""
+    try:
+        report = desk.store.report(run_id, epoch)
+    except ClusterrunError as error:
+        return error.seen
+    return headline(report) if report else ""
 
 
 def _size(status: RunStatus) -> str:
@@ -79,12 +116,13 @@ def _use(status: RunStatus) -> str:
     return f"{len(family)} processes, {spoken(seconds)} of CPU time, {memory / 2**30:.1f} GiB of memory"
 
 
-def _attempt(attempt: Attempt) -> list[str]:
+def _attempt(attempt: Attempt, check: str) -> list[str]:
     took = f" after {spoken(max(0.0, attempt.ended_at - attempt.started_at))}" if attempt.ended_at else ""
     outcome = f": {attempt.outcome}{took}" if attempt.outcome or took else ""
     reason = f" ({attempt.reason})" if attempt.reason else ""
     began = f"{local_time(attempt.started_at)}, on {fold(attempt.nodes)}"
     lines = ["", f"attempt {attempt.epoch}{reason}, {began}{outcome}"]
+    lines += [f"  pre-flight {check}"] if check else []
     if attempt.failure:
         lines += [
             f"  first failure, {local_time(attempt.failure.at)}: {attempt.failure.why}",
@@ -93,7 +131,18 @@ def _attempt(attempt: Attempt) -> list[str]:
     return lines
 
 
-def _next(status: RunStatus) -> list[tuple[str, str]]:
+def _next(status: RunStatus, checked: bool) -> list[tuple[str, str]]:
+    report = [("check", "report")] if checked else []
+    if status.state is State.COMPLETED:
+        return [("logs", "logs"), *report]
+    why = [("why", "diagnose")] if "diagnose" in DOORS else []
     if status.state.ended:
-        return [("logs", "logs"), ("errors", "logs --stream err")]
-    return [("follow", "logs -f"), ("wait", "wait"), ("cancel", "cancel")]
+        return [*why, ("logs", "logs"), ("errors", "logs --stream err"), *report]
+    why = why if status.phase is Phase.TRAINING else []
+    return [
+        ("follow", "logs -f"),
+        *why,
+        ("wait", "wait"),
+        ("cancel", "cancel"),
+        *report,
+    ]

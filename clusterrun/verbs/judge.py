@@ -231,7 +231,14 @@ def _silent_end(said: Said, seen: str) -> str:
 
 
 def _why(said: Said) -> str:
-    """What the coordinator said of the end, or of the start that this is; and when a rank failed first."""
+    """What the coordinator said of the end, or of the start that this is, and its newest warning."""
+    warnings = said.state.warnings if said.state else ()
+    more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+    return _joined(_told(said), *(f"warning: {one}{more}" for one in warnings[-1:]))
+
+
+def _told(said: Said) -> str:
+    """The coordinator's reason, with the moment at which a rank failed first."""
     state = said.state
     if state is None:
         return ""
