@@ -19,7 +19,6 @@ PROGRAMS = (
     "accelerate",
     "deepspeed",
     "colossalai",
-    "composer",
     "mpirun",
     "mpiexec",
     "horovodrun",
@@ -32,7 +31,7 @@ _LEAVES = ("exit", "sys.exit", "os._exit", "quit")
 
 
 def found(argv: Sequence[str], source: str = "") -> tuple[str, ...]:
-    """Sentences about what in ``argv`` (as typed) and in the script's ``source`` is a launcher, most certain first.
+    """Sentences about launchers in ``argv`` (as typed) and in the script's ``source``.
 
     Not for a command that is started once per node: that is what launchers are for.
     """
@@ -78,7 +77,7 @@ def _of_call(call: ast.Call) -> Iterator[str]:
             f"line {call.lineno} calls {name}(): it starts ranks by itself, in every rank: "
             "call what it starts, or start the script once per node with --per-node"
         )
-    words = [word.value for word in _strings(call)] if name.startswith(("subprocess.", "os.")) else []
+    words = _strings(call) if name.startswith(("subprocess.", "os.")) else []
     program = next((os.path.basename(word.split()[0]) for word in words if word.strip()), "")
     if program in PROGRAMS:
         yield f"line {call.lineno} starts {program}, which starts ranks by itself, in every rank"
@@ -90,10 +89,14 @@ def _of_multiprocessing(name: str) -> bool:
     return before in ("", "mp") or before.endswith(("multiprocessing", "xmp"))
 
 
-def _strings(call: ast.Call) -> Iterator[ast.Constant]:
-    for argument in call.args[:1]:
-        items = argument.elts[:1] if isinstance(argument, (ast.List, ast.Tuple)) else [argument]
-        yield from (i for i in items if isinstance(i, ast.Constant) and isinstance(i.value, str))
+def _strings(call: ast.Call) -> list[str]:
+    """The first argument, or the first item of it, where it is a text."""
+    items = [
+        item
+        for argument in call.args[:1]
+        for item in (argument.elts[:1] if isinstance(argument, (ast.List, ast.Tuple)) else [argument])
+    ]
+    return [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
 
 
 def _leaves_without_gpus(node: ast.If) -> bool:
