@@ -50,28 +50,39 @@ def _failure(reading: Any) -> str:
 
 
 def _unlike_others(readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
-    prints = {node: text(reading, "fingerprint") for node, reading in readings.items()}
-    known = {node: value for node, value in prints.items() if value}
-    found = split(known)
+    for kind in sorted({_kind(reading) for reading in readings.values()} - {""}):
+        prints = {node: text(reading, "fingerprint") for node, reading in readings.items()}
+        yield from _unlike({node: bits for node, bits in prints.items() if _kind(readings[node]) == kind})
+
+
+def _unlike(prints: Mapping[str, str]) -> Iterator[tuple[str, Finding]]:
+    found = split(prints)
     for node in found.odd:
-        agreeing = len(known) - len(found.odd)
-        said = f"the product's bits are {known[node][:12]}, {found.usual[:12]} on {agreeing} other nodes"
+        agreeing = len(prints) - len(found.odd)
+        said = f"the product's bits are {prints[node][:24]}, {found.usual[:24]} on {agreeing} other nodes"
         yield node, Finding(NAME, Grade.FAIL, said, _LIES)
     if not found.agreed and not found.odd:
         said = f"the product has {len(found.values)} results; which is right cannot be told"
-        for node in known if len(known) == 2 else ("",):
-            yield (
-                node,
-                Finding(NAME, Grade.UNDETERMINED, said, "test these nodes together with a third: --spares 1"),
-            )
+        remedy = "test these nodes together with a third: --spares 1"
+        for node in prints if len(prints) == 2 else ("",):
+            yield node, Finding(NAME, Grade.UNDETERMINED, said, remedy)
+
+
+def _kind(reading: Any) -> str:
+    """On what and how large it was: ``cuda 4096``; only like is compared with like."""
+    kind, colon, _ = text(reading, "fingerprint").partition(":")
+    return kind if colon else ""
 
 
 def slow(asked: Asked, readings: Mapping[str, Any]) -> dict[str, Outlier]:
     """The nodes whose product is slower than the others', by name."""
-    rates = {node: _rate(reading) for node, reading in readings.items()}
-    known = {node: rate for node, rate in rates.items() if rate is not None and rate > 0}
-    limits = for_backend(limits_of(asked.limits), "nccl" if asked.gpus else "gloo")
-    return outliers(known, limits) if len(known) > 2 else {}
+    found: dict[str, Outlier] = {}
+    for kind in sorted({_kind(reading) for reading in readings.values()}):
+        rates = {node: _rate(reading) for node, reading in readings.items() if _kind(reading) == kind}
+        known = {node: rate for node, rate in rates.items() if rate is not None and rate > 0}
+        limits = for_backend(limits_of(asked.limits), "nccl" if kind.startswith("cuda") else "gloo")
+        found.update(outliers(known, limits) if len(known) > 2 else {})
+    return found
 
 
 def _rate(reading: Any) -> float | None:

@@ -1,0 +1,235 @@
+"""Judges of what nvidia-smi said: what makes a node unfit, what is a warning, and what says nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.preflight.checks import clocks, driver, fabric, gpu_errors, gpu_memory, gpus, nvlink, pcie
+from tests.preflight.checks.values import ASKED, FAIL, WARN, asked, blamed, gpu, nodes, verdicts
+from tests.preflight.checks.values import gpus as reading
+
+OF_GPUS = (gpus, gpu_memory, gpu_errors, pcie, clocks, fabric, driver)
+
+
+@pytest.mark.parametrize("check", OF_GPUS, ids=lambda check: check.NAME)
+def test_healthy_nodes_are_passed_over_in_silence(check):
+    assert verdicts(check, nodes(4, reading())) == []
+
+
+@pytest.mark.parametrize("check", OF_GPUS, ids=lambda check: check.NAME)
+def test_machines_without_any_nvidia_driver_are_not_spoken_of(check):
+    assert verdicts(check, nodes(3, {"found": False})) == []
+
+
+@pytest.mark.parametrize(
+    ("ill", "said"),
+    [
+        (reading(count=7), "the driver sees 7 of 8 GPUs"),
+        ({"found": False}, "there is no nvidia-smi here, while other nodes have it"),
+        (
+            {"found": True, "code": 15, "said": "Unable to determine the device handle: GPU is lost."},
+            "nvidia-smi: Unable to determine the device handle: GPU is lost.",
+        ),
+        ({"found": True, "code": 6}, "nvidia-smi: exit code 6, no GPU listed"),
+        ({"found": True, "code": 0, "gpus": []}, "nvidia-smi: exit code 0, no GPU listed"),
+    ],
+)
+def test_a_node_without_its_gpus_is_unfit(ill, said):
+    assert verdicts(gpus, nodes(2, reading(), bad=ill)) == [("bad", FAIL, said)]
+
+
+def test_more_gpus_than_asked_for_are_no_finding():
+    assert verdicts(gpus, nodes(2, reading(count=8)), asked(gpus=4)) == []
+
+
+def test_instances_of_a_divided_gpu_count_each():
+    divided = {**reading(), "gpus": [gpu(mig="Enabled", instances=7), gpu()]}
+    assert verdicts(gpus, {"n1": divided}) == []
+    assert verdicts(gpus, {"n1": divided}, asked(gpus=9)) == [("n1", FAIL, "the driver sees 8 of 9 GPUs")]
+
+
+@pytest.mark.parametrize(
+    ("used", "processes", "verdict", "said"),
+    [
+        (
+            40960,
+            [{"pid": 77, "command": "/home/bob/venv/bin/python", "user": "bob", "used": 40400}],
+            FAIL,
+            "GPU 3: 40960 of 81559 MiB in use (50%, limit 30%) by python pid 77 of bob 40400 MiB",
+        ),
+        (
+            40960,
+            [],
+            FAIL,
+            "GPU 3: 40960 of 81559 MiB in use (50%, limit 30%), by no process that can be seen",
+        ),
+        (
+            4096,
+            [{"pid": 8, "command": "/usr/bin/nvidia-cuda-mps-server", "used": 30}],
+            WARN,
+            "GPU 3: 4096 of 81559 MiB in use (5%, limit 2%), by no process that can be seen",
+        ),
+    ],
+)
+def test_memory_in_use_is_told_with_who_has_it(used, processes, verdict, said):
+    ill = reading(used=used, processes=processes)
+    assert verdicts(gpu_memory, nodes(2, reading(), bad=ill)) == [("bad", verdict, said)]
+
+
+def test_memory_in_use_on_gpus_of_other_jobs_is_not_ours():
+    busy = {**reading(used=80000), "given": ["0", "1"]}
+    assert blamed(gpu_memory, {"n1": busy}) == {}
+    assert blamed(gpu_memory, {"n1": {**busy, "given": ["2", "3"]}}) == {"n1": FAIL}
+    assert blamed(gpu_memory, {"n1": {**busy, "given": ["GPU-3"]}}) == {"n1": FAIL}
+
+
+def test_the_limits_of_memory_are_the_users():
+    busy = {"n1": reading(used=40960)}
+    assert blamed(gpu_memory, busy, asked(limits=(("gpu_memory_fail", 0.6),))) == {"n1": WARN}
+    assert blamed(gpu_memory, busy, asked(limits=(("gpu_memory_warn", 0.6),))) == {}
+
+
+@pytest.mark.parametrize(
+    ("ill", "verdict", "said"),
+    [
+        ({"uncorrected": 5}, FAIL, "GPU 3: 5 uncorrected memory errors since the driver's start (limit 0)"),
+        ({"rows_failed": "Yes"}, FAIL, "GPU 3: a worn row of memory could not be remapped"),
+        ({"sram_exceeded": "Yes"}, FAIL, "GPU 3: more uncorrected SRAM errors than NVIDIA allows"),
+        ({"rows_pending": "Yes"}, WARN, "GPU 3: a row of memory waits for a reset to be remapped"),
+        ({"pages_pending": "Yes"}, WARN, "GPU 3: a page of memory waits for a reset to be retired"),
+        ({"recovery": "Node Reboot"}, FAIL, "GPU 3: the driver asks for: Node Reboot"),
+        ({"recovery": "Drain P2P"}, WARN, "GPU 3: the driver asks for: Drain P2P"),
+        ({"reset": "Yes"}, FAIL, "GPU 3: the driver asks for: GPU Reset"),
+        (
+            {"corrected": 10001},
+            WARN,
+            "GPU 3: 10001 corrected memory errors since the driver's start (limit 10000)",
+        ),
+    ],
+)
+def test_errors_of_a_gpu_are_named_with_the_gpu(ill, verdict, said):
+    assert verdicts(gpu_errors, nodes(2, reading(), bad=reading(**ill))) == [("bad", verdict, said)]
+
+
+@pytest.mark.parametrize(
+    "harmless", [{"corrected": 10000}, {"uncorrected_ever": 3}, {"rows_uncorrectable": 2}]
+)
+def test_errors_that_were_dealt_with_are_no_finding(harmless):
+    assert verdicts(gpu_errors, {"n1": reading(**harmless)}) == []
+
+
+def test_lost_lanes_are_a_finding_and_a_sleeping_generation_is_none():
+    assert verdicts(pcie, {"n1": reading(width=8, generation=1)}) == [
+        ("n1", WARN, "GPU 3: PCIe has 8 lanes of 16")
+    ]
+    assert verdicts(pcie, {"n1": reading(width=4)}) == [("n1", FAIL, "GPU 3: PCIe has 4 lanes of 16")]
+
+
+def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
+    slower = reading(generation_most=4)
+    assert verdicts(pcie, nodes(3, reading(), bad=slower)) == [
+        ("bad", WARN, "PCIe reaches generation 4 here, 5 on the other nodes")
+    ]
+    assert verdicts(pcie, nodes(3, slower, newer=reading())) == []
+    assert verdicts(pcie, nodes(1, reading(), other=slower)) == []
+
+
+@pytest.mark.parametrize(
+    ("reasons", "verdict", "said"),
+    [
+        (
+            ["hw_slowdown", "hw_thermal_slowdown"],
+            FAIL,
+            "GPU 3: the GPU is too hot (hw_thermal_slowdown, hw_slowdown, 89 °C)",
+        ),
+        (
+            ["hw_power_brake_slowdown"],
+            FAIL,
+            "GPU 3: the machine's power brake is on (hw_power_brake_slowdown, 89 °C)",
+        ),
+        (
+            ["sw_thermal_slowdown"],
+            WARN,
+            "GPU 3: the driver holds the clocks down for heat (sw_thermal_slowdown, 89 °C)",
+        ),
+    ],
+)
+def test_what_holds_clocks_down_is_named(reasons, verdict, said):
+    ill = reading(slowed=reasons, temperature=89)
+    assert verdicts(clocks, nodes(2, reading(), bad=ill)) == [("bad", verdict, said)]
+
+
+def test_a_power_limit_below_the_others_is_a_warning():
+    capped = reading(watts_most=500)
+    assert verdicts(clocks, nodes(3, reading(), bad=capped)) == [
+        ("bad", WARN, "the power limit is 500 W here, 700 W on the other nodes")
+    ]
+    assert verdicts(clocks, nodes(3, capped)) == []
+    assert verdicts(clocks, nodes(3, reading(), bad=reading(watts_most=690))) == []
+
+
+def test_a_gpu_outside_the_fabric_cannot_use_nvlink():
+    assert verdicts(fabric, nodes(2, reading(), bad=reading(fabric="In Progress"))) == [
+        ("bad", FAIL, "GPU 3 has not joined the NVSwitch fabric: In Progress")
+    ]
+    assert blamed(fabric, {"n1": reading(fabric_status="Insufficient Resources")}) == {"n1": FAIL}
+    assert blamed(fabric, {"n1": reading(fabric="", fabric_status="")}) == {}
+
+
+def test_another_driver_or_another_kind_of_gpu_on_one_node_is_named():
+    assert verdicts(driver, nodes(3, reading(), bad=reading(driver="535.104.05"))) == [
+        ("bad", WARN, "the NVIDIA driver is 535.104.05 here, 550.54.15 on 3 of 4 nodes")
+    ]
+    other = {**reading(), "gpus": [gpu(name="NVIDIA A100-SXM4-80GB")] * 8}
+    assert verdicts(driver, nodes(3, reading(), bad=other)) == [
+        ("bad", WARN, "the kind of GPU is NVIDIA A100-SXM4-80GB here, NVIDIA H100 80GB HBM3 on 3 of 4 nodes")
+    ]
+
+
+HEALTHY_LINKS = "".join(f"\t Link {i}: 26.562 GB/s\n" for i in range(18))
+NO_ERRORS = "\t Link 0: Replay Errors: 0\n\t Link 0: Recovery Errors: 0\n\t Link 0: CRC Errors: 0\n\n"
+
+
+def links(*each: str, errors: str = NO_ERRORS) -> object:
+    status = "".join(f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n{one}" for i, one in enumerate(each))
+    counted = "".join(f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n{errors}" for i in range(len(each)))
+    return nvlink.of_text(status, counted)
+
+
+def test_made_up_answers_of_nvidia_smi_nvlink_in_its_form_are_read():
+    one_down = HEALTHY_LINKS.replace("Link 2: 26.562 GB/s", "Link 2: <inactive>")
+    replays = "\t Link 0: Replay Errors: 12\n\t Link 0: CRC Flit Errors: 3\n"
+    assert links(one_down, errors=replays) == [
+        {"gpu": 0, "speeds": [26.562, 26.562, 0.0, *[26.562] * 15], "errors": 15}
+    ]
+    assert (
+        nvlink.of_text("GPU 0: NVIDIA L4 (UUID: GPU-0)\nDevice does not have or support Nvlink\n", "") == []
+    )
+
+
+def test_a_gpu_with_fewer_active_links_than_the_others_is_unfit():
+    one_down = HEALTHY_LINKS.replace("Link 2: 26.562 GB/s", "Link 2: <inactive>")
+    healthy = links(*[HEALTHY_LINKS] * 8)
+    assert verdicts(nvlink, {"n1": healthy, "n2": healthy}) == []
+    ill = {"n1": healthy, "n2": links(*[HEALTHY_LINKS] * 7, one_down)}
+    assert verdicts(nvlink, ill) == [("n2", FAIL, "GPU 7 has 17 active NVLinks, 18 is usual")]
+    assert verdicts(nvlink, {"n1": links(one_down, one_down)}) == []
+    assert verdicts(nvlink, {"n1": links(one_down, HEALTHY_LINKS)}) == [
+        ("n1", FAIL, "GPU 0 has 17 active NVLinks, 18 is usual")
+    ]
+
+
+def test_slow_links_and_errors_of_links_are_warnings():
+    slow = HEALTHY_LINKS.replace("Link 2: 26.562", "Link 2: 1.562")
+    assert verdicts(nvlink, {"n1": links(slow, HEALTHY_LINKS)}) == [
+        ("n1", WARN, "1 NVLinks of GPU 0 are slower than 26.562 GB/s")
+    ]
+    many = links(HEALTHY_LINKS, errors="\t Link 0: Replay Errors: 101\n")
+    assert verdicts(nvlink, {"n1": many}) == [("n1", WARN, "101 NVLink errors of GPU 0 (limit 100)")]
+    assert verdicts(nvlink, {"n1": many}, asked(limits=(("link_errors", 200),))) == []
+
+
+def test_nothing_is_said_of_gpus_where_none_were_asked_for():
+    from clusterrun.preflight.catalogue import names
+
+    assert set(names(ASKED)) - set(names(asked(gpus=0))) == {"gpus", "xid", "nvlink"}

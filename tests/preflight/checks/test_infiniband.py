@@ -1,0 +1,111 @@
+"""InfiniBand and RoCE ports; a made-up folder in the kernel's form stands for the adapters of a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.preflight.checks import infiniband
+from tests.preflight.checks.values import ASKED, FAIL, WARN, asked, blamed, nodes, verdicts
+
+ACTIVE = {
+    "state": "4: ACTIVE",
+    "phys_state": "5: LinkUp",
+    "rate": "400 Gb/sec (4X NDR)",
+    "link_layer": "InfiniBand",
+}
+QUIET = dict.fromkeys(infiniband.COUNTERS, 0)
+
+
+def port(
+    first: dict[str, int] | None = None, later: dict[str, int] | None = None, **words: str
+) -> dict[str, Any]:
+    before = {**QUIET, **(first or {})}
+    return {**ACTIVE, **words, "first": before, "later": {**before, **(later or {})}}
+
+
+def ports(count: int = 8, **of_mlx5_3: Any) -> dict[str, Any]:
+    return {f"mlx5_{i}/1": port(**(of_mlx5_3 if i == 3 else {})) for i in range(count)}
+
+
+DOWN = {"state": "1: DOWN", "phys_state": "3: Disabled", "rate": "10 Gb/sec (4X SDR)"}
+
+
+def write(folder: Path, name: str, counters: dict[str, int]) -> None:
+    place = folder / name / "ports" / "1"
+    (place / "counters").mkdir(parents=True)
+    for word, value in ACTIVE.items():
+        (place / word).write_text(value + "\n")
+    for word, number in counters.items():
+        (place / "counters" / word).write_text(f"{number}\n")
+
+
+def test_a_folder_of_adapters_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(infiniband, "BETWEEN", 0.0)
+    write(tmp_path, "mlx5_0", {"symbol_error": 7, "link_downed": 1})
+    (tmp_path / "mlx5_bond").mkdir()
+    counted = {"symbol_error": 7, "link_downed": 1}
+    assert infiniband.probe(ASKED, str(tmp_path)) == {
+        "mlx5_0/1": {**ACTIVE, "first": counted, "later": counted}
+    }
+
+
+def test_a_machine_without_adapters_has_none(tmp_path: Path):
+    assert infiniband.probe(ASKED, str(tmp_path / "none")) == {}
+    assert verdicts(infiniband, nodes(3, {})) == []
+
+
+def test_healthy_ports_are_passed_over_in_silence():
+    assert verdicts(infiniband, nodes(4, ports())) == []
+
+
+def test_a_port_that_is_down_here_and_active_elsewhere_is_unfit():
+    assert verdicts(infiniband, nodes(3, ports(), bad=ports(**DOWN))) == [
+        ("bad", FAIL, "port mlx5_3/1 is DOWN, and active on the other nodes")
+    ]
+    assert blamed(infiniband, nodes(1, ports(), bad=ports(**DOWN))) == {"bad": FAIL}
+
+
+def test_a_port_that_nobody_uses_is_no_finding():
+    assert verdicts(infiniband, nodes(4, ports(**DOWN))) == []
+    assert verdicts(infiniband, {"n1": ports(**DOWN)}) == []
+
+
+def test_a_node_that_lacks_an_adapter_is_unfit():
+    assert verdicts(infiniband, nodes(3, ports(), bad=ports(7))) == [
+        (
+            "bad",
+            FAIL,
+            "the number of active InfiniBand or RoCE ports is 7 ports here, 8 ports on 3 of 4 nodes",
+        )
+    ]
+
+
+def test_a_slower_rate_than_on_the_other_nodes_is_a_warning_and_a_faster_one_is_none():
+    slow = ports(rate="200 Gb/sec (4X HDR)")
+    assert verdicts(infiniband, nodes(3, ports(), bad=slow)) == [
+        (
+            "bad",
+            WARN,
+            "port mlx5_3/1 runs at 200 Gb/sec (4X HDR) here, at 400 Gb/sec (4X NDR) on the other nodes",
+        )
+    ]
+    assert verdicts(infiniband, nodes(3, slow, newer=ports())) == []
+
+
+def test_errors_that_grow_while_nobody_uses_the_link_are_a_warning():
+    growing = ports(later={"symbol_error": 12})
+    assert verdicts(infiniband, nodes(2, ports(), bad=growing)) == [
+        ("bad", WARN, "port mlx5_3/1: symbol_error grew by 12 in 0.3 s (limit 0)")
+    ]
+
+
+def test_errors_far_beyond_all_other_ports_are_a_warning():
+    flapping = ports(first={"link_downed": 250})
+    assert verdicts(infiniband, nodes(2, ports(), bad=flapping)) == [
+        ("bad", WARN, "port mlx5_3/1: link_downed is 250, the median 0 (limit +100)")
+    ]
+    assert verdicts(infiniband, nodes(2, ports(), bad=flapping), asked(limits=(("link_errors", 300),))) == []
+    assert verdicts(infiniband, nodes(2, ports(), bad=ports(first={"link_downed": 3}))) == []

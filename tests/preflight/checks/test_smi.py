@@ -1,0 +1,114 @@
+"""What nvidia-smi prints is read alike, whatever its driver's age; the documents are made up in its form."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.preflight import smi
+from tests.preflight.checks.values import RECORDED
+
+
+def test_a_made_up_document_of_driver_550_is_read_whole():
+    assert smi.gpus((RECORDED / "made-up-driver-550-h100.xml").read_text()) == {
+        "driver": "550.54.15",
+        "cuda": "12.4",
+        "gpus": [
+            {
+                "name": "NVIDIA H100 80GB HBM3",
+                "uuid": "GPU-11111111-1111-1111-1111-111111111111",
+                "bus": "00000000:1B:00.0",
+                "mig": "Disabled",
+                "rows_pending": "Yes",
+                "rows_failed": "No",
+                "sram_exceeded": "No",
+                "reset": "No",
+                "fabric": "Completed",
+                "fabric_status": "Success",
+                "memory": 81559.0,
+                "used": 40960.0,
+                "width": 8.0,
+                "width_most": 16.0,
+                "generation": 5.0,
+                "generation_most": 5.0,
+                "rows_uncorrectable": 1.0,
+                "temperature": 89.0,
+                "clock_most": 1980.0,
+                "watts_most": 700.0,
+                "watts_default": 700.0,
+                "instances": 0,
+                "slowed": ["hw_slowdown", "hw_thermal_slowdown"],
+                "uncorrected": 3.0,
+                "uncorrected_ever": 6.0,
+                "corrected": 7.0,
+                "processes": [
+                    {"pid": 4194300.0, "kind": "C", "command": "/home/bob/venv/bin/python", "used": 40400.0}
+                ],
+            },
+            {
+                "name": "NVIDIA H100 80GB HBM3",
+                "uuid": "GPU-22222222-2222-2222-2222-222222222222",
+                "mig": "Enabled",
+                "recovery": "GPU Reset",
+                "instances": 2,
+                "slowed": [],
+                "uncorrected": 0.0,
+                "uncorrected_ever": 0.0,
+                "corrected": 0.0,
+                "processes": [],
+            },
+        ],
+    }
+
+
+def test_a_made_up_document_of_driver_470_says_the_same_things_with_other_tags():
+    assert smi.gpus((RECORDED / "made-up-driver-470-v100.xml").read_text()) == {
+        "driver": "470.103.01",
+        "cuda": "11.4",
+        "gpus": [
+            {
+                "name": "Tesla V100-PCIE-32GB",
+                "uuid": "GPU-33333333-3333-3333-3333-333333333333",
+                "bus": "00000000:D8:00.0",
+                "pages_pending": "Yes",
+                "memory": 32510.0,
+                "used": 0.0,
+                "width": 16.0,
+                "width_most": 16.0,
+                "generation": 1.0,
+                "generation_most": 3.0,
+                "temperature": 35.0,
+                "clock_most": 1380.0,
+                "watts_most": 250.0,
+                "watts_default": 250.0,
+                "instances": 0,
+                "slowed": ["hw_power_brake_slowdown"],
+                "uncorrected": 1.0,
+                "uncorrected_ever": 3.0,
+                "corrected": 2.0,
+                "processes": [],
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "No devices were found",
+        "Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.",
+        "<nvidia_smi_log><gpu>",
+    ],
+)
+def test_what_is_no_document_is_refused(said):
+    with pytest.raises(ValueError, match="no XML"):
+        smi.gpus(said)
+
+
+@given(st.text())
+def test_a_value_of_any_text_is_no_error(value):
+    inside = "".join(sign for sign in value if sign.isalnum() or sign in " .")
+    document = f"<nvidia_smi_log><gpu><uuid>{inside}</uuid><fb_memory_usage><total>{inside}</total>"
+    assert len(smi.gpus(document + "</fb_memory_usage></gpu></nvidia_smi_log>")["gpus"]) == 1

@@ -1,0 +1,82 @@
+"""Xid errors: found in the kernel's log, in lines of the driver's form; the worse and the fresher count."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.preflight import kernel_log
+from clusterrun.preflight.checks import xid
+from tests.preflight.checks.values import FAIL, WARN, asked, blamed, nodes, verdicts
+
+LINE_79 = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+LINE_31 = "NVRM: Xid (PCI:0000:1b:00): 31, pid=2837, name=python, Ch 00000008, intr 00000000. MMU Fault"
+LINE_63 = "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping"
+LOADED = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024"
+FALLEN = (
+    "NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: (PCI ID: 10de:26b5) has\\x0aNVRM: fallen off the bus and"
+)
+
+
+def reading(*xids: tuple[int, float], installed: int = 8) -> dict[str, object]:
+    rows = [{"xid": number, "bus": "0000:9b:00", "ago": ago} for number, ago in xids]
+    return {"readable": True, "xids": rows, "installed": installed}
+
+
+def test_lines_of_the_driver_are_found_among_all_others():
+    log = [(100.0, "eth0: link up"), (90.0, LINE_79), (80.4, LINE_31), (70.0, LINE_63)]
+    assert xid.of_lines(log) == [
+        {"xid": 79, "bus": "0000:9b:00", "ago": 90},
+        {"xid": 31, "bus": "0000:1b:00", "ago": 80},
+        {"xid": 63, "bus": "0000:10:1c", "ago": 70},
+    ]
+
+
+def test_what_was_before_the_driver_was_loaded_again_is_over():
+    assert xid.of_lines([(90.0, LINE_79), (50.0, LOADED), (10.0, LINE_63)]) == [
+        {"xid": 63, "bus": "0000:10:1c", "ago": 10}
+    ]
+
+
+def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_one_that_fell_off_the_bus():
+    assert xid.of_lines([(5.0, FALLEN)]) == [{"xid": 79, "bus": "0000:b3:00.0", "ago": 5}]
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict", "said"),
+    [
+        ((79, 500_000), FAIL, "Xid 79 of GPU 0000:9b:00: the GPU has fallen off the bus (6 d ago)"),
+        ((48, 7200), FAIL, "Xid 48 of GPU 0000:9b:00: an uncorrectable memory error (2 h ago)"),
+        ((48, 90_000), WARN, "Xid 48 of GPU 0000:9b:00: an uncorrectable memory error (25 h ago)"),
+        ((94, 30), WARN, "Xid 94 of GPU 0000:9b:00: a memory error that was contained (30 s ago)"),
+    ],
+)
+def test_an_xid_counts_by_its_class_and_its_age(seen, verdict, said):
+    assert verdicts(xid, nodes(2, reading(), bad=reading(seen))) == [("bad", verdict, said)]
+
+
+def test_errors_of_programs_are_no_fault_of_a_node():
+    assert verdicts(xid, {"n1": reading((13, 5), (31, 5), (43, 5), (45, 5), (69, 5))}) == []
+
+
+def test_many_of_one_kind_are_one_finding_about_the_last():
+    assert verdicts(xid, {"n1": reading((74, 900), (74, 600), (74, 300))}) == [
+        ("n1", FAIL, "Xid 74 of GPU 0000:9b:00: an NVLink error (5 min ago, 3 times)")
+    ]
+
+
+def test_where_the_job_has_some_of_the_gpus_an_xid_may_be_of_anothers():
+    assert blamed(xid, {"n1": reading((79, 5))}, asked(gpus=4)) == {"n1": WARN}
+    assert blamed(xid, {"n1": reading((79, 5), installed=0)}, asked(gpus=4)) == {"n1": FAIL}
+
+
+def test_a_log_that_is_closed_to_us_says_nothing():
+    assert verdicts(xid, {"n1": {"readable": False, "xids": [], "installed": 8}}) == []
+
+
+def test_the_age_that_counts_is_the_users():
+    assert blamed(xid, {"n1": reading((48, 90_000))}, asked(limits=(("xid_hours", 48),))) == {"n1": FAIL}
+
+
+def test_records_of_the_kernel_are_lines_with_their_age():
+    text = f"3,1,5000000,-;first\n SUBSYSTEM=pci\n4,2,7500000,-,caller=T1;{LINE_79}\nnonsense\n"
+    assert list(kernel_log.parsed(text, now=10.0)) == [(5.0, "first"), (2.5, LINE_79)]

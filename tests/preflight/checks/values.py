@@ -1,0 +1,80 @@
+"""What the tests of checks are made of: a run that asks for eight GPUs, and readings of its nodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from clusterrun.model.frozen import replace
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.tasks import Asked, LocalAnswer, Reading
+
+RECORDED = Path(__file__).resolve().parents[2] / "recorded" / "nvidia-smi"
+ASKED = Asked(
+    run_id="20261120-101500-train-a1b2",
+    run_dir="/shared/runs/r",
+    home="/home/alice",
+    cwd="/shared/alice",
+    python="/shared/venv/bin/python",
+    gpus=8,
+    ranks=8,
+    cpus_per_rank=8,
+)
+FAIL, WARN, PASS, UNDETERMINED = Grade.FAIL, Grade.WARN, Grade.PASS, Grade.UNDETERMINED
+
+
+def asked(**changes: Any) -> Asked:
+    return replace(ASKED, **changes)
+
+
+def verdicts(check: Any, readings: dict[str, Any], given: Asked = ASKED) -> list[tuple[str, Grade, str]]:
+    """(node, verdict, what is said) in the order of the findings."""
+    found = list(check.judge(given, readings))
+    assert all(isinstance(one, Finding) and one.check == check.NAME and one.said for _, one in found)
+    return [(node, one.verdict, one.said) for node, one in found]
+
+
+def blamed(check: Any, readings: dict[str, Any], given: Asked = ASKED) -> dict[str, Grade]:
+    return {node: one.verdict for node, one in check.judge(given, readings)}
+
+
+def gpu(**changes: Any) -> dict[str, Any]:
+    healthy = {
+        "name": "NVIDIA H100 80GB HBM3",
+        "uuid": "GPU-0",
+        "memory": 81559,
+        "used": 1,
+        "width": 16,
+        "width_most": 16,
+        "generation": 1,
+        "generation_most": 5,
+        "rows_pending": "No",
+        "rows_failed": "No",
+        "watts_most": 700,
+        "temperature": 31,
+        "fabric": "Completed",
+        "fabric_status": "Success",
+        "slowed": [],
+        "uncorrected": 0,
+        "corrected": 0,
+        "processes": [],
+    }
+    return {**healthy, **changes}
+
+
+def gpus(count: int = 8, driver: str = "550.54.15", **of_gpu_3: Any) -> dict[str, Any]:
+    """The reading of a node with ``count`` GPUs, of which number 3 may be ill."""
+    rows = [gpu(uuid=f"GPU-{i}", **(of_gpu_3 if i == 3 else {})) for i in range(count)]
+    return {"found": True, "code": 0, "given": [""], "driver": driver, "cuda": "12.4", "gpus": rows}
+
+
+def answer(**readings: Any) -> LocalAnswer:
+    return LocalAnswer(
+        tuple(Reading(name.replace("_", "-"), json.dumps(value), 0.1) for name, value in readings.items())
+    )
+
+
+def nodes(count: int, reading: Any, **others: Any) -> dict[str, Any]:
+    """``count`` nodes n1, n2, … with the same reading, and those that are named with another."""
+    return {**{f"n{i}": reading for i in range(1, count + 1)}, **others}
