@@ -171,7 +171,7 @@ class Dialling:
             self._names.child.code()
         pairs = [line["value"] for line in lines if isinstance(line.get("value"), list)]
         resolved = tuple((str(name), str(addresses)) for name, addresses in pairs)
-        return DialAnswer(resolved, self._dialler.dialled(), tuple(sorted(self._heard)))
+        return DialAnswer(resolved, self._dialler.dialled(), tuple(sorted(self._heard)), time.time())
 
     def end(self) -> None:
         """Kill the resolver."""

@@ -1,15 +1,56 @@
-"""The pre-flight check of a run as one machine: answers in, questions and at last an outcome out."""
+"""The pre-flight check of a run as one machine: answers in, questions and at last an outcome out.
+
+It is a course of rounds, written down in their order: each asks nodes something and waits until all have
+answered, were lost, or had no time left. It ends within its budget, whatever happens.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import math
+
+from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight import collective, control, preparing, speech
+from clusterrun.preflight.agreement import Said
+from clusterrun.preflight.case import Case
+from clusterrun.preflight.concluding import Outcome, concluded, pairs_wanted
+from clusterrun.preflight.questions import Ask
+from clusterrun.preflight.subject import Subject
+from clusterrun.preflight.tasks import (
+    DialAnswer,
+    DialTask,
+    GroupResult,
+    GroupTask,
+    Listening,
+    ListenTask,
+    LocalAnswer,
+    LocalTask,
+    WarmTask,
+    WarmUp,
+)
+from clusterrun.preflight.trials import PRODUCT, Trials
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
+    from typing import Any
 
     from clusterrun.model.orders import Orders
-    from clusterrun.model.report import Report
+    from clusterrun.preflight.questions import Question
+
+__all__ = ["Ask", "Examination", "Examinee", "Outcome"]
+
+_WORDS = {
+    LocalTask: "local checks",
+    ListenTask: "the opening of ports",
+    DialTask: "dialling",
+    WarmTask: "the import of torch",
+    GroupTask: "a collective test",
+}
+OVERSLEPT_SECONDS = 1.0
+_SILENT = "look at the node and at the log of its examiner in the run directory"
 
 
 @frozen
@@ -21,35 +62,12 @@ class Examinee:
     address: str
 
 
-@frozen
-class Ask:
-    """Give ``body`` to the examiner of ``node``; its answer comes back with ``number``."""
-
-    node: int
-    number: int
-    body: str
-
-
-@frozen
-class Outcome:
-    """How it ended. ``world``: the allocation's numbers in rank order, complete where ``fit``.
-
-    ``environment`` is for ranks where their user set nothing; ``excluded`` are names of nodes that
-    another try should leave out.
-    """
-
-    fit: bool
-    report: Report
-    world: tuple[int, ...]
-    environment: tuple[tuple[str, str], ...]
-    excluded: tuple[str, ...]
-
-
 class Examination:
-    """The machine; times are on the steady clock but ``wall``, seconds."""
+    """The machine; times are on the steady clock but ``wall``, seconds.
 
-    progress: str
-    outcome: Outcome | None
+    ``absent`` are nodes that never joined: (number in the allocation, why). ``names`` gives the names
+    of those that are known.
+    """
 
     def __init__(
         self,
@@ -60,20 +78,188 @@ class Examination:
         wall: float,
         run_dir: str = "",
         nonce: str = "",
+        names: Sequence[tuple[int, str]] = (),
     ) -> None:
-        raise NotImplementedError
+        known = {one.node: Subject(one.node, one.name, one.address) for one in examinees}
+        for node, why in absent:
+            known[node] = Subject(node, dict(names).get(node, f"node {node}"), "")
+            known[node].leave("agent", why, "look at the node: sinfo -N -l, and job.out in the run directory")
+        self.outcome: Outcome | None = None
+        self._case = Case(orders, [known[node] for node in sorted(known)], now, wall, run_dir)
+        self._trials = Trials(self._case)
+        self._pairs = collective.Pairs(self._case, self._trials)
+        self._nonce = nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
+        self._awaited: tuple[type, ...] = ()
+        self._naps_until: float | None = None
+        self._course = self._rounds()
 
-    def begin(self) -> list[Ask]:
-        raise NotImplementedError
-
-    def answered(self, now: float, node: int, number: int, body: str) -> list[Ask]:
-        raise NotImplementedError
-
-    def lost(self, now: float, node: int, why: str) -> list[Ask]:
-        raise NotImplementedError
-
-    def tick(self, now: float) -> list[Ask]:
-        raise NotImplementedError
+    @property
+    def progress(self) -> str:
+        """What is being tested, how much is open, and the time left in the budget."""
+        case = self._case
+        open_ones = len(case.questions)
+        waits = f": {open_ones} answer{'s' if open_ones != 1 else ''} open" if open_ones else ""
+        return f"{case.label}{waits}, {case.left:.0f} s left"
 
     def wakes_at(self) -> float | None:
-        raise NotImplementedError
+        """When ``tick`` is wanted."""
+        if self.outcome is not None:
+            return None
+        if self._naps_until is not None:
+            return self._naps_until
+        due = self._case.questions.due_at()
+        return self._case.end_at if due is None else min(due, self._case.end_at)
+
+    # --- what happens ---
+
+    def begin(self) -> list[Ask]:
+        """The first questions."""
+        return self._proceed()
+
+    def answered(self, now: float, node: int, number: int, body: str) -> list[Ask]:
+        """An examiner answered; what belongs to no open question is passed over."""
+        self._case.now = max(now, self._case.now)
+        question = self._case.questions.close(node, number)
+        if question is None or self.outcome is not None:
+            return []
+        try:
+            self._take(question, speech.answer(question.task, body))
+        except BadDocument as error:
+            self._silent(question, f"answered {_WORDS[type(question.task)]} with nonsense: {error}")
+        return self._proceed()
+
+    def lost(self, now: float, node: int, why: str) -> list[Ask]:
+        """A node's agent or examiner is gone."""
+        self._case.now = max(now, self._case.now)
+        subject = self._case.subjects.get(node)
+        if subject is None or subject.gone or self.outcome is not None:
+            return []
+        subject.leave("agent", f"was lost during the check: {why}", _SILENT)
+        self._abandon(node)
+        return self._proceed()
+
+    def tick(self, now: float) -> list[Ask]:
+        """Time has passed."""
+        if self.outcome is not None or self._overslept(now):
+            return []
+        case = self._case
+        case.now = max(now, case.now)
+        # What would have had more time than the budget is not at fault; its end is another matter.
+        for question in case.questions.close_overdue(min(case.now, math.nextafter(case.end_at, 0.0))):
+            words = _WORDS[type(question.task)]
+            self._silent(question, f"did not answer: {words} took longer than {question.seconds:.0f} s")
+        return self._proceed()
+
+    def _overslept(self, now: float) -> bool:
+        """A late look means that this process slept itself: what it missed is read first, then judged."""
+        due = self.wakes_at()
+        if self._naps_until is None and due is not None and now - due > OVERSLEPT_SECONDS:
+            self._naps_until = now + OVERSLEPT_SECONDS
+        if self._naps_until is not None and now < self._naps_until:
+            return True
+        self._naps_until = None
+        return False
+
+    # --- answers ---
+
+    def _take(self, question: Question, value: Any) -> None:
+        subject = self._case.subjects[question.node]
+        if isinstance(value, LocalAnswer):
+            subject.local = value
+        elif isinstance(value, Listening):
+            subject.listening = value
+            self._time(question, value.wall)
+        elif isinstance(value, DialAnswer):
+            subject.resolved.update(value.resolved)
+            if isinstance(question.task, DialTask):
+                self._case.crossings.take(question.task, value)
+            self._time(question, value.wall)
+        elif isinstance(value, WarmUp):
+            subject.warm_up(value)
+        elif isinstance(value, GroupResult):
+            self._tested(question, value)
+        preparing.hurry(self._case, type(question.task))
+
+    def _time(self, question: Question, wall: float) -> None:
+        case = self._case
+        subject = case.subjects[question.node]
+        subject.told_time(wall, case.wall_at(question.asked), case.wall_at(case.now))
+
+    def _tested(self, question: Question, result: GroupResult) -> None:
+        subject = self._case.subjects[question.node]
+        if result.stage == "warm":
+            subject.grow_cold()
+        if isinstance(question.task, GroupTask) and question.task.kind == PRODUCT:
+            subject.multiplied(result)
+        self._trials.take(question, result)
+
+    def _silent(self, question: Question, why: str) -> None:
+        """It says nothing, or nothing sensible: it is not asked any more."""
+        self._case.subjects[question.node].leave("examiner", why, _SILENT)
+        self._trials.take(question, None)
+        self._abandon(question.node)
+
+    def _abandon(self, node: int) -> None:
+        for question in self._case.questions.close_all_of(node):
+            self._trials.take(question, None)
+
+    # --- the course ---
+
+    def _rounds(self) -> Generator[tuple[type, ...], None, None]:
+        case = self._case
+        yield from preparing.rounds(case, self._nonce)
+        if not case.backend:
+            return
+        yield from collective.products(case, self._trials)
+        preparing.write(case)
+        if pairs_wanted(case):
+            yield from self._pairs.rounds()
+        yield from collective.Whole(case, self._trials, self._pairs).rounds()
+
+    def _proceed(self) -> list[Ask]:
+        """Go on as far as nothing has to be waited for."""
+        case = self._case
+        while self.outcome is None:
+            if case.now >= case.end_at:
+                self._course.close()
+                self._cut()
+            elif case.questions.waits_for(self._awaited):
+                break
+            else:
+                try:
+                    self._awaited = next(self._course)
+                except StopIteration:
+                    self._conclude()
+        asks, case.asks = case.asks, []
+        return asks
+
+    def _cut(self) -> None:
+        """The budget is spent: what is open stays unknown, and is said to be."""
+        case = self._case
+        open_ones: dict[int, str] = {}
+        for kind in _WORDS:
+            for question in case.questions.of_kind(kind):
+                open_ones.setdefault(question.node, _WORDS[kind])
+        budget = f"the budget of {case.orders.preflight.budget:g} s"
+        remedy = "give it more: --preflight-budget"
+        case.write(
+            "budget",
+            [
+                Said(node, Finding("budget", Grade.UNDETERMINED, f"{budget} ended during {what}", remedy))
+                for node, what in open_ones.items()
+            ],
+        )
+        control.write(case)
+        preparing.write(case)
+        self._pairs.write()
+        self._conclude()
+
+    def _conclude(self) -> None:
+        case = self._case
+        if case.backend and not case.set_passed and case.choice().whole and not case.together:
+            said = "the whole set was not tested to its end: no time was left"
+            case.write("unfinished", [Said(None, Finding("set", Grade.UNDETERMINED, said))])
+        for words in self._pairs.passing():
+            case.notice(words)
+        case.asks.clear()
+        self.outcome = concluded(case)

@@ -131,11 +131,15 @@ class Dialled:
 
 @frozen
 class DialAnswer:
-    """``resolved``: (name, its addresses separated by a space, or empty). ``heard``: whose datagrams came."""
+    """``resolved``: (name, its addresses separated by a space, or empty). ``heard``: whose datagrams came.
+
+    ``wall`` is this node's clock at the time of the answer.
+    """
 
     resolved: tuple[tuple[str, str], ...]
     dialled: tuple[Dialled, ...]
     heard: tuple[int, ...]
+    wall: float = 0.0
 
 
 # --- the collective rounds ---

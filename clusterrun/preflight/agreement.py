@@ -1,0 +1,183 @@
+"""Whether nodes agree on names, time and network interfaces, and who is alone with what it thinks; pure."""
+
+from __future__ import annotations
+
+import statistics
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.majority import split
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from clusterrun.preflight.subject import Subject
+
+CLOCK_WARN_SECONDS = 1.0
+"""From here on log lines of different nodes stand in a wrong order, and `make`-like tools are misled."""
+CLOCK_FAIL_SECONDS = 30.0
+"""No clock that is kept by anything strays so far; Munge and Kerberos refuse from 300 s on."""
+_FEW = 3
+_SHOWN = 3
+
+
+@frozen
+class Said:
+    """A finding of a node (by number), or of all together where ``node`` is None."""
+
+    node: int | None
+    finding: Finding
+
+
+# --- names ---
+
+
+def names(views: Mapping[int, Mapping[str, str]], subjects: Mapping[str, Subject]) -> Iterator[Said]:
+    """``views``: by viewer, what each name resolves to (addresses with spaces between, or '').
+
+    What most see wrongly is a wrong entry for that name; what few see wrongly is wrong with them.
+    """
+    wrong: dict[int, list[str]] = {}
+    lacking: dict[int, list[str]] = {}
+    for name, owner in subjects.items():
+        seen = {viewer: view[name] for viewer, view in views.items() if name in view}
+        ill = {viewer: found for viewer, found in seen.items() if not _leads_to(owner, found)}
+        strange = {viewer: found for viewer, found in ill.items() if viewer != owner.node}
+        if len(seen) >= _FEW and 2 * len(strange) > len(seen):
+            yield _wrong_entry(owner, strange, len(seen))
+            continue
+        for viewer, found in ill.items():
+            if viewer == owner.node and _is_loopback(found):
+                yield Said(viewer, _own_loopback(name, found))
+            elif found:
+                wrong.setdefault(viewer, []).append(f"{name} as {found.split()[0]}, which is not its address")
+            else:
+                lacking.setdefault(viewer, []).append(name)
+    yield from (Said(viewer, _wrong(said)) for viewer, said in wrong.items())
+    yield from (Said(viewer, _lacking(said)) for viewer, said in lacking.items())
+
+
+def _leads_to(owner: Subject, found: str) -> bool:
+    first = found.split()[0] if found else ""
+    known = owner.listening.interfaces if owner.listening is not None else ()
+    own = {owner.address, *(one.address for one in known if not _is_loopback(one.address))}
+    return first in own
+
+
+def _is_loopback(addresses: str) -> bool:
+    return addresses.startswith(("127.", "::1"))
+
+
+def _wrong_entry(owner: Subject, strange: Mapping[int, str], viewers: int) -> Said:
+    found = next(iter(strange.values()))
+    what = f"resolves to {found.split()[0]}" if found else "cannot be resolved"
+    said = (
+        f"the name {owner.name} {what} on {len(strange)} of {viewers} nodes; its address is {owner.address}"
+    )
+    return Said(
+        owner.node, Finding("names", Grade.WARN, said, f"mend the entry of {owner.name} in DNS or /etc/hosts")
+    )
+
+
+def _own_loopback(name: str, found: str) -> Finding:
+    said = f"its own name {name} resolves to {found.split()[0]}: what binds to it cannot be reached by others"
+    return Finding(
+        "names", Grade.WARN, said, f"take {name} out of the line of {found.split()[0]} in /etc/hosts"
+    )
+
+
+def _wrong(said: list[str]) -> Finding:
+    return Finding(
+        "names", Grade.FAIL, f"resolves {_shown(said)}", "mend /etc/hosts or the resolver of this node"
+    )
+
+
+def _lacking(said: list[str]) -> Finding:
+    return Finding("names", Grade.WARN, f"cannot resolve {_shown(said)}", "add them to /etc/hosts or DNS")
+
+
+def _shown(words: Sequence[str]) -> str:
+    more = len(words) - _SHOWN
+    return ", ".join(words[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+# --- clocks ---
+
+
+def clocks(subjects: Sequence[Subject]) -> Iterator[Said]:
+    """Who is away from the median by more than can be explained by the way to and fro."""
+    known = [one for one in subjects if one.latest < float("inf") and one.earliest > float("-inf")]
+    if len(known) < 2:
+        return
+    median = statistics.median(one.offset for one in known)
+    if len(known) < _FEW:
+        yield from _two_clocks(known)
+        return
+    away = {one.node: _surely_away(one, median) for one in known}
+    astray = [one for one in known if abs(away[one.node]) > CLOCK_WARN_SECONDS]
+    if 2 * len(astray) >= len(known):
+        widest = max(abs(seconds) for seconds in away.values())
+        yield Said(None, _all_clocks(f"the clocks of the nodes differ by {widest:.0f} s and more"))
+        return
+    for one in astray:
+        yield Said(one.node, _clock(one.offset - median, abs(away[one.node]) > CLOCK_FAIL_SECONDS))
+
+
+def _surely_away(one: Subject, median: float) -> float:
+    """The least it is away, with its sign; 0 where it may be right."""
+    if one.earliest > median:
+        return one.earliest - median
+    return min(0.0, one.latest - median)
+
+
+def _clock(seconds: float, far: bool) -> Finding:
+    said = f"its clock is {abs(seconds):.1f} s {'ahead' if seconds > 0 else 'behind'} of the others'"
+    remedy = "start its time service: chronyc tracking; chronyc makestep"
+    return Finding(
+        "clock", Grade.FAIL if far else Grade.WARN, f"{said} (limit {_clock_limit(far):g} s)", remedy
+    )
+
+
+def _clock_limit(far: bool) -> float:
+    return CLOCK_FAIL_SECONDS if far else CLOCK_WARN_SECONDS
+
+
+def _two_clocks(known: list[Subject]) -> Iterator[Said]:
+    first, second = known
+    apart = max(first.earliest - second.latest, second.earliest - first.latest)
+    if apart > CLOCK_WARN_SECONDS:
+        yield Said(None, _all_clocks(f"the clocks of {first.name} and {second.name} differ by {apart:.1f} s"))
+
+
+def _all_clocks(said: str) -> Finding:
+    return Finding(
+        "clock", Grade.WARN, f"{said}; which is right cannot be told", "chronyc tracking on each node"
+    )
+
+
+# --- interfaces ---
+
+
+def interfaces(subjects: Sequence[Subject]) -> Iterator[Said]:
+    """Whose MTU on the interface in use is unlike the others', and who uses an interface of another name."""
+    used = {one.name: one for one in subjects if one.interface is not None}
+    mtus = {name: str(one.interface.mtu) for name, one in used.items() if one.interface is not None}
+    found = split(mtus)
+    for name in found.odd:
+        said = f"MTU {mtus[name]} on {_name(used[name])}; the others have {found.usual}"
+        remedy = f"ip link set {_name(used[name])} mtu {found.usual}"
+        yield Said(used[name].node, Finding("interface", Grade.WARN, said, remedy))
+    if not found.agreed and not found.usual:
+        groups = "; ".join(f"{value} on {_shown(who)}" for value, who in found.values)
+        yield Said(None, Finding("interface", Grade.WARN, f"the MTU differs over nodes: {groups}"))
+
+
+def _name(one: Subject) -> str:
+    return one.interface.name if one.interface is not None else ""
+
+
+def common_interface(subjects: Sequence[Subject]) -> str:
+    """The name of the interface that all these use; '' where they differ or one is not known."""
+    used = {_name(one) for one in subjects}
+    return used.pop() if len(used) == 1 else ""

@@ -1,0 +1,154 @@
+"""All that one examination knows and has asked so far; its rounds read and write it. Judges nothing."""
+
+from __future__ import annotations
+
+from clusterrun.model.report import Grade
+from clusterrun.preflight.crossing import Crossings
+from clusterrun.preflight.limits import Limits, limits_of
+from clusterrun.preflight.questions import Questions
+from clusterrun.preflight.tasks import Asked
+from clusterrun.preflight.worlds import choose
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from clusterrun.model.orders import Orders
+    from clusterrun.model.report import Finding, LinkReport, Measurement
+    from clusterrun.preflight.agreement import Said
+    from clusterrun.preflight.questions import Ask
+    from clusterrun.preflight.speech import Task
+    from clusterrun.preflight.subject import Subject
+    from clusterrun.preflight.worlds import Choice
+
+SILENT_REMEDY = (
+    "look at the node: whether processes start there, and what the agent's log in the run directory says"
+)
+
+
+class Link:
+    """A link that was found wanting, by the numbers of its ends, with its line for the report."""
+
+    def __init__(self, a: int, b: int, report: LinkReport) -> None:
+        self.a, self.b, self.report = a, b, report
+
+
+class Case:
+    """``now`` is the steady time of the last event; ``end_at`` that when the budget is spent."""
+
+    def __init__(
+        self, orders: Orders, subjects: Sequence[Subject], now: float, wall: float, run_dir: str
+    ) -> None:
+        self.orders = orders
+        self.subjects = {one.node: one for one in subjects}
+        self.now = self.began = now
+        self.wall = wall
+        self.end_at = now + orders.preflight.budget
+        self.questions = Questions()
+        self.asks: list[Ask] = []
+        self.crossings = Crossings()
+        self.tests: list[Measurement] = []
+        self.notices: list[str] = []
+        self.label = "local round"
+        self.rounds = 0
+        self.backend = ""
+        self.set_passed = False
+        self.limits = _limits(orders)
+        self.asked = _asked(orders, run_dir)
+        self._links: dict[str, tuple[Link, ...]] = {}
+        self._together: dict[str, tuple[Finding, ...]] = {}
+
+    # --- asking ---
+
+    def ask(self, node: int, task: Task, seconds: float) -> None:
+        """Ask a node; its answer is waited for that long."""
+        self.asks.append(self.questions.ask(self.now, node, task, seconds))
+
+    @property
+    def left(self) -> float:
+        """Seconds of the budget."""
+        return max(0.0, self.end_at - self.now)
+
+    def wall_at(self, steady: float) -> float:
+        """What the coordinator's clock said then."""
+        return self.wall + steady - self.began
+
+    def notice(self, words: str) -> None:
+        """A line of the report that blames nobody; said once."""
+        if words not in self.notices:
+            self.notices.append(words)
+
+    # --- what is known ---
+
+    def present(self) -> list[Subject]:
+        """The nodes that still answer."""
+        return [one for one in self.subjects.values() if not one.gone]
+
+    def names(self, nodes: Iterable[int]) -> str:
+        """Their names with commas between."""
+        return ", ".join(self.subjects[node].name for node in nodes)
+
+    def write(self, source: str, said: Iterable[Said], links: Iterable[Link] = ()) -> None:
+        """What ``source`` found, instead of what it had found before."""
+        found: dict[int | None, list[Finding]] = {}
+        for one in said:
+            found.setdefault(one.node, []).append(one.finding)
+        self._together[source] = tuple(found.get(None, ()))
+        self._links[source] = tuple(links)
+        for node, subject in self.subjects.items():
+            subject.write(source, found.get(node, ()))
+
+    @property
+    def together(self) -> tuple[Finding, ...]:
+        """What was found of all nodes together."""
+        return tuple(finding for found in self._together.values() for finding in found)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Links with findings, each once: who found it first knows most of it."""
+        known: dict[frozenset[int], Link] = {}
+        for link in (link for links in self._links.values() for link in links):
+            known.setdefault(frozenset((link.a, link.b)), link)
+        return tuple(known.values())
+
+    def is_cut(self, a: int, b: int) -> bool:
+        """Whether the control round found the link between two nodes broken: no test need be tried on it."""
+        return any({link.a, link.b} == {a, b} for link in self._links.get("control", ()))
+
+    def _bad_links(self) -> list[Link]:
+        return [link for link in self.links if link.report.verdict is Grade.FAIL]
+
+    def choice(self) -> Choice:
+        """Who would train by what is known now."""
+        nodes = list(self.subjects)
+        places, spares = nodes[: self.orders.nodes], nodes[self.orders.nodes :]
+        unfit = {one.node for one in self.subjects.values() if one.unfit}
+        links = [(link.a, link.b) for link in self._bad_links()]
+        flawed = {one.node for one in self.subjects.values() if one.verdict is not Grade.PASS}
+        return choose(places, spares, unfit, links, {node for node in flawed if self._is_slow(node)})
+
+    def _is_slow(self, node: int) -> bool:
+        slow = ("bandwidth", "product", "pair")
+        found = self.subjects[node].findings
+        return any(one.check in slow and one.verdict is not Grade.PASS for one in found)
+
+
+def _limits(orders: Orders) -> Limits:
+    try:
+        return limits_of(orders.preflight.limits)
+    except ValueError:  # names of a newer desk: what is not known here cannot be limited
+        return Limits()
+
+
+def _asked(orders: Orders, run_dir: str) -> Asked:
+    return Asked(
+        run_id=orders.run_id,
+        run_dir=run_dir,
+        home="",
+        cwd=orders.cwd,
+        python=orders.preflight.python,
+        gpus=orders.gpus_per_node,
+        ranks=orders.ranks_per_node,
+        cpus_per_rank=orders.cpus_per_rank,
+        limits=orders.preflight.limits,
+    )

@@ -1,0 +1,241 @@
+"""The collective rounds: products, pairs, the whole set and its halves; pure, knows no words for findings."""
+
+from __future__ import annotations
+
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight import catalogue, pairs_said
+from clusterrun.preflight.agreement import Said
+from clusterrun.preflight.bisect import Bisect, GroupOutcome
+from clusterrun.preflight.limits import for_backend
+from clusterrun.preflight.search import PairOutcome, Search
+from clusterrun.preflight.tasks import GroupTask, WarmTask
+from clusterrun.preflight.trials import HALF, PAIR, PRODUCT, SET
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from clusterrun.preflight.case import Case
+    from clusterrun.preflight.search import Pair
+    from clusterrun.preflight.trials import Trial, Trials
+
+    Waits = Iterator[tuple[type, ...]]
+
+LEAST_SET_SECONDS = 6.0
+"""What is kept of the budget for the whole set, at least and at most, and as a part."""
+MOST_SET_SECONDS = 15.0
+SET_SHARE = 0.25
+_PRODUCTS_AGAIN = 2
+_MOST_SETS = 4
+_WARM_AGAIN_SECONDS = 20.0
+
+
+def set_seconds(budget: float) -> float:
+    """What pair rounds must leave for the whole set."""
+    return min(MOST_SET_SECONDS, max(LEAST_SET_SECONDS, SET_SHARE * budget), budget / 2)
+
+
+# --- products ---
+
+
+def products(case: Case, trials: Trials) -> Waits:
+    """One matrix product on every node at once; the slow ones again, when the others rest."""
+    case.label = "matrix products"
+    wanted = [one.node for one in case.present() if one.is_warm]
+    for _ in range(1 + _PRODUCTS_AGAIN):
+        if not wanted:
+            return
+        trials.begin(PRODUCT, [(node,) for node in wanted])
+        yield (GroupTask,)
+        trials.finish()
+        known = {one.name: one.product for one in case.subjects.values() if one.product is not None}
+        slow = catalogue.slow_products(case.asked, known)
+        wanted = [one.node for one in case.present() if one.name in slow and one.is_warm]
+
+
+# --- pairs ---
+
+
+class Pairs:
+    """The pair rounds of one examination; what they found can be written down at any time."""
+
+    def __init__(self, case: Case, trials: Trials) -> None:
+        self._case, self._trials = case, trials
+        self.search: Search | None = None
+        self._last: dict[frozenset[int], Trial] = {}
+        self._ways: dict[tuple[int, int], float] = {}
+
+    def rounds(self) -> Waits:
+        """Ask the search for rounds until it knows, or the time for the whole set has come."""
+        case = self._case
+        able = [one.node for one in case.present() if one.is_warm]
+        ring = [node for node in case.choice().nodes if node in able]
+        if len(able) < 2:
+            return
+        spares = [node for node in able if node not in ring]
+        orders = case.orders.preflight
+        limits = for_backend(case.limits, case.backend)
+        search = self.search = Search(ring, spares, orders.confirm, orders.all_pairs, limits)
+        while case.left > set_seconds(orders.budget):
+            yield from warm_again(case)
+            self._drop_lost(search)
+            pairs = search.next_round()
+            if not pairs:
+                break
+            yield from self._round(search, pairs)
+            self.write()
+        else:
+            case.notice(
+                "the budget ended the pair rounds before all was known; --preflight-budget gives more"
+            )
+        self._drop_lost(search)
+        self.write()
+
+    def _drop_lost(self, search: Search) -> None:
+        for one in self._case.subjects.values():
+            if one.gone or (not one.is_warm and not self._blamed_by_pairs(one.node)):
+                search.drop(one.node)
+
+    def _blamed_by_pairs(self, node: int) -> bool:
+        return self.search is not None and node in self.search.result().bad
+
+    def _round(self, search: Search, pairs: tuple[Pair, ...]) -> Waits:
+        case = self._case
+        case.label = f"pair round {case.rounds}"
+        cut = [pair for pair in pairs if case.is_cut(pair.a, pair.b)]
+        made = [pair for pair in pairs if pair not in cut]
+        self._trials.begin(PAIR, [(pair.a, pair.b) for pair in made])
+        if made:
+            yield (GroupTask,)
+        done = self._trials.finish()
+        case.rounds += 1
+        for trial in done:
+            self._keep(trial)
+        search.take([_outcome(trial) for trial in done] + [PairOutcome(one.a, one.b, False) for one in cut])
+
+    def _keep(self, trial: Trial) -> None:
+        key = frozenset(trial.nodes)
+        if trial.passed is False or key not in self._last:
+            self._last[key] = trial
+        for node, rate in trial.ways:
+            a, b = trial.nodes
+            way = (node, b if node == a else a)
+            self._ways[way] = max(rate, self._ways.get(way, 0.0))
+
+    def write(self) -> None:
+        """Write down what the pairs say by now."""
+        said = self._said()
+        if said is not None:
+            self._case.write("pairs", said.of_nodes(), said.of_links())
+
+    def passing(self) -> Iterator[str]:
+        """Lines for the report that blame nobody."""
+        said = self._said()
+        return iter(()) if said is None else said.passing()
+
+    def _said(self) -> pairs_said.PairsSaid | None:
+        if self.search is None:
+            return None
+        return pairs_said.PairsSaid(self._case, self.search.result(), self._last, self._ways)
+
+
+def _outcome(trial: Trial) -> PairOutcome:
+    a, b = trial.nodes
+    return PairOutcome(a, b, trial.passed, trial.rate if trial.passed else None, bool(trial.wrong))
+
+
+def warm_again(case: Case) -> Waits:
+    """Start warm processes that were lost in a test anew."""
+    cold = [one for one in case.present() if one.warm is None and not one.unfit]
+    for one in cold:
+        task = WarmTask(case.orders.preflight.python, case.orders.cwd)
+        case.ask(one.node, task, _WARM_AGAIN_SECONDS)
+    if cold:
+        yield (WarmTask,)
+
+
+# --- the whole set ---
+
+
+class Whole:
+    """The whole set, as often as somebody had to be left out of it."""
+
+    def __init__(self, case: Case, trials: Trials, pairs: Pairs) -> None:
+        self._case, self._trials, self._pairs = case, trials, pairs
+
+    def rounds(self) -> Waits:
+        """Test those who would train; where it fails find out why, and test those who are then left."""
+        case = self._case
+        for _ in range(_MOST_SETS):
+            yield from warm_again(case)
+            nodes = self._nodes()
+            if not nodes or case.left < 1.0:
+                return
+            trial = yield from self._test(nodes)
+            if trial.passed is None:
+                continue
+            if trial.passed:
+                self._passed(trial)
+                return
+            before = case.choice().world
+            yield from self._look(trial)
+            if case.set_passed or case.choice().world == before:
+                return
+
+    def _nodes(self) -> tuple[int, ...]:
+        """Who would train, where all of them can be tested."""
+        choice = self._case.choice()
+        able = all(self._case.subjects[node].is_warm for node in choice.nodes)
+        return choice.nodes if choice.whole and able else ()
+
+    def _test(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, Trial]:
+        self._case.label = f"the whole set of {len(nodes)}"
+        self._trials.begin(SET, [nodes])
+        yield (GroupTask,)
+        return self._trials.finish()[0]
+
+    def _passed(self, trial: Trial) -> None:
+        case = self._case
+        case.set_passed = True
+        if trial.rate is not None and trial.rate < case.limits.set_floor:
+            said = f"the whole set reaches {trial.rate:.3g} GB/s (limit {case.limits.set_floor:.3g})"
+            case.write(
+                "set", [Said(None, Finding("set", Grade.WARN, said, "compare with all pairs: --all-pairs"))]
+            )
+        else:
+            case.write("set", ())
+
+    def _look(self, failed: Trial) -> Waits:
+        """Why the whole set failed: pairs first, where none were made; once more; then by halves."""
+        case = self._case
+        before = case.choice().world
+        if self._pairs.search is None and len(failed.nodes) > 1:
+            yield from self._pairs.rounds()
+            if case.choice().world != before:
+                return
+        yield from warm_again(case)
+        nodes = self._nodes()
+        again = (yield from self._test(nodes)) if nodes == failed.nodes else failed
+        if again.passed:
+            case.notice(f"the whole set failed once ({failed.wrong or failed.why}) and passed when repeated")
+            self._passed(again)
+            return
+        if again.passed is None:
+            return
+        yield from self._halves(again)
+
+    def _halves(self, failed: Trial) -> Waits:
+        case = self._case
+        bisect = Bisect(failed.nodes)
+        while len(failed.nodes) > 2 and case.left > 1.0:
+            groups = bisect.next_round()
+            if not groups:
+                break
+            yield from warm_again(case)
+            case.label = f"parts of the set that failed: {len(groups)}"
+            self._trials.begin(HALF, groups)
+            yield (GroupTask,)
+            done = self._trials.finish()
+            bisect.take([GroupOutcome(one.nodes, one.passed, one.rate, bool(one.wrong)) for one in done])
+        subsets = bisect.result().subsets if len(failed.nodes) > 2 else ()
+        case.write("set", pairs_said.of_set(case, failed, subsets))

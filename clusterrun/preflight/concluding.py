@@ -1,0 +1,99 @@
+"""The end of an examination: who trains, what is said, whether it is enough; pure."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.orders import Level
+from clusterrun.model.report import Grade, NodeReport, Report, worst
+from clusterrun.preflight.agreement import common_interface
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.model.report import LinkReport
+    from clusterrun.preflight.case import Case
+    from clusterrun.preflight.subject import Subject
+    from clusterrun.preflight.worlds import Choice
+
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+@frozen
+class Outcome:
+    """How it ended. ``world``: the allocation's numbers in rank order, complete where ``fit``.
+
+    ``environment`` is for ranks where their user set nothing; ``excluded`` are names of nodes that
+    another try should leave out.
+    """
+
+    fit: bool
+    report: Report
+    world: tuple[int, ...]
+    environment: tuple[tuple[str, str], ...]
+    excluded: tuple[str, ...]
+
+
+def concluded(case: Case) -> Outcome:
+    """The outcome by what is known now."""
+    choice = case.choice()
+    fit = choice.whole and Grade.FAIL not in [one.verdict for one in case.together]
+    unfit = [one.name for one in case.subjects.values() if one.unfit]
+    parted = [] if choice.whole else [case.subjects[node].name for node in choice.parted]
+    for was, now in choice.swaps:
+        case.notice(f"{case.subjects[now].name} takes the place of {case.subjects[was].name}")
+    if parted:
+        case.notice(f"fit by itself, but not together with the others: leave out {', '.join(parted)}")
+    return Outcome(
+        fit,
+        _report(case, choice, fit),
+        choice.nodes,
+        _environment(case, choice),
+        (*unfit, *parted),
+    )
+
+
+def _environment(case: Case, choice: Choice) -> tuple[tuple[str, str], ...]:
+    given = dict(case.orders.environment)
+    name = common_interface([case.subjects[node] for node in choice.nodes])
+    return tuple((variable, name) for variable in _INTERFACES if name and variable not in given)
+
+
+def _report(case: Case, choice: Choice, fit: bool) -> Report:
+    orders, subjects = case.orders, case.subjects
+    within = [link.report for link in case.links if {link.a, link.b} <= set(choice.nodes)]
+    swapped = [Grade.WARN] if choice.swaps else []
+    grades = [subjects[node].verdict for node in choice.nodes] + [one.verdict for one in within] + swapped
+    grades += [one.verdict for one in case.together]
+    spares = [one for one in subjects.values() if one.node not in choice.nodes and not one.unfit]
+    return Report(
+        run_id=orders.run_id,
+        cluster=orders.preflight.cluster,
+        level=str(orders.preflight.level),
+        verdict=worst(tuple(grades)) if fit else Grade.FAIL,
+        at=case.wall_at(case.now),
+        seconds=round(case.now - case.began, 3),
+        budget=orders.preflight.budget,
+        rounds=case.rounds,
+        backend=case.backend,
+        world=tuple(subjects[node].name for node in choice.nodes),
+        spares=tuple(one.name for one in spares),
+        excluded=tuple(one.name for one in subjects.values() if one.unfit),
+        nodes=tuple(_node(one, choice) for one in subjects.values()),
+        links=_links(case),
+        set_said="; ".join(one.said for one in case.together),
+        tests=tuple(case.tests),
+        notices=tuple(case.notices),
+    )
+
+
+def _node(one: Subject, choice: Choice) -> NodeReport:
+    role = "rank" if one.node in choice.nodes else "excluded" if one.unfit else "spare"
+    return NodeReport(one.name, one.verdict, role, one.findings)
+
+
+def _links(case: Case) -> tuple[LinkReport, ...]:
+    return tuple(link.report for link in case.links)
+
+
+def pairs_wanted(case: Case) -> bool:
+    """Whether pairs are tested before anything is known to be wrong with the set."""
+    return case.orders.preflight.level is Level.FULL or case.orders.preflight.all_pairs

@@ -1,0 +1,174 @@
+"""The control round: who dials whom, what is tried again, and what it says of nodes and links; pure."""
+
+from __future__ import annotations
+
+from clusterrun.model.report import Finding, Grade, LinkReport
+from clusterrun.preflight import agreement
+from clusterrun.preflight.agreement import Said
+from clusterrun.preflight.case import Link
+from clusterrun.preflight.tasks import DialTask, Target
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from clusterrun.preflight.case import Case
+    from clusterrun.preflight.crossing import Trouble
+    from clusterrun.preflight.subject import Subject
+
+DIAL_SECONDS = 5.0
+"""The kernel sends a lost SYN again after 1 and 3 seconds."""
+AGAIN = 2
+"""So often is dialled again where something did not answer."""
+WITNESSES = 2
+_SLACK_SECONDS = 10.0
+_SOME = 2
+"""Ports that rank 0 and one that is not beside it try of each other: it is dialled by everybody."""
+_TRIES = "tried {} times"
+_FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -L -n, nft list ruleset)"
+_CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
+_PATH = "let the MTU of {} be what the switches carry: ping -M do -s 8972 from the one to the other"
+
+
+def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
+    """Dial along the ring and to and from rank 0; where something was wrong, again and with witnesses."""
+    plan = _plan(case)
+    if not plan:
+        return
+    case.label = "control round"
+    _ask(case, nonce, plan, names=case.orders.launch != ())
+    yield (DialTask,)
+    for _ in range(AGAIN):
+        plan = _again(case)
+        if not plan or case.left < DIAL_SECONDS:
+            break
+        case.label = "control round, again where something did not answer"
+        _ask(case, nonce, plan, names=False)
+        yield (DialTask,)
+    write(case)
+
+
+Plan = dict[int, dict[int, tuple[int, ...]]]
+"""Who dials whom on which ports."""
+
+
+def _plan(case: Case) -> Plan:
+    there = [one for one in case.present() if one.listening is not None]
+    plan: Plan = {one.node: {} for one in there}
+    if len(there) < 2:
+        return {}
+    for place, one in enumerate(there):
+        for other in (there[place - 1], there[(place + 1) % len(there)]):
+            plan[one.node][other.node] = _ports(other)
+    first = there[0]
+    for place, one in enumerate(there[1:]):
+        plan[first.node].setdefault(one.node, _some(one, place))
+        plan[one.node].setdefault(first.node, _some(first, place))
+    return plan
+
+
+def _ports(one: Subject) -> tuple[int, ...]:
+    return one.listening.ports if one.listening is not None else ()
+
+
+def _some(one: Subject, place: int) -> tuple[int, ...]:
+    ports = _ports(one)
+    return tuple(
+        dict.fromkeys(ports[(place + step * len(ports) // _SOME) % len(ports)] for step in range(_SOME))
+    )
+
+
+def _again(case: Case) -> Plan:
+    """Every way that was not well, both ways, on all ports; and its ends with others who had no trouble."""
+    there = {one.node: one for one in case.present() if one.listening is not None}
+    ill = [way for way in case.crossings.ill() if way.a in there and way.b in there]
+    plan: Plan = {}
+    for way in ill:
+        _both_ways(plan, there[way.a], there[way.b])
+    troubled = dict.fromkeys(node for way in ill for node in (way.a, way.b))
+    clean = [node for node in there if node not in troubled] or list(there)
+    for place, node in enumerate(troubled):
+        turned = clean[place % len(clean) :] + clean[: place % len(clean)]
+        for witness in [one for one in turned if one != node][:WITNESSES]:
+            _both_ways(plan, there[node], there[witness])
+    return plan
+
+
+def _both_ways(plan: Plan, one: Subject, other: Subject) -> None:
+    plan.setdefault(one.node, {})[other.node] = _ports(other)
+    plan.setdefault(other.node, {})[one.node] = _ports(one)
+
+
+def _ask(case: Case, nonce: str, plan: Plan, names: bool) -> None:
+    asked = tuple(one.name for one in case.subjects.values() if one.listening is not None) if names else ()
+    for node, targets in plan.items():
+        goals = tuple(_target(case.subjects[other], ports) for other, ports in targets.items())
+        task = DialTask(nonce, node, goals, asked, DIAL_SECONDS)
+        case.ask(node, task, DIAL_SECONDS + _SLACK_SECONDS)
+
+
+def _target(one: Subject, ports: tuple[int, ...]) -> Target:
+    datagrams = one.listening.datagrams if one.listening is not None else 0
+    return Target(one.node, one.name, one.address, ports, datagrams)
+
+
+# --- what it says ---
+
+
+def write(case: Case) -> None:
+    """Write down what was found, once more with all that is known now."""
+    troubles = case.crossings.troubles(one.node for one in case.present())
+    nodes = [one for one in troubles if len(one.nodes) == 1]
+    case.write(
+        "control",
+        (Said(one.nodes[0], _of_node(case, one)) for one in nodes),
+        (_of_link(case, one) for one in troubles if len(one.nodes) == 2),
+    )
+    heard = [one for one in case.subjects.values() if one.listening is not None]
+    views = {one.node: one.resolved for one in heard if one.resolved}
+    case.write("names", agreement.names(views, {one.name: one for one in heard}))
+    case.write("clocks", agreement.clocks(heard))
+    case.write("interfaces", agreement.interfaces(heard))
+
+
+def _of_node(case: Case, one: Trouble) -> Finding:
+    name = case.subjects[one.nodes[0]].name
+    others = _few(case, one.others)
+    tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
+    if one.kind == "ports":
+        ports = ", ".join(map(str, one.ports))
+        return Finding("ports", Grade.FAIL, f"TCP ports {ports} answer nobody ({others}; {tries})", _FIREWALL)
+    if one.kind == "large":
+        said = f"large packets do not get through from and to {others} ({tries}); small ones do"
+        return Finding("large-packets", Grade.FAIL, said, _PATH.format(name))
+    words = {
+        "all": f"no connection from or to {others}",
+        "in": f"no port of it answers {others}",
+        "out": f"it reaches none of {others}",
+    }
+    remedy = _CABLE.format(name) if one.side == "all" else _FIREWALL
+    return Finding("connections", Grade.FAIL, f"{words[one.side]} ({tries})", remedy)
+
+
+def _few(case: Case, nodes: Iterable[int]) -> str:
+    names = [case.subjects[node].name for node in nodes]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _of_link(case: Case, one: Trouble) -> Link:
+    a, b = (case.subjects[node].name for node in one.nodes)
+    tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
+    if one.kind == "ports":
+        said = f"TCP ports {', '.join(map(str, one.ports))} of {b} do not answer {a} ({tries})"
+        remedy = _FIREWALL
+    elif one.kind == "large":
+        said, remedy = f"large packets get lost ({tries}); small ones pass", _PATH.format(f"{a} and {b}")
+    elif one.both:
+        said, remedy = f"no connection either way ({tries})", _CABLE.format(f"{a} and {b}")
+    else:
+        said, remedy = (
+            f"packets from {a} do not reach {b}, those back do ({tries})",
+            _CABLE.format(f"{a} and {b}"),
+        )
+    direction = "both" if one.both else "a->b"
+    return Link(one.nodes[0], one.nodes[1], LinkReport(a, b, direction, Grade.FAIL, said, remedy))

@@ -1,0 +1,199 @@
+"""Which node, link or port keeps others from talking, from who dialled whom; pure, knows no names."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterrun.preflight.tasks import DialAnswer, DialTask
+
+ENOUGH = 2
+"""So many others must have found the same before it is a node's and not a link's."""
+
+
+class Way:
+    """All that ``a`` met when it dialled ``b``: what answered once is good."""
+
+    def __init__(self, a: int, b: int) -> None:
+        self.a, self.b = a, b
+        self.tried: set[int] = set()
+        self.good: set[int] = set()
+        self.large = True
+        self.rounds = 0
+        self.seconds = 0.0
+        self.why = ""
+
+    @property
+    def bad(self) -> frozenset[int]:
+        """Ports that never answered."""
+        return frozenset(self.tried - self.good)
+
+    @property
+    def dead(self) -> bool:
+        """Nothing ever answered."""
+        return bool(self.tried) and not self.good
+
+    @property
+    def well(self) -> bool:
+        """Everything answered, large packets included."""
+        return not self.bad and self.large
+
+
+@frozen
+class Trouble:
+    """What is wrong: ``kind`` is ``dead``, ``ports`` or ``large``.
+
+    ``nodes`` is (node,) or, for a link, (a, b) with what cannot pass from a to b; ``both``: nor back.
+    ``side`` of a node: ``in`` (nobody reaches it), ``out`` (it reaches nobody) or ``all``.
+    ``others`` are those who met it, ``rounds`` how often it was tried.
+    """
+
+    kind: str
+    nodes: tuple[int, ...]
+    rounds: int
+    ports: tuple[int, ...] = ()
+    side: str = ""
+    both: bool = False
+    others: tuple[int, ...] = ()
+    why: str = ""
+
+
+class Crossings:
+    """Every way that was tried."""
+
+    def __init__(self) -> None:
+        self.ways: dict[tuple[int, int], Way] = {}
+        self.heard: dict[int, set[int]] = {}
+
+    def take(self, task: DialTask, answer: DialAnswer) -> None:
+        """What one node met in one round."""
+        tried = {target.node: target.ports for target in task.targets}
+        self.heard.setdefault(task.node, set()).update(answer.heard)
+        for one in answer.dialled:
+            if one.node not in tried:
+                continue
+            way = self.ways.setdefault((task.node, one.node), Way(task.node, one.node))
+            way.large = one.large or (way.large and way.rounds > 0)
+            way.rounds += 1
+            way.tried.update(tried[one.node])
+            way.good.update(set(tried[one.node]) - set(one.silent) - set(one.refused))
+            way.seconds = one.seconds or way.seconds
+            way.why = one.why
+
+    def ill(self) -> list[Way]:
+        """The ways on which not all was well."""
+        return [way for way in self.ways.values() if not way.well]
+
+    def troubles(self, present: Iterable[int]) -> tuple[Trouble, ...]:
+        """What is wrong with the nodes ``present`` and between them: nodes first, then links."""
+        there = set(present)
+        ways = [way for way in self.ways.values() if way.a in there and way.b in there]
+        found = _Blame(ways).nodes()
+        explained = {one.nodes[0]: one for one in found}
+        left = [way for way in ways if not way.well and not _explained(way, explained)]
+        return (*found, *self._links(left))
+
+    def _links(self, ways: list[Way]) -> list[Trouble]:
+        pairs: dict[frozenset[int], list[Way]] = {}
+        for way in ways:
+            pairs.setdefault(frozenset((way.a, way.b)), []).append(way)
+        return [self._link(both) for both in pairs.values()]
+
+    def _link(self, ways: list[Way]) -> Trouble:
+        way = max(ways, key=lambda one: (one.dead, bool(one.bad)))
+        kind = "dead" if way.dead else "ports" if way.bad else "large"
+        a, b = way.a, way.b
+        both = len(ways) == 2 or kind == "large"
+        if len(ways) == 2 and all(one.dead for one in ways):
+            there, back = self._passed(a, b), self._passed(b, a)
+            if there and not back:
+                a, b = b, a
+            both = there == back
+        rounds = max(one.rounds for one in ways)
+        return Trouble(kind, (a, b), rounds, tuple(sorted(way.bad)), both=both, why=way.why)
+
+    def _passed(self, a: int, b: int) -> bool:
+        """Datagrams of ``a`` came to ``b``, or come nowhere at all, which tells nothing of this link."""
+        return a in self.heard.get(b, ()) or not any(a in heard for heard in self.heard.values())
+
+
+class _Blame:
+    """Finds what is a node's own: met by all who tried, of whom each gets on with others."""
+
+    def __init__(self, ways: list[Way]) -> None:
+        self._ways = ways
+        self._works = {node for way in ways if way.good for node in (way.a, way.b)}
+
+    def nodes(self) -> list[Trouble]:
+        everyone = dict.fromkeys(node for way in self._ways for node in (way.a, way.b))
+        cut = [trouble for trouble in map(self._cut, everyone) if trouble is not None]
+        known = {one.nodes[0] for one in cut}
+        rest = [node for node in everyone if node not in known]
+        partly = (trouble for node in rest for trouble in self._partly(node, known))
+        return [*cut, *partly]
+
+    def _cut(self, node: int) -> Trouble | None:
+        """Nothing goes in or out, with ``ENOUGH`` others that get on with somebody."""
+        if node in self._works:
+            return None
+        others = {way.a if way.b == node else way.b for way in self._ways if node in (way.a, way.b)}
+        able = tuple(sorted(others & self._works))
+        if len(able) < ENOUGH:
+            return None
+        return self._trouble("dead", node, "all", able)
+
+    def _partly(self, node: int, known: set[int]) -> list[Trouble]:
+        into = [way for way in self._ways if way.b == node and way.a not in known]
+        out = [way for way in self._ways if way.a == node and way.b not in known]
+        for side, ways in (("in", into), ("out", out)):
+            if len(ways) >= ENOUGH and all(way.dead for way in ways):
+                return [self._trouble("dead", node, side, _others(ways, node))]
+        ports = _closed(into)
+        if ports:
+            who = _others([way for way in into if way.bad & ports], node)
+            return [self._trouble("ports", node, "in", who, tuple(sorted(ports)))]
+        if len(into) >= ENOUGH and all(not way.large for way in into):
+            return [self._trouble("large", node, "all", _others(into, node))]
+        return []
+
+    def _trouble(
+        self, kind: str, node: int, side: str, others: tuple[int, ...], ports: tuple[int, ...] = ()
+    ) -> Trouble:
+        own = [way for way in self._ways if node in (way.a, way.b) and not way.well]
+        rounds = max((way.rounds for way in own), default=0)
+        why = next((way.why for way in own if way.why), "")
+        return Trouble(kind, (node,), rounds, ports, side, others=others, why=why)
+
+
+def _others(ways: list[Way], node: int) -> tuple[int, ...]:
+    return tuple(sorted({way.a if way.b == node else way.b for way in ways}))
+
+
+def _closed(into: list[Way]) -> frozenset[int]:
+    """The ports that nobody of ``ENOUGH`` who tried got an answer from, on ways that live otherwise."""
+    alive = [way for way in into if not way.dead]
+    found = set()
+    for port in {port for way in alive for port in way.bad}:
+        tried = [way for way in alive if port in way.tried]
+        if len(tried) >= ENOUGH and all(port in way.bad for way in tried):
+            found.add(port)
+    return frozenset(found)
+
+
+def _explained(way: Way, nodes: dict[int, Trouble]) -> bool:
+    """Whether what is wrong on this way is that of a node at one of its ends."""
+    for node in (way.a, way.b):
+        trouble = nodes.get(node)
+        if trouble is None:
+            continue
+        inward = node == way.b
+        if trouble.kind == "dead" and (trouble.side == "all" or (trouble.side == "in") == inward):
+            return True
+        if trouble.kind == "large":
+            return True
+        if trouble.kind == "ports" and inward and way.bad <= set(trouble.ports) and way.large:
+            return True
+    return False

@@ -1,0 +1,116 @@
+"""What tests of pairs and of the set mean, in words with numbers and remedies; decides nothing."""
+
+from __future__ import annotations
+
+from clusterrun.model.report import Finding, Grade, LinkReport
+from clusterrun.preflight.agreement import Said
+from clusterrun.preflight.case import Link
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from clusterrun.preflight.case import Case
+    from clusterrun.preflight.search import Evidence, SearchResult
+    from clusterrun.preflight.trials import Trial
+
+_BROKEN = "drain the node; then look at its GPUs (dcgmi diag -r 3) and its network ports (ibstat, ip -s link)"
+_WRONG = "drain the node: what it computes or sends is wrong without any error; have it replaced"
+_SLOW = "look at its ports and PCIe: ibstat, ethtool, nvidia-smi -q -d PCIE; and at who else uses them"
+_LINK = "look at cables and switch ports between {} and {}"
+_THIRD = "give the check a node more to compare with: --spares 1"
+_SET = "compare with NCCL_NVLS_ENABLE=0, NCCL_COLLNET_ENABLE=0 and fewer nodes; look at the spine switches"
+
+
+class PairsSaid:
+    """``last``: of each pair the last test, a failed one before all others; ``ways``: (from, to) → GB/s."""
+
+    def __init__(
+        self,
+        case: Case,
+        result: SearchResult,
+        last: Mapping[frozenset[int], Trial],
+        ways: Mapping[tuple[int, int], float],
+    ) -> None:
+        self._case, self._result, self._last, self._ways = case, result, last, ways
+
+    def of_nodes(self) -> Iterator[Said]:
+        """Findings of nodes."""
+        for one in self._result.evidence:
+            if len(one.nodes) == 1 and one.kind in ("broken", "slow", "undetermined"):
+                yield Said(one.nodes[0], self._node(one))
+
+    def of_links(self) -> Iterator[Link]:
+        """Findings of links."""
+        for one in self._result.evidence:
+            if len(one.nodes) == 2 and one.kind in ("broken", "slow", "undetermined"):
+                yield self._link(one)
+
+    def passing(self) -> Iterator[str]:
+        """What failed at times and passed at others: lines that blame nobody."""
+        for one in self._result.evidence:
+            if one.kind == "flaky":
+                names = self._case.names(one.nodes)
+                yield f"{names}: {one.failed} of {one.tests} tests failed, the others passed"
+
+    def _node(self, one: Evidence) -> Finding:
+        if one.kind == "slow":
+            return Finding("bandwidth", one.grade, _slow(one), _SLOW)
+        why = self._why(one)
+        if one.kind == "undetermined":
+            said = f"{one.failed} of {one.tests} tests failed ({why}); by whose fault is not known"
+            return Finding("pair", Grade.UNDETERMINED, said, _THIRD)
+        with_whom = self._case.names(dict.fromkeys(one.against))
+        said = f"{one.failed} of {one.tests} tests failed, with {with_whom or 'all'}: {why}"
+        if one.wrong:
+            return Finding(
+                "sums", one.grade, f"wrong sums in {one.wrong} of {one.tests} tests: {why}", _WRONG
+            )
+        return Finding("pair", one.grade, said, _BROKEN)
+
+    def _why(self, one: Evidence) -> str:
+        """The words of the first test that failed there."""
+        node = one.nodes[0]
+        keys = [frozenset(one.nodes)] if len(one.nodes) == 2 else [frozenset((node, b)) for b in one.against]
+        trials = [self._last[key] for key in keys if key in self._last]
+        found = (trial.wrong or trial.why for trial in trials if trial.passed is False)
+        return next((words for words in found if words), "no answer within the limit")
+
+    def _link(self, one: Evidence) -> Link:
+        a, b = one.nodes
+        if one.kind == "slow" and self._ways.get((b, a), 0.0) < self._ways.get((a, b), 0.0):
+            a, b = b, a
+        first, second = self._case.subjects[a].name, self._case.subjects[b].name
+        direction = "both"
+        if one.kind == "slow":
+            there, back = self._ways.get((a, b)), self._ways.get((b, a))
+            direction = "a->b" if there and back and there < back / 2 else "both"
+            said = _slow(one)
+        else:
+            blame = "" if one.kind == "broken" else "; whether the link or a node is to blame is not known"
+            said = f"{one.failed} of {one.tests} tests failed, both nodes pass with others: {self._why(one)}"
+            said = said if one.kind == "broken" else f"{one.failed} of {one.tests} tests failed{blame}"
+        report = LinkReport(first, second, direction, one.grade, said, _LINK.format(first, second))
+        return Link(a, b, report)
+
+
+def _slow(one: Evidence) -> str:
+    rate, limit, median = one.rate or 0.0, one.limit or 0.0, one.median or 0.0
+    share = f", {rate / median:.0%} of the median {median:.3g}" if median else ""
+    return f"at best {rate:.3g} GB/s in {one.failed} of {one.tests} tests{share} (limit {limit:.3g})"
+
+
+def of_set(case: Case, failed: Trial, subsets: Sequence[tuple[int, ...]]) -> list[Said]:
+    """What is said where the whole set fails, though its nodes and pairs do not."""
+    why = failed.wrong or failed.why or "no answer within the limit"
+    if len(failed.nodes) == 1:
+        said = f"its own ranks fail together: {why}"
+        return [Said(failed.nodes[0], Finding("set", Grade.FAIL, said, _BROKEN))]
+    if len(failed.nodes) == 2:
+        said = f"{case.names(failed.nodes)} fail together ({why}); which of them is at fault cannot be told"
+        return [Said(None, Finding("set", Grade.FAIL, said, _THIRD))]
+    if not subsets:
+        said = f"the whole set fails ({why}), no part of it does: it is the set, not a node"
+        return [Said(None, Finding("set", Grade.FAIL, said, _SET))]
+    found = (f"{case.names(nodes)} fail together, twice, and their pairs do not: {why}" for nodes in subsets)
+    return [Said(None, Finding("set", Grade.FAIL, said, _SET)) for said in found]

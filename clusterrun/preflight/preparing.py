@@ -1,0 +1,83 @@
+"""The first rounds: local checks, control round and warm process of every node, all at once; pure."""
+
+from __future__ import annotations
+
+from clusterrun.preflight import catalogue, control
+from clusterrun.preflight.agreement import Said
+from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterrun.preflight.case import Case
+
+LISTEN_SECONDS = 20.0
+LEAST_PATIENCE = {ListenTask: 10.0, WarmTask: 20.0}
+"""When more than half have answered, the others get this long, or ``PATIENCE`` times what those took."""
+PATIENCE = 4.0
+LOCAL_SLACK_SECONDS = 6.0
+WARM_SHARE = 0.75
+"""How much of the budget the import of torch may take before it counts as failed."""
+
+
+def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
+    """Everything that needs no collective."""
+    python = case.orders.preflight.python
+    checks = catalogue.names(case.asked)
+    for one in case.present():
+        case.ask(one.node, ListenTask(nonce), LISTEN_SECONDS)
+        case.ask(one.node, LocalTask(case.asked, checks), _local_seconds(checks))
+        if python:
+            case.ask(one.node, WarmTask(python, case.orders.cwd), WARM_SHARE * case.orders.preflight.budget)
+    yield (ListenTask,)
+    yield from control.rounds(case, nonce)
+    case.label = "local round"
+    yield (LocalTask,)
+    case.label = "torch is being imported"
+    yield (WarmTask,)
+    write(case)
+    _choose_backend(case)
+
+
+def _local_seconds(checks: tuple[str, ...]) -> float:
+    limits = [check.LIMIT for check in map(catalogue.check_named, checks) if check is not None]
+    return max(limits, default=0.0) + LOCAL_SLACK_SECONDS
+
+
+def hurry(case: Case, kind: type) -> None:
+    """Where most have answered, do not wait for the others as long as for all."""
+    waiting = case.questions.of_kind(kind)
+    if not waiting or kind not in LEAST_PATIENCE or 2 * len(waiting) >= len(case.present()):
+        return
+    took = case.now - waiting[0].asked
+    for question in waiting:
+        case.questions.hurry(question, question.asked + max(LEAST_PATIENCE[kind], PATIENCE * took))
+
+
+def write(case: Case) -> None:
+    """Write down what the checks say, with all that is known now."""
+    known = {one.name: one for one in case.subjects.values()}
+    found = catalogue.findings(
+        case.asked,
+        {name: one.local for name, one in known.items() if one.local is not None},
+        {name: one.first_warm for name, one in known.items() if one.first_warm is not None},
+        {name: one.product for name, one in known.items() if one.product is not None},
+    )
+    said = []
+    for name, findings in found.items():
+        node = known[name].node if name in known else None
+        said += [Said(node, finding) for finding in findings]
+    case.write("checks", said)
+
+
+def _choose_backend(case: Case) -> None:
+    if not case.orders.preflight.python:
+        case.notice("no collective was tested: the ranks are no Python program")
+        return
+    backends = [one.warm.backend for one in case.present() if one.warm is not None and one.warm.up]
+    if backends:
+        case.backend = max(sorted(set(backends)), key=backends.count)
+        return
+    whys = [one.first_warm.why for one in case.present() if one.first_warm is not None]
+    case.notice(f"no collective was tested: no node can import torch ({whys[0] if whys else 'no answer'})")

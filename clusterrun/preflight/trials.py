@@ -1,0 +1,168 @@
+"""Tests of groups of nodes: put to every member, and made one outcome of their answers; judges no node."""
+
+from __future__ import annotations
+
+import statistics
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.report import Measurement
+from clusterrun.preflight.tasks import GroupTask, Member
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterrun.preflight.case import Case
+    from clusterrun.preflight.questions import Question
+    from clusterrun.preflight.tasks import GroupResult
+
+PAIR, SET, HALF, PRODUCT = "pair", "set", "half", "product"
+SLACK_SECONDS = 8.0
+"""An examiner answers for a late test by itself; this long after the test's limit it is silent."""
+_FIRST_LIMIT = {"nccl": 30.0}
+_LIMIT = 12.0
+_LEAST_LIMIT = 8.0
+_SECONDS_PER_NODE = 0.02
+_OWN_INTERFACE = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
+
+
+@frozen
+class Trial:
+    """How one test went. ``passed`` is None where it told nothing: a member was lost, or could not begin."""
+
+    kind: str
+    nodes: tuple[int, ...]
+    passed: bool | None
+    seconds: float
+    rate: float | None = None
+    ways: tuple[tuple[int, float], ...] = ()
+    wrong: str = ""
+    why: str = ""
+    transports: tuple[str, ...] = ()
+
+
+class Trials:
+    """The tests of one examination; one round of them is under way at a time."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._last = 0
+        self._open: dict[int, tuple[str, tuple[int, ...], float]] = {}
+        self._results: dict[int, dict[int, GroupResult | None]] = {}
+        self._took: list[float] = []
+
+    def begin(self, kind: str, groups: Sequence[tuple[int, ...]]) -> None:
+        """Put one test of ``kind`` to each of these disjoint groups."""
+        for nodes in groups:
+            self._begin(kind, nodes)
+
+    def _begin(self, kind: str, nodes: tuple[int, ...]) -> None:
+        case = self._case
+        self._last += 1
+        nodes = (
+            tuple(sorted(nodes, key=lambda node: not case.subjects[node].ports)) if kind == PAIR else nodes
+        )
+        self._open[self._last] = (kind, nodes, case.now)
+        self._results[self._last] = {}
+        lead = case.subjects[nodes[0]]
+        port = lead.ports.pop(0) if lead.ports and kind != PRODUCT else 0
+        members = tuple(Member(node, case.subjects[node].name, case.subjects[node].address) for node in nodes)
+        limit = self._limit(len(nodes))
+        for place, node in enumerate(nodes):
+            task = GroupTask(
+                test=self._last,
+                kind=SET if kind == HALF else kind,
+                members=members,
+                place=place,
+                ranks=case.orders.ranks_per_node,
+                port=port,
+                interface=self._interface(node),
+                limit=limit,
+                backend=case.backend,
+            )
+            case.ask(node, task, limit + SLACK_SECONDS)
+
+    def _limit(self, nodes: int) -> float:
+        if not self._took:
+            first = _FIRST_LIMIT.get(self._case.backend, _LIMIT)
+            return first + _SECONDS_PER_NODE * nodes
+        usual = 4 * statistics.median(self._took) + 2
+        return min(max(_LEAST_LIMIT, usual), _FIRST_LIMIT["nccl"]) + _SECONDS_PER_NODE * nodes
+
+    def _interface(self, node: int) -> str:
+        """What gloo and NCCL are told; nothing where the user said it."""
+        given = dict(self._case.orders.environment)
+        if _OWN_INTERFACE.get(self._case.backend, "") in given:
+            return ""
+        used = self._case.subjects[node].interface
+        return used.name if used is not None else ""
+
+    def take(self, question: Question, result: GroupResult | None) -> None:
+        """A member's answer; None where there will be none."""
+        task = question.task
+        if not isinstance(task, GroupTask) or task.test not in self._results:
+            return
+        self._results[task.test][question.node] = result
+        if result is not None:
+            self._case.subjects[question.node].ports.extend(result.ports)
+
+    def finish(self) -> list[Trial]:
+        """The outcomes of the round, in the order it was begun; every question of it must be closed."""
+        done = [self._outcome(test) for test in self._open]
+        for trial in done:
+            self._measure(trial)
+            if trial.passed:
+                self._took.append(trial.seconds)
+        self._open.clear()
+        self._results.clear()
+        return done
+
+    def _outcome(self, test: int) -> Trial:
+        kind, nodes, began = self._open[test]
+        results = self._results[test]
+        answers = {node: result for node, result in results.items() if result is not None}
+        seconds = max((one.seconds for one in answers.values()), default=self._case.now - began)
+        if len(answers) < len(nodes):
+            return Trial(kind, nodes, None, seconds, why="a member was lost")
+        passed = all(one.passed for one in answers.values())
+        rates = [dict(one.rates).get("all_reduce") for one in answers.values()]
+        known = [rate for rate in rates if rate is not None]
+        return Trial(
+            kind,
+            nodes,
+            passed,
+            seconds,
+            min(known) if known else None,
+            _ways(answers) if kind == PAIR else (),
+            next((one.wrong for one in answers.values() if one.wrong), ""),
+            "" if passed else _first_why(answers),
+            tuple(dict.fromkeys(one.transport for one in answers.values() if one.transport)),
+        )
+
+    def _measure(self, trial: Trial) -> None:
+        case = self._case
+        words = {True: "passed", False: "failed", None: "void"}
+        case.tests.append(
+            Measurement(
+                trial.kind,
+                case.rounds,
+                tuple(case.subjects[node].name for node in trial.nodes),
+                words[trial.passed],
+                round(trial.seconds, 3),
+                trial.rate,
+                trial.wrong or trial.why,
+            )
+        )
+
+
+def _ways(answers: dict[int, GroupResult]) -> tuple[tuple[int, float], ...]:
+    """By node, how fast it could send; the partner's ``receive`` is the same way."""
+    found = ((node, dict(one.rates).get("send")) for node, one in answers.items())
+    return tuple((node, rate) for node, rate in found if rate is not None)
+
+
+def _first_why(answers: dict[int, GroupResult]) -> str:
+    """The words of a member that failed by itself before those of one that waited for it."""
+    failed = [one for one in answers.values() if not one.passed]
+    failed.sort(key=lambda one: (one.late, one.stage != "warm", one.seconds))
+    return next((one.why for one in failed if one.why), "")
