@@ -11,6 +11,7 @@ import pytest
 
 from clusterrun.cli.main import DOORS, root
 from clusterrun.config import profiles
+from clusterrun.model.limits import LIMITS
 from clusterrun.model.world import (
     Lineage,
     Meeting,
@@ -19,6 +20,7 @@ from clusterrun.model.world import (
     node_environment,
     rank_environment,
 )
+from clusterrun.reports.metrics import HELP, PREFIX
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -76,6 +78,16 @@ def test_the_table_of_variables_is_what_ranks_find() -> None:
         rank_environment(world, 0, meeting, lineage, "")
     ) | set(node_environment(world, 0, meeting, lineage))
     assert set(default_environment(2, 2, "eth0")) <= set(re.findall(r"`([A-Z_]+)`", below))
+
+
+def test_every_limit_and_every_metric_of_the_check_is_explained() -> None:
+    text = (ROOT / "docs/preflight.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
+    limits = [(limit.name, f"{limit.default:g} {limit.unit} | {limit.meaning}") for limit in LIMITS]
+    assert [row for row in rows if not row[0].startswith(PREFIX)] == limits
+    assert [row for row in rows if row[0].startswith(PREFIX)] == [
+        (PREFIX + n, said) for n, said in HELP.items()
+    ]
 
 
 def test_the_libraries_are_those_that_are_installed() -> None:
