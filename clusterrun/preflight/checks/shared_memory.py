@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from clusterrun.model.limits import chosen
 from clusterrun.model.report import Finding, Grade
 from clusterrun.preflight.parts import number
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 NAME = "shared-memory"
 LIMIT = 5.0
 LATE = Finding(NAME, Grade.FAIL, "/dev/shm did not answer within 5 s", "reboot the node: its kernel hangs")
-MIB_PER_RANK = 64
-"""NCCL takes up to about 10 MiB for each pair of ranks of a node; a data loader takes batches."""
 
 
 def probe(asked: Asked) -> object:
@@ -28,8 +27,11 @@ def probe(asked: Asked) -> object:
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
-    """Fail below a quarter of ``MIB_PER_RANK`` for each rank of the node, warn below the whole."""
-    wanted = asked.ranks * MIB_PER_RANK
+    """Warn below ``shm_per_rank`` for each rank of the node, fail below a quarter of that.
+
+    NCCL takes up to about 10 MiB for each pair of ranks of a node; data loaders put batches there.
+    """
+    wanted = asked.ranks * int(chosen(asked.limits)["shm_per_rank"])
     for node, reading in readings.items():
         free, size = number(reading, "free"), number(reading, "size")
         if free is None or size is None or free >= wanted << 20:

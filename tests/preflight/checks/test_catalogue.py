@@ -1,0 +1,179 @@
+"""The list of checks: whole, quick to read, and not to be brought down by anything that a node may send."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterrun.model.report import Finding
+from clusterrun.preflight import catalogue, checks
+from clusterrun.preflight.parts import entries, number, rows, text, words
+from clusterrun.preflight.tasks import GroupResult, LocalAnswer, Reading, WarmUp
+from tests.preflight.checks import values
+from tests.preflight.checks.values import ASKED, FAIL, UNDETERMINED, answer, asked
+
+FILES = {
+    name: importlib.import_module(f"{checks.__name__}.{name}")
+    for _, name, _ in pkgutil.iter_modules(checks.__path__)
+}
+JSON: Any = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def test_every_file_is_in_the_list_and_every_name_is_its_files():
+    listed = [*catalogue.CHECKS, *catalogue.SECONDS]
+    assert {id(one) for one in listed} == {id(module) for module in FILES.values()}
+    assert {check.NAME for check in listed} == {name.replace("_", "-") for name in FILES}
+    assert {second.OF for second in catalogue.SECONDS} <= {c.NAME for c in catalogue.CHECKS} | {
+        "torch",
+        "product",
+    }
+
+
+@pytest.mark.parametrize("check", catalogue.CHECKS, ids=lambda check: check.NAME)
+def test_a_late_answer_is_said_in_the_checks_own_words(check):
+    assert isinstance(check.LATE, Finding)
+    assert (check.LATE.check, 0 < check.LIMIT <= 15) == (check.NAME, True)
+    late = LocalAnswer(
+        (Reading(check.NAME, "", check.LIMIT, late=True, why="waits in rpc_wait_bit_killable"),)
+    )
+    said = f"{check.LATE.said} (waits in rpc_wait_bit_killable)"
+    assert catalogue.findings(ASKED, {"n1": late}, {}, {}) == {
+        "n1": (Finding(check.NAME, check.LATE.verdict, said, check.LATE.remedy),)
+    }
+
+
+@pytest.mark.parametrize("check", catalogue.CHECKS, ids=lambda check: check.NAME)
+def test_every_probe_reads_this_machine_and_its_judge_takes_it(check, tmp_path):
+    here = asked(run_dir=str(tmp_path), home=str(tmp_path), cwd=str(tmp_path), gpus=0, ranks=1)
+    reading = json.loads(json.dumps(check.probe(here), allow_nan=False))
+    assert [
+        one.verdict for _, one in check.judge(here, {"n1": reading, "n2": reading}) if one.verdict == FAIL
+    ] == []
+
+
+def alike(check: Any) -> st.SearchStrategy[Any]:
+    """Readings of the right form with the wrong things in it, and readings of no form."""
+    keys = sorted(
+        {
+            *values.gpus()["gpus"][0],
+            *values.gpus(),
+            "path",
+            "free",
+            "size",
+            "error",
+            "variables",
+            "interfaces",
+        }
+    )
+    keys += [
+        "xids",
+        "xid",
+        "ago",
+        "bus",
+        "installed",
+        "versions",
+        "devices",
+        "up",
+        "rates",
+        "fingerprint",
+        "speeds",
+        "gpu",
+    ]
+    keys += [
+        "state",
+        "rate",
+        "first",
+        "later",
+        "symbol_error",
+        "link_downed",
+        "memlock",
+        "soft",
+        "hard",
+        "usable",
+        "rdma",
+    ]
+    inner = JSON | st.lists(st.dictionaries(st.sampled_from(keys), JSON, max_size=6), max_size=3)
+    inner |= st.lists(st.tuples(st.sampled_from(["torch", "cuda", "product"]), JSON).map(list), max_size=3)
+    inner |= st.sampled_from([True, "Yes", "4: ACTIVE", "ib0", -1, 1e308, 10**400, "cuda 4096: 1"])
+    return JSON | st.dictionaries(st.sampled_from(keys) | st.text(max_size=4), inner, max_size=8)
+
+
+@pytest.mark.parametrize("check", [*catalogue.CHECKS, *catalogue.SECONDS], ids=lambda check: check.NAME)
+@settings(max_examples=50)
+@given(data=st.data())
+def test_no_reading_whatever_brings_a_judge_down(check, data):
+    readings = data.draw(st.dictionaries(st.sampled_from(["n1", "n2", "n3", "n4"]), alike(check), max_size=4))
+    found = list(check.judge(ASKED, readings))
+    assert {node for node, _ in found} <= {*readings, ""}
+    assert all(len(one.said) < 1500 and one.said.isprintable() for _, one in found)
+
+
+@given(JSON, st.sampled_from(["a", ""]))
+def test_parts_of_anything_have_their_kind_or_are_empty(value, name):
+    assert isinstance(number(value, name), float | None)
+    assert (type(text(value, name)), type(entries(value)), type(rows(value)), type(words(value))) == (
+        str,
+        dict,
+        list,
+        list,
+    )
+
+
+def test_a_probe_that_failed_is_undetermined_and_says_why():
+    failed = LocalAnswer((Reading("cpus", "", 0.1, why="OSError: no"), Reading("home", "{", 0.1)))
+    assert catalogue.findings(ASKED, {"n1": failed}, {}, {}) == {
+        "n1": (
+            Finding("cpus", UNDETERMINED, "could not be read: OSError: no", ""),
+            Finding("home", UNDETERMINED, "could not be read: the answer is no JSON", ""),
+        )
+    }
+
+
+def test_readings_of_unknown_checks_are_passed_over():
+    assert catalogue.findings(ASKED, {"n1": answer(of_a_newer_version=1)}, {}, {}) == {}
+    assert catalogue.check_named("of-a-newer-version") is None
+
+
+def test_a_judge_that_fails_is_said_and_ends_nothing(monkeypatch: pytest.MonkeyPatch):
+    from clusterrun.preflight.checks import cpus
+
+    def broken(asked: object, readings: object) -> object:
+        raise ZeroDivisionError("of this test")
+
+    monkeypatch.setattr(cpus, "judge", broken)
+    found = catalogue.findings(ASKED, {"n1": answer(cpus=1, shared_memory={"size": 0, "free": 0})}, {}, {})
+    assert {node: [(one.check, one.verdict) for one in said] for node, said in found.items()} == {
+        "": [("cpus", UNDETERMINED)],
+        "n1": [("shared-memory", FAIL)],
+    }
+
+
+def test_all_that_is_known_is_judged_together():
+    local = {node: answer(gpus=values.gpus()) for node in ("n1", "n2", "n3")}
+    local["n3"] = answer(gpus=values.gpus(rows_failed="Yes"))
+    warm = {
+        n: WarmUp(True, 1.0, backend="nccl", devices=8, versions=(("torch", "2.13"),)) for n in ("n1", "n2")
+    }
+    warm["n3"] = WarmUp(True, 1.0, backend="nccl", devices=7, versions=(("torch", "2.13"),))
+    products = {n: GroupResult(1, True, "done", 1.0, fingerprint="cuda 1: a") for n in ("n1", "n2")}
+    products["n3"] = GroupResult(1, True, "done", 1.0, fingerprint="cuda 1: b")
+    found = catalogue.findings(ASKED, local, warm, products)
+    assert {node: [one.check for one in said] for node, said in found.items()} == {
+        "n3": ["gpu-errors", "torch", "product"]
+    }
+
+
+def test_slow_products_are_named_to_be_measured_again():
+    fast = GroupResult(1, True, "done", 1.0, rates=(("product", 60.0),), fingerprint="cuda 1: a")
+    slow = GroupResult(1, True, "done", 2.0, rates=(("product", 30.0),), fingerprint="cuda 1: a")
+    assert catalogue.slow_products(ASKED, {"n1": fast, "n2": fast, "n3": slow}) == ("n3",)

@@ -1,0 +1,89 @@
+"""What steers NCCL and gloo: equal on all nodes, and of interfaces that a node has."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.preflight.checks import environment
+from tests.preflight.checks.values import ASKED, FAIL, WARN, nodes, verdicts
+
+
+def reading(interfaces: str = "eth0 ib0 ib1 lo", **variables: str) -> dict[str, object]:
+    return {"variables": variables, "interfaces": interfaces.split()}
+
+
+def test_equal_nodes_are_passed_over_in_silence():
+    assert verdicts(environment, nodes(4, reading(NCCL_DEBUG="INFO", NCCL_SOCKET_IFNAME="ib"))) == []
+
+
+def test_the_odd_one_out_is_named_with_both_values():
+    assert verdicts(environment, nodes(3, reading(NCCL_IB_HCA="mlx5"), bad=reading(NCCL_IB_HCA="mlx4"))) == [
+        ("bad", WARN, "NCCL_IB_HCA is mlx4 here, mlx5 on 3 of 4 nodes")
+    ]
+    assert verdicts(environment, nodes(3, reading(), bad=reading(NCCL_P2P_DISABLE="1"))) == [
+        ("bad", WARN, "NCCL_P2P_DISABLE is 1 here, not set on 3 of 4 nodes")
+    ]
+
+
+def test_two_nodes_that_differ_are_both_named_for_which_is_right_cannot_be_told():
+    said = "NCCL_ALGO differs: Ring on n1, Tree on n2; which is right cannot be told"
+    assert verdicts(environment, {"n1": reading(NCCL_ALGO="Ring"), "n2": reading(NCCL_ALGO="Tree")}) == [
+        ("n1", WARN, said),
+        ("n2", WARN, said),
+    ]
+
+
+def test_an_interface_that_a_node_does_not_have_is_unfit_and_said_once():
+    assert verdicts(
+        environment, nodes(3, reading(NCCL_SOCKET_IFNAME="ib0"), bad=reading(NCCL_SOCKET_IFNAME="enp9"))
+    ) == [
+        (
+            "bad",
+            FAIL,
+            "NCCL_SOCKET_IFNAME=enp9: this node has no such interface (it has eth0, ib0, ib1, lo)",
+        )
+    ]
+
+
+def test_the_same_value_is_unfit_only_where_the_interface_is_missing():
+    assert verdicts(
+        environment,
+        nodes(3, reading(GLOO_SOCKET_IFNAME="ib0"), bad=reading("eth0 lo", GLOO_SOCKET_IFNAME="ib0")),
+    ) == [("bad", FAIL, "GLOO_SOCKET_IFNAME=ib0: this node has no such interface (it has eth0, lo)")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "useless"),
+    [
+        ("NCCL_SOCKET_IFNAME", "eth", False),
+        ("NCCL_SOCKET_IFNAME", "=eth", True),
+        ("NCCL_SOCKET_IFNAME", "=eth0", False),
+        ("NCCL_SOCKET_IFNAME", "^lo,docker", False),
+        ("NCCL_SOCKET_IFNAME", "^eth,ib,lo", True),
+        ("NCCL_SOCKET_IFNAME", "lo", True),
+        ("NCCL_SOCKET_IFNAME", "bond,ib", False),
+        ("GLOO_SOCKET_IFNAME", "eth", True),
+        ("GLOO_SOCKET_IFNAME", "eth0,ib0", False),
+    ],
+)
+def test_interfaces_are_chosen_by_the_librarys_own_rules(name, value, useless):
+    found = verdicts(environment, nodes(2, reading(**{name: value})))
+    assert [verdict for _, verdict, _ in found] == ([FAIL, FAIL] if useless else [])
+
+
+def test_one_node_alone_may_use_its_loopback():
+    assert verdicts(environment, {"n1": reading(NCCL_SOCKET_IFNAME="lo")}) == []
+
+
+def test_what_names_a_node_or_its_files_may_differ():
+    assert verdicts(environment, nodes(3, reading(NCCL_HOSTID="a"), n9=reading(NCCL_HOSTID="b"))) == []
+
+
+def test_only_what_steers_communication_is_read(monkeypatch: pytest.MonkeyPatch):
+    from clusterrun.preflight import surroundings
+
+    monkeypatch.setattr(surroundings.os, "environ", {"NCCL_DEBUG": "INFO", "SECRET_TOKEN": "x"})
+    found = environment.probe(ASKED)
+    assert isinstance(found, dict)
+    assert found["variables"] == {"NCCL_DEBUG": "INFO"}
+    assert "lo" in found["interfaces"]

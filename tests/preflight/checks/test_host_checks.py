@@ -1,0 +1,199 @@
+"""Shared memory, memory, processors, limits, folders, versions: alone and against the others."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterrun.preflight import space
+from clusterrun.preflight.checks import (
+    cpus,
+    home,
+    host_memory,
+    resource_limits,
+    run_directory,
+    shared_memory,
+    temporary,
+    versions,
+    working_directory,
+)
+from tests.preflight.checks.values import ASKED, FAIL, PASS, WARN, asked, blamed, nodes, verdicts
+
+GIB, MIB = 2**30, 2**20
+
+
+def room(**changes: object) -> dict[str, object]:
+    return {"path": "/p", "size": 100 * GIB, "free": 50 * GIB, "files": 10**6, **changes}
+
+
+def test_shared_memory_is_judged_by_the_ranks_that_share_it():
+    large, container = {"size": 64 * GIB, "free": 63 * GIB}, {"size": 64 * MIB, "free": 64 * MIB}
+    full = {"size": 64 * GIB, "free": 200 * MIB}
+    assert verdicts(shared_memory, {"n1": large, "n2": container, "n3": full}) == [
+        ("n2", FAIL, "/dev/shm has 64 MiB free of 64; wanted 512 MiB"),
+        ("n3", WARN, "/dev/shm has 200 MiB free of 65536; wanted 512 MiB"),
+    ]
+    assert verdicts(shared_memory, {"n2": container}, asked(ranks=1)) == []
+    assert blamed(shared_memory, {"n1": large}, asked(limits=(("shm_per_rank", 10_000),))) == {"n1": WARN}
+
+
+def test_full_shared_memory_is_unfit_even_for_one_rank():
+    assert verdicts(shared_memory, {"n1": {"size": 64 * GIB, "free": 0}}, asked(ranks=1)) == [
+        ("n1", FAIL, "/dev/shm has 0 MiB free of 65536; wanted 64 MiB")
+    ]
+
+
+def test_a_node_with_less_memory_than_most_or_with_strangers_in_it_is_named():
+    usual = {"size": 1024 * GIB, "free": 1000 * GIB}
+    assert verdicts(host_memory, nodes(3, usual, bad={"size": 960 * GIB, "free": 940 * GIB})) == [
+        ("bad", WARN, "960.0 GiB of memory, 1024.0 GiB on most nodes")
+    ]
+    assert verdicts(host_memory, nodes(3, usual, bad={"size": 1024 * GIB, "free": 100 * GIB})) == [
+        ("bad", WARN, "100.0 GiB of 1024.0 GiB memory free, 1000.0 GiB on most nodes")
+    ]
+
+
+def test_memory_that_is_in_use_everywhere_is_how_these_machines_are():
+    assert verdicts(host_memory, nodes(4, {"size": 64 * GIB, "free": 20 * GIB})) == []
+    assert (
+        verdicts(
+            host_memory,
+            {"n1": {"size": 64 * GIB, "free": 60 * GIB}, "n2": {"size": 32 * GIB, "free": 30 * GIB}},
+        )
+        == []
+    )
+
+
+def test_fewer_processors_than_ranks_are_named_where_others_have_enough():
+    assert verdicts(cpus, nodes(2, {"usable": 64}, bad={"usable": 1})) == [
+        ("bad", WARN, "1 processors for 8 ranks, 64 on other nodes")
+    ]
+    assert verdicts(cpus, nodes(3, {"usable": 2})) == []
+
+
+def test_limits_of_processes_are_judged_by_what_the_ranks_need():
+    free = {
+        "memlock": {"soft": None, "hard": None},
+        "open_files": {"hard": 65536},
+        "processes": {"soft": None},
+    }
+    locked = {**free, "memlock": {"soft": 65536, "hard": 65536}}
+    assert verdicts(resource_limits, {"n1": {**free, "rdma": True}, "n2": {**locked, "rdma": False}}) == []
+    assert verdicts(
+        resource_limits,
+        {
+            "n1": {**locked, "rdma": True},
+            "n2": {**free, "open_files": {"hard": 1024}},
+            "n3": {**free, "processes": {"soft": 100}},
+            "n4": {**free, "memlock": {"soft": 8 * GIB}, "rdma": True},
+        },
+    ) == [
+        ("n1", FAIL, "a rank may lock 6.1e-05 GiB of memory; RDMA wants 16 GiB or more"),
+        ("n2", WARN, "a rank may have 1024 files open; wanted 4096"),
+        ("n3", WARN, "the user may have 100 processes; 8 ranks want 512"),
+        ("n4", WARN, "a rank may lock 8 GiB of memory; RDMA wants 16 GiB or more"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "step", "said"),
+    [
+        ("EROFS", "make a file in", "cannot make a file in the run directory /p: why (EROFS)"),
+        ("ENOSPC", "write to", "cannot write to the run directory /p: why (ENOSPC)"),
+        ("ESTALE", "read from", "cannot read from the run directory /p: why (ESTALE)"),
+    ],
+)
+def test_a_run_directory_that_cannot_be_used_is_unfit_and_the_error_has_its_name(error, step, said):
+    ill = {"path": "/p", "step": step, "error": error, "why": "why"}
+    ((node, finding),) = run_directory.judge(ASKED, nodes(2, room(same=True), bad=ill))
+    assert (node, finding.verdict, finding.said) == ("bad", FAIL, said)
+    assert finding.remedy
+
+
+def test_what_comes_back_changed_is_unfit():
+    assert verdicts(run_directory, {"n1": room(same=False)}) == [
+        ("n1", FAIL, "what was written to the run directory /p came back changed")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("check", "verdict", "what"),
+    [
+        (run_directory, WARN, "the run directory"),
+        (temporary, WARN, "the temporary directory"),
+        (home, WARN, "the home directory"),
+        (working_directory, PASS, "the working directory"),
+    ],
+)
+def test_little_room_and_few_files_are_told(check, verdict, what):
+    assert verdicts(check, {"n1": room(free=0.5 * GIB), "n2": room(files=9), "n3": room(files=None)}) == [
+        ("n1", verdict, f"{what} /p has 0.5 GiB free of 100.0 GiB; limit 1 GiB"),
+        ("n2", verdict, f"{what} /p has room for 9 more files; limit 10000"),
+    ]
+
+
+def test_a_home_that_no_node_has_is_the_sites_habit():
+    absent = {"path": "/home/alice", "step": "look at", "error": "ENOENT", "why": "No such file or directory"}
+    assert verdicts(home, nodes(3, absent)) == []
+    assert verdicts(home, nodes(3, room(), bad=absent)) == [
+        ("bad", FAIL, "cannot look at the home directory /home/alice: No such file or directory (ENOENT)")
+    ]
+    assert verdicts(home, nodes(3, None)) == []
+
+
+def test_a_folder_is_written_to_and_left_as_it_was(tmp_path: Path):
+    found = space.written(str(tmp_path))
+    assert (found["path"], found["same"], set(found)) == (
+        str(tmp_path),
+        True,
+        {"path", "same", "size", "free", "files"},
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("inside", "error"), [("absent", "ENOENT"), ("file", "ENOTDIR"), ("file/below", "ENOTDIR")]
+)
+def test_a_folder_that_is_none_is_named_by_its_error(tmp_path: Path, inside: str, error: str):
+    (tmp_path / "file").touch()
+    path = str(tmp_path / inside)
+    assert space.written(path) == {
+        "path": path,
+        "step": "make a file in",
+        "error": error,
+        "why": os.strerror(getattr(errno, error)),
+    }
+
+
+def test_with_a_pretended_full_disk_nothing_is_left_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert space.written(str(tmp_path)) == {
+        "path": str(tmp_path),
+        "step": "write to",
+        "error": "ENOSPC",
+        "why": "No space left on device",
+    }
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_of_another_architecture_is_a_warning_and_another_kernel_a_note():
+    usual = {
+        "clusterrun": "0.1.0",
+        "machine": "x86_64",
+        "kernel": "6.1.0",
+        "libc": "glibc 2.36",
+        "python": "3.11.7",
+    }
+    other = {**usual, "machine": "aarch64", "kernel": "6.8.0"}
+    assert verdicts(versions, nodes(3, usual, bad=other)) == [
+        ("bad", WARN, "the processor's architecture is aarch64 here, x86_64 on 3 of 4 nodes"),
+        ("bad", PASS, "the kernel is 6.8.0 here, 6.1.0 on 3 of 4 nodes"),
+    ]

@@ -1,0 +1,35 @@
+"""The odd one out is named where the others agree, and nobody where they do not."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.preflight.majority import Split, split, unlike
+from tests.preflight.checks.values import FAIL, PASS, WARN
+
+
+def test_one_of_three_is_odd_and_one_of_two_is_not():
+    assert split({"n1": "a", "n2": "a", "n3": "b"}) == Split(
+        "a", ("n3",), (("a", ("n1", "n2")), ("b", ("n3",)))
+    )
+    assert split({"n1": "a", "n2": "b"}) == Split("", (), (("a", ("n1",)), ("b", ("n2",))))
+
+
+def test_three_of_twelve_are_odd_also_when_they_differ_among_themselves():
+    values = {f"n{i:02}": "a" for i in range(12)} | {"n03": "b", "n07": "c", "n11": "b"}
+    assert split(values).odd == ("n03", "n07", "n11")
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=3), st.sampled_from("abc"), max_size=12))
+def test_at_most_one_in_three_is_ever_odd_and_the_usual_value_is_held_by_the_rest(values):
+    found = split(values)
+    assert 3 * len(found.odd) <= len(values)
+    assert all(values[node] != found.usual for node in found.odd)
+    assert not found.odd or {values[node] for node in values.keys() - set(found.odd)} == {found.usual}
+
+
+def test_a_note_stays_a_note_where_nobody_can_be_named():
+    halves = {"n1": "a", "n2": "a", "n3": "b", "n4": "b"}
+    assert [(node, one.verdict) for node, one in unlike("c", "w", halves, PASS, "")] == [("", PASS)]
+    assert [(node, one.verdict) for node, one in unlike("c", "w", halves, FAIL, "")] == [("", WARN)]

@@ -1,0 +1,146 @@
+"""What the warm process said of torch and of a matrix product: who is unlike the others, wrong or slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.preflight.checks import product, torch
+from tests.preflight.checks.values import FAIL, UNDETERMINED, WARN, asked, blamed, nodes, verdicts
+
+VERSIONS = {"torch": "2.13.0+cu128", "cuda": "12.8", "nccl": "2.27.5", "python": "3.11.7"}
+CPU = {"torch": "2.13.0+cpu", "python": "3.11.7"}
+NO_GPUS = asked(gpus=0)
+
+
+def warm(devices: int = 8, versions: dict[str, str] = VERSIONS, **changes: Any) -> dict[str, Any]:
+    pairs = [list(pair) for pair in versions.items()]
+    return {"up": True, "why": "", "backend": "nccl", "devices": devices, "versions": pairs, **changes}
+
+
+def done(rate: float = 60.0, bits: str = "cuda 4096: 1f2e", **changes: Any) -> dict[str, Any]:
+    return {
+        "passed": True,
+        "stage": "done",
+        "seconds": 1.0,
+        "rates": [["product", rate]],
+        "fingerprint": bits,
+        **changes,
+    }
+
+
+def test_equal_nodes_that_see_their_gpus_are_passed_over_in_silence():
+    assert verdicts(torch, nodes(4, warm())) == []
+    assert verdicts(torch, nodes(4, warm(0, CPU)), NO_GPUS) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "verdict", "said"),
+    [
+        ("torch", FAIL, "torch is 9.9 here, 2.13.0+cu128 on 3 of 4 nodes"),
+        ("nccl", FAIL, "NCCL is 9.9 here, 2.27.5 on 3 of 4 nodes"),
+        ("cuda", FAIL, "CUDA is 9.9 here, 12.8 on 3 of 4 nodes"),
+        ("python", WARN, "python is 9.9 here, 3.11.7 on 3 of 4 nodes"),
+    ],
+)
+def test_another_version_on_one_node_is_named(what, verdict, said):
+    other = warm(versions={**VERSIONS, what: "9.9"})
+    assert verdicts(torch, nodes(3, warm(), bad=other)) == [("bad", verdict, said)]
+
+
+def test_two_nodes_with_two_versions_are_both_named_and_neither_is_called_wrong():
+    said = "torch differs: 2.13.0+cu128 on n1, 9.9 on n2; which is right cannot be told"
+    readings = {"n1": warm(), "n2": warm(versions={**VERSIONS, "torch": "9.9"})}
+    assert verdicts(torch, readings) == [("n1", WARN, said), ("n2", WARN, said)]
+
+
+def test_half_the_nodes_with_another_version_blame_nobody_alone():
+    other = warm(versions={**VERSIONS, "torch": "9.9"})
+    assert verdicts(torch, {"n1": warm(), "n2": warm(), "n3": other, "n4": other}) == [
+        ("", WARN, "torch differs: 2.13.0+cu128 on n[1-2], 9.9 on n[3-4]; which is right cannot be told")
+    ]
+
+
+def test_fewer_gpus_than_asked_for_are_unfit_also_when_only_torch_sees_too_few():
+    assert verdicts(torch, nodes(2, warm(), bad=warm(7))) == [("bad", FAIL, "torch sees 7 of 8 GPUs")]
+
+
+def test_a_cpu_build_on_one_node_is_unfit():
+    found = verdicts(torch, nodes(3, warm(), bad=warm(0, CPU)))
+    assert found[0] == ("bad", FAIL, "torch is a CPU build here: it sees none of 8 GPUs")
+    assert {node for node, _, _ in found} == {"bad"}
+
+
+def test_a_cpu_build_on_every_node_is_said_of_all_and_blames_none():
+    assert verdicts(torch, nodes(3, warm(0, CPU))) == [
+        ("", WARN, "torch is a CPU build on every node: it cannot use the 8 GPUs of each")
+    ]
+
+
+def test_a_node_on_which_torch_does_not_start_is_unfit_where_it_starts_elsewhere():
+    down = {"up": False, "why": "No module named 'torch'", "devices": 0, "versions": []}
+    assert verdicts(torch, nodes(3, warm(), bad=down)) == [
+        ("bad", FAIL, "torch starts on 3 of 4 nodes, not here: No module named 'torch'")
+    ]
+    assert verdicts(torch, nodes(3, down)) == []
+
+
+def test_equal_bits_and_rates_are_passed_over_in_silence():
+    assert verdicts(product, nodes(5, done())) == []
+
+
+def test_other_bits_than_the_others_are_unfit():
+    assert verdicts(product, nodes(3, done(), bad=done(bits="cuda 4096: dead"))) == [
+        ("bad", FAIL, "the product's bits are cuda 4096: dead, cuda 4096: 1f2e on 3 other nodes")
+    ]
+
+
+def test_of_two_nodes_with_other_bits_none_can_be_named():
+    said = "the product has 2 results; which is right cannot be told"
+    assert verdicts(product, {"n1": done(), "n2": done(bits="cuda 4096: dead")}) == [
+        ("n1", UNDETERMINED, said),
+        ("n2", UNDETERMINED, said),
+    ]
+
+
+def test_only_like_is_compared_with_like():
+    assert verdicts(product, nodes(3, done(), n9=done(0.05, "cpu 384: 77aa"))) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"passed": False, "wrong": "row 7"}, "a matrix product is wrong: row 7"),
+        ({"passed": False, "late": True, "seconds": 20.0}, "a matrix product was not done after 20 s"),
+        (
+            {"passed": False, "why": "CUDA error: out of memory"},
+            "a matrix product failed: CUDA error: out of memory",
+        ),
+    ],
+)
+def test_a_product_that_fails_is_told(changes, said):
+    ill = {**done(), "fingerprint": "", "rates": [], **changes}
+    assert verdicts(product, nodes(3, done(), bad=ill)) == [("bad", FAIL, said)]
+
+
+def test_a_product_whose_process_was_gone_tells_nothing():
+    gone = {"passed": False, "stage": "warm", "why": "gone", "fingerprint": "", "rates": []}
+    assert verdicts(product, nodes(3, done(), bad=gone)) == []
+
+
+def test_a_straggler_is_told_with_its_share_of_the_median():
+    assert verdicts(product, nodes(5, done(), bad=done(45.0))) == [
+        ("bad", WARN, "slow matrix product: 45 TFLOP/s, 75% of the median 60 (limit 54)")
+    ]
+    assert blamed(product, nodes(5, done(), bad=done(20.0))) == {"bad": FAIL}
+    assert blamed(product, nodes(5, done(), bad=done(57.0))) == {}
+
+
+def test_processors_vary_by_a_factor_and_blame_nobody_for_it():
+    cpu = {"bits": "cpu 384: 77aa"}
+    assert blamed(product, nodes(5, done(0.05, **cpu), bad=done(0.02, **cpu))) == {}
+
+
+def test_two_nodes_are_too_few_to_call_one_slow():
+    assert verdicts(product, {"n1": done(60.0), "n2": done(30.0)}) == []
