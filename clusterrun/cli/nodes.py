@@ -17,7 +17,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.hostlist import expand, fold
 from clusterrun.runs.memory import clusters, findings_folder, forget, recall
 from clusterrun.verbs.desk import Desk
-from clusterrun.verbs.memory import Offender, offenders, unknown
+from clusterrun.verbs.memory import Offender, links, offenders, unknown
 
 
 @click.command()
@@ -26,7 +26,7 @@ from clusterrun.verbs.memory import Offender, offenders, unknown
 @click.option("--forget", "forgotten", metavar="NODES", help="Hold nothing against these nodes any more.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool) -> int:
-    """Show the nodes that pre-flight checks found unfit or warned about, the most frequent first.
+    """Show the nodes and links that checks found unfit or warned about, the most frequent first.
 
     \b
     Examples:
@@ -41,11 +41,12 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
     known = recall(folder, now - parse(since))
     for sentence in known.damaged:
         say(f"left out: {sentence}")
-    found = offenders(known)
+    found, between = offenders(known), links(known)
     if as_json:
-        print(json.dumps({"cluster": name, "nodes": [_entry(one) for one in found]}))
-    elif found:
-        _show(found, now)
+        entries = {"nodes": [_entry(one) for one in found], "links": [_entry(one) for one in between]}
+        print(json.dumps({"cluster": name, **entries}))
+    elif found or between:
+        _show(found + between, now)
     else:
         _nothing(desk, name, since)
     return ExitCode.DONE
@@ -71,7 +72,7 @@ def _forget(folder: str, text: str, cluster: str, now: float) -> int:
 
 def _entry(one: Offender) -> dict[str, Any]:
     return {
-        "node": one.node,
+        "name": one.node,
         "fails": one.fails,
         "warnings": one.warnings,
         "first": iso(one.first),
@@ -93,7 +94,7 @@ def _show(found: list[Offender], now: float) -> None:
         ]
         for one in found
     ]
-    heads = ("NODE", "UNFIT", "WARNED", "FIRST", "LAST", "LAST FINDING")
+    heads = ("NODE OR LINK", "UNFIT", "WARNED", "FIRST", "LAST", "LAST FINDING")
     table(heads, rows, [""] * len(rows), spare=("FIRST", "WARNED"))
 
 

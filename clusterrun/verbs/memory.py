@@ -19,7 +19,7 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 @frozen
 class Offender:
-    """A node with findings: how often it was unfit and how often there was a warning, when, and the last.
+    """A node, or a link (``a - b``): how often it was unfit, how often there was a warning, and when.
 
     ``first`` and ``last`` are seconds since the epoch; ``finding`` is the worst of the newest report.
     """
@@ -49,6 +49,23 @@ def offenders(memory: Memory) -> list[Offender]:
             held = _held(report, node, forgotten_at(memory, node.node))
             if held:
                 found[node.node] = _added(found.get(node.node), node.node, report, held)
+    return sorted(found.values(), key=lambda one: (-one.fails, -one.last, one.node))
+
+
+def links(memory: Memory) -> list[Offender]:
+    """Every link with findings, whatever the direction, the one that was broken most often first."""
+    found: dict[str, Offender] = {}
+    for report in memory.reports:
+        seen: dict[str, list[Finding]] = {}
+        for link in report.links:
+            ends = sorted((link.a, link.b))
+            if report.at > max(forgotten_at(memory, end) for end in ends):
+                seen.setdefault(" - ".join(ends), []).append(
+                    Finding("link", link.verdict, link.said, link.remedy)
+                )
+        for name, held in seen.items():
+            worst_first = sorted(held, key=lambda finding: finding.verdict is not Grade.FAIL)
+            found[name] = _added(found.get(name), name, report, worst_first)
     return sorted(found.values(), key=lambda one: (-one.fails, -one.last, one.node))
 
 

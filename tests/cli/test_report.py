@@ -63,19 +63,20 @@ def test_nodes_are_listed_with_how_often_and_when_and_forgotten_when_told(cluste
     remember(clusterrun, "local", "a", "b")
     shown = clusterrun("nodes").out.splitlines()
     assert [re.split(r"  +", line) for line in shown] == [
-        ["NODE", "UNFIT", "WARNED", "FIRST", "LAST", "LAST FINDING"],
+        ["NODE OR LINK", "UNFIT", "WARNED", "FIRST", "LAST", "LAST FINDING"],
         ["n0003", "2", "0", "2 h ago", "2 h ago", "gpu errors: GPU 3: Xid 79, fallen off the bus"],
         ["n0004", "0", "2", "2 h ago", "2 h ago", "product: 12 % below the median: 44 of 50 teraflops"],
+        ["n0001 - n0002", "2", "0", "2 h ago", "2 h ago", "link: nothing arrives: 3 of 3 tests"],
     ]
     found = json.loads(clusterrun("nodes", "--json").out)
-    assert [(one["node"], one["fails"], one["warnings"]) for one in found["nodes"]] == [
+    assert [(one["name"], one["fails"], one["warnings"]) for one in found["nodes"]] == [
         ("n0003", 2, 0),
         ("n0004", 0, 2),
     ]
-    assert clusterrun("nodes", "--forget", "n[0003-0004]").err == (
-        "nothing is held against n[0003-0004] any more\n"
+    assert clusterrun("nodes", "--forget", "n[0001,0003-0004]").err == (
+        "nothing is held against n[0001,0003-0004] any more\n"
     )
-    assert json.loads(clusterrun("nodes", "--json").out) == {"cluster": "local", "nodes": []}
+    assert json.loads(clusterrun("nodes", "--json").out) == {"cluster": "local", "nodes": [], "links": []}
     assert clusterrun("nodes", "--forget", "n0099").code == 2
 
 

@@ -14,8 +14,8 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.report import Finding, Grade, Report
 from clusterrun.model.spec import JobSpec
 from clusterrun.runs.memory import Memory, clusters, findings_folder, forget, recall
-from clusterrun.verbs.memory import Offender, keep_off, offenders, unknown
-from tests.desk.reports import AT, FOUND, HEALTHY, PAIRS, SLOW, XID, node
+from clusterrun.verbs.memory import Offender, keep_off, links, offenders, unknown
+from tests.desk.reports import AT, CUT, FOUND, HEALTHY, PAIRS, SLOW, XID, node
 
 DAY = 86400.0
 SPEC = JobSpec(("train.py",), cwd="/", nodes=2)
@@ -45,6 +45,14 @@ def test_a_node_is_known_by_how_often_and_when_it_was_unfit_and_its_last_finding
         Offender("n1", 2, 1, AT - 3 * DAY, AT - DAY, "run-1", PAIRS),
         Offender("n2", 1, 0, AT - DAY, AT - DAY, "run-1", PAIRS),
     ]
+
+
+def test_a_link_is_one_whichever_way_it_was_cut_and_a_repair_of_one_end_counts() -> None:
+    cut = replace(CUT, a="n0002", b="n0001")
+    known = memory(replace(FOUND, at=AT - DAY), replace(FOUND, run_id="later", links=(cut, CUT)))
+    link = Finding("link", Grade.FAIL, CUT.said, CUT.remedy)
+    assert links(known) == [Offender("n0001 - n0002", 2, 0, AT - DAY, AT, "later", link)]
+    assert links(replace(known, forgotten=(("n0002", AT),))) == []
 
 
 def test_a_check_that_fails_on_every_node_tells_of_the_run_and_is_held_against_none() -> None:

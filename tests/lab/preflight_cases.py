@@ -1,0 +1,210 @@
+"""Faults of nodes and links as a pre-flight check meets them: how each is made, and what must be named."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clusterrun.lab.lab import Lab
+from clusterrun.model.hostlist import fold
+from tests.lab.test_slurm_runs import Site
+
+LIMIT = 240.0
+
+Link = tuple[str, str, str]
+"""Two nodes in the order of their names, and ``->``, ``<-`` or ``--`` between them."""
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Who is called unfit: nodes, and links with their direction."""
+
+    nodes: frozenset[str] = frozenset()
+    links: frozenset[Link] = frozenset()
+
+
+def blame(nodes: Iterable[str] = (), links: Iterable[Link] = ()) -> Blame:
+    return Blame(frozenset(nodes), frozenset(links))
+
+
+def blamed(report: dict[str, Any]) -> Blame:
+    """What a report (``report --json``) calls unfit."""
+    nodes = [name for name, node in report["nodes"].items() if node["verdict"] == "fail"]
+    return blame(nodes, [_link(link) for link in report["links"] if link["verdict"] == "fail"])
+
+
+def _link(link: dict[str, str]) -> Link:
+    ends, way = (link["a"], link["b"]), {"a->b": "->", "b->a": "<-"}.get(link["direction"], "--")
+    turned = {"->": "<-", "<-": "->"}.get(way, way)
+    return (*ends, way) if ends[0] < ends[1] else (ends[1], ends[0], turned)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One situation: ``strike`` makes the fault on the lab; ``after`` is a word of the check's progress.
+
+    ``after`` empty: the fault is there before the job is queued. ``other`` are further answers that
+    are as right.
+    """
+
+    name: str
+    nodes: int
+    strike: Callable[[Lab, Site], None]
+    named: Blame
+    spares: int = 0
+    words: tuple[str, ...] = ()
+    after: str = ""
+    verdict: str = "fail"
+    other: tuple[Blame, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of a case: the report, the run's state and exit code, and the seconds that it took."""
+
+    report: dict[str, Any]
+    status: dict[str, Any]
+    seconds: float
+
+    @property
+    def blamed(self) -> Blame:
+        return blamed(self.report)
+
+
+def node(number: int) -> str:
+    return f"n{number:04d}"
+
+
+def play(case: Case, site: Site) -> Found:
+    """Run the case: queue a run of ``tell.py`` on the first nodes of the lab, strike, and read the report."""
+    lab = site.lab
+    chosen = [node(number) for number in range(1, case.nodes + case.spares + 1)]
+    options = ("--nodes", str(case.nodes), "--spares", str(case.spares), "--nodelist", fold(chosen))
+    if not case.after:
+        case.strike(lab, site)
+    answer = site.submit("--preflight", "full", *options, *case.words, "tell.py")
+    began = time.monotonic()
+    if case.after:
+        wait_for(lambda: case.after in _doing(site, answer), LIMIT, f"{case.after} in the progress")
+        case.strike(lab, site)
+    status = ended(site, answer)
+    took = time.monotonic() - began
+    return Found(report(answer), status, took)
+
+
+def report(answer: dict[str, Any], attempt: int = 0) -> dict[str, Any]:
+    """The report of an attempt, as ``report --json`` has it; empty where there is none."""
+    from clusterrun.model.document import decode
+    from clusterrun.model.report import Report
+    from clusterrun.reports.document import document
+
+    path = Path(answer["run_dir"], "attempts", f"{attempt:03d}", "preflight.json")
+    if not path.exists():
+        return {}
+    return document(decode(Report, json.loads(path.read_text())))
+
+
+def state(answer: dict[str, Any]) -> dict[str, Any]:
+    """What the coordinator says of the run now; empty before its first word."""
+    path = Path(answer["run_dir"], "state.json")
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def _doing(site: Site, answer: dict[str, Any]) -> str:
+    known = state(answer)
+    assert known.get("phase") not in ("training", "ended"), known
+    return str(known.get("reason", "")) if known.get("phase") == "preflight" else ""
+
+
+def ended(site: Site, answer: dict[str, Any]) -> dict[str, Any]:
+    """The status of the run at its end."""
+    site.run("wait", answer["run_id"], limit=LIMIT)
+    return site.status(answer["run_id"])
+
+
+def wait_for(true: Callable[[], bool], limit: float, what: str) -> None:
+    """Return when it is so; fails by name where that takes longer than ``limit`` seconds."""
+    end = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < end, f"waited {limit} s in vain for {what}"
+        time.sleep(0.05)
+
+
+def fault(kind: str, number: int = 0, **details: str | int | bool) -> Callable[[Lab, Site], None]:
+    """A fault of the lab's own on node ``number``."""
+    return lambda lab, site: lab.fault(kind, node(number) if number else "", **details) and None
+
+
+def both(*strikes: Callable[[Lab, Site], None]) -> Callable[[Lab, Site], None]:
+    def strike(lab: Lab, site: Site) -> None:
+        for one in strikes:
+            one(lab, site)
+
+    return strike
+
+
+def nothing(lab: Lab, site: Site) -> None:
+    """All is well."""
+
+
+N3 = blame(["n0003"])
+PAIRS = "pair"
+"""A word of the check's progress while pairs of nodes are tested."""
+
+CASES = (
+    Case("healthy, 4 nodes", 4, nothing, blame(), verdict="pass"),
+    Case("healthy, 5 nodes", 5, nothing, blame(), verdict="pass"),
+    Case("healthy, 2 nodes", 2, nothing, blame(), verdict="pass"),
+    Case("node dead before the start", 4, fault("kill", 3), N3),
+    Case("node dies during the check", 4, fault("kill", 3), N3, after=PAIRS),
+    Case("link of a node down", 4, fault("cut", 3), N3),
+    Case("link of a node goes down during the check", 4, fault("cut", 3), N3, after=PAIRS),
+    Case("one-way cut", 5, fault("cut", 2, to="n0003"), blame(links=[("n0002", "n0003", "->")])),
+    Case(
+        "one-way cut, against the ring",
+        5,
+        fault("cut", 3, to="n0002"),
+        blame(links=[("n0002", "n0003", "<-")]),
+    ),
+    Case("cut both ways", 5, fault("cut", 2, to="n0003", both=True), blame(links=[("n0002", "n0003", "--")])),
+    Case("slow network of a node", 5, fault("slow", 3, rate="20mbit"), N3),
+    Case("node frozen during the check", 4, fault("freeze", 3), N3, after=PAIRS),
+    Case("examiner frozen", 4, fault("freeze", 3, process="examine"), N3, after="local"),
+    Case("rank that corrupts the sum", 4, nothing, N3, words=("--env", "CLUSTERRUN_TEST_CORRUPT_NODE=n0003")),
+    Case(
+        "two at once: one cut off, one corrupts",
+        6,
+        fault("cut", 5),
+        blame(["n0003", "n0005"]),
+        words=("--env", "CLUSTERRUN_TEST_CORRUPT_NODE=n0003"),
+    ),
+    Case(
+        "node cut off and a link cut",
+        6,
+        both(fault("cut", 5), fault("cut", 2, to="n0003")),
+        blame(["n0005"], [("n0002", "n0003", "->")]),
+    ),
+    Case(
+        "three of twelve",
+        12,
+        both(fault("cut", 5), fault("kill", 9)),
+        blame(["n0003", "n0005", "n0009"]),
+        words=("--env", "CLUSTERRUN_TEST_CORRUPT_NODE=n0003"),
+    ),
+    Case(
+        "2 nodes, one corrupts, a spare",
+        2,
+        nothing,
+        blame(["n0002"]),
+        spares=1,
+        words=("--env", "CLUSTERRUN_TEST_CORRUPT_NODE=n0002"),
+    ),
+    Case("2 nodes, one cut off, no spare", 2, fault("cut", 2), blame(["n0002"])),
+    Case("2 nodes, one cut off, a spare", 2, fault("cut", 2), blame(["n0002"]), spares=1),
+)
+"""Each is exactly this blame, and nothing else."""
