@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterrun.cli.terminal import folded, padded, painted, width_of
-from clusterrun.model.duration import spoken
+from clusterrun.model.duration import clock_time, spoken
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
 from clusterrun.model.visible import visible
@@ -30,9 +30,14 @@ def cells(status: RunStatus, now: float) -> list[str]:
         status.phase.value,
         f"{status.nodes}×{each}",
         _time(status, now),
-        status.reason,
+        reason_of(status, now),
     )
     return [visible(cell) for cell in told]
+
+
+def reason_of(status: RunStatus, now: float) -> str:
+    """Why it is as it is; of a failure also when it was."""
+    return status.reason + (f" at {clock_time(status.failed_at, now)}" if status.failed_at else "")
 
 
 def _time(status: RunStatus, now: float) -> str:

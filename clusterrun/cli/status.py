@@ -85,6 +85,7 @@ def document(found: list[RunStatus]) -> dict[str, Any]:
 
 def _entry(status: RunStatus) -> dict[str, Any]:
     entry = {**fields(status), "state": status.state.value, "phase": status.phase.value}
+    del entry["failed_at"]
     return {**entry, **{name: iso(entry[name] or None) for name in _TIMES}}
 
 

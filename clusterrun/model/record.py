@@ -97,7 +97,11 @@ class RunState:
 
 @frozen
 class RunStatus:
-    """One run as ``status`` shows it; the fields are those of ``status --json``, times in seconds or null."""
+    """One run as ``status`` shows it; times in seconds since the epoch, or null.
+
+    The fields are those of ``status --json``, but for ``failed_at``: when the first failure was seen
+    that ended it.
+    """
 
     run_id: str
     job_id: str
@@ -116,3 +120,4 @@ class RunStatus:
     ended_at: float | None
     exit_code: int | None
     run_dir: str
+    failed_at: float | None = None

@@ -244,7 +244,7 @@ def _text(value: object) -> str:
 def read_document(cls: type[T], path: str) -> T | None:
     """The document at ``path``; None where there is none. Raises ``BadDocument`` and ``DiskRefused``."""
     data = _json(path)
-    if data is None:
+    if data is _NOTHING:
         return None
     if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > contract.FORMAT:
         raise BadDocument(
@@ -254,14 +254,17 @@ def read_document(cls: type[T], path: str) -> T | None:
     return decode(cls, data, path)
 
 
+_NOTHING = object()
+
+
 def _json(path: str) -> Any:
-    """What stands in a document; None where there is none."""
+    """What stands in a document; ``_NOTHING`` where there is none, for ``null`` is something."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:
             return json.loads(file.read())
     except FileNotFoundError:
-        return None
+        return _NOTHING
     except OSError as error:
         raise refusal(path, error) from error
     except (ValueError, RecursionError) as error:

@@ -8,7 +8,7 @@ dies with its coordinator, Slurm forgets a job after minutes, a controller does 
 from __future__ import annotations
 
 from clusterrun.model import contract
-from clusterrun.model.duration import clock_time, moment, spoken
+from clusterrun.model.duration import moment, spoken
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.record import RunRecord, RunState, RunStatus
@@ -82,6 +82,7 @@ def judge(said: Said) -> RunStatus:
         started_at=state.started_at if state else None,
         ended_at=(verdict.ended_at or _last_word(said)) if ended else None,
         exit_code=state.exit_code if state and ended else None,
+        failed_at=state.failure.at if state and state.failure and ended else None,
         run_dir=said.run_dir,
     )
 
@@ -232,23 +233,21 @@ def _silent_end(said: Said, seen: str) -> str:
 
 def _why(said: Said) -> str:
     """What the coordinator said of the end, or of the start that this is, and its newest warning."""
-    warnings = said.state.warnings if said.state else ()
+    well = said.state is not None and said.state.state in (State.RUNNING, State.COMPLETED)
+    warnings = said.state.warnings if said.state and well else ()
     more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
     return _joined(_told(said), *(f"warning: {one}{more}" for one in warnings[-1:]))
 
 
 def _told(said: Said) -> str:
-    """The coordinator's reason, with the moment at which a rank failed first."""
+    """The coordinator's reason, or which rank failed first and how."""
     state = said.state
     if state is None:
         return ""
-    failure = state.failure
-    told = f"{failure.why} at {clock_time(failure.at, said.now)}" if failure else ""
+    told = state.failure.why if state.failure else ""
     if state.state is State.RUNNING and state.epoch and state.attempts and not state.reason:
         again = state.attempts[-1].reason
         return f"{again}, after {told}" if told else again
-    if failure and failure.why in state.reason:
-        return state.reason.replace(failure.why, told, 1)
     return state.reason or told
 
 

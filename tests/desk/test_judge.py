@@ -126,7 +126,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"row": row("CANCELLED"), "cancel_asked": True}, "by clusterrun cancel, before it started"),
         ({"answered": False, "row": row("PENDING"), "asked_at": NOW - 60}, "1 min ago it said PENDING"),
         ({"row": row("PENDING"), "state": RESUBMITTED}, "resubmitted as job 42 without n1; "),
-        ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why} at "),
+        ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why}"),
         ({"row": row("CANCELLED")}, "not by clusterrun cancel"),
         ({"row": row("PENDING", reason="Resources"), "state": FAILED}, "queued again: "),
         ({"state": state(State.FAILED, attempts=(replace(ATTEMPT, failure=FAILURE),))}, FAILURE.why),
