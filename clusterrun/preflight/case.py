@@ -60,9 +60,9 @@ class Case:
 
     # --- asking ---
 
-    def ask(self, node: int, task: Task, seconds: float) -> None:
+    def ask(self, node: int, task: Task, seconds: float, body: str = "") -> None:
         """Ask a node; its answer is waited for that long."""
-        self.asks.append(self.questions.ask(self.now, node, task, seconds))
+        self.asks.append(self.questions.ask(self.now, node, task, seconds, body))
 
     @property
     def left(self) -> float:

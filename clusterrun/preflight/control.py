@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 DIAL_SECONDS = 5.0
 """The kernel sends a lost SYN again after 1 and 3 seconds."""
-AGAIN = 2
+AGAIN = 1
 """So often is dialled again where something did not answer."""
 WITNESSES = 2
 _SLACK_SECONDS = 10.0
+FEW = 96
+"""Up to so many nodes everybody dials everybody, and resolves everybody's name; above, those it dials."""
 _SOME = 2
-"""Ports that rank 0 and one that is not beside it try of each other: it is dialled by everybody."""
+"""Ports tried of one that is not a neighbour in the ring: others try the others."""
 _TRIES = "tried {} times"
 _FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -L -n, nft list ruleset)"
 _CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
@@ -31,13 +33,35 @@ _PATH = "let the MTU of {} be what the switches carry: ping -M do -s 8972 from t
 
 
 def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
-    """Dial along the ring and to and from rank 0; where something was wrong, again and with witnesses."""
+    """Dial along the ring and to and from rank 0; where something was wrong, again and with witnesses.
+
+    Where nodes are few, everybody dials everybody: a bad link off the ring stops the whole set too.
+    """
     plan = _plan(case)
     if not plan:
         return
     case.label = "control round"
     _ask(case, nonce, plan, names=case.orders.launch != ())
     yield (DialTask,)
+    yield from _clear_up(case, nonce)
+
+
+def everyone(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
+    """Let everybody dial everybody, where that was too much to begin with."""
+    there = [one for one in case.present() if one.listening is not None]
+    if len(there) <= FEW or case.left < DIAL_SECONDS:
+        return
+    case.label = "everybody dials everybody"
+    plan = {
+        one.node: {to.node: _some(to, at)[:1] for to in there if to is not one}
+        for at, one in enumerate(there)
+    }
+    _ask(case, nonce, plan, names=False)
+    yield (DialTask,)
+    yield from _clear_up(case, nonce)
+
+
+def _clear_up(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
     for _ in range(AGAIN):
         plan = _again(case)
         if not plan or case.left < DIAL_SECONDS:
@@ -60,10 +84,10 @@ def _plan(case: Case) -> Plan:
     for place, one in enumerate(there):
         for other in (there[place - 1], there[(place + 1) % len(there)]):
             plan[one.node][other.node] = _ports(other)
-    first = there[0]
-    for place, one in enumerate(there[1:]):
-        plan[first.node].setdefault(one.node, _some(one, place))
-        plan[one.node].setdefault(first.node, _some(first, place))
+    for place, one in enumerate(there):
+        for other in there[place + 1 :] if len(there) <= FEW or place == 0 else ():
+            plan[one.node].setdefault(other.node, _some(other, place))
+            plan[other.node].setdefault(one.node, _some(one, place))
     return plan
 
 
@@ -100,8 +124,10 @@ def _both_ways(plan: Plan, one: Subject, other: Subject) -> None:
 
 
 def _ask(case: Case, nonce: str, plan: Plan, names: bool) -> None:
-    asked = tuple(one.name for one in case.subjects.values() if one.listening is not None) if names else ()
+    there = [one.name for one in case.subjects.values() if one.listening is not None]
     for node, targets in plan.items():
+        near = [case.subjects[other].name for other in (node, *targets)]
+        asked = tuple(there if len(there) <= FEW else near) if names else ()
         goals = tuple(_target(case.subjects[other], ports) for other, ports in targets.items())
         task = DialTask(nonce, node, goals, asked, DIAL_SECONDS)
         case.ask(node, task, DIAL_SECONDS + _SLACK_SECONDS)

@@ -124,11 +124,18 @@ class _Blame:
     """Finds what is a node's own: met by all who tried, of whom each gets on with others."""
 
     def __init__(self, ways: list[Way]) -> None:
-        self._ways = ways
         self._works = {node for way in ways if way.good for node in (way.a, way.b)}
+        self._into: dict[int, list[Way]] = {}
+        self._out: dict[int, list[Way]] = {}
+        for way in ways:
+            self._into.setdefault(way.b, []).append(way)
+            self._out.setdefault(way.a, []).append(way)
+
+    def _of(self, node: int) -> list[Way]:
+        return self._into.get(node, []) + self._out.get(node, [])
 
     def nodes(self) -> list[Trouble]:
-        everyone = dict.fromkeys(node for way in self._ways for node in (way.a, way.b))
+        everyone = dict.fromkeys([*self._out, *self._into])
         cut = [trouble for trouble in map(self._cut, everyone) if trouble is not None]
         known = {one.nodes[0] for one in cut}
         rest = [node for node in everyone if node not in known]
@@ -139,15 +146,14 @@ class _Blame:
         """Nothing goes in or out, with ``ENOUGH`` others that get on with somebody."""
         if node in self._works:
             return None
-        others = {way.a if way.b == node else way.b for way in self._ways if node in (way.a, way.b)}
-        able = tuple(sorted(others & self._works))
+        able = tuple(sorted(set(_others(self._of(node), node)) & self._works))
         if len(able) < ENOUGH:
             return None
         return self._trouble("dead", node, "all", able)
 
     def _partly(self, node: int, known: set[int]) -> list[Trouble]:
-        into = [way for way in self._ways if way.b == node and way.a not in known]
-        out = [way for way in self._ways if way.a == node and way.b not in known]
+        into = [way for way in self._into.get(node, []) if way.a not in known]
+        out = [way for way in self._out.get(node, []) if way.b not in known]
         for side, ways in (("in", into), ("out", out)):
             if len(ways) >= ENOUGH and all(way.dead for way in ways):
                 return [self._trouble("dead", node, side, _others(ways, node))]
@@ -162,7 +168,7 @@ class _Blame:
     def _trouble(
         self, kind: str, node: int, side: str, others: tuple[int, ...], ports: tuple[int, ...] = ()
     ) -> Trouble:
-        own = [way for way in self._ways if node in (way.a, way.b) and not way.well]
+        own = [way for way in self._of(node) if not way.well]
         rounds = max((way.rounds for way in own), default=0)
         why = next((way.why for way in own if way.why), "")
         return Trouble(kind, (node,), rounds, ports, side, others=others, why=why)

@@ -46,12 +46,13 @@ def _local_seconds(checks: tuple[str, ...]) -> float:
 
 
 def hurry(case: Case, kind: type) -> None:
-    """Where most have answered, do not wait for the others as long as for all."""
-    waiting = case.questions.of_kind(kind)
-    if not waiting or kind not in LEAST_PATIENCE or 2 * len(waiting) >= len(case.present()):
+    """Once half of them have answered, do not wait for the others as long as for all."""
+    left = case.questions.count(kind)
+    asked = len(case.subjects)
+    if kind not in LEAST_PATIENCE or not asked // 2 - 1 <= left <= asked // 2:
         return
-    took = case.now - waiting[0].asked
-    for question in waiting:
+    for question in case.questions.of_kind(kind):
+        took = case.now - question.asked
         case.questions.hurry(question, question.asked + max(LEAST_PATIENCE[kind], PATIENCE * took))
 
 

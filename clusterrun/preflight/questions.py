@@ -50,16 +50,20 @@ class Questions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(self, now: float, node: int, task: Task, seconds: float) -> Ask:
-        """Open one."""
+    def ask(self, now: float, node: int, task: Task, seconds: float, body: str = "") -> Ask:
+        """Open one; ``body`` is the task's text where it is known already."""
         self._last += 1
         self._put(Question(self._last, node, task, now, now + seconds))
         self._counts[type(task)] = self._counts.get(type(task), 0) + 1
-        return Ask(node, self._last, speech.said(task))
+        return Ask(node, self._last, body or speech.said(task))
 
     def waits_for(self, kinds: Iterable[type]) -> bool:
         """Whether one of these kinds is open."""
         return any(self._counts.get(kind, 0) for kind in kinds)
+
+    def count(self, kind: type) -> int:
+        """How many of a kind are open."""
+        return self._counts.get(kind, 0)
 
     def of_kind(self, kind: type) -> list[Question]:
         """Those of a kind, in the order of asking."""

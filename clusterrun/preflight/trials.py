@@ -6,6 +6,7 @@ import statistics
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.report import Measurement
+from clusterrun.preflight.speech import Alike
 from clusterrun.preflight.tasks import GroupTask, Member
 
 TYPE_CHECKING = False
@@ -51,6 +52,11 @@ class Trials:
         self._results: dict[int, dict[int, GroupResult | None]] = {}
         self._took: list[float] = []
 
+    def has_time_for(self, rounds: int) -> bool:
+        """Whether so many rounds that pass, and some that do not, leave half of the time that is left."""
+        usual = statistics.median(self._took) if self._took else _LIMIT
+        return usual * rounds + 2 * _LEAST_LIMIT < self._case.left / 2
+
     def begin(self, kind: str, groups: Sequence[tuple[int, ...]]) -> None:
         """Put one test of ``kind`` to each of these disjoint groups."""
         for nodes in groups:
@@ -67,20 +73,21 @@ class Trials:
         lead = case.subjects[nodes[0]]
         port = lead.ports.pop(0) if lead.ports and kind != PRODUCT else 0
         members = tuple(Member(node, case.subjects[node].name, case.subjects[node].address) for node in nodes)
-        limit = self._limit(len(nodes))
+        task = GroupTask(
+            test=self._last,
+            kind=SET if kind == HALF else kind,
+            members=members,
+            place=0,
+            ranks=case.orders.ranks_per_node,
+            port=port,
+            interface="",
+            limit=self._limit(len(nodes)),
+            backend=case.backend,
+        )
+        alike = Alike(task)
         for place, node in enumerate(nodes):
-            task = GroupTask(
-                test=self._last,
-                kind=SET if kind == HALF else kind,
-                members=members,
-                place=place,
-                ranks=case.orders.ranks_per_node,
-                port=port,
-                interface=self._interface(node),
-                limit=limit,
-                backend=case.backend,
-            )
-            case.ask(node, task, limit + SLACK_SECONDS)
+            body = alike.said(place=place, interface=self._interface(node))
+            case.ask(node, task, task.limit + SLACK_SECONDS, body)
 
     def _limit(self, nodes: int) -> float:
         if not self._took:

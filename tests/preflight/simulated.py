@@ -1,0 +1,258 @@
+"""A cluster that exists only in time: nodes answer an examination's questions as their faults let them."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterrun.model.orders import Level, Orders, Preflight
+from clusterrun.preflight import speech
+from clusterrun.preflight.examination import Ask, Examination, Examinee, Outcome
+from clusterrun.preflight.tasks import (
+    DialAnswer,
+    Dialled,
+    DialTask,
+    GroupResult,
+    GroupTask,
+    Interface,
+    Listening,
+    ListenTask,
+    LocalAnswer,
+    LocalTask,
+    Reading,
+    WarmTask,
+    WarmUp,
+)
+
+PORTS = tuple(33000 + 3500 * part for part in range(8))
+RATE = 1.0
+WALL = 1.8e9
+START = 1000.0
+
+
+@dataclass
+class Faults:
+    """What is wrong; nodes by number, links as (from, to) for packets that vanish."""
+
+    absent: set[int] = field(default_factory=set)
+    frozen: set[int] = field(default_factory=set)
+    """Their examiner never says anything."""
+    lost_at: dict[int, float] = field(default_factory=dict)
+    """Their agent is lost so many seconds after the beginning."""
+    cut: set[tuple[int, int]] = field(default_factory=set)
+    blocked: dict[int, set[int]] = field(default_factory=dict)
+    """Ports (by place) of a node that nobody reaches."""
+    broken: set[int] = field(default_factory=set)
+    """Collectives with them hang."""
+    broken_links: set[frozenset[int]] = field(default_factory=set)
+    """Collectives over them hang, though they can be dialled."""
+    corrupt: set[int] = field(default_factory=set)
+    slow: dict[int, float] = field(default_factory=dict)
+    slow_links: dict[frozenset[int], float] = field(default_factory=dict)
+    no_torch: set[int] = field(default_factory=set)
+    crashes: set[int] = field(default_factory=set)
+    """Their warm process dies in every test of a group."""
+    clocks: dict[int, float] = field(default_factory=dict)
+    hosts: dict[int, dict[int, str]] = field(default_factory=dict)
+    """What a viewer resolves another's name to."""
+    small_mtu: set[int] = field(default_factory=set)
+    full_shm: set[int] = field(default_factory=set)
+    late_checks: set[int] = field(default_factory=set)
+    nonsense: set[int] = field(default_factory=set)
+    set_only: bool = False
+
+
+def name(node: int) -> str:
+    return f"n{node:04d}"
+
+
+def address(node: int) -> str:
+    return f"10.0.{node // 250}.{node % 250 + 1}"
+
+
+def orders(nodes: int, spares: int = 0, level: Level = Level.FULL, python: str = "/py", **more: Any) -> Orders:
+    return Orders(
+        run_id="r1",
+        run_name="r",
+        nodes=nodes,
+        ranks_per_node=1,
+        gpus_per_node=0,
+        cpus_per_rank=1,
+        command=("python", "t.py"),
+        cwd="/w",
+        launch=("srun",),
+        spares=spares,
+        preflight=Preflight(level=level, python=python, **more),
+    )
+
+
+class Cluster:
+    """Drives one examination to its outcome; ``seed`` makes delays and chance."""
+
+    def __init__(self, asked: Orders, faults: Faults, seed: int = 0, flakes: float = 0.0) -> None:
+        self.orders, self.faults, self.flakes = asked, faults, flakes
+        self.chance = random.Random(seed)
+        self.now = START
+        self.total = asked.nodes + asked.spares
+        there = [node for node in range(self.total) if node not in faults.absent]
+        self.machine = Examination(
+            asked,
+            [Examinee(node, name(node), address(node)) for node in there],
+            [(node, "its agent did not join") for node in sorted(faults.absent)],
+            START,
+            WALL,
+            names=[(node, name(node)) for node in sorted(faults.absent)],
+        )
+        self.events: list[tuple[float, int, tuple[Any, ...]]] = []
+        self.number = 0
+        self.asked = 0
+        self.tests: dict[int, list[tuple[int, int, GroupTask]]] = {}
+        for node, at in faults.lost_at.items():
+            self.put(at, ("lost", node))
+
+    def put(self, delay: float, what: tuple[Any, ...]) -> None:
+        self.number += 1
+        heapq.heappush(self.events, (self.now + delay, self.number, what))
+
+    def outcome(self) -> Outcome:
+        self.take(self.machine.begin())
+        for _ in range(200_000):
+            if self.machine.outcome is not None:
+                return self.machine.outcome
+            due = self.machine.wakes_at()
+            assert due is not None
+            if self.events and self.events[0][0] <= due:
+                self.now, _, what = heapq.heappop(self.events)
+                if what[0] == "lost":
+                    self.take(self.machine.lost(self.now, what[1], "no heartbeat for 14 s"))
+                elif not self.is_lost(what[1]):
+                    self.take(self.machine.answered(self.now, *what[1:]))
+            else:
+                self.now = max(self.now, due)
+                self.take(self.machine.tick(self.now))
+        raise AssertionError("it does not end")
+
+    def is_lost(self, node: int) -> bool:
+        return node in self.faults.lost_at and self.now >= START + self.faults.lost_at[node]
+
+    def take(self, asks: Iterable[Ask]) -> None:
+        for ask in asks:
+            self.asked += 1
+            if ask.node in self.faults.frozen or self.is_lost(ask.node):
+                continue
+            task = speech.task(ask.body)
+            if isinstance(task, GroupTask) and task.kind != "product":
+                self.gather(ask, task)
+            else:
+                delay, value = self.answer(ask.node, task)
+                self.say(delay, ask.node, ask.number, value)
+
+    def say(self, delay: float, node: int, number: int, value: Any) -> None:
+        body = "[1" if node in self.faults.nonsense else speech.said(value)
+        self.put(delay, ("answer", node, number, body))
+
+    def answer(self, node: int, task: Any) -> tuple[float, Any]:
+        faults, chance = self.faults, self.chance
+        if isinstance(task, LocalTask):
+            return (12.0 if node in faults.late_checks else 0.5 + chance.random()), self.readings(node, task)
+        if isinstance(task, ListenTask):
+            delay = 0.3 + chance.random()
+            wall = self.wall(node, delay - 0.001)
+            eth = Interface("eth0", address(node), 1500)
+            return delay, Listening((Interface("lo", "127.0.0.1", 65536), eth), PORTS, 40000, wall)
+        if isinstance(task, DialTask):
+            return self.dial(node, task)
+        if isinstance(task, WarmTask):
+            if node in faults.no_torch:
+                return 0.2, WarmUp(False, 0.2, "No module named 'torch'")
+            ports = tuple(50000 + number for number in range(40))
+            return 1.0 + chance.random(), WarmUp(True, 1.0, "", "gloo", 0, (("torch", "2.13"),), ports)
+        assert isinstance(task, GroupTask)
+        return 0.2, GroupResult(task.test, True, "done", 0.2, (("product", 0.1),), fingerprint="aa")
+
+    def wall(self, node: int, delay: float) -> float:
+        return WALL + self.now + delay - START + self.faults.clocks.get(node, 0.0)
+
+    def readings(self, node: int, task: LocalTask) -> LocalAnswer:
+        found = []
+        for check in task.checks:
+            if node in self.faults.late_checks and check == "home":
+                found.append(Reading(check, "", 10.0, "ls (D in nfs_wait)", True))
+            elif check == "shared-memory":
+                free = 1000 if node in self.faults.full_shm else 1 << 34
+                found.append(Reading(check, json.dumps({"size": 1 << 34, "free": free}), 0.1))
+        return LocalAnswer(tuple(found))
+
+    def passes(self, a: int, b: int) -> bool:
+        return (a, b) not in self.faults.cut and b not in self.faults.frozen and not self.is_lost(b)
+
+    def dial(self, node: int, task: DialTask) -> tuple[float, DialAnswer]:
+        faults = self.faults
+        dialled = []
+        for target in task.targets:
+            alive = self.passes(node, target.node) and self.passes(target.node, node)
+            shut = faults.blocked.get(target.node, set())
+            silent = tuple(p for p in target.ports if not alive or PORTS.index(p) in shut)
+            large = not {node, target.node} & faults.small_mtu
+            dialled.append(Dialled(target.node, (), silent, large, 0.001))
+        well = all(not one.silent and one.large for one in dialled)
+        heard = tuple(
+            other
+            for other in range(self.total)
+            if other != node and other not in faults.frozen and self.passes(other, node)
+        )
+        views = faults.hosts.get(node, {})
+        resolved = tuple((one, views.get(int(one[1:]), address(int(one[1:])))) for one in task.names)
+        delay = 0.05 if well else task.limit
+        return delay, DialAnswer(resolved, tuple(dialled), heard, self.wall(node, delay - 0.001))
+
+    def gather(self, ask: Ask, task: GroupTask) -> None:
+        """A test goes when every member that will ever come has come."""
+        came = self.tests.setdefault(task.test, [])
+        came.append((ask.node, ask.number, task))
+        silent = [one for one in task.members if one.node in self.faults.frozen or self.is_lost(one.node)]
+        if len(came) + len(silent) == len(task.members):
+            self.run(came, bool(silent))
+
+    def run(self, came: list[tuple[int, int, GroupTask]], alone: bool) -> None:
+        faults, chance = self.faults, self.chance
+        task = came[0][2]
+        nodes = {one.node for one in task.members}
+        link = frozenset(nodes) if len(nodes) == 2 else None
+        inner = [pair for pair in faults.broken_links if pair <= nodes]
+        cut = [way for way in faults.cut if set(way) <= nodes]
+        hangs = alone or bool(nodes & faults.broken) or bool(inner) or bool(cut) or chance.random() < self.flakes
+        hangs = hangs or (faults.set_only and len(nodes) > 4)
+        crashed = nodes & faults.crashes if len(nodes) > 1 else set()
+        wrong = "the summand of a node arrived changed" if nodes & faults.corrupt and len(nodes) > 1 else ""
+        pace = min([1.0, *(faults.slow.get(node, 1.0) for node in nodes)])
+        pace = min(pace, faults.slow_links.get(link, 1.0) if link else 1.0)
+        rate = RATE * pace * chance.uniform(0.8, 1.2)
+        for node, number, own in came:
+            if node in crashed:
+                result = GroupResult(own.test, False, "warm", 0.1, why="the warm process ended: SIGSEGV")
+            elif hangs or crashed:
+                result = GroupResult(own.test, False, "group", own.limit, why="killed after its limit", late=True)
+            else:
+                rates = (("all_reduce", rate), ("send", rate), ("receive", rate))
+                result = GroupResult(own.test, not wrong, "done", 0.5, rates, wrong=wrong, ports=(60000,))
+            self.say(0.1 + result.seconds, node, number, result)
+
+
+def examined(asked: Orders, faults: Faults | None = None, seed: int = 0, flakes: float = 0.0) -> Outcome:
+    """The outcome of one examination."""
+    return Cluster(asked, faults or Faults(), seed, flakes).outcome()
+
+
+def blamed(outcome: Outcome) -> set[int]:
+    """The numbers of the nodes that did not pass."""
+    return {int(one.node[1:]) for one in outcome.report.nodes if one.verdict.value != "pass"}
+
+
+def bad_links(outcome: Outcome) -> set[tuple[int, int, str]]:
+    """Links with a finding: numbers of both ends, and the direction."""
+    return {(int(one.a[1:]), int(one.b[1:]), one.direction) for one in outcome.report.links}
