@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
@@ -68,6 +68,17 @@ def run(
             raise ProgramTimeout(f"{' '.join(argv)} gave no answer within {timeout:g} s") from error
         raise
     return Completed(tuple(argv), process.returncode, out, err, time.monotonic() - began)
+
+
+def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Turn this process into ``argv``: terminal, signals and exit code are the program's own from here.
+
+    Raises ``ProgramMissing``.
+    """
+    try:
+        os.execvpe(argv[0], list(argv), dict(env))
+    except OSError as error:
+        raise ProgramMissing(f"the program {argv[0]!r} cannot be started ({error.strerror})") from error
 
 
 def _end(process: subprocess.Popen[str]) -> None:

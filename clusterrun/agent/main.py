@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 _USAGE = """\
 usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR
-beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm"""
+beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm
+beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]"""
 
 
 def main(argv: list[str]) -> int:
     """What the process exits with: an error is one line of what was seen and one of what to do."""
     word, *others = argv or [""]
     door, wanted = _DOORS.get(word, (agent, -1))
-    if len(others) != wanted:
+    open_ended = word == _BESIDE and others[wanted : wanted + 1] == ["--"]
+    if len(others) != wanted and not open_ended:
         say(_USAGE)
         return contract.ExitCode.USAGE
     try:
@@ -90,6 +92,13 @@ def warm() -> int:
     return _program("clusterrun.preflight.warm.serve")(dict(os.environ))
 
 
+def beside(run_dir: str, node: str, rank: str, *command: str) -> int:
+    """Become a command beside the ranks of this node. Raises ``ClusterrunError``."""
+    from clusterrun.agent.beside import become
+
+    become(RunPaths(os.path.abspath(run_dir)), node, int(rank), command[1:], dict(os.environ))
+
+
 def _program(module: str) -> Callable[..., int]:
     """The ``main`` of a companion: only its own process loads it."""
     import importlib
@@ -98,11 +107,13 @@ def _program(module: str) -> Callable[..., int]:
     return program
 
 
+_BESIDE = "beside"
 _DOORS: dict[str, tuple[Callable[..., int], int]] = {
     "coordinate": (coordinate, 1),
     "agent": (agent, 1),
     "examine": (examine, 2),
     "observe": (observe, 3),
     "warm": (warm, 0),
+    _BESIDE: (beside, 3),
 }
 """What each word opens, and how many words follow it."""

@@ -24,6 +24,8 @@ DOORS = {
     "check": Door("clusterrun.cli.check", "check", "Check nodes without training on them."),
     "report": Door("clusterrun.cli.report", "report", "Show what the pre-flight check of a run found."),
     "nodes": Door("clusterrun.cli.nodes", "nodes", "Show the nodes that were found unfit before."),
+    "exec": Door("clusterrun.cli.beside", "execute", "Run a command beside a job, on one of its nodes."),
+    "shell": Door("clusterrun.cli.beside", "shell", "Open a shell beside a job, on one of its nodes."),
     "bench": Door("clusterrun.cli.bench", "bench", "Measure how a script scales."),
     "advise": Door("clusterrun.cli.advise", "advise", "Say which strategy fits, and what to expect of it."),
     "config": Door("clusterrun.cli.config", "config", "Show the configuration and where it comes from."),

@@ -42,6 +42,8 @@ COMPANION_VARIABLE = "CLUSTERRUN_COMPANION"
 NODE_VARIABLE = "CLUSTERRUN_NODE"
 NODE_NAME_VARIABLE = "CLUSTERRUN_NODE_NAME"
 """Number and name of a simulated node, for its agent; the name stays in the environment of every rank."""
+RANK_PID_VARIABLE = "CLUSTERRUN_RANK_PID"
+"""The process id of the rank beside which a command runs (`clusterrun exec`)."""
 MARKER_VARIABLE = "CLUSTERRUN_STEP"
 """Set in every process of a run to ``<run id>.<epoch>``: by it what was left behind is found."""
 

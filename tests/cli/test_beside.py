@@ -1,0 +1,123 @@
+"""`exec` and `shell` beside a run on this machine: where a command lands, what it finds, how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Desk
+
+LIMIT = 60.0
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory, make_desk) -> Iterator[Desk]:
+    """A desk with one run of 2 nodes x 2 ranks that stays, shared by tests that only look."""
+    desk = make_desk(tmp_path_factory.mktemp("live"))
+    done = desk("submit", "--nodes", "2", "--ranks-per-node", "2", "--name", "stays", "train.py", "wait")
+    assert done.code == 0, done
+    end = time.monotonic() + LIMIT
+    while "training" not in desk("status", "--json").out:
+        assert time.monotonic() < end, "the ranks do not run within the limit"
+    yield desk
+    desk("cancel", "stays")
+
+
+@pytest.mark.parametrize(
+    ("where", "rank", "node"),
+    [
+        ((), "0", "local-0"),
+        (("--node", "1"), "2", "local-1"),
+        (("--node", "local-1"), "2", "local-1"),
+        (("--rank", "3"), "3", "local-1"),
+    ],
+)
+def test_a_command_lands_beside_the_rank_that_was_meant(live, where, rank, node):
+    done = live("exec", "stays", *where, "--", "printenv", "RANK", "CLUSTERRUN_NODE_NAME", "PWD")
+    assert (done.code, done.out.splitlines()[:2]) == (0, [rank, node])
+
+
+def test_the_process_of_the_rank_is_named_and_its_folder_and_environment_are_the_commands_own(live):
+    script = "import json, os; pid = os.environ['CLUSTERRUN_RANK_PID']; print(json.dumps([os.getcwd(), "
+    script += "open(f'/proc/{pid}/cmdline').read().split(chr(0)), dict(os.environ)]))"
+    done = live("exec", "--rank", "1", "--", sys.executable, "-c", script)
+    folder, command, environment = json.loads(done.out)
+    assert (folder, command[-3:-1], environment["WORLD_SIZE"], environment["LOCAL_RANK"]) == (
+        str(live.folder),
+        ["train.py", "wait"],
+        "4",
+        "1",
+    )
+    assert "CLUSTERRUN_STEP" not in environment  # what is swept with the run is the run's, this is the user's
+
+
+def test_words_after_the_dashes_are_the_commands_own_and_so_is_its_exit_code(live):
+    done = live("exec", "--", "sh", "-c", 'echo "$1 $2"; exit 7', "sh", "--node", "a b; $HOME")
+    assert (done.code, done.out) == (7, "--node a b; $HOME\n")
+
+
+def test_a_shell_reads_what_is_typed_and_ends_with_its_code(live):
+    process = live.start("shell", "--rank", "2")
+    process.communicate(timeout=LIMIT)
+    assert process.returncode == 0  # end of input at once: a shell that had nothing to do
+    done = subprocess.run(
+        [sys.executable, "-m", "clusterrun", "shell", "--rank", "2"],
+        input="echo rank $RANK\nexit 4\n",
+        cwd=live.folder,
+        env=live.environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert (done.returncode, done.stdout) == (4, "rank 2\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("exec", "--rank", "9", "--", "true"), "there is no rank 9 in "),
+        (("exec", "--node", "n7", "--", "true"), "there is no node 'n7' in "),
+        (("exec", "--node", "5", "--", "true"), "its nodes are local-0, local-1"),
+        (("exec", "--node", "1", "--rank", "1", "--", "true"), "two ways to say where"),
+        (("exec", "stays", "true"), "say what to run after two dashes"),
+        (("exec", "stays", "--"), "say what to run after two dashes"),
+        (("shell", "--rank", "-1"), "-1 is not in the range"),
+    ],
+)
+def test_a_wrong_place_is_bad_usage_and_says_which_there_are(live, words, said):
+    done = live(*words)
+    assert (done.code, done.out, said in done.err) == (2, "", True), done.err
+
+
+def test_a_program_that_is_not_there_is_named_with_its_node(live):
+    done = live("exec", "--node", "1", "--", "no-such-program")
+    assert (done.code, done.err.splitlines()[0]) == (
+        1,
+        "clusterrun: 'no-such-program' cannot be started on local-1: No such file or directory",
+    )
+
+
+def test_a_run_that_has_ended_has_no_node_left(ended):
+    done = ended("exec", "--", "true")
+    assert (done.code, "has ended (COMPLETED): there is no node to run on any more" in done.err) == (2, True)
+
+
+def test_a_folder_of_the_rank_that_is_gone_does_not_keep_the_command_from_running(clusterrun: Desk):
+    folder = Path(clusterrun.folder, "passing")
+    folder.mkdir()
+    (folder / "train.py").write_text((clusterrun.folder / "train.py").read_text())
+    moved = Desk(folder, clusterrun.environment)
+    assert moved("submit", "train.py", "wait").code == 0
+    end = time.monotonic() + LIMIT
+    while "training" not in moved("status", "--json").out:
+        assert time.monotonic() < end
+    (folder / "train.py").unlink()
+    folder.rmdir()
+    done = clusterrun("exec", "--", "printenv", "RANK")
+    assert (done.code, done.out) == (0, "0\n"), done.err
