@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import catalogue, pairs_said
+from clusterrun.preflight import catalogue, control, pairs_said
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.bisect import Bisect, GroupOutcome
 from clusterrun.preflight.limits import for_backend
@@ -28,6 +28,8 @@ SET_SHARE = 0.25
 _PRODUCTS_AGAIN = 2
 _MOST_SETS = 4
 _WARM_AGAIN_SECONDS = 20.0
+_RING = 3
+"""In a ring of so many nodes every two are neighbours."""
 
 
 def set_seconds(budget: float) -> float:
@@ -59,8 +61,9 @@ def products(case: Case, trials: Trials) -> Waits:
 class Pairs:
     """The pair rounds of one examination; what they found can be written down at any time."""
 
-    def __init__(self, case: Case, trials: Trials) -> None:
+    def __init__(self, case: Case, trials: Trials, every: bool = False) -> None:
         self._case, self._trials = case, trials
+        self.every = every or case.orders.preflight.all_pairs
         self.search: Search | None = None
         self._last: dict[frozenset[int], Trial] = {}
         self._ways: dict[tuple[int, int], float] = {}
@@ -75,7 +78,7 @@ class Pairs:
         spares = [node for node in able if node not in ring]
         orders = case.orders.preflight
         limits = for_backend(case.limits, case.backend)
-        search = self.search = Search(ring, spares, orders.confirm, orders.all_pairs, limits)
+        search = self.search = Search(ring, spares, orders.confirm, self.every, limits)
         while case.left > set_seconds(orders.budget):
             yield from warm_again(case)
             self._drop_lost(search)
@@ -126,7 +129,7 @@ class Pairs:
         """Write down what the pairs say by now."""
         said = self._said()
         if said is not None:
-            self._case.write("pairs", said.of_nodes(), said.of_links())
+            self._case.write("all pairs" if self.every else "pairs", said.of_nodes(), said.of_links())
 
     def passing(self) -> Iterator[str]:
         """Lines for the report that blame nobody."""
@@ -160,8 +163,8 @@ def warm_again(case: Case) -> Waits:
 class Whole:
     """The whole set, as often as somebody had to be left out of it."""
 
-    def __init__(self, case: Case, trials: Trials, pairs: Pairs) -> None:
-        self._case, self._trials, self._pairs = case, trials, pairs
+    def __init__(self, case: Case, trials: Trials, pairs: Pairs, nonce: str) -> None:
+        self._case, self._trials, self._pairs, self._nonce = case, trials, pairs, nonce
 
     def rounds(self) -> Waits:
         """Test those who would train; where it fails find out why, and test those who are then left."""
@@ -206,11 +209,11 @@ class Whole:
             case.write("set", ())
 
     def _look(self, failed: Trial) -> Waits:
-        """Why the whole set failed: pairs first, where none were made; once more; then by halves."""
+        """Why the whole set failed: links that no ring tested, then the set once more, then its halves."""
         case = self._case
-        before = case.choice().world
-        if self._pairs.search is None and len(failed.nodes) > 1:
-            yield from self._pairs.rounds()
+        for rounds in self._searches(failed):
+            before = case.choice().world
+            yield from rounds
             if case.choice().world != before:
                 return
         yield from warm_again(case)
@@ -219,10 +222,22 @@ class Whole:
         if again.passed:
             case.notice(f"the whole set failed once ({failed.wrong or failed.why}) and passed when repeated")
             self._passed(again)
+        elif again.passed is False:
+            yield from self._halves(again)
+
+    def _searches(self, failed: Trial) -> Iterator[Waits]:
+        """What may find a node or link to blame, in the order in which it is tried."""
+        if len(failed.nodes) < 2:
             return
-        if again.passed is None:
-            return
-        yield from self._halves(again)
+        if self._pairs.search is None:
+            yield self._pairs.rounds()
+        yield control.everyone(self._case, self._nonce)
+        if (
+            not self._pairs.every
+            and len(failed.nodes) > _RING
+            and self._trials.has_time_for(len(failed.nodes))
+        ):
+            yield Pairs(self._case, self._trials, every=True).rounds()
 
     def _halves(self, failed: Trial) -> Waits:
         case = self._case

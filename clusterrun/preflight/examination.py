@@ -214,7 +214,7 @@ class Examination:
         preparing.write(case)
         if pairs_wanted(case):
             yield from self._pairs.rounds()
-        yield from collective.Whole(case, self._trials, self._pairs).rounds()
+        yield from collective.Whole(case, self._trials, self._pairs, self._nonce).rounds()
 
     def _proceed(self) -> list[Ask]:
         """Go on as far as nothing has to be waited for."""
