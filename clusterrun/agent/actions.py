@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Union
 
     from clusterrun.agent.messages import ToAgent, ToCoordinator
+    from clusterrun.model.report import Report
 
 
 # --- from the coordinator ---
@@ -63,6 +64,32 @@ class SaveState:
 
 
 @frozen
+class SaveReport:
+    """Write what the pre-flight of attempt ``epoch`` found; ``keep``: among the cluster's findings too."""
+
+    epoch: int
+    report: Report
+    keep: bool
+
+
+@frozen
+class SaveBeside:
+    """Write ``text`` as file ``name`` of attempt ``epoch``."""
+
+    epoch: int
+    name: str
+    text: str
+
+
+@frozen
+class Resubmit:
+    """Queue this run anew by the program ``argv``, without ``excluded``; ends in ``Resubmitted``."""
+
+    argv: tuple[str, ...]
+    excluded: tuple[str, ...]
+
+
+@frozen
 class Note:
     """A line for the log of whoever says it."""
 
@@ -77,7 +104,19 @@ class Finish:
 
 
 if TYPE_CHECKING:
-    CoordinatorAction = Union[Send, DropLink, ClaimEpoch, LaunchAgents, EndLauncher, SaveState, Note, Finish]
+    CoordinatorAction = Union[
+        Send,
+        DropLink,
+        ClaimEpoch,
+        LaunchAgents,
+        EndLauncher,
+        SaveState,
+        SaveReport,
+        SaveBeside,
+        Resubmit,
+        Note,
+        Finish,
+    ]
 
 
 # --- from an agent ---

@@ -63,6 +63,7 @@ class LiveAttempt:
         judge: Judge,
         say: Callable[[CoordinatorAction], None],
         over: Callable[[Now], None],
+        environment: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.epoch = epoch
         self.stage = Stage.STARTING
@@ -72,6 +73,7 @@ class LiveAttempt:
         self._orders, self._timings = orders, timings
         self._roster, self._ledger, self._judge = roster, ledger, judge
         self._say, self._over = say, over
+        self._environment = environment
         self._start_seconds = timings.join + START_SECONDS_PER_NODE * orders.nodes
         self._overdue_at: float | None = None
         self._settled_at: float | None = None
@@ -111,13 +113,14 @@ class LiveAttempt:
         world = World(self._roster.names(), self._orders.ranks_per_node)
         where = f"{meeting.address}:{meeting.port}"
         self._say(Note(f"attempt {self.epoch}: ranks are being started, rank 0 is at {where}"))
-        for seat in self._roster.linked():
-            self._say(Send(seat.link, StartRanks(self.epoch, world, seat.node, meeting)))
+        for seat in self._roster.training():
+            order = StartRanks(self.epoch, world, seat.place, meeting, self._environment)
+            self._say(Send(seat.link, order))
         self._ledger.says(self._ledger.phase, "ranks are being started")
 
     def started(self, now: Now, seat: Seat, message: RanksStarted) -> None:
         """A node's ranks run."""
-        if self.tally.started(seat.node) and self.stage is Stage.STARTING:
+        if self.tally.started(seat.place) and self.stage is Stage.STARTING:
             self.stage = Stage.TRAINING
             self._overdue_at = None
             self._ledger.says(Phase.TRAINING, "")
@@ -127,14 +130,14 @@ class LiveAttempt:
         fresh = self._noticed_at is None or now.steady - self._noticed_at >= NOTICE_SECONDS
         if self.stage is Stage.TRAINING and fresh:
             self._noticed_at = now.steady
-            for seat in self._roster.linked():
+            for seat in self._roster.training():
                 self._say(Send(seat.link, SignalRanks(self.epoch, number)))
 
     # --- what ends it ---
 
     def exited(self, now: Now, seat: Seat, message: RankExited) -> None:
         """A rank ended. Raises ``ValueError`` where ``seat`` has no such rank."""
-        if self.tally.exited(seat.node, message, seat.name):
+        if self.tally.exited(seat.place, message, seat.name):
             self._settle(now)
         elif self.tally.completed and self.stage is not Stage.STOPPING:
             # Nothing needs to be stopped: each node sweeps by itself once its ranks have ended.
@@ -146,9 +149,14 @@ class LiveAttempt:
             why = f"{seat.name} could not start its ranks: {message.why}"
             self._mishap(now, verdict.of_node(Kind.START, seat.name, now.wall, why))
 
+    def hangs(self, now: Now, why: str) -> None:
+        """Nothing moves any more, and going on is pointless."""
+        if self.stage is not Stage.STOPPING:
+            self._mishap(now, verdict.of_node(Kind.HANG, "", now.wall, why))
+
     def gone(self, now: Now, seat: Seat, message: RanksGone) -> None:
         """A node has nothing left."""
-        well = self.tally.gone(seat.node, message.stuck, seat.name)
+        well = self.tally.gone(seat.place, message.stuck, seat.name)
         if not well and self.stage is not Stage.STOPPING and not self.tally.mishaps:
             why = f"{seat.name} (node {seat.node}) ended its ranks unasked; its agent says why in job.out"
             self._mishap(now, verdict.of_node(Kind.NODE, seat.name, now.wall, why))
@@ -156,7 +164,7 @@ class LiveAttempt:
 
     def lost(self, now: Now, seat: Seat, mishap: Mishap) -> None:
         """A node will not be heard again; without harm where it has nothing left."""
-        if self.tally.lost(seat.node, self._dead_by(seat)):
+        if self.tally.lost(seat.place, self._dead_by(seat)):
             self._mishap(now, mishap)
         self._check_over(now)
 
@@ -180,8 +188,8 @@ class LiveAttempt:
         """End what runs; again and again is once."""
         if self.stage in (Stage.STOPPING, Stage.OVER):
             return
-        for seat in self._roster.linked():
-            if not self.tally.is_gone(seat.node):
+        for seat in self._roster.training():
+            if not self.tally.is_gone(seat.place):
                 self._say(Send(seat.link, StopRanks(self.epoch, self._orders.grace)))
         cause = self._judge.cause(self.tally)
         self._say(Note(f"attempt {self.epoch}: ending all ranks: {cause}"))
@@ -195,12 +203,12 @@ class LiveAttempt:
         self._check_over(now)
 
     def _give_up_on_the_silent(self, now: Now) -> None:
-        for seat in self._roster.linked():
-            if not self.tally.is_gone(seat.node):
+        for seat in self._roster.training():
+            if not self.tally.is_gone(seat.place):
                 self._say(Note(f"{seat.name} did not say that its ranks are gone: waiting for its lease"))
                 self._say(DropLink(seat.link))
                 self._roster.lose(seat)
-                self.tally.lost(seat.node, self._dead_by(seat))
+                self.tally.lost(seat.place, self._dead_by(seat))
         self._check_over(now)
 
     def _check_over(self, now: Now) -> None:

@@ -12,7 +12,9 @@ Laws
 6. Whoever asks first for an end is reported; asking again changes nothing.
 7. A run ends once: the last state is saved when no rank can live any more, and ``Finish`` follows within
    a bounded time. A coordinator that was superseded writes no state.
-8. A message costs one step whatever the number of nodes; silence is looked for once a second.
+8. Ranks start on nodes that the pre-flight, where one was ordered, calls fit; what idles beside them
+   may come and go.
+9. A message costs one step whatever the number of nodes; silence is looked for once a second.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from clusterrun.agent.events import (
     AgentJoined,
     AgentLeft,
     CancelAsked,
+    DeskAsked,
     EpochClaimed,
     Heard,
     LauncherEnded,
+    Resubmitted,
     SignalCame,
     Superseded,
     Tick,
@@ -36,6 +40,8 @@ from clusterrun.agent.ledger import Ledger
 from clusterrun.agent.messages import (
     Ack,
     Beat,
+    CompanionEnded,
+    CompanionSaid,
     Farewell,
     PortReserved,
     RankExited,
@@ -44,6 +50,7 @@ from clusterrun.agent.messages import (
     SignalSeen,
     StartFailed,
 )
+from clusterrun.agent.rooms import Rooms
 from clusterrun.agent.roster import Roster
 from clusterrun.agent.timings import Timings
 from clusterrun.agent.verdict import Verdict
@@ -65,6 +72,7 @@ OVERSLEPT_SECONDS = 1.0
 """A look this late means that this process slept itself: what it missed is read before anyone is judged."""
 
 USUAL = Timings()
+BARE = Rooms()
 
 
 class Coordinator:
@@ -73,15 +81,17 @@ class Coordinator:
     ``host`` and ``pid`` are where it runs, for the record.
     """
 
-    def __init__(self, orders: Orders, host: str, pid: int, timings: Timings = USUAL) -> None:
+    def __init__(
+        self, orders: Orders, host: str, pid: int, timings: Timings = USUAL, rooms: Rooms = BARE
+    ) -> None:
         self._timings = timings
         self._out: list[CoordinatorAction] = []
         self._finished = False
         self._began = False
         self._sweep_at: float | None = None
-        self._roster = Roster(orders.nodes)
+        self._roster = Roster(orders.allocated, rooms.names)
         self._ledger = Ledger(orders.run_id, host, pid, timings.state)
-        self._course = Course(orders, timings, self._roster, self._ledger, self._say)
+        self._course = Course(orders, timings, self._roster, self._ledger, self._say, rooms)
         course = self._course
         self._events: dict[type, Callable[[Now, Any], None]] = {
             Tick: self._tick,
@@ -93,6 +103,8 @@ class Coordinator:
             LauncherEnded: course.launcher_ended,
             Superseded: lambda now, event: course.supersede(now, event.epoch),
             EpochClaimed: course.claimed,
+            Resubmitted: self._resubmitted,
+            DeskAsked: self._desk_asked,
         }
 
     def on(self, now: Now, event: CoordinatorEvent) -> list[CoordinatorAction]:
@@ -196,6 +208,8 @@ class Coordinator:
         live = self._course.live
         if isinstance(message, PortReserved):
             self._course.port_reserved(now, seat, message)
+        elif isinstance(message, (CompanionSaid, CompanionEnded)):
+            self._of_companion(now, seat, message)
         elif live is None:
             return
         elif isinstance(message, RanksStarted):
@@ -210,11 +224,28 @@ class Coordinator:
         elif isinstance(message, RanksGone):
             live.gone(now, seat, message)
 
+    def _of_companion(self, now: Now, seat: Seat, message: CompanionSaid | CompanionEnded) -> None:
+        part = self._course.part_of(message.companion)
+        if part is None:
+            return
+        if isinstance(message, CompanionSaid):
+            part.said(now, seat, message)
+        else:
+            part.lost(now, seat, message.why)
+
     def _break(self, now: Now, seat: Seat, why: str) -> None:
         self._say(DropLink(seat.link))
         self._lose(now, seat, why)
 
     # --- requests ---
+
+    def _desk_asked(self, now: Now, event: DeskAsked) -> None:
+        if self._course.watching is not None:
+            self._course.watching.asked(now, event)
+
+    def _resubmitted(self, now: Now, event: Resubmitted) -> None:
+        if self._course.selection is not None and self._course.stage is Stage.EXAMINING:
+            self._course.selection.resubmitted(now, event)
 
     def _signal_came(self, now: Now, event: SignalCame) -> None:
         self._signal(now, event.number, "the coordinator got")

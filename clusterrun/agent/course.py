@@ -3,7 +3,10 @@
 What leads on from each stage:
 
     CLAIMING   -EpochClaimed->          JOINING (first attempt) or RESERVING
-    JOINING    -all nodes present->     RESERVING; -limit, launcher ended, node left, request-> PARTING
+    JOINING    -all nodes present->     EXAMINING, or RESERVING where no pre-flight was ordered
+               -limit, launcher ended, node left, request-> PARTING; with a pre-flight the missing
+                                        are done without: EXAMINING
+    EXAMINING  -enough nodes fit->      RESERVING; -too few, another job queued, request-> PARTING
     RESERVING  -PortReserved->          LIVE; -no port, limit, node left, request-> PARTING
     LIVE       -attempt over->          CLAIMING (another attempt) or PARTING
     PARTING    -agents and launcher gone, limit-> Finish
@@ -15,29 +18,33 @@ import enum
 
 from clusterrun.agent import verdict
 from clusterrun.agent.actions import ClaimEpoch, LaunchAgents, Note, Send
-from clusterrun.agent.attempt import START_SECONDS_PER_NODE, LiveAttempt
+from clusterrun.agent.attempt import LiveAttempt
+from clusterrun.agent.gathering import Gathering
 from clusterrun.agent.judge import SUPERSEDED, Judge
 from clusterrun.agent.messages import ReservePort
 from clusterrun.agent.parting import Parting
+from clusterrun.agent.selection import Selection
 from clusterrun.agent.verdict import Kind, Verdict
+from clusterrun.agent.watching import Watching
+from clusterrun.model import contract
 from clusterrun.model.states import Phase, State
 from clusterrun.model.world import Meeting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Callable
 
     from clusterrun.agent.actions import CoordinatorAction
     from clusterrun.agent.events import EpochClaimed, LauncherEnded, Now
     from clusterrun.agent.ledger import Ledger
     from clusterrun.agent.messages import PortReserved
+    from clusterrun.agent.rooms import Rooms
     from clusterrun.agent.roster import Roster, Seat
     from clusterrun.agent.timings import Timings
     from clusterrun.agent.verdict import Mishap
     from clusterrun.model.orders import Orders
 
-TAKEOVER_SECONDS = 10.0
-"""How long a running coordinator may take to see that it was superseded, and then some."""
 RESERVE_SECONDS = 30.0
 
 
@@ -46,7 +53,8 @@ class Stage(enum.Enum):
 
     CLAIMING = "an attempt number is being taken"
     JOINING = "agents are on their way"
-    RESERVING = "node 0 looks for a port"
+    EXAMINING = "the nodes are checked, or, too few being fit, another job is queued"
+    RESERVING = "rank 0's node looks for a port"
     LIVE = "ranks may live"
     PARTING = "no rank lives; agents are leaving"
 
@@ -61,18 +69,26 @@ class Course:
         roster: Roster,
         ledger: Ledger,
         say: Callable[[CoordinatorAction], None],
+        rooms: Rooms,
     ) -> None:
         self.stage = Stage.CLAIMING
         self.epoch = -1
         self.live: LiveAttempt | None = None
+        self.watching: Watching | None = None
+        self.selection: Selection | None = None
+        if rooms.examine is not None:
+            parts = (orders, roster, ledger, say, rooms.examine)
+            self.selection = Selection(*parts, self._form, self._conclude)
+        self._watch = rooms.watch
         self._orders, self._timings = orders, timings
         self._roster, self._ledger, self._say = roster, ledger, say
         self._judge = Judge(orders.max_restarts)
         self._parting = Parting(roster, say)
-        self._join_seconds = timings.join + START_SECONDS_PER_NODE * orders.nodes
+        do_without = self.selection is not None
+        self._gathering = Gathering(roster, ledger, timings, do_without, self._gathered, self._fail)
         self._overdue_at: float | None = None
         self._limit_at: float | None = None
-        self._quiet_until = 0.0
+        self._environment: tuple[tuple[str, str], ...] = ()
         self._why = ""
         self._launcher_words = ""
 
@@ -87,8 +103,13 @@ class Course:
         """When ``tick`` is wanted (steady clock)."""
         if self.stage is Stage.PARTING:
             return self._parting.due_at
-        live = self.live.wakes_at() if self.live else None
-        return min((at for at in (self._overdue_at, self._limit_at, live) if at is not None), default=None)
+        times = [self._overdue_at, self._limit_at]
+        if self.stage is Stage.JOINING:
+            times.append(self._gathering.wakes_at)
+        elif self.stage is Stage.EXAMINING and self.selection:
+            times.append(self.selection.wakes_at())
+        times += [part.wakes_at() for part in (self.live, self.watching) if part]
+        return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Now) -> None:
         """Carry out what is due."""
@@ -101,18 +122,14 @@ class Course:
             self.ask(now, Verdict(State.TIMEOUT, words, 1))
         if self._overdue_at is not None and now.steady >= self._overdue_at:
             self._overdue_at = None
-            self._overdue(now)
-        elif self.live is not None:
-            self.live.tick(now)
-
-    def _overdue(self, now: Now) -> None:
-        if self.stage is Stage.RESERVING:
-            self._fail(now, f"node 0 named no port within {RESERVE_SECONDS:g} s")
-        elif self._roster.complete:
-            self._complete(now)
-        else:
-            words = f"{verdict.nodes_in_words(self._roster.missing())} of {self._orders.nodes} did not join"
-            self._fail(now, f"{words} within {self._join_seconds:g} s; what the launcher said is in job.out")
+            self._fail(now, f"{self._roster.world[0].name} named no port within {RESERVE_SECONDS:g} s")
+        elif self.stage is Stage.JOINING:
+            self._gathering.tick(now)
+        elif self.stage is Stage.EXAMINING and self.selection:
+            self.selection.tick(now)
+        for part in (self.live, self.watching):
+            if part is not None:
+                part.tick(now)
 
     # --- towards training ---
 
@@ -131,44 +148,46 @@ class Course:
             self._ledger.open(now, event.epoch, self._why, self._roster.names())
             self._reserve(now)
             return
-        self._ledger.remember(event.earlier)
+        self._ledger.remember(event.earlier, event.excluded)
         self._ledger.open(now, event.epoch, "started again" if event.epoch else "first start")
-        if not event.quiet:
-            # An older coordinator may have been stopped for up to a lease and still find agents to answer.
-            lease, kill = self._timings.lease, self._timings.kill
-            self._quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
         self.stage = Stage.JOINING
-        self._overdue_at = now.steady + self._join_seconds
+        self._gathering.begin(now, event.quiet)
         self._parting.launcher_lives = True
         self._say(LaunchAgents())
 
     def present(self, now: Now) -> None:
         """One node more is present."""
         if self.stage is Stage.JOINING:
-            words = f"{self._roster.present} of {self._orders.nodes} nodes have joined"
-            self._ledger.says(Phase.STARTING, words)
-            if self._roster.complete:
-                self._complete(now)
+            self._gathering.present(now)
 
-    def _complete(self, now: Now) -> None:
-        """All are present; what an older coordinator left must be dead by its lease before ranks start."""
-        if now.steady < self._quiet_until:
-            self._overdue_at = self._quiet_until
-            self._ledger.says(Phase.STARTING, "waiting until nothing of an older attempt can live any more")
+    def _gathered(self, now: Now) -> None:
+        """Everybody is here who is waited for, and nothing of an older attempt can live any more."""
+        if self.selection is None:
+            self._form(now, range(self._orders.nodes))
             return
-        self._ledger.formed(self._roster.names())
+        self.stage = Stage.EXAMINING
+        self.selection.begin(now, self.epoch, self._gathering.absent(now))
+
+    def _form(self, now: Now, world: Sequence[int], environment: tuple[tuple[str, str], ...] = ()) -> None:
+        """These nodes train; ``environment`` is for ranks where their user set nothing."""
+        self._roster.form(world)
+        self._environment = environment
+        spares = [seat.name for seat in self._roster.idle() if seat.name not in self._ledger.excluded]
+        self._ledger.formed(self._roster.names(), tuple(spares))
+        lost = next((seat for seat in self._roster.world if seat.lost), None)
+        if lost is not None or len(self._roster.world) != self._orders.nodes:
+            self._fail(now, "a node was lost while the world was formed", lost.name if lost else "")
+            return
         self._reserve(now)
 
     def _reserve(self, now: Now) -> None:
         self.stage = Stage.RESERVING
         self._overdue_at = now.steady + RESERVE_SECONDS
-        seat = self._roster.seats[0]
-        if seat is not None:
-            self._say(Send(seat.link, ReservePort(self.epoch)))
+        self._say(Send(self._roster.world[0].link, ReservePort(self.epoch)))
 
     def port_reserved(self, now: Now, seat: Seat, message: PortReserved) -> None:
-        """Node 0 holds a port: start everywhere."""
-        if self.stage is not Stage.RESERVING or seat.node != 0:
+        """Rank 0's node holds a port: start everywhere."""
+        if self.stage is not Stage.RESERVING or seat.place != 0:
             return
         if not message.port:
             self._fail(now, f"{seat.name} could not reserve a port: {message.why}", seat.name)
@@ -176,8 +195,19 @@ class Course:
         self.stage = Stage.LIVE
         self._overdue_at = None
         parts = (self._orders, self._timings, self._roster, self._ledger, self._judge)
-        self.live = LiveAttempt(self.epoch, *parts, self._say, self._over)
+        self.live = LiveAttempt(self.epoch, *parts, self._say, self._over, self._environment)
         self.live.start(now, Meeting(seat.hello.address, message.port))
+        if self._watch is not None:
+            nodes = [(seat.node, seat.name) for seat in self._roster.world]
+            vigil = self._watch(self._orders, self.epoch, nodes, now.steady, now.wall)
+            self.watching = Watching(vigil, self.live, self._roster, self._ledger, self._say, self.ask)
+
+    def part_of(self, companion: str) -> Selection | Watching | None:
+        """Who hears the companions of that name now."""
+        if companion == contract.OBSERVER:
+            return self.watching
+        examining = self.stage is Stage.EXAMINING and companion == contract.EXAMINER
+        return self.selection if examining else None
 
     # --- towards the end ---
 
@@ -187,7 +217,15 @@ class Course:
         mishap = verdict.of_node(Kind.NODE, seat.name, seat.heard_wall, words)
         if self.stage is Stage.PARTING:
             self._parting.check()
+        elif self.selection and self.stage is Stage.EXAMINING:
+            self.selection.lost(now, seat, words)
+        elif self.selection and self.stage is Stage.JOINING:
+            self._gathering.left(seat, why)
+        elif self._roster.world and seat.place < 0:
+            self._ledger.warn(f"the idle node {seat.name} was lost: {why}")
         elif self.live is not None:
+            if self.watching is not None:
+                self.watching.lost(now, seat, why)
             self.live.lost(now, seat, mishap)
         else:
             self._conclude(now, verdict.of_mishap(mishap), mishap)
@@ -195,19 +233,15 @@ class Course:
     def launcher_ended(self, now: Now, event: LauncherEnded) -> None:
         """Fatal only where agents are still on their way; else they tell by themselves whether they live."""
         said = ": " + " / ".join(event.said) if event.said else ""
-        if not event.whole:
-            if self.stage is Stage.JOINING and not self._roster.complete:
-                self._fail(now, f"an agent ended with code {event.code} before it had joined{said}")
-            return
-        self._parting.launcher_lives = False
         words = f"the launcher ended with code {event.code}{said}"
-        self._launcher_words = f"; {words}"
-        if self.stage is Stage.PARTING:
+        if event.whole:
+            self._parting.launcher_lives = False
+            self._launcher_words = f"; {words}"
+        if self.stage is Stage.JOINING:
+            self._gathering.launcher_ended(now, event, words)
+        elif event.whole and self.stage is Stage.PARTING:
             self._parting.check()
-        elif self.stage is Stage.JOINING and not self._roster.complete:
-            missing = verdict.nodes_in_words(self._roster.missing())
-            self._fail(now, f"{words} (before {missing} had joined)")
-        else:
+        elif event.whole:
             self._say(Note(words))
 
     def ask(self, now: Now, wish: Verdict) -> None:
@@ -236,8 +270,11 @@ class Course:
         """No rank of this epoch lives anywhere."""
         if self.live is None:
             return
-        ruling = self._judge.rule(self.live.tally, self._roster.lost)
-        self.live = None
+        tally = self.live.tally
+        ruling = self._judge.rule(tally, nodes_lost=any(seat.lost for seat in self._roster.world))
+        if self.watching is not None:
+            self.watching.over(now, tally.completed)
+        self.live = self.watching = None
         if not ruling.again or ruling.mishap is None:
             self._conclude(now, ruling.verdict, ruling.mishap)
             return

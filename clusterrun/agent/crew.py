@@ -41,10 +41,18 @@ class Crew:
     """The ranks of one node.
 
     ``whole_lineage``: what descends from this process stays below it, because it is a subreaper.
-    ``stranger`` is called with every child that ended and is no rank.
+    ``stranger`` is called with every child that ended and is no rank; ``dressed`` gives a rank's
+    environment what lets it be looked into.
     """
 
-    def __init__(self, orders: Orders, paths: RunPaths, site: Site, whole_lineage: bool) -> None:
+    def __init__(
+        self,
+        orders: Orders,
+        paths: RunPaths,
+        site: Site,
+        whole_lineage: bool,
+        dressed: Callable[[Mapping[str, str]], dict[str, str]] = dict,
+    ) -> None:
         self.run_id = orders.run_id
         self.per_node = orders.per_node
         self.stranger: Callable[[Ended], None] = _pass_over
@@ -53,6 +61,7 @@ class Crew:
         self._base = {**site.environment, contract.NODE_NAME_VARIABLE: site.node}
         self._site = site
         self._whole_lineage = whole_lineage
+        self._dressed = dressed
         self._started: set[int] = set()
         self._epoch = -1
         self._ranks: dict[int, int] = {}
@@ -123,7 +132,7 @@ class Crew:
             own = environment.for_rank(
                 self._base, o, order.world, rank, order.meeting, lineage, error_file, interface
             )
-        return environment.with_chosen(own, order.environment, self._base, o)
+        return self._dressed(environment.with_chosen(own, order.environment, self._base, o))
 
     def signal(self, number: int) -> None:
         """Signal the rank processes alone; a stopped one gets a TERM only when it goes on."""

@@ -81,6 +81,22 @@ class Superseded:
 
 
 @frozen
+class Resubmitted:
+    """``Resubmit`` was carried out: the new job's number; empty where there is none, and ``why``."""
+
+    job_id: str
+    why: str = ""
+
+
+@frozen
+class DeskAsked:
+    """The desk left a question in the run directory."""
+
+    name: str
+    body: str
+
+
+@frozen
 class Tick:
     """Time passed; sent whenever ``wakes_at`` of a machine is reached, and at start."""
 
@@ -91,11 +107,13 @@ class EpochClaimed:
 
     ``earlier`` are the attempts that an older ``state.json`` tells of; ``quiet`` is False where an
     earlier attempt is not known to have ended, so that its ranks may still live somewhere.
+    ``excluded`` are the nodes that earlier jobs of this run found unfit.
     """
 
     epoch: int
     earlier: tuple[Attempt, ...] = ()
     quiet: bool = True
+    excluded: tuple[str, ...] = ()
 
 
 if TYPE_CHECKING:
@@ -109,6 +127,8 @@ if TYPE_CHECKING:
         LauncherEnded,
         Superseded,
         EpochClaimed,
+        Resubmitted,
+        DeskAsked,
     ]
 
 

@@ -20,8 +20,9 @@ from clusterrun.agent.process import become_subreaper, call_itself, on_parents_d
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from clusterrun.model.orders import Orders
     from clusterrun.model.paths import RunPaths
 
 _LONGEST_LINE = 64 * 1024
@@ -43,13 +44,22 @@ def serve(
     on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
     _stand_alone()
     address = joined.connection.getsockname()[0]
-    crew = Crew(orders, paths, Site(name, address, environment), become_subreaper())
+    crew = Crew(orders, paths, Site(name, address, environment), become_subreaper(), _dressed(orders, paths))
     gc.enable()
     processes = 1 if orders.per_node else orders.ranks_per_node
     machine = Agent(node, processes, orders.grace, timings, orders.watch.on)
     loop = Loop()
     companions = Companions(orders, paths, Place(node, name, environment), loop)
     return NodeLoop(loop, joined, machine, crew, companions, lease, shim).run()
+
+
+def _dressed(orders: Orders, paths: RunPaths) -> Callable[[Mapping[str, str]], dict[str, str]]:
+    """What makes a rank's environment one that can be looked into; nothing where nobody looks."""
+    if not orders.watch.on:
+        return dict
+    from clusterrun.watch.dressing import dressed
+
+    return lambda environment: dressed(environment, paths.prelude)
 
 
 def _stand_alone() -> None:

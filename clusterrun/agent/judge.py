@@ -60,7 +60,7 @@ class Judge:
             return self.asked.reason
         return verdict.first(tally.mishaps).failure.why if tally.mishaps else ""
 
-    def rule(self, tally: Tally, nodes_lost: int) -> Ruling:
+    def rule(self, tally: Tally, nodes_lost: bool) -> Ruling:
         """What follows, once no rank of ``tally``'s epoch lives anywhere; a restart is charged here."""
         if self.superseded:
             return Ruling("", SUPERSEDED)
@@ -79,7 +79,7 @@ class Judge:
     def _again(self, mishap: Mishap) -> str:
         if mishap.kind is Kind.COLLISION and self._port_retries < FREE_PORT_RETRIES:
             return _OTHER_PORT
-        if mishap.kind in (Kind.RANK, Kind.COLLISION) and self._restarts < self._max_restarts:
+        if mishap.kind in (Kind.RANK, Kind.COLLISION, Kind.HANG) and self._restarts < self._max_restarts:
             return f"restart {self._restarts + 1} of {self._max_restarts}"
         return ""
 

@@ -165,7 +165,7 @@ def environments(orders: Orders, base: Mapping[str, str]) -> list[dict[str, str]
         return [dict(base)]
     visible = [device for device in base.get(_GPUS, "").split(",") if device]
     made = []
-    for node in range(orders.nodes):
+    for node in range(orders.allocated):
         own = {**base, contract.NODE_VARIABLE: str(node), contract.NODE_NAME_VARIABLE: f"local-{node}"}
         if orders.gpus_per_node:
             first, last = node * orders.gpus_per_node, (node + 1) * orders.gpus_per_node

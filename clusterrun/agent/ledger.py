@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 GAP_SECONDS = 0.2
 """Least time between two writings, but for the last one."""
+MOST_WARNINGS = 20
 
 
 class Ledger:
@@ -26,8 +27,10 @@ class Ledger:
         self._changed = True
         self._saved_at: float | None = None
 
-    def remember(self, earlier: tuple[Attempt, ...]) -> None:
+    def remember(self, earlier: tuple[Attempt, ...], excluded: tuple[str, ...] = ()) -> None:
         """Attempts of a coordinator before this one; how one that never said so ended stays unknown."""
+        if excluded:
+            self._set(excluded=excluded)
         if earlier:
             known = tuple(replace(a, outcome=a.outcome or State.UNKNOWN.value) for a in earlier)
             self._state = replace(self._state, attempts=known, started_at=earlier[0].started_at)
@@ -42,9 +45,21 @@ class Ledger:
             started_at=now.wall if started_at is None else started_at,
         )
 
-    def formed(self, nodes: tuple[str, ...]) -> None:
-        """The world of the newest attempt is known."""
+    def formed(self, nodes: tuple[str, ...], spares: tuple[str, ...]) -> None:
+        """The world of the newest attempt is known, and who idles beside it."""
         self._amend(nodes=nodes)
+        self._set(spares=spares)
+
+    def exclude(self, nodes: tuple[str, ...]) -> None:
+        """These are unfit."""
+        fresh = tuple(node for node in nodes if node not in self._state.excluded)
+        if fresh:
+            self._set(excluded=self._state.excluded + fresh)
+
+    def warn(self, text: str) -> None:
+        """Something that whoever looks at the run should know; said once, the newest are kept."""
+        if text not in self._state.warnings:
+            self._set(warnings=(*self._state.warnings, text)[-MOST_WARNINGS:])
 
     def close(self, now: Now, outcome: State, failure: Failure | None) -> None:
         """The newest attempt has ended, if it has not before."""
@@ -57,7 +72,10 @@ class Ledger:
             self._set(phase=phase, reason=reason)
 
     def end(self, now: Now, verdict: Verdict) -> SaveState:
-        """The run is over: the last writing."""
+        """The run is over, or another job goes on with it (PENDING): the last writing."""
+        if verdict.state is State.PENDING:
+            self._set(state=State.PENDING, phase=Phase.QUEUED, reason=verdict.reason)
+            return self._save(now)
         self._set(
             state=verdict.state,
             phase=Phase.ENDED,
@@ -68,13 +86,23 @@ class Ledger:
         return self._save(now)
 
     @property
+    def excluded(self) -> tuple[str, ...]:
+        """All nodes found unfit so far."""
+        return self._state.excluded
+
+    @property
+    def handed_over(self) -> int:
+        """How many jobs of this run have left it to another one."""
+        return sum(attempt.outcome == State.PENDING.value for attempt in self._state.attempts)
+
+    @property
     def phase(self) -> Phase:
         """As last said."""
         return self._state.phase
 
     def due_at(self) -> float | None:
         """When ``due`` has something to write (steady clock); None once the run is over."""
-        if self._state.state.ended:
+        if self._state.state is not State.RUNNING:
             return None
         if self._saved_at is None:
             return 0.0

@@ -12,15 +12,21 @@ from clusterrun.agent.coordinator import Coordinator
 from clusterrun.agent.files import highest_attempt
 from clusterrun.agent.invitation import Invitation, written
 from clusterrun.agent.launcher import Launch
+from clusterrun.agent.rooms import Rooms
 from clusterrun.agent.run_loop import RunLoop
 from clusterrun.agent.server import Admission, listening
+from clusterrun.agent.voice import say
 from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.hostlist import expand
+from clusterrun.model.orders import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from clusterrun.agent.examining import Absent, Examination, Examine, Examinee
     from clusterrun.agent.timings import Timings
+    from clusterrun.agent.watching import Watch
     from clusterrun.model.orders import Orders
     from clusterrun.model.paths import RunPaths
 
@@ -40,7 +46,7 @@ def opened(
     address = reachable(names) if orders.launch else _LOOPBACK
     try:
         epoch = highest_attempt(paths) + 1
-        listener = listening(address, orders.nodes)
+        listener = listening(address, orders.allocated)
     except OSError as error:
         what = f"read {error.filename}" if error.filename else f"listen on {address}"
         raise CannotOpen(f"the coordinator cannot {what}: {error.strerror}") from error
@@ -51,14 +57,62 @@ def opened(
         epoch=epoch,
         addresses=(address,),
         port=listener.getsockname()[1],
-        agents=orders.nodes,
+        agents=orders.allocated,
         timings=timings,
     )
     agent = (sys.executable, "-I", "-S", paths.agent, "agent", paths.run_dir)
     launch = Launch(orders, agent, environment, written(invitation), open_files)
-    admission = Admission(secret, orders.run_id, epoch, orders.nodes, (address, _LOOPBACK))
-    machine = Coordinator(orders, os.uname().nodename, os.getpid(), timings)
+    admission = Admission(secret, orders.run_id, epoch, orders.allocated, (address, _LOOPBACK))
+    rooms = rooms_for(orders, paths, environment)
+    machine = Coordinator(orders, os.uname().nodename, os.getpid(), timings, rooms)
     return RunLoop(machine, paths, launch, listener, admission)
+
+
+def rooms_for(orders: Orders, paths: RunPaths, environment: Mapping[str, str]) -> Rooms:
+    """The rooms that these orders need; a run without a pre-flight loads nothing of it."""
+    return Rooms(
+        examine=_examine(paths) if orders.preflight.level is not Level.OFF else None,
+        watch=_watch(paths) if orders.watch.on else None,
+        names=_names(orders, environment),
+    )
+
+
+def _examine(paths: RunPaths) -> Examine:
+    from clusterrun.preflight import examination
+
+    def begin(
+        orders: Orders, here: Sequence[Examinee], absent: Sequence[Absent], now: float, wall: float
+    ) -> Examination:
+        nodes = [examination.Examinee(one.node, one.name, one.address) for one in here]
+        why = [(node, why) for node, _, why in absent]
+        names = [(node, name) for node, name, _ in absent]
+        nonce = os.urandom(16).hex()
+        return examination.Examination(orders, nodes, why, now, wall, paths.run_dir, nonce, names)
+
+    return begin
+
+
+def _watch(paths: RunPaths) -> Watch:
+    import importlib
+
+    from clusterrun.watch import dressing
+
+    try:
+        dressing.lay_out(paths.prelude)
+    except OSError as error:  # ranks run without it; less can be seen of them
+        say(f"clusterrun: {paths.prelude} cannot be written: {error.strerror}")
+    watch: Watch = importlib.import_module("clusterrun.watch.vigil").Vigil
+    return watch
+
+
+def _names(orders: Orders, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of all nodes in the order of their numbers, as far as they are known beforehand."""
+    if not orders.launch:
+        return tuple(f"local-{node}" for node in range(orders.allocated))
+    try:
+        return expand(environment.get("SLURM_JOB_NODELIST", ""))
+    except ClusterrunError:
+        return ()
 
 
 def _raise_open_files() -> int:

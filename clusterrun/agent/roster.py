@@ -1,17 +1,22 @@
-"""Which agent sits on which node, when it was last heard and how long it may live; knows no ranks."""
+"""Which agent sits on which node, who of them trains, when it was last heard and how long it may live."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterrun.agent.events import Now
     from clusterrun.agent.messages import Hello
 
 
 class Seat:
-    """One node's place, taken by an agent; ``present`` once a beat shows that it knows it is welcome."""
+    """One node's seat, taken by an agent; ``present`` once a beat shows that it knows it is welcome.
 
-    __slots__ = ("acked", "heard", "heard_wall", "hello", "link", "lost", "present")
+    ``place`` is its index among the nodes that train, -1 where it does not.
+    """
+
+    __slots__ = ("acked", "heard", "heard_wall", "hello", "link", "lost", "place", "present")
 
     def __init__(self, link: int, hello: Hello, now: Now) -> None:
         self.link = link
@@ -21,6 +26,7 @@ class Seat:
         self.acked: float | None = None
         self.present = False
         self.lost = False
+        self.place = -1
 
     @property
     def node(self) -> int:
@@ -39,12 +45,17 @@ class Seat:
 
 
 class Roster:
-    """All seats of a run; every lookup by link or by node is one step, whatever the number of nodes."""
+    """All seats of a run; every lookup by link or by node is one step, whatever the number of nodes.
 
-    def __init__(self, nodes: int) -> None:
+    ``names`` are the nodes of the allocation in order, as far as they are known beforehand. ``world``
+    are the seats that train, in rank order; empty until it is formed.
+    """
+
+    def __init__(self, nodes: int, names: tuple[str, ...] = ()) -> None:
         self.seats: list[Seat | None] = [None] * nodes
+        self.world: tuple[Seat, ...] = ()
         self.present = 0
-        self.lost = 0
+        self._names = names
         self._by_link: dict[int, Seat] = {}
 
     def take(self, link: int, hello: Hello, now: Now) -> int | None:
@@ -72,6 +83,27 @@ class Roster:
         """Those that can be spoken to, in the order in which they came."""
         return list(self._by_link.values())
 
+    def taken(self) -> list[Seat]:
+        """All seats that somebody has taken, in order of the nodes."""
+        return [seat for seat in self.seats if seat is not None]
+
+    def training(self) -> list[Seat]:
+        """Those of the world that can be spoken to."""
+        return [seat for seat in self.world if not seat.lost]
+
+    def idle(self) -> list[Seat]:
+        """Those that can be spoken to and do not train."""
+        return [seat for seat in self._by_link.values() if seat.place < 0]
+
+    def form(self, nodes: Sequence[int]) -> None:
+        """Let the nodes with these numbers train, in this order."""
+        for seat in self.world:
+            seat.place = -1
+        seats = [self.seats[node] for node in nodes]
+        self.world = tuple(seat for seat in seats if seat is not None)
+        for place, seat in enumerate(self.world):
+            seat.place = place
+
     def vacate(self, seat: Seat) -> None:
         """Its agent left before it was present: the place is free again."""
         del self._by_link[seat.link]
@@ -87,7 +119,6 @@ class Roster:
         """Nothing is heard or said any more; what runs there lives until its lease is out."""
         del self._by_link[seat.link]
         seat.lost = True
-        self.lost += 1
 
     @property
     def complete(self) -> bool:
@@ -99,8 +130,15 @@ class Roster:
         return [node for node, seat in enumerate(self.seats) if seat is None or not seat.present]
 
     def names(self) -> tuple[str, ...]:
-        """The names of all nodes, in order; only where it is complete."""
-        return tuple(seat.name for seat in self.seats if seat is not None)
+        """The names of the nodes that train, in rank order."""
+        return tuple(seat.name for seat in self.world)
+
+    def name_of(self, node: int) -> str:
+        """The name of node number ``node``, also where nobody has joined from there."""
+        seat = self.seats[node]
+        if seat is not None:
+            return seat.name
+        return self._names[node] if len(self._names) == len(self.seats) else f"node {node}"
 
     def silent(self, now: Now, limit: float) -> list[Seat]:
         """Those not heard for ``limit`` seconds."""

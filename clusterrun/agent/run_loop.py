@@ -9,23 +9,29 @@ import time
 from clusterrun.agent import actions, events
 from clusterrun.agent.coordinator import Coordinator
 from clusterrun.agent.files import Log, claim_attempt, highest_attempt, read_state
+from clusterrun.agent.filing import Filing
 from clusterrun.agent.launcher import Launch, Launcher
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.process import ended_children
 from clusterrun.agent.pump import Pump
 from clusterrun.agent.saver import StateSaver
 from clusterrun.agent.server import Admission, Server
+from clusterrun.agent.succession import Succession
 from clusterrun.agent.voice import say
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.states import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
+    from typing import Any
 
     from clusterrun.model.paths import RunPaths
 
 _CANCEL_LOOK = 1.0
+_ASKS_LOOK = 0.5
 _LOOKS_AT_NOTHING = 5
 """A file server that comes back may say for a moment that there is nothing."""
 _SUPERSEDED_LOOK = 2.0
@@ -61,18 +67,28 @@ class RunLoop:
         self._saver = StateSaver(self._loop, paths, self._note)
         # Before all else that happened while we were frozen: none of it may be acted on any more.
         self._saver.superseded = lambda epoch: self._pump.first_of_all(events.Superseded(epoch))
+        self._filing = Filing(launch.orders, paths, self._note)
+        self._watched = launch.orders.watch.on
+        self._excluded: tuple[str, ...] = ()
+        self._succession = Succession(self._loop, launch.environment, self._resubmitted)
         self._log: Log | None = None
         self._unlogged: list[str] = []
         self._cancelled = False
         self._looks_in_vain = 0
         self._refusals_told = 0
-        self._pump.does = {
+        self._pump.does = self._doing()
+
+    def _doing(self) -> dict[type, Callable[[Any], object]]:
+        return {
             actions.Send: lambda order: self._server.send(order.link, order.message),
             actions.DropLink: lambda order: self._server.drop(order.link),
             actions.ClaimEpoch: self._claim,
             actions.LaunchAgents: lambda order: self._launcher.start(),
             actions.EndLauncher: lambda order: self._launcher.end(),
             actions.SaveState: lambda order: self._saver.save(order.state),
+            actions.SaveReport: self._filing.report,
+            actions.SaveBeside: self._filing.beside,
+            actions.Resubmit: self._resubmit,
             actions.Note: lambda order: self._note(order.text),
             actions.Finish: lambda order: self._pump.end(order.code),
         }
@@ -82,6 +98,8 @@ class RunLoop:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
         self._loop.catch(_CAUGHT, self._signalled)
         self._loop.every(_CANCEL_LOOK, self._look_for_cancel)
+        if self._watched:
+            self._loop.every(_ASKS_LOOK, self._look_for_asks)
         self._loop.every(_SUPERSEDED_LOOK, self._saver.look)
         self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
         self._happened(events.Tick())
@@ -110,9 +128,23 @@ class RunLoop:
             return
         for child in ended_children():
             self._launcher.reaped(child)
+            self._succession.reaped(child)
 
     def _launcher_ended(self, code: int, said: tuple[str, ...], whole: bool) -> None:
         self._happened(events.LauncherEnded(code, said, whole))
+
+    def _look_for_asks(self) -> None:
+        for name, body in self._filing.asks():
+            self._happened(events.DeskAsked(name, body))
+
+    def _resubmit(self, order: actions.Resubmit) -> None:
+        self._excluded = order.excluded
+        self._succession.begin(order.argv)
+
+    def _resubmitted(self, job_id: str, why: str) -> None:
+        if job_id:
+            self._filing.successor(job_id, self._excluded)
+        self._happened(events.Resubmitted(job_id, why))
 
     def _look_for_cancel(self) -> None:
         if self._cancelled:
@@ -149,8 +181,11 @@ class RunLoop:
             self._happened(events.EpochClaimed(epoch))
             return
         state = read_state(self._paths) if highest >= 0 else None
-        quiet = highest < 0 or (state is not None and state.state.ended)
-        self._happened(events.EpochClaimed(epoch, state.attempts if state else (), quiet))
+        # A job that queued its successor had no ranks any more when it said so.
+        handed_over = state is not None and state.state is State.PENDING
+        quiet = highest < 0 or handed_over or (state is not None and state.state.ended)
+        earlier = (state.attempts, quiet, state.excluded) if state else ((), quiet)
+        self._happened(events.EpochClaimed(epoch, *earlier))
 
     def _claimed(self, after: int, highest: int) -> int:
         """The attempt that is ours now, -1 where exactly ``after + 1`` was wanted and is somebody's."""

@@ -90,7 +90,14 @@ class Server:
     def send(self, name: int, message: ToAgent) -> None:
         """Send to an agent; nothing if it has left. One that does not read is dropped."""
         guest = self._agents.get(name)
-        if guest and not guest.link.send(guest.end.seal(self._encoder.body(message))):
+        if guest is None:
+            return
+        try:
+            data = guest.end.seal(self._encoder.body(message))
+        except WireError as error:
+            self._leave(guest, error.seen)
+            return
+        if not guest.link.send(data):
             self._leave(guest, "it reads nothing of what it is sent")
 
     def drop(self, name: int) -> None:

@@ -12,6 +12,7 @@ The layout is what the README documents and scripts rely on; each file has one w
     state.json       how far the run is   (the coordinator)
     reserve          room for the last state of a run that fills the disk   (the coordinator)
     successor.json   the job that goes on without unfit nodes   (the coordinator)
+    prelude/         what the Python of ranks loads first, where they are watched   (the coordinator)
     asks/            questions to the coordinator of a live run   (the desk)
     ended.json       the last word on a run that was seen ended   (the desk)
     job.out          what the batch step itself printed, setup lines included
@@ -80,6 +81,10 @@ class RunPaths:
     @property
     def asks(self) -> str:
         return os.path.join(self.run_dir, "asks")
+
+    @property
+    def prelude(self) -> str:
+        return os.path.join(self.run_dir, "prelude")
 
     @property
     def ended(self) -> str:

@@ -60,7 +60,7 @@ def test_when_all_nodes_beat_node_0_looks_for_a_port_and_then_all_start_in_node_
         1.0, AgentJoined(9, hello(1)), Heard(9, Beat(0)), AgentJoined(4, hello(0)), Heard(4, Beat(0))
     )
     assert sent(joined) == [(9, Ack(0, WALL + 1)), (4, Ack(0, WALL + 1)), (4, ReservePort(0))]
-    starts = [(9, StartRanks(0, WORLD, 1, MEETING)), (4, StartRanks(0, WORLD, 0, MEETING))]
+    starts = [(4, StartRanks(0, WORLD, 0, MEETING)), (9, StartRanks(0, WORLD, 1, MEETING))]
     assert sent(tape.does(1.1, Heard(4, PortReserved(0, 29000)))) == starts
 
 

@@ -51,10 +51,10 @@ COORDINATOR_BUGS = (
         "None if self._course.superseded else self._ledger.due(now)",
         "self._ledger.due(now)",
     ),
-    Mutant("a takeover does not wait", "course", "if not event.quiet:", "if False:"),
+    Mutant("a takeover does not wait", "gathering", "if not quiet:", "if False:"),
     Mutant(
         "a takeover forgets that a coordinator may have been stopped",
-        "course",
+        "gathering",
         "now.steady + lease + TAKEOVER_SECONDS + lease + kill",
         "now.steady + TAKEOVER_SECONDS + lease + kill",
     ),
@@ -118,15 +118,15 @@ COORDINATOR_BUGS = (
     ),
     Mutant(
         "joining has no limit",
-        "course",
-        "self._overdue_at = now.steady + self._join_seconds",
-        "self._overdue_at = None",
+        "gathering",
+        "self.wakes_at = now.steady + self._join_seconds",
+        "self.wakes_at = None",
     ),
     Mutant(
         "ranks start everywhere as node 0",
         "attempt",
-        "StartRanks(self.epoch, world, seat.node, meeting)",
-        "StartRanks(self.epoch, world, 0, meeting)",
+        "StartRanks(self.epoch, world, seat.place, meeting, self._environment)",
+        "StartRanks(self.epoch, world, 0, meeting, self._environment)",
     ),
     Mutant(
         "every notice is passed on",
@@ -151,9 +151,9 @@ COORDINATOR_BUGS = (
     ),
     Mutant(
         "an early end of the launcher is ignored",
-        "course",
-        "elif self.stage is Stage.JOINING and not self._roster.complete:",
-        "elif False:",
+        "gathering",
+        "        if event.whole:\n            self._fail",
+        "        if False:\n            self._fail",
     ),
     Mutant("nobody ends the launcher", "parting", "            self._say(EndLauncher())", "            pass"),
     Mutant(

@@ -17,6 +17,7 @@ AGENT = Path(__file__).resolve().parents[3] / "clusterrun" / "agent"
 MACHINES = (
     "lease",
     "ranks",
+    "company",
     "agent",
     "verdict",
     "tally",
@@ -25,6 +26,11 @@ MACHINES = (
     "judge",
     "parting",
     "attempt",
+    "gathering",
+    "fitness",
+    "examining",
+    "selection",
+    "watching",
     "course",
     "coordinator",
 )
@@ -44,7 +50,9 @@ def build(mutant: Mutant) -> tuple[Any, Any]:
             if name == mutant.module:
                 text = text.replace(mutant.old, mutant.new)
             text = re.sub(rf"clusterrun\.agent\.({'|'.join(MACHINES)})\b", rf"{package}.\1", text)
-            text = re.sub(r"from clusterrun\.agent import verdict", f"from {package} import verdict", text)
+            text = re.sub(
+                r"from clusterrun\.agent import (verdict|fitness)", rf"from {package} import \1", text
+            )
             module = types.ModuleType(f"{package}.{name}")
             sys.modules[module.__name__] = module
             setattr(sys.modules[package], name, module)

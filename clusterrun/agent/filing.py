@@ -1,0 +1,93 @@
+"""Reports and answers beside the state, and questions left by the desk; a disk that refuses costs a note."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+
+from clusterrun.agent.files import write_whole
+from clusterrun.model.document import encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterrun.agent.actions import SaveBeside, SaveReport
+    from clusterrun.model.orders import Orders
+    from clusterrun.model.paths import RunPaths
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LONGEST_ASK = 64 * 1024
+_MOST_ASKS = 1000
+
+
+class Filing:
+    """Files of one run; ``note`` says what could not be written."""
+
+    def __init__(self, orders: Orders, paths: RunPaths, note: Callable[[str], None]) -> None:
+        self._orders, self._paths, self._note = orders, paths, note
+        self._asked: set[str] = set()
+
+    def report(self, order: SaveReport) -> None:
+        """``preflight.json``; and again where the cluster's findings are kept, if there are any."""
+        data = json.dumps(encode(order.report)).encode() + b"\n"
+        self._write(self._paths.attempt(order.epoch).preflight, data)
+        folder = self._orders.preflight.findings
+        if folder and order.keep:
+            try:
+                os.makedirs(folder, 0o700, exist_ok=True)
+            except OSError as error:
+                self._note(f"the findings cannot be kept in {folder}: {error.strerror}")
+                return
+            self._write(os.path.join(folder, f"{self._orders.run_id}.{order.epoch}.json"), data)
+
+    def beside(self, order: SaveBeside) -> None:
+        """Any other file of an attempt."""
+        if not _NAME.fullmatch(order.name):
+            self._note(f"no file of an attempt may be called {order.name!r}")
+            return
+        path = self._paths.attempt(order.epoch).beside(order.name)
+        self._write(path, order.text.encode("utf-8", "backslashreplace"))
+
+    def _write(self, path: str, data: bytes) -> None:
+        try:
+            write_whole(path, data)
+        except OSError as error:
+            self._note(f"{path} cannot be written: {error.strerror}")
+
+    def successor(self, job_id: str, excluded: tuple[str, ...]) -> None:
+        """The job that goes on with this run."""
+        self._write(
+            self._paths.successor, json.dumps({"job_id": job_id, "excluded": excluded}).encode() + b"\n"
+        )
+
+    def asks(self) -> Iterator[tuple[str, str]]:
+        """Name and text of every question that was left since the last look."""
+        try:
+            names = sorted(os.listdir(self._paths.asks))
+        except OSError:
+            return
+        for name in names:
+            if name in self._asked or not _NAME.fullmatch(name) or len(self._asked) >= _MOST_ASKS:
+                continue
+            text = _small_file(os.path.join(self._paths.asks, name))
+            if text is not None:
+                self._asked.add(name)
+                yield name, text
+
+
+def _small_file(path: str) -> str | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        return os.read(fd, _LONGEST_ASK).decode("utf-8", "replace")
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

@@ -1,0 +1,22 @@
+"""What the coordinator has of the rooms below, as makers: of one that is not there nothing is loaded."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.agent.examining import Examine
+    from clusterrun.agent.watching import Watch
+
+
+@frozen
+class Rooms:
+    """``examine`` makes the pre-flight of an attempt, ``watch`` the vigil over its ranks.
+
+    ``names`` are the nodes of the allocation in order, as the scheduler tells them; empty: it does not.
+    """
+
+    examine: Examine | None = None
+    watch: Watch | None = None
+    names: tuple[str, ...] = ()

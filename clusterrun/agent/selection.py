@@ -1,0 +1,149 @@
+"""Which of the nodes train, found out by a pre-flight; and where too few are fit, what follows instead."""
+
+from __future__ import annotations
+
+from clusterrun.agent import fitness
+from clusterrun.agent.actions import Note, Resubmit, SaveReport, Send
+from clusterrun.agent.examining import Examinee, Examining, longest
+from clusterrun.agent.messages import EndCompanion
+from clusterrun.agent.verdict import Verdict
+from clusterrun.model import contract
+from clusterrun.model.frozen import replace
+from clusterrun.model.hostlist import fold
+from clusterrun.model.report import Grade
+from clusterrun.model.states import Phase, State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterrun.agent.actions import CoordinatorAction
+    from clusterrun.agent.events import Now, Resubmitted
+    from clusterrun.agent.examining import Examine, Outcome
+    from clusterrun.agent.ledger import Ledger
+    from clusterrun.agent.messages import CompanionSaid
+    from clusterrun.agent.roster import Roster, Seat
+    from clusterrun.model.orders import Orders
+
+RESUBMIT_SECONDS = 120.0
+EXCLUDED = "{excluded}"
+
+
+class Selection:
+    """One pre-flight and its consequence, which is one of two, called once.
+
+    ``chosen(now, world, environment)``: these numbers of the allocation train, in this order.
+    ``refused(now, verdict)``: no ranks start; PENDING where another job goes on with the run.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        roster: Roster,
+        ledger: Ledger,
+        say: Callable[[CoordinatorAction], None],
+        examine: Examine,
+        chosen: Callable[[Now, Sequence[int], tuple[tuple[str, str], ...]], None],
+        refused: Callable[[Now, Verdict], None],
+    ) -> None:
+        self._orders, self._roster, self._ledger, self._say = orders, roster, ledger, say
+        self._examine, self._chosen, self._refused = examine, chosen, refused
+        self._examining: Examining | None = None
+        self._unfit: Verdict | None = None
+        self._overdue_at: float | None = None
+        self._epoch = -1
+
+    def begin(self, now: Now, epoch: int, absent: Sequence[tuple[int, str, str]]) -> None:
+        """Examine whoever is here."""
+        self._epoch = epoch
+        self._overdue_at = now.steady + longest(self._orders)
+        here = [seat for seat in self._roster.taken() if seat.present and not seat.lost]
+        examinees = [Examinee(seat.node, seat.name, seat.hello.address) for seat in here]
+        examination = self._examine(self._orders, examinees, absent, now.steady, now.wall)
+        parts = (examination, self._roster, self._ledger, self._say, self._done)
+        self._examining = Examining(epoch, *parts)
+        self._examining.begin(now)
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        times = (self._overdue_at, self._examining.wakes_at() if self._examining else None)
+        return min((at for at in times if at is not None), default=None)
+
+    def tick(self, now: Now) -> None:
+        """Carry out what is due."""
+        if self._overdue_at is not None and now.steady >= self._overdue_at:
+            self._overdue_at = None
+            self._overdue(now)
+        elif self._examining is not None:
+            self._examining.tick(now)
+
+    def said(self, now: Now, seat: Seat, message: CompanionSaid) -> None:
+        """An examiner answered."""
+        if self._examining is not None:
+            self._examining.said(now, seat, message)
+
+    def lost(self, now: Now, seat: Seat, why: str) -> None:
+        """A node, or its examiner, is gone."""
+        if self._examining is not None:
+            self._examining.lost(now, seat, why)
+
+    # --- consequences ---
+
+    def _overdue(self, now: Now) -> None:
+        if self._unfit is not None:
+            self._not_queued(now, f"nothing was heard of the new job within {RESUBMIT_SECONDS:g} s")
+            return
+        self._examining = None
+        words = f"pre-flight: it came to no end within {longest(self._orders):g} s"
+        self._refused(now, Verdict(State.FAILED, words, contract.ExitCode.FAILED))
+
+    def _done(self, now: Now, outcome: Outcome) -> None:
+        self._examining = self._overdue_at = None
+        report = outcome.report
+        self._say(SaveReport(self._epoch, report, report.verdict is not Grade.PASS))
+        self._ledger.exclude(outcome.excluded)
+        if self._orders.preflight.alone:
+            self._refused(now, fitness.alone(report))
+        elif outcome.fit:
+            self._choose(now, outcome)
+        else:
+            fit = sum(node.role != "excluded" for node in report.nodes)
+            self._succeed(now, fitness.unfit(report, fit, self._orders.nodes))
+
+    def _choose(self, now: Now, outcome: Outcome) -> None:
+        for words in fitness.swaps(outcome.report):
+            self._say(Note(words))
+            self._ledger.warn(words)
+        for seat in self._roster.linked():
+            if seat.node not in outcome.world:
+                self._say(Send(seat.link, EndCompanion(self._epoch, contract.EXAMINER)))
+        self._ledger.says(Phase.STARTING, "enough nodes are fit")
+        self._chosen(now, outcome.world, outcome.environment)
+
+    def _succeed(self, now: Now, unfit: Verdict) -> None:
+        """Queue the run anew without the nodes that are unfit, where that was wished and may help."""
+        nodes = fold([name for name in self._ledger.excluded if " " not in name])
+        argv = tuple(word.replace(EXCLUDED, nodes) for word in self._orders.preflight.resubmit)
+        if not argv or not nodes or self._ledger.handed_over >= contract.MOST_RESUBMITS:
+            self._refused(now, unfit)
+            return
+        self._unfit = unfit
+        self._overdue_at = now.steady + RESUBMIT_SECONDS
+        self._say(Note(f"{unfit.reason}; it is queued anew without {nodes}"))
+        self._say(Resubmit(argv, self._ledger.excluded))
+        self._ledger.says(Phase.PREFLIGHT, f"{unfit.reason}; it is queued anew without {nodes}")
+
+    def resubmitted(self, now: Now, event: Resubmitted) -> None:
+        """The scheduler's answer."""
+        if self._unfit is None:
+            return
+        if not event.job_id:
+            self._not_queued(now, event.why)
+            return
+        words = f"resubmitted as job {event.job_id} without {fold(self._ledger.excluded)}"
+        self._refused(now, replace(self._unfit, state=State.PENDING, reason=words))
+
+    def _not_queued(self, now: Now, why: str) -> None:
+        if self._unfit is not None:
+            words = f"{self._unfit.reason}; it could not be queued anew: {why}"
+            self._refused(now, replace(self._unfit, reason=words))
