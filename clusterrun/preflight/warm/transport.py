@@ -7,7 +7,7 @@ import re
 _CHOSEN = re.compile(r"NCCL INFO (?:Assigned NET plugin (\S+) to comm|Using network (.+?)\s*$)", re.MULTILINE)
 _DEVICES = re.compile(r"NCCL INFO NET/(\w+) : Using (.+?)\s*(?:; OOB .*)?$", re.MULTILINE)
 _DEVICE = re.compile(r"\[\d+\]([\w.-]+)")
-_DIRECT = re.compile(r"via NET/\S+/GDRDMA")
+_DIRECT = re.compile(r"via NET/.+/GDRDMA")
 
 
 def chosen(log: str) -> str:

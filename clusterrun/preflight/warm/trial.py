@@ -77,7 +77,8 @@ class Trial:
     def wakes_at(self) -> float:
         """When it must be looked at, whatever comes."""
         if self._answered_at is not None:
-            return self._answered_at + _LEAVE_SECONDS
+            # Between a child's last word and its end is a moment of which nothing tells.
+            return self._answered_at + (_LEAVE_SECONDS if self.pipes else 0.0)
         limit = self._began + self._task.limit
         return limit if self._failed_at is None else min(limit, self._failed_at + _OTHERS_SECONDS)
 
@@ -113,10 +114,10 @@ class Trial:
         """Whether all is gone; what still lives some time after the result is killed."""
         if self._answered_at is None:
             return False
-        failed = self._failed_at is not None or now >= self.wakes_at()
-        if failed or all(part.child.closed for part in self._parts):
+        gone = [part.child.gone() for part in self._parts]
+        if all(gone) or self._failed_at is not None or not self.pipes or now >= self.wakes_at():
             self.kill()
-        return all(part.child.gone() for part in self._parts)
+        return all(gone)
 
     def kill(self) -> None:
         """Kill every child with its session."""

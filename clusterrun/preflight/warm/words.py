@@ -35,5 +35,5 @@ def of_error(error: BaseException) -> str:
 
 def of_end(output: str) -> str:
     """Why a process died, from the end of what it printed: the first word of what went wrong there."""
-    telling = [line for line in output.splitlines() if re.search(r"(?i)error|warn|fatal|fail|abort", line)]
+    telling = [line for line in output.splitlines() if re.search(r"(?i)error|warn|fatal|fail|abort|time.?out", line)]
     return short("\n".join(telling))
