@@ -94,7 +94,13 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     yield made
     made.companions.end_all()
     assert made.mine() == []
+    made.until(lambda: not uncollected())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def uncollected() -> list[int]:
+    """Our own children that have ended; the next test counts its children."""
+    return [p.pid for p in proc.everyone() if p.parent == os.getpid() and p.state in proc.GONE_STATES]
 
 
 def said(number: int, body: str, name: str = "examiner") -> CompanionSpoke:
