@@ -10,6 +10,7 @@ _NOT_SAID = re.compile(
     r"|NCCL INFO|^NCCL version|Last error:?\s*$"
 )
 _PLACE = re.compile(r"^\[?[\w./+-]+\.(?:cc|cpp|hpp|h|cu):\d+\]?[:,]?\s*")
+_TELLING = re.compile(r"(?i)error|warn|fatal|fail|abort|time.?out")
 _STAMP = re.compile(r"^(?:\[rank\d+\]:)?\[[EWI]\d+ [\d:.]+ \S+\.\w+:\d+\]\s*|^\S+:\d+:\d+ \[\d+\] ")
 
 
@@ -35,5 +36,4 @@ def of_error(error: BaseException) -> str:
 
 def of_end(output: str) -> str:
     """Why a process died, from the end of what it printed: the first word of what went wrong there."""
-    telling = [line for line in output.splitlines() if re.search(r"(?i)error|warn|fatal|fail|abort|time.?out", line)]
-    return short("\n".join(telling))
+    return short("\n".join(line for line in output.splitlines() if _TELLING.search(line)))
