@@ -6,6 +6,14 @@ from clusterrun.model.frozen import frozen
 
 
 @frozen
+class Wanted:
+    """How long to look, in seconds, and how many flight records of each group to bring."""
+
+    seconds: float = 1.0
+    records: int = 32
+
+
+@frozen
 class Record:
     """One collective in a rank's flight recorder: ``sequence`` counts within ``group``.
 
@@ -65,7 +73,7 @@ class Seen:
     kept busy. ``stack`` is the main thread's, innermost first, each ``FILE:LINE FUNCTION``, as
     ``source`` told it. ``answered``: the rank's own thread did, so that ``torch``, ``groups`` and
     ``records`` are known. ``moved``: output or a collective came while it was looked at; ``quiet``
-    is how many seconds ago it last printed.
+    is how many seconds ago it last printed, ``clock`` its node's wall clock when it was looked at.
     """
 
     rank: int
@@ -76,6 +84,7 @@ class Seen:
     busy: float = 0.0
     seconds: float = 0.0
     quiet: float = 0.0
+    clock: float = 0.0
     moved: bool = False
     stack: tuple[str, ...] = ()
     source: str = ""

@@ -6,7 +6,7 @@ import json
 import os
 import time
 
-from clusterrun.diagnosis.evidence import Child, Collected, Seen
+from clusterrun.diagnosis.evidence import Child, Collected, Seen, Wanted
 from clusterrun.diagnosis.frames import in_data_loader
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import frozen, replace
@@ -31,14 +31,6 @@ MOST_FORKS_ASKED = 4
 MOST_SPIED = 8
 """py-spy takes about a second for each process."""
 MOST_BYTES = 800_000
-
-
-@frozen
-class Wanted:
-    """How long to look, in seconds, and how many flight records of each group to bring."""
-
-    seconds: float = 1.0
-    records: int = 32
 
 
 @frozen
@@ -106,6 +98,7 @@ class Look:
             busy=round((used(first.pid) - first.used) / seconds, 3),
             seconds=round(seconds, 3),
             quiet=round(quiet(self._paths, rank), 1),
+            clock=time.time(),
             moved=output(self._paths, rank) != first.output or (bool(said) and begun(said) != first.begun),
             stack=stack,
             source="faulthandler" if stack else "",

@@ -11,10 +11,11 @@ import os
 import select
 import time
 
+from clusterrun.diagnosis.evidence import Wanted
 from clusterrun.model.document import BadDocument, decode
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
-from clusterrun.watch.collecting import Look, Wanted, text_of
+from clusterrun.watch.collecting import Look, text_of
 from clusterrun.watch.digests import Digests
 
 TYPE_CHECKING = False

@@ -1,0 +1,98 @@
+"""All that was seen of a run at one time, and its telling: who waits, where, how long; decides nothing."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.places import place
+from clusterrun.diagnosis.words import Stacks, folded, ranks_in_words
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clusterrun.diagnosis.evidence import Seen
+    from clusterrun.diagnosis.joining import Waiting
+
+PATIENCE = 5.0
+"""Seconds without any movement before what looks like a wait is taken for a hang."""
+USUAL = 1.5
+"""Times the longest pause that this run has made before."""
+MOST_GROUPS = 16
+STOPPED = ("T", "t")
+
+
+@frozen
+class Case:
+    """All ranks there should be (``size``), those seen, nodes that did not answer and why.
+
+    ``offsets`` are the nodes' clocks less ours, in seconds, by name. ``stalled``: nothing has moved
+    for that many seconds, as watched from outside (0: nobody watched).
+    """
+
+    seen: tuple[Seen, ...]
+    size: int
+    mute: tuple[tuple[str, str], ...] = ()
+    offsets: tuple[tuple[str, float], ...] = ()
+    stalled: float = 0.0
+
+    def of(self, rank: int) -> Seen:
+        """What was seen of ``rank``."""
+        return next(one for one in self.seen if one.rank == rank)
+
+    @property
+    def long_still(self) -> bool:
+        """Whether nothing has happened for longer than ever before in this run."""
+        if self.stalled:
+            return True
+        gaps = [0.0]
+        ages = [one.quiet for one in self.seen]
+        for one in self.seen:
+            times = sorted(record.at for record in one.records)
+            gaps += [after - before for before, after in zip(times, times[1:])]
+            ages += [one.clock - times[-1]] if times and one.clock else []
+        return min(ages, default=0.0) >= max(PATIENCE, USUAL * max(gaps))
+
+    def waited(self, waits: Sequence[Waiting]) -> tuple[str, ...]:
+        """Who is in which collective and for how long, a line for each."""
+        found: dict[tuple[str, int, str], list[Waiting]] = {}
+        for one in waits:
+            found.setdefault((one.record.group, one.record.sequence, one.record.operation), []).append(one)
+        return tuple(self._waited(together) for _, together in sorted(found.items()))
+
+    def _waited(self, together: Sequence[Waiting]) -> str:
+        record = together[0].record
+        members = tuple(one.rank for one in together)
+        since = max(max(0.0, self.of(one.rank).clock - one.record.at) for one in together)
+        line = f"{ranks_in_words(members)} {'has' if len(members) == 1 else 'have'} waited {since:.0f} s in "
+        line += f"{called(record.operation, record.sequence, record.group)}{self.line(members)}"
+        missing = tuple(sorted({rank for one in together for rank in one.missing}))
+        return line + (f", for {ranks_in_words(missing)}" if missing else "")
+
+    def line(self, ranks: tuple[int, ...]) -> str:
+        """`` at train.py:33`` where all of ``ranks`` stand in one line of the user's."""
+        lines = {place(self.of(rank).stack).line for rank in ranks} - {""}
+        return f" at {min(lines)}" if len(lines) == 1 else ""
+
+    def circumstances(self) -> Iterator[str]:
+        """What does not decide, but should be known."""
+        for node, why in self.mute:
+            yield f"nothing was heard from {node}: {why}"
+        living = [one for one in self.seen if one.state and one.state not in STOPPED]
+        silent = tuple(one.rank for one in living if not one.answered)
+        if silent:
+            yield f"{ranks_in_words(silent)} said nothing about groups (no Python, no prelude, or too busy)"
+        if self.stalled:
+            yield f"nothing has moved for {self.stalled:.0f} s"
+
+    def stacks(self) -> tuple[Stacks, ...]:
+        """Ranks whose stacks are equal, the smallest group first: the few are the suspects."""
+        found: dict[tuple[str, ...], list[int]] = {}
+        for one in self.seen:
+            found.setdefault(one.stack, []).append(one.rank)
+        ordered = sorted(found.items(), key=lambda item: (len(item[1]), item[1]))
+        return tuple(Stacks(folded(tuple(ranks)), stack) for stack, ranks in ordered[:MOST_GROUPS])
+
+
+def called(operation: str, sequence: int, group: str) -> str:
+    """``all_reduce (12 of group 0)``."""
+    return f"{operation} ({sequence} of group {group if len(group) <= 12 else group[:9] + '…'})"

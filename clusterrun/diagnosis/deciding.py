@@ -1,0 +1,238 @@
+"""From what was seen of all ranks to a verdict with culprits; pure, and invents none where it cannot tell."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.case import STOPPED, called
+from clusterrun.diagnosis.joining import difference, roots, waiting
+from clusterrun.diagnosis.lateness import late
+from clusterrun.diagnosis.places import Doing, place
+from clusterrun.diagnosis.reasons import BUSY, reason
+from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.model.frozen import frozen, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterrun.diagnosis.case import Case
+    from clusterrun.diagnosis.evidence import Seen
+    from clusterrun.diagnosis.joining import Difference, Waiting
+
+
+@frozen
+class Judgement:
+    """A diagnosis; ``certain`` is false where a longer look might change it."""
+
+    diagnosis: Diagnosis
+    certain: bool = True
+
+
+def decide(case: Case) -> Judgement:
+    """The verdict on ``case``."""
+    waits = waiting(case.seen)
+    judged = _stopped(case, waits) or _moving(case, waits) or _differing(case, waits)
+    judged = judged or _absent(case, waits) or _together(case, waits) or _elsewhere(case)
+    whole = replace(
+        judged.diagnosis,
+        groups=case.stacks(),
+        evidence=(*judged.diagnosis.evidence, *case.circumstances()),
+    )
+    return Judgement(whole, judged.certain)
+
+
+# --- one after the other, what may be the matter ---
+
+
+def _stopped(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
+    """A rank that is stopped or has ended while others wait, or that nobody may wait for but is stopped."""
+    missing = {rank for one in waits for rank in one.missing}
+    found = [
+        one
+        for one in case.seen
+        if one.state in STOPPED or (not one.state and (one.rank in missing or _others_wait(case, one)))
+    ]
+    return _blame(case, found, waits, certain=True) if found else None
+
+
+def _others_wait(case: Case, gone: Seen) -> bool:
+    """Where no records tell: every rank that is left stands in a collective."""
+    left = [one for one in case.seen if one.state]
+    return bool(left) and all(place(one.stack).doing is Doing.COLLECTIVE for one in left)
+
+
+def _moving(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
+    """Something happens: no hang, though perhaps one whom all wait for."""
+    if case.stalled or not any(one.moved for one in case.seen):
+        return None
+    slow = late(case.seen, dict(case.offsets))
+    if slow is None:
+        return Judgement(Diagnosis(Verdict.NOTHING, "the ranks are making progress"))
+    rank = case.of(slow.rank)
+    why = reason(rank).why
+    said = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
+    evidence = f"it came last to {slow.last} of the last {slow.of} collectives, within {slow.seconds:.1f} s"
+    remedy = "has every rank the same work? if so: clusterrun check compares that node with others"
+    culprit = Culprit(slow.rank, rank.node, f"it is slow: {evidence}; when looked at, {why}")
+    return Judgement(Diagnosis(Verdict.SLOW, said, (culprit,), evidence=(evidence,), remedy=remedy))
+
+
+def _differing(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
+    """Ranks that called different things at the same place."""
+    found = difference(case.seen) if waits else None
+    if found is None:
+        return None
+    majority, *others = found.sides
+    where = called("collective", found.sequence, found.group)
+    evidence = [
+        f"{where}: {ranks_in_words(side.ranks)} called {side.called}{case.line(side.ranks)}"
+        for side in found.sides
+    ]
+    culprits = tuple(
+        Culprit(rank, case.of(rank).node, _called(case, found, rank))
+        for side in (others if len(majority.ranks) > len(others[0].ranks) else found.sides)
+        for rank in side.ranks
+    )
+    said = f"ranks called different collectives: {evidence[0].partition(': ')[2]}, "
+    said += "; ".join(f"{ranks_in_words(side.ranks)} {side.called}" for side in others)
+    remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"
+    return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, evidence=tuple(evidence), remedy=remedy))
+
+
+def _called(case: Case, found: Difference, rank: int) -> str:
+    mine = next(side for side in found.sides if rank in side.ranks)
+    others = next(side for side in found.sides if rank not in side.ranks)
+    return (
+        f"it called {mine.called}{case.line((rank,))} where {ranks_in_words(others.ranks)} "
+        f"called {others.called}"
+    )
+
+
+def _absent(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
+    """Ranks that others wait for, and that wait for nobody."""
+    missing = roots(waits)
+    found = [one for one in case.seen if one.rank in missing]
+    if not found and not missing:
+        found = _apart(case, waits)
+    outside = [one for one in found if place(one.stack).doing is not Doing.COLLECTIVE]
+    found = outside or found
+    if not found:
+        return _unseen(case, waits)
+    if not any(reason(one).certain for one in found) and not case.long_still:
+        said = f"the others wait for {ranks_in_words(tuple(one.rank for one in found))}, which may yet come"
+        return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=case.waited(waits)), certain=False)
+    return _blame(case, found, waits, certain=True)
+
+
+def _apart(case: Case, waits: Sequence[Waiting]) -> list[Seen]:
+    """Without records: those that are outside while others stand in a collective or a rendezvous."""
+    inside = {one.rank for one in waits}
+    inside |= {
+        one.rank for one in case.seen if place(one.stack).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+    }
+    outside = [one for one in case.seen if one.rank not in inside]
+    known = any(one.records for one in case.seen)
+    return outside if inside and not known and len(outside) < len(case.seen) else []
+
+
+def _unseen(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
+    """Everybody who waits waits for ranks of nodes that did not answer."""
+    seen = {one.rank for one in case.seen}
+    missing = tuple(sorted({rank for one in waits for rank in one.missing} - seen))
+    if not case.mute or not missing:
+        return None
+    culprits = tuple(Culprit(-1, node, why) for node, why in case.mute)
+    nodes = ", ".join(node for node, _ in case.mute)
+    said = f"the others wait for {ranks_in_words(missing)}; nothing is heard from {nodes}"
+    remedy = "is that node alive? sinfo -R, and clusterrun check"
+    return Judgement(Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), case.waited(waits), remedy))
+
+
+def _together(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
+    """All are in collectives."""
+    if not waits:
+        return None
+    if any(one.missing for one in waits):
+        return _crossed(case, waits)
+    owed = [(one, debt) for one in case.seen for debt in one.backlog]
+    if not owed and not case.long_still:
+        said = "all ranks are in a collective that may yet end"
+        return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=case.waited(waits)), certain=False)
+    first = min(waits, key=lambda one: one.record.sequence).record
+    said = f"all ranks have begun {first.operation}, and it does not end: a link between nodes is broken"
+    evidence = [
+        f"{one.node} (rank {one.rank}) sent {debt.waiting} bytes to {debt.peer} again and again "
+        f"({debt.retries} times): no answer"
+        for one, debt in owed
+    ]
+    culprits = tuple({(one.node, debt.peer): _link(one.node, debt.peer) for one, debt in owed}.values())
+    if not owed:
+        said = f"all ranks have begun {first.operation}, and it does not end"
+        evidence = ["no connection owes an answer: if the ranks use RDMA, its counters are to be looked at"]
+    remedy = "clusterrun check --nodelist … finds the link between the nodes; the run needs other nodes"
+    found = Diagnosis(Verdict.LINK, said, culprits, (), (*case.waited(waits), *evidence), remedy)
+    return Judgement(found)
+
+
+def _link(node: str, peer: str) -> Culprit:
+    return Culprit(-1, node, f"what it sends to {peer} is not acknowledged")
+
+
+def _crossed(case: Case, waits: Sequence[Waiting]) -> Judgement:
+    """Everybody waits for somebody who waits elsewhere."""
+    culprits = tuple(
+        Culprit(one.rank, case.of(one.rank).node, _inside(case, one)) for one in waits if one.missing
+    )
+    said = "ranks wait for each other in different groups or calls: their collectives are not in one order"
+    remedy = "let every rank call the collectives of all groups in the same order"
+    return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy))
+
+
+def _elsewhere(case: Case) -> Judgement:
+    """Nobody is in a collective that we know of, and nothing has moved."""
+    doing = {place(one.stack).doing for one in case.seen}
+    if doing == {Doing.RENDEZVOUS} or doing == {Doing.COLLECTIVE}:
+        return _met_in_vain(case)
+    busy = [one for one in case.seen if one.busy >= BUSY]
+    if busy or not case.seen:
+        said = f"{ranks_in_words(tuple(one.rank for one in busy))} compute" if busy else "no rank was seen"
+        verdict = Verdict.NOTHING if busy else Verdict.UNDETERMINED
+        return Judgement(Diagnosis(verdict, said), certain=not busy or bool(case.stalled))
+    if not case.long_still:
+        return Judgement(Diagnosis(Verdict.NOTHING, "the ranks pause outside of collectives"), certain=False)
+    lines = {place(one.stack).line for one in case.seen} - {""}
+    where = f", all at {lines.pop()}" if len(lines) == 1 else ""
+    said = f"all {len(case.seen)} ranks wait outside of collectives{where}"
+    first = reason(case.seen[0])
+    evidence = tuple(f"rank {one.rank} on {one.node}: {reason(one).why}" for one in case.seen[:8])
+    return Judgement(Diagnosis(Verdict.WAITING, said, (), (), evidence, first.remedy))
+
+
+def _met_in_vain(case: Case) -> Judgement:
+    """All seen stand in init_process_group, or in calls that nobody records."""
+    here = place(case.seen[0].stack)
+    said = f"all ranks seen wait in {here.operation} at {here.line}"
+    remedy = "clusterrun check tests the way to rank 0; is WORLD_SIZE what init_process_group is given?"
+    certain = case.long_still
+    verdict = Verdict.LINK if any(one.backlog for one in case.seen) else Verdict.UNDETERMINED
+    return Judgement(Diagnosis(verdict if certain else Verdict.NOTHING, said, remedy=remedy), certain)
+
+
+# --- in words ---
+
+
+def _blame(case: Case, found: Sequence[Seen], waits: Sequence[Waiting], certain: bool) -> Judgement:
+    reasons = [reason(one) for one in found]
+    culprits = tuple(Culprit(one.rank, one.node, why.why) for one, why in zip(found, reasons))
+    who = ranks_in_words(tuple(one.rank for one in found))
+    first = found[0]
+    on = f" on {first.node}" if len({one.node for one in found}) == 1 else ""
+    what = next((one.record for one in waits if first.rank in one.missing), None)
+    never = f" never came to {called(what.operation, what.sequence, what.group)}" if what else ""
+    said = f"{who}{on}{never}{': ' if never else ' holds the others up: '}{reasons[0].why}"
+    found_it = Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), case.waited(waits), reasons[0].remedy)
+    return Judgement(found_it, certain)
+
+
+def _inside(case: Case, one: Waiting) -> str:
+    line = case.line((one.rank,))
+    return f"it is in {one.record.operation}{line}, without {ranks_in_words(one.missing)}"

@@ -1,0 +1,122 @@
+"""Joins all ranks' flight records on (group, sequence number): who waits for whom, who differs; pure."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.words import unfolded
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterrun.diagnosis.evidence import Group, Record, Seen
+
+EQUAL_SIZES = ("all_reduce", "reduce", "broadcast", "_all_gather_base", "all_gather", "_reduce_scatter_base")
+"""Where every rank brings a tensor of one size and type; of other collectives only the names are compared."""
+
+
+@frozen
+class Waiting:
+    """``rank`` has begun a collective and not left it; ``missing`` are members that have not begun it."""
+
+    rank: int
+    record: Record
+    missing: tuple[int, ...]
+
+
+@frozen
+class Side:
+    """Ranks that called one and the same thing."""
+
+    ranks: tuple[int, ...]
+    record: Record
+
+    @property
+    def called(self) -> str:
+        """``all_reduce of [4] Float``."""
+        what = " ".join(filter(None, (self.record.sizes, self.record.types)))
+        return f"{self.record.operation} of {what}" if what else self.record.operation
+
+
+@frozen
+class Difference:
+    """At one place of one group ranks called different things; the largest side comes first."""
+
+    group: str
+    sequence: int
+    sides: tuple[Side, ...]
+
+
+def waiting(seen: Sequence[Seen]) -> list[Waiting]:
+    """Every rank that is inside a collective, at its oldest one that is not done, by rank."""
+    begun = _begun(seen)
+    found = []
+    for one in seen:
+        inside = [record for record in one.records if not record.done]
+        if inside:
+            record = min(inside, key=lambda r: r.at)
+            missing = tuple(
+                member
+                for member in _members(one, record.group, seen)
+                if member != one.rank and begun.get((member, record.group), 0) < record.sequence
+            )
+            found.append(Waiting(one.rank, record, missing))
+    return found
+
+
+def _begun(seen: Sequence[Seen]) -> Mapping[tuple[int, str], int]:
+    """How far each rank is in each group."""
+    found: dict[tuple[int, str], int] = {}
+    for one in seen:
+        for group in one.groups:
+            found[one.rank, group.name] = group.sequence
+        for record in one.records:
+            known = found.get((one.rank, record.group), 0)
+            found[one.rank, record.group] = max(known, record.sequence)
+    return found
+
+
+def _members(one: Seen, name: str, seen: Sequence[Seen]) -> tuple[int, ...]:
+    group = next((group for group in one.groups if group.name == name), None)
+    named = unfolded(group.ranks) if group else ()
+    if named:
+        return named
+    if group and group.size == len(seen):
+        return tuple(other.rank for other in seen)
+    return tuple(other.rank for other in seen if any(_same(g, name) for g in other.groups))
+
+
+def _same(group: Group, name: str) -> bool:
+    return group.name == name
+
+
+def roots(waits: Sequence[Waiting]) -> tuple[int, ...]:
+    """Ranks that others wait for and that are in no collective themselves."""
+    inside = {one.rank for one in waits}
+    return tuple(sorted({rank for one in waits for rank in one.missing} - inside))
+
+
+def difference(seen: Sequence[Seen]) -> Difference | None:
+    """The first place, in time, where members of a group did not call the same."""
+    places: dict[tuple[str, str, int], dict[int, Record]] = {}
+    for one in seen:
+        spans = {group.name: group.ranks for group in one.groups}
+        for record in one.records:
+            key = (record.group, spans.get(record.group, ""), record.sequence)
+            places.setdefault(key, {})[one.rank] = record
+    found = [
+        Difference(name, number, tuple(sides))
+        for (name, _, number), records in places.items()
+        if len(sides := _sides(records)) > 1
+    ]
+    return min(found, key=lambda one: min(side.record.at for side in one.sides), default=None)
+
+
+def _sides(records: Mapping[int, Record]) -> list[Side]:
+    by_call: dict[tuple[str, ...], list[int]] = {}
+    for rank, record in records.items():
+        sized = record.operation in EQUAL_SIZES
+        call = (record.operation, record.sizes if sized else "", record.types if sized else "")
+        by_call.setdefault(call, []).append(rank)
+    sides = [Side(tuple(sorted(ranks)), records[ranks[0]]) for ranks in by_call.values()]
+    return sorted(sides, key=lambda side: (-len(side.ranks), side.ranks))

@@ -1,0 +1,81 @@
+"""Whom the others wait for while everything moves: who comes last to the collectives, and how long; pure."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterrun.diagnosis.evidence import Seen
+
+LEAST_COLLECTIVES = 8
+LEAST_SECONDS = 0.3
+LAST_SHARE = 0.8
+"""A rank that comes last this often does so by more than chance."""
+WAITED_SHARE = 0.15
+"""Of the time, spent waiting for one rank: less is the noise of any job."""
+NEAR_SECONDS = 0.005
+FAR_SECONDS = 0.03
+"""Shorter waits do not count: within one node, and between nodes, whose clocks are known no better."""
+
+
+@frozen
+class Late:
+    """``rank`` came last to ``last`` of ``of`` collectives; the others waited ``share`` of ``seconds``."""
+
+    rank: int
+    last: int
+    of: int
+    share: float
+    seconds: float
+
+
+def late(seen: Sequence[Seen], offsets: Mapping[str, float]) -> Late | None:
+    """The one rank that the others wait for, if there is one; ``offsets``: each node's clock less ours."""
+    groups = {(group.name, group.ranks) for one in seen for group in one.groups if group.size > 1}
+    found = [_in_group(seen, name, ranks, offsets) for name, ranks in sorted(groups)]
+    return max((one for one in found if one), key=lambda one: one.share, default=None)
+
+
+def _in_group(seen: Sequence[Seen], name: str, ranks: str, offsets: Mapping[str, float]) -> Late | None:
+    members = [one for one in seen if any(g.name == name and g.ranks == ranks for g in one.groups)]
+    times = {
+        one.rank: {r.sequence: r.at - offsets.get(one.node, 0.0) for r in one.records if r.group == name}
+        for one in members
+    }
+    if len(times) < 2:
+        return None
+    common = sorted(set.intersection(*(set(of_rank) for of_rank in times.values())))
+    if len(common) < LEAST_COLLECTIVES:
+        return None
+    margin = NEAR_SECONDS if len({one.node for one in members}) == 1 else FAR_SECONDS
+    return _judged(times, common, margin)
+
+
+def _judged(times: Mapping[int, Mapping[int, float]], common: Sequence[int], margin: float) -> Late | None:
+    last: dict[int, list[tuple[float, float]]] = {}
+    for number in common:
+        arrivals = sorted((of_rank[number], rank) for rank, of_rank in times.items())
+        (second, _), (latest, rank) = arrivals[-2:]
+        if latest - second > margin:
+            last.setdefault(rank, []).append((second, latest))
+    ends = [of_rank[number] for of_rank in times.values() for number in (common[0], common[-1])]
+    seconds = max(ends) - min(ends)
+    if not last or seconds < LEAST_SECONDS:
+        return None
+    rank = max(last, key=lambda one: len(last[one]))
+    share = _length(last[rank]) / seconds
+    if len(last[rank]) < LAST_SHARE * len(common) or share < WAITED_SHARE:
+        return None
+    return Late(rank, len(last[rank]), len(common), share, seconds)
+
+
+def _length(spans: Sequence[tuple[float, float]]) -> float:
+    """The length of the union: collectives that overlap are waited for once."""
+    total, end = 0.0, float("-inf")
+    for first, last in sorted(spans):
+        total += max(0.0, last - max(first, end))
+        end = max(end, last)
+    return total

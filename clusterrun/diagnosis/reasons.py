@@ -1,0 +1,106 @@
+"""Why a rank is where it is, and what to do about that, in words for people; pure."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.case import STOPPED
+from clusterrun.diagnosis.places import Doing, place, short
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.diagnosis.evidence import Child, Seen
+
+BUSY = 0.5
+"""Processors: a rank that uses less than this waits for something."""
+
+
+@frozen
+class Reason:
+    """``certain``: it will not go on by itself, as far as one can see without waiting longer."""
+
+    why: str
+    remedy: str
+    certain: bool = False
+
+
+def reason(one: Seen) -> Reason:
+    """Why ``one`` does not join the others."""
+    return _of_state(one) or _of_place(one)
+
+
+def _of_state(one: Seen) -> Reason | None:
+    if not one.state:
+        return Reason(
+            "its process has ended, while others still wait for it",
+            "let all ranks make the same number of steps: uneven data, or an exit in one rank only",
+            certain=True,
+        )
+    if one.state in STOPPED:
+        holder = "a debugger holds it" if one.state == "t" else "it is stopped (SIGSTOP)"
+        return Reason(
+            holder, f"on {one.node}: kill -CONT {one.pid}, or find out who stopped it", certain=True
+        )
+    if one.state == "D" and one.busy < BUSY:
+        where = f" ({one.waits_in})" if one.waits_in else ""
+        return Reason(
+            f"it waits in the kernel for a disk or a network file system{where}{_at(one)}",
+            f"try the file system on that node: clusterrun exec --node {one.node} -- ls …",
+        )
+    return None
+
+
+def _of_place(one: Seen) -> Reason:
+    here = place(one.stack)
+    if here.doing is Doing.DATA:
+        return _of_data(one)
+    if here.doing is Doing.IMPORT:
+        return Reason(
+            f"it is still importing{_at(one)}",
+            "Python on a slow file system: look at that node's file server, or bring a container",
+        )
+    if here.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
+        what = "init_process_group" if here.doing is Doing.RENDEZVOUS else here.operation
+        return Reason(
+            f"it waits in {what}{_at(one)}, which the others have not called",
+            "let every rank call the same collectives in the same order",
+        )
+    if one.busy >= BUSY:
+        where = f"in user code{_at(one)}" if here.frame else "where no Python stack is to be had"
+        return Reason(
+            f"it is busy {where}, {one.busy * 100:.0f} % of a processor",
+            "is that an endless loop, or work that only this rank has? the others wait for it",
+        )
+    if here.doing is Doing.UNKNOWN:
+        return Reason(
+            f"it sleeps{f' in {one.waits_in}' if one.waits_in else ''} and shows no Python stack",
+            f"look at it on {one.node}: clusterrun exec --rank {one.rank} -- cat /proc/{one.pid}/status",
+        )
+    return Reason(
+        f"it waits in user code{_at(one)}",
+        "what does that line wait for: a file, a lock, another process, the network?",
+    )
+
+
+def _of_data(one: Seen) -> Reason:
+    stopped = [child for child in one.children if child.state in (*STOPPED, "D")]
+    told = [child for child in one.children if child.stack]
+    named = "".join(f"; {_child(child)}" for child in (stopped or told)[:2])
+    return Reason(
+        f"it waits for its data-loader{_at(one)}{named}",
+        "see what the dataset does there: a slow or missing file, a lock, too few workers",
+        certain=bool(stopped) and stopped[0].state in STOPPED,
+    )
+
+
+def _child(child: Child) -> str:
+    frame = place(child.stack).frame if child.stack else ""
+    doing = {"T": "is stopped", "t": "is held by a debugger", "D": "waits for a disk"}.get(
+        child.state, "runs" if child.state == "R" else "waits"
+    )
+    where = f" in {child.waits_in}" if child.state == "D" and child.waits_in else ""
+    return f"worker {child.pid} {doing}{where}" + (f" at {short(frame)}" if frame else "")
+
+
+def _at(one: Seen) -> str:
+    frame = place(one.stack).frame
+    return f" at {short(frame)}" if frame else ""

@@ -1,0 +1,45 @@
+"""What the vigil wants done: values only; carried out by the coordinator."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Union
+
+
+@frozen
+class Ask:
+    """Question ``number`` for the observer on node ``node`` of the allocation."""
+
+    node: int
+    number: int
+    body: str
+
+
+@frozen
+class Tell:
+    """A sentence for whoever looks at the run: noted, and kept among its warnings."""
+
+    text: str
+
+
+@frozen
+class Save:
+    """A file of the attempt, written whole."""
+
+    name: str
+    text: str
+
+
+@frozen
+class Wish:
+    """The attempt should be ended: ``restart`` it as after a failed rank, or ``kill`` the run."""
+
+    what: str
+    why: str
+
+
+if TYPE_CHECKING:
+    VigilAction = Union[Ask, Tell, Save, Wish]

@@ -1,0 +1,197 @@
+"""Watches one attempt from the coordinator: does it move, and if not, who is to blame? Touches nothing.
+
+Laws
+----
+1. A rank moves when it prints, begins a collective or joins a group; one that is in no group, or that
+   does not say, also when it computes. The run moves when any rank does.
+2. A stall is declared once for each time that nothing moves for ``hang_seconds``, and only while the
+   observers speak: their silence is no stall.
+3. One collection at a time; a question that comes meanwhile gets its answer. It ends when every node has
+   answered or is mute, or at its limit. What might still come on its own is looked at once more, longer.
+4. A body that cannot be read is as good as none.
+"""
+
+from __future__ import annotations
+
+import json
+
+from clusterrun.diagnosis.alone import Together
+from clusterrun.diagnosis.deciding import decide
+from clusterrun.diagnosis.evidence import Collected, Digest
+from clusterrun.diagnosis.words import Diagnosis, Verdict
+from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.model.frozen import replace
+from clusterrun.watch.actions import Save, Tell, Wish
+from clusterrun.watch.round import FIRST_LOOK, LONG_LOOK, Round
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from clusterrun.diagnosis.evidence import Pulse
+    from clusterrun.model.orders import Orders
+    from clusterrun.watch.actions import VigilAction
+
+OWN = "diagnosis"
+"""The name under which a stall that nobody asked about is kept."""
+QUIET_PERIODS = 3.5
+"""So many missed digests make an observer mute."""
+COMPUTES = 0.5
+
+
+class Vigil:
+    """The watch over the ranks of one attempt.
+
+    ``nodes`` are those that train, in rank order: number within the allocation, and name.
+    """
+
+    def __init__(
+        self, orders: Orders, epoch: int, nodes: Sequence[tuple[int, str]], now: float, wall: float
+    ) -> None:
+        self._watch = orders.watch
+        self._nodes = dict(nodes)
+        self._size = len(self._nodes) * orders.ranks_per_node
+        self._together = Together(self._size, now)
+        self._pulses: dict[int, tuple[float, Pulse]] = {}
+        self._heard_at: dict[int, float] = dict.fromkeys(self._nodes, now)
+        self._mute: dict[int, str] = {}
+        self._killed: dict[int, int] = {}
+        self._moved_at = now
+        self._stalled = False
+        self._number = 0
+        self._round: Round | None = None
+        self._names: list[str] = []
+
+    # --- what comes in ---
+
+    def said(self, now: float, wall: float, node: int, number: int, body: str) -> list[VigilAction]:
+        """An observer spoke."""
+        try:
+            words = json.loads(body)
+            if "digest" in words:
+                return self._digest(now, node, decode(Digest, words["digest"]))
+            if "collected" in words and self._round and number == self._round.number:
+                self._round.answered(node, decode(Collected, words["collected"]))
+                return self._looked(now, wall)
+            if "refused" in words and self._round and number == self._round.number:
+                return self.lost(now, wall, node, str(words["refused"]))
+        except (ValueError, TypeError, RecursionError, BadDocument) as error:
+            return [Tell(f"the observer on {self._nodes.get(node, node)} said what cannot be read: {error}")]
+        return []
+
+    def lost(self, now: float, wall: float, node: int, why: str) -> list[VigilAction]:
+        """An observer will not speak again."""
+        self._mute[node] = why
+        if self._round is None:
+            return []
+        self._round.mute(node, why)
+        return self._looked(now, wall)
+
+    def asked(self, now: float, wall: float, name: str, body: str) -> list[VigilAction]:
+        """Somebody wants to know now; the answer is the file ``name``.json."""
+        self._names.append(name)
+        return [] if self._round else self._look(now, wall, FIRST_LOOK)
+
+    def tick(self, now: float, wall: float) -> list[VigilAction]:
+        """Time has passed."""
+        if self._round is not None and now >= self._round.overdue_at:
+            return self._judge(now, wall)
+        if self._round is None and self._stall_due(now):
+            self._stalled = True
+            self._names.append(OWN)
+            return self._look(now, wall, FIRST_LOOK)
+        return []
+
+    def over(self, now: float, wall: float, completed: bool) -> list[VigilAction]:
+        """No rank lives any more."""
+        said = self._together.over(now) if completed else ""
+        return [Tell(said)] if said else []
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is wanted."""
+        if self._round is not None:
+            return self._round.overdue_at
+        if self._stalled or not self._watch.hang_seconds:
+            return None
+        return self._moved_at + self._watch.hang_seconds
+
+    # --- moving or not ---
+
+    def _digest(self, now: float, node: int, digest: Digest) -> list[VigilAction]:
+        self._heard_at[node] = now
+        self._mute.pop(node, None)
+        moves = [self._moves(now, pulse) for pulse in digest.ranks]
+        if any(moves):
+            self._moved_at = now
+        actions: list[VigilAction] = []
+        if self._stalled and self._round is None and self._moved_at == now:
+            self._stalled = False
+            actions.append(Tell("what hung has gone on"))
+        if digest.killed > self._killed.get(node, 0):
+            self._killed[node] = digest.killed
+            actions.append(Tell(f"out of memory on {self._nodes[node]}: the kernel ended a process there"))
+        said = self._together.heard(now, digest.ranks)
+        return [*actions, Tell(said)] if said else actions
+
+    def _moves(self, now: float, pulse: Pulse) -> bool:
+        """Law 1; the pulse is remembered."""
+        at, before = self._pulses.get(pulse.rank, (now, None))
+        self._pulses[pulse.rank] = (now, pulse)
+        if before is None or before.pid != pulse.pid:
+            return True
+        if (pulse.output, pulse.size) != (before.output, before.size) or pulse.begun > before.begun >= 0:
+            return True
+        counted = pulse.size > 0 and pulse.begun >= 0
+        return not counted and pulse.seconds - before.seconds >= COMPUTES * (now - at) > 0
+
+    def _stall_due(self, now: float) -> bool:
+        limit = self._watch.hang_seconds
+        if not limit or self._stalled or now - self._moved_at < limit or not self._pulses:
+            return False
+        patience = QUIET_PERIODS * self._watch.sample_seconds
+        for node, at in self._heard_at.items():
+            if node not in self._mute and now - at > patience:
+                self._mute[node] = f"its observer has said nothing for {now - at:.0f} s"
+        if len(self._mute) == len(self._nodes):
+            self._moved_at = now  # nobody speaks: that is no stall, and is looked at again later
+            return False
+        return True
+
+    # --- looking ---
+
+    def _look(self, now: float, wall: float, seconds: float) -> list[VigilAction]:
+        self._number += 1
+        self._round = Round(self._number, self._nodes, self._size, now, wall, seconds)
+        for node, why in self._mute.items():
+            self._round.mute(node, why)
+        asks: list[VigilAction] = [ask for ask in self._round.asks() if ask.node not in self._mute]
+        return asks or self._judge(now, wall)
+
+    def _looked(self, now: float, wall: float) -> list[VigilAction]:
+        return self._judge(now, wall) if self._round is not None and self._round.complete else []
+
+    def _judge(self, now: float, wall: float) -> list[VigilAction]:
+        if self._round is None:
+            return []
+        looked, self._round = self._round, None
+        stalled = now - self._moved_at if self._stalled else 0.0
+        judged = decide(looked.case(stalled))
+        if not judged.certain and looked.seconds < LONG_LOOK:
+            return self._look(now, wall, LONG_LOOK)
+        names, self._names = self._names, []
+        diagnosis = replace(judged.diagnosis, at=wall)
+        saved: list[VigilAction] = [Save(f"{name}.json", _text(diagnosis)) for name in names]
+        return saved + (self._consequences(diagnosis, stalled) if OWN in names else [])
+
+    def _consequences(self, diagnosis: Diagnosis, stalled: float) -> list[VigilAction]:
+        """What follows from a stall that nobody asked about."""
+        why = f"nothing has moved for {stalled:.0f} s: {diagnosis.said}"
+        if diagnosis.verdict is Verdict.NOTHING or self._watch.on_hang == "report":
+            return [Tell(why)]
+        return [Tell(why), Wish(self._watch.on_hang, why)]
+
+
+def _text(diagnosis: Diagnosis) -> str:
+    document: dict[str, Any] = encode(diagnosis)
+    return json.dumps(document, indent=1) + "\n"
