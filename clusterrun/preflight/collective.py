@@ -186,10 +186,9 @@ class Whole:
                 return
 
     def _nodes(self) -> tuple[int, ...]:
-        """Who would train, where all of them can be tested."""
-        choice = self._case.choice()
-        able = all(self._case.subjects[node].is_warm for node in choice.nodes)
-        return choice.nodes if choice.whole and able else ()
+        """Who would train, where all of them can be tested; also where they are too few, for the report."""
+        nodes = self._case.choice().nodes
+        return nodes if all(self._case.subjects[node].is_warm for node in nodes) else ()
 
     def _test(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, Trial]:
         self._case.label = f"the whole set of {len(nodes)}"

@@ -41,8 +41,8 @@ class Faults:
     absent: set[int] = field(default_factory=set)
     frozen: set[int] = field(default_factory=set)
     """Their examiner never says anything."""
-    lost_at: dict[int, float] = field(default_factory=dict)
-    """Their agent is lost so many seconds after the beginning."""
+    lost_in: dict[int, str] = field(default_factory=dict)
+    """Their agent is lost when they are first asked this: a task's name, or the kind of a group's test."""
     cut: set[tuple[int, int]] = field(default_factory=set)
     blocked: dict[int, set[int]] = field(default_factory=dict)
     """Ports (by place) of a node that nobody reaches."""
@@ -74,7 +74,9 @@ def address(node: int) -> str:
     return f"10.0.{node // 250}.{node % 250 + 1}"
 
 
-def orders(nodes: int, spares: int = 0, level: Level = Level.FULL, python: str = "/py", **more: Any) -> Orders:
+def orders(
+    nodes: int, spares: int = 0, level: Level = Level.FULL, python: str = "/py", **more: Any
+) -> Orders:
     return Orders(
         run_id="r1",
         run_name="r",
@@ -111,8 +113,7 @@ class Cluster:
         self.number = 0
         self.asked = 0
         self.tests: dict[int, list[tuple[int, int, GroupTask]]] = {}
-        for node, at in faults.lost_at.items():
-            self.put(at, ("lost", node))
+        self.lost: set[int] = set()
 
     def put(self, delay: float, what: tuple[Any, ...]) -> None:
         self.number += 1
@@ -129,22 +130,23 @@ class Cluster:
                 self.now, _, what = heapq.heappop(self.events)
                 if what[0] == "lost":
                     self.take(self.machine.lost(self.now, what[1], "no heartbeat for 14 s"))
-                elif not self.is_lost(what[1]):
+                elif what[1] not in self.lost:
                     self.take(self.machine.answered(self.now, *what[1:]))
             else:
                 self.now = max(self.now, due)
                 self.take(self.machine.tick(self.now))
         raise AssertionError("it does not end")
 
-    def is_lost(self, node: int) -> bool:
-        return node in self.faults.lost_at and self.now >= START + self.faults.lost_at[node]
-
     def take(self, asks: Iterable[Ask]) -> None:
-        for ask in asks:
-            self.asked += 1
-            if ask.node in self.faults.frozen or self.is_lost(ask.node):
+        tasks = [(ask, speech.task(ask.body)) for ask in asks]
+        for ask, task in tasks:
+            dies = self.faults.lost_in.get(ask.node) in (type(task).__name__, getattr(task, "kind", ""))
+            if dies and ask.node not in self.lost:
+                self.lost.add(ask.node)
+                self.put(0.1, ("lost", ask.node))
+        for ask, task in tasks:
+            if ask.node in self.faults.frozen | self.lost:
                 continue
-            task = speech.task(ask.body)
             if isinstance(task, GroupTask) and task.kind != "product":
                 self.gather(ask, task)
             else:
@@ -188,7 +190,7 @@ class Cluster:
         return LocalAnswer(tuple(found))
 
     def passes(self, a: int, b: int) -> bool:
-        return (a, b) not in self.faults.cut and b not in self.faults.frozen and not self.is_lost(b)
+        return (a, b) not in self.faults.cut and b not in self.faults.frozen | self.lost
 
     def dial(self, node: int, task: DialTask) -> tuple[float, DialAnswer]:
         faults = self.faults
@@ -203,7 +205,7 @@ class Cluster:
         heard = tuple(
             other
             for other in range(self.total)
-            if other != node and other not in faults.frozen and self.passes(other, node)
+            if other != node and other not in faults.frozen | self.lost and self.passes(other, node)
         )
         views = faults.hosts.get(node, {})
         resolved = tuple((one, views.get(int(one[1:]), address(int(one[1:])))) for one in task.names)
@@ -214,7 +216,7 @@ class Cluster:
         """A test goes when every member that will ever come has come."""
         came = self.tests.setdefault(task.test, [])
         came.append((ask.node, ask.number, task))
-        silent = [one for one in task.members if one.node in self.faults.frozen or self.is_lost(one.node)]
+        silent = {one.node for one in task.members} & (self.faults.frozen | self.lost)
         if len(came) + len(silent) == len(task.members):
             self.run(came, bool(silent))
 
@@ -225,7 +227,9 @@ class Cluster:
         link = frozenset(nodes) if len(nodes) == 2 else None
         inner = [pair for pair in faults.broken_links if pair <= nodes]
         cut = [way for way in faults.cut if set(way) <= nodes]
-        hangs = alone or bool(nodes & faults.broken) or bool(inner) or bool(cut) or chance.random() < self.flakes
+        hangs = (
+            alone or bool(nodes & faults.broken) or bool(inner) or bool(cut) or chance.random() < self.flakes
+        )
         hangs = hangs or (faults.set_only and len(nodes) > 4)
         crashed = nodes & faults.crashes if len(nodes) > 1 else set()
         wrong = "the summand of a node arrived changed" if nodes & faults.corrupt and len(nodes) > 1 else ""
@@ -236,7 +240,9 @@ class Cluster:
             if node in crashed:
                 result = GroupResult(own.test, False, "warm", 0.1, why="the warm process ended: SIGSEGV")
             elif hangs or crashed:
-                result = GroupResult(own.test, False, "group", own.limit, why="killed after its limit", late=True)
+                result = GroupResult(
+                    own.test, False, "group", own.limit, why="killed after its limit", late=True
+                )
             else:
                 rates = (("all_reduce", rate), ("send", rate), ("receive", rate))
                 result = GroupResult(own.test, not wrong, "done", 0.5, rates, wrong=wrong, ports=(60000,))

@@ -1,0 +1,235 @@
+"""One examination over a cluster that exists only in time: every fault is named, nothing else is blamed."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Level
+from clusterrun.model.report import Grade
+from clusterrun.preflight.examination import Examination, Examinee
+from tests.preflight.simulated import START, Cluster, Faults, bad_links, blamed, examined, name, orders
+
+LOOPBACK = "127.0.1.1"
+
+
+def link(a: int, b: int) -> frozenset[int]:
+    return frozenset((a, b))
+
+
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 8, 13])
+def test_healthy_nodes_pass_and_train_in_their_order(nodes, level):
+    outcome = examined(orders(nodes, level=level))
+    assert (outcome.fit, outcome.world, outcome.excluded) == (True, tuple(range(nodes)), ())
+    assert (outcome.report.verdict, blamed(outcome), bad_links(outcome)) == (Grade.PASS, set(), set())
+    assert outcome.environment == (("GLOO_SOCKET_IFNAME", "eth0"), ("NCCL_SOCKET_IFNAME", "eth0"))
+
+
+NODE_FAULTS = {
+    "absent": Faults(absent={2}),
+    "frozen": Faults(frozen={2}),
+    "lost at once": Faults(lost_in={2: "ListenTask"}),
+    "lost while dialling": Faults(lost_in={2: "DialTask"}),
+    "lost in a product": Faults(lost_in={2: "product"}),
+    "lost in the whole set": Faults(lost_in={2: "set"}),
+    "talks nonsense": Faults(nonsense={2}),
+    "cut off": Faults(cut={(2, other) for other in range(7)} | {(other, 2) for other in range(7)}),
+    "reaches nobody": Faults(cut={(2, other) for other in range(7)}),
+    "ports blocked": Faults(blocked={2: {3, 4}}),
+    "all ports blocked": Faults(blocked={2: set(range(8))}),
+    "small packets only": Faults(small_mtu={2}),
+    "collectives hang": Faults(broken={2}),
+    "warm process dies": Faults(crashes={2}),
+    "wrong sums": Faults(corrupt={2}),
+    "no torch": Faults(no_torch={2}),
+    "clock": Faults(clocks={2: -90.0}),
+    "hosts": Faults(hosts={2: {4: LOOPBACK}}),
+    "full /dev/shm": Faults(full_shm={2}),
+    "home hangs": Faults(late_checks={2}),
+}
+
+
+@pytest.mark.parametrize("fault", NODE_FAULTS)
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+def test_an_unfit_node_is_named_alone_and_a_spare_takes_its_rank(fault, level):
+    outcome = examined(orders(6, 1, level=level), NODE_FAULTS[fault])
+    assert (blamed(outcome), bad_links(outcome)) == ({2}, set())
+    assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 6, 3, 4, 5), (name(2),))
+    assert outcome.report.seconds <= 60
+    assert [one.role for one in outcome.report.nodes] == ["rank"] * 2 + ["excluded"] + ["rank"] * 4
+
+
+@pytest.mark.parametrize("fault", NODE_FAULTS)
+def test_without_a_spare_an_unfit_node_ends_the_run_and_is_excluded_next_time(fault):
+    outcome = examined(orders(6), NODE_FAULTS[fault])
+    assert (outcome.fit, outcome.report.verdict, outcome.excluded) == (False, Grade.FAIL, (name(2),))
+    assert (blamed(outcome), bad_links(outcome)) == ({2}, set())
+
+
+@pytest.mark.parametrize(
+    ("faults", "found"),
+    [
+        (Faults(cut={(1, 2)}), {(1, 2, "a->b")}),
+        (Faults(cut={(2, 1)}), {(2, 1, "a->b")}),
+        (Faults(cut={(1, 2), (2, 1)}), {(1, 2, "both")}),
+        (Faults(cut={(0, 3)}), {(0, 3, "a->b")}),
+        (Faults(cut={(5, 1)}), {(5, 1, "a->b")}),
+        (Faults(broken_links={link(3, 4)}), {(3, 4, "both")}),
+        (Faults(broken_links={link(1, 4)}), {(1, 4, "both")}),
+        (Faults(cut={(1, 2), (5, 4)}), {(1, 2, "a->b"), (5, 4, "a->b")}),
+    ],
+)
+def test_a_bad_link_is_named_with_its_direction_and_both_its_nodes_are_cleared(faults, found):
+    outcome = examined(orders(6), faults)
+    assert (bad_links(outcome), blamed(outcome)) == (found, set())
+    assert not outcome.fit
+    assert len(outcome.excluded) == len(found)
+    assert all(set(outcome.excluded) & {name(a), name(b)} for a, b, _ in found)
+
+
+def test_of_a_bad_link_one_end_is_left_out_where_a_spare_is_there():
+    outcome = examined(orders(4, 1), Faults(cut={(1, 2)}))
+    assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 4, 3), ())
+    assert outcome.report.spares == (name(2),)
+
+
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+@pytest.mark.parametrize(
+    ("nodes", "spares", "bad"), [(12, 3, {1, 6, 9}), (12, 3, {0, 1, 2}), (9, 2, {0, 8}), (7, 0, {2, 5})]
+)
+def test_several_bad_nodes_are_all_named(nodes, spares, bad, level):
+    outcome = examined(orders(nodes, spares, level=level, budget=120.0), Faults(broken=bad))
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == (bad, set(), spares > 0)
+
+
+def test_different_faults_at_once_are_each_named():
+    faults = Faults(frozen={1}, full_shm={4}, broken={6}, cut={(2, 3)}, clocks={8: 90.0})
+    outcome = examined(orders(9, 5), faults)
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({1, 4, 6, 8}, {(2, 3, "a->b")}, True)
+
+
+def test_between_two_nodes_nobody_can_be_named_without_a_third():
+    alone = examined(orders(2), Faults(broken={1}))
+    assert (alone.fit, alone.excluded) == (False, ())
+    assert {one.verdict for one in alone.report.nodes} == {Grade.UNDETERMINED}
+    assert "which of them is at fault cannot be told" in alone.report.set_said
+    third = examined(orders(2, 1), Faults(broken={1}))
+    assert (third.fit, third.world, blamed(third)) == (True, (0, 2), {1})
+
+
+def test_two_clocks_that_differ_name_neither_and_do_not_stop_the_run():
+    outcome = examined(orders(2), Faults(clocks={1: 90.0}))
+    assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, set(), Grade.WARN)
+    assert "differ by 90" in outcome.report.set_said
+
+
+def test_a_name_that_most_resolve_wrongly_is_the_fault_of_its_entry():
+    outcome = examined(orders(5), Faults(hosts={viewer: {3: LOOPBACK} for viewer in range(5)}))
+    assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, {3}, Grade.WARN)
+
+
+def test_ranks_that_are_no_python_program_are_tested_without_collectives():
+    outcome = examined(orders(3, python=""))
+    assert (outcome.fit, outcome.report.verdict, outcome.report.backend) == (True, Grade.PASS, "")
+    assert outcome.report.notices == ("no collective was tested: the ranks are no Python program",)
+
+
+def test_where_no_node_has_torch_that_is_a_notice_and_no_failure():
+    outcome = examined(orders(3), Faults(no_torch={0, 1, 2}))
+    assert (outcome.fit, blamed(outcome)) == (True, set())
+    assert outcome.report.notices == (
+        "no collective was tested: no node can import torch (No module named 'torch')",
+    )
+
+
+def test_a_set_that_fails_though_all_its_parts_work_blames_no_node():
+    outcome = examined(orders(8, budget=200.0), Faults(set_only=True))
+    assert (outcome.fit, blamed(outcome), bad_links(outcome), outcome.excluded) == (False, set(), set(), ())
+    assert "the set, not a node" in outcome.report.set_said
+
+
+def test_what_the_user_set_is_not_chosen_for_him():
+    given = replace(orders(2), environment=(("NCCL_SOCKET_IFNAME", "ib0"),))
+    assert examined(given).environment == (("GLOO_SOCKET_IFNAME", "eth0"),)
+
+
+@pytest.mark.parametrize("budget", [1.0, 3.0, 5.0, 10.0, 20.0])
+@pytest.mark.parametrize("fault", ["frozen", "collectives hang", "cut off", "home hangs"])
+def test_a_budget_is_kept_and_what_it_did_not_allow_is_undetermined(fault, budget):
+    outcome = examined(orders(6, 1, budget=budget), NODE_FAULTS[fault])
+    assert outcome.report.seconds <= budget + 0.001
+    assert {one.verdict for one in outcome.report.nodes} <= set(Grade)
+    assert all(one.verdict is not Grade.FAIL for one in outcome.report.nodes if one.node != name(2))
+
+
+def test_a_healthy_cluster_that_gets_no_time_is_undetermined_and_runs():
+    outcome = examined(orders(4, budget=0.5))
+    assert (outcome.fit, outcome.report.verdict) == (True, Grade.UNDETERMINED)
+
+
+def test_answers_that_nobody_asked_for_change_nothing():
+    machine = Examination(orders(1), [Examinee(0, name(0), "10.0.0.1")], [], START, 0.0)
+    first = machine.begin()
+    assert machine.answered(START, 0, 0, "{}") == machine.answered(START, 0, 999, "x") == []
+    assert machine.answered(START, 7, first[0].number, "x") == []
+    assert machine.outcome is None
+
+
+def test_a_machine_that_slept_reads_what_it_missed_before_it_blames():
+    machine = Examination(orders(2), [Examinee(n, name(n), f"10.0.0.{n}") for n in (0, 1)], [], START, 0.0)
+    machine.begin()
+    assert machine.tick(START + 50.0) == []
+    assert machine.wakes_at() == START + 51.0
+
+
+def test_progress_tells_what_is_open_and_what_is_left():
+    machine = Examination(orders(1), [Examinee(0, name(0), "10.0.0.1")], [], START, 0.0)
+    machine.begin()
+    assert machine.progress == "local round: 3 answers open, 60 s left"
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_happens_it_ends_in_time_and_blames_exactly(seed):
+    cluster = random_cluster(seed)
+    outcome = cluster.outcome()
+    faults = cluster.faults
+    guilty = (
+        faults.absent
+        | faults.frozen
+        | set(faults.lost_in)
+        | faults.broken
+        | faults.corrupt
+        | faults.full_shm
+        | faults.no_torch
+    )
+    assert outcome.report.seconds <= cluster.orders.preflight.budget + 0.001
+    spares = set(range(cluster.orders.nodes, cluster.total))
+    never_needed = (faults.broken | faults.corrupt) & spares
+    assert guilty - never_needed <= blamed(outcome) <= guilty
+    ends = {frozenset(way) for way in faults.cut}
+    assert {link(a, b) for a, b, _ in bad_links(outcome)} == {one for one in ends if not one & guilty}
+    assert outcome.fit == (len(outcome.world) == cluster.orders.nodes)
+    assert not guilty & set(outcome.world)
+
+
+def random_cluster(seed: int) -> Cluster:
+    """Up to a third of the nodes is unfit, and a link may be cut; there is time enough."""
+    import random
+
+    chance = random.Random(seed)
+    nodes, spares = chance.randint(5, 14), chance.randint(0, 4)
+    everyone = list(range(nodes + spares))
+    bad = chance.sample(everyone, chance.randint(0, len(everyone) // 3))
+    faults = Faults()
+    kinds = ["absent", "frozen", "broken", "corrupt", "full_shm", "no_torch", "lost_in"]
+    for node in bad:
+        kind = chance.choice(kinds)
+        if kind == "lost_in":
+            faults.lost_in[node] = chance.choice(["ListenTask", "DialTask", "WarmTask", "product"])
+        else:
+            getattr(faults, kind).add(node)
+    if chance.random() < 0.5:
+        faults.cut.add(tuple(chance.sample([node for node in everyone if node not in bad], 2)))
+    level = chance.choice([Level.FULL, Level.QUICK])
+    return Cluster(orders(nodes, spares, level=level, budget=300.0), faults, seed)
