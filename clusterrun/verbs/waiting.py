@@ -84,10 +84,15 @@ class Watch:
         obvious = status.state.ended or (self._heard and status.phase is Phase.TRAINING)
         if obvious or now - self._began < SPEAK_AFTER or not again:
             return
+        self._tell(self._sentence(status, doing, now))
+        self._said, self._said_at = kind, now
+
+    def _sentence(self, status: RunStatus, doing: str, now: float) -> str:
+        if status.phase is Phase.PREFLIGHT:
+            return f"pre-flight: {status.reason}"
         job = f", job {status.job_id}" if status.job_id else ""
         since = f" (for {spoken(now - self._began)} so far)" if self._said else ""
-        self._tell(f"waiting for {status.name} ({status.run_id}{job}) to end{since}; it is {doing}")
-        self._said, self._said_at = kind, now
+        return f"waiting for {status.name} ({status.run_id}{job}) to end{since}; it is {doing}"
 
     def wait(self, timeout: float | None) -> RunStatus:
         """Return at the end of the run, or after ``timeout`` seconds."""

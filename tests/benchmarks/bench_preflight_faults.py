@@ -46,7 +46,9 @@ class Row:
         total = statistics.median(f.seconds for f in self.found)
         wrong = ", ".join(sorted(map(_name, self.innocents))) or "nobody"
         exact = f"{self.exact} of {len(self.found)}"
-        return f"{self.case.name:<42} {exact:>9}  {wrong:<24} {seconds:6.1f} {total:6.1f}"
+        line = f"{self.case.name:<42} {exact:>9}  {wrong:<24} {seconds:6.1f} {total:6.1f}"
+        inexact = [f for f in self.found if f.blamed != self.case.named]
+        return line + "".join(f"\n    {f.status['state']}: {f.status['reason']}; {f.said}" for f in inexact)
 
 
 def _name(one: object) -> str:

@@ -33,8 +33,8 @@ def blame(nodes: Iterable[str] = (), links: Iterable[Link] = ()) -> Blame:
 
 def blamed(report: dict[str, Any]) -> Blame:
     """What a report (``report --json``) calls unfit."""
-    nodes = [name for name, node in report["nodes"].items() if node["verdict"] == "fail"]
-    return blame(nodes, [_link(link) for link in report["links"] if link["verdict"] == "fail"])
+    nodes = [name for name, node in report.get("nodes", {}).items() if node["verdict"] == "fail"]
+    return blame(nodes, [_link(link) for link in report.get("links", ()) if link["verdict"] == "fail"])
 
 
 def _link(link: dict[str, str]) -> Link:
@@ -73,6 +73,14 @@ class Found:
     @property
     def blamed(self) -> Blame:
         return blamed(self.report)
+
+    @property
+    def said(self) -> str:
+        """Every finding that is no pass, in one line: what an inexact verdict came from."""
+        nodes = self.report.get("nodes", {}).items()
+        told = [f"{n}: {f['check']} {f['verdict']}: {f['said']}" for n, one in nodes for f in one["findings"]]
+        links = [f"{x['a']} {x['direction']} {x['b']}: {x['said']}" for x in self.report.get("links", ())]
+        return "; ".join([*(line for line in told if " pass: " not in line), *links]) or "nothing"
 
 
 def node(number: int) -> str:
