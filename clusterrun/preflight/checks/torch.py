@@ -57,9 +57,14 @@ def _devices(asked: Asked, up: Mapping[str, Any]) -> Iterator[tuple[str, Finding
             said = f"torch is a CPU build here: it sees none of {asked.gpus} GPUs"
             yield node, Finding(NAME, Grade.FAIL, said, _CPU_WHEEL)
         elif count < asked.gpus:
-            said = f"torch sees {count} of {asked.gpus} GPUs"
+            why = text(up[node], "why")
+            said = f"torch sees {count} of {asked.gpus} GPUs" + (f": {why}" if why else "")
             remedy = "compare with nvidia-smi -L there, CUDA_VISIBLE_DEVICES, and the driver's version"
             yield node, Finding(NAME, Grade.FAIL, said, remedy)
+
+
+def _built_for_gpus(reading: Any) -> bool:
+    return _versions(reading).get("cuda", "none") != "none"
 
 
 def _versions(reading: Any) -> dict[str, str]:

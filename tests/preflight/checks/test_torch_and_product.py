@@ -10,7 +10,7 @@ from clusterrun.preflight.checks import product, torch
 from tests.preflight.checks.values import FAIL, UNDETERMINED, WARN, asked, blamed, nodes, verdicts
 
 VERSIONS = {"torch": "2.13.0+cu128", "cuda": "12.8", "nccl": "2.27.5", "python": "3.11.7"}
-CPU = {"torch": "2.13.0+cpu", "python": "3.11.7"}
+CPU = {"torch": "2.13.0+cpu", "cuda": "none", "python": "3.11.7"}
 NO_GPUS = asked(gpus=0)
 
 
@@ -64,6 +64,10 @@ def test_half_the_nodes_with_another_version_blame_nobody_alone():
 
 def test_fewer_gpus_than_asked_for_are_unfit_also_when_only_torch_sees_too_few():
     assert verdicts(torch, nodes(2, warm(), bad=warm(7))) == [("bad", FAIL, "torch sees 7 of 8 GPUs")]
+    blind = warm(0, why="CUDA error 803: system has unsupported display driver")
+    assert verdicts(torch, nodes(2, warm(), bad=blind)) == [
+        ("bad", FAIL, "torch sees 0 of 8 GPUs: CUDA error 803: system has unsupported display driver")
+    ]
 
 
 def test_a_cpu_build_on_one_node_is_unfit():
