@@ -45,9 +45,7 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
 
 def _devices(asked: Asked, up: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     seen = {node: int(number(reading, "devices") or 0) for node, reading in up.items()}
-    cpu_wheels = [
-        node for node in up if asked.gpus and not seen[node] and not _versions(up[node]).get("cuda")
-    ]
+    cpu_wheels = [node for node in up if asked.gpus and not seen[node] and not _built_for_gpus(up[node])]
     if cpu_wheels and len(cpu_wheels) == len(up):
         said = f"torch is a CPU build on every node: it cannot use the {asked.gpus} GPUs of each"
         yield "", Finding(NAME, Grade.WARN, said, _CPU_WHEEL)
