@@ -13,12 +13,14 @@ from clusterrun.cli.completing import runs
 from clusterrun.cli.terminal import coloured
 from clusterrun.logs.merge import Piece
 from clusterrun.logs.selection import numbers
-from clusterrun.logs.show import folding, headed, raw
+from clusterrun.logs.show import folding, headed, plain, raw
+from clusterrun.logs.sieve import Grep, Sieve
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.record import RunState
 from clusterrun.verbs.desk import Desk
 from clusterrun.verbs.listening import Listening, Wanted
+from clusterrun.verbs.listing import since
 
 
 @click.command()
@@ -30,6 +32,8 @@ from clusterrun.verbs.listening import Listening, Wanted
 )
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each stream.")
 @click.option("--fold", is_flag=True, help="Show a line that many ranks print once, with the ranks.")
+@click.option("--grep", metavar="PATTERN", help="Only lines in which this regular expression is found.")
+@click.option("--since", "begun", metavar="TIME", help="Only what was printed since then: 10m, a date.")
 @click.option("--attempt", type=click.IntRange(min=0), metavar="K", help="Attempt K instead of the newest.")
 @click.option("--raw", "as_is", is_flag=True, help="The bytes as they are, without headings.")
 @click.argument("run", default="last", shell_complete=runs)
@@ -41,10 +45,14 @@ def logs(
     stream: str,
     tail: int | None,
     fold: bool,
+    grep: str | None,
+    begun: str | None,
     attempt: int | None,
     as_is: bool,
 ) -> int:
     """Show what the ranks of RUN printed, in time order, each line headed by node and rank.
+
+    Followed to its end, a run gives the exit code that `wait` gives.
 
     \b
     Examples:
@@ -52,17 +60,20 @@ def logs(
       clusterrun logs -f last
       clusterrun logs --rank 0,3-5 --stream err
       clusterrun logs --tail 20 --fold
+      clusterrun logs --grep 'loss|error' --since 10m
     """
     if fold and as_is:
         raise click.UsageError("--fold and --raw do not go together")
     desk = Desk()
     run_id = desk.store.find(run)
-    wanted = Wanted(_ranks(desk, run_id, rank, node), stream, tail, attempt)
+    begin = since(begun, desk.clock.now()) if begun else 0.0
+    wanted = Wanted(_ranks(desk, run_id, rank, node), stream, tail, attempt, begin)
     heard = Listening(desk, run_id, wanted, say)
+    sieve = Sieve(begin, Grep(grep, plain) if grep else None, as_is)
     if follow:
-        return _follow(desk, heard, run_id, fold, as_is)
-    if not print_pieces(heard.so_far(), heard, fold, as_is):
-        _nothing(desk, heard, run_id)
+        return _follow(desk, heard, run_id, fold, sieve)
+    if not print_pieces(sieve(heard.so_far(sieve.exact)), heard, fold, as_is):
+        say(sieve.in_vain) if sieve.in_vain else _nothing(desk, heard, run_id)
     return ExitCode.DONE
 
 
@@ -92,20 +103,24 @@ def _nodes(text: str, count: int, state: RunState | None) -> frozenset[int]:
         ) from error
 
 
-def _follow(desk: Desk, heard: Listening, run_id: str, fold: bool, as_is: bool) -> int:
-    from clusterrun.cli.ending import detached, tell_end
+def _follow(desk: Desk, heard: Listening, run_id: str, fold: bool, sieve: Sieve) -> int:
+    from clusterrun.cli.ending import detached, exit_code, tell_end
 
     try:
-        print_following(heard, fold, as_is)
+        print_following(heard, fold, sieve)
     except KeyboardInterrupt:
         return detached(run_id, "logs -f")
-    tell_end(desk, heard.watch.look())
-    return ExitCode.DONE
+    if sieve.in_vain:
+        say(sieve.in_vain)
+    status = heard.watch.look()
+    tell_end(desk, status)
+    return exit_code(status)
 
 
-def print_following(heard: Listening, fold: bool = False, as_is: bool = False) -> None:
+def print_following(heard: Listening, fold: bool = False, sieve: Sieve | None = None) -> None:
     """Print what the ranks print, to the end of the run, each piece as soon as it is there."""
-    for data in _shown(heard.following(exact=as_is), heard, fold, as_is):
+    sieve = sieve or Sieve()
+    for data in _shown(sieve(heard.following(exact=sieve.exact)), heard, fold, sieve.as_is):
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 

@@ -37,7 +37,7 @@ def past_preflight(status: RunStatus) -> bool:
 def stay(desk: Desk, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:
     """Show what the run is doing until ``over`` is true of it; Ctrl-C comes through."""
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    watch = Watch(desk, run_id, quiet if live else say)
+    watch = Watch(desk, run_id, quiet if live else say, heard=True)
     budget = desk.store.read(run_id).spec.preflight_budget or Preflight().budget
     with _display(float(budget)) if live else _nothing() as show:
         while not over(status := watch.look()):

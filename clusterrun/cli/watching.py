@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from clusterrun.model.duration import clock_time
 from clusterrun.model.record import RunStatus
 from clusterrun.verbs.desk import Desk
 from clusterrun.verbs.listing import Listing
+from clusterrun.verbs.waiting import gist
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at the runs' own files."""
@@ -59,8 +59,7 @@ class Watching:
 
 def _gist(status: RunStatus) -> tuple[str, ...]:
     """What must change for a run to be worth another line: not how long something has lasted."""
-    reason = re.sub(r"\d+ (d|h|min|s)\b|\d\d:\d\d", "", status.reason)
-    return status.run_id, status.state, status.phase, str(status.attempt), reason
+    return status.run_id, status.state, status.phase, str(status.attempt), gist(status.reason)
 
 
 def watch(desk: Desk, listing: Listing) -> int:

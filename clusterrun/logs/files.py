@@ -51,10 +51,12 @@ def _names(folder: str) -> list[str]:
 class Reading:
     """One file on its way through the merge: how far it was read, and the line it has begun."""
 
-    __slots__ = ("end", "file", "looked", "position", "rest")
+    __slots__ = ("end", "exact", "file", "looked", "position", "rest")
 
-    def __init__(self, file: LogFile, start: int, end: int) -> None:
+    def __init__(self, file: LogFile, start: int, end: int, exact: bool = False) -> None:
+        """With ``exact`` no byte is left out, not even of a bar's older states."""
         self.file = file
+        self.exact = exact
         self.position = start
         self.end = end
         self.rest = b""
@@ -70,18 +72,27 @@ class Reading:
     def pieces(self, data: bytes, since: float, wall: float) -> list[Piece]:
         """``data``, which came between two moments, as pieces; a line without end is kept back a while."""
         found, self.rest = spread(self.rest + data, len(self.rest), since, wall)
+        if len(self.rest) > LINE_LIMIT and not self.exact:
+            self.rest = standing(self.rest)
         if len(self.rest) > LINE_LIMIT:
             found.append((wall, self.rest))
             self.rest = b""
         return [Piece(at, self.file.rank, self.file.stream, part) for at, part in found]
 
 
-def in_order(folder: str, files: list[LogFile], spans: list[tuple[int, int]]) -> Iterator[Piece]:
+def standing(line: bytes) -> bytes:
+    """Of an unfinished line what has not been written over: the newest state of a progress bar."""
+    return line[max(0, line.rstrip(b"\r").rfind(b"\r")) :]
+
+
+def in_order(
+    folder: str, files: list[LogFile], spans: list[tuple[int, int]], exact: bool = False
+) -> Iterator[Piece]:
     """What ``files`` hold between the offsets of ``spans``, all ranks merged by time.
 
     Each node's index leads through the files of its ranks; what no index covers comes last.
     """
-    readings = {(f.rank, f.stream): Reading(f, *span) for f, span in zip(files, spans, strict=True)}
+    readings = {(f.rank, f.stream): Reading(f, *span, exact) for f, span in zip(files, spans, strict=True)}
     indexes = sorted(name for name in _names(folder) if _INDEX.fullmatch(name)) if readings else []
     share = max(1 << 16, MEMORY // max(len(indexes), 1))
     yield from merged(_of_node(os.path.join(folder, name), readings, share) for name in indexes)
@@ -152,6 +163,14 @@ def size_of(path: str) -> int:
         return os.fstat(handle).st_size
     finally:
         os.close(handle)
+
+
+def written_at(path: str) -> float:
+    """When something was last written to a file, in seconds since the epoch; 0 where it is gone."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def end_of_lines(path: str, size: int) -> int:

@@ -5,13 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from clusterrun.logs.files import LogFile, end_of_lines, in_order, log_files, size_of, tail_start
+from clusterrun.logs.files import (
+    LogFile,
+    end_of_lines,
+    in_order,
+    log_files,
+    size_of,
+    standing,
+    tail_start,
+    written_at,
+)
 from clusterrun.logs.merge import LINE_LIMIT, Piece, whole_lines
 from clusterrun.logs.selection import Selection
 from clusterrun.system import Clock
 
 PORTION = 1 << 20
 LOOK_EVERY = 0.2
+LONGEST_WAIT = 3.0
+"""Seconds between two looks at a file that does not grow, where there are thousands."""
+FEW = 256
+"""So many files are all looked at each time; of more, the silent ones ever more seldom."""
 PARTIAL_SECONDS = 3.0
 """How long an unfinished line may lie unchanged, or a progress bar move, before it is shown as it is."""
 
@@ -29,14 +42,25 @@ class Growing:
         self._changed_at = 0.0
         self._early = b""
         self._early_at = 0.0
+        self._wait = 0.0
+        self._due = 0.0
 
-    def new(self, now: float) -> bytes:
-        """The lines that came since last time; ``now`` is steady seconds."""
+    def due(self, now: float) -> bool:
+        """Whether it is worth looking at again."""
+        return now >= self._due
+
+    def new(self, now: float, longest: float = 0.0) -> bytes:
+        """The lines that came since last time; ``now`` is steady seconds.
+
+        A file that did not grow is ``due`` again ever later, at most ``longest`` seconds.
+        """
         data = self._read()
+        self._wait = 0.0 if data or self._rest else min(longest, self._wait * 1.5 + LOOK_EVERY)
+        self._due = now + self._wait
         if self._exact:
             return data
         whole, rest = whole_lines(self._rest + data)
-        self._rest = rest[max(0, rest.rstrip(b"\r").rfind(b"\r")) :]  # a bar's older states are written over
+        self._rest = standing(rest)
         if data:
             self._changed_at = now
         return whole + (self._bar(now) if b"\r" in self._rest else self._half_line(now))
@@ -84,6 +108,7 @@ class Follower:
         self._selection = selection
         self._clock = clock
         self._files: dict[str, Growing] = {}
+        self._list_at = 0.0
 
     def so_far(self, tail: int | None) -> Iterator[Piece]:
         """What is there already, merged by time; following goes on behind it."""
@@ -92,34 +117,53 @@ class Follower:
         ends = [end_of_lines(file.path, size) for file, size in zip(files, sizes, strict=True)]
         for file, end in zip(files, ends, strict=True):
             self._files[file.path] = Growing(file, end, self._exact)
-        return in_order(self._folder, files, spans(files, ends, tail))
+        return in_order(self._folder, files, spans(files, ends, tail, self._selection.begin), self._exact)
 
-    def new(self) -> list[Piece]:
-        """What came since last time, by rank."""
+    def new(self, all_: bool = False) -> list[Piece]:
+        """What came since last time, by rank; with ``all_`` also of files that were silent for long."""
+        now = self._clock.monotonic()
+        if all_ or now >= self._list_at:
+            self._list(now)
+        longest = LONGEST_WAIT if len(self._files) > FEW and not all_ else 0.0
+        due = [growing for growing in self._files.values() if all_ or growing.due(now)]
+        return self._pieces(due, lambda growing: growing.new(now, longest))
+
+    def _list(self, now: float) -> None:
+        """New files appear as ranks start: where there are thousands, listing them all takes its time."""
         for file in log_files(self._folder, self._selection):
             if file.path not in self._files:
                 self._files[file.path] = Growing(file, 0, self._exact)
-        now, wall = self._clock.monotonic(), self._clock.now()
-        return self._pieces(wall, lambda growing: growing.new(now))
+        took = self._clock.monotonic() - now
+        self._list_at = now + min(LONGEST_WAIT, 20 * took)
 
     def last(self) -> list[Piece]:
         """All that is left once nobody writes any more."""
-        found = self.new()
-        while more := self.new():
+        found = self.new(all_=True)
+        while more := self.new(all_=True):
             found += more
-        return found + self._pieces(self._clock.now(), Growing.last)
+        return found + self._pieces(list(self._files.values()), Growing.last)
 
-    def _pieces(self, wall: float, take: Callable[[Growing], bytes]) -> list[Piece]:
-        found = []
-        for growing in self._files.values():
+    def _pieces(self, files: list[Growing], take: Callable[[Growing], bytes]) -> list[Piece]:
+        wall, found = self._clock.now(), []
+        for growing in files:
             data = take(growing)
             if data:
                 found.append(Piece(wall, growing.file.rank, growing.file.stream, data))
         return sorted(found)
 
 
-def spans(files: list[LogFile], ends: list[int], tail: int | None) -> list[tuple[int, int]]:
-    """From where to where each file is to be shown: whole, or its last ``tail`` lines."""
-    if tail is None:
-        return [(0, end) for end in ends]
-    return [(tail_start(file.path, end, tail), end) for file, end in zip(files, ends, strict=True)]
+def spans(
+    files: list[LogFile], ends: list[int], tail: int | None, begin: float = 0.0
+) -> list[tuple[int, int]]:
+    """From where to where each file is to be shown: whole, or its last ``tail`` lines.
+
+    Nothing of a file to which nothing was added since ``begin`` (seconds since the epoch).
+    """
+    return [
+        (_start(file.path, end, tail) if written_at(file.path) >= begin else end, end)
+        for file, end in zip(files, ends, strict=True)
+    ]
+
+
+def _start(path: str, end: int, tail: int | None) -> int:
+    return 0 if tail is None else tail_start(path, end, tail)

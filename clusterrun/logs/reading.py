@@ -26,11 +26,14 @@ def newest_attempt(paths: RunPaths, wanted: int | None) -> int | None:
     return wanted
 
 
-def so_far(paths: RunPaths, attempt: int, selection: Selection, tail: int | None) -> Iterator[Piece]:
+def so_far(
+    paths: RunPaths, attempt: int, selection: Selection, tail: int | None, exact: bool = False
+) -> Iterator[Piece]:
     """What the ranks of one attempt have printed, by time; ``tail`` lines of each stream at most."""
     folder = paths.attempt(attempt).folder
     files = log_files(folder, selection)
-    return in_order(folder, files, spans(files, [size_of(file.path) for file in files], tail))
+    ends = [size_of(file.path) for file in files]
+    return in_order(folder, files, spans(files, ends, tail, selection.begin), exact)
 
 
 def following(

@@ -10,10 +10,11 @@ STREAMS = ("out", "err")
 
 @frozen
 class Selection:
-    """``ranks`` None: all of them. ``streams`` is a part of ``STREAMS``."""
+    """``ranks`` None: all of them. ``streams`` are of ``STREAMS``, ``begin`` is seconds since the epoch."""
 
     ranks: frozenset[int] | None = None
     streams: tuple[str, ...] = STREAMS
+    begin: float = 0.0
 
     def wants(self, rank: int, stream: str) -> bool:
         """Whether that file is to be shown."""

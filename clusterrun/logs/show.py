@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 from clusterrun.logs.merge import Piece
@@ -11,6 +13,10 @@ from clusterrun.model.visible import visible
 _PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
 """Bytes that are shown as they are."""
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+ASK_EVERY = 0.5
+"""Seconds between two questions for the names of nodes that are not known yet."""
+_BAR = rb"\x1b\[(?:\d{0,4}[ABKG]|\?25[hl])"
+"""Up, down, erase the line, to a column, hide and show the cursor: what bars do between two states."""
 FOLD_WINDOW = 1.0
 """Seconds within which the same line from many ranks is one."""
 
@@ -27,12 +33,16 @@ class Headings:
         ranks_per_node: int,
         world_size: int,
         colours: bool = False,
+        ask_every: float = ASK_EVERY,
     ) -> None:
         self.colours = colours
         self._ask = names
         self._names = names()
         self._ranks_per_node = ranks_per_node
         self._digits = len(str(world_size - 1))
+        self._ask_every = ask_every
+        self._ask_again = time.monotonic() + ask_every
+        self._unknown: dict[tuple[int, str], bytes] = {}
         self._made: dict[tuple[int, str], bytes] = {}
 
     def of(self, rank: int, stream: str) -> bytes:
@@ -40,20 +50,23 @@ class Headings:
         return self._made.get((rank, stream)) or self._make(rank, stream)
 
     def _make(self, rank: int, stream: str) -> bytes:
+        now = time.monotonic()
+        if now >= self._ask_again:
+            self._names, self._ask_again = self._ask(), now + self._ask_every
+            self._unknown.clear()
+        if (rank, stream) in self._unknown:
+            return self._unknown[rank, stream]
         node = rank // self._ranks_per_node
-        if node >= len(self._names):
-            self._names = self._ask()
         known = node < len(self._names)
         name = visible(self._names[node]) if known else f"node{node}"
         width = max((len(visible(one)) for one in self._names), default=0)
         head = (self._painted(f"{name:<{width}} r{rank:<{self._digits}}", rank) + _mark(stream)).encode()
-        if known:
-            self._made[rank, stream] = head
+        (self._made if known else self._unknown)[rank, stream] = head
         return head
 
     def of_many(self, ranks: set[int], stream: str) -> bytes:
         """The heading of a line that many ranks wrote."""
-        return (self._painted(f"ranks {folded(ranks)}", min(ranks)) + _mark(stream)).encode()
+        return (self._painted(f"[{folded(ranks)}]", min(ranks)) + _mark(stream)).encode()
 
     def _painted(self, head: str, rank: int) -> str:
         return f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{head}\x1b[0m" if self.colours else head
@@ -78,15 +91,26 @@ def headed(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
 def lines(data: bytes, colours: bool = False) -> list[str]:
     """The lines in ``data``, each as a terminal would have left it, made harmless."""
     ended = data[:-1] if data.endswith(b"\n") else data
-    return [
-        visible(_left_over(line).decode("utf-8", "surrogateescape"), colours) for line in ended.split(b"\n")
-    ]
+    return [shown(line, colours) for line in ended.split(b"\n")]
+
+
+def shown(line: bytes, colours: bool = False) -> str:
+    """One line as a terminal would have left it, made harmless."""
+    return visible(_left_over(line).decode("utf-8", "surrogateescape"), colours)
 
 
 def _left_over(line: bytes) -> bytes:
+    """What was not written over: bars begin each state with a return, and erase and climb after it."""
+    if b"\x1b[" in line:
+        line = re.sub(_BAR, b"", line)
     if b"\r" not in line:
         return line
     return next((part for part in reversed(line.split(b"\r")) if part.strip()), b"")
+
+
+def plain(line: bytes) -> str:
+    """One line, its end too, as it is shown without colours."""
+    return shown(line.removesuffix(b"\n"))
 
 
 def raw(pieces: Iterable[Piece]) -> Iterator[bytes]:

@@ -24,10 +24,11 @@ class Wanted:
     stream: str = "both"
     tail: int | None = None
     attempt: int | None = None
+    begin: float = 0.0
 
     def selection(self) -> Selection:
         """The files to read."""
-        return Selection(self.ranks, STREAMS if self.stream == "both" else (self.stream,))
+        return Selection(self.ranks, STREAMS if self.stream == "both" else (self.stream,), self.begin)
 
 
 class Listening:
@@ -56,12 +57,12 @@ class Listening:
         state = self._desk.store.state(self._run_id)
         return state.attempts[-1].nodes if state and state.attempts else ()
 
-    def so_far(self) -> Iterator[Piece]:
-        """What there is now."""
+    def so_far(self, exact: bool = False) -> Iterator[Piece]:
+        """What there is now; with ``exact`` the very bytes."""
         attempt = newest_attempt(self._paths, self._wanted.attempt)
         if attempt is None:
             return iter(())
-        return so_far(self._paths, attempt, self._wanted.selection(), self._wanted.tail)
+        return so_far(self._paths, attempt, self._wanted.selection(), self._wanted.tail, exact)
 
     def following(self, exact: bool = False) -> Iterator[Piece]:
         """What there is and what comes, to the end of the run."""

@@ -16,10 +16,15 @@ FIRST_PAUSE = 2.0
 LONGEST_PAUSE = 30.0
 SPEAK_AFTER = 2.0
 SPEAK_AGAIN = 300.0
-COUNTS = re.compile(r"\d+ (s left|answers? open)")
+COUNTS = re.compile(r"\d+ (?:s left|answers? open|(?:d|h|min|s)\b)|\d\d:\d\d(?::\d\d)?")
 """What runs down by itself is no news."""
 SECOND_THOUGHTS = 3
 """A run cancelled by nobody here may have met a time limit that Slurm has yet to name."""
+
+
+def gist(sentence: str) -> str:
+    """A reason without counts, lengths of time and times of day: that they move on is no news."""
+    return COUNTS.sub("", sentence)
 
 
 class Watch:
@@ -79,7 +84,7 @@ class Watch:
     def _speak(self, status: RunStatus, now: float) -> None:
         """Say what is being waited for: after two seconds, when it changes, and now and then."""
         doing = f"{status.phase.value}{': ' if status.reason else ''}{status.reason}"
-        kind = COUNTS.sub("", doing)
+        kind = gist(doing)
         again = kind != self._said or now - self._said_at > SPEAK_AGAIN
         obvious = status.state.ended or (self._heard and status.phase is Phase.TRAINING)
         if obvious or now - self._began < SPEAK_AFTER or not again:

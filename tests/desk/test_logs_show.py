@@ -18,7 +18,7 @@ def test_every_line_is_headed_by_node_rank_and_stream() -> None:
 
 def test_a_node_whose_name_is_not_known_yet_goes_by_its_number() -> None:
     known: list[str] = []
-    headings = Headings(lambda: tuple(known), 1, 2)
+    headings = Headings(lambda: tuple(known), 1, 2, ask_every=0.0)
     before = headings.of(1, "out")
     known += ["a", "b"]
     assert [before, headings.of(1, "out")] == [b"node1 r1 | ", b"b r1 | "]
@@ -56,8 +56,8 @@ def test_the_same_line_of_many_ranks_is_shown_once_with_the_ranks() -> None:
         Piece(5.0, 1, "out", b"step 1\n"),
     ]
     assert b"".join(folding(given_, HEADINGS)).decode().splitlines() == [
-        "ranks 0-1,3 | start",
-        "ranks 0,3 | step 1",
+        "[0-1,3] | start",
+        "[0,3] | step 1",
         "node2 r3  | step 1",
         "n1    r0  ! start",
         "n1    r1  | step 1",
