@@ -44,13 +44,20 @@ class Case:
         """Whether nothing has happened for longer than ever before in this run."""
         if self.stalled:
             return True
+        ages = []
+        for one in self.seen:
+            newest = max((record.at for record in one.records), default=0.0)
+            ages.append(max(0.0, one.clock - newest) if newest else one.quiet)
+        return min(ages, default=0.0) >= max(PATIENCE, USUAL * self.longest_pause)
+
+    @property
+    def longest_pause(self) -> float:
+        """The longest time between two collectives of one rank, in seconds."""
         gaps = [0.0]
-        ages = [one.quiet for one in self.seen]
         for one in self.seen:
             times = sorted(record.at for record in one.records)
             gaps += [after - before for before, after in zip(times, times[1:])]
-            ages += [one.clock - times[-1]] if times and one.clock else []
-        return min(ages, default=0.0) >= max(PATIENCE, USUAL * max(gaps))
+        return max(gaps)
 
     def waited(self, waits: Sequence[Waiting]) -> tuple[str, ...]:
         """Who is in which collective and for how long, a line for each."""

@@ -62,11 +62,15 @@ def _others_wait(case: Case, gone: Seen) -> bool:
 
 def _moving(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
     """Something happens: no hang, though perhaps one whom all wait for."""
-    if case.stalled or not any(one.moved for one in case.seen):
+    awaited = {rank for one in waits for rank in one.missing}
+    works = [one for one in case.seen if one.moved or (one.printed and (not waits or one.rank in awaited))]
+    if case.stalled or not works:
         return None
     slow = late(case.seen, dict(case.offsets))
     if slow is None:
-        return Judgement(Diagnosis(Verdict.NOTHING, "the ranks are making progress"))
+        evidence = _progress(case)
+        found = Diagnosis(Verdict.NOTHING, "the ranks are making progress", evidence=evidence)
+        return Judgement(found, certain=not awaited)
     rank = case.of(slow.rank)
     why = reason(rank).why
     said = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
@@ -74,6 +78,17 @@ def _moving(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
     remedy = "has every rank the same work? if so: clusterrun check compares that node with others"
     culprit = Culprit(slow.rank, rank.node, f"it is slow: {evidence}; when looked at, {why}")
     return Judgement(Diagnosis(Verdict.SLOW, said, (culprit,), evidence=(evidence,), remedy=remedy))
+
+
+def _progress(case: Case) -> tuple[str, ...]:
+    """How fast, where it is known."""
+    first = case.seen[0]
+    count = sum(record.at >= first.clock - first.seconds for record in first.records)
+    pause = case.longest_pause
+    lines = [f"rank {first.rank} began {count} collectives within {first.seconds:.1f} s"] if count else []
+    return tuple(
+        lines + ([f"the longest pause between two of the last ones: {pause:.1f} s"] if pause else [])
+    )
 
 
 def _differing(case: Case, waits: Sequence[Waiting]) -> Judgement | None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
 
+BUSY = 0.5
+"""Processors: a rank that uses less than this waits for something."""
+CROWDED = 0.05
+
 
 @frozen
 class Wanted:
     """How long to look, in seconds, and how many flight records of each group to bring."""
 
     seconds: float = 1.0
-    records: int = 32
+    records: int = 64
 
 
 @frozen
@@ -72,8 +76,9 @@ class Seen:
     ``state`` is the kernel's letter, '' where its process is gone; ``busy`` how many processors it
     kept busy. ``stack`` is the main thread's, innermost first, each ``FILE:LINE FUNCTION``, as
     ``source`` told it. ``answered``: the rank's own thread did, so that ``torch``, ``groups`` and
-    ``records`` are known. ``moved``: output or a collective came while it was looked at; ``quiet``
-    is how many seconds ago it last printed, ``clock`` its node's wall clock when it was looked at.
+    ``records`` are known. ``moved``: it began a collective while it was looked at, ``printed``: it
+    printed something; ``quiet`` is how many seconds ago it last did. ``clock`` is its node's wall
+    clock when it was looked at.
     """
 
     rank: int
@@ -86,6 +91,7 @@ class Seen:
     quiet: float = 0.0
     clock: float = 0.0
     moved: bool = False
+    printed: bool = False
     stack: tuple[str, ...] = ()
     source: str = ""
     answered: bool = False
@@ -95,6 +101,11 @@ class Seen:
     children: tuple[Child, ...] = ()
     backlog: tuple[Backlog, ...] = ()
     problem: str = ""
+
+    @property
+    def works(self) -> bool:
+        """Whether it computes; on a crowded machine it may get little of a processor and still want one."""
+        return self.busy >= BUSY or (self.state == "R" and self.busy >= CROWDED)
 
     @property
     def default(self) -> Group | None:

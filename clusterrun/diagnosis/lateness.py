@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
     from clusterrun.diagnosis.evidence import Seen
 
-LEAST_COLLECTIVES = 8
+LEAST_COLLECTIVES = 16
 LEAST_SECONDS = 0.3
-LAST_SHARE = 0.8
+LAST_SHARE = 0.85
 """A rank that comes last this often does so by more than chance."""
 WAITED_SHARE = 0.15
 """Of the time, spent waiting for one rank: less is the noise of any job."""
@@ -50,6 +50,7 @@ def _in_group(seen: Sequence[Seen], name: str, ranks: str, offsets: Mapping[str,
     common = sorted(set.intersection(*(set(of_rank) for of_rank in times.values())))
     if len(common) < LEAST_COLLECTIVES:
         return None
+    common = common[-max(LEAST_COLLECTIVES, len(common) // 2) :]  # what was before may be another phase
     margin = NEAR_SECONDS if len({one.node for one in members}) == 1 else FAR_SECONDS
     return _judged(times, common, margin)
 

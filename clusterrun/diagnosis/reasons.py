@@ -10,9 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.diagnosis.evidence import Child, Seen
 
-BUSY = 0.5
-"""Processors: a rank that uses less than this waits for something."""
-
 
 @frozen
 class Reason:
@@ -40,7 +37,7 @@ def _of_state(one: Seen) -> Reason | None:
         return Reason(
             holder, f"on {one.node}: kill -CONT {one.pid}, or find out who stopped it", certain=True
         )
-    if one.state == "D" and one.busy < BUSY:
+    if one.state == "D" and not one.works:
         where = f" ({one.waits_in})" if one.waits_in else ""
         return Reason(
             f"it waits in the kernel for a disk or a network file system{where}{_at(one)}",
@@ -64,7 +61,7 @@ def _of_place(one: Seen) -> Reason:
             f"it waits in {what}{_at(one)}, which the others have not called",
             "let every rank call the same collectives in the same order",
         )
-    if one.busy >= BUSY:
+    if one.works:
         where = f"in user code{_at(one)}" if here.frame else "where no Python stack is to be had"
         return Reason(
             f"it is busy {where}, {one.busy * 100:.0f} % of a processor",

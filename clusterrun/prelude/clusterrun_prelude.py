@@ -1,8 +1,9 @@
 """What a rank answers while it hangs: stacks on a signal, torch's own facts from a sleeping thread.
 
-It is imported by the ranks' Python, knows nothing of clusterrun, imports nothing that is not
-loaded anyway, and touches no disk: what it says lies in memory files that are named for whoever may
-look at this process's descriptors.
+It is imported by the ranks' Python, knows nothing of clusterrun and imports nothing that is not
+loaded anyway. What it says lies in memory files that are named for whoever may look at this
+process's descriptors; it writes a file only at the end of a rank that failed in a process group, or
+that trained without the others (``00003.farewell.json``, for whoever asks later).
 
     clusterrun.stacks.RANK.PID.MAIN   stacks of all threads; MAIN is the main thread's number, in hex
     clusterrun.facts.RANK.PID.PIPE    the answer to the newest question; PIPE is the descriptor to ask at
@@ -13,6 +14,7 @@ A question is a line ``NUMBER RECORDS``; the answer one line of JSON with that n
 from __future__ import annotations
 
 import _thread
+import atexit
 import faulthandler
 import os
 import sys
@@ -26,6 +28,7 @@ LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "conda", "mamba", "uv", "mpi
 """Programs in Python, or started by one, whose children are the ranks: they are left alone."""
 LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 MOST_GROUPS = 64
+LAST_RECORDS = 16
 MOST_RANKS = 2000
 """Characters of a group's list of ranks."""
 KEPT = ("collective_seq_id", "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "retired")
@@ -45,6 +48,11 @@ def begin(here: str) -> None:
     stacks = os.memfd_create(f"clusterrun.stacks.{rank}.{pid}.{_thread.get_ident():x}")
     faulthandler.register(number, file=stacks, all_threads=True, chain=False)
     _thread.start_new_thread(answer, (asked, facts))
+    if not faulthandler.is_enabled():
+        faulthandler.enable()  # a rank that aborts in a library says in which line of the user's
+    attempt = int(os.environ.get("CLUSTERRUN_ATTEMPT", "0"))
+    name = f"{os.environ.get('CLUSTERRUN_RUN_DIR', '')}/attempts/{attempt:03d}/{int(rank):05d}.farewell.json"
+    atexit.register(farewell, name, pid, int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def launches() -> bool:
@@ -80,6 +88,26 @@ def answer(asked: int, facts: int) -> None:
             os.pwrite(facts, text.encode("ascii", "replace") + b"\n", 0)
         except (OSError, ValueError, IndexError, TypeError):
             return  # the script closed our descriptors, or the interpreter is being taken apart
+
+
+def farewell(name: str, pid: int, size: int) -> None:
+    """At the end of a rank: leave the flight records of one that failed, or word of one that was alone."""
+    try:
+        torch = sys.modules.get("torch")
+        json = sys.modules.get("json")
+        failed = hasattr(sys, "last_type") or hasattr(sys, "last_exc")
+        if torch is None or json is None or os.getpid() != pid or size < 2:
+            return
+        said = json.loads(words(0, LAST_RECORDS))
+        largest = max((group["size"] for group in said.get("groups", ())), default=0)
+        alone = largest == 1 or not (largest or said.get("records"))
+        if alone or (failed and said.get("records")):
+            said.update({"failed": failed, "alone": alone, "size": size})
+            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            os.write(file, json.dumps(said).encode() + b"\n")
+            os.close(file)
+    except Exception:  # noqa: BLE001 (the end of a rank is the user's, not ours)
+        return
 
 
 def words(number: int, records: int) -> str:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 10.0
 """Beyond the look itself: what a node may take to answer."""
 FIRST_LOOK = 1.0
-LONG_LOOK = 4.5
+LONG_LOOK = 5.5
 MANY_RANKS = 256
+FEW_RECORDS = 16
 
 
 class Round:
@@ -39,7 +40,7 @@ class Round:
 
     def asks(self) -> list[Ask]:
         """The questions."""
-        wanted = Wanted(self.seconds, 32 if self._size <= MANY_RANKS else 8)
+        wanted = Wanted(self.seconds, FEW_RECORDS if self._size > MANY_RANKS else Wanted().records)
         body = json.dumps({"collect": encode(wanted)})
         return [Ask(node, self.number, body) for node in self._nodes]
 

@@ -19,9 +19,10 @@ from clusterrun.diagnosis.alone import Together
 from clusterrun.diagnosis.deciding import decide
 from clusterrun.diagnosis.evidence import Collected, Digest
 from clusterrun.diagnosis.words import Diagnosis, Verdict
+from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.frozen import replace
-from clusterrun.watch.actions import Save, Tell, Wish
+from clusterrun.watch.actions import Ask, Save, Tell, Wish
 from clusterrun.watch.round import FIRST_LOOK, LONG_LOOK, Round
 
 TYPE_CHECKING = False
@@ -89,7 +90,12 @@ class Vigil:
         return self._looked(now, wall)
 
     def asked(self, now: float, wall: float, name: str, body: str) -> list[VigilAction]:
-        """Somebody wants to know now; the answer is the file ``name``.json."""
+        """Somebody wants to know now; the answer is the file ``name``.json.
+
+        Who wants to see what is used (``top``) is answered by the observers' own files.
+        """
+        if name.startswith(contract.TOP_ASK):
+            return [Ask(node, 0, body) for node in self._nodes]
         self._names.append(name)
         return [] if self._round else self._look(now, wall, FIRST_LOOK)
 
