@@ -6,7 +6,7 @@ from clusterrun.diagnosis.case import STOPPED, called
 from clusterrun.diagnosis.joining import difference, roots, waiting
 from clusterrun.diagnosis.lateness import late
 from clusterrun.diagnosis.places import Doing, place
-from clusterrun.diagnosis.reasons import BUSY, reason
+from clusterrun.diagnosis.reasons import reason
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
 
@@ -68,15 +68,15 @@ def _moving(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
         return None
     slow = late(case.seen, dict(case.offsets))
     if slow is None:
-        evidence = _progress(case)
-        found = Diagnosis(Verdict.NOTHING, "the ranks are making progress", evidence=evidence)
+        found = Diagnosis(Verdict.NOTHING, "the ranks are making progress", evidence=_progress(case))
         return Judgement(found, certain=not awaited)
     rank = case.of(slow.rank)
-    why = reason(rank).why
     said = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
     evidence = f"it came last to {slow.last} of the last {slow.of} collectives, within {slow.seconds:.1f} s"
     remedy = "has every rank the same work? if so: clusterrun check compares that node with others"
-    culprit = Culprit(slow.rank, rank.node, f"it is slow: {evidence}; when looked at, {why}")
+    here = place(rank.stack)
+    where = f"; when it was looked at it stood{case.line((slow.rank,))}" if here.doing is Doing.USER else ""
+    culprit = Culprit(slow.rank, rank.node, f"it is slow: {evidence}{where}")
     return Judgement(Diagnosis(Verdict.SLOW, said, (culprit,), evidence=(evidence,), remedy=remedy))
 
 
@@ -85,10 +85,10 @@ def _progress(case: Case) -> tuple[str, ...]:
     first = case.seen[0]
     count = sum(record.at >= first.clock - first.seconds for record in first.records)
     pause = case.longest_pause
-    lines = [f"rank {first.rank} began {count} collectives within {first.seconds:.1f} s"] if count else []
-    return tuple(
-        lines + ([f"the longest pause between two of the last ones: {pause:.1f} s"] if pause else [])
-    )
+    if not count:
+        return ()
+    said = f"rank {first.rank} began {count} collectives within {first.seconds:.1f} s"
+    return (said, f"the longest pause between two of the last ones was {pause:.1f} s")
 
 
 def _differing(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
@@ -207,7 +207,7 @@ def _elsewhere(case: Case) -> Judgement:
     doing = {place(one.stack).doing for one in case.seen}
     if doing == {Doing.RENDEZVOUS} or doing == {Doing.COLLECTIVE}:
         return _met_in_vain(case)
-    busy = [one for one in case.seen if one.busy >= BUSY]
+    busy = [one for one in case.seen if one.works]
     if busy or not case.seen:
         said = f"{ranks_in_words(tuple(one.rank for one in busy))} compute" if busy else "no rank was seen"
         verdict = Verdict.NOTHING if busy else Verdict.UNDETERMINED
