@@ -14,7 +14,7 @@ _PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
 """Bytes that are shown as they are."""
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 ASK_EVERY = 0.5
-"""Seconds between two questions for the names of nodes that are not known yet."""
+"""Seconds between two questions for the names of nodes that are still not known, at most."""
 _BAR = rb"\x1b\[(?:\d{0,4}[ABKG]|\?25[hl])"
 """Up, down, erase the line, to a column, hide and show the cursor: what bars do between two states."""
 FOLD_WINDOW = 1.0
@@ -33,15 +33,13 @@ class Headings:
         ranks_per_node: int,
         world_size: int,
         colours: bool = False,
-        ask_every: float = ASK_EVERY,
     ) -> None:
         self.colours = colours
         self._ask = names
         self._names = names()
         self._ranks_per_node = ranks_per_node
         self._digits = len(str(world_size - 1))
-        self._ask_every = ask_every
-        self._ask_again = time.monotonic() + ask_every
+        self._ask_again = self._pause = 0.0
         self._unknown: dict[tuple[int, str], bytes] = {}
         self._made: dict[tuple[int, str], bytes] = {}
 
@@ -50,19 +48,25 @@ class Headings:
         return self._made.get((rank, stream)) or self._make(rank, stream)
 
     def _make(self, rank: int, stream: str) -> bytes:
-        now = time.monotonic()
-        if now >= self._ask_again:
-            self._names, self._ask_again = self._ask(), now + self._ask_every
-            self._unknown.clear()
+        node = rank // self._ranks_per_node
+        if node >= len(self._names):
+            self._ask_for_names(time.monotonic())
         if (rank, stream) in self._unknown:
             return self._unknown[rank, stream]
-        node = rank // self._ranks_per_node
         known = node < len(self._names)
         name = visible(self._names[node]) if known else f"node{node}"
         width = max((len(visible(one)) for one in self._names), default=0)
         head = (self._painted(f"{name:<{width}} r{rank:<{self._digits}}", rank) + _mark(stream)).encode()
         (self._made if known else self._unknown)[rank, stream] = head
         return head
+
+    def _ask_for_names(self, now: float) -> None:
+        """At once, then ever more seldom: lines by the thousand may come before they are known."""
+        if now >= self._ask_again:
+            self._names = self._ask()
+            self._pause = min(ASK_EVERY, 2 * self._pause + 0.005)
+            self._ask_again = now + self._pause
+            self._unknown.clear()
 
     def of_many(self, ranks: set[int], stream: str) -> bytes:
         """The heading of a line that many ranks wrote."""
