@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
 
@@ -37,21 +37,76 @@ class BisectResult:
 class Bisect:
     """Halves what reproduces, all halves of a round at the same time; at most ceil(log2 N) rounds.
 
-    Begin it after the whole set has failed, or was slower than ``floor`` (GB/s).
+    Begin it after the whole set has failed, or was slower than ``floor`` (GB/s). The smallest groups
+    that reproduce it are tested once more in a last round, so that none is named by chance.
     """
 
     def __init__(self, nodes: Sequence[int], floor: float = 0.0) -> None:
         self._floor = floor
-        self._open: list[tuple[int, ...]] = [tuple(nodes)]
+        self._whole = tuple(nodes)
+        self._asked = _halves(self._whole)
+        self._parents = dict.fromkeys(self._asked, self._whole)
+        self._smallest: list[tuple[int, ...]] = []
+        self._named: list[tuple[int, ...]] = []
+        self._outcomes: list[GroupOutcome] = []
+        self._rounds = 0
+        self._repeating = False
+        self._set_only = len(self._whole) <= SMALLEST
 
     def next_round(self) -> tuple[tuple[int, ...], ...]:
         """The groups to be tested at once, disjoint; () when it is finished."""
-        raise NotImplementedError
+        return self._asked
 
     def take(self, outcomes: Sequence[GroupOutcome]) -> None:
-        """What became of the groups asked for last."""
-        raise NotImplementedError
+        """What became of the groups asked for last; one that is missing told nothing."""
+        if not self._asked:
+            return
+        self._rounds += 1
+        known = {one.nodes: one for one in outcomes if one.nodes in self._asked}
+        self._outcomes += known.values()
+        if self._repeating:
+            self._named = [group for group in self._asked if self._reproduces(known.get(group))]
+            self._asked = ()
+        else:
+            self._descend(known)
 
     def result(self) -> BisectResult:
         """What is known now; ask any time."""
-        raise NotImplementedError
+        return BisectResult(tuple(self._named), self._set_only, self._rounds, tuple(self._outcomes))
+
+    def _descend(self, known: Mapping[tuple[int, ...], GroupOutcome]) -> None:
+        """Go into the halves that reproduce it; a group of which no half does is a smallest one."""
+        again = [group for group in self._asked if self._reproduces(known.get(group))]
+        for parent in dict.fromkeys(self._parents[group] for group in self._asked):
+            halves = [group for group in self._asked if self._parents[group] == parent]
+            if all(self._well(known.get(half)) for half in halves):
+                self._smallest.append(parent)
+        self._smallest += [group for group in again if len(group) <= SMALLEST]
+        deeper = [(group, half) for group in again for half in _halves(group)]
+        self._parents = {half: group for group, half in deeper}
+        self._asked = tuple(self._parents)
+        if not self._asked:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._set_only = self._whole in self._smallest
+        self._asked = () if self._set_only else tuple(self._smallest)
+        self._repeating = True
+
+    def _reproduces(self, outcome: GroupOutcome | None) -> bool:
+        if outcome is None or outcome.passed is None:
+            return False
+        slow = outcome.rate is not None and outcome.rate < self._floor
+        return not outcome.passed or outcome.wrong or slow
+
+    def _well(self, outcome: GroupOutcome | None) -> bool:
+        """Whether it told something, and that all is well: one that told nothing clears nobody."""
+        return outcome is not None and outcome.passed is not None and not self._reproduces(outcome)
+
+
+def _halves(group: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Both halves of a group, of which none is smaller than a collective needs; () if there are none."""
+    if len(group) <= SMALLEST:
+        return ()
+    middle = (len(group) + 1) // 2
+    return tuple(half for half in (group[:middle], group[middle:]) if len(half) >= SMALLEST)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
 
 from clusterrun.model import limits as table
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.report import Grade
 
-Key = TypeVar("Key")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Key = TypeVar("Key")
 
 NORMAL = 1.4826
 """The median absolute deviation times this is the standard deviation, were the values normal."""
+
+SMALL = 6
+"""Of n normal values the median deviation comes out too small now and then: 1 + 6/n times holds for most."""
+MANY_TIMES_FEW = 4
+"""With fewer values than so many times ``few``, one that lies far off widens the spread it is judged by."""
 
 
 @frozen
@@ -23,6 +30,7 @@ class Limits:
     slow_warn: float = 0.10
     slow_fail: float = 0.50
     slow_few: float = 0.30
+    slow_gloo: float = 0.75
     z: float = 4.0
     few: int = 5
     pair_floor: float = 0.0
@@ -43,6 +51,14 @@ def limit(given: Iterable[tuple[str, float]], name: str) -> float:
     return table.chosen(given)[name]
 
 
+def for_backend(limits: Limits, backend: str) -> Limits:
+    """The limits for rates by ``backend``: gloo shares processors with all else and varies by a factor."""
+    if backend != "gloo":
+        return limits
+    wide = limits.slow_gloo
+    return replace(limits, slow_warn=wide, slow_few=wide, slow_fail=max(wide, limits.slow_fail))
+
+
 @frozen
 class Line:
     """Where slow begins among values of one kind: below ``slow`` is slow, from ``clear`` on is not.
@@ -56,6 +72,13 @@ class Line:
     clear: float
 
 
+def median_of(values: Iterable[float]) -> float:
+    """The middle value, or the mean of the two; there must be one. (``statistics`` is slow to load.)"""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
 def line(values: Iterable[float], limits: Limits, floor: float = 0.0) -> Line | None:
     """The line drawn by ``values``, higher is better; None without values.
 
@@ -64,12 +87,19 @@ def line(values: Iterable[float], limits: Limits, floor: float = 0.0) -> Line | 
     numbers = list(values)
     if not numbers:
         return None
-    median = statistics.median(numbers)
+    median = median_of(numbers)
     few = len(numbers) < limits.few
-    deviation = 0.0 if few else NORMAL * statistics.median(abs(one - median) for one in numbers)
+    deviation = 0.0 if few else _deviation(numbers, median)
     gap = max(median * (limits.slow_few if few else limits.slow_warn), limits.z * deviation)
+    widest = limits.slow_few if len(numbers) < MANY_TIMES_FEW * limits.few else limits.slow_fail
+    gap = min(gap, median * max(widest, limits.slow_warn))
     slow = max(median - gap, floor if median >= floor else 0.0)
     return Line(median, deviation, slow, max(slow, median - gap / 2))
+
+
+def _deviation(numbers: list[float], median: float) -> float:
+    """The robust standard deviation; larger where few values could have agreed by chance."""
+    return NORMAL * median_of(abs(one - median) for one in numbers) * (1 + SMALL / len(numbers))
 
 
 @frozen

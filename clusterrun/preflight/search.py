@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
-from clusterrun.model.report import Grade
+from clusterrun.preflight.ledger import Ledger, failures_needed
 from clusterrun.preflight.limits import Limits
-from clusterrun.preflight.pairing import Pair
+from clusterrun.preflight.matching import Round, least_known_first
+from clusterrun.preflight.pairing import Pair, all_rounds, pair, ring_rounds
+from clusterrun.preflight.speed import Speed, Timed
+from clusterrun.preflight.verdicts import Evidence, SearchResult, Standing, verdicts
 
 __all__ = ["Evidence", "Pair", "PairOutcome", "Search", "SearchResult"]
+
+TESTS_OF_A_SPARE = 2
+"""A spare that takes a node's place has been tested with as many others as that node."""
+TESTS_OF_A_LAGGARD = 4
+"""So often a node that has met no fast partner is tested before it counts as it is."""
+MORE_FOR_SLOW = 1
+"""Rates vary more than tests fail by chance, and nothing waits for a slow node to be named."""
+FREE_RETESTS_FROM = 2
+"""From the third round of a ring on, all but one link has been tested: who is free is tested again."""
 
 
 @frozen
@@ -26,54 +40,14 @@ class PairOutcome:
     wrong: bool = False
 
 
-@frozen
-class Evidence:
-    """Why a verdict stands. ``nodes`` is (node,) or (a, b); ``kind`` is ``broken``, ``slow``,
-    ``undetermined`` or ``flaky`` (failed at times, passed at others: no verdict, but worth a line).
-
-    ``tests`` that told something, ``failed`` of them (or were slow), ``wrong`` of these with a wrong sum;
-    ``against`` are the partners it failed with, in order. ``rate``, ``limit`` and ``median`` are in GB/s
-    (slow only): the best it reached, where slow begins, and the median over the nodes' best.
-    """
-
-    nodes: tuple[int, ...]
-    kind: str
-    grade: Grade
-    tests: int
-    failed: int
-    wrong: int = 0
-    against: tuple[int, ...] = ()
-    rate: float | None = None
-    limit: float | None = None
-    median: float | None = None
-
-
-@frozen
-class SearchResult:
-    """What is known. Each node and link stands in one of the verdicts at most, with its evidence.
-
-    ``certified`` passed a test; a node in no list was not tested. ``slow`` ones are certified: they work.
-    ``median`` (GB/s) is that of the nodes' best rates: compare it with the floor of the hardware.
-    """
-
-    bad: tuple[int, ...]
-    bad_links: tuple[Pair, ...]
-    slow: tuple[int, ...]
-    slow_links: tuple[Pair, ...]
-    undetermined: tuple[int, ...]
-    undetermined_links: tuple[Pair, ...]
-    certified: tuple[int, ...]
-    rounds: int
-    median: float | None
-    evidence: tuple[Evidence, ...]
-
-
 class Search:
     """Asks for rounds of disjoint pairs and says who is at fault; bounded in rounds, whatever it is told.
 
     ``nodes`` are in ring order. ``spares`` are tested where it costs nothing, and serve as partners.
-    ``confirm``: failures against distinct certified partners before a node is blamed, and repeats
-    before a link is. ``suspects`` are known to be bad: never tested, never partners.
+    ``confirm``: failures against certified partners, of which two are distinct, before a node is
+    blamed, and failures before a link is; more where there are so many nodes that chance alone
+    would reach it (``limits.noise``, ``limits.false_blame``). ``suspects`` are known to be bad: never
+    tested, never partners.
     """
 
     def __init__(
@@ -85,20 +59,170 @@ class Search:
         limits: Limits = Limits(),  # noqa: B008
         suspects: Sequence[int] = (),
     ) -> None:
-        raise NotImplementedError
+        self._ring = [node for node in nodes if node not in suspects]
+        self._spares = [node for node in spares if node not in suspects]
+        members = self._ring + self._spares
+        if len(set(members)) < len(members):
+            raise ValueError("a node stands twice among those to be searched")
+        self._all_pairs = all_pairs
+        self._confirm = max(confirm, 1)
+        self._limits = limits
+        self._there = dict.fromkeys(members)
+        self._bad: dict[int, None] = {}
+        rounds = all_rounds(members) if all_pairs else ring_rounds(self._ring)
+        self._planned = deque(enumerate(rounds))
+        self._links = [link for one in rounds for link in one]
+        self._node_limit = failures_needed(self._confirm, len(members), limits)
+        self._link_limit = failures_needed(self._confirm, len(self._links), limits)
+        self._works = self._ledger()
+        self._timed: list[Timed] = []
+        self._tries: dict[Pair, int] = {}
+        self._told: Counter[int] = Counter()
+        self._asked: tuple[Pair, ...] | None = None
+        self._scheduled: frozenset[Pair] = frozenset()
+        self._rounds = 0
+        self._retests_left = 4 * self._confirm
+        self._blind_left = self._confirm
 
     def next_round(self) -> tuple[Pair, ...]:
         """The pairs to be tested at once, disjoint; () when it is finished. Asked twice, it says the same."""
-        raise NotImplementedError
+        if self._asked is None:
+            self._asked = self._make_up()
+        return self._asked
 
     def take(self, outcomes: Sequence[PairOutcome]) -> None:
-        """What became of the pairs asked for last; a pair that is missing told nothing."""
-        raise NotImplementedError
+        """What became of the pairs asked for last; one that is missing told nothing, others are ignored."""
+        asked, self._asked = self._asked or (), None
+        self._rounds += bool(asked)
+        found = {pair(one.a, one.b): one for one in outcomes}
+        for link in asked:
+            self._tries[link] = self._tries.get(link, 0) + 1
+            outcome = found.get(link)
+            if outcome is not None and outcome.passed is not None:
+                self._enter(link, outcome)
+        for node in self._works.suspects():
+            if node in self._there and self._works.guilty(node):
+                self._bad[node] = None
 
     def drop(self, node: int) -> None:
         """The node is gone: it is in no later round, and in no verdict."""
-        raise NotImplementedError
+        self._there.pop(node, None)
+        self._bad.pop(node, None)
+        if self._asked:
+            self._asked = tuple(link for link in self._asked if node not in (link.a, link.b))
 
     def result(self) -> SearchResult:
         """What is known now; ask any time, also before the end (the time is up)."""
-        raise NotImplementedError
+        standing = Standing(self._works, self._speed(), tuple(self._there), tuple(self._bad), self._limits)
+        return verdicts(standing, self._rounds)
+
+    def _enter(self, link: Pair, outcome: PairOutcome) -> None:
+        again = link not in self._scheduled
+        passed = bool(outcome.passed) and not outcome.wrong
+        self._told.update((link.a, link.b))
+        self._works.note(link, passed, again, outcome.wrong)
+        if passed and outcome.rate is not None and math.isfinite(outcome.rate):
+            self._timed.append(Timed(link, outcome.rate, again))
+
+    def _make_up(self) -> tuple[Pair, ...]:
+        while self._planned:
+            pairs = self._planned_round(*self._planned.popleft())
+            if pairs:
+                return pairs
+        if not self._retests_left:
+            return ()
+        self._retests_left -= 1
+        made = self._empty_round()
+        self._scheduled = frozenset()
+        self._retest(made)
+        return tuple(made.pairs)
+
+    def _planned_round(self, number: int, links: Iterable[Pair]) -> tuple[Pair, ...]:
+        made = self._empty_round()
+        filling = not self._all_pairs and number >= FREE_RETESTS_FROM
+        suspects = set(self._suspects()) if filling else set()
+        put = [link for link in links if not {link.a, link.b} <= suspects and made.put(link)]
+        self._scheduled = frozenset(link for link in put if not {link.a, link.b} & suspects)
+        if filling:
+            self._retest(made)
+        elif not self._all_pairs:
+            made.assign(self._unknown_spares(), self._ring)
+            made.among(self._unknown_spares(), again=False)
+        return tuple(made.pairs)
+
+    def _retest(self, made: Round) -> None:
+        """Fill a round with what most needs to be found out, the nodes that may not work first."""
+        suspects, speed = self._suspects(), self._speed()
+        works = self._works
+        doubted = [link for link in works.doubted_links() if not works.guilty_link(link)]
+        doubted += self._untested_links()
+        busy = {node for link in doubted for node in (link.a, link.b)}
+        fast_last = sorted(works.cleared, key=lambda node: (node in busy, node in speed.ledger.failures))
+        made.assign(least_known_first(works, suspects), fast_last)
+        made.repeat(doubted)
+        made.assign(self._wanted_spares(suspects), self._neighbours(suspects) + fast_last)
+        self._among(made, suspects)
+        self._retest_slow(made, speed)
+
+    def _among(self, made: Round, suspects: list[int]) -> None:
+        """Suspects left over meet each other; where nothing was cleared at all, a few times and no more."""
+        blind = not any(node in self._works.cleared for node in self._there)
+        if blind and not self._blind_left:
+            return
+        self._blind_left -= blind
+        unknown = suspects + (self._unknown_spares() if blind else [])
+        made.among(unknown, again=blind)
+
+    def _retest_slow(self, made: Round, speed: Speed) -> None:
+        slow = speed.ledger
+        suspects = [node for node in slow.suspects() if node in self._works.cleared]
+        made.assign([node for node in suspects if not slow.guilty(node)], sorted(slow.cleared))
+        made.repeat(link for link in slow.doubted_links() if not slow.guilty_link(link))
+        behind = [node for node in speed.behind() if self._told[node] < TESTS_OF_A_LAGGARD]
+        made.assign(behind, speed.leaders())
+
+    def _suspects(self) -> list[int]:
+        """Nodes that no test has cleared, nor enough of them blamed."""
+        alone = len(self._ring) < 2
+        ring = [node for node in self._ring if not alone or node in self._works.failures]
+        spares = [node for node in self._spares if node in self._works.failures]
+        return [node for node in ring + spares if self._in_question(node)]
+
+    def _in_question(self, node: int) -> bool:
+        return node in self._there and node not in self._works.cleared and node not in self._bad
+
+    def _unknown_spares(self) -> list[int]:
+        return [node for node in self._spares if self._in_question(node)]
+
+    def _wanted_spares(self, suspects: list[int]) -> list[int]:
+        """Spares that may take the place of a bad node, and have been tested less than it was."""
+        places = len(suspects) + sum(node in self._ring for node in self._bad)
+        able = [node for node in self._spares if node in self._there and node not in self._bad]
+        able.sort(key=lambda node: (node not in self._works.cleared, node in self._works.failures))
+        return [node for node in able[:places] if self._told[node] < TESTS_OF_A_SPARE]
+
+    def _neighbours(self, suspects: list[int]) -> list[int]:
+        """Certified nodes beside one that may be replaced: its spare will talk to them."""
+        leaving = {*suspects, *self._bad}
+        beside = zip(self._ring, self._ring[1:] + self._ring[:1])
+        near = [other for a, b in beside for one, other in ((a, b), (b, a)) if one in leaving]
+        return [node for node in dict.fromkeys(near) if node in self._works.cleared]
+
+    def _untested_links(self) -> list[Pair]:
+        """Planned links that told nothing, between nodes that work."""
+        cleared = self._works.cleared
+        return [
+            link
+            for link in self._links
+            if self._works.tries(link) == 0 and link.a in cleared and link.b in cleared
+        ]
+
+    def _empty_round(self) -> Round:
+        free = [node for node in self._there if node not in self._bad]
+        return Round(free, self._tries, self._confirm, self._link_limit + self._confirm)
+
+    def _ledger(self, more: int = 0) -> Ledger:
+        return Ledger(self._confirm + more, self._node_limit + more, self._link_limit + more)
+
+    def _speed(self) -> Speed:
+        return Speed(self._timed, self._limits, self._ledger(MORE_FOR_SLOW))

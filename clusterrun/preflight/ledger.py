@@ -1,0 +1,96 @@
+"""Who answers for the tests that went wrong, from all of them together; asks for none."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from clusterrun.model.frozen import frozen
+from clusterrun.preflight.limits import Limits
+from clusterrun.preflight.pairing import Pair
+
+LEAST_PARTNERS = 2
+"""With one partner only, the link between the two is as suspect as the node; where there are fewer than
+are asked for, this many must have seen it fail, each twice: one of the links may be bad as well."""
+
+
+def failures_needed(confirm: int, count: int, limits: Limits) -> int:
+    """Failures that one of ``count`` healthy things is not expected to reach by chance.
+
+    ``confirm``, or as many as keep the chance that any of them does below ``limits.false_blame``
+    while each test fails by chance with ``limits.noise``.
+    """
+    if not (0 < limits.noise < 1 and 0 < limits.false_blame < 1 and count > 0):
+        return confirm
+    return max(confirm, math.ceil(math.log(limits.false_blame / count) / math.log(limits.noise) - 1e-9))
+
+
+@frozen
+class Failed:
+    """A test that went wrong, as one of its two nodes sees it; ``again``: made to find out about it."""
+
+    partner: int
+    again: bool
+    wrong: bool
+
+
+class Ledger:
+    """One question (does it work? is it fast?) over all nodes and links, and every answer so far.
+
+    A test that went well clears both its nodes and its link. A node that no test cleared answers for
+    those that went wrong with a partner that another test cleared; a link for those between two
+    nodes that were both cleared elsewhere.
+    """
+
+    def __init__(self, confirm: int, node_limit: int, link_limit: int) -> None:
+        self._confirm = confirm
+        self._node_limit = node_limit
+        self._link_limit = link_limit
+        self.cleared: set[int] = set()
+        self.failures: dict[int, list[Failed]] = {}
+        self.good: dict[Pair, int] = {}
+        self.poor: dict[Pair, int] = {}
+
+    def note(self, link: Pair, good: bool, again: bool = False, wrong: bool = False) -> None:
+        """Enter one test; one that told nothing has no place here."""
+        if good:
+            self.cleared.update((link.a, link.b))
+            self.good[link] = self.good.get(link, 0) + 1
+            return
+        self.poor[link] = self.poor.get(link, 0) + 1
+        self.failures.setdefault(link.a, []).append(Failed(link.b, again, wrong))
+        self.failures.setdefault(link.b, []).append(Failed(link.a, again, wrong))
+
+    def counted(self, node: int) -> list[Failed]:
+        """The failures that speak against ``node``: those with a partner that was cleared."""
+        return [one for one in self.failures.get(node, ()) if one.partner in self.cleared]
+
+    def guilty(self, node: int) -> bool:
+        """Whether enough speaks against ``node`` to blame it."""
+        if node in self.cleared:
+            return False
+        counted = self.counted(node)
+        by_partner = Counter(one.partner for one in counted)
+        few = len(by_partner) < max(self._confirm, LEAST_PARTNERS)
+        if few and sum(times > 1 for times in by_partner.values()) < LEAST_PARTNERS:
+            return False
+        return len(counted) >= self._node_limit or sum(one.again for one in counted) >= self._confirm
+
+    def suspects(self) -> list[int]:
+        """Nodes with failures that nothing cleared, the guilty among them."""
+        return [node for node in self.failures if node not in self.cleared]
+
+    def doubted_links(self) -> Iterable[Pair]:
+        """Links that never went well, between two nodes that did elsewhere; the guilty among them."""
+        for link in self.poor:
+            if link not in self.good and link.a in self.cleared and link.b in self.cleared:
+                yield link
+
+    def guilty_link(self, link: Pair) -> bool:
+        """Whether a doubted link failed often enough to be blamed."""
+        return self.poor.get(link, 0) >= self._link_limit
+
+    def tries(self, link: Pair) -> int:
+        """Tests of this link that told something."""
+        return self.good.get(link, 0) + self.poor.get(link, 0)

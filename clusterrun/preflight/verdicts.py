@@ -1,0 +1,145 @@
+"""From what the ledgers hold to verdicts with their evidence; asks for no test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.report import Grade
+from clusterrun.preflight.ledger import Failed, Ledger
+from clusterrun.preflight.limits import Limits
+from clusterrun.preflight.pairing import Pair
+from clusterrun.preflight.speed import Speed
+
+
+@frozen
+class Evidence:
+    """Why a verdict stands. ``nodes`` is (node,) or (a, b); ``kind`` is ``broken``, ``slow``,
+    ``undetermined`` or ``flaky`` (failed at times, passed at others: no verdict, but worth a line).
+
+    ``tests`` that told something, ``failed`` of them (or were slow), ``wrong`` of these with a wrong sum;
+    ``against`` are the partners it failed with, in order. ``rate``, ``limit`` and ``median`` are in GB/s
+    (slow only): the best it reached, where slow begins, and the median over the nodes' best.
+    """
+
+    nodes: tuple[int, ...]
+    kind: str
+    grade: Grade
+    tests: int
+    failed: int
+    wrong: int = 0
+    against: tuple[int, ...] = ()
+    rate: float | None = None
+    limit: float | None = None
+    median: float | None = None
+
+
+@frozen
+class SearchResult:
+    """What is known. Each node and link stands in one of the verdicts at most, with its evidence.
+
+    ``certified`` passed a test; a node in no list was not tested. ``slow`` ones are certified: they work.
+    ``median`` (GB/s) is that of the nodes' best rates: compare it with the floor of the hardware.
+    """
+
+    bad: tuple[int, ...]
+    bad_links: tuple[Pair, ...]
+    slow: tuple[int, ...]
+    slow_links: tuple[Pair, ...]
+    undetermined: tuple[int, ...]
+    undetermined_links: tuple[Pair, ...]
+    certified: tuple[int, ...]
+    rounds: int
+    median: float | None
+    evidence: tuple[Evidence, ...]
+
+
+@frozen
+class Standing:
+    """All that verdicts are made of: the ledgers, the nodes that are there, and those to blame."""
+
+    works: Ledger
+    speed: Speed
+    there: tuple[int, ...]
+    bad: tuple[int, ...]
+    limits: Limits
+
+
+def verdicts(at: Standing, rounds: int) -> SearchResult:
+    """The result after so many rounds."""
+    there, works, slow = set(at.there), at.works, at.speed.ledger
+    doubted = [link for link in works.doubted_links() if {link.a, link.b} <= there]
+    bad_links = tuple(link for link in doubted if works.guilty_link(link))
+    undetermined = tuple(node for node in works.suspects() if node in there and node not in at.bad)
+    unsure = tuple(link for link in doubted if not works.guilty_link(link))
+    fit = there & works.cleared
+    slow_nodes = tuple(node for node in at.there if node in fit and slow.guilty(node))
+    slow_links = tuple(
+        link for link in slow.doubted_links() if {link.a, link.b} <= fit and slow.guilty_link(link)
+    )
+    evidence = [
+        *(_node(at, node, "broken", Grade.FAIL) for node in at.bad),
+        *(_link(at, link, "broken", Grade.FAIL) for link in bad_links),
+        *(_node(at, node, "undetermined", Grade.UNDETERMINED) for node in undetermined),
+        *(_link(at, link, "undetermined", Grade.UNDETERMINED) for link in unsure),
+        *(_slow_node(at, node) for node in slow_nodes),
+        *(_slow_link(at, link) for link in slow_links),
+        *_flaky(at, there),
+    ]
+    return SearchResult(
+        bad=at.bad,
+        bad_links=bad_links,
+        slow=slow_nodes,
+        slow_links=slow_links,
+        undetermined=undetermined,
+        undetermined_links=unsure,
+        certified=tuple(node for node in at.there if node in works.cleared),
+        rounds=rounds,
+        median=at.speed.line.median if at.speed.line else None,
+        evidence=tuple(evidence),
+    )
+
+
+def _node(at: Standing, node: int, kind: str, grade: Grade) -> Evidence:
+    failures = at.works.counted(node) if kind == "broken" else at.works.failures.get(node, [])
+    against = tuple(dict.fromkeys(one.partner for one in failures))
+    return Evidence((node,), kind, grade, len(failures), len(failures), _wrong(failures), against)
+
+
+def _link(at: Standing, link: Pair, kind: str, grade: Grade) -> Evidence:
+    failures = [one for one in at.works.failures.get(link.a, ()) if one.partner == link.b]
+    return Evidence(
+        (link.a, link.b), kind, grade, at.works.tries(link), at.works.poor.get(link, 0), _wrong(failures)
+    )
+
+
+def _wrong(failures: list[Failed]) -> int:
+    return sum(one.wrong for one in failures)
+
+
+def _flaky(at: Standing, there: set[int]) -> Iterator[Evidence]:
+    for link in at.works.poor:
+        if link in at.works.good and {link.a, link.b} <= there:
+            yield _link(at, link, "flaky", Grade.PASS)
+
+
+def _slow_node(at: Standing, node: int) -> Evidence:
+    counted = at.speed.ledger.counted(node)
+    against = tuple(dict.fromkeys(one.partner for one in counted))
+    return _slow(at, (node,), at.speed.best[node], at.speed.times[node], len(counted), against)
+
+
+def _slow_link(at: Standing, link: Pair) -> Evidence:
+    speed = at.speed
+    slow = speed.ledger.poor[link]
+    return _slow(at, (link.a, link.b), speed.best_of[link], speed.times_of[link], slow, ())
+
+
+def _slow(
+    at: Standing, nodes: tuple[int, ...], rate: float, tests: int, slow: int, against: tuple[int, ...]
+) -> Evidence:
+    drawn = at.speed.line
+    if drawn is None:
+        raise ValueError(f"{nodes} cannot be slow where nothing was timed")
+    grade = Grade.FAIL if rate < drawn.median * (1 - at.limits.slow_fail) else Grade.WARN
+    return Evidence(nodes, "slow", grade, tests, slow, 0, against, rate, drawn.slow, drawn.median)
