@@ -198,7 +198,7 @@ def _preflight(spec: JobSpec, site: Site, argv: tuple[str, ...] = ()) -> Preflig
 
 
 def _watch(spec: JobSpec) -> Watch:
-    return Watch(hang_seconds=float(spec.hang_after), on_hang=spec.on_hang)
+    return Watch(on=not spec.alone, hang_seconds=float(spec.hang_after), on_hang=spec.on_hang)
 
 
 def _orders(spec: JobSpec, run_id: str, preflight: Preflight, launch: tuple[str, ...] = ()) -> Orders:

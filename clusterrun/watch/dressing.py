@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILES = ("clusterrun_prelude.py", "sitecustomize.py")
+NO_CACHE = "__pycache__"
+"""An empty file where Python would make a folder: a thousand ranks write nothing there."""
 SWITCH = "CLUSTERRUN_PRELUDE"
 """Tells the prelude the number of the signal; taken out of the environment by the first rank that sees it."""
 OFF = "off"
@@ -23,11 +25,11 @@ def lay_out(folder: str) -> None:
         os.mkdir(folder, 0o700)
     except FileExistsError:
         pass
-    for name in FILES:
+    for name, content in [(NO_CACHE, b""), *((name, _source(name)) for name in FILES)]:
         path, draft = os.path.join(folder, name), os.path.join(folder, f".{name}.{os.getpid()}")
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
-            file.write(_source(name))
+            file.write(content)
         os.rename(draft, path)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
-from clusterrun.model.orders import Level, Orders, Preflight
+from clusterrun.model.orders import Level, Orders, Preflight, Watch
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import inherited
 from clusterrun.script.plan import Plan, Site, default_name, plan
@@ -104,6 +104,7 @@ def test_the_orders_are_exact_and_start_one_agent_on_each_node() -> None:
         ),
         max_restarts=2,
         preflight=Preflight(Level.FULL, python=PYTHON),
+        watch=Watch(on=True),
     )
 
 
