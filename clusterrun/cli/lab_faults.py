@@ -55,16 +55,17 @@ def _command(name: str) -> Command:
 @_command("cut")
 @HOST
 @click.option("--to", default="", help="Only packets to this host (one way, unless --both).")
-@click.option("--port", type=int, help="Only TCP connections to this port.")
+@click.option("--port", default="", help="Only TCP connections to this port, or to these: 40000-60000.")
 @click.option("--both", is_flag=True, help="With --to: both ways.")
 @NAME
-def cut(host: str, to: str, port: int | None, both: bool, name: str) -> None:
-    """Let packets of a host vanish: all of them, or those to one host or port.
+def cut(host: str, to: str, port: str, both: bool, name: str) -> None:
+    """Let packets of a host vanish: all of them, or those to one host or to some ports.
 
     \b
     Examples:
       clusterrun lab fault cut n0002
       clusterrun lab fault cut n0002 --to n0005 --port 29500
+      clusterrun lab fault cut n0002 --port 40000-60000
     """
     if both and not to:
         raise BadInput("--both needs --to HOST", "without --to both ways are cut anyway")
@@ -73,16 +74,18 @@ def cut(host: str, to: str, port: int | None, both: bool, name: str) -> None:
 
 @_command("slow")
 @HOST
+@click.option("--to", default="", help="Only what goes between it and this host, both ways.")
 @click.option("--rate", required=True, help="For instance 50mbit.")
 @NAME
-def slow(host: str, rate: str, name: str) -> None:
-    """Limit what a host may send and get.
+def slow(host: str, to: str, rate: str, name: str) -> None:
+    """Limit what a host may send and get, with all others or with one.
 
     \b
     Examples:
       clusterrun lab fault slow n0003 --rate 50mbit
+      clusterrun lab fault slow n0003 --to n0005 --rate 5mbit
     """
-    _bite(name, "slow", host, rate=rate)
+    _bite(name, "slow-link" if to else "slow", host, to=to, rate=rate)
 
 
 @_command("freeze")
@@ -237,6 +240,20 @@ def disk_full(host: str, path: str, name: str) -> None:
       clusterrun lab fault disk-full n0001 /scratch
     """
     _bite(name, "disk-full", host, path=path)
+
+
+@_command("read-only")
+@HOST
+@click.argument("path")
+@NAME
+def read_only(host: str, path: str, name: str) -> None:
+    """Let a folder be read-only, as one host sees it.
+
+    \b
+    Examples:
+      clusterrun lab fault read-only n0003 /scratch
+    """
+    _bite(name, "read-only", host, path=path)
 
 
 @_command("heal")

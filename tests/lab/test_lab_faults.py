@@ -119,6 +119,58 @@ def test_a_cut_port_leaves_the_other_ports_open(lab: Lab) -> None:
         assert reaches(lab, "n0002", "n0003", 7002)
 
 
+def test_a_cut_range_of_ports_swallows_these_both_ways_and_no_others(lab: Lab) -> None:
+    with serving(lab, "n0003", 7101), serving(lab, "n0003", 7112), serving(lab, "n0001", 7101):
+        lab.fault("cut", "n0003", port="7100-7110")
+        assert [reaches(lab, "n0002", "n0003", port) for port in (7101, 7112)] == [False, True]
+        assert [reaches(lab, caller, "n0001", 7101) for caller in ("n0003", "n0002")] == [False, True]
+        lab.heal()
+        assert reaches(lab, "n0002", "n0003", 7101)
+
+
+def test_a_slow_link_slows_that_pair_both_ways_and_nobody_else(lab: Lab) -> None:
+    size = 1_000_000
+    pairs = (("n0001", "n0003"), ("n0003", "n0001"), ("n0002", "n0003"), ("n0001", "n0002"))
+    with (
+        serving(lab, "n0003", 7021, size),
+        serving(lab, "n0001", 7021, size),
+        serving(lab, "n0002", 7021, size),
+    ):
+        lab.fault("slow-link", "n0001", to="n0003", rate="4mbit")
+        lab.fault("slow-link", "n0004", to="n0003", rate="4mbit")
+        slow = [call(lab, caller, callee, 7021, 30) for caller, callee in pairs]
+        lab.heal("n0001")
+        other = call(lab, "n0004", "n0003", 7021, 30)
+        healed = [call(lab, caller, callee, 7021, 30) for caller, callee in pairs]
+        lab.heal()
+    found = [*slow, other, *healed]
+    assert [answer and answer[0] for answer in found] == [size] * 9
+    assert [bool(answer and answer[1] > 1.5) for answer in found] == [True, True, False, False, True] + [
+        False
+    ] * 4
+
+
+def test_a_slow_link_is_refused_beside_a_slow_host_and_the_other_way_round(lab: Lab) -> None:
+    lab.fault("slow", "n0003", rate="50mbit")
+    with pytest.raises(BadInput, match="is in force"):
+        lab.fault("slow-link", "n0001", to="n0003", rate="5mbit")
+    lab.heal()
+    lab.fault("slow-link", "n0001", to="n0003", rate="5mbit")
+    with pytest.raises(BadInput, match="is in force"):
+        lab.fault("slow", "n0003", rate="50mbit")
+    lab.heal()
+
+
+def test_a_link_of_a_host_that_lost_its_power_is_healed_too(lab: Lab) -> None:
+    lab.fault("slow-link", "n0001", to="n0003", rate="5mbit")
+    lab.fault("kill", "n0003")
+    assert [f.kind for f in lab.heal()] == ["kill", "slow-link"]
+    with serving(lab, "n0003", 7022, 2_000_000):
+        answer = call(lab, "n0001", "n0003", 7022, 30)
+    assert answer is not None and answer[1] < 2.5
+    assert lab.wait_idle(60)
+
+
 def test_a_job_meets_the_fault_too(lab: Lab) -> None:
     ask = ["srun", "-w", "n0002", sys.executable, "-c", CALL, "n0003", "7010", "0.5"]
     with serving(lab, "n0003", 7010):
@@ -276,6 +328,25 @@ def test_a_full_disk_keeps_what_it_holds_and_takes_no_more(lab: Lab, tmp_path) -
     assert lab.exec(write, host="n0001", cwd=tmp_path).code == 0
 
 
+def test_a_full_shared_memory_is_that_of_one_host(lab: Lab) -> None:
+    lab.fault("disk-full", "n0001", path="/dev/shm")
+    write = ["sh", "-c", "head -c 2000000 /dev/zero >/dev/shm/new; rm -f /dev/shm/new"]
+    errors = [lab.exec(["srun", "-w", host, *write]).err for host in ("n0001", "n0002")]
+    assert ["No space left on device" in error for error in errors] == [True, False]
+    lab.heal()
+    assert lab.exec(write, host="n0001").err == ""
+
+
+def test_a_read_only_folder_is_read_only_on_that_host_also_for_its_jobs(lab: Lab, tmp_path) -> None:
+    (tmp_path / "old").write_text("kept")
+    lab.fault("read-only", "n0003", path=str(tmp_path))
+    write = ["sh", "-c", f"cat {tmp_path}/old; echo x >{tmp_path}/new"]
+    here, there = (lab.exec(["srun", "-w", host, *write]) for host in ("n0003", "n0002"))
+    assert (here.out, "Read-only file system" in here.err, there.out, there.err) == ("kept", True, "kept", "")
+    lab.heal()
+    assert lab.exec(write, host="n0003").err == ""
+
+
 def smi(lab: Lab, host: str, *words: str) -> tuple[int, str]:
     done = lab.exec(["nvidia-smi", *words], host=host)
     return done.code, done.out
@@ -335,7 +406,13 @@ def test_faults_in_force_are_listed_and_one_can_be_healed_alone(lab: Lab) -> Non
         ("cut", "n0009", {}, "has no host 'n0009'"),
         ("cut", "n0001", {"to": "n0009"}, "has no host 'n0009'"),
         ("cut", "n0001", {"to": "n0002", "port": 99999}, "is no port"),
+        ("cut", "n0001", {"port": "7-5"}, "is no port"),
+        ("cut", "n0001", {"port": "7-8-9"}, "is no port"),
         ("slow", "n0001", {"rate": "fast"}, "is no rate"),
+        ("slow-link", "n0001", {"to": "n0002", "rate": "fast"}, "is no rate"),
+        ("slow-link", "n0001", {"to": "n0001", "rate": "5mbit"}, "has no link to itself"),
+        ("slow-link", "n0001", {"to": "n0009", "rate": "5mbit"}, "has no host 'n0009'"),
+        ("read-only", "n0001", {"path": "/nonesuch"}, "is no folder"),
         ("melt", "n0001", {}, "there is no fault 'melt'"),
         ("drain", "login", {}, "is no node"),
         ("kill", "ctl", {}, "is no node"),

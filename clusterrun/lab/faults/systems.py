@@ -1,4 +1,4 @@
-"""Faults of one host's system: a wrong name, a wrong clock, a full disk; all by mounts that only it sees."""
+"""Faults of one host's system: wrong name or clock, full or locked disk; all by mounts that only it sees."""
 
 from __future__ import annotations
 
@@ -157,10 +157,26 @@ def _empty(site: Site, fault: Fault) -> None:
         site.on_outside_root(fault.host, "umount", "--lazy", target)
 
 
+# --- read-only ------------------------------------------------------------------------------------
+
+
+def _lock(site: Site, fault: Fault) -> Fault:
+    _check_folder(site, fault.host, fault.get("path"))
+    inside = f"{site.state.root}{fault.get('path')}"
+    site.on_outside_root(fault.host, "mount", "--bind", inside, inside)
+    site.on_outside_root(fault.host, "mount", "-o", "remount,bind,ro", inside)
+    return fault
+
+
+def _unlock(site: Site, fault: Fault) -> None:
+    site.on_outside_root(fault.host, "umount", "--lazy", f"{site.state.root}{fault.get('path')}")
+
+
 KINDS = (
     Kind(
         "name", frozenset({"name", "address"}), _wrong_name, _right_name, needs_host=False, lives_in_host=True
     ),
     Kind("clock", frozenset({"offset"}), _wrong_clock, _right_clock, alone=True, lives_in_host=True),
     Kind("disk-full", frozenset({"path"}), _fill, _empty, lives_in_host=True),
+    Kind("read-only", frozenset({"path"}), _lock, _unlock, lives_in_host=True),
 )
