@@ -25,6 +25,7 @@ LATE = Finding(
     f"nvidia-smi nvlink gave no answer within {LIMIT:g} s",
     "nvidia-smi nvlink --status on the node: does it answer?",
 )
+_ONE = 5.0
 _GPU = re.compile(r"GPU (\d+):")
 _LINK = re.compile(r"\s+Link (\d+): (<inactive>|([\d.]+) GB/s)")
 _ERRORS = re.compile(r"\s+Link (\d+): (\w[\w ]*) Errors: (\d+)")
@@ -35,9 +36,12 @@ _REMEDY = (
 
 
 def probe(asked: Asked) -> object:
-    """For each GPU the speed of its links in GB/s, 0 for an inactive one, and its errors."""
-    status = answer("nvidia-smi", "nvlink", "--status", seconds=LIMIT)
-    errors = answer("nvidia-smi", "nvlink", "-e", seconds=LIMIT)
+    """For each GPU the speed of its links in GB/s, 0 for an inactive one, and its errors.
+
+    Where nvidia-smi gives no answer the check of GPUs says so, and this one nothing.
+    """
+    status = answer("nvidia-smi", "nvlink", "--status", seconds=_ONE)
+    errors = answer("nvidia-smi", "nvlink", "-e", seconds=_ONE)
     return of_text(status.out, errors.out)
 
 
