@@ -16,6 +16,7 @@ from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.model.visible import visible
 from clusterrun.reports.screen import headline
+from clusterrun.runs import usage
 from clusterrun.verbs.desk import Desk
 
 
@@ -48,6 +49,7 @@ def _facts(
         ("size", _size(status)),
         ("nodes", status.nodelist),
         ("uses", _use(status)),
+        ("used", _used(desk, record, state)),
         ("submitted", local_time(status.submitted_at or None)),
         ("started", local_time(status.started_at)),
         ("ended", local_time(status.ended_at)),
@@ -114,6 +116,14 @@ def _use(status: RunStatus) -> str:
     except psutil.Error:  # one of them ended while we looked, or is not ours to look at
         return ""
     return f"{len(family)} processes, {spoken(seconds)} of CPU time, {memory / 2**30:.1f} GiB of memory"
+
+
+def _used(desk: Desk, record: RunRecord | None, state: RunState | None) -> str:
+    """What the newest attempt's samples say of the time since it started."""
+    if record is None or state is None or not state.attempts:
+        return ""
+    attempt = desk.store.paths(record.run_id).attempt(state.attempts[-1].epoch)
+    return usage.summary(usage.newest(attempt, record.spec.nodes + record.spec.spares))
 
 
 def _attempt(attempt: Attempt, check: str) -> list[str]:

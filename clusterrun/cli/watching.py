@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from clusterrun.cli.board import fitted, plain
 from clusterrun.cli.boundary import say
+from clusterrun.cli.screen import other_screen, picture
 from clusterrun.cli.terminal import coloured
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import clock_time
@@ -24,9 +22,6 @@ SHARE = 10
 """A look that takes long is followed by a pause that many times as long."""
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 30.0
 """Seconds for which an answer of Slurm will do: more while nothing happens."""
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-_BEGIN, _END = "\x1b[?2026h\x1b[H", "\x1b[J\x1b[?2026l"
-"""Around a picture: a terminal that knows it shows all of it at once."""
 
 
 class Watching:
@@ -103,16 +98,16 @@ def _on_terminal(desk: Desk, watching: Watching) -> None:
     """A picture of the runs on the terminal's other screen; what it showed last stays on the first."""
     paint = coloured(sys.stdout)
     try:
-        with _other_screen():
+        with other_screen():
             before = ""
             while True:
                 pause = watching.look()
                 columns, rows = os.get_terminal_size(sys.stdout.fileno())
-                picture = _picture(desk, watching, columns or 80, rows or 24, paint)
-                if picture != before:
-                    sys.stdout.write(picture)
+                drawn = _picture(desk, watching, columns or 80, rows or 24, paint)
+                if drawn != before:
+                    sys.stdout.write(drawn)
                     sys.stdout.flush()
-                    before = picture
+                    before = drawn
                 if watching.over:
                     break
                 desk.clock.sleep(pause)
@@ -130,22 +125,4 @@ def _picture(desk: Desk, watching: Watching, columns: int, rows: int, paint: boo
     if len(lines) > room:
         hidden = len(lines) - room + 1
         lines = [*lines[: room - 1], f"… {hidden} more lines: a filter, or a taller window, shows them"]
-    whole = [*lines, "", *(line[: columns - 1] for line in foot)]
-    return _BEGIN + "".join(f"{line}\x1b[K\r\n" for line in whole[:-1]) + whole[-1] + "\x1b[K" + _END
-
-
-@contextmanager
-def _other_screen() -> Iterator[None]:
-    """The terminal as it was is given back whatever ends us, but for a KILL."""
-    before = signal.signal(signal.SIGTERM, _leave)
-    sys.stdout.write(_ENTER)
-    try:
-        yield
-    finally:
-        sys.stdout.write(_LEAVE)
-        sys.stdout.flush()
-        signal.signal(signal.SIGTERM, before)
-
-
-def _leave(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
+    return picture([*lines, "", *(line[: columns - 1] for line in foot)])

@@ -22,6 +22,8 @@ The layout is what the README documents and scripts rely on; each file has one w
         00003.error.json        the traceback of rank 3, where its program left one
         preflight.json          what the pre-flight check found   (the coordinator)
         node-0001.examiner.log  what the examiner of node 1 had to say; .observer.log: its observer
+        node-0001.samples       what node 1 and its ranks used, a line of JSON each 10 s   (the observer)
+        node-0001.now           the same at this moment, while somebody looks   (the observer)
         node-0001.index         which byte of which file was there when, for merging by time
 """
 
@@ -125,6 +127,12 @@ class AttemptPaths:
 
     def error(self, rank: int) -> str:
         return os.path.join(self.folder, f"{rank:05d}.error.json")
+
+    def samples(self, node: int) -> str:
+        return os.path.join(self.folder, f"node-{node:04d}.samples")
+
+    def now(self, node: int) -> str:
+        return os.path.join(self.folder, f"node-{node:04d}.now")
 
     def index(self, node: int) -> str:
         return os.path.join(self.folder, f"node-{node:04d}.index")

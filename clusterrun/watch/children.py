@@ -1,13 +1,17 @@
-"""Runs py-spy, where it is installed, on a rank whose own doors are shut; the only program of this room."""
+"""Runs what the observer asks, within a limit: py-spy of a rank, nvidia-smi of the GPUs; judges nothing."""
 
 from __future__ import annotations
 
 import os
 
 from clusterrun.diagnosis.frames import of_py_spy
+from clusterrun.model.usage import UNKNOWN, GpuUse
 
 ANSWER_SECONDS = 5.0
 NAME = "py-spy"
+GPU_PROGRAM = "nvidia-smi"
+GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
+MEBIBYTE = 1 << 20
 
 
 def spy(pid: int, path: str) -> tuple[str, ...]:
@@ -16,26 +20,53 @@ def spy(pid: int, path: str) -> tuple[str, ...]:
     It is looked for beside the rank's interpreter, then on ``path``. It stops the rank for some
     milliseconds, which is why it is not what is tried first.
     """
-    program = _found(pid, path)
+    try:
+        beside = os.path.dirname(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ()
+    program = _found(NAME, [beside, *path.split(os.pathsep)])
+    return of_py_spy(_said([program, "dump", "--json", "--pid", str(pid)])) if program else ()
+
+
+def nvidia_smi(path: str) -> tuple[GpuUse, ...]:
+    """Every GPU now; () where there is no such program, or no answer that can be read."""
+    program = _found(GPU_PROGRAM, path.split(os.pathsep))
     if not program:
         return ()
+    rows = _said([program, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits"]).splitlines()
+    return tuple(gpu for gpu in map(gpu_of_row, rows) if gpu)
+
+
+def gpu_of_row(row: str) -> GpuUse | None:
+    """One line of nvidia-smi's table; what a GPU does not support reads ``[N/A]``."""
+    cells = [cell.strip() for cell in row.split(",")]
+    if len(cells) != len(GPU_FIELDS.split(",")) or not cells[0].isdecimal():
+        return None
+    busy, used, total, watts, celsius = map(_number, cells[1:])
+    held = used * MEBIBYTE if used >= 0 else UNKNOWN
+    return GpuUse(int(cells[0]), busy, held, total * MEBIBYTE if total >= 0 else UNKNOWN, watts, celsius)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return UNKNOWN
+
+
+def _said(command: list[str]) -> str:
+    """What ``command`` printed; empty where it could not be run, or not in time."""
     import subprocess
 
-    command = [program, "dump", "--json", "--pid", str(pid)]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return of_py_spy(done.stdout.decode("utf-8", "replace"))
-
-
-def _found(pid: int, path: str) -> str:
-    try:
-        beside = os.path.dirname(os.readlink(f"/proc/{pid}/exe"))
-    except OSError:
         return ""
-    places = [beside, *path.split(os.pathsep)]
-    paths = (os.path.join(place, NAME) for place in places if os.path.isabs(place))
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _found(name: str, folders: list[str]) -> str:
+    paths = (os.path.join(folder, name) for folder in folders if os.path.isabs(folder))
     return next((one for one in paths if os.access(one, os.X_OK)), "")

@@ -17,6 +17,8 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.watch.collecting import Look, text_of
 from clusterrun.watch.digests import Digests
+from clusterrun.watch.gpus import GpuWatch, visible_to
+from clusterrun.watch.sampling import Sampling
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,9 +171,12 @@ def _asked(part: Part, number: int, wish: Mapping[str, Any]) -> list[str]:
 
 def main(run_dir: str, node: int, node_name: str, environment: Mapping[str, str]) -> int:
     """Observe node number ``node`` until stdin ends."""
+    path, period = environment.get("PATH", ""), _period(run_dir)
+    gpus = GpuWatch(path, visible_to(environment.get("CUDA_VISIBLE_DEVICES")))
     parts: list[Part] = [
-        Digests(_period(run_dir)),
-        Collecting(node_name, environment.get("PATH", "")),
+        Digests(period),
+        Sampling(period, node_name, node, gpus),
+        Collecting(node_name, path),
     ]
     try:
         return Observer(run_dir, parts, 0, 1).serve()

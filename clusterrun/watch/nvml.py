@@ -1,0 +1,71 @@
+"""The GPUs as NVIDIA's management library tells of them; runs in a process of its own, for it may hang.
+
+Names and layouts are those of nvml.h, unchanged since the library's first versions. What one GPU
+does not say is ``UNKNOWN``; a library that is not there, or does not start, raises ``NoLibrary``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.usage import UNKNOWN, GpuUse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LIBRARY = "libnvidia-ml.so.1"
+_CORE_SENSOR = 0
+
+
+class NoLibrary(ClusterrunError):
+    """The management library cannot be used here."""
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class Gpus:
+    """The library, started."""
+
+    def __init__(self, library: str = LIBRARY) -> None:
+        try:
+            self._library: Any = ctypes.CDLL(library)
+            code = self._library.nvmlInit_v2()
+        except (OSError, AttributeError) as error:
+            raise NoLibrary(f"{library} cannot be loaded: {error}") from error
+        if code:
+            raise NoLibrary(f"{library} does not start: error {code}")
+
+    def look(self) -> tuple[GpuUse, ...]:
+        """Every GPU now."""
+        count = ctypes.c_uint()
+        if self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return ()
+        return tuple(self._one(index) for index in range(count.value))
+
+    def _one(self, index: int) -> GpuUse:
+        device = ctypes.c_void_p()
+        if self._library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)):
+            return GpuUse(index, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+        use, memory = _Utilization(), _Memory()
+        watts, celsius = ctypes.c_uint(), ctypes.c_uint()
+        asked = self._library
+        busy = asked.nvmlDeviceGetUtilizationRates(device, ctypes.byref(use)) == 0
+        held = asked.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
+        power = asked.nvmlDeviceGetPowerUsage(device, ctypes.byref(watts)) == 0
+        heat = asked.nvmlDeviceGetTemperature(device, _CORE_SENSOR, ctypes.byref(celsius)) == 0
+        return GpuUse(
+            index,
+            float(use.gpu) if busy else UNKNOWN,
+            float(memory.used) if held else UNKNOWN,
+            float(memory.total) if held else UNKNOWN,
+            watts.value / 1000 if power else UNKNOWN,
+            float(celsius.value) if heat else UNKNOWN,
+        )
