@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.cli.boundary import say
+from clusterrun.diagnosis.words import Verdict
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError
@@ -16,6 +17,7 @@ from clusterrun.verbs.reporting import report_of, unfit
 from clusterrun.workflow import Run
 
 LAST_LINES = 10
+EVIDENCE_LINES = 3
 WORST_LINES = 16
 """Of a report: what is worst stands first."""
 
@@ -74,6 +76,7 @@ def tell_end(desk: Desk, status: RunStatus) -> None:
         return
     if status.state is not State.COMPLETED:
         _tell_failure(desk, status)
+    _explain(desk, status)
     say(f"  look    clusterrun status {status.run_id}\n  logs    clusterrun logs {status.run_id}")
 
 
@@ -96,6 +99,25 @@ def _told_unfit(desk: Desk, status: RunStatus) -> bool:
         say(f"  again   clusterrun submit --exclude {apart}{fold(bad)} …  (or --spares {len(bad)})")
     say(f"  more    clusterrun report {status.run_id}")
     return True
+
+
+def _explain(desk: Desk, status: RunStatus) -> None:
+    """What the words of a failed run mean, and of one that ended well whether its ranks trained together."""
+    from clusterrun.verbs.diagnosing import of_ended
+
+    if status.state is State.CANCELLED or unfit(status):
+        return
+    try:
+        found = of_ended(desk, status, desk.store.state(status.run_id))
+    except (ClusterrunError, OSError):
+        return  # the run directory says no more than the status does
+    if found.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING):
+        return
+    say(f"  why     {found.said}")
+    for line in found.evidence[:EVIDENCE_LINES]:
+        say(f"          {line}")
+    if found.remedy:
+        say(f"  remedy  {found.remedy}")
 
 
 def _tell_failure(desk: Desk, status: RunStatus) -> None:

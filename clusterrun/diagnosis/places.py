@@ -44,7 +44,7 @@ def place(stack: tuple[str, ...]) -> Place:
     """What the main thread with ``stack`` (innermost first) is doing."""
     if not stack:
         return Place(Doing.UNKNOWN)
-    own = next((frame for frame in stack if not _LIBRARY.search(frame)), "")
+    own = next((frame for frame in stack if not is_library(frame)), "")
     inner = stack[: stack.index(own)] if own else stack
     doing, operation = Doing.USER, ""
     if any("<frozen importlib" in frame for frame in stack[:12]):
@@ -58,6 +58,11 @@ def place(stack: tuple[str, ...]) -> Place:
         if waits and _communicates(inner[0]):
             doing, operation = Doing.COLLECTIVE, _function(waits[-1])
     return Place(doing, own, operation)
+
+
+def is_library(frame: str) -> bool:
+    """Whether a frame is not the user's own: Python's, an installed package's, ours."""
+    return _LIBRARY.search(frame) is not None
 
 
 def short(frame: str) -> str:

@@ -1,0 +1,110 @@
+"""`clusterrun diagnose`: the verdict on one run, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+
+import click
+
+from clusterrun.cli.boundary import say
+from clusterrun.cli.completing import runs
+from clusterrun.diagnosis.places import is_library, short
+from clusterrun.diagnosis.words import Culprit, Diagnosis, Stacks, unfolded
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.duration import parse
+from clusterrun.model.visible import visible
+from clusterrun.verbs.desk import Desk
+from clusterrun.verbs.diagnosing import LIMIT
+from clusterrun.verbs.diagnosing import diagnose as diagnosed
+
+FRAMES = 8
+MOST_SOURCE = 4 << 20
+MOST_LINE = 100
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--limit", metavar="TIME", help=f"How long a live run may take to answer ({LIMIT:.0f}s).")
+@click.argument("run", default="last", shell_complete=runs)
+def diagnose(run: str, as_json: bool, limit: str | None) -> int:
+    """Say why RUN hangs or has failed: the culprit rank and node, with the evidence.
+
+    Looks into the ranks of a live run without stopping them; of one that has ended it reads what was left.
+
+    \b
+    Examples:
+      clusterrun diagnose
+      clusterrun diagnose last --json
+      clusterrun diagnose --limit 2m
+    """
+    desk = Desk()
+    run_id = desk.store.find(run)
+    found = diagnosed(desk, run_id, float(parse(limit)) if limit else LIMIT, say)
+    if as_json:
+        print(json.dumps(document(run_id, found), indent=1))
+    else:
+        print("\n".join(visible(line) for line in lines(found)))
+    return ExitCode.DONE
+
+
+def document(run_id: str, found: Diagnosis) -> dict[str, object]:
+    """What ``--json`` prints."""
+    return {
+        "run_id": run_id,
+        "verdict": found.verdict.value,
+        "said": found.said,
+        "culprits": [{"rank": c.rank, "node": c.node, "why": c.why} for c in found.culprits],
+        "groups": [{"ranks": list(unfolded(g.ranks)), "stack": list(g.stack)} for g in found.groups],
+        "evidence": list(found.evidence),
+        "remedy": found.remedy,
+    }
+
+
+def lines(found: Diagnosis) -> list[str]:
+    """The diagnosis for people: the verdict first."""
+    told = [f"{found.verdict.value}: {found.said}"]
+    told += _part(
+        "culprit" if len(found.culprits) == 1 else "culprits", [_culprit(c) for c in found.culprits]
+    )
+    told += _part("evidence", list(found.evidence))
+    told += _part("stacks", [line for group in found.groups for line in _stack(group)])
+    return told + _part("remedy", [found.remedy] if found.remedy else [])
+
+
+def _part(name: str, items: list[str]) -> list[str]:
+    return ["", name, *(f"  {item}" for item in items)] if items else []
+
+
+def _culprit(one: Culprit) -> str:
+    return f"rank {one.rank} on {one.node}: {one.why}" if one.rank >= 0 else f"{one.node}: {one.why}"
+
+
+def _stack(group: Stacks) -> list[str]:
+    """A group of ranks and where they stand, the user's own lines with their text."""
+    count = len(unfolded(group.ranks))
+    heading = f"rank {group.ranks}" if count == 1 else f"{count} ranks: {group.ranks}"
+    if not group.stack:
+        return [heading, "    no Python stack is to be had"]
+    shown = group.stack[:FRAMES]
+    told = [heading, *(f"    {_frame(frame)}" for frame in shown)]
+    return told + ([f"    … and {len(group.stack) - FRAMES} more"] if len(group.stack) > FRAMES else [])
+
+
+def _frame(frame: str) -> str:
+    text = "" if is_library(frame) else source(frame)
+    return short(frame) + (f"   {text}" if text else "")
+
+
+@cache
+def source(frame: str) -> str:
+    """The line of the user's file that a frame names, where it can be read here."""
+    path, _, number = frame.partition(" ")[0].rpartition(":")
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, encoding="utf-8", errors="replace") as file:
+            found = file.read(MOST_SOURCE).splitlines()
+        return found[int(number) - 1].strip()[:MOST_LINE]
+    except (OSError, ValueError, IndexError):
+        return ""

@@ -1,0 +1,129 @@
+"""Reads what a run has left: its errors, its last records, words about its memory; judges nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+
+from clusterrun.diagnosis.errors import Error, Listener
+from clusterrun.diagnosis.evidence import Group, Record, Seen
+from clusterrun.diagnosis.postmortem import Remains
+from clusterrun.diagnosis.words import Verdict, ranks_in_words
+from clusterrun.logs.files import attempts, read_at, size_of
+from clusterrun.logs.reading import so_far
+from clusterrun.logs.selection import STREAMS, Selection
+from clusterrun.model.paths import AttemptPaths, RunPaths
+from clusterrun.model.record import Attempt, RunState, RunStatus
+from clusterrun.model.states import State
+from clusterrun.verbs.desk import Desk
+
+TAIL_LINES = 150
+"""Of each stream of each rank: an error stands near its end, and there may be ten thousand ranks."""
+MOST_FAREWELLS = 512
+MOST_BYTES = 1 << 20
+_FAREWELL = re.compile(r"(\d{5,})\.farewell\.json")
+_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
+
+
+def remains(desk: Desk, status: RunStatus) -> Remains:
+    """What there is of an ended run. Raises ``ClusterrunError`` for what cannot be read."""
+    paths, state = desk.store.paths(status.run_id), desk.store.state(status.run_id)
+    attempt = _attempt(paths, state)
+    spec = desk.store.read(status.run_id).spec
+    each = 1 if spec.per_node else spec.local_size
+    names = attempt.nodes if attempt else ()
+    nodes = tuple(name for name in names for _ in range(each))
+    failed = status.state is not State.COMPLETED
+    files = paths.attempt(attempt.epoch) if attempt else None
+    heard = errors(paths, attempt.epoch) if attempt else ()
+    said = list(farewells(files, nodes)) if files else []
+    notes = (*(state.warnings if state else ()), *_memory(paths), *_alone(said, heard, failed))
+    return Remains(
+        state=status.state,
+        reason=status.reason,
+        failure=attempt.failure if attempt else None,
+        errors=heard if failed else (),
+        nodes=nodes,
+        notes=notes,
+        last=tuple(one for one, alone in said if not alone),
+    )
+
+
+def _attempt(paths: RunPaths, state: RunState | None) -> Attempt | None:
+    """The newest one that failed, else the newest."""
+    known = [one for one in (state.attempts if state else ()) if one.epoch in attempts(paths.attempts)]
+    return next((one for one in reversed(known) if one.failure), known[-1] if known else None)
+
+
+def errors(paths: RunPaths, epoch: int) -> tuple[Error, ...]:
+    """The errors near the end of what every rank of an attempt printed, by time."""
+    listeners: dict[int, Listener] = {}
+    for piece in so_far(paths, epoch, Selection(None, STREAMS), TAIL_LINES):
+        listener = listeners.setdefault(piece.rank, Listener(piece.rank))
+        for line in piece.data.decode("utf-8", "surrogateescape").splitlines():
+            listener.hear(piece.at, line)
+    found = [error for listener in listeners.values() for error in listener.errors]
+    return tuple(sorted(found, key=lambda one: (one.at, one.rank)))
+
+
+def farewells(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[Seen, bool]]:
+    """What ranks left at their end: their last records, and whether they trained alone."""
+    try:
+        names = sorted(os.listdir(paths.folder))
+    except OSError:
+        return
+    matches = [match for match in map(_FAREWELL.fullmatch, names) if match]
+    for match in matches[:MOST_FAREWELLS]:
+        path, rank = os.path.join(paths.folder, match[0]), int(match[1])
+        try:
+            said = json.loads(read_at(path, 0, MOST_BYTES))
+            node = nodes[rank] if rank < len(nodes) else ""
+            groups = tuple(_group(one) for one in said.get("groups", ()))
+            records = tuple(_record(one) for one in said.get("records", ()))
+            yield Seen(rank, node, 0, "", groups=groups, records=records), bool(said["alone"])
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+            continue  # half a file, or not ours: the rest tells enough
+
+
+def _group(one: dict[str, object]) -> Group:
+    return Group(str(one["name"]), int(str(one["size"])), ranks=str(one.get("ranks", "")))
+
+
+def _record(one: dict[str, object]) -> Record:
+    sizes, types = one.get("input_sizes") or (), one.get("input_dtypes") or ()
+    return Record(
+        str(one["group"]),
+        int(str(one["collective_seq_id"])),
+        str(one["profiling_name"]).partition(":")[2],
+        ", ".join(map(str, sizes)) if isinstance(sizes, list) else "",
+        ", ".join(map(str, types)) if isinstance(types, list) else "",
+        bool(one.get("retired")),
+        int(str(one.get("at") or 0)) / 1e9,
+    )
+
+
+def _alone(said: list[tuple[Seen, bool]], heard: tuple[Error, ...], failed: bool) -> Iterator[str]:
+    """Ranks that trained without the others, or left for want of GPUs, in a run that ended well."""
+    ranks = tuple(one.rank for one, alone in said if alone)
+    left = [one for one in heard if one.row and one.row.verdict is Verdict.ALONE]
+    if left:
+        who = ranks_in_words(tuple(sorted({one.rank for one in left})))
+        yield f"{Verdict.ALONE.value}: {who} left early: {left[0].text}"
+    if ranks and not failed:
+        yield (
+            f"{Verdict.ALONE.value}: {ranks_in_words(ranks)} never joined the others: each trained "
+            "a copy of its own"
+        )
+
+
+def _memory(paths: RunPaths) -> Iterator[str]:
+    """What the batch step's own output says of memory that ran out: slurmstepd writes it there."""
+    path = paths.job_output
+    try:
+        size = size_of(path)
+        text = read_at(path, max(0, size - 8192), 8192).decode("utf-8", "replace")
+    except OSError:
+        return
+    yield from [line.strip()[:300] for line in text.splitlines() if _MEMORY.search(line)][:2]
