@@ -26,7 +26,6 @@ DOORS = {
     "nodes": Door("clusterrun.cli.nodes", "nodes", "Show the nodes that were found unfit before."),
     "top": Door("clusterrun.cli.top", "top", "Show what a run uses of its nodes and GPUs, live."),
     "diagnose": Door("clusterrun.cli.diagnose", "diagnose", "Say why a run hangs or has failed."),
-    "diagnose": Door("clusterrun.cli.diagnose", "diagnose", "Say why a run hangs or has failed."),
     "exec": Door("clusterrun.cli.beside", "execute", "Run a command beside a job, on one of its nodes."),
     "shell": Door("clusterrun.cli.beside", "shell", "Open a shell beside a job, on one of its nodes."),
     "bench": Door("clusterrun.cli.bench", "bench", "Measure how a script scales."),
