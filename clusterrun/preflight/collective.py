@@ -100,7 +100,8 @@ class Pairs:
                 search.drop(one.node)
 
     def _blamed_by_pairs(self, node: int) -> bool:
-        return self.search is not None and node in self.search.result().bad
+        found = self.search.result() if self.search is not None else None
+        return found is not None and node in (*found.bad, *found.slow)
 
     def _round(self, search: Search, pairs: tuple[Pair, ...]) -> Waits:
         case = self._case

@@ -168,8 +168,6 @@ def _rest(report: Report) -> Iterator[str]:
         yield f"fit: {fold(fit)}"
     if report.spares:
         yield f"spares left: {fold(report.spares)}"
-    if report.excluded:
-        yield f"left out: {fold(report.excluded)}"
     yield from (f"note: {notice}" for notice in report.notices)
 
 

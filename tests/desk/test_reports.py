@@ -39,7 +39,6 @@ def test_the_screen_says_the_worst_first_each_with_its_remedy() -> None:
         "",
         "fit: n[0001-0002,0005-0006]",
         "spares left: n0006",
-        "left out: n0003",
         "note: clocks differ by 2 s",
     ]
 
