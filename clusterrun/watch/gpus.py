@@ -11,7 +11,6 @@ import time
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.usage import GpuUse
 from clusterrun.watch.children import nvidia_smi
-from clusterrun.watch.nvml import Gpus, NoLibrary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,6 +100,8 @@ class GpuWatch:
 
 def best_look(path: str) -> Look:
     """The library where it can be loaded, else the program, else nothing."""
+    from clusterrun.watch.nvml import Gpus, NoLibrary  # only the process that asks needs ctypes
+
     try:
         return Gpus().look
     except NoLibrary:
