@@ -1,0 +1,304 @@
+"""Who is blamed for tests of pairs that went wrong: short tapes, round by round."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.model.report import Grade
+from clusterrun.preflight.ledger import failures_needed
+from clusterrun.preflight.limits import Limits
+from clusterrun.preflight.search import Evidence, Pair, PairOutcome, Search
+from tests.benchmarks.pair_world import PairWorld, exact, link, searched
+
+
+def tape(world, nodes, spares=0, **options):
+    """The rounds that were asked for, and the result."""
+    search = Search(range(nodes), range(nodes, nodes + spares), **options)
+    rounds = []
+    while pairs := search.next_round():
+        rounds.append(pairs)
+        search.take([world.test(one.a, one.b) for one in pairs])
+    return rounds, search.result()
+
+
+def test_a_healthy_ring_is_certified_in_its_matchings():
+    rounds, said = tape(PairWorld(1), 4)
+    assert rounds == [(Pair(0, 1), Pair(2, 3)), (Pair(1, 2), Pair(0, 3))]
+    assert said.evidence == ()
+    assert (said.certified, said.bad, said.bad_links, said.undetermined) == ((0, 1, 2, 3), (), (), ())
+    assert (said.slow, said.slow_links, said.rounds, said.median) == ((), (), 2, 100.0)
+
+
+def test_a_bad_node_is_named_after_failures_with_three_certified_partners():
+    rounds, said = tape(PairWorld(1, broken=frozenset({2})), 6)
+    assert len(rounds) == 3
+    assert (said.bad, said.certified, said.bad_links) == ((2,), (0, 1, 3, 4, 5), ())
+    (why,) = said.evidence
+    assert why.against[:2] == (3, 1)
+    assert why == Evidence((2,), "broken", Grade.FAIL, tests=3, failed=3, against=why.against)
+    assert len(set(why.against)) == 3
+
+
+def test_a_bad_link_is_named_after_three_failures_and_both_ends_are_certified():
+    rounds, said = tape(PairWorld(1, cut=frozenset({link(2, 3)})), 6)
+    assert rounds[2:] == [(Pair(2, 3),), (Pair(2, 3),)]
+    assert (said.bad, said.bad_links, said.certified) == ((), (Pair(2, 3),), (0, 1, 2, 3, 4, 5))
+    assert said.evidence == (Evidence((2, 3), "broken", Grade.FAIL, tests=3, failed=3),)
+
+
+def test_a_link_that_passes_when_repeated_is_worth_a_line_and_no_blame():
+    search = Search(range(4))
+    search.next_round()
+    search.take([PairOutcome(0, 1, False), PairOutcome(2, 3, True)])
+    search.next_round()
+    search.take([PairOutcome(1, 2, True), PairOutcome(0, 3, True)])
+    assert search.next_round() == (Pair(0, 1),)
+    search.take([PairOutcome(1, 0, True)])
+    assert search.next_round() == ()
+    assert search.result().bad_links == search.result().undetermined_links == ()
+    assert search.result().evidence == (Evidence((0, 1), "flaky", Grade.PASS, tests=2, failed=1),)
+
+
+def test_nothing_is_known_of_outcomes_that_were_not_asked_for():
+    search = Search(range(4))
+    search.take([PairOutcome(0, 1, False)])
+    assert search.result().rounds == 0
+    assert search.next_round() == (Pair(0, 1), Pair(2, 3))
+
+
+def test_of_two_nodes_that_fail_without_a_third_neither_is_blamed():
+    rounds, said = tape(PairWorld(1, broken=frozenset({0})), 2)
+    assert (said.bad, said.undetermined, said.certified) == ((), (0, 1), ())
+    assert rounds == [(Pair(0, 1),)] * 3
+    assert {one.nodes: (one.kind, one.grade, one.failed) for one in said.evidence} == {
+        (0,): ("undetermined", Grade.UNDETERMINED, 3),
+        (1,): ("undetermined", Grade.UNDETERMINED, 3),
+    }
+
+
+def test_two_nodes_that_failed_once_by_chance_are_certified_by_the_repeat():
+    search = Search([4, 7])
+    search.next_round()
+    search.take([PairOutcome(4, 7, False)])
+    search.next_round()
+    search.take([PairOutcome(4, 7, True)])
+    assert search.next_round() == ()
+    assert search.result().certified == (4, 7)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "spares", "broken"),
+    [
+        (2, 1, {0}),
+        (2, 1, {1}),
+        (2, 1, {2}),
+        (2, 2, {0, 2}),
+        (3, 0, {0}),
+        (3, 0, {1}),
+        (3, 1, {2, 3}),
+        (3, 1, {0}),
+        (4, 0, {0, 1}),
+        (4, 0, {0, 2}),
+        (4, 2, {0, 1, 2}),
+        (6, 0, {0, 2, 4}),
+        (5, 0, {0, 2, 4}),
+        (12, 0, {1, 2, 7}),
+    ],
+)
+def test_small_sets_with_and_without_spares_are_solved_exactly(nodes, spares, broken):
+    world = PairWorld(1, broken=frozenset(broken))
+    said = searched(world, nodes, spares)
+    assert not set(said.bad) - broken
+    assert not broken & set(said.certified)
+    assert not said.bad_links
+    assert broken - set(said.bad) <= set(range(nodes, nodes + spares)), "only a spare may be left open"
+
+
+def test_where_nothing_passes_no_node_is_blamed_and_it_ends_soon():
+    rounds, said = tape(PairWorld(1, broken=frozenset(range(40))), 40)
+    assert (said.bad, said.certified, said.undetermined) == ((), (), tuple(range(40)))
+    assert len(rounds) == 5
+
+
+def test_a_bad_link_beside_a_bad_node_is_told_apart_from_it():
+    world = PairWorld(1, broken=frozenset({3}), cut=frozenset({link(4, 5)}))
+    assert exact(world, searched(world, 8))
+
+
+def test_with_one_link_cut_one_flake_does_not_make_a_node_bad():
+    """Of four nodes one is bad, and another has a cut link: two certified partners must fail it twice."""
+    world = PairWorld(1, broken=frozenset({0}), cut=frozenset({link(1, 2)}))
+    search = Search(range(4))
+    flaked = False
+    while pairs := search.next_round():
+        outcomes = [world.test(one.a, one.b) for one in pairs]
+        for at, one in enumerate(pairs):
+            if one == Pair(1, 3) and not flaked:
+                outcomes[at], flaked = PairOutcome(1, 3, False), True
+        search.take(outcomes)
+    assert flaked
+    assert exact(world, search.result())
+
+
+def test_a_node_with_two_cut_links_works_and_both_links_are_named():
+    world = PairWorld(1, cut=frozenset({link(3, 4), link(4, 5)}))
+    said = searched(world, 8)
+    assert exact(world, said)
+    assert 4 in said.certified
+
+
+def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended():
+    search = Search(range(6))
+    while pairs := search.next_round():
+        search.take([PairOutcome(one.a, one.b, passed=True, wrong=2 in one) for one in pairs])
+    (why,) = search.result().evidence
+    assert (search.result().bad, why.failed, why.wrong) == ((2,), 3, 3)
+
+
+def test_a_test_whose_partner_was_lost_tells_nothing_and_the_other_is_tested_again():
+    search = Search(range(4))
+    search.next_round()
+    search.take([PairOutcome(0, 1, None), PairOutcome(2, 3, True)])
+    search.drop(1)
+    assert search.next_round() == (Pair(0, 3),)
+    search.take([PairOutcome(0, 3, None)])
+    retest = search.next_round()
+    assert retest in ((Pair(0, 2),), (Pair(0, 3),))
+    search.take([PairOutcome(one.a, one.b, True) for one in retest])
+    while pairs := search.next_round():
+        search.take([PairOutcome(one.a, one.b, True) for one in pairs])
+    said = search.result()
+    assert (said.certified, said.bad, said.undetermined, said.bad_links) == ((0, 2, 3), (), (), ())
+
+
+def test_a_node_dropped_while_its_round_runs_is_in_it_no_more():
+    search = Search(range(4))
+    search.next_round()
+    search.drop(3)
+    assert search.next_round() == (Pair(0, 1),)
+
+
+def test_known_suspects_are_neither_tested_nor_partners():
+    rounds, said = tape(PairWorld(1), 5, suspects=[2])
+    assert not any(2 in one for pairs in rounds for one in pairs)
+    assert said.certified == (0, 1, 3, 4)
+
+
+def test_a_node_cannot_stand_twice():
+    with pytest.raises(ValueError, match="twice"):
+        Search([0, 1], [1])
+
+
+def test_one_node_alone_needs_no_pair():
+    assert Search([0]).next_round() == ()
+    assert Search([0], [1, 2]).result().undetermined == ()
+    assert Search([]).next_round() == ()
+
+
+def test_idle_spares_are_tested_in_the_rounds_of_the_ring_at_no_cost():
+    rounds, said = tape(PairWorld(1), 4, spares=2)
+    assert len(rounds) == 2
+    assert said.certified == (0, 1, 2, 3, 4, 5)
+
+
+def test_a_spare_that_may_take_a_place_is_tested_with_the_neighbours_of_that_place():
+    rounds, said = tape(PairWorld(1, broken=frozenset({3})), 8, spares=1)
+    tested_with = [one.a for pairs in rounds for one in pairs if 8 in one]
+    assert 8 in said.certified
+    assert {2, 4} <= {*tested_with}
+
+
+def test_a_spare_is_not_tested_where_nobody_needs_it_and_it_would_take_a_round():
+    rounds, said = tape(PairWorld(1), 4, spares=1)
+    assert len(rounds) == 2
+    assert 4 not in said.certified
+
+
+def test_all_pairs_names_a_link_outside_the_ring():
+    world = PairWorld(1, cut=frozenset({link(1, 5)}))
+    rounds, said = tape(world, 8, all_pairs=True)
+    assert {one for pairs in rounds for one in pairs} == {
+        Pair(a, b) for a, b in itertools.combinations(range(8), 2)
+    }
+    assert exact(world, said)
+    assert len(rounds) == 7 + 2
+    assert tape(world, 8)[1].bad_links == ()
+
+
+def test_all_pairs_stops_testing_a_node_that_is_known_to_be_bad():
+    rounds, said = tape(PairWorld(1, broken=frozenset({5})), 16, all_pairs=True)
+    assert said.bad == (5,)
+    assert sum(5 in one for pairs in rounds for one in pairs) < 8
+
+
+def test_a_slow_node_is_slow_with_every_partner():
+    said = searched(PairWorld(1, speeds={3: 0.4}), 8)
+    assert (said.bad, said.slow, said.slow_links, said.median) == ((), (3,), (), 100.0)
+    (why,) = said.evidence
+    assert (why.nodes, why.kind, why.grade, why.rate, why.limit) == ((3,), "slow", Grade.FAIL, 40.0, 90.0)
+    assert why.failed == why.tests >= 4
+    assert len(why.against) >= 3
+
+
+def test_a_slow_link_is_slow_with_one_partner_only():
+    said = searched(PairWorld(1, link_speeds={link(3, 4): 0.8}), 8)
+    assert (said.bad, said.slow, said.slow_links) == ((), (), (Pair(3, 4),))
+    (why,) = said.evidence
+    assert (why.nodes, why.grade, why.rate, why.median) == ((3, 4), Grade.WARN, 80.0, 100.0)
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5, 6, 7])
+def test_a_slow_node_among_few_is_told_from_its_partners(nodes):
+    said = searched(PairWorld(1, speeds={1: 0.5}), nodes)
+    assert (said.slow, said.slow_links) == ((1,), ())
+
+
+def test_a_third_slow_is_not_taken_for_the_measure():
+    world = PairWorld(1, speeds={0: 0.5, 1: 0.5, 3: 0.5})
+    assert set(searched(world, 9).slow) == {0, 1, 3}
+
+
+def test_one_slow_test_is_no_slow_link():
+    search = Search(range(8))
+    once = True
+    while pairs := search.next_round():
+        outcomes = [PairOutcome(one.a, one.b, True, 100.0) for one in pairs]
+        if once:
+            outcomes[0], once = replace(outcomes[0], rate=30.0), False
+        search.take(outcomes)
+    assert (search.result().slow, search.result().slow_links) == ((), ())
+
+
+def test_where_all_are_slow_alike_nobody_is():
+    world = PairWorld(1, full=3.0)
+    said = searched(world, 8, limits=Limits(pair_floor=50.0))
+    assert (said.slow, said.slow_links, said.median) == ((), (), 3.0)
+
+
+def test_rates_that_are_no_numbers_are_left_out():
+    search = Search(range(4))
+    while pairs := search.next_round():
+        search.take([PairOutcome(one.a, one.b, True, float("nan")) for one in pairs])
+    assert (search.result().median, search.result().certified) == (None, (0, 1, 2, 3))
+
+
+def test_the_result_may_be_asked_before_the_end():
+    search = Search(range(4))
+    search.next_round()
+    search.take([PairOutcome(0, 1, False), PairOutcome(2, 3, True)])
+    said = search.result()
+    assert (said.undetermined, said.certified, said.rounds) == ((0, 1), (2, 3), 1)
+
+
+@pytest.mark.parametrize(("count", "needed"), [(2, 3), (64, 3), (125, 3), (126, 4), (1250, 4), (780_000, 6)])
+def test_the_more_there_are_the_more_failures_blame_one(count, needed):
+    assert failures_needed(3, count, Limits()) == needed
+    assert failures_needed(5, 8, Limits()) == 5
+
+
+@pytest.mark.parametrize("given_", [Limits(noise=0.0), Limits(false_blame=0.0), Limits(noise=1.0)])
+def test_without_chance_confirm_alone_counts(given_):
+    assert failures_needed(3, 10_000, given_) == 3
