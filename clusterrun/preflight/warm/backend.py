@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 GLOO, NCCL = "gloo", "nccl"
+PIECE_BYTES = 256 * 1024
 _UNSET = ""
 
 
@@ -71,6 +72,11 @@ class OnCpu:
         """Wait for what was queued: gloo's operations are over when they return."""
 
     @staticmethod
+    def sizes(most: int) -> tuple[int, ...]:
+        """Bytes per message: large ones fill a fast network, a piece gets through on busy cores too."""
+        return tuple(dict.fromkeys((most, min(most, PIECE_BYTES))))
+
+    @staticmethod
     def usual(seconds: Sequence[float]) -> float:
         """What stands for several measurements: on shared cores anything but the fastest is noise."""
         return min(seconds)
@@ -106,6 +112,11 @@ class OnGpu:
             if time.monotonic() > until:
                 raise OutOfTime("the GPU did not finish what was queued")
             time.sleep(0)
+
+    @staticmethod
+    def sizes(most: int) -> tuple[int, ...]:
+        """Bytes per message."""
+        return (most,)
 
     @staticmethod
     def usual(seconds: Sequence[float]) -> float:

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from clusterrun.preflight.warm import patterns
+from clusterrun.preflight.warm.backend import PIECE_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
 
     from clusterrun.preflight.warm.backend import OnCpu, OnGpu
 
-_PROBE_BYTES = 256 * 1024
-_MOST_SECONDS = 0.25
+_MOST_SECONDS = 0.1
 """How long one message may take: on a slower way it is made smaller."""
-_ROUNDS_SECONDS = 0.1
-_FEWEST, _MOST = 3, 12
+_ROUNDS_SECONDS = 0.06
+_FEWEST, _MOST = 3, 30
+_LONG_ROUND_SECONDS = 0.3
+"""Of rounds that take longer, one is enough: no noise of a scheduler is as large."""
 
 
 class Pace:
@@ -36,7 +38,7 @@ class Pace:
 
     def first_send(self) -> bool:
         """Send a message whose content the peer knows, small and larger."""
-        for count in (1, _PROBE_BYTES // 8):
+        for count in (1, PIECE_BYTES // 8):
             self._send(patterns.contribution(self._rank, count, "int64").to(self._side.device))
         return True
 
@@ -44,7 +46,7 @@ class Pace:
         """Whether what came is what the peer sent, bit for bit."""
         assert self._peer is not None
         right = True
-        for count in (1, _PROBE_BYTES // 8):
+        for count in (1, PIECE_BYTES // 8):
             came = torch.zeros(count, dtype=torch.int64, device=self._side.device)
             self._receive(came)
             right = right and patterns.wrong_at(came.cpu(), self._peer, "int64") is None
@@ -53,28 +55,28 @@ class Pace:
     # --- rates ---
 
     def rates(self, megabytes: float) -> tuple[tuple[str, float], ...]:
-        """GB/s by name, of messages of ``megabytes`` or what this group can move in a quarter second."""
-        size = self._size(megabytes)
+        """GB/s by name, of messages of ``megabytes`` or what this group can move in a tenth of a second."""
+        moved = {"send": 1.0, "receive": 1.0, "all_reduce": 2 * (self._world - 1) / self._world}
+        found: dict[str, float] = {}
+        for size in self._side.sizes(self._size(megabytes)):
+            for name, seconds in self._taken(size).items():
+                rate = moved[name] * size / 1e9 / self._side.usual(seconds)
+                found[name] = max(found.get(name, 0.0), round(rate, 6))
+        return tuple((name, rate) for name, rate in found.items() if moved[name])
+
+    def _taken(self, size: int) -> dict[str, list[float]]:
+        """Seconds by name, several rounds of all in turn, so that what else goes on falls on each."""
         content = torch.zeros(size // 4, dtype=torch.float32, device=self._side.device)
         steps = self._steps(content)
+        began = time.monotonic()
+        for step in steps.values():  # warms up
+            self._timed(step)
+        rounds = self._rounds(time.monotonic() - began)
         taken: dict[str, list[float]] = {name: [] for name in steps}
-        rounds = 1
-        done = -1  # the first round warms up
-        while done < rounds:
-            began = time.monotonic()
+        for _ in range(rounds):
             for name, step in steps.items():
-                seconds = self._timed(step)
-                if done >= 0:
-                    taken[name].append(seconds)
-            if done < 0:
-                rounds = self._rounds(time.monotonic() - began)
-            done += 1
-        moved = {"send": 1.0, "receive": 1.0, "all_reduce": 2 * (self._world - 1) / self._world}
-        return tuple(
-            (name, round(moved[name] * content.numel() * 4 / 1e9 / self._side.usual(seconds), 6))
-            for name, seconds in taken.items()
-            if moved[name]
-        )
+                taken[name].append(self._timed(step))
+        return taken
 
     def _steps(self, content: torch.Tensor) -> dict[str, Callable[[], object]]:
         """In the order in which this rank does them: its send is its peer's receive."""
@@ -88,15 +90,16 @@ class Pace:
 
     def _size(self, megabytes: float) -> int:
         """Bytes per message, a multiple of 4, the same on all ranks."""
-        probe = torch.zeros(_PROBE_BYTES // 4, dtype=torch.float32, device=self._side.device)
+        probe = torch.zeros(PIECE_BYTES // 4, dtype=torch.float32, device=self._side.device)
         seconds = min(self._timed(lambda: dist.all_reduce(probe)) for _ in range(2))
-        bearable = _PROBE_BYTES * _MOST_SECONDS / max(seconds, 1e-6)
-        own = int(min(megabytes * 1e6, max(bearable, _PROBE_BYTES)))
+        bearable = PIECE_BYTES * _MOST_SECONDS / max(seconds, 1e-6)
+        own = int(min(megabytes * 1e6, max(bearable, PIECE_BYTES)))
         return self._agreed(own, dist.ReduceOp.MIN) // 4 * 4
 
     def _rounds(self, seconds: float) -> int:
         """How many rounds are worth it, when one takes ``seconds``; the same on all ranks."""
-        return self._agreed(max(_FEWEST, min(_MOST, int(_ROUNDS_SECONDS / seconds))), dist.ReduceOp.MIN)
+        fewest = _FEWEST if seconds < _LONG_ROUND_SECONDS else 1
+        return self._agreed(max(fewest, min(_MOST, int(_ROUNDS_SECONDS / seconds))), dist.ReduceOp.MIN)
 
     def _agreed(self, number: int, how: dist.ReduceOp) -> int:
         one = torch.tensor([number], dtype=torch.int64, device=self._side.device)
