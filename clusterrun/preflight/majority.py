@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.model.report import Finding, Grade
@@ -35,12 +33,15 @@ class Split:
 
 def split(values: Mapping[str, str]) -> Split:
     """Divide ``values`` (node → value). The odd are named from three nodes on, up to one in three of them."""
-    counts = Counter(values.values())
-    ordered = sorted(counts, key=lambda value: (-counts[value], value))
-    groups = tuple((value, tuple(sorted(n for n, v in values.items() if v == value))) for value in ordered)
-    if len(groups) < 2 or _MOST_ODD * (len(values) - counts[ordered[0]]) > len(values):
+    by_value: dict[str, list[str]] = {}
+    for node in sorted(values):
+        by_value.setdefault(values[node], []).append(node)
+    commonest_first = sorted(by_value, key=lambda value: (-len(by_value[value]), value))
+    groups = tuple((value, tuple(by_value[value])) for value in commonest_first)
+    if len(groups) < 2 or _MOST_ODD * (len(values) - len(groups[0][1])) > len(values):
         return Split("", (), groups)
-    return Split(ordered[0], tuple(sorted(n for n, v in values.items() if v != ordered[0])), groups)
+    usual = groups[0][0]
+    return Split(usual, tuple(sorted(n for n, v in values.items() if v != usual)), groups)
 
 
 def unlike(

@@ -23,6 +23,8 @@ def text(value: Any, *path: str) -> str:
     found = _at(value, path)
     if not isinstance(found, str):
         return ""
+    if len(found) <= _MOST and found.isprintable():
+        return found.strip()
     plain = "".join(sign if sign.isprintable() else " " for sign in found[: 4 * _MOST]).strip()
     return plain if len(plain) <= _MOST else plain[: _MOST - 1] + "…"
 

@@ -58,12 +58,11 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
                 said = f"{name}={text(reading, 'variables', name)}: {why}"
                 yield node, Finding(NAME, Grade.FAIL, said, _SAME)
     for name in sorted({name for reading in readings.values() for name in entries(reading, "variables")}):
-        if name not in OF_A_NODE:
-            values = {node: text(reading, "variables", name) or _UNSET for node, reading in readings.items()}
-            named = (
-                one for one in unlike(NAME, name, values, Grade.WARN, _SAME) if (one[0], name) not in failed
-            )
-            yield from named
+        values = {node: text(reading, "variables", name) or _UNSET for node, reading in readings.items()}
+        if name in OF_A_NODE or (len(readings) > 2 and len(set(values.values())) == len(readings)):
+            continue  # one for each node: it is meant so
+        unequal = unlike(NAME, name, values, Grade.WARN, _SAME)
+        yield from (one for one in unequal if (one[0], name) not in failed)
 
 
 def _useless(name: str, value: str, interfaces: list[str], nodes: int) -> str:

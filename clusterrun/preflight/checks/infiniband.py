@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections import Counter
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.report import Finding, Grade
@@ -71,7 +72,8 @@ def _counters(path: str) -> dict[str, int]:
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where a port is down that is up elsewhere, warn of slow ports and of links with errors."""
     counts = {node: f"{len(_up(entries(reading)))} ports" for node, reading in readings.items()}
-    down = {node: _down(entries(reading), readings) for node, reading in readings.items()}
+    elsewhere = _active_share(readings)
+    down = {node: _down(entries(reading), elsewhere) for node, reading in readings.items()}
     for node, ports in down.items():
         for name, state in ports:
             said = f"port {name} is {state}, and active on the other nodes"
@@ -86,24 +88,34 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
 
 
 def _up(reading: Mapping[str, Any]) -> list[str]:
-    return [name for name in reading if "ACTIVE" in text(reading, name, "state")]
+    return [name for name in reading if _is_up(reading, name)]
 
 
-def _down(reading: Mapping[str, Any], readings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Ports of a node that are not up although most nodes have the same port up."""
-    found = []
-    for name in reading:
-        states = [text(other, name, "state") for other in map(entries, readings.values()) if name in other]
-        active = sum("ACTIVE" in state for state in states)
-        if name not in _up(reading) and 2 * active >= len(states) and len(states) > 1:
-            found.append((name, text(reading, name, "state").partition(": ")[2] or "in an unknown state"))
-    return found
+def _is_up(reading: Mapping[str, Any], name: str) -> bool:
+    return "ACTIVE" in text(reading, name, "state")
+
+
+def _active_share(readings: Mapping[str, Any]) -> dict[str, float]:
+    """The share of the nodes that have a port up, among those that have it; not of a port of one node."""
+    have = Counter(name for reading in readings.values() for name in entries(reading))
+    up = Counter(name for reading in readings.values() for name in _up(entries(reading)))
+    return {name: up[name] / count for name, count in have.items() if count > 1}
+
+
+def _down(reading: Mapping[str, Any], elsewhere: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Ports of a node that are not up although half the nodes or more have the same port up."""
+    up = set(_up(reading))
+    return [
+        (name, text(reading, name, "state").partition(": ")[2] or "in an unknown state")
+        for name in reading
+        if name not in up and elsewhere.get(name, 0.0) >= 0.5
+    ]
 
 
 def _slow(readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     names = sorted({name for reading in readings.values() for name in _up(entries(reading))})
     for name in names:
-        rates = {n: text(r, name, "rate") for n, r in readings.items() if name in _up(entries(r))}
+        rates = {n: text(r, name, "rate") for n, r in readings.items() if _is_up(entries(r), name)}
         found = split({node: rate for node, rate in rates.items() if rate})
         for node in found.odd:
             if _gigabits(rates[node]) < _gigabits(found.usual):

@@ -79,6 +79,10 @@ def test_what_names_a_node_or_its_files_may_differ():
     assert verdicts(environment, nodes(3, reading(NCCL_HOSTID="a"), n9=reading(NCCL_HOSTID="b"))) == []
 
 
+def test_a_value_of_its_own_on_every_node_is_meant_so():
+    assert verdicts(environment, {f"n{i}": reading(NCCL_IB_GID_INDEX=str(i)) for i in range(4)}) == []
+
+
 def test_only_what_steers_communication_is_read(monkeypatch: pytest.MonkeyPatch):
     from clusterrun.preflight import surroundings
 
