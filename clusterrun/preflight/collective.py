@@ -95,13 +95,10 @@ class Pairs:
         self.write()
 
     def _drop_lost(self, search: Search) -> None:
+        """Who was lost meanwhile; one that pairs themselves found unfit must stay, with its evidence."""
         for one in self._case.subjects.values():
-            if one.gone or (not one.is_warm and not self._blamed_by_pairs(one.node)):
+            if one.gone or (one.warm is not None and not one.warm.up):
                 search.drop(one.node)
-
-    def _blamed_by_pairs(self, node: int) -> bool:
-        found = self.search.result() if self.search is not None else None
-        return found is not None and node in (*found.bad, *found.slow)
 
     def _round(self, search: Search, pairs: tuple[Pair, ...]) -> Waits:
         case = self._case

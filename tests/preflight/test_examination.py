@@ -88,6 +88,24 @@ def test_a_bad_link_is_named_with_its_direction_and_both_its_nodes_are_cleared(f
     assert all(set(outcome.excluded) & {name(a), name(b)} for a, b, _ in found)
 
 
+@pytest.mark.parametrize("share", [0.02, 0.2])
+def test_a_slow_node_is_named_with_its_number_and_replaced(share):
+    outcome = examined(orders(8, 1), Faults(slow={5: share}))
+    assert (blamed(outcome), bad_links(outcome), outcome.world) == ({5}, set(), (0, 1, 2, 3, 4, 8, 6, 7))
+    (found,) = outcome.report.nodes[5].findings
+    assert (found.check, found.verdict) == ("bandwidth", Grade.FAIL)
+    assert "GB/s" in found.said and "of the median" in found.said
+
+
+def test_a_slow_link_is_named_and_both_its_nodes_are_cleared():
+    outcome = examined(orders(8, 1), Faults(slow_links={link(2, 3): 0.05}))
+    assert ({one[:2] for one in bad_links(outcome)}, blamed(outcome)) in (
+        ({(2, 3)}, set()),
+        ({(3, 2)}, set()),
+    )
+    assert outcome.world in ((0, 1, 2, 8, 4, 5, 6, 7), (0, 1, 8, 3, 4, 5, 6, 7))
+
+
 def test_of_a_bad_link_one_end_is_left_out_where_a_spare_is_there():
     outcome = examined(orders(4, 1), Faults(cut={(1, 2)}))
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 4, 3), ())
