@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FILES = ("clusterrun_prelude.py", "sitecustomize.py")
+FILES = ("clusterrun_prelude.py", "clusterrun_witness.py", "sitecustomize.py")
 NO_CACHE = "__pycache__"
 """An empty file where Python would make a folder: a thousand ranks write nothing there."""
 SWITCH = "CLUSTERRUN_PRELUDE"
