@@ -187,11 +187,26 @@ def test_without_runs_status_says_how_to_start_one(clusterrun: Desk) -> None:
         (["--raw", "--rank", "1"], ["rank 1 of 6"]),
         (["--attempt", "0", "--tail", "1", "--rank", "2"], ["local-0 r2 | rank 2 of 6"]),
         (["-f", "--rank", "2"], ["local-0 r2 | rank 2 of 6"]),
+        (["--grep", "rank [14] of"], [f"local-{r // 3} r{r} | rank {r} of 6" for r in (1, 4)]),
+        (["-f", "--grep", "k 5", "--raw"], ["rank 5 of 6"]),
+        (["--since", "1d", "--rank", "3"], ["local-1 r3 | rank 3 of 6"]),
+        (["--since", "2999-01-01"], []),
     ],
 )
 def test_logs_shows_what_was_asked_for(ended: Desk, options: list[str], lines: list[str]) -> None:
     done = ended("logs", *options)
     assert (done.code, sorted(done.out.splitlines())) == (0, lines)
+
+
+def test_logs_says_that_a_pattern_was_found_in_no_line_and_of_how_many(ended: Desk) -> None:
+    done = ended("logs", "--grep", "nothing")
+    assert (done.code, done.out, done.err) == (0, "", "the pattern was not found in any of 6 lines\n")
+
+
+def test_followed_to_its_end_a_run_gives_the_code_that_wait_gives(clusterrun: Desk) -> None:
+    run_id = clusterrun("submit", "--nodes", "2", "train.py", "fail").out.strip()
+    codes = [clusterrun(*words, run_id).code for words in (["wait"], ["logs", "-f"], ["logs"])]
+    assert codes == [1, 1, 0]
 
 
 def test_logs_of_a_run_without_output_says_so(ended: Desk) -> None:
@@ -222,6 +237,8 @@ def test_logs_of_a_run_without_output_says_so(ended: Desk) -> None:
         (["logs", "--node", "local-7"], 2, "no node 'local-7' in this run\nits nodes are local-0, local-1"),
         (["logs", "--attempt", "4"], 2, "there is no attempt 4\nattempts of the run: 0"),
         (["logs", "--fold", "--raw"], 2, "--fold and --raw do not go together"),
+        (["logs", "--grep", "("], 2, "--grep '(' is no pattern"),
+        (["logs", "--since", "x"], 2, "'x' is neither a length of time nor a date"),
         (["completion", "tcsh"], 2, "'tcsh' is not one of"),
     ],
 )

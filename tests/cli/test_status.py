@@ -1,0 +1,246 @@
+"""Many runs as a table: filters, widths, watching, and what bad input is answered with."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.model.document import encode
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import RunRecord, RunState
+from clusterrun.model.spec import JobSpec
+from clusterrun.model.states import Phase, State
+from clusterrun.runs.store import Store, run_id
+from tests.cli.conftest import Desk
+from tests.cli.test_terminal import on_terminal
+
+SPEC = JobSpec(command=("train.py",), cwd="/tmp", nodes=4, gpus=8)
+LONG = "rank 17 on a-node-with-a-long-name exited with code 7, which is a long story told in many words"
+LIMIT = 60.0
+
+
+def add(desk: Desk, name: str, word: State = State.COMPLETED, ago: float = 60.0, reason: str = "") -> str:
+    """A local run that is as its files say: of a live one the coordinator was on another machine."""
+    store, at = Store(desk.environment["CLUSTERRUN_HOME"]), time.time() - ago
+    chosen = run_id(name, at, os.urandom(2))
+    store.claim(chosen)
+    store.save(RunRecord(chosen, name, "local", "token", replace(SPEC, name=name), at, "1.1", "elsewhere"))
+    os.unlink(os.path.join(store.live, chosen))  # nothing of it lives that the fixture could end
+    phase = Phase.ENDED if word.ended else Phase.TRAINING
+    ended, code = (at + 9, 0) if word.ended else (None, None)
+    tell(desk, RunState(chosen, 0, word, phase, reason, "n1", 7, time.time(), (), at, ended, code))
+    return chosen
+
+
+def tell(desk: Desk, state: RunState) -> None:
+    path = Path(Store(desk.environment["CLUSTERRUN_HOME"]).paths(state.run_id).state)
+    path.with_name("new").write_text(json.dumps(encode(state)))
+    path.with_name("new").rename(path)
+
+
+def end(desk: Desk, chosen: str, word: State) -> None:
+    store = Store(desk.environment["CLUSTERRUN_HOME"])
+    state = store.state(chosen)
+    assert state is not None
+    now = time.time()
+    tell(desk, replace(state, state=word, phase=Phase.ENDED, ended_at=now, exit_code=1, updated_at=now))
+
+
+def names(desk: Desk, *args: str) -> list[str]:
+    done = desk("status", "--json", *args)
+    assert done.code == 0, done.err
+    return [run["name"] for run in json.loads(done.out)["runs"]]
+
+
+@pytest.fixture
+def three(clusterrun: Desk) -> Desk:
+    add(clusterrun, "old-train", State.FAILED, ago=3 * 86400, reason=LONG)
+    add(clusterrun, "train", State.COMPLETED, ago=7200)
+    add(clusterrun, "eval", State.RUNNING)
+    return clusterrun
+
+
+@pytest.mark.parametrize(
+    "args, found",
+    [
+        ([], ["eval", "train", "old-train"]),
+        (["--state", "failed,running"], ["eval", "old-train"]),
+        (["--state", "completed", "--state", "FAILED"], ["train", "old-train"]),
+        (["--state", "live"], ["eval"]),
+        (["--state", "ended"], ["train", "old-train"]),
+        (["--name", "*train"], ["train", "old-train"]),
+        (["--name", "tr?in"], ["train"]),
+        (["--since", "1d"], ["eval", "train"]),
+        (["--since", "90m"], ["eval"]),
+        (["--since", "2020-01-01", "--state", "timeout"], []),
+        (["train", "--state", "failed"], []),
+    ],
+)
+def test_a_filter_leaves_the_runs_that_are_like_it(three: Desk, args: list[str], found: list[str]) -> None:
+    assert names(three, *args) == found
+
+
+def test_a_filter_looks_at_all_runs_not_only_the_newest(clusterrun: Desk) -> None:
+    for number in range(30):
+        add(clusterrun, f"run{number:02}", State.FAILED if number == 0 else State.COMPLETED, ago=600 - number)
+    assert names(clusterrun, "--state", "failed") == ["run00"]
+    assert "30 older" not in clusterrun("status", "--all").err
+    assert "10 older runs: clusterrun status --all" in clusterrun("status").err
+
+
+def test_ended_runs_are_known_from_one_file_as_long_as_nothing_changes(clusterrun: Desk) -> None:
+    ids = [add(clusterrun, f"run{number:02}", ago=600 - number) for number in range(20)]
+    home = Path(clusterrun.environment["CLUSTERRUN_HOME"])
+    first = clusterrun("status", "--all", "--json").out
+    for chosen in ids:  # as if they had lain there for long
+        for path in (home / "runs" / chosen / "state.json", home / "runs" / chosen):
+            os.utime(path, (time.time() - 60,) * 2)
+    assert clusterrun("status", "--all", "--json").out == first
+    assert (home / "cache/ended.json").stat().st_mode & 0o777 == 0o600
+    (home / "runs" / ids[0] / "record.json").write_text("{")  # known, so not read
+    assert clusterrun("status", "--all", "--json").out == first
+    (home / "runs" / ids[1] / "state.json").write_text("{")
+    Store(str(home)).discard(ids[2])
+    found = {
+        run["run_id"]: run["state"] for run in json.loads(clusterrun("status", "--all", "--json").out)["runs"]
+    }
+    assert [found[ids[0]], found[ids[1]], ids[2] in found] == ["COMPLETED", "UNKNOWN", False]
+    (home / "cache/ended.json").write_text('{"format": 1, "runs": {"x": 3}}')
+    assert clusterrun("status", "--all").code == 0
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (["--state", "faild"], "did you mean FAILED?"),
+        (["--since", "yesterday"], "'yesterday' is neither a length of time nor a date"),
+        (["--watch", "--json"], "--watch and --json do not go together"),
+    ],
+)
+def test_a_filter_that_is_none_is_refused(three: Desk, args: list[str], words: str) -> None:
+    done = three("status", *args)
+    assert (done.code, done.out) == (2, "") and words in done.err
+
+
+def test_that_no_run_is_like_a_filter_is_said(three: Desk) -> None:
+    done = three("status", "--name", "nothing")
+    assert (done.code, done.out) == (0, "") and "no run is like that" in done.err
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_no_column_is_lost_to_a_long_reason_which_stands_below_where_there_is_no_room(
+    three: Desk, columns: int
+) -> None:
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(three, "status", columns=columns)).splitlines()
+    heads = ["RUN", "JOB", "STATE", "PHASE", "NODES", "TIME", *(["REASON"] if columns > 80 else [])]
+    assert shown[0].split() == heads and max(map(len, shown)) <= columns
+    whole = " ".join(line.strip() for line in shown[3:])
+    row = re.compile(r"\d{8}-\d{6}-\w{4}-old-train  1\.1  FAILED     ended     4×8    9 s\b")
+    assert row.match(shown[3]) and all(word in whole for word in LONG.split())
+
+
+def test_the_table_says_when_a_run_failed(clusterrun: Desk) -> None:
+    clusterrun("submit", "--wait", "--preflight", "off", "--nodes", "2", "train.py", "fail")
+    shown = clusterrun("status").out
+    assert re.search(r"rank 1 on local-1 exited with code 7 at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\n", shown)
+    found = json.loads(clusterrun("status", "--json").out)["runs"][0]
+    assert found["reason"] == "rank 1 on local-1 exited with code 7"
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    try:
+        return process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+
+
+def test_watching_in_a_pipe_prints_what_changes_and_ends_with_the_named_runs(clusterrun: Desk) -> None:
+    chosen = add(clusterrun, "train", State.RUNNING)
+    process = clusterrun.start("status", "--watch", chosen)
+    assert process.stdout is not None
+    lines = [process.stdout.readline(), process.stdout.readline()]
+    end(clusterrun, chosen, State.FAILED)
+    out, _ = finish(process)
+    lines += out.splitlines()
+    assert [re.sub(r"\S+  ", "", line, count=1).split()[0] for line in lines] == ["RUN", chosen, chosen]
+    assert ["RUNNING" in lines[1], "FAILED" in lines[2], process.returncode] == [True, True, 0]
+
+
+@pytest.mark.parametrize("named, code", [(True, 130), (False, 0)])
+def test_ctrl_c_ends_the_watching_and_says_130_where_an_end_was_awaited(
+    clusterrun: Desk, named: bool, code: int
+) -> None:
+    chosen = add(clusterrun, "train", State.RUNNING)
+    process = clusterrun.start("status", "--watch", *([chosen] if named else []))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = finish(process)
+    assert process.returncode == code and "Traceback" not in err
+    assert ("the runs go on" in err) is named
+
+
+def watched(desk: Desk, chosen: str, act: Callable[[], None], rows: int = 24) -> tuple[str, int]:
+    """What a terminal gets from ``status --watch`` of a run, ``act`` being done once it shows the run."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
+    process: subprocess.Popen[Any] = subprocess.Popen(
+        [sys.executable, "-m", "clusterrun", "status", "--watch", chosen],
+        cwd=desk.folder,
+        env={**desk.environment, "TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen, done, until = b"", False, time.monotonic() + LIMIT
+    try:
+        while time.monotonic() < until:
+            if not select.select([ours], [], [], 1.0)[0]:
+                continue
+            seen += os.read(ours, 65536)
+            if b"RUNNING" in seen and not done:
+                done = True
+                act()
+    except OSError:
+        pass  # the end of a terminal
+    finally:
+        os.close(ours)
+        process.kill() if process.poll() is None and time.monotonic() >= until else None
+    return seen.decode(), process.wait(LIMIT)
+
+
+def test_on_a_terminal_the_other_screen_is_used_and_given_back_and_the_last_state_stays(
+    clusterrun: Desk,
+) -> None:
+    chosen = add(clusterrun, "train", State.RUNNING)
+    seen, code = watched(clusterrun, chosen, lambda: end(clusterrun, chosen, State.FAILED))
+    assert code == 0 and seen.startswith("\x1b[?1049h\x1b[?25l")
+    before, after = seen.split("\x1b[?25h\x1b[?1049l")
+    assert "RUNNING" in before and "\x1b[2J" not in seen
+    assert chosen in after and "FAILED" in after
+
+
+def test_a_run_deleted_while_it_is_watched_is_said_and_the_terminal_is_given_back(clusterrun: Desk) -> None:
+    chosen = add(clusterrun, "train", State.RUNNING)
+    store = Store(clusterrun.environment["CLUSTERRUN_HOME"])
+    seen, code = watched(clusterrun, chosen, lambda: store.discard(chosen))
+    assert code == 5 and seen.split("\x1b[?1049l")[1].endswith(
+        "clusterrun status shows the runs there are\r\n"
+    )
