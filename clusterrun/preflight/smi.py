@@ -40,6 +40,7 @@ _NUMBERS = {
     "watts_most": ("gpu_power_readings/current_power_limit", "power_readings/power_limit"),
     "watts_default": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
 }
+_MOST_PROCESSES = 32
 _SLOW = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 _UNCORRECTED = (
     "sram_uncorrectable",
@@ -76,7 +77,7 @@ def _gpu(gpu: Element) -> dict[str, Any]:
         "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED),
         "uncorrected_ever": _sum(gpu, "ecc_errors/aggregate", _UNCORRECTED),
         "corrected": _sum(gpu, "ecc_errors/volatile", _CORRECTED),
-        "processes": [_process(one) for one in gpu.findall("processes/process_info")],
+        "processes": [_process(one) for one in gpu.findall("processes/process_info")[:_MOST_PROCESSES]],
     }
 
 

@@ -14,14 +14,22 @@ def variables() -> Mapping[str, str]:
     return os.environ
 
 
-def owner(pid: int) -> str:
-    """Whose process ``pid`` is; empty where it cannot be seen."""
+def owner(pid: int, command: str) -> str:
+    """Whose process ``pid`` is; empty where it cannot be seen, or where that number is another program here.
+
+    The driver tells the numbers of the machine, which inside a container belong to others.
+    """
     import pwd  # of use only where a GPU is in use
 
     try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            program = os.fsdecode(file.read(4096).split(b"\0")[0])
         number = os.stat(f"/proc/{pid}").st_uid
-        return pwd.getpwuid(number).pw_name
     except OSError:
         return ""
+    if not command or os.path.basename(program) != os.path.basename(command):
+        return ""
+    try:
+        return pwd.getpwuid(number).pw_name
     except KeyError:
         return f"user {number}"

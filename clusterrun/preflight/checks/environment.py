@@ -27,14 +27,14 @@ OF_A_NODE = frozenset(
 """These may well differ: they tell a node's own name, machine or file."""
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 LOOPBACK = "lo"
-_MOST = 200
+_MOST, _LONGEST = 200, 500
 _UNSET = "not set"
 _SAME = "set it for all nodes alike (--env NAME=VALUE); look at the node's own prolog, profile and modules"
 
 
 def probe(asked: Asked) -> object:
     """The variables by name, and the network interfaces of this node."""
-    found = {name: value for name, value in variables().items() if name.startswith(PREFIXES)}
+    found = {name: value[:_LONGEST] for name, value in variables().items() if name.startswith(PREFIXES)}
     return {"variables": dict(sorted(found.items())[:_MOST]), "interfaces": _interfaces()}
 
 

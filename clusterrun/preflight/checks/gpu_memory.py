@@ -1,4 +1,4 @@
-"""Memory of this job's GPUs that is in use before the job has begun, and by whom."""
+"""Memory of this job's GPUs that is in use, and programs on them, before the job has begun."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ _SYSTEM = ("nvidia-cuda-mps", "nv-hostengine", "nvidia-persistenced", "dcgm", "X
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
-    """Fail from ``gpu_memory_fail`` of a GPU on, warn from ``gpu_memory_warn`` on."""
+    """Fail from ``gpu_memory_fail`` of a GPU on; warn from ``gpu_memory_warn`` on, and of any program."""
     limits = chosen(asked.limits)
     for node, reading in readings.items():
         for index, gpu in gpus.given(reading):
             used, size = number(gpu, "used"), number(gpu, "memory")
-            if used is None or not size or used < limits["gpu_memory_warn"] * size:
-                continue
             strangers = [_stranger(one) for one in rows(gpu, "processes") if not _of_the_system(one)]
-            share = used / size
+            share = used / size if used is not None and size else 0.0
+            if not strangers and share < limits["gpu_memory_warn"]:
+                continue
             heavy = share >= limits["gpu_memory_fail"]
             limit = limits["gpu_memory_fail" if heavy else "gpu_memory_warn"]
-            said = f"GPU {index}: {used:.0f} of {size:.0f} MiB in use ({share:.0%}, limit {limit:.0%})"
+            said = (
+                f"GPU {index}: {used or 0:.0f} of {size or 0:.0f} MiB in use ({share:.0%}, limit {limit:.0%})"
+            )
             said += " by " + ", ".join(strangers[:4]) if strangers else ", by no process that can be seen"
             yield node, Finding(NAME, Grade.FAIL if heavy else Grade.WARN, said, _remedy(strangers))
 
@@ -48,7 +50,7 @@ def _stranger(one: Mapping[str, Any]) -> str:
 
 
 def _of_the_system(one: Mapping[str, Any]) -> bool:
-    return any(name in text(one, "command") for name in _SYSTEM)
+    return text(one, "kind") == "G" or any(name in text(one, "command") for name in _SYSTEM)
 
 
 def _remedy(strangers: list[str]) -> str:

@@ -45,7 +45,7 @@ def probe(asked: Asked) -> object:
 def _with_users(log: dict[str, Any]) -> dict[str, Any]:
     for gpu in log["gpus"]:
         for process in gpu["processes"]:
-            process["user"] = owner(int(process["pid"] or 0))
+            process["user"] = owner(int(process["pid"] or 0), process["command"])
     return log
 
 

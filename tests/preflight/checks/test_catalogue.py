@@ -109,7 +109,7 @@ def alike(check: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("check", [*catalogue.CHECKS, *catalogue.SECONDS], ids=lambda check: check.NAME)
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_no_reading_whatever_brings_a_judge_down(check, data):
     readings = data.draw(st.dictionaries(st.sampled_from(["n1", "n2", "n3", "n4"]), alike(check), max_size=4))

@@ -76,6 +76,15 @@ def test_memory_in_use_is_told_with_who_has_it(used, processes, verdict, said):
     assert verdicts(gpu_memory, nodes(2, reading(), bad=ill)) == [("bad", verdict, said)]
 
 
+def test_a_program_that_stayed_behind_is_told_however_little_it_holds():
+    left = reading(used=500, processes=[{"pid": 9, "command": "python", "kind": "C", "used": 498}])
+    assert verdicts(gpu_memory, {"n1": left}) == [
+        ("n1", WARN, "GPU 3: 500 of 81559 MiB in use (1%, limit 2%) by python pid 9 498 MiB")
+    ]
+    desktop = reading(used=500, processes=[{"pid": 9, "command": "/usr/bin/firefox", "kind": "G", "used": 9}])
+    assert verdicts(gpu_memory, {"n1": desktop}) == []
+
+
 def test_memory_in_use_on_gpus_of_other_jobs_is_not_ours():
     busy = {**reading(used=80000), "given": ["0", "1"]}
     assert blamed(gpu_memory, {"n1": busy}) == {}

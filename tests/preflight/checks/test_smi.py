@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.preflight import smi
+from clusterrun.preflight.surroundings import owner
 from tests.preflight.checks.values import RECORDED
 
 
@@ -105,6 +110,21 @@ def test_a_made_up_document_of_driver_470_says_the_same_things_with_other_tags()
 def test_what_is_no_document_is_refused(said):
     with pytest.raises(ValueError, match="no XML"):
         smi.gpus(said)
+
+
+def test_a_process_has_an_owner_where_its_number_is_ours_and_its_program_the_same():
+    me = pwd.getpwuid(os.getuid()).pw_name
+    with open("/proc/self/cmdline", "rb") as file:
+        program = os.fsdecode(file.read().split(b"\0")[0])
+    assert (
+        owner(os.getpid(), program),
+        owner(os.getpid(), "/usr/bin/another"),
+        owner(0, sys.executable),
+    ) == (
+        me,
+        "",
+        "",
+    )
 
 
 @given(st.text())
