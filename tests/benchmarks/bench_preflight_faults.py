@@ -31,12 +31,12 @@ class Row:
     @property
     def exact(self) -> int:
         """How often exactly the right ones were named."""
-        return sum(found.blamed == self.case.named for found in self.found)
+        return sum(map(self.case.exact, self.found))
 
     @property
     def innocents(self) -> set[object]:
         """Who was blamed wrongly, ever."""
-        right = self.case.named
+        right = self.case.named if self.case.grade == "fail" else Blame()
         return {
             one for f in self.found for one in (f.blamed.nodes - right.nodes) | (f.blamed.links - right.links)
         }
@@ -47,7 +47,7 @@ class Row:
         wrong = ", ".join(sorted(map(_name, self.innocents))) or "nobody"
         exact = f"{self.exact} of {len(self.found)}"
         line = f"{self.case.name:<42} {exact:>9}  {wrong:<24} {seconds:6.1f} {total:6.1f}"
-        inexact = [f for f in self.found if f.blamed != self.case.named]
+        inexact = [f for f in self.found if not self.case.exact(f)]
         return line + "".join(f"\n    {f.status['state']}: {f.status['reason']}; {f.said}" for f in inexact)
 
 
