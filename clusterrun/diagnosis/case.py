@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clusterrun.diagnosis.evidence import Seen
+    from clusterrun.diagnosis.evidence import Backlog, Seen
     from clusterrun.diagnosis.joining import Waiting
 
 PATIENCE = 5.0
@@ -59,6 +59,15 @@ class Case:
             gaps += [after - before for before, after in zip(times, times[1:])]
         return max(gaps)
 
+    @property
+    def owed(self) -> list[tuple[Seen, Backlog]]:
+        """Ranks, and what peers of theirs do not acknowledge."""
+        return [(one, debt) for one in self.seen for debt in one.backlog]
+
+    def node_at(self, address: str) -> str:
+        """The node whose ranks speak from ``address``; the address itself where nobody does."""
+        return next((one.node for one in self.seen if address in one.addresses), address)
+
     def waited(self, waits: Sequence[Waiting]) -> tuple[str, ...]:
         """Who is in which collective and for how long, a line for each."""
         found: dict[tuple[str, int, str], list[Waiting]] = {}
@@ -84,6 +93,11 @@ class Case:
         """What does not decide, but should be known."""
         for node, why in self.mute:
             yield f"nothing was heard from {node}: {why}"
+        for one, debt in self.owed[:MOST_GROUPS]:
+            yield (
+                f"rank {one.rank} on {one.node} sent {debt.waiting} bytes to {self.node_at(debt.peer)} "
+                f"({debt.peer}) {debt.retries} times over: no answer"
+            )
         living = [one for one in self.seen if one.state and one.state not in STOPPED]
         silent = tuple(one.rank for one in living if not one.answered)
         if silent:

@@ -166,30 +166,26 @@ def _together(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
     """All are in collectives."""
     if not waits:
         return None
-    if any(one.missing for one in waits):
+    stuck = [one for one in waits if not one.missing]
+    if not stuck:
         return _crossed(case, waits)
-    owed = [(one, debt) for one in case.seen for debt in one.backlog]
-    if not owed and not case.long_still:
+    if not case.owed and not case.long_still:
         said = "all ranks are in a collective that may yet end"
         return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=case.waited(waits)), certain=False)
-    first = min(waits, key=lambda one: one.record.sequence).record
-    said = f"all ranks have begun {first.operation}, and it does not end: a link between nodes is broken"
-    evidence = [
-        f"{one.node} (rank {one.rank}) sent {debt.waiting} bytes to {debt.peer} again and again "
-        f"({debt.retries} times): no answer"
-        for one, debt in owed
-    ]
-    culprits = tuple({(one.node, debt.peer): _link(one.node, debt.peer) for one, debt in owed}.values())
-    if not owed:
-        said = f"all ranks have begun {first.operation}, and it does not end"
-        evidence = ["no connection owes an answer: if the ranks use RDMA, its counters are to be looked at"]
-    remedy = "clusterrun check --nodelist … finds the link between the nodes; the run needs other nodes"
-    found = Diagnosis(Verdict.LINK, said, culprits, (), (*case.waited(waits), *evidence), remedy)
-    return Judgement(found)
-
-
-def _link(node: str, peer: str) -> Culprit:
-    return Culprit(-1, node, f"what it sends to {peer} is not acknowledged")
+    operation = min(stuck, key=lambda one: one.record.at).record.operation
+    said = f"all ranks have begun {operation}, and it does not end"
+    evidence = [*case.waited(waits)]
+    remedy = "clusterrun check finds the link; until it is mended, leave one of its ends out (--exclude)"
+    if not case.owed:
+        evidence.append("no TCP connection owes an answer: where ranks use RDMA, its counters may tell more")
+        return Judgement(Diagnosis(Verdict.LINK, said, (), (), tuple(evidence), remedy))
+    links = sorted({tuple(sorted((one.node, case.node_at(debt.peer)))) for one, debt in case.owed})
+    culprits = tuple(
+        Culprit(-1, one.node, f"what it sends to {case.node_at(debt.peer)} is not acknowledged")
+        for one, debt in {(one.node, debt.peer): (one, debt) for one, debt in case.owed}.values()
+    )
+    said += f": the link between {' and between '.join(f'{a} and {b}' for a, b in links[:4])} is broken"
+    return Judgement(Diagnosis(Verdict.LINK, said, culprits, (), tuple(evidence), remedy))
 
 
 def _crossed(case: Case, waits: Sequence[Waiting]) -> Judgement:

@@ -78,7 +78,7 @@ class Seen:
     ``source`` told it. ``answered``: the rank's own thread did, so that ``torch``, ``groups`` and
     ``records`` are known. ``moved``: it began a collective while it was looked at, ``printed``: it
     printed something; ``quiet`` is how many seconds ago it last did. ``clock`` is its node's wall
-    clock when it was looked at.
+    clock when it was looked at, ``addresses`` are those it speaks from.
     """
 
     rank: int
@@ -99,6 +99,7 @@ class Seen:
     groups: tuple[Group, ...] = ()
     records: tuple[Record, ...] = ()
     children: tuple[Child, ...] = ()
+    addresses: tuple[str, ...] = ()
     backlog: tuple[Backlog, ...] = ()
     problem: str = ""
 

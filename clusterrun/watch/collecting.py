@@ -14,7 +14,7 @@ from clusterrun.watch import kernel
 from clusterrun.watch.children import spy
 from clusterrun.watch.doors import doors
 from clusterrun.watch.facts import facts, groups, records
-from clusterrun.watch.sockets import backlog
+from clusterrun.watch.sockets import connections
 from clusterrun.watch.stacks import stack_of_fork, stacks
 
 TYPE_CHECKING = False
@@ -89,6 +89,7 @@ class Look:
         if moment is None:
             return Seen(rank, self._node, first.pid, "", quiet=quiet(self._paths, rank))
         stack = told.get(first.pid, ())
+        joined = connections(first.pid)
         return Seen(
             rank=rank,
             node=self._node,
@@ -108,7 +109,8 @@ class Look:
             groups=groups(said or {}),
             records=records(said or {}),
             children=self._children(first, stack),
-            backlog=backlog(first.pid),
+            addresses=joined.addresses,
+            backlog=joined.backlog,
             problem=str((said or {}).get("problem", "")),
         )
 

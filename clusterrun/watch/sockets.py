@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from clusterrun.diagnosis.evidence import Backlog
+from clusterrun.model.frozen import frozen
 from clusterrun.watch import kernel
 
 LEAST_RETRIES = 2
@@ -12,16 +13,27 @@ LEAST_RETRIES = 2
 _MOST = 16
 
 
-def backlog(pid: int) -> tuple[Backlog, ...]:
-    """The peers that owe ``pid`` acknowledgements, the longest in debt first."""
+@frozen
+class Connections:
+    """The addresses that a process speaks from, and the peers that owe it acknowledgements."""
+
+    addresses: tuple[str, ...] = ()
+    backlog: tuple[Backlog, ...] = ()
+
+
+def connections(pid: int) -> Connections:
+    """The TCP connections of ``pid``; the longest in debt come first."""
     sockets = {target[8:-1] for target in kernel.descriptors(pid).values() if target.startswith("socket:[")}
     found: dict[str, Backlog] = {}
+    own: set[str] = set()
     for table in ("tcp", "tcp6") if sockets else ():
         for line in kernel.content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
             words = line.split()
             if len(words) > 9 and words[9] in sockets:
+                own.add(_address(words[1].partition(":")[0]))
                 _add(found, words)
-    return tuple(sorted(found.values(), key=lambda one: (-one.retries, -one.waiting, one.peer))[:_MOST])
+    owed = sorted(found.values(), key=lambda one: (-one.retries, -one.waiting, one.peer))
+    return Connections(tuple(sorted(own))[:_MOST], tuple(owed[:_MOST]))
 
 
 def _add(found: dict[str, Backlog], words: list[str]) -> None:
