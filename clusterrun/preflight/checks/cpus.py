@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from clusterrun.preflight.tasks import Asked
 
 NAME = "cpus"
-LIMIT = 5.0
-LATE = Finding(NAME, Grade.UNDETERMINED, "the usable processors could not be read within 5 s", "")
+LIMIT = 10.0
+LATE = Finding(NAME, Grade.UNDETERMINED, "the usable processors could not be read within 10 s", "")
 _REMEDY = "more --cpus-per-task, or srun --cpu-bind=none: several ranks on one processor crawl"
 
 

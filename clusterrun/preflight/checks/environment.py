@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from clusterrun.preflight.tasks import Asked
 
 NAME = "environment"
-LIMIT = 5.0
-LATE = Finding(NAME, Grade.UNDETERMINED, "the environment could not be read within 5 s", "")
+LIMIT = 10.0
+LATE = Finding(NAME, Grade.UNDETERMINED, "the environment could not be read within 10 s", "")
 PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "UCX_", "FI_", "RDMAV_", "OMP_")
 OF_A_NODE = frozenset(
     {"NCCL_HOSTID", "NCCL_TOPO_FILE", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE"}

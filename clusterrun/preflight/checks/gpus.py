@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterrun.preflight.tasks import Asked
 
 NAME = "gpus"
-LIMIT = 12.0
+LIMIT = 15.0
 LATE = Finding(
     NAME,
     Grade.FAIL,

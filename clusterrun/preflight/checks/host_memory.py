@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from clusterrun.preflight.tasks import Asked
 
 NAME = "host-memory"
-LIMIT = 5.0
-LATE = Finding(NAME, Grade.UNDETERMINED, "/proc/meminfo could not be read within 5 s", "")
+LIMIT = 10.0
+LATE = Finding(NAME, Grade.UNDETERMINED, "/proc/meminfo could not be read within 10 s", "")
 _TOLERATED = 0.05
 
 

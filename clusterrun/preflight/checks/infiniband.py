@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterrun.preflight.tasks import Asked
 
 NAME = "infiniband"
-LIMIT = 6.0
+LIMIT = 10.0
 LATE = Finding(
     NAME,
     Grade.FAIL,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from clusterrun.preflight.tasks import Asked
 
 NAME = "resource-limits"
-LIMIT = 5.0
-LATE = Finding(NAME, Grade.UNDETERMINED, "the limits of processes could not be read within 5 s", "")
+LIMIT = 10.0
+LATE = Finding(NAME, Grade.UNDETERMINED, "the limits of processes could not be read within 10 s", "")
 _KINDS = {
     "memlock": resource.RLIMIT_MEMLOCK,
     "open_files": resource.RLIMIT_NOFILE,

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from clusterrun.preflight.tasks import Asked
 
 NAME = "shared-memory"
-LIMIT = 5.0
-LATE = Finding(NAME, Grade.FAIL, "/dev/shm did not answer within 5 s", "reboot the node: its kernel hangs")
+LIMIT = 10.0
+LATE = Finding(NAME, Grade.FAIL, "/dev/shm did not answer within 10 s", "reboot the node: its kernel hangs")
 
 
 def probe(asked: Asked) -> object:

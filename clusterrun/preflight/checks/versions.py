@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from clusterrun.preflight.tasks import Asked
 
 NAME = "versions"
-LIMIT = 5.0
-LATE = Finding(NAME, Grade.UNDETERMINED, "the versions could not be read within 5 s", "")
+LIMIT = 10.0
+LATE = Finding(NAME, Grade.UNDETERMINED, "the versions could not be read within 10 s", "")
 _KINDS = {
     "clusterrun": ("clusterrun", Grade.WARN, "copy the same agent.pyz everywhere: submit again"),
     "machine": (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clusterrun.preflight.tasks import Asked
 
 NAME = "xid"
-LIMIT = 8.0
+LIMIT = 10.0
 LATE = Finding(
     NAME,
     Grade.UNDETERMINED,
