@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _MOST_SECONDS = 0.1
 """How long one message may take: on a slower way it is made smaller."""
-_ROUNDS_SECONDS = 0.06
-_FEWEST, _MOST = 3, 30
+_ROUNDS_SECONDS = 0.2
+_FEWEST, _MOST = 3, 60
 _LONG_ROUND_SECONDS = 0.3
 """Of rounds that take longer, one is enough: no noise of a scheduler is as large."""
 
