@@ -30,12 +30,12 @@ _MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
 def remains(desk: Desk, status: RunStatus) -> Remains:
     """What there is of an ended run. Raises ``ClusterrunError`` for what cannot be read."""
     paths, state = desk.store.paths(status.run_id), desk.store.state(status.run_id)
-    attempt = _attempt(paths, state)
+    failed = status.state is not State.COMPLETED
+    attempt = _attempt(paths, state, failed)
     spec = desk.store.read(status.run_id).spec
     each = 1 if spec.per_node else spec.local_size
     names = attempt.nodes if attempt else ()
     nodes = tuple(name for name in names for _ in range(each))
-    failed = status.state is not State.COMPLETED
     files = paths.attempt(attempt.epoch) if attempt else None
     heard = errors(paths, attempt.epoch) if attempt else ()
     said = list(farewells(files, nodes)) if files else []
@@ -51,10 +51,11 @@ def remains(desk: Desk, status: RunStatus) -> Remains:
     )
 
 
-def _attempt(paths: RunPaths, state: RunState | None) -> Attempt | None:
-    """The newest one that failed, else the newest."""
+def _attempt(paths: RunPaths, state: RunState | None, failed: bool) -> Attempt | None:
+    """The newest one; of a run that failed the newest that did."""
     known = [one for one in (state.attempts if state else ()) if one.epoch in attempts(paths.attempts)]
-    return next((one for one in reversed(known) if one.failure), known[-1] if known else None)
+    newest = known[-1] if known else None
+    return next((one for one in reversed(known) if one.failure), newest) if failed else newest
 
 
 def errors(paths: RunPaths, epoch: int) -> tuple[Error, ...]:

@@ -127,7 +127,8 @@ class Vigil:
     def _digest(self, now: float, node: int, digest: Digest) -> list[VigilAction]:
         self._heard_at[node] = now
         self._mute.pop(node, None)
-        moves = [self._moves(now, pulse) for pulse in digest.ranks]
+        pulses = [self._known(pulse) for pulse in digest.ranks]
+        moves = [self._moves(now, pulse) for pulse in pulses]
         if any(moves):
             self._moved_at = now
         actions: list[VigilAction] = []
@@ -137,8 +138,16 @@ class Vigil:
         if digest.killed > self._killed.get(node, 0):
             self._killed[node] = digest.killed
             actions.append(Tell(f"out of memory on {self._nodes[node]}: the kernel ended a process there"))
-        said = self._together.heard(now, digest.ranks)
+        said = self._together.heard(now, pulses)
         return [*actions, Tell(said)] if said else actions
+
+    def _known(self, pulse: Pulse) -> Pulse:
+        """The pulse, with what a rank that does not answer said before: silence is no movement."""
+        before = self._pulses.get(pulse.rank)
+        if pulse.answered or before is None or before[1].pid != pulse.pid:
+            return pulse
+        known = before[1]
+        return replace(pulse, torch=known.torch, size=known.size, begun=known.begun)
 
     def _moves(self, now: float, pulse: Pulse) -> bool:
         """Law 1; the pulse is remembered."""
@@ -146,7 +155,10 @@ class Vigil:
         self._pulses[pulse.rank] = (now, pulse)
         if before is None or before.pid != pulse.pid:
             return True
-        if (pulse.output, pulse.size) != (before.output, before.size) or pulse.begun > before.begun >= 0:
+        ended = (pulse.state == "") != (before.state == "")
+        if ended or (pulse.output, pulse.size) != (before.output, before.size):
+            return True
+        if pulse.begun > before.begun >= 0:
             return True
         counted = pulse.size > 0 and pulse.begun >= 0
         return not counted and pulse.seconds - before.seconds >= COMPUTES * (now - at) > 0
