@@ -13,7 +13,7 @@ import time
 
 from clusterrun.diagnosis.evidence import Wanted
 from clusterrun.model.document import BadDocument, decode
-from clusterrun.model.orders import Orders
+from clusterrun.model.orders import Orders, Watch
 from clusterrun.model.paths import RunPaths
 from clusterrun.watch.collecting import Look, text_of
 from clusterrun.watch.digests import Digests
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
             """A question: the answers, where it is for this part."""
 
 
+LEAST_PERIOD = 1.0
+DIGESTS_PER_HANG = 4
 _MOST_LINE = 1 << 20
 _PORTION = 1 << 16
 
@@ -171,11 +173,11 @@ def _asked(part: Part, number: int, wish: Mapping[str, Any]) -> list[str]:
 
 def main(run_dir: str, node: int, node_name: str, environment: Mapping[str, str]) -> int:
     """Observe node number ``node`` until stdin ends."""
-    path, period = environment.get("PATH", ""), _period(run_dir)
+    path, watch = environment.get("PATH", ""), _watch(run_dir)
     gpus = GpuWatch(path, visible_to(environment.get("CUDA_VISIBLE_DEVICES")))
     parts: list[Part] = [
-        Digests(period),
-        Sampling(period, node_name, node, gpus),
+        Digests(_period(watch)),
+        Sampling(watch.sample_seconds, node_name, node, gpus),
         Collecting(node_name, path),
     ]
     try:
@@ -184,10 +186,16 @@ def main(run_dir: str, node: int, node_name: str, environment: Mapping[str, str]
         return 0
 
 
-def _period(run_dir: str) -> float:
-    """Seconds between two digests."""
+def _watch(run_dir: str) -> Watch:
+    """How the ranks are to be watched; as usual where the orders cannot be read."""
     try:
         with open(RunPaths(run_dir).orders, "rb") as file:
-            return decode(Orders, json.loads(file.read())).watch.sample_seconds
+            return decode(Orders, json.loads(file.read())).watch
     except (OSError, ValueError, BadDocument):
-        return 10.0
+        return Watch()
+
+
+def _period(watch: Watch) -> float:
+    """Seconds between two digests: a hang is to be told from a pause."""
+    hang = watch.hang_seconds or watch.sample_seconds
+    return min(watch.sample_seconds, max(LEAST_PERIOD, hang / DIGESTS_PER_HANG))

@@ -38,7 +38,8 @@ OWN = "diagnosis"
 """The name under which a stall that nobody asked about is kept."""
 QUIET_PERIODS = 3.5
 """So many missed digests make an observer mute."""
-COMPUTES = 0.5
+COMPUTES = 0.03
+"""Of a processor: a rank that loads torch from a slow file system, on a crowded node, gets little more."""
 
 
 class Vigil:
@@ -59,7 +60,7 @@ class Vigil:
         self._mute: dict[int, str] = {}
         self._killed: dict[int, int] = {}
         self._moved_at = now
-        self._stalled = False
+        self._stalled = self._reported = False
         self._number = 0
         self._round: Round | None = None
         self._names: list[str] = []
@@ -132,9 +133,9 @@ class Vigil:
         if any(moves):
             self._moved_at = now
         actions: list[VigilAction] = []
-        if self._stalled and self._round is None and self._moved_at == now:
-            self._stalled = False
-            actions.append(Tell("what hung has gone on"))
+        if self._stalled and self._moved_at == now:
+            actions += [Tell("what hung has gone on")] if self._reported else []
+            self._stalled = self._reported = False
         if digest.killed > self._killed.get(node, 0):
             self._killed[node] = digest.killed
             actions.append(Tell(f"out of memory on {self._nodes[node]}: the kernel ended a process there"))
@@ -197,13 +198,16 @@ class Vigil:
         judged = decide(looked.case(stalled))
         if not judged.certain and looked.seconds < LONG_LOOK:
             return self._look(now, wall, LONG_LOOK)
-        names, self._names = self._names, []
+        # What moved while it was looked at does not hang.
+        names = [name for name in self._names if stalled or name != OWN]
+        self._names = []
         diagnosis = replace(judged.diagnosis, at=wall)
         saved: list[VigilAction] = [Save(f"{name}.json", _text(diagnosis)) for name in names]
         return saved + (self._consequences(diagnosis, stalled) if OWN in names else [])
 
     def _consequences(self, diagnosis: Diagnosis, stalled: float) -> list[VigilAction]:
         """What follows from a stall that nobody asked about."""
+        self._reported = True
         why = f"nothing has moved for {stalled:.0f} s: {diagnosis.said}"
         if diagnosis.verdict is Verdict.NOTHING or self._watch.on_hang == "report":
             return [Tell(why)]
