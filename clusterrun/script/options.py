@@ -102,6 +102,7 @@ def job_options(spec: JobSpec, comment: str, paths: RunPaths) -> tuple[Option, .
         ("cpus-per-task", str(spec.local_size * (spec.cpus_per_rank or 1))),
         ("requeue" if spec.requeue else "no-requeue", ""),
     ]
+    ours += [("no-kill", "")] if spec.allocated > 1 else []  # a lost node is the coordinator's to judge
     ours += [(wish.key, wish.say(value)) for wish in WISHES if (value := getattr(spec, wish.field))]
     after = [f"afterok:{':'.join(spec.after)}"] if spec.after else []
     waits = after + ([own.pop("dependency")] if "dependency" in own else [])

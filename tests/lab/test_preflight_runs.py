@@ -1,0 +1,112 @@
+"""What becomes of runs with unfit nodes: swapped, queued again, ended with what to do; on a real Slurm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.lab.lab import Lab
+from tests.lab.preflight_cases import report, state, wait_for
+from tests.lab.test_slurm_runs import Site, site
+from tests.lab_fixture import MakeLab
+
+pytestmark = pytest.mark.lab
+
+UNFIT = ("--env", "CLUSTERRUN_TEST_CORRUPT_NODE=n0002")
+"""Of the nodes of this lab that one computes wrong sums in the check."""
+BUDGET = ("--preflight", "full", "--preflight-budget", "3m")
+
+
+@pytest.fixture(scope="module")
+def four(make_lab: MakeLab) -> Iterator[Lab]:
+    lab = make_lab(nodes=4, gpus=0)
+    yield lab
+    lab.down()
+
+
+@pytest.fixture
+def on_slurm(four: Lab, tmp_path: Path) -> Site:
+    return site(four, tmp_path)
+
+
+def nodes_of_ranks(here: Site, answer: dict[str, Any], attempt: int = 0) -> list[str]:
+    """On which node each rank was, by what the ranks themselves saw."""
+    told = here.outputs(answer, attempt)
+    return [json.loads(told[rank])["environ"]["CLUSTERRUN_NODE_NAME"] for rank in sorted(told)]
+
+
+def test_an_unfit_node_is_swapped_for_a_spare_and_the_run_has_the_size_that_was_asked(on_slurm: Site) -> None:
+    size = ("--nodes", "3", "--spares", "1")
+    done = on_slurm.run("submit", "--json", "--wait", *BUDGET, *size, *UNFIT, "tell.py", limit=240)
+    assert done.code == 0, done.err
+    assert "pre-flight WARN: n0002 is unfit; 3 of 4 nodes are fit" in done.err
+    answer = json.loads(done.out)
+    assert nodes_of_ranks(on_slurm, answer) == ["n0001", "n0004", "n0003"]
+    assert report(answer)["excluded"] == ["n0002"]
+    listed = json.loads(on_slurm.run("nodes", "--json").out)
+    assert [(one["name"], one["fails"]) for one in listed["nodes"]] == [("n0002", 1)]
+    avoided = on_slurm.run("submit", "--dry-run", "--avoid-bad", "--nodes", "3", "tell.py")
+    assert ("--exclude=n0002\n" in avoided.out, "keeps off n0002: unfit" in avoided.err) == (True, True)
+    needed = on_slurm.run("submit", "--dry-run", "--avoid-bad", "--nodes", "4", "tell.py")
+    assert ("--exclude" in needed.out, "n0002 would be kept off too" in needed.err) == (False, True)
+
+
+def test_without_a_spare_the_run_ends_with_what_was_found_and_how_to_go_on(on_slurm: Site) -> None:
+    done = on_slurm.run("submit", "--json", "--wait", *BUDGET, "--nodes", "3", *UNFIT, "tell.py", limit=240)
+    assert done.code == 3, done.err
+    assert "FAIL: n0002 is unfit; 2 of 3 nodes are fit" in done.err
+    assert "again   clusterrun submit --exclude n0002 …  (or --spares 1)" in done.err
+    run_id = json.loads(done.out)["run_id"]
+    status = on_slurm.status(run_id)
+    assert (status["state"], status["exit_code"], status["reason"].split(":")[0]) == (
+        "FAILED",
+        3,
+        "pre-flight",
+    )
+    assert (on_slurm.run("wait", run_id).code, on_slurm.run("report", run_id).code) == (3, 0)
+
+
+def test_a_run_queues_itself_again_without_its_unfit_nodes_and_trains(on_slurm: Site) -> None:
+    size = ("--nodes", "3", "--on-unfit", "resubmit")
+    done = on_slurm.run("submit", "--json", "--wait", *BUDGET, *size, *UNFIT, "tell.py", limit=300)
+    assert done.code == 0, done.err
+    answer = json.loads(done.out)
+    assert nodes_of_ranks(on_slurm, answer, 1) == ["n0001", "n0003", "n0004"]
+    status = on_slurm.status(answer["run_id"])
+    assert (status["state"], status["attempt"], status["job_id"] != answer["job_id"]) == (
+        "COMPLETED",
+        1,
+        True,
+    )
+    assert [report(answer, attempt)["verdict"] for attempt in (0, 1)] == ["fail", "pass"]
+    assert on_slurm.status(answer["job_id"])["run_id"] == on_slurm.status(status["job_id"])["run_id"]
+
+
+def test_a_run_that_waits_to_start_again_is_cancelled_like_any_other(on_slurm: Site) -> None:
+    holder = on_slurm.submit("--preflight", "off", "--nodelist", "n0004", "stay.py")
+    size = ("--nodes", "3", "--on-unfit", "resubmit")
+    answer = on_slurm.submit(*BUDGET, *size, *UNFIT, "tell.py")
+    wait_for(lambda: state(answer).get("state") == "PENDING", 200.0, "its next job")
+    assert on_slurm.status(answer["run_id"])["state"] == "PENDING"
+    assert on_slurm.run("cancel", answer["run_id"]).code == 0
+    assert on_slurm.status(answer["run_id"])["state"] == "CANCELLED"
+    on_slurm.run("cancel", holder["run_id"])
+    assert on_slurm.lab.exec(["squeue", "--noheader"]).out == ""
+
+
+def test_a_check_alone_exits_by_its_verdict_and_starts_no_rank(on_slurm: Site) -> None:
+    fine = on_slurm.run(
+        "check", "--nodes", "2", "--level", "quick", "--preflight-budget", "3m", "--json", limit=240
+    )
+    assert fine.code == 0, fine.err
+    found = json.loads(fine.out)
+    assert (found["verdict"], sorted(found["nodes"]), found["excluded"]) == ("pass", ["n0001", "n0002"], [])
+    html = str(on_slurm.project / "report.html")
+    ill = on_slurm.run("check", "--nodes", "3", "--preflight-budget", "3m", "--html", html, *UNFIT, limit=240)
+    assert (ill.code, ill.out.startswith("FAIL: n0002 is unfit; 2 of 3 nodes are fit\n")) == (3, True)
+    assert "n0002" in Path(html).read_text()
+    assert json.loads(on_slurm.run("report", "--json").out)["excluded"] == ["n0002"]
