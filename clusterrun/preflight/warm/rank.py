@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.warm import patterns
+from clusterrun.preflight.warm import meeting, patterns
 from clusterrun.preflight.warm.backend import dress, on, variables
 from clusterrun.preflight.warm.pace import Pace
 from clusterrun.preflight.warm.report import RankWord
@@ -29,6 +29,7 @@ _MOST_GATHERED = 1 << 20
 _PART_SECONDS = 2.0
 _OWN_SHARE = 0.75
 """Of the time that is left, what torch's own limits get: its words come before the kill."""
+_WORDS_SHARE = 0.05
 
 
 @frozen
@@ -75,6 +76,8 @@ class Rank:
     def __init__(self, duty: Duty, say: Callable[[RankWord], None]) -> None:
         self._duty = duty
         self._say = say
+        # Before the kill, so that a GPU that hangs is told in words.
+        self._until = duty.until - _WORDS_SHARE * duty.task.limit
         self._wrong: list[str] = []
 
     def run(self) -> None:
@@ -88,7 +91,7 @@ class Rank:
         self._side.join(dist.PrefixStore("group", store), duty.rank, duty.world, self._left())
         self._stage("exact")
         self._sums()
-        pace = Pace(self._side, duty.rank, duty.world, duty.peer if self._paired else None, duty.until)
+        pace = Pace(self._side, duty.rank, duty.world, duty.peer if self._paired else None, self._until)
         if self._paired:
             self._both_ways(pace)
         self._stage("timed")
@@ -107,19 +110,12 @@ class Rank:
         return max(0.2, (self._duty.until - time.monotonic()) * _OWN_SHARE)
 
     def _store(self) -> dist.Store:
-        duty = self._duty
-        lead = duty.listening >= 0
-        # The lead reaches itself by loopback: what becomes of its address is for the others to see.
-        store = dist.TCPStore(
-            "127.0.0.1" if lead else duty.task.members[0].address,
-            duty.task.port,
-            duty.world,
-            is_master=lead,
-            timeout=timedelta(seconds=self._left()),
-            wait_for_workers=False,
-            **({"master_listen_fd": duty.listening} if lead else {}),
-        )
-        return dist.PrefixStore(f"test {duty.task.test}", store)
+        duty, left = self._duty, self._left()
+        if duty.listening >= 0:
+            whole = meeting.lead(duty.listening, duty.task.port, duty.world, left)
+        else:
+            whole = meeting.guest(duty.task.members[0].address, duty.task.port, duty.world, left)
+        return dist.PrefixStore(f"test {duty.task.test}", whole)
 
     def _sums(self) -> None:
         for kind in patterns.KINDS:
@@ -130,7 +126,7 @@ class Rank:
     def _sum(self, kind: str) -> None:
         found = self._given(_COUNT, kind)
         dist.all_reduce(found)
-        self._side.settle(self._duty.until)
+        self._side.settle(self._until)
         said = patterns.difference(found.cpu(), self._duty.world, kind)
         if said:
             self._wrong.append(said)
@@ -144,7 +140,7 @@ class Rank:
     def _anyone_saw_wrong(self) -> bool:
         seen = torch.tensor([len(self._wrong)], dtype=torch.int64, device=self._side.device)
         dist.all_reduce(seen)
-        self._side.settle(self._duty.until)
+        self._side.settle(self._until)
         return int(seen.item()) > 0
 
     def _whose(self) -> None:
@@ -153,7 +149,7 @@ class Rank:
         given = self._given(count, "int64")
         gathered = [torch.zeros_like(given) for _ in range(self._duty.world)]
         dist.all_gather(gathered, given)
-        self._side.settle(self._duty.until)
+        self._side.settle(self._until)
         ranks = patterns.changed([one.cpu() for one in gathered], "int64")
         said = [
             f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in ranks.items()
