@@ -5,6 +5,8 @@ A script that never makes one group of all ranks trains as many copies, exits 0,
 
 from __future__ import annotations
 
+from clusterrun.diagnosis.words import ranks_in_words
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,12 +36,14 @@ class Together:
         self._output = 0
         self._seconds = 0.0
         self._told: set[str] = set()
+        self._left: set[int] = set()
 
     def heard(self, now: float, pulses: Iterable[Pulse]) -> str:
         """What is to be said now, '' for nothing new."""
         for pulse in pulses:
             self._pulses[pulse.rank] = pulse
             self._largest = max(self._largest, pulse.size)
+            self._left |= {pulse.rank} if pulse.alone else set()
             if pulse.size:
                 self._small[pulse.rank] = self._small.get(pulse.rank, 0) + 1
         return self._once(self._judged(now)) if self._size > 1 else ""
@@ -47,6 +51,9 @@ class Together:
     def over(self, now: float) -> str:
         """All ranks have ended well."""
         said = self._small_groups()
+        if not said and self._left:
+            ranks = ranks_in_words(tuple(sorted(self._left)))
+            said = f"training alone: {ranks} ended without ever having joined the others"
         if not said and now - self._began >= NO_GROUP_AT_END:
             said = self._no_group(now, NO_GROUP_AT_END)
         return self._once(said) if self._size > 1 else ""

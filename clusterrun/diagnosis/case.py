@@ -26,7 +26,7 @@ class Case:
     """All ranks there should be (``size``), those seen, nodes that did not answer and why.
 
     ``offsets`` are the nodes' clocks less ours, in seconds, by name. ``stalled``: nothing has moved
-    for that many seconds, as watched from outside (0: nobody watched).
+    for that many seconds, as watched from outside (0: nobody watched). ``ras`` is NCCL's own report.
     """
 
     seen: tuple[Seen, ...]
@@ -34,6 +34,7 @@ class Case:
     mute: tuple[tuple[str, str], ...] = ()
     offsets: tuple[tuple[str, float], ...] = ()
     stalled: float = 0.0
+    ras: tuple[str, ...] = ()
 
     def of(self, rank: int) -> Seen:
         """What was seen of ``rank``."""
@@ -102,6 +103,7 @@ class Case:
         silent = tuple(one.rank for one in living if not one.answered)
         if silent:
             yield f"{ranks_in_words(silent)} said nothing about groups (no Python, no prelude, or too busy)"
+        yield from (f"ncclras: {line}" for line in self.ras)
         if self.stalled:
             yield f"nothing has moved for {self.stalled:.0f} s"
 

@@ -116,11 +116,15 @@ class Seen:
 
 @frozen
 class Collected:
-    """What one node's observer saw of its ranks; ``clock`` is its wall clock when it was asked."""
+    """What one node's observer saw of its ranks; ``clock`` is its wall clock when it was asked.
+
+    ``ras`` is what NCCL's own report says, where there is one.
+    """
 
     node: str
     clock: float
     ranks: tuple[Seen, ...]
+    ras: tuple[str, ...] = ()
 
 
 @frozen
@@ -129,7 +133,7 @@ class Pulse:
 
     ``seconds`` of processor time and bytes of ``output`` only grow. ``answered``, ``torch``: as in
     ``Seen``. ``size`` is that of the default group, 0 without one; ``begun`` how many collectives
-    it has begun in all its groups, -1 where that is not known.
+    it has begun in all its groups, -1 where that is not known. ``alone``: it ended without the others.
     """
 
     rank: int
@@ -141,6 +145,7 @@ class Pulse:
     torch: bool = False
     size: int = 0
     begun: int = -1
+    alone: bool = False
 
 
 @frozen

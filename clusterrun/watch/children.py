@@ -1,4 +1,4 @@
-"""Runs what the observer asks, within a limit: py-spy of a rank, nvidia-smi of the GPUs; judges nothing."""
+"""Runs what the observer asks, within a limit: py-spy, nvidia-smi, ncclras; judges nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ ANSWER_SECONDS = 5.0
 NAME = "py-spy"
 GPU_PROGRAM = "nvidia-smi"
 GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
+RAS_PROGRAM = "ncclras"
+MOST_LINES, MOST_CHARACTERS = 30, 200
 MEBIBYTE = 1 << 20
 
 
@@ -37,6 +39,13 @@ def nvidia_smi(path: str) -> tuple[GpuUse, ...]:
     return tuple(gpu for gpu in map(gpu_of_row, rows) if gpu)
 
 
+def nccl_ras(path: str) -> tuple[str, ...]:
+    """What NCCL's own service on this node reports of its communicators; () where there is none."""
+    program = _found(RAS_PROGRAM, path.split(os.pathsep))
+    lines = _said([program, "-v"]).splitlines() if program else []
+    return tuple(line.strip()[:MOST_CHARACTERS] for line in lines if line.strip())[:MOST_LINES]
+
+
 def gpu_of_row(row: str) -> GpuUse | None:
     """One line of nvidia-smi's table; what a GPU does not support reads ``[N/A]``."""
     cells = [cell.strip() for cell in row.split(",")]
@@ -55,16 +64,25 @@ def _number(cell: str) -> float:
 
 
 def _said(command: list[str]) -> str:
-    """What ``command`` printed; empty where it could not be run, or not in time."""
+    """What ``command`` printed; empty where it could not be run, or not in time.
+
+    One that cannot even be killed, because a driver holds it, is not waited for.
+    """
     import subprocess
 
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_SECONDS, check=False
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return ""
-    return done.stdout.decode("utf-8", "replace")
+    try:
+        return process.communicate(timeout=ANSWER_SECONDS)[0].decode("utf-8", "replace")
+    except subprocess.TimeoutExpired:
+        process.kill()
+        if process.stdout:
+            process.stdout.close()
+        return ""
 
 
 def _found(name: str, folders: list[str]) -> str:

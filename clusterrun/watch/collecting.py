@@ -11,7 +11,7 @@ from clusterrun.diagnosis.frames import in_data_loader
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.watch import kernel
-from clusterrun.watch.children import spy
+from clusterrun.watch.children import nccl_ras, spy
 from clusterrun.watch.doors import doors
 from clusterrun.watch.facts import facts, groups, records
 from clusterrun.watch.sockets import connections
@@ -63,7 +63,8 @@ class Look:
         told = stacks(doors)
         seconds = time.monotonic() - began
         seen = [self._seen(rank, one, said.get(one.pid), told, seconds) for rank, one in before.items()]
-        return Collected(self._node, clock, tuple(self._spied(seen)))
+        by_nccl = any("nccl" in group.backend for one in seen for group in one.groups)
+        return Collected(self._node, clock, tuple(self._spied(seen)), nccl_ras(self._path) if by_nccl else ())
 
     def _may_answer(self, pid: int) -> bool:
         moment = kernel.look(pid)

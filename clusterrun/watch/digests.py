@@ -90,4 +90,10 @@ def _pulse(
         bool(said and said.get("torch")),
         default.size if default else 0,
         sum(counts) if known and all(count >= 0 for count in counts) else -1,
+        moment is None and _was_alone(paths, rank),
     )
+
+
+def _was_alone(paths: AttemptPaths, rank: int) -> bool:
+    """What a rank left at its end, where it left something."""
+    return b'"alone": true' in kernel.content(paths.beside(f"{rank:05d}.farewell.json"))

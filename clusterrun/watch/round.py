@@ -69,4 +69,5 @@ class Round:
             mute=tuple((self._nodes[node], why) for node, why in missing.items()),
             offsets=tuple((one.node, one.clock - self._wall) for one in self._answers.values()),
             stalled=stalled,
+            ras=next((one.ras for one in self._answers.values() if one.ras), ()),
         )
