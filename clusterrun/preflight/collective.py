@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import catalogue, control, pairs_said
-from clusterrun.preflight.agreement import Said
+from clusterrun.preflight import catalogue, control, expectation, pairs_said
 from clusterrun.preflight.bisect import Bisect, GroupOutcome
 from clusterrun.preflight.limits import for_backend
 from clusterrun.preflight.search import PairOutcome, Search
@@ -197,13 +195,7 @@ class Whole:
     def _passed(self, trial: Trial) -> None:
         case = self._case
         case.set_passed = True
-        if trial.rate is not None and trial.rate < case.limits.set_floor:
-            said = f"the whole set reaches {trial.rate:.3g} GB/s (limit {case.limits.set_floor:.3g})"
-            case.write(
-                "set", [Said(None, Finding("set", Grade.WARN, said, "compare with all pairs: --all-pairs"))]
-            )
-        else:
-            case.write("set", ())
+        case.write("set", expectation.of_set(case, trial))
 
     def _look(self, failed: Trial) -> Waits:
         """Why the whole set failed: links that no ring tested, then the set once more, then its halves."""

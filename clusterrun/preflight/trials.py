@@ -6,6 +6,7 @@ import statistics
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.report import Measurement
+from clusterrun.preflight.expectation import SET_MEGABYTES
 from clusterrun.preflight.speech import Alike
 from clusterrun.preflight.tasks import GroupTask, Member
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from clusterrun.preflight.tasks import GroupResult
 
 PAIR, SET, HALF, PRODUCT = "pair", "set", "half", "product"
+USUAL_MEGABYTES = 4.0
+_MEGABYTES = {(PAIR, "nccl"): 64.0, (SET, "nccl"): SET_MEGABYTES}
+"""What fills the ways between GPUs; over gloo a small message tells as much, and costs the others less."""
 SLACK_SECONDS = 8.0
 """An examiner answers for a late test by itself; this long after the test's limit it is silent."""
 _FIRST_LIMIT = {"nccl": 30.0}
@@ -82,6 +86,7 @@ class Trials:
             port=port,
             interface="",
             limit=self._limit(len(nodes)),
+            megabytes=_MEGABYTES.get((kind, case.backend), USUAL_MEGABYTES),
             backend=case.backend,
         )
         alike = Alike(task)
@@ -139,7 +144,7 @@ class Trials:
             nodes,
             passed,
             seconds,
-            min(known) if known else None,
+            (max if kind == PAIR else min)(known) if known else None,
             _ways(answers) if kind == PAIR else (),
             next((one.wrong for one in answers.values() if one.wrong), ""),
             "" if passed else _first_why(answers),
@@ -163,9 +168,15 @@ class Trials:
 
 
 def _ways(answers: dict[int, GroupResult]) -> tuple[tuple[int, float], ...]:
-    """By node, how fast it could send; the partner's ``receive`` is the same way."""
-    found = ((node, dict(one.rates).get("send")) for node, one in answers.items())
-    return tuple((node, rate) for node, rate in found if rate is not None)
+    """By node, how fast what it sends arrives: the better of what it saw and what its partner saw."""
+    rates = {node: dict(one.rates) for node, one in answers.items()}
+    found = []
+    for node in rates:
+        partner = next((other for other in rates if other != node), node)
+        seen = [rates[node].get("send"), rates[partner].get("receive")]
+        known = [rate for rate in seen if rate is not None]
+        found += [(node, max(known))] if known else []
+    return tuple(found)
 
 
 def _first_why(answers: dict[int, GroupResult]) -> str:

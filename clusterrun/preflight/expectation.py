@@ -1,0 +1,74 @@
+"""What the whole set should reach on this hardware, and by which way; judges the set, never a node."""
+
+from __future__ import annotations
+
+import json
+
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight import bandwidths
+from clusterrun.preflight.agreement import Said
+from clusterrun.preflight.parts import entries, number, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from clusterrun.preflight.case import Case
+    from clusterrun.preflight.subject import Subject
+    from clusterrun.preflight.trials import Trial
+
+SET_MEGABYTES = bandwidths.LARGE_MEGABYTES
+"""Messages of the whole set where there are GPUs: smaller ones reach less than the table says."""
+_SLOW = "compare pairs and halves: clusterrun check --all-pairs; then look at the switches between the halves"
+_SOCKETS = (
+    "see NCCL_DEBUG=INFO: is NCCL_IB_DISABLE set, NCCL_IB_HCA wrong, or libibverbs missing in the container?"
+)
+
+
+def of_set(case: Case, trial: Trial) -> Iterator[Said]:
+    """Warnings about a set that works: slower than its hardware, or over sockets where InfiniBand is."""
+    ports = [_active(case.subjects[node]) for node in trial.nodes]
+    floor, source = _floor(case, ports, len(trial.nodes))
+    if trial.rate is not None and trial.rate < floor:
+        said = f"the whole set reaches {trial.rate:.3g} GB/s (limit {floor:.3g}: {source})"
+        yield Said(None, Finding("set", Grade.WARN, said, _SLOW))
+    sockets = [one for one in trial.transports if one.startswith("NET/Socket")]
+    if sockets and all(ports):
+        said = f"NCCL uses {sockets[0]}, though every node has active InfiniBand or RoCE ports"
+        yield Said(None, Finding("transport", Grade.WARN, said, _SOCKETS))
+
+
+def _floor(case: Case, ports: list[list[float]], nodes: int) -> tuple[float, str]:
+    """GB/s, and whose number it is; the user's before the table's."""
+    if case.limits.set_floor:
+        return case.limits.set_floor, "set_floor"
+    if case.backend != "nccl":
+        return 0.0, ""
+    gigabits = int(min(map(sum, ports))) if nodes > 1 else 0
+    models = {_model(one) for one in case.subjects.values() if one.warm is not None}
+    gpu, gpus = models.pop() if len(models) == 1 else "", case.orders.gpus_per_node
+    known = bandwidths.row(gpu, gpus, gigabits)
+    floor = bandwidths.floor(gpu, gpus, gigabits, SET_MEGABYTES)
+    return floor, known.source if known is not None else f"four fifths of {gigabits} Gb/s"
+
+
+def _model(one: Subject) -> str:
+    return dict(one.warm.versions).get("gpu", "") if one.warm is not None else ""
+
+
+def _active(one: Subject) -> list[float]:
+    """Gigabits per second of every port that the node's own check found active."""
+    reading: Any = {}
+    for found in one.local.readings if one.local is not None else ():
+        if found.check == "infiniband" and found.value:
+            reading = json.loads(found.value)
+    up = [name for name in entries(reading) if "ACTIVE" in text(reading, name, "state")]
+    return [_gigabits(text(reading, name, "rate")) for name in up]
+
+
+def _gigabits(rate: str) -> float:
+    try:
+        return number(float(rate.split()[0])) or 0.0
+    except (ValueError, IndexError):
+        return 0.0
