@@ -116,8 +116,8 @@ class Crossings:
         return Trouble(kind, (a, b), rounds, tuple(sorted(way.bad)), both=both, why=way.why)
 
     def _passed(self, a: int, b: int) -> bool:
-        """Datagrams of ``a`` came to ``b``, or come nowhere at all, which tells nothing of this link."""
-        return a in self.heard.get(b, ()) or not any(a in heard for heard in self.heard.values())
+        """Datagrams of ``a`` came to ``b``, or nobody's to anybody, which tells nothing of this link."""
+        return a in self.heard.get(b, ()) or not any(self.heard.values())
 
 
 class _Blame:

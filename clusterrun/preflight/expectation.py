@@ -43,9 +43,9 @@ def _floor(case: Case, ports: list[list[float]], nodes: int) -> tuple[float, str
     """GB/s, and whose number it is; the user's before the table's."""
     if case.limits.set_floor:
         return case.limits.set_floor, "set_floor"
-    if case.backend != "nccl":
-        return 0.0, ""
     gigabits = int(min(map(sum, ports))) if nodes > 1 else 0
+    if case.backend != "nccl" or (nodes > 1 and not gigabits):
+        return 0.0, ""
     models = {_model(one) for one in case.subjects.values() if one.warm is not None}
     gpu, gpus = models.pop() if len(models) == 1 else "", case.orders.gpus_per_node
     known = bandwidths.row(gpu, gpus, gigabits)
