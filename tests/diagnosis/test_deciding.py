@@ -1,0 +1,269 @@
+"""Verdicts on tapes of what was seen: who is to blame, and that nobody is where nothing is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.diagnosis.deciding import decide
+from clusterrun.diagnosis.evidence import Backlog, Child, Group, Seen
+from clusterrun.diagnosis.words import Culprit, Diagnosis, Stacks, Verdict
+from clusterrun.model.frozen import replace
+from tests.diagnosis.ranks import (
+    ALL_REDUCE,
+    BARRIER,
+    LOADER,
+    LOOP,
+    MEETING,
+    NOW,
+    case,
+    history,
+    rank,
+    record,
+    waiter,
+)
+
+
+def verdict(*seen: Seen, **changes: object) -> Diagnosis:
+    return decide(case(*seen, **changes)).diagnosis
+
+
+def blamed(found: Diagnosis) -> list[tuple[int, str, str]]:
+    return [(one.rank, one.node, one.why) for one in found.culprits]
+
+
+def test_a_rank_that_never_came_is_told_whole() -> None:
+    found = verdict(waiter(0), rank(1, stack=LOOP, busy=0.98), waiter(2), waiter(3))
+    why = "it is busy in user code at train.py:33 (work), 98 % of a processor"
+    assert found == Diagnosis(
+        Verdict.NEVER_ARRIVED,
+        f"rank 1 on n0 never came to all_reduce (11 of group 0): {why}",
+        (Culprit(1, "n0", why),),
+        (Stacks("1", LOOP), Stacks("0,2-3", ALL_REDUCE)),
+        ("ranks 0 and 2-3 have waited 11 s in all_reduce (11 of group 0) at train.py:11 (step), for rank 1",),
+        "is that an endless loop, or work that only this rank has? the others wait for it",
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "why"),
+    [
+        (rank(1, state="T", answered=False), "it is stopped (SIGSTOP)"),
+        (rank(1, state="t", answered=False), "a debugger holds it"),
+        (rank(1, state=""), "its process has ended, while others still wait for it"),
+        (
+            rank(1, state="D", waits_in="nfs_wait_bit_killable", stack=LOOP),
+            "it waits in the kernel for a disk or a network file system (nfs_wait_bit_killable) "
+            "at train.py:33 (work)",
+        ),
+        (rank(1, stack=LOOP), "it waits in user code at train.py:33 (work)"),
+        (rank(1, stack=LOADER), "it waits for its data-loader at train.py:17"),
+        (
+            rank(1, stack=LOADER, children=(Child(77, "python", "T"),)),
+            "it waits for its data-loader at train.py:17; worker 77 is stopped",
+        ),
+        (
+            rank(1, stack=LOADER, children=(Child(77, "python", "S", "", ("/home/me/data.py:3 read",)),)),
+            "it waits for its data-loader at train.py:17; worker 77 waits at data.py:3 (read)",
+        ),
+        (
+            rank(1, stack=("<frozen importlib._bootstrap>:241 _call_with_frames_removed", *LOOP)),
+            "it is still importing at train.py:33 (work)",
+        ),
+        (
+            rank(1, stack=(), waits_in="futex_wait", answered=False),
+            "it sleeps in futex_wait and shows no Python stack",
+        ),
+        (
+            rank(1, stack=LOOP, state="R", busy=0.1),
+            "it is busy in user code at train.py:33 (work), 10 % of a processor",
+        ),
+    ],
+)
+def test_why_a_rank_did_not_come_is_said(missing: Seen, why: str) -> None:
+    found = verdict(waiter(0), missing, waiter(2), waiter(3))
+    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(1, "n0", why)])
+    assert found.remedy
+
+
+def test_a_rank_that_skipped_a_collective_and_waits_in_a_later_one_of_another_group_is_no_root() -> None:
+    """It waits for the rank that is in no collective: that one is to blame."""
+    two = (Group("0", 3, 10, True, "gloo", "0-2"), Group("1", 2, 4, False, "gloo", "1-2"))
+    in_first = rank(0, 3, groups=two[:1], records=(*history(9), record(10, done=False)), stack=ALL_REDUCE)
+    in_second = rank(
+        1,
+        3,
+        groups=(replace(two[0], sequence=9), two[1]),
+        records=(record(4, False, group="1"),),
+        stack=ALL_REDUCE,
+    )
+    outside = rank(
+        2, 3, groups=(replace(two[0], sequence=9), replace(two[1], sequence=3)), records=(), stack=LOOP
+    )
+    found = verdict(in_first, in_second, outside)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups_are_a_mismatch() -> None:
+    groups = (Group("a", 2, 1, True, "gloo", "0-1"), Group("b", 2, 1, False, "gloo", "0-1"))
+    first = rank(
+        0,
+        2,
+        groups=(groups[0], replace(groups[1], sequence=0)),
+        records=(record(1, False, group="a"),),
+        stack=ALL_REDUCE,
+    )
+    second = rank(
+        1,
+        2,
+        groups=(replace(groups[0], sequence=0), groups[1]),
+        records=(record(1, False, group="b"),),
+        stack=ALL_REDUCE,
+    )
+    found = verdict(first, second)
+    assert (found.verdict, blamed(found)) == (
+        Verdict.MISMATCH,
+        [
+            (0, "n0", "it is in all_reduce at train.py:11 (step), without rank 1"),
+            (1, "n0", "it is in all_reduce at train.py:11 (step), without rank 0"),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("odd", "called", "stack"),
+    [
+        (record(11, False, "barrier", "", ""), "barrier at train.py:20 (step)", BARRIER),
+        (record(11, False, sizes="[8]"), "all_reduce of [8] Float at train.py:11 (step)", ALL_REDUCE),
+        (record(11, False, types="Double"), "all_reduce of [4] Double at train.py:11 (step)", ALL_REDUCE),
+    ],
+)
+def test_the_rank_that_called_something_else_is_named_with_its_line(odd, called, stack) -> None:
+    other = waiter(2, records=(*history(10), odd), stack=stack)
+    found = verdict(waiter(0), waiter(1), other, waiter(3))
+    assert (found.verdict, blamed(found)) == (
+        Verdict.MISMATCH,
+        [(2, "n1", f"it called {called} where ranks 0-1 and 3 called all_reduce of [4] Float")],
+    )
+
+
+def test_of_two_ranks_that_differ_both_are_named() -> None:
+    other = waiter(1, 2, records=(*history(10), record(11, False, "barrier", "", "")), stack=BARRIER)
+    found = verdict(waiter(0, 2), other)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0, 1])
+
+
+def test_collectives_whose_sizes_may_differ_by_rank_are_no_mismatch() -> None:
+    gather = [
+        waiter(n, 2, records=(*history(10), record(11, False, "gather", f"[{n}]", "Float"))) for n in (0, 1)
+    ]
+    assert verdict(*gather).verdict is Verdict.LINK
+
+
+def test_all_in_one_collective_that_does_not_end_is_a_link_named_by_the_ends_that_owe_an_answer() -> None:
+    debts = {1: (Backlog("10.0.0.3", 96, 5),), 2: (Backlog("10.0.0.2", 644, 5),)}
+    seen = [
+        waiter(n, node=f"n{n}", addresses=(f"10.0.0.{n + 1}",), backlog=debts.get(n, ())) for n in range(4)
+    ]
+    found = verdict(*seen)
+    assert (found.verdict, found.said, blamed(found)) == (
+        Verdict.LINK,
+        "all ranks have begun all_reduce, and it does not end: the link between n1 and n2 is broken",
+        [
+            (-1, "n1", "what it sends to n2 is not acknowledged"),
+            (-1, "n2", "what it sends to n1 is not acknowledged"),
+        ],
+    )
+    assert "rank 1 on n1 sent 96 bytes to n2 (10.0.0.3) 5 times over: no answer" in found.evidence
+
+
+def test_a_rank_that_left_one_collective_and_waits_in_the_next_does_not_hide_the_broken_link() -> None:
+    found = verdict(waiter(0, begun=12), waiter(1), waiter(2), waiter(3))
+    assert (found.verdict, found.culprits) == (Verdict.LINK, ())
+
+
+def test_a_rank_that_skips_one_of_many_equal_calls_is_named_when_the_others_come_to_the_last() -> None:
+    found = verdict(waiter(0), rank(1, stack=(*BARRIER[:0], *LOOP)), waiter(2))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+
+
+def test_ranks_that_move_are_well() -> None:
+    moving = [
+        rank(n, moved=True, records=tuple(record(i, at=NOW - 1 + i / 20) for i in range(20))) for n in (0, 1)
+    ]
+    found = verdict(*moving)
+    assert (found.verdict, found.culprits, found.evidence) == (
+        Verdict.NOTHING,
+        (),
+        (
+            "rank 0 began 20 collectives within 1.0 s",
+            "the longest pause between two of the last ones was 0.1 s",
+        ),
+    )
+
+
+def test_a_pause_that_is_no_longer_than_usual_blames_nobody_but_asks_for_a_longer_look() -> None:
+    """Steps of 30 s, the last begun 20 s ago: one rank computes, the others wait."""
+    slow = tuple(record(n, at=NOW - 50 + 30 * n) for n in (0, 1))
+    inside = (*slow, record(2, done=False, at=NOW - 1))
+    seen = [waiter(0, 2, 2, records=inside), rank(1, 2, 1, records=slow, stack=LOOP, busy=1.0)]
+    judged = decide(case(*seen))
+    assert (judged.diagnosis.verdict, judged.diagnosis.culprits, judged.certain) == (
+        Verdict.NOTHING,
+        (),
+        False,
+    )
+
+
+def test_a_rank_that_prints_while_the_others_wait_works() -> None:
+    found = verdict(waiter(0), waiter(1), waiter(2), rank(3, stack=LOOP, printed=True, busy=1.0))
+    assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
+
+
+def test_what_a_waiting_rank_prints_is_no_progress() -> None:
+    found = verdict(waiter(0, printed=True, quiet=0.0), waiter(1), waiter(2), rank(3, stack=LOOP))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])
+
+
+def test_all_waiting_in_one_line_outside_of_collectives_have_no_culprit() -> None:
+    found = verdict(*(rank(n, stack=LOOP) for n in range(3)))
+    assert (found.verdict, found.said, found.culprits) == (
+        Verdict.WAITING,
+        "all 3 ranks wait outside of collectives, all at train.py:33 (work)",
+        (),
+    )
+
+
+def test_ranks_that_compute_outside_of_collectives_are_well() -> None:
+    found = verdict(*(rank(n, stack=LOOP, busy=1.0) for n in range(3)))
+    assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
+
+
+def test_without_records_the_one_that_stands_apart_is_named() -> None:
+    bare = [rank(n, groups=(), records=(), stack=MEETING) for n in (0, 1, 2)]
+    found = verdict(*bare, rank(3, groups=(), records=(), stack=LOOP))
+    assert (found.verdict, blamed(found)) == (
+        Verdict.NEVER_ARRIVED,
+        [(3, "n1", "it waits in user code at train.py:33 (work)")],
+    )
+
+
+def test_nodes_that_say_nothing_are_named_where_the_others_wait_for_their_ranks() -> None:
+    found = verdict(waiter(0), waiter(1), size=4, mute=(("n1", "no answer within 11 s"),))
+    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(-1, "n1", "no answer within 11 s")])
+
+
+def test_a_stall_that_was_watched_from_outside_needs_no_patience() -> None:
+    young = record(11, done=False, at=NOW - 0.5)
+    seen = [waiter(0, 2, records=(*history(10), young)), rank(1, 2, stack=LOOP, busy=1.0)]
+    judged = decide(case(*seen, stalled=600.0))
+    assert judged.certain
+    assert (judged.diagnosis.verdict, [c.rank for c in judged.diagnosis.culprits]) == (
+        Verdict.NEVER_ARRIVED,
+        [1],
+    )
+    assert "nothing has moved for 600 s" in judged.diagnosis.evidence
+
+
+def test_nothing_seen_is_undetermined() -> None:
+    found = decide(case(size=2, mute=(("n0", "lost"),))).diagnosis
+    assert (found.verdict, found.evidence) == (Verdict.UNDETERMINED, ("nothing was heard from n0: lost",))
