@@ -48,7 +48,9 @@ class ClaimEpoch:
 
 @frozen
 class LaunchAgents:
-    """Start one agent per node."""
+    """Start one agent per node; ``without``: again, and not on the nodes of these names."""
+
+    without: tuple[str, ...] = ()
 
 
 @frozen

@@ -64,6 +64,10 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 5.0
 """After a signal of its own and the grace time: how long an agent still waits for the coordinator's word."""
 
+OBSERVE_AFTER_SECONDS = 2.0
+"""From the start of the ranks to that of their observer: it must not take from them the processor that they start
+on, and ranks that end at once need none."""
+
 USUAL = Timings()
 
 
@@ -90,6 +94,7 @@ class Agent:
         self._ranks = Ranks(processes, self._say, self._objection)
         self._company = Company(self._ranks, self._say)
         self._observed = observed
+        self._observe_at: float | None = None
         self._port_epoch: int | None = None
         self._linked = False
         self._beat_at = 0.0
@@ -152,7 +157,7 @@ class Agent:
         if self._linked:
             times.append(self._beat_at)
         if self._ranks.stage is Stage.RUNNING:
-            times.append(self._ranks.kill_at)
+            times += [self._ranks.kill_at, self._observe_at]
         return min((at for at in times if at is not None), default=None)
 
     def _say(self, action: AgentAction) -> None:
@@ -198,6 +203,7 @@ class Agent:
             if self._linked and now.steady >= self._beat_at:
                 self._beat(now)
             self._ranks.kill_when_due(now)
+            self._observe_when_due(now)
 
     # --- ranks and companions ---
 
@@ -209,7 +215,14 @@ class Agent:
     def _spawned(self, now: Now, event: RanksSpawned) -> None:
         self._ranks.spawned(now, event)
         if self._observed and self._ranks.stage is Stage.RUNNING and event.epoch == self._ranks.epoch:
-            self._company.observe(event.epoch)
+            self._observe_at = now.steady + OBSERVE_AFTER_SECONDS
+
+    def _observe_when_due(self, now: Now) -> None:
+        if self._observe_at is None or now.steady < self._observe_at:
+            return
+        self._observe_at = None
+        if self._ranks.stage is Stage.RUNNING:
+            self._company.observe(self._ranks.epoch)
 
     def _ask_companion(self, now: Now, order: AskCompanion) -> None:
         self._company.ask(order, self._leaving is not None or self._leave_at is not None)

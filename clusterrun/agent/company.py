@@ -49,7 +49,9 @@ class Company:
         return "" if ranks.stage is Stage.RUNNING and order.epoch == ranks.epoch else "no ranks live here"
 
     def observe(self, epoch: int) -> None:
-        """Ranks were started: from now on they are observed."""
+        """From now on the ranks are observed, where a question has not brought the observer already."""
+        if self._epochs.get(contract.OBSERVER) == epoch:
+            return
         self._epochs[contract.OBSERVER] = epoch
         self._say(Accompany(epoch, contract.OBSERVER))
 

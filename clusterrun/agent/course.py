@@ -6,7 +6,7 @@ What leads on from each stage:
     JOINING    -all nodes present->     EXAMINING, or RESERVING where no pre-flight was ordered
                -limit, launcher ended, node left, request-> PARTING; with a pre-flight the missing
                                         are done without: EXAMINING
-    EXAMINING  -enough nodes fit->      RESERVING; -too few, another job queued, request-> PARTING
+    EXAMINING  -enough are fit->        RESERVING; -too few, another job queued, request-> PARTING
     RESERVING  -PortReserved->          LIVE; -no port, limit, node left, request-> PARTING
     LIVE       -attempt over->          CLAIMING (another attempt) or PARTING
     PARTING    -agents and launcher gone, limit-> Finish
@@ -19,7 +19,7 @@ import enum
 from clusterrun.agent import verdict
 from clusterrun.agent.actions import ClaimEpoch, LaunchAgents, Note, Send
 from clusterrun.agent.attempt import LiveAttempt
-from clusterrun.agent.gathering import Gathering
+from clusterrun.agent.gathering import Gathering, Means
 from clusterrun.agent.judge import SUPERSEDED, Judge
 from clusterrun.agent.messages import ReservePort
 from clusterrun.agent.parting import Parting
@@ -32,8 +32,7 @@ from clusterrun.model.world import Meeting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Callable
+    from collections.abc import Callable, Sequence
 
     from clusterrun.agent.actions import CoordinatorAction
     from clusterrun.agent.events import EpochClaimed, LauncherEnded, Now
@@ -79,13 +78,13 @@ class Course:
         if rooms.examine is not None:
             parts = (orders, roster, ledger, say, rooms.examine)
             self.selection = Selection(*parts, self._form, self._conclude)
-        self._watch = rooms.watch
-        self._orders, self._timings = orders, timings
+        self._watch, self._orders, self._timings = rooms.watch, orders, timings
         self._roster, self._ledger, self._say = roster, ledger, say
         self._judge = Judge(orders.max_restarts)
         self._parting = Parting(roster, say)
-        do_without = self.selection is not None
-        self._gathering = Gathering(roster, ledger, timings, do_without, self._gathered, self._fail)
+        means = Means(do_without=self.selection is not None, relaunch=bool(orders.launch))
+        waited = (roster, ledger, timings, means, say)
+        self._gathering = Gathering(*waited, self._launch, self._gathered, self._fail)
         self._overdue_at: float | None = None
         self._limit_at: float | None = None
         self._environment: tuple[tuple[str, str], ...] = ()
@@ -94,7 +93,7 @@ class Course:
 
     @property
     def superseded(self) -> bool:
-        """Another coordinator took over: no beat is acknowledged and no state written any more."""
+        """Another coordinator took over: no beat is acknowledged, no state written."""
         return self._judge.superseded
 
     # --- time ---
@@ -127,16 +126,16 @@ class Course:
             self._gathering.tick(now)
         elif self.stage is Stage.EXAMINING and self.selection:
             self.selection.tick(now)
-        for part in (self.live, self.watching):
-            if part is not None:
-                part.tick(now)
+        if self.live is not None:
+            self.live.tick(now)
+        if self.watching is not None:
+            self.watching.tick(now)
 
     # --- towards training ---
 
     def begin(self, now: Now) -> None:
         """The first event of all."""
-        if self._orders.time_limit > 0:
-            self._limit_at = now.steady + self._orders.time_limit
+        self._limit_at = now.steady + self._orders.time_limit if self._orders.time_limit > 0 else None
         self._say(ClaimEpoch())
 
     def claimed(self, now: Now, event: EpochClaimed) -> None:
@@ -152,8 +151,10 @@ class Course:
         self._ledger.open(now, event.epoch, "started again" if event.epoch else "first start")
         self.stage = Stage.JOINING
         self._gathering.begin(now, event.quiet)
+
+    def _launch(self, without: tuple[str, ...]) -> None:
         self._parting.launcher_lives = True
-        self._say(LaunchAgents())
+        self._say(LaunchAgents(without))
 
     def present(self, now: Now) -> None:
         """One node more is present."""
@@ -174,9 +175,8 @@ class Course:
         self._environment = environment
         spares = [seat.name for seat in self._roster.idle() if seat.name not in self._ledger.excluded]
         self._ledger.formed(self._roster.names(), tuple(spares))
-        lost = next((seat for seat in self._roster.world if seat.lost), None)
-        if lost is not None or len(self._roster.world) != self._orders.nodes:
-            self._fail(now, "a node was lost while the world was formed", lost.name if lost else "")
+        if any(seat.lost for seat in self._roster.world) or len(self._roster.world) != self._orders.nodes:
+            self._fail(now, "a node was lost while the world was formed")
             return
         self._reserve(now)
 
@@ -232,16 +232,16 @@ class Course:
 
     def launcher_ended(self, now: Now, event: LauncherEnded) -> None:
         """Fatal only where agents are still on their way; else they tell by themselves whether they live."""
-        said = ": " + " / ".join(event.said) if event.said else ""
+        said = f": {' / '.join(event.said)}" if event.said else ""
         words = f"the launcher ended with code {event.code}{said}"
         if event.whole:
             self._parting.launcher_lives = False
-            self._launcher_words = f"; {words}"
         if self.stage is Stage.JOINING:
             self._gathering.launcher_ended(now, event, words)
         elif event.whole and self.stage is Stage.PARTING:
             self._parting.check()
         elif event.whole:
+            self._launcher_words = f"; {words}"
             self._say(Note(words))
 
     def ask(self, now: Now, wish: Verdict) -> None:

@@ -15,6 +15,7 @@ from clusterrun.agent.tails import LastWords, last_words
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.world import Lineage
+from clusterrun.watch import memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Crew:
         self._dressed = dressed
         self._started: set[int] = set()
         self._epoch = -1
+        self._memory_kills = 0
         self._ranks: dict[int, int] = {}
         self._processes: list[proc.Process] = []
         self._sessions: frozenset[int] = frozenset()
@@ -74,6 +76,7 @@ class Crew:
         """Start the ranks of this node."""
         self._epoch = order.epoch
         self._started.add(order.epoch)
+        self._memory_kills = memory.killed()
         try:
             programs = self._programs(order)
             pids = start_all(programs)
@@ -154,12 +157,19 @@ class Crew:
                 continue
             self._processes = [process for process in self._processes if process.pid != child.pid]
             words = last_words(self._paths.attempt(self._epoch), rank) if child.code else LastWords()
-            ended.append(
-                RankEnded(self._epoch, rank, child.code, words.lines, words.traceback, words.collision)
-            )
+            lines = words.lines + self._starved(child.code)
+            ended.append(RankEnded(self._epoch, rank, child.code, lines, words.traceback, words.collision))
         if ended:
             self.note_growth(wall)
         return ended
+
+    def _starved(self, code: int) -> tuple[str, ...]:
+        """The kernel's reason for a kill, where it was want of memory: the rank itself could not say it."""
+        if code != -signal.SIGKILL or memory.killed() <= self._memory_kills:
+            return ()
+        return (
+            "clusterrun: out of memory: killed by the kernel, for this job's memory on this node was full",
+        )
 
     def note_growth(self, wall: float) -> bool:
         """Write down which logs grew; False when there are none to watch."""

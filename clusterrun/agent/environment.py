@@ -30,6 +30,7 @@ _MISLEADING = frozenset(
         "SLURM_GTIDS",
         "SLURM_TASK_PID",
         contract.NODE_VARIABLE,
+        contract.NODES_VARIABLE,
     }
 )
 """What describes our one task per node. A rank that believed it would form a world of nodes, not of ranks."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from clusterrun.agent import verdict
+from clusterrun.agent.actions import EndLauncher, Note, Send
 from clusterrun.agent.attempt import START_SECONDS_PER_NODE
+from clusterrun.agent.messages import Farewell
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import expand
 from clusterrun.model.states import Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from clusterrun.agent.actions import CoordinatorAction
     from clusterrun.agent.events import LauncherEnded, Now
     from clusterrun.agent.ledger import Ledger
     from clusterrun.agent.roster import Roster, Seat
@@ -20,66 +26,98 @@ TAKEOVER_SECONDS = 10.0
 PATIENCE_FACTOR = 3.0
 LEAST_PATIENCE = 15.0
 """Once half the nodes are there, the others get three times as long as those took, and at least this (s)."""
+RELAUNCH_SECONDS = 20.0
+"""For a launcher to end that was told to."""
+MOST_RELAUNCHES = 5
+
+
+@frozen
+class Means:
+    """How agents may be gathered.
+
+    ``do_without``: once half of them are there, those that are late are not waited for to the end.
+    ``relaunch``: one program started them all, and ends them all where it cannot reach one of them.
+    """
+
+    do_without: bool
+    relaunch: bool
 
 
 class Gathering:
-    """From the launch of the agents until ``complete(now)`` or ``fail(now, why)`` is called.
-
-    ``do_without``: once half of them are there, those that are late are not waited for to the end.
-    """
+    """From the launch of the agents until ``gathered(now)`` or ``fail(now, why)`` is called."""
 
     def __init__(
         self,
         roster: Roster,
         ledger: Ledger,
         timings: Timings,
-        do_without: bool,
-        complete: Callable[[Now], None],
+        means: Means,
+        say: Callable[[CoordinatorAction], None],
+        launch: Callable[[tuple[str, ...]], None],
+        gathered: Callable[[Now], None],
         fail: Callable[[Now, str], None],
     ) -> None:
         self.wakes_at: float | None = None
         self._roster, self._ledger, self._timings = roster, ledger, timings
-        self._do_without, self._gathered, self._fail = do_without, complete, fail
+        self._means, self._say, self._launch_agents = means, say, launch
+        self._gathered, self._fail = gathered, fail
         self._nodes = len(roster.seats)
         self._join_seconds = timings.join + START_SECONDS_PER_NODE * self._nodes
         self._began = self._quiet_until = 0.0
-        self._half = False
+        self._half = self._ending = False
+        self._relaunches = 0
         self._left: dict[int, str] = {}
+        self._without: dict[int, str] = {}
         self._said: tuple[str, ...] = ()
 
     def begin(self, now: Now, quiet: bool) -> None:
-        """Agents are launched; not ``quiet``: those of an older attempt may still live somewhere."""
-        self._began = now.steady
-        self.wakes_at = now.steady + self._join_seconds
+        """Launch; not ``quiet``: agents of an older attempt may still live somewhere."""
         if not quiet:
             # An older coordinator may have been stopped for up to a lease and still find agents to answer.
             lease, kill = self._timings.lease, self._timings.kill
             self._quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
+        self._launch(now)
 
-    def present(self, now: Now) -> None:
-        """One node more is present."""
-        self._ledger.says(Phase.STARTING, f"{self._roster.present} of {self._nodes} nodes have joined")
-        if self._do_without and not self._half and 2 * self._here >= self._nodes:
-            self._half = True
-            patience = max(PATIENCE_FACTOR * (now.steady - self._began), LEAST_PATIENCE)
-            self.wakes_at = min(self._began + patience, self._began + self._join_seconds)
-        if self._roster.complete:
-            self._complete(now)
+    def _launch(self, now: Now) -> None:
+        self._began = now.steady
+        self._half = self._ending = False
+        self._left.clear()
+        self.wakes_at = now.steady + self._join_seconds
+        self._launch_agents(tuple(self._roster.name_of(node) for node in sorted(self._without)))
+
+    @property
+    def complete(self) -> bool:
+        """Everybody is here who can still come."""
+        return self._roster.present + len(self._without) == self._nodes
 
     @property
     def _here(self) -> int:
         return self._roster.present - len(self._left)
+
+    def present(self, now: Now) -> None:
+        """One node more is present."""
+        self._ledger.says(Phase.STARTING, f"{self._roster.present} of {self._nodes} nodes have joined")
+        if self._means.do_without and not self._half and 2 * self._here >= self._nodes:
+            self._half = True
+            patience = max(PATIENCE_FACTOR * (now.steady - self._began), LEAST_PATIENCE)
+            self.wakes_at = min(self._began + patience, self._began + self._join_seconds)
+        if self.complete:
+            self._complete(now)
 
     def tick(self, now: Now) -> None:
         """The time for joining may be over."""
         if self.wakes_at is None or now.steady < self.wakes_at:
             return
         self.wakes_at = None
-        if self._roster.complete or (self._do_without and self._here):
+        if self._ending:
+            self._fail(now, f"the launcher did not end within {RELAUNCH_SECONDS:g} s")
+        elif self.complete or (self._means.do_without and self._here and not self._silent()):
             self._complete(now)
-            return
-        words = f"{verdict.nodes_in_words(self._roster.missing())} of {self._nodes} did not join"
-        self._fail(now, f"{words} within {self._join_seconds:g} s; what the launcher said is in job.out")
+        elif self._means.do_without and self._here:
+            self._begin_again(now)
+        else:
+            words = f"{verdict.nodes_in_words(self._roster.missing())} of {self._nodes} did not join"
+            self._fail(now, f"{words} within {self._join_seconds:g} s; what the launcher said is in job.out")
 
     def _complete(self, now: Now) -> None:
         """What an older coordinator left must be dead by its lease before anything starts."""
@@ -90,6 +128,40 @@ class Gathering:
         self.wakes_at = None
         self._gathered(now)
 
+    # --- a launch that cannot reach all nodes ---
+
+    def _silent(self) -> list[int]:
+        """Nodes of which the launcher may still try to reach them, and give all others up at last."""
+        if not self._means.relaunch or self._relaunches >= MOST_RELAUNCHES or not self._roster.names_known:
+            return []
+        missing = [node for node in self._roster.missing() if node not in self._without]
+        return [node for node in missing if not self._words_on(node)]
+
+    def _begin_again(self, now: Now) -> None:
+        """End the launcher, which still tries, to launch once more without those who are missing."""
+        self._ending = True
+        self.wakes_at = now.steady + RELAUNCH_SECONDS
+        for seat in self._leave_out(now, self._roster.missing()):
+            self._say(Send(seat.link, Farewell()))
+        self._say(EndLauncher())
+
+    def _leave_out(self, now: Now, nodes: Sequence[int]) -> list[Seat]:
+        """From now on these are done without, and all others are to join anew."""
+        for node in nodes:
+            self._without.setdefault(node, self._why(now, node))
+        self._relaunches += 1
+        names = ", ".join(self._roster.name_of(node) for node in nodes)
+        self._say(Note(f"agents are launched once more, without {names}"))
+        return self._roster.clear()
+
+    def _unreached(self) -> list[int]:
+        """The nodes of which the launcher says that it could not reach them."""
+        if not self._means.relaunch or self._relaunches >= MOST_RELAUNCHES or not self._roster.names_known:
+            return []
+        said = {line.partition(" failed on node ")[2].partition(":")[0] for line in self._said}
+        nodes = range(self._nodes)
+        return [node for node in nodes if node not in self._without and self._roster.name_of(node) in said]
+
     # --- those who do not come ---
 
     def left(self, seat: Seat, why: str) -> None:
@@ -99,23 +171,40 @@ class Gathering:
     def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> None:
         """All agents ended, or one of them: nobody, or one less, is on the way. ``words`` say so."""
         self._said = event.said
-        if self._roster.complete:
+        if self._ending and event.whole:
+            self._launch(now)
+        elif self.complete and not event.whole:
             return
-        if event.whole:
+        elif event.whole and self._means.do_without and (unreached := self._unreached()):
+            self._leave_out(now, unreached)
+            self._launch(now)
+        elif event.whole and not self.complete:
             self._fail(now, f"{words} (before {verdict.nodes_in_words(self._roster.missing())} had joined)")
-        elif not self._do_without:
+        elif not event.whole and not self._means.do_without:
             said = ": " + " / ".join(event.said) if event.said else ""
             self._fail(now, f"an agent ended with code {event.code} before it had joined{said}")
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
         """The nodes that are not here: number, name, why."""
         nodes = sorted({*self._roster.missing(), *self._left})
-        return [(node, self._roster.name_of(node), self._why(now, node)) for node in nodes]
+        whys = [self._without.get(node) or self._why(now, node) for node in nodes]
+        return [(node, self._roster.name_of(node), why) for node, why in zip(nodes, whys)]
 
     def _why(self, now: Now, node: int) -> str:
         if node in self._left:
             return f"its agent was lost before the others had joined: {self._left[node]}"
-        name = self._roster.name_of(node)
-        said = [line for line in self._said if name in line]
+        said = self._words_on(node)
         words = f"its agent did not join within {now.steady - self._began:.0f} s"
         return words + (f" ({' / '.join(said)})" if said else "")
+
+    def _words_on(self, node: int) -> list[str]:
+        name = self._roster.name_of(node)
+        return [line for line in self._said if name in line or name in _named(line)]
+
+
+def _named(line: str) -> tuple[str, ...]:
+    """The nodes that an srun's line begins with: ``srun: error: n[1-2]: tasks 0-1: Exited …``."""
+    try:
+        return expand(line.partition("srun: error: ")[2].partition(": ")[0])
+    except BadInput:
+        return ()

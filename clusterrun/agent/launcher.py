@@ -10,6 +10,7 @@ from clusterrun.agent.process import Ended, NotStarted, Program, start_all
 from clusterrun.agent.voice import say
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import expand, fold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,26 +66,31 @@ class Launcher:
         self._one_ended = False
         self._words, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def start(self) -> None:
-        """Start them. A program that cannot be started has ended with code 127."""
+    def start(self, without: tuple[str, ...] = ()) -> None:
+        """Start them. A program that cannot be started has ended with code 127.
+
+        ``without``: once more, after all have ended, and not on the nodes of these names.
+        """
         os.set_blocking(self._writable, True)
         self._loop.watch(self._words, lambda mask: self._hear())
+        self._code, self._said, self._one_ended = 0, [], False
+        argv, more = relaunch(self._launch, without) if without else (self._launch.orders.launch, {})
         try:
             for environment in environments(self._launch.orders, self._launch.environment):
-                self._living |= {self._start_one(environment)}
+                self._living |= {self._start_one(argv, {**environment, **more})}
         except NotStarted as error:
             self._said += [error.seen, error.remedy]
             self._code = 127
         if not self._living:
             self._ended(self._code, tuple(self._said), True)
 
-    def _start_one(self, environment: Mapping[str, str]) -> int:
+    def _start_one(self, argv: tuple[str, ...], environment: Mapping[str, str]) -> int:
         # Each has a pipe of its own: the line is far below what a pipe holds, so nothing waits.
         stdin, line = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(line, self._launch.invitation)
             program = Program(
-                argv=self._launch.orders.launch or self._launch.agent,
+                argv=argv or self._launch.agent,
                 environment=tuple(environment.items()),
                 cwd="/",
                 stdin=stdin,
@@ -157,6 +163,19 @@ class Launcher:
             self._agent_ended(int(task[1] or 1))
         if self._shown <= _MOST_SHOWN:
             say(line)
+
+
+def relaunch(launch: Launch, without: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Arguments and more environment of an srun that leaves these nodes of its allocation out.
+
+    What an earlier one started may still hold what the job has: hence ``--overlap``.
+    """
+    whole = launch.environment.get("SLURM_JOB_NODELIST", "")
+    kept = [name for name in expand(whole) if name not in without]
+    program, *words = launch.orders.launch
+    counted = {f"--{what}": f"--{what}={len(kept)}" for what in ("nodes", "ntasks")}
+    own = [counted.get(word.partition("=")[0], word) for word in words]
+    return (program, "--overlap", f"--nodelist={fold(kept)}", *own), {contract.NODES_VARIABLE: whole}
 
 
 def environments(orders: Orders, base: Mapping[str, str]) -> list[dict[str, str]]:

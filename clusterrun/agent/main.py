@@ -56,24 +56,34 @@ def agent(run_dir: str) -> int:
     from clusterrun.agent.shim import under_shim
 
     run_dir = os.path.abspath(run_dir)
-    node = os.environ.get(contract.NODE_VARIABLE) or os.environ.get("SLURM_NODEID") or "0"
     name = (
         os.environ.get(contract.NODE_NAME_VARIABLE)
         or os.environ.get("SLURMD_NODENAME")
         or os.uname().nodename
     )
+    node = _number(name)
 
     def guarded(lease: int, shim: int) -> int:
         # Only now, in the child: the shim stays small.
         from clusterrun.agent.guarded import serve
 
         try:
-            return serve(RunPaths(run_dir), int(node), name, dict(os.environ), lease, shim)
+            return serve(RunPaths(run_dir), node, name, dict(os.environ), lease, shim)
         except ClusterrunError as error:
             say(f"clusterrun: {name}: {error}")
             return contract.ExitCode.FAILED
 
     return under_shim(name, guarded)
+
+
+def _number(name: str) -> int:
+    """Which node of the allocation this is."""
+    whole = os.environ.get(contract.NODES_VARIABLE)
+    if whole:
+        from clusterrun.model.hostlist import expand
+
+        return expand(whole).index(name)
+    return int(os.environ.get(contract.NODE_VARIABLE) or os.environ.get("SLURM_NODEID") or 0)
 
 
 def examine(run_dir: str, name: str) -> int:

@@ -87,6 +87,19 @@ class Roster:
         """All seats that somebody has taken, in order of the nodes."""
         return [seat for seat in self.seats if seat is not None]
 
+    def clear(self) -> list[Seat]:
+        """Everybody leaves, and every seat is free again; those who could be spoken to."""
+        left = self.linked()
+        self.seats = [None] * len(self.seats)
+        self.present = 0
+        self._by_link.clear()
+        return left
+
+    @property
+    def names_known(self) -> bool:
+        """The scheduler has told the names of all nodes."""
+        return len(self._names) == len(self.seats)
+
     def training(self) -> list[Seat]:
         """Those of the world that can be spoken to."""
         return [seat for seat in self.world if not seat.lost]
@@ -138,7 +151,7 @@ class Roster:
         seat = self.seats[node]
         if seat is not None:
             return seat.name
-        return self._names[node] if len(self._names) == len(self.seats) else f"node {node}"
+        return self._names[node] if self.names_known else f"node {node}"
 
     def silent(self, now: Now, limit: float) -> list[Seat]:
         """Those not heard for ``limit`` seconds."""

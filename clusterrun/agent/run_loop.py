@@ -83,7 +83,7 @@ class RunLoop:
             actions.Send: lambda order: self._server.send(order.link, order.message),
             actions.DropLink: lambda order: self._server.drop(order.link),
             actions.ClaimEpoch: self._claim,
-            actions.LaunchAgents: lambda order: self._launcher.start(),
+            actions.LaunchAgents: lambda order: self._launcher.start(order.without),
             actions.EndLauncher: lambda order: self._launcher.end(),
             actions.SaveState: lambda order: self._saver.save(order.state),
             actions.SaveReport: self._filing.report,

@@ -46,6 +46,9 @@ TOP_ASK = "top"
 """How the name of a question begins that wants every node's use, often, for a while."""
 RANK_PID_VARIABLE = "CLUSTERRUN_RANK_PID"
 """The process id of the rank beside which a command runs (`clusterrun exec`)."""
+NODES_VARIABLE = "CLUSTERRUN_NODES"
+"""The host list of the whole allocation, for agents of a step that does not stand on all of it: a step
+numbers its own nodes, and an agent its node by the place of its name here."""
 MARKER_VARIABLE = "CLUSTERRUN_STEP"
 """Set in every process of a run to ``<run id>.<epoch>``: by it what was left behind is found."""
 

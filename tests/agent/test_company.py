@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterrun.agent.actions import Accompany, Dismiss, Exit, PassOn, Spawn, Sweep, Tell
-from clusterrun.agent.agent import Agent
+from clusterrun.agent.agent import OBSERVE_AFTER_SECONDS, Agent
 from clusterrun.agent.events import (
     CompanionGone,
     CompanionSpoke,
@@ -17,6 +17,7 @@ from clusterrun.agent.events import (
     RanksSpawned,
     SignalCame,
     Swept,
+    Tick,
     Told,
     Welcomed,
 )
@@ -120,18 +121,32 @@ def test_an_examiner_keeps_no_agent_from_leaving(end: Any, code: int) -> None:
     assert examined().does(2.0, end) == [Exit(code)]
 
 
-def test_an_observer_comes_with_the_ranks_and_only_where_it_was_ordered() -> None:
-    started = Tell(RanksStarted(0))
-    assert watched().does(1.0, RanksSpawned(0)) == [started, Accompany(0, "observer")]
+def test_an_observer_comes_soon_after_the_ranks_and_only_where_it_was_ordered() -> None:
+    started, due = Tell(RanksStarted(0)), 1.0 + OBSERVE_AFTER_SECONDS
+    tape = watched()
+    assert tape.does(1.0, RanksSpawned(0)) == [started]
+    assert tape.machine.wakes_at() == due
+    assert Accompany(0, "observer") in tape.does(due, Tick())
+    assert Accompany(0, "observer") not in tape.does(due + 1, Tick())
     tape = agent()
     tape.at(1.0, start())
     assert tape.does(1.0, RanksSpawned(0)) == [started]
+    assert Accompany(0, "observer") not in tape.does(due, Tick())
+
+
+def test_an_observer_that_a_question_brought_does_not_come_twice() -> None:
+    tape = watched()
+    tape.at(1.0, RanksSpawned(0))
+    question = AskCompanion(0, "observer", 1, "s")
+    assert tape.does(1.5, Told(question)) == [PassOn(0, "observer", 1, "s")]
+    assert Accompany(0, "observer") not in tape.does(1.0 + OBSERVE_AFTER_SECONDS, Tick())
 
 
 def test_ranks_that_have_ended_already_are_not_observed() -> None:
     tape = watched()
     tape.at(1.0, RankEnded(0, 0, 1), RankEnded(0, 1, 1))
-    assert Accompany(0, "observer") not in tape.does(1.1, RanksSpawned(0))
+    tape.at(1.1, RanksSpawned(0))
+    assert Accompany(0, "observer") not in tape.does(1.1 + OBSERVE_AFTER_SECONDS, Tick())
 
 
 def test_an_observer_is_asked_beside_the_ranks_of_its_epoch_only() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent.actions import EndLauncher, Finish, Resubmit, SaveReport, Send
+from clusterrun.agent.actions import EndLauncher, Finish, LaunchAgents, Resubmit, SaveReport, Send
 from clusterrun.agent.coordinator import Coordinator
 from clusterrun.agent.events import (
     AgentJoined,
@@ -197,6 +197,89 @@ def test_the_absent_are_named_by_name_with_what_the_launcher_said_of_them() -> N
         "pre-flight left n2 out: its agent did not join within 15 s"
         " (srun: error: n2: task 2: Exited with exit code 1)",
     )
+
+
+LAUNCH = ("srun", "--nodes=3", "python")
+UNREACHED = "srun: error: Task launch for StepId=1.0 failed on node n2: Communication connection failure"
+
+
+def launched(nodes: int = 2) -> Tape:
+    """Two of three nodes have joined, started by one program."""
+    orders = replace(ORDERS, spares=1, preflight=Preflight(Level.FULL), launch=LAUNCH)
+    tape = Tape(Coordinator(orders, "login", 42, rooms=Rooms(Simple, names=NAMES[:3])))
+    tape.at(0.0)
+    tape.at(0.0, EpochClaimed(0))
+    join(tape, 1.0, nodes=nodes)
+    return tape
+
+
+def rejoin(tape: Tape, time: float) -> list[Any]:
+    """The agents of a second launch, over links 10 and 11."""
+    out: list[Any] = []
+    for node in (0, 1):
+        out += tape.does(time, AgentJoined(10 + node, hello(node, pid=2)), Heard(10 + node, Beat(0)))
+    return [m for _, m in sent(out) if isinstance(m, AskCompanion)]
+
+
+def test_where_a_launcher_ends_all_for_a_node_it_cannot_reach_it_is_launched_anew_without_that_one() -> None:
+    tape = launched()
+    tape.at(12.0, AgentLeft(0, "closed"), AgentLeft(1, "closed"))
+    assert tape.does(12.1, LauncherEnded(233, (UNREACHED, "srun: Job step aborted"))) == [
+        LaunchAgents(("n2",))
+    ]
+    assert len(rejoin(tape, 13.0)) == 2
+    tape.at(14.0, *(Heard(10 + n, CompanionSaid(0, "examiner", 1, WELL)) for n in (0, 1)))
+    state = tape.state(15.0)
+    assert state.attempts[-1].nodes == ("n0", "n1")
+    assert state.warnings == (f"pre-flight left n2 out: its agent did not join within 12 s ({UNREACHED})",)
+
+
+def test_a_launcher_that_may_still_try_to_reach_somebody_is_ended_before_it_ends_all() -> None:
+    tape = launched()
+    beats = [Heard(node, Beat(1)) for node in (0, 1)]
+    tape.at(10.0, *beats)
+    assert tape.does(15.0) == [Send(0, Farewell()), Send(1, Farewell()), EndLauncher()]
+    assert tape.does(16.0, AgentLeft(0, "bye"), AgentLeft(1, "bye"), LauncherEnded(143)) == [
+        LaunchAgents(("n2",))
+    ]
+    assert len(rejoin(tape, 17.0)) == 2
+
+
+def test_a_launcher_that_has_told_of_an_agent_s_end_has_reached_its_node_and_may_go_on() -> None:
+    tape = launched()
+    said = ("srun: error: n[2-3]: tasks 2-3: Exited with exit code 127",)
+    tape.at(2.0, LauncherEnded(127, said, whole=False))
+    tape.at(10.0, *(Heard(node, Beat(1)) for node in (0, 1)))
+    assert tape.does(15.0) == asked(0, 1)
+
+
+def test_a_launcher_that_does_not_end_is_not_waited_for_without_end() -> None:
+    tape = launched()
+    tape.at(10.0, *(Heard(node, Beat(1)) for node in (0, 1)))
+    tape.at(15.0)
+    state = tape.state(35.0)
+    assert (state.state, state.reason) == (State.FAILED, "the launcher did not end within 20 s")
+
+
+def test_a_launcher_that_fails_for_another_reason_ends_the_run_as_it_always_did() -> None:
+    tape = launched()
+    state = tape.state(2.0, LauncherEnded(1, ("srun: error: invalid credential",)))
+    assert state.state is State.FAILED and "invalid credential" in state.reason
+
+
+def test_agents_are_launched_anew_a_few_times_only() -> None:
+    names = tuple(f"n{number}" for number in range(12))
+    orders = replace(ORDERS, nodes=12, preflight=Preflight(Level.FULL), launch=LAUNCH)
+    tape = Tape(Coordinator(orders, "login", 42, rooms=Rooms(Simple, names=names)))
+    tape.at(0.0)
+    tape.at(0.0, EpochClaimed(0))
+    out: list[Any] = []
+    for number in range(7):
+        said = (UNREACHED.replace("n2", f"n{number}"),)
+        out += tape.does(1.0 + number, LauncherEnded(233, said))
+    again = [a.without for a in out if isinstance(a, LaunchAgents)]
+    assert again == [names[:count] for count in range(1, 6)]
+    assert tape.saved and tape.saved.state is State.FAILED
 
 
 def test_less_than_half_of_them_are_waited_for_to_the_end() -> None:

@@ -95,7 +95,12 @@ COORDINATOR_BUGS = (
         "(old.present or old.hello.pid != hello.pid)",
         "True",
     ),
-    Mutant("the time limit is not kept", "course", "if self._orders.time_limit > 0:", "if False:"),
+    Mutant(
+        "the time limit is not kept",
+        "course",
+        "if self._orders.time_limit > 0 else None",
+        "if False else None",
+    ),
     Mutant(
         "a request to end is forgotten while ranks run",
         "course",
@@ -152,8 +157,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "an early end of the launcher is ignored",
         "gathering",
-        "        if event.whole:\n            self._fail",
-        "        if False:\n            self._fail",
+        "elif event.whole and not self.complete:",
+        "elif False:",
     ),
     Mutant("nobody ends the launcher", "parting", "            self._say(EndLauncher())", "            pass"),
     Mutant(
