@@ -41,8 +41,11 @@ class _Wrong(Exception):
         self.place = place
 
 
-_READERS: dict[tuple[type, str], Reader] = {}
-"""How a field of a class is read, found out once: a list of hundreds of runs is thousands of documents."""
+_READERS: dict[type, dict[str, tuple[type | None, Reader]]] = {}
+"""How the fields of a class are read, found out once: a list of hundreds of runs is thousands of documents.
+
+With each reader the type of which a value needs no reading: most are plain.
+"""
 
 
 def decode(cls: type[T], data: Any, where: str = "") -> T:
@@ -59,31 +62,36 @@ def decode(cls: type[T], data: Any, where: str = "") -> T:
 def _object(cls: type[T], data: Any) -> T:
     if not isinstance(data, dict):
         raise _Wrong(f"expected an object, found {_shown(data)}")
-    kinds: dict[str, str] = cls.__dict__.get("__annotations__", {})
+    readers = _READERS.get(cls) or _readers(cls)
+    unknown = data.keys() - readers.keys()
+    if unknown:
+        raise _Wrong(f"unknown field {min(unknown)!r}")
     values = {}
     for name, item in data.items():
-        kind = kinds.get(name)
-        if kind is None:
-            raise _Wrong(f"unknown field {min(set(data) - set(kinds))!r}")
-        try:
-            values[name] = (_READERS.get((cls, kind)) or _reader(kind, cls))(item)
-        except _Wrong as wrong:
-            wrong.place = f".{name}{wrong.place}"
-            raise
+        as_it_is, read = readers[name]
+        values[name] = item if item.__class__ is as_it_is else _field(name, read, item)
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
         raise _Wrong(str(error)) from error
 
 
+def _field(name: str, read: Reader, data: Any) -> Any:
+    try:
+        return read(data)
+    except _Wrong as wrong:
+        wrong.place = f".{name}{wrong.place}"
+        raise
+
+
+def _readers(cls: type) -> dict[str, tuple[type | None, Reader]]:
+    kinds: dict[str, str] = cls.__dict__.get("__annotations__", {})
+    plain = {kind: types[0] for kind, types in _PLAIN.items()}
+    found = {name: (plain.get(kind.split(" | ")[0]), _reader(kind, cls)) for name, kind in kinds.items()}
+    return _READERS.setdefault(cls, found)
+
+
 def _reader(kind: str, owner: type) -> Reader:
-    found = _READERS.get((owner, kind))
-    if found is None:
-        found = _READERS[owner, kind] = _made(kind, owner)
-    return found
-
-
-def _made(kind: str, owner: type) -> Reader:
     if kind.endswith(" | None"):
         read = _reader(kind[: -len(" | None")], owner)
         return lambda data: None if data is None else read(data)
@@ -134,7 +142,7 @@ def _items(read: Reader, data: list[Any]) -> list[Any]:
     return found
 
 
-_PLAIN: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
+_PLAIN: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
 
 
 def _plain(kind: str, data: Any) -> Any:

@@ -61,6 +61,10 @@ def _init(self: Any, *args: Any, **named: Any) -> None:
 
 def _completed(self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     names = self.__fields__
+    values = {**self.__defaults_of_fields__, **dict(zip(names, args)), **named}
+    twice = len(args) > len(names) or any(name in named for name in names[: len(args)])
+    if not twice and values.keys() == self.__all_fields__:
+        return values
     if len(args) > len(names):
         raise TypeError(f"{type(self).__name__} takes {len(names)} fields, got {len(args)}")
     given = dict(zip(names, args))

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from clusterrun.model.frozen import replace
-from clusterrun.model.record import RunRecord
+from clusterrun.model.record import Attempt, RunRecord, RunState
 from clusterrun.model.spec import JobSpec
+from clusterrun.model.states import Phase, State
 from clusterrun.runs.store import Store, _text, run_id
 from tests.benchmarks.measure import in_turn, process, table
 
 RANKS, MEGABYTES = 512, 200
 MANY_RANKS = 10_000
+FOLLOWED, LINES = 64, 8
 LINE = b"step %7d loss 0.12345678 samples/s 12345.6 lr 1.0000e-04 grad norm 1.2345 mem 12.3 GiB\n"
 PROGRAM = str(Path(sys.executable).with_name("clusterrun"))
 
@@ -28,6 +33,7 @@ def main() -> None:
         merging(home)
         tails(home)
         memory()
+        latency(home)
 
 
 def merging(home: str) -> None:
@@ -68,16 +74,54 @@ def memory() -> None:
     print(f"memory of the largest of these processes: {peak:.0f} MiB   goal: ≤ 100 MiB", flush=True)
 
 
-def run_of(home: str, name: str, ranks: int) -> Path:
+def latency(home: str) -> None:
+    """From a line that one of 64 ranks writes to that line on the pipe of ``logs -f``."""
+    attempt = run_of(home, "follow", FOLLOWED, live=True)
+    (attempt / "node-0000.index").touch()
+    files = [(attempt / f"{rank:05d}.out").open("ab", buffering=0) for rank in range(FOLLOWED)]
+    command = [PROGRAM, "logs", "-f", "--raw", "follow"]
+    environment = {"PATH": os.defpath, "HOME": home, "CLUSTERRUN_HOME": home}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as follower:
+        writer = threading.Thread(target=write_times, args=(files,))
+        writer.start()
+        assert follower.stdout is not None
+        found = [time.time() - float(follower.stdout.readline()) for _ in range(LINES * FOLLOWED)]
+        writer.join()
+        follower.terminate()
+    late = sorted(found[FOLLOWED:])
+    print(
+        f"line written to line shown, {FOLLOWED} ranks: median {statistics.median(late):.3f} s, "
+        f"99 % within {late[len(late) * 99 // 100]:.3f} s   goal: median ≤ 0.3 s",
+        flush=True,
+    )
+
+
+def write_times(files: list[BinaryIO]) -> None:
+    """Each rank writes the time, again and again, none at the same moment as another."""
+    for _ in range(LINES):
+        for file in files:
+            file.write(b"%.6f\n" % time.time())
+            time.sleep(1 / FOLLOWED)
+
+
+def run_of(home: str, name: str, ranks: int, live: bool = False) -> Path:
     """An empty attempt of a run of that name."""
     store, now = Store(home), time.time()
     chosen = run_id(name, now, os.urandom(2))
     store.claim(chosen)
     spec = JobSpec(command=("train.py",), cwd="/tmp", name=name, nodes=ranks // 8, ranks_per_node=8)
-    record = RunRecord(chosen, name, "local", "token", spec, now)
+    record = RunRecord(chosen, name, "local", "token", spec, now, host="elsewhere" if live else "")
     Path(store.paths(chosen).record).write_text(_text(replace(record, job_id="1.1")))
     folder = Path(store.paths(chosen).attempt(0).folder)
     folder.mkdir(parents=True)
+    word, phase = (State.RUNNING, Phase.TRAINING) if live else (State.COMPLETED, Phase.ENDED)
+    nodes = tuple(f"n{number:04d}" for number in range(ranks // 8))
+    state = RunState(
+        chosen, 0, word, phase, "", "n0000", 7, now + 3600, (Attempt(0, "first start", nodes, now),)
+    )
+    Path(store.paths(chosen).state).write_text(_text(state))
     return folder
 
 
