@@ -66,8 +66,8 @@ def check(
     if dry_run:
         return dry(spec, desk, as_json)
     run = launch(spec, desk, say)
-    say(f"checks {spec.allocated} node{'s' if spec.allocated > 1 else ''}: {run.run_id}")
     try:
+        say(f"checks {spec.allocated} node{'s' if spec.allocated > 1 else ''}: {run.run_id}")
         found = _found(desk, run.run_id)
     except KeyboardInterrupt:
         say(

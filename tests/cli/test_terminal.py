@@ -16,8 +16,8 @@ import pytest
 from tests.cli.conftest import Desk
 
 
-def on_terminal(desk: Desk, *args: str, columns: int = 120, **environment: str) -> str:
-    """What ``clusterrun args`` prints on a terminal of that width."""
+def on_terminal(desk: Desk, *args: str, columns: int = 120, errors: bool = False, **environment: str) -> str:
+    """What ``clusterrun args`` prints on a terminal of that width, with ``errors`` also on stderr."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen(
@@ -26,7 +26,7 @@ def on_terminal(desk: Desk, *args: str, columns: int = 120, **environment: str) 
         env={**desk.environment, "TERM": "xterm", **environment},
         stdin=theirs,
         stdout=theirs,
-        stderr=subprocess.DEVNULL,
+        stderr=theirs if errors else subprocess.DEVNULL,
     )
     os.close(theirs)
     seen = b""

@@ -91,14 +91,15 @@ def node(number: int) -> str:
     return f"n{number:04d}"
 
 
-def play(case: Case, site: Site) -> Found:
+def play(case: Case, site: Site, budget: str = "60s") -> Found:
     """Run the case: queue a run of ``tell.py`` on the first nodes of the lab, strike, and read the report."""
     lab = site.lab
     chosen = [node(number) for number in range(1, case.nodes + case.spares + 1)]
     options = ("--nodes", str(case.nodes), "--spares", str(case.spares), "--nodelist", fold(chosen))
     if not case.after:
         case.strike(lab, site)
-    answer = site.submit("--preflight", "full", *options, *case.words, "tell.py")
+    options = (*options, "--preflight", "full", "--preflight-budget", budget)
+    answer = site.submit(*options, *case.words, "tell.py")
     began = time.monotonic()
     if case.after:
         wait_for(lambda: case.after in _doing(site, answer), LIMIT, f"{case.after} in the progress")

@@ -1,0 +1,42 @@
+"""The pre-flight check on this machine, as a person sees it: live on a terminal, in lines in a pipe."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+
+from tests.cli.conftest import Desk
+from tests.cli.test_terminal import on_terminal
+
+BUDGET = ("--preflight-budget", "3m")
+
+
+def test_a_check_is_shown_live_on_a_terminal_and_leaves_its_report_there(clusterrun: Desk) -> None:
+    seen = on_terminal(clusterrun, "check", "--nodes", "2", *BUDGET, errors=True)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
+    assert re.search(r"preflight .*\d+ s left .*\r", shown), shown
+    assert re.search(
+        r"PASS: all 2 nodes are fit\nfull check by gloo of \S+-check, \d+ rounds? of tests", shown
+    )
+    assert shown.endswith("\nfit: local-[0-1]\n")
+
+
+def test_a_run_that_is_followed_says_how_its_check_goes_and_then_what_ranks_print(clusterrun: Desk) -> None:
+    done = clusterrun("submit", "--preflight", "quick", *BUDGET, "-f", "train.py", limit=240)
+    assert (done.code, done.out) == (0, "local-0 r0 | rank 0 of 1\n"), done.err
+    assert "pre-flight: " in done.err
+    assert json.loads(clusterrun("report", "--json").out)["level"] == "quick"
+
+
+def test_ctrl_c_leaves_a_check_running_and_says_how_to_come_back(clusterrun: Desk) -> None:
+    process = clusterrun.start("check", "--nodes", "2", *BUDGET)
+    assert process.stderr is not None
+    while not (line := process.stderr.readline()).startswith("checks 2 nodes: "):
+        assert line, "it ended without a word"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    run_id = line.split()[-1]
+    assert (process.returncode, f"clusterrun report {run_id}" in err) == (130, True)
+    assert clusterrun("wait", run_id, limit=240).code == 0
+    assert clusterrun("report", run_id).out.startswith("PASS: all 2 nodes are fit\n")
