@@ -18,12 +18,6 @@ NAME = "gpu-errors"
 OF = gpus.NAME
 _RESET = "drain the node and reset the GPU (nvidia-smi -r) or reboot"
 _REPLACE = "the GPU is worn out: have it replaced"
-_RECOVERY = {
-    "GPU Reset": Grade.FAIL,
-    "Node Reboot": Grade.FAIL,
-    "Drain P2P": Grade.WARN,
-    "Drain and Reset": Grade.WARN,
-}
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
@@ -56,6 +50,7 @@ def _of_gpu(gpu: Mapping[str, Any], most_corrected: float) -> Iterator[tuple[Gra
         yield Grade.WARN, "a row of memory waits for a reset to be remapped", _RESET
     if text(gpu, "pages_pending") == "Yes":
         yield Grade.WARN, "a page of memory waits for a reset to be retired", _RESET
-    recovery = text(gpu, "recovery") or ("GPU Reset" if text(gpu, "reset") == "Yes" else "")
-    if recovery in _RECOVERY:
-        yield _RECOVERY[recovery], f"the driver asks for: {recovery}", _RESET
+    recovery = text(gpu, "recovery") or ("Reset" if text(gpu, "reset") == "Yes" else "")
+    if recovery:
+        verdict = Grade.WARN if recovery.startswith("Drain") else Grade.FAIL
+        yield verdict, f"the driver asks for: {recovery}", _RESET

@@ -106,9 +106,9 @@ def test_the_limits_of_memory_are_the_users():
         ({"sram_exceeded": "Yes"}, FAIL, "GPU 3: more uncorrected SRAM errors than NVIDIA allows"),
         ({"rows_pending": "Yes"}, WARN, "GPU 3: a row of memory waits for a reset to be remapped"),
         ({"pages_pending": "Yes"}, WARN, "GPU 3: a page of memory waits for a reset to be retired"),
-        ({"recovery": "Node Reboot"}, FAIL, "GPU 3: the driver asks for: Node Reboot"),
+        ({"recovery": "Reboot"}, FAIL, "GPU 3: the driver asks for: Reboot"),
         ({"recovery": "Drain P2P"}, WARN, "GPU 3: the driver asks for: Drain P2P"),
-        ({"reset": "Yes"}, FAIL, "GPU 3: the driver asks for: GPU Reset"),
+        ({"reset": "Yes"}, FAIL, "GPU 3: the driver asks for: Reset"),
         (
             {"corrected": 10001},
             WARN,

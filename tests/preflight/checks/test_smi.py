@@ -55,7 +55,7 @@ def test_a_made_up_document_of_driver_550_is_read_whole():
                 "name": "NVIDIA H100 80GB HBM3",
                 "uuid": "GPU-22222222-2222-2222-2222-222222222222",
                 "mig": "Enabled",
-                "recovery": "GPU Reset",
+                "recovery": "Reset",
                 "instances": 2,
                 "slowed": [],
                 "uncorrected": 0.0,
