@@ -1,0 +1,72 @@
+"""Who comes last to the collectives is told only where it is no chance and costs time."""
+
+from __future__ import annotations
+
+import random
+
+from clusterrun.diagnosis.evidence import Seen
+from clusterrun.diagnosis.lateness import Late, late
+from tests.diagnosis.ranks import rank, record
+
+STEPS = 40
+
+
+def ranks(arrivals: list[list[float]], nodes: list[str] | None = None) -> list[Seen]:
+    """A rank for each list of times at which it came to its collectives."""
+    size = len(arrivals)
+    return [
+        rank(
+            n,
+            size,
+            STEPS,
+            node=(nodes or ["n0"] * size)[n],
+            records=tuple(record(i, at=1000.0 + at) for i, at in enumerate(times)),
+        )
+        for n, times in enumerate(arrivals)
+    ]
+
+
+def test_the_rank_at_half_speed_is_told_with_the_share_of_time_it_costs() -> None:
+    slow = [0.2 * i for i in range(STEPS)]
+    quick = [at - 0.1 for at in slow]
+    found = late(ranks([quick, quick, slow, quick]), {})
+    assert found is not None
+    assert (found.rank, found.last, found.of) == (2, 20, 20)
+    assert 0.45 < found.share < 0.55
+
+
+def test_ranks_of_equal_speed_that_jitter_have_no_last_one() -> None:
+    for seed in range(200):
+        chance = random.Random(seed)
+        jitter = [[0.2 * i + chance.uniform(0.0, 0.1) for i in range(STEPS)] for _ in range(4)]
+        assert late(ranks(jitter), {}) is None
+
+
+def test_a_rank_that_is_last_by_little_is_not_slow() -> None:
+    steps = [0.2 * i for i in range(STEPS)]
+    assert late(ranks([steps, [at + 0.01 for at in steps]]), {}) is None
+
+
+def test_a_clock_that_is_ahead_makes_no_slow_rank_once_it_is_known() -> None:
+    steps = [0.2 * i for i in range(STEPS)]
+    ahead = ranks([steps, [at + 30.0 for at in steps]], ["n0", "n1"])
+    assert late(ahead, {"n0": 0.0, "n1": 30.0}) is None
+
+
+def test_buckets_that_overlap_are_waited_for_once() -> None:
+    """Five collectives begun within a step, all of them late by the same half step."""
+    slow = [0.2 * (i // 5) + 0.001 * (i % 5) for i in range(STEPS)]
+    found = late(ranks([[at - 0.1 for at in slow], slow]), {})
+    assert found is not None
+    assert found.rank == 1
+    assert found.share < 0.7
+
+
+def test_too_few_collectives_tell_nothing() -> None:
+    few = [[0.2 * i for i in range(8)], [0.2 * i + 0.1 for i in range(8)]]
+    assert late(ranks(few), {}) is None
+
+
+def test_groups_of_one_have_nobody_who_waits() -> None:
+    assert late([rank(0, 1)], {}) is None
+    assert Late(0, 1, 1, 0.5, 1.0).rank == 0

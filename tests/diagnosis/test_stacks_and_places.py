@@ -1,0 +1,76 @@
+"""What tools print of a stack is read, and where a rank stands is told from it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterrun.diagnosis.frames import of_faulthandler, of_py_spy
+from clusterrun.diagnosis.places import Doing, Place, place, short
+from tests.diagnosis.ranks import ALL_REDUCE, LIBRARY, LOADER, LOOP, MEETING
+
+TWO_THREADS = """\0\0Thread 0x00007fa7cd5fe640 (most recent call first):
+  File "/run/prelude/clusterrun_prelude.py", line 77 in answer
+
+Current thread 0x00007fa7ce040b80 (most recent call first):
+  File "/home/me/my train.py", line 9 in work
+  File "/home/me/my train.py", line 12 in <module>
+
+Extension modules: torch._C (total: 1)
+"""
+NAMED = """Thread 0x00007fa7ce040b80 [python] (most recent call first):
+  File "/home/me/train.py", line ??? in work
+  ...
+"""
+
+
+def test_the_main_thread_is_found_among_all_by_its_number() -> None:
+    assert of_faulthandler(TWO_THREADS, "7fa7ce040b80") == (
+        "/home/me/my train.py:9 work",
+        "/home/me/my train.py:12 <module>",
+    )
+
+
+def test_newer_pythons_name_the_thread_and_may_not_know_the_line() -> None:
+    assert of_faulthandler(NAMED, "7fa7ce040b80") == ("/home/me/train.py:0 work",)
+
+
+@pytest.mark.parametrize("text", ["", "Thread 0x1 (most recent call first):\n", "\xff\x00 nonsense"])
+def test_what_is_no_stack_gives_none(text: str) -> None:
+    assert of_faulthandler(text, "7fa7ce040b80") == ()
+
+
+def test_a_stack_of_py_spy_is_that_of_its_main_thread() -> None:
+    frames = [{"name": "work", "filename": "/home/me/train.py", "line": 9, "short_filename": "train.py"}]
+    threads = [{"thread_name": "other", "frames": []}, {"thread_name": "MainThread", "frames": frames}]
+    assert of_py_spy(json.dumps(threads)) == ("/home/me/train.py:9 work",)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '[{"frames": 3}]', "Error: no such process"])
+def test_what_py_spy_says_instead_gives_none(text: str) -> None:
+    assert of_py_spy(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("stack", "found"),
+    [
+        (ALL_REDUCE, Place(Doing.COLLECTIVE, ALL_REDUCE[2], "all_reduce")),
+        (LOOP, Place(Doing.USER, LOOP[0])),
+        (LOADER, Place(Doing.DATA, LOADER[2])),
+        (MEETING, Place(Doing.RENDEZVOUS, MEETING[2], "init_process_group")),
+        ((), Place(Doing.UNKNOWN)),
+        ((f"{LIBRARY}/numpy/core.py:1 dot",), Place(Doing.USER, "")),
+        # A call that only passes through torch.distributed.elastic or FSDP is user code that computes.
+        (
+            (f"{LIBRARY}/torch/distributed/fsdp/api.py:1 forward", *LOOP),
+            Place(Doing.USER, LOOP[0]),
+        ),
+    ],
+)
+def test_where_a_rank_stands(stack: tuple[str, ...], found: Place) -> None:
+    assert place(stack) == found
+
+
+def test_a_frame_is_short_for_people() -> None:
+    assert [short(frame) for frame in (*LOOP, "")] == ["train.py:33 (work)", "train.py:40", ""]
