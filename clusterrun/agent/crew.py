@@ -15,7 +15,6 @@ from clusterrun.agent.tails import LastWords, last_words
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.world import Lineage
-from clusterrun.watch import memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class Crew:
         """Start the ranks of this node."""
         self._epoch = order.epoch
         self._started.add(order.epoch)
-        self._memory_kills = memory.killed()
+        self._memory_kills = _memory_kills()
         try:
             programs = self._programs(order)
             pids = start_all(programs)
@@ -165,7 +164,7 @@ class Crew:
 
     def _starved(self, code: int) -> tuple[str, ...]:
         """The kernel's reason for a kill, where it was want of memory: the rank itself could not say it."""
-        if code != -signal.SIGKILL or memory.killed() <= self._memory_kills:
+        if code != -signal.SIGKILL or _memory_kills() <= self._memory_kills:
             return ()
         return (
             "clusterrun: out of memory: killed by the kernel, for this job's memory on this node was full",
@@ -205,3 +204,10 @@ class Crew:
 
 def _pass_over(child: Ended) -> None:
     pass
+
+
+def _memory_kills() -> int:
+    """How many processes the kernel has ended here so far for want of memory."""
+    from clusterrun.watch.memory import killed  # with the first ranks, not with the agent
+
+    return killed()
