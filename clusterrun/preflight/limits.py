@@ -79,17 +79,19 @@ def median_of(values: Iterable[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def line(values: Iterable[float], limits: Limits, floor: float = 0.0) -> Line | None:
+def line(values: Iterable[float], limits: Limits, floor: float = 0.0, noise: float = 0.0) -> Line | None:
     """The line drawn by ``values``, higher is better; None without values.
 
     ``floor`` holds where the median itself is above it: else all are slow, which is no one's fault.
+    ``noise`` is the standard deviation of one measurement, where that is known to be more than ``values``,
+    made of many of them, differ.
     """
     numbers = list(values)
     if not numbers:
         return None
     median = median_of(numbers)
     few = len(numbers) < limits.few
-    deviation = 0.0 if few else _deviation(numbers, median)
+    deviation = 0.0 if few else max(noise, _deviation(numbers, median))
     gap = max(median * (limits.slow_few if few else limits.slow_warn), limits.z * deviation)
     widest = limits.slow_few if len(numbers) < MANY_TIMES_FEW * limits.few else limits.slow_fail
     gap = min(gap, median * max(widest, limits.slow_warn))

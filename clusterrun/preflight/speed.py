@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.ledger import Ledger
-from clusterrun.preflight.limits import Limits, Line, line
+from clusterrun.preflight.limits import NORMAL, Limits, Line, line, median_of
 from clusterrun.preflight.pairing import Pair
 
 
@@ -22,41 +22,53 @@ class Timed:
 class Speed:
     """All rates, and the line between slow and fast that they draw.
 
-    The line stands on each node's best rate: a slow node makes the rates of all its partners slow, but
-    not the best of them, so that it holds while fewer than half of the nodes are slow.
+    The line stands on what each node reaches in a third of its tests: a slow node or link makes the
+    rates of others slow as well, but not the best third of them, while fewer than half are slow.
+    The best of all would grow with the number of tests; and tests made to find out about a slow node
+    do not count against its partners.
     """
 
     def __init__(self, timed: Iterable[Timed], limits: Limits, ledger: Ledger) -> None:
-        self.best: dict[int, float] = {}
-        self.best_of: dict[Pair, float] = {}
         self.ledger = ledger
-        self.times: dict[int, int] = {}
-        self.times_of: dict[Pair, int] = {}
+        self.of_node: dict[int, list[float]] = {}
+        self.of_link: dict[Pair, list[float]] = {}
         tests = list(timed)
+        planned: dict[int, list[float]] = {}
         for one in tests:
-            self._best(one)
-        quarter = sorted(self.best.values())[-(len(self.best) + 3) // 4 :]
-        self._far = quarter[0] * (1 - limits.slow_few) if quarter else 0.0
-        self.line = line(self.best.values(), limits, limits.pair_floor)
+            self.of_link.setdefault(one.link, []).append(one.rate)
+            for node in one.link:
+                self.of_node.setdefault(node, []).append(one.rate)
+                if not one.again:
+                    planned.setdefault(node, []).append(one.rate)
+        self._usual = {
+            node: max(map(_upper_third, filter(None, (rates, planned.get(node)))))
+            for node, rates in self.of_node.items()
+        }
+        self._far = self._fast_quarter() * (1 - limits.slow_few)
+        self.line = line(self._usual.values(), limits, limits.pair_floor, self._noise(tests))
         for one in tests:
             self._judge(one, self.line)
 
     def behind(self) -> list[int]:
         """Nodes far below the fastest quarter, which may only have had slow partners."""
-        return [node for node, rate in self.best.items() if rate < self._far]
+        return [node for node, rate in self._usual.items() if rate < self._far]
 
     def leaders(self) -> list[int]:
         """The nodes that are not far behind, the fastest first."""
-        return sorted(
-            (node for node in self.best if self.best[node] >= self._far), key=lambda node: -self.best[node]
-        )
+        fast = (node for node, rate in self._usual.items() if rate >= self._far)
+        return sorted(fast, key=lambda node: -self._usual[node])
 
-    def _best(self, one: Timed) -> None:
-        self.best_of[one.link] = max(one.rate, self.best_of.get(one.link, 0.0))
-        self.times_of[one.link] = self.times_of.get(one.link, 0) + 1
-        for node in (one.link.a, one.link.b):
-            self.best[node] = max(one.rate, self.best.get(node, 0.0))
-            self.times[node] = self.times.get(node, 0) + 1
+    def _fast_quarter(self) -> float:
+        fastest = sorted(self._usual.values())[-(len(self._usual) + 3) // 4 :]
+        return fastest[0] if fastest else 0.0
+
+    def _noise(self, tests: list[Timed]) -> float:
+        """By how much a test differs from what its nodes reach: one standard deviation."""
+        if not tests:
+            return 0.0
+        return NORMAL * median_of(
+            abs(one.rate - min(self._usual[one.link.a], self._usual[one.link.b])) for one in tests
+        )
 
     def _judge(self, one: Timed, drawn: Line | None) -> None:
         if drawn is None:
@@ -65,3 +77,8 @@ class Speed:
             self.ledger.note(one.link, False, one.again)
         elif one.rate >= drawn.clear:
             self.ledger.note(one.link, True, one.again)
+
+
+def _upper_third(rates: list[float]) -> float:
+    """What a third of the rates reach; the best of up to three."""
+    return sorted(rates, reverse=True)[(len(rates) - 1) // 3]

@@ -19,7 +19,7 @@ class Evidence:
 
     ``tests`` that told something, ``failed`` of them (or were slow), ``wrong`` of these with a wrong sum;
     ``against`` are the partners it failed with, in order. ``rate``, ``limit`` and ``median`` are in GB/s
-    (slow only): the best it reached, where slow begins, and the median over the nodes' best.
+    (slow only): the best it reached, where slow begins, and the median over the nodes.
     """
 
     nodes: tuple[int, ...]
@@ -39,7 +39,7 @@ class SearchResult:
     """What is known. Each node and link stands in one of the verdicts at most, with its evidence.
 
     ``certified`` passed a test; a node in no list was not tested. ``slow`` ones are certified: they work.
-    ``median`` (GB/s) is that of the nodes' best rates: compare it with the floor of the hardware.
+    ``median`` (GB/s) is that of what the nodes reach: compare it with the floor of the hardware.
     """
 
     bad: tuple[int, ...]
@@ -126,13 +126,13 @@ def _flaky(at: Standing, there: set[int]) -> Iterator[Evidence]:
 def _slow_node(at: Standing, node: int) -> Evidence:
     counted = at.speed.ledger.counted(node)
     against = tuple(dict.fromkeys(one.partner for one in counted))
-    return _slow(at, (node,), at.speed.best[node], at.speed.times[node], len(counted), against)
+    rates = at.speed.of_node[node]
+    return _slow(at, (node,), max(rates), len(rates), len(counted), against)
 
 
 def _slow_link(at: Standing, link: Pair) -> Evidence:
-    speed = at.speed
-    slow = speed.ledger.poor[link]
-    return _slow(at, (link.a, link.b), speed.best_of[link], speed.times_of[link], slow, ())
+    rates = at.speed.of_link[link]
+    return _slow(at, (link.a, link.b), max(rates), len(rates), at.speed.ledger.poor[link], ())
 
 
 def _slow(

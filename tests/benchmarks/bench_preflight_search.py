@@ -141,6 +141,7 @@ class Mix:
     jitter: float = 0.02
     dips: float = 0.0
     factor: float = 0.5
+    every: bool = False
 
     def world(self, seed: int) -> PairWorld:
         """Nodes and links that are wrong are drawn; links are of the ring, between nodes that are well."""
@@ -169,7 +170,7 @@ class Mix:
         )
         what = ", ".join(f"{number} {name}" for name, number in wrong if number) or "healthy"
         luck = f"{self.flakes:.0%} flakes, {self.jitter:.0%} jitter, {self.dips:.0%} dips"
-        return f"N = {self.nodes}: {what}, {luck}"
+        return f"N = {self.nodes}: {what}, {luck}{', all pairs' if self.every else ''}"
 
 
 MIXES = (
@@ -189,6 +190,9 @@ MIXES = (
     (Mix(7, broken=2, slow=1), 2000),
     (Mix(64, broken=4, cut=1, slow=3, slow_links=1), 600),
     (Mix(64, slow=3, factor=0.75), 600),
+    (Mix(64, broken=3, cut=1, slow=2, slow_links=2, jitter=0.04, every=True), 60),
+    (Mix(64, jitter=0.08, every=True), 60),
+    (Mix(64, jitter=0.08), 600),
     (Mix(64, dips=0.1), 600),
     (Mix(64, flakes=0.1), 600),
 )
@@ -210,7 +214,7 @@ def several_at_once() -> bool:
         false, missed, rounds = Tally(), Tally(), []
         for seed in range(trials):
             world = mix.world(seed)
-            said = searched(world, mix.nodes, mix.spares)
+            said = searched(world, mix.nodes, mix.spares, all_pairs=mix.every)
             blamed, left = wrongly(world, said)
             false.add(blamed)
             missed.add(left)

@@ -143,8 +143,14 @@ def test_mixtures_are_named_and_nothing_else():
         Mix(8, slow=1),
         Mix(7, broken=2, slow=1),
         Mix(64, broken=4, cut=1, slow=2),
+        Mix(16, jitter=0.08),
+        Mix(16, broken=1, cut=1, slow=2, slow_links=1, every=True),
+        Mix(24, jitter=0.1, every=True),
     )
     for mix in mixes:
         for seed in range(20):
             world = mix.world(seed)
-            assert wrongly(world, searched(world, mix.nodes)) == (False, False), (mix, seed)
+            assert wrongly(world, searched(world, mix.nodes, all_pairs=mix.every)) == (False, False), (
+                mix,
+                seed,
+            )
