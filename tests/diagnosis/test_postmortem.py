@@ -1,0 +1,203 @@
+"""What ended a run, from what it left: the first error in time wins, consequences are shown as such."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.diagnosis.errors import Error, Listener
+from clusterrun.diagnosis.evidence import Group, Record, Seen
+from clusterrun.diagnosis.postmortem import Remains, explain
+from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict
+from clusterrun.model.record import Failure
+from clusterrun.model.states import State
+
+PEER = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:5."
+BAD = "ValueError: the data are bad"
+ABORTED = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1000 vs 4. Received"
+
+
+def heard(rank: int, *lines: str, at: float = 100.0) -> tuple[Error, ...]:
+    """The errors in what a rank printed, a tenth of a second for each line."""
+    listener = Listener(rank)
+    for number, line in enumerate(lines):
+        listener.hear(at + number / 10, line)
+    return tuple(listener.errors)
+
+
+def traceback(rank: int, last: str, line: int = 9) -> list[str]:
+    """What torch prints when a rank fails."""
+    return [
+        f"[rank{rank}]: Traceback (most recent call last):",
+        f'[rank{rank}]:   File "/home/me/train.py", line {line}, in step',
+        f"[rank{rank}]:     loss = model(batch)",
+        f'[rank{rank}]:   File "/venv/lib/python3.11/site-packages/torch/nn.py", line 1, in forward',
+        f"[rank{rank}]: {last}",
+    ]
+
+
+def failure(rank: int, code: int = 1, at: float = 101.0) -> Failure:
+    return Failure(rank, f"n{rank}", code, at, f"rank {rank} on n{rank} exited with code {code}")
+
+
+def left(*errors: Error, **changes: Any) -> Remains:
+    values: dict[str, Any] = {"state": State.FAILED, "reason": "", "failure": failure(1)}
+    nodes = ("n0", "n1", "n2", "n3")
+    return Remains(errors=tuple(errors), nodes=nodes, **{**values, **changes})
+
+
+def test_a_traceback_gives_its_last_line_and_the_innermost_line_of_the_users() -> None:
+    (found,) = heard(1, *traceback(1, BAD))
+    assert (found.text, found.frame, found.said) == (
+        BAD,
+        "/home/me/train.py:9 step",
+        f"{BAD}, at train.py:9 (step)",
+    )
+
+
+def test_what_is_no_error_is_not_heard() -> None:
+    assert heard(0, "step 3 loss 0.1", "", "warning: slow", "Traceback is a word", "a: b") == ()
+
+
+def test_an_abort_is_told_with_the_line_that_its_stack_names() -> None:
+    (found,) = heard(
+        0,
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+        f"  {ABORTED}",
+        "Fatal Python error: Aborted",
+        "",
+        "Thread 0x00007f0fda82eb80 (most recent call first):",
+        '  File "/venv/lib/python3.11/site-packages/torch/distributed.py", line 3 in all_reduce',
+        '  File "/home/me/train.py", line 11 in <module>',
+    )
+    assert (found.text, found.frame) == (ABORTED, "/home/me/train.py:11 <module>")
+
+
+def test_a_crash_without_words_is_its_signal_and_its_line() -> None:
+    (found,) = heard(0, "Fatal Python error: Segmentation fault", '  File "/home/me/train.py", line 4 in go')
+    assert found.said == "Fatal Python error: Segmentation fault, at train.py:4 (go)"
+
+
+def test_the_first_error_wins_over_who_ended_first_and_the_others_are_consequences() -> None:
+    """Rank 0 ended first, but only noticed that rank 1 had gone."""
+    errors = (*heard(1, *traceback(1, BAD)), *heard(0, *traceback(0, PEER), at=100.2))
+    assert explain(left(*errors, failure=failure(0))) == Diagnosis(
+        Verdict.CRASHED,
+        "rank 1 on n1 failed first",
+        (Culprit(1, "n1", f"{BAD}, at train.py:9 (step)"),),
+        (),
+        (f"rank 1: {BAD}, at train.py:9 (step)", f"a consequence only, of rank 0: {PEER}"),
+        "clusterrun logs --rank 1 shows all that it said",
+    )
+
+
+def test_of_errors_in_one_moment_the_known_one_is_told() -> None:
+    errors = (*heard(0, *traceback(0, BAD)), *heard(1, *traceback(1, "CUDA out of memory. Tried to")))
+    found = explain(left(*errors))
+    assert (found.verdict, found.culprits[0].rank) == (Verdict.OUT_OF_MEMORY, 1)
+
+
+def test_an_error_that_was_survived_for_long_did_not_end_the_run() -> None:
+    errors = (*heard(2, "CUDA out of memory: trying a smaller batch", at=10.0), *heard(1, *traceback(1, BAD)))
+    assert explain(left(*errors)).culprits[0].rank == 1
+
+
+def test_ranks_that_say_the_same_are_folded() -> None:
+    said = "ModuleNotFoundError: No module named 'apex'"
+    errors = [error for n in range(4) for error in heard(n, *traceback(n, said))]
+    found = explain(left(*errors))
+    assert "ranks 0 and 2-3 said the same" in found.evidence
+    assert found.culprits[0].rank == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, Verdict.CRASHED),
+        ({"notes": ("out of memory on n1: the kernel ended a process there",)}, Verdict.OUT_OF_MEMORY),
+        ({"notes": ("slurmstepd: error: Detected 1 oom_kill event in StepId=4.0.",)}, Verdict.OUT_OF_MEMORY),
+        ({"state": State.OUT_OF_MEMORY}, Verdict.OUT_OF_MEMORY),
+    ],
+)
+def test_a_rank_that_was_killed_is_the_culprit_whatever_the_others_print(changes, verdict) -> None:
+    killed = Failure(1, "n1", -9, 101.0, "rank 1 on n1 was killed by signal 9 (SIGKILL)")
+    errors = (*heard(0, *traceback(0, PEER), at=101.0), *heard(2, *traceback(2, BAD), at=101.2))
+    found = explain(left(*errors, failure=killed, **changes))
+    assert (found.verdict, [(c.rank, c.node, c.why) for c in found.culprits]) == (
+        verdict,
+        [(1, "n1", "was killed by signal 9 (SIGKILL)")],
+    )
+
+
+def test_a_rank_that_fails_before_one_is_killed_is_the_culprit() -> None:
+    killed = Failure(1, "n1", -9, 110.0, "rank 1 on n1 was killed by signal 9 (SIGKILL)")
+    found = explain(left(*heard(2, *traceback(2, BAD), at=100.0), failure=killed))
+    assert found.culprits[0].rank == 2
+
+
+def test_where_no_rank_says_why_the_state_does() -> None:
+    found = explain(left(failure=failure(1)))
+    assert (found.verdict, found.said, found.evidence) == (
+        Verdict.CRASHED,
+        "rank 1 on n1 exited with code 1",
+        ("rank 1 printed no error",),
+    )
+
+
+def test_a_run_that_ended_well_has_nothing_wrong() -> None:
+    found = explain(left(state=State.COMPLETED, failure=None))
+    assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
+
+
+def test_a_run_whose_ranks_trained_alone_is_told_although_it_ended_well() -> None:
+    said = "training alone: ranks 0-3 never joined the others: each trained a copy of its own"
+    found = explain(left(state=State.COMPLETED, failure=None, notes=(said,)))
+    assert (found.verdict, found.said) == (Verdict.ALONE, said)
+
+
+def test_a_run_that_was_cancelled_has_no_culprit() -> None:
+    found = explain(left(state=State.CANCELLED, reason="cancelled by request", failure=None))
+    assert (found.verdict, found.said, found.culprits) == (Verdict.NOT_RUNNING, "cancelled by request", ())
+
+
+# --- ranks that did not agree ---
+
+
+def last(rank: int, sizes: str, types: str = "Float") -> Seen:
+    """What a rank that failed could still leave."""
+    record = Record("0", 6, "all_reduce", sizes, types, True, 100.0)
+    return Seen(rank, f"n{rank}", 0, "", groups=(Group("0", 4, ranks="0-3"),), records=(record,))
+
+
+def test_of_ranks_that_aborted_on_more_than_they_expected_and_records_the_odd_one_is_found() -> None:
+    """Ranks 0 and 2 aborted and left nothing; 1 and 3 left one record each, which differ."""
+    errors = (*heard(0, f"  {ABORTED}"), *heard(2, f"  {ABORTED}"), *heard(3, *traceback(3, PEER)))
+    found = explain(left(*errors, failure=failure(0, -6), last=(last(1, "[1000]"), last(3, "[4]"))))
+    assert (found.verdict, [(c.rank, c.why) for c in found.culprits]) == (
+        Verdict.MISMATCH,
+        [(1, "it called all_reduce of [1000] Float, collective 6 of its group")],
+    )
+    assert found.evidence[:2] == (
+        "rank 1 called all_reduce of [1000] Float",
+        "ranks 0 and 2-3 called all_reduce of [4] Float",
+    )
+
+
+def test_a_wider_type_is_larger_too() -> None:
+    errors = heard(0, f"  {ABORTED}")
+    found = explain(left(*errors, last=(last(1, "[4]", "Double"), last(3, "[4]"))))
+    assert [one.rank for one in found.culprits] == [1]
+
+
+def test_the_one_that_aborted_is_the_odd_one_where_all_records_agree() -> None:
+    found = explain(left(*heard(1, f"  {ABORTED}"), last=(last(0, "[9]"), last(2, "[9]"))))
+    assert (found.verdict, [(c.rank, c.why) for c in found.culprits]) == (
+        Verdict.MISMATCH,
+        [(1, "it called something smaller than the others' all_reduce of [9] Float")],
+    )
+
+
+def test_without_any_record_the_message_alone_is_explained() -> None:
+    found = explain(left(*heard(1, f"  {ABORTED}")))
+    assert (found.verdict, [c.rank for c in found.culprits]) == (Verdict.MISMATCH, [1])
