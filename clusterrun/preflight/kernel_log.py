@@ -56,8 +56,13 @@ def _records(fd: int) -> Iterator[str]:
 def _of_journal() -> list[tuple[float, str]] | None:
     argv = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic", "--grep", "NVRM")
     said = answer(*argv, seconds=4)
-    found = [match for match in map(_JOURNAL.match, said.out.splitlines()) if match]
-    if not found:
-        return None
-    now = time.clock_gettime(time.CLOCK_MONOTONIC)
-    return [(max(0.0, now - float(match[1])), match[2]) for match in found]
+    found = list(journal(said.out, time.clock_gettime(time.CLOCK_MONOTONIC)))
+    return found or None
+
+
+def journal(text: str, now: float) -> Iterator[tuple[float, str]]:
+    """The kernel's lines in what ``journalctl -o short-monotonic`` prints; ``now`` as in ``parsed``."""
+    for line in text.splitlines():
+        found = _JOURNAL.match(line)
+        if found:
+            yield max(0.0, now - float(found[1])), found[2]

@@ -17,28 +17,37 @@ FALLEN = (
 )
 
 
-def reading(*xids: tuple[int, float], installed: int = 8) -> dict[str, object]:
-    rows = [{"xid": number, "bus": "0000:9b:00", "ago": ago} for number, ago in xids]
+def reading(*xids: tuple[int, float], installed: int = 8, said: str = "") -> dict[str, object]:
+    rows = [{"xid": number, "bus": "0000:9b:00", "ago": ago, "said": said} for number, ago in xids]
     return {"readable": True, "xids": rows, "installed": installed}
 
 
 def test_lines_of_the_driver_are_found_among_all_others():
     log = [(100.0, "eth0: link up"), (90.0, LINE_79), (80.4, LINE_31), (70.0, LINE_63)]
     assert xid.of_lines(log) == [
-        {"xid": 79, "bus": "0000:9b:00", "ago": 90},
-        {"xid": 31, "bus": "0000:1b:00", "ago": 80},
-        {"xid": 63, "bus": "0000:10:1c", "ago": 70},
+        {"xid": 79, "bus": "0000:9b:00", "ago": 90, "said": "GPU has fallen off the bus."},
+        {
+            "xid": 31,
+            "bus": "0000:1b:00",
+            "ago": 80,
+            "said": "pid=2837, name=python, Ch 00000008, intr 00000000. MMU Fault",
+        },
+        {
+            "xid": 63,
+            "bus": "0000:10:1c",
+            "ago": 70,
+            "said": "pid=1896, Row Remapper: New row marked for remapping",
+        },
     ]
 
 
 def test_what_was_before_the_driver_was_loaded_again_is_over():
-    assert xid.of_lines([(90.0, LINE_79), (50.0, LOADED), (10.0, LINE_63)]) == [
-        {"xid": 63, "bus": "0000:10:1c", "ago": 10}
-    ]
+    after = xid.of_lines([(90.0, LINE_79), (50.0, LOADED), (10.0, LINE_63)])
+    assert [row["xid"] for row in after] == [63]
 
 
 def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_one_that_fell_off_the_bus():
-    assert xid.of_lines([(5.0, FALLEN)]) == [{"xid": 79, "bus": "0000:b3:00.0", "ago": 5}]
+    assert xid.of_lines([(5.0, FALLEN)]) == [{"xid": 79, "bus": "0000:b3:00.0", "ago": 5, "said": ""}]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +65,31 @@ def test_an_xid_counts_by_its_class_and_its_age(seen, verdict, said):
 
 def test_errors_of_programs_are_no_fault_of_a_node():
     assert verdicts(xid, {"n1": reading((13, 5), (31, 5), (43, 5), (45, 5), (69, 5))}) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "verdicts_and_words"),
+    [
+        ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", [FAIL]),
+        ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", [FAIL]),
+        ("GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", [WARN]),
+        ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", []),
+    ],
+)
+def test_what_the_driver_says_that_a_gpu_needs_is_believed(said, verdicts_and_words):
+    found = verdicts(xid, {"n1": reading((154, 60), said=said)})
+    assert [verdict for _, verdict, _ in found] == verdicts_and_words
+
+
+def test_an_nvlink_error_that_is_not_fatal_is_only_watched():
+    fatal, harmless = "RLW_REMAP Fatal XC0 i0 Link 5 (0x4)", "NETIR_BER_EVENT Nonfatal XC0 i0 Link 5 (0x0)"
+    assert blamed(xid, {"n1": reading((145, 60), said=fatal)}) == {"n1": FAIL}
+    assert blamed(xid, {"n1": reading((149, 60), said=harmless)}) == {"n1": WARN}
+
+
+def test_what_is_only_to_be_watched_is_forgotten_with_time():
+    assert blamed(xid, {"n1": reading((63, 3600))}) == {"n1": WARN}
+    assert blamed(xid, {"n1": reading((63, 90_000))}) == {}
 
 
 def test_many_of_one_kind_are_one_finding_about_the_last():
@@ -80,3 +114,8 @@ def test_the_age_that_counts_is_the_users():
 def test_records_of_the_kernel_are_lines_with_their_age():
     text = f"3,1,5000000,-;first\n SUBSYSTEM=pci\n4,2,7500000,-,caller=T1;{LINE_79}\nnonsense\n"
     assert list(kernel_log.parsed(text, now=10.0)) == [(5.0, "first"), (2.5, LINE_79)]
+
+
+def test_lines_of_the_journal_are_read_where_the_log_itself_is_closed():
+    text = f"[    5.000000] gpu-12 kernel: first\n[ 1007.500000] gpu-12 kernel: {LINE_79}\n-- No entries --\n"
+    assert list(kernel_log.journal(text, now=1010.0)) == [(1005.0, "first"), (2.5, LINE_79)]
