@@ -109,7 +109,7 @@ def _of_node(index: str, readings: dict[Key, Reading], share: int) -> Iterator[P
 def _lines(path: str) -> Iterator[str]:
     """The lines of a long file; it is open only while a portion of it is read."""
     rest, offset = b"", 0
-    while data := read_at(path, offset, 1 << 14):
+    while data := read_at(path, offset, 1 << 12):
         offset += len(data)
         *whole, rest = (rest + data).split(b"\n")
         yield from (line.decode("ascii", "replace") for line in whole)

@@ -36,7 +36,8 @@ class Headings:
     ) -> None:
         self.colours = colours
         self._ask = names
-        self._names = names()
+        self._names = [visible(name) for name in names()]
+        self._width = max(map(len, self._names), default=0)
         self._ranks_per_node = ranks_per_node
         self._digits = len(str(world_size - 1))
         self._ask_again = self._pause = 0.0
@@ -54,16 +55,18 @@ class Headings:
         if (rank, stream) in self._unknown:
             return self._unknown[rank, stream]
         known = node < len(self._names)
-        name = visible(self._names[node]) if known else f"node{node}"
-        width = max((len(visible(one)) for one in self._names), default=0)
-        head = (self._painted(f"{name:<{width}} r{rank:<{self._digits}}", rank) + _mark(stream)).encode()
+        name = self._names[node] if known else f"node{node}"
+        head = (
+            self._painted(f"{name:<{self._width}} r{rank:<{self._digits}}", rank) + _mark(stream)
+        ).encode()
         (self._made if known else self._unknown)[rank, stream] = head
         return head
 
     def _ask_for_names(self, now: float) -> None:
         """At once, then ever more seldom: lines by the thousand may come before they are known."""
         if now >= self._ask_again:
-            self._names = self._ask()
+            self._names = [visible(name) for name in self._ask()]
+            self._width = max(map(len, self._names), default=0)
             self._pause = min(ASK_EVERY, 2 * self._pause + 0.005)
             self._ask_again = now + self._pause
             self._unknown.clear()
