@@ -101,7 +101,8 @@ def test_a_rank_that_computes_without_giving_the_lock_back_still_shows_its_stack
     assert process.stdout.readline() == "up\n"
     found = door(process.pid)
     assert found is not None
-    assert stacks([found], 30.0) == {process.pid: ("<string>:2 <module>",)}
+    inside = {process.pid: ("<string>:2 <module>",)}
+    until(lambda: stacks([found], 30.0) == inside, "the line that computes")
 
 
 @pytest.mark.parametrize(
