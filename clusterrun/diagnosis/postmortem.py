@@ -96,7 +96,8 @@ def _of_end(left: Remains) -> Diagnosis:
     who = f"{_who(failure)} "
     why = failure.why[len(who) :] if failure.why.startswith(who) else failure.why
     culprit = Culprit(failure.rank, failure.node, why)
-    memory = [note for note in (*left.notes, left.reason) if _OUT_OF_MEMORY.search(note)]
+    words = (*left.notes, left.reason, *failure.last_lines)
+    memory = [note for note in words if _OUT_OF_MEMORY.search(note)]
     killed = failure.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
     if left.state is State.OUT_OF_MEMORY or (killed and memory):
         said = f"{_who(failure)} was killed because memory ran out"

@@ -130,6 +130,12 @@ def test_a_rank_that_was_killed_is_the_culprit_whatever_the_others_print(changes
     )
 
 
+def test_the_nodes_own_word_that_memory_ran_out_is_believed() -> None:
+    word = "clusterrun: out of memory: killed by the kernel, for this job's memory on this node was full"
+    killed = Failure(1, "n1", -9, 101.0, "rank 1 on n1 was killed by signal 9 (SIGKILL)", (word,))
+    assert explain(left(failure=killed)).verdict is Verdict.OUT_OF_MEMORY
+
+
 def test_a_rank_that_fails_before_one_is_killed_is_the_culprit() -> None:
     killed = Failure(1, "n1", -9, 110.0, "rank 1 on n1 was killed by signal 9 (SIGKILL)")
     found = explain(left(*heard(2, *traceback(2, BAD), at=100.0), failure=killed))

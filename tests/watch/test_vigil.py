@@ -1,0 +1,261 @@
+"""The vigil's laws, on tapes of digests and answers; time is an argument."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from clusterrun.diagnosis.evidence import Collected, Digest, Pulse, Seen
+from clusterrun.diagnosis.words import Diagnosis, Verdict
+from clusterrun.model.document import decode, encode
+from clusterrun.model.orders import Orders, Watch
+from clusterrun.watch.actions import Ask, Save, Tell, Wish
+from clusterrun.watch.vigil import Vigil
+from tests.diagnosis.ranks import LOOP, rank, waiter
+
+WALL = 5000.0
+NODES = [(0, "n0"), (2, "n2")]
+"""The second node of the world is the third of the allocation."""
+
+
+def vigil(hang: float = 60.0, on_hang: str = "report") -> Vigil:
+    watch = Watch(on=True, hang_seconds=hang, on_hang=on_hang)
+    return Vigil(Orders("r", "r", 2, 2, 0, 1, ("x",), "/", watch=watch), 0, NODES, 0.0, WALL)
+
+
+def pulse(number: int, **changes: Any) -> Pulse:
+    values = {"seconds": 1.0, "output": 10, "answered": True, "torch": True, "size": 4, "begun": 5}
+    return Pulse(number, 100 + number, **{"state": "S", **values, **changes})
+
+
+def digest(one: Vigil, at: float, node: int, *pulses: Pulse, killed: int = 0) -> list[Any]:
+    body = json.dumps({"digest": encode(Digest(pulses, killed))})
+    return one.said(at, WALL + at, node, 0, body)
+
+
+def all_same(one: Vigil, at: float, **changes: Any) -> list[Any]:
+    """Both nodes say that nothing has changed, but for ``changes`` of every rank."""
+    first = digest(one, at, 0, pulse(0, **changes), pulse(1, **changes))
+    return first + digest(one, at, 2, pulse(2, **changes), pulse(3, **changes))
+
+
+def answer(one: Vigil, at: float, node: int, number: int, *seen: Seen) -> list[Any]:
+    body = json.dumps({"collected": encode(Collected(f"n{node}", WALL + at, seen))})
+    return one.said(at, WALL + at, node, number, body)
+
+
+def hangs(one: Vigil, at: float, number: int) -> list[Any]:
+    """Rank 1 loops, the others wait for it."""
+    looping = rank(1, stack=LOOP, busy=1.0)
+    first = answer(one, at, 0, number, waiter(0, node="n0"), looping)
+    return first + answer(one, at, 2, number, waiter(2, node="n2"), waiter(3, node="n2"))
+
+
+def saved(actions: list[Any]) -> dict[str, Diagnosis]:
+    files = [action for action in actions if isinstance(action, Save)]
+    return {file.name: decode(Diagnosis, json.loads(file.text)) for file in files}
+
+
+def others(actions: list[Any]) -> list[Any]:
+    return [action for action in actions if not isinstance(action, Save)]
+
+
+def quiet_until(one: Vigil, end: float) -> None:
+    """Digests that say nothing new, every ten seconds."""
+    at = 10.0
+    while at < end:
+        assert all_same(one, at) == []
+        assert one.tick(at, WALL + at) == []
+        at += 10.0
+
+
+def test_a_question_is_put_to_every_node_and_answered_when_all_have_looked() -> None:
+    one = vigil()
+    asks = one.asked(1.0, WALL, "diagnose-1", "{}")
+    assert [(ask.node, ask.number, "collect" in json.loads(ask.body)) for ask in asks] == [
+        (0, 1, True),
+        (2, 1, True),
+    ]
+    found = saved(hangs(one, 2.0, 1))
+    assert list(found) == ["diagnose-1.json"]
+    assert found["diagnose-1.json"].verdict is Verdict.NEVER_ARRIVED
+    assert found["diagnose-1.json"].at == WALL + 2.0
+
+
+def test_questions_that_come_meanwhile_get_the_same_answer() -> None:
+    one = vigil()
+    one.asked(1.0, WALL, "a", "{}")
+    assert one.asked(1.5, WALL, "b", "{}") == []
+    assert sorted(saved(hangs(one, 2.0, 1))) == ["a.json", "b.json"]
+
+
+def test_a_node_that_does_not_answer_in_time_is_named() -> None:
+    one = vigil()
+    one.asked(1.0, WALL, "a", "{}")
+    assert answer(one, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0")) == []
+    wakes_at = one.wakes_at()
+    assert wakes_at == 12.0
+    assert one.tick(11.9, WALL) == []
+    found = saved(one.tick(wakes_at, WALL))["a.json"]
+    assert [(c.node, c.why) for c in found.culprits] == [("n2", "no answer within 11 s")]
+
+
+def test_a_node_whose_observer_is_lost_is_not_waited_for() -> None:
+    one = vigil()
+    one.asked(1.0, WALL, "a", "{}")
+    answer(one, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0"))
+    found = saved(one.lost(3.0, WALL, 2, "it was killed"))["a.json"]
+    assert [(c.node, c.why) for c in found.culprits] == [("n2", "it was killed")]
+    assert saved(one.asked(4.0, WALL, "b", "{}")) == {}, "the other node is asked"
+    one.lost(5.0, WALL, 0, "killed too")
+    assert saved(one.asked(6.0, WALL, "c", "{}"))["c.json"].verdict is Verdict.UNDETERMINED
+
+
+def test_what_may_still_come_is_looked_at_once_more_and_longer() -> None:
+    one = vigil()
+    one.asked(1.0, WALL, "a", "{}")
+    pausing = [rank(n, stack=LOOP, quiet=0.5, records=()) for n in range(4)]
+    again = answer(one, 2.0, 0, 1, *pausing[:2]) + answer(one, 2.0, 2, 1, *pausing[2:])
+    assert [(type(ask), ask.number) for ask in again] == [(Ask, 2), (Ask, 2)]
+    assert json.loads(again[0].body)["collect"]["seconds"] > 5.0
+    assert answer(one, 2.5, 0, 1, *pausing[:2]) == [], "an answer to the first question is too late"
+    last = answer(one, 8.0, 0, 2, *pausing[:2]) + answer(one, 8.0, 2, 2, *pausing[2:])
+    assert saved(last)["a.json"].verdict is Verdict.NOTHING
+
+
+def test_a_run_that_stands_still_is_looked_at_once_by_itself() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    quiet_until(one, 61.0)
+    asks = one.tick(61.0, WALL + 61)
+    assert [type(ask) for ask in asks] == [Ask, Ask]
+    actions = hangs(one, 62.0, 1)
+    why = "it is busy in user code at train.py:33 (work), 100 % of a processor"
+    assert list(saved(actions)) == ["diagnosis.json"]
+    told = f"nothing has moved for 61 s: rank 1 on n0 never came to all_reduce (11 of group 0): {why}"
+    assert others(actions) == [Tell(told)]
+    assert (one.wakes_at(), one.tick(500.0, WALL)) == (None, [])
+
+
+def test_restart_and_kill_are_wished_for_where_they_were_ordered() -> None:
+    for on_hang in ("restart", "kill"):
+        one = vigil(60.0, on_hang)
+        all_same(one, 1.0)
+        quiet_until(one, 61.0)
+        one.tick(61.0, WALL)
+        tell, wish = others(hangs(one, 62.0, 1))
+        assert (type(wish), wish.what, wish.why) == (Wish, on_hang, tell.text)
+
+
+def test_a_stall_in_which_nothing_is_wrong_is_reported_and_ends_nothing() -> None:
+    one = vigil(60.0, "kill")
+    all_same(one, 1.0)
+    quiet_until(one, 61.0)
+    one.tick(61.0, WALL)
+    busy = [rank(n, stack=LOOP, busy=1.0) for n in range(4)]
+    actions = answer(one, 62.0, 0, 1, *busy[:2]) + answer(one, 62.0, 2, 1, *busy[2:])
+    assert others(actions) == [Tell("nothing has moved for 61 s: ranks 0-3 compute")]
+
+
+def test_every_kind_of_movement_puts_the_stall_off() -> None:
+    for changes in ({"output": 11}, {"begun": 6}, {"size": 0, "begun": -1}):
+        one = vigil(60.0)
+        all_same(one, 1.0)
+        all_same(one, 50.0, **changes)
+        assert one.wakes_at() == 110.0, changes
+
+
+def test_computing_counts_only_where_nobody_counts_collectives() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    all_same(one, 50.0, seconds=50.0)
+    assert one.wakes_at() == 61.0
+    alone = vigil(60.0)
+    all_same(alone, 1.0, size=0, begun=-1)
+    all_same(alone, 50.0, size=0, begun=-1, seconds=50.0)
+    assert alone.wakes_at() == 110.0
+
+
+def test_a_rank_that_falls_silent_has_not_moved() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    all_same(one, 50.0, answered=False, torch=False, size=0, begun=-1)
+    assert one.wakes_at() == 61.0
+
+
+def test_a_rank_that_ends_has_moved() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    digest(one, 50.0, 0, pulse(0), pulse(1, state=""))
+    assert one.wakes_at() == 110.0
+
+
+def test_what_goes_on_while_it_is_looked_at_does_not_hang() -> None:
+    one = vigil(60.0, "kill")
+    all_same(one, 1.0)
+    quiet_until(one, 61.0)
+    one.tick(61.0, WALL)
+    all_same(one, 61.5, begun=6)
+    assert hangs(one, 62.0, 1) == []
+    assert one.wakes_at() == 121.5
+
+
+def test_what_hung_and_goes_on_is_told_and_may_hang_again() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    quiet_until(one, 61.0)
+    one.tick(61.0, WALL)
+    hangs(one, 62.0, 1)
+    assert all_same(one, 100.0, begun=6) == [Tell("what hung has gone on")]
+    assert one.wakes_at() == 160.0
+
+
+def test_observers_that_are_silent_are_no_stall() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    assert one.tick(61.0, WALL) == []
+    assert one.wakes_at() == 121.0
+
+
+def test_without_a_limit_nothing_hangs_by_itself() -> None:
+    one = vigil(0.0)
+    all_same(one, 1.0)
+    assert (one.wakes_at(), one.tick(10_000.0, WALL)) == (None, [])
+
+
+def test_a_node_that_ran_out_of_memory_is_told_once() -> None:
+    one = vigil()
+    told = [Tell("out of memory on n2: the kernel ended a process there")]
+    assert digest(one, 5.0, 2, pulse(2), killed=1) == told
+    assert digest(one, 6.0, 2, pulse(2), killed=1) == []
+
+
+def test_words_that_cannot_be_read_end_nothing() -> None:
+    one = vigil()
+    for body in ("", "[]", "{}", '{"digest": 3}', '{"digest": {"ranks": [{}]}}', "\0", "[" * 100_000):
+        assert all(isinstance(action, Tell) for action in one.said(1.0, WALL, 0, 0, body))
+    one.asked(1.0, WALL, "a", "{}")
+    assert one.said(1.5, WALL, 0, 1, '{"collected": {"node": 3}}')[0].text.startswith("the observer on n0")
+    assert list(saved(hangs(one, 2.0, 1))) == ["a.json"]
+
+
+def test_a_question_for_samples_goes_to_the_observers_as_it_is() -> None:
+    assert vigil().asked(1.0, WALL, "top-1", '{"sample": {}}') == [
+        Ask(0, 0, '{"sample": {}}'),
+        Ask(2, 0, '{"sample": {}}'),
+    ]
+
+
+def test_ranks_that_train_alone_are_told_while_they_run_and_at_the_end_at_the_latest() -> None:
+    one = vigil()
+    all_same(one, 2.0, size=1, begun=3)
+    told = all_same(one, 5.0, size=1, begun=4)
+    assert [type(action) for action in told] == [Tell]
+    assert one.over(9.0, WALL, True) == []
+    short = vigil()
+    all_same(short, 2.0, size=1, begun=3)
+    digest(short, 4.0, 0, pulse(0, state="", alone=True))
+    assert short.over(5.0, WALL, False) == []
+    assert short.over(5.0, WALL, True) == [
+        Tell("training alone: rank 0 ended without ever having joined the others")
+    ]
