@@ -6,13 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.preflight.limits import Limits
 from clusterrun.preflight.pairing import Pair
 
 LEAST_PARTNERS = 2
 """With one partner only, the link between the two is as suspect as the node; where there are fewer than
 are asked for, this many must have seen it fail, each twice: one of the links may be bad as well."""
+
+ENOUGH_BY_CHANCE = 3
+"""Failures by chance from which on their share is an estimate."""
+MOST_BY_CHANCE = 0.25
+"""Where more tests than that fail by chance, no number of repeats helps: that is a finding of its own."""
 
 
 def failures_needed(confirm: int, count: int, limits: Limits) -> int:
@@ -47,6 +52,8 @@ class Ledger:
         self._confirm = confirm
         self._node_limit = node_limit
         self._link_limit = link_limit
+        self._more = 0
+        self._passes = 0
         self.cleared: set[int] = set()
         self.failures: dict[int, list[Failed]] = {}
         self.good: dict[Pair, int] = {}
@@ -57,10 +64,23 @@ class Ledger:
         if good:
             self.cleared.update((link.a, link.b))
             self.good[link] = self.good.get(link, 0) + 1
+            self._passes += 1
             return
         self.poor[link] = self.poor.get(link, 0) + 1
         self.failures.setdefault(link.a, []).append(Failed(link.b, again, wrong))
         self.failures.setdefault(link.b, []).append(Failed(link.a, again, wrong))
+
+    def allow_for_chance(self, limits: Limits, count: int) -> None:
+        """Ask for more failures where links that work were seen to fail by chance more often than expected.
+
+        ``count`` is the number of healthy things of which none should be blamed.
+        """
+        by_chance = sum(times for link, times in self.poor.items() if link in self.good)
+        seen = by_chance / (by_chance + self._passes) if by_chance >= ENOUGH_BY_CHANCE else 0.0
+        if seen > limits.noise:
+            usual = failures_needed(self._confirm, count, limits)
+            needed = failures_needed(self._confirm, count, replace(limits, noise=min(seen, MOST_BY_CHANCE)))
+            self._more = max(self._more, needed - usual)
 
     def counted(self, node: int) -> list[Failed]:
         """The failures that speak against ``node``: those with a partner that was cleared."""
@@ -75,7 +95,8 @@ class Ledger:
         few = len(by_partner) < max(self._confirm, LEAST_PARTNERS)
         if few and sum(times > 1 for times in by_partner.values()) < LEAST_PARTNERS:
             return False
-        return len(counted) >= self._node_limit or sum(one.again for one in counted) >= self._confirm
+        again = sum(one.again for one in counted)
+        return len(counted) >= self._node_limit + self._more or again >= self._confirm + self._more
 
     def suspects(self) -> list[int]:
         """Nodes with failures that nothing cleared, the guilty among them."""
@@ -89,7 +110,7 @@ class Ledger:
 
     def guilty_link(self, link: Pair) -> bool:
         """Whether a doubted link failed often enough to be blamed."""
-        return self.poor.get(link, 0) >= self._link_limit
+        return self.poor.get(link, 0) >= self._link_limit + self._more
 
     def tries(self, link: Pair) -> int:
         """Tests of this link that told something."""

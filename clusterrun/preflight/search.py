@@ -100,6 +100,7 @@ class Search:
             outcome = found.get(link)
             if outcome is not None and outcome.passed is not None:
                 self._enter(link, outcome)
+        self._works.allow_for_chance(self._limits, max(len(self._links), len(self._there)))
         for node in self._works.suspects():
             if node in self._there and self._works.guilty(node):
                 self._bad[node] = None
@@ -219,7 +220,7 @@ class Search:
 
     def _empty_round(self) -> Round:
         free = [node for node in self._there if node not in self._bad]
-        return Round(free, self._tries, self._confirm, self._link_limit + self._confirm)
+        return Round(free, self._tries, self._confirm, self._link_limit + 2 * self._confirm)
 
     def _ledger(self, more: int = 0) -> Ledger:
         return Ledger(self._confirm + more, self._node_limit + more, self._link_limit + more)

@@ -48,6 +48,7 @@ class Speed:
         self.line = line(self._usual.values(), limits, limits.pair_floor, self._noise(tests))
         for one in tests:
             self._judge(one, self.line)
+        ledger.allow_for_chance(limits, max(len(self.of_node), len(self.of_link)))
 
     def behind(self) -> list[int]:
         """Nodes far below the fastest quarter, which may only have had slow partners."""

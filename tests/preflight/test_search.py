@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.model.report import Grade
-from clusterrun.preflight.ledger import failures_needed
+from clusterrun.preflight.ledger import Ledger, failures_needed
 from clusterrun.preflight.limits import Limits
 from clusterrun.preflight.search import Evidence, Pair, PairOutcome, Search
 from tests.benchmarks.pair_world import PairWorld, exact, link, searched
@@ -302,3 +302,22 @@ def test_the_more_there_are_the_more_failures_blame_one(count, needed):
 @pytest.mark.parametrize("given_", [Limits(noise=0.0), Limits(false_blame=0.0), Limits(noise=1.0)])
 def test_without_chance_confirm_alone_counts(given_):
     assert failures_needed(3, 10_000, given_) == 3
+
+
+def test_where_tests_are_seen_to_fail_by_chance_more_of_them_are_asked_for():
+    """One in eight fails: three in a row are no proof any more among sixty-four nodes."""
+    usual = Ledger(3, 3, 3)
+    warned = Ledger(3, 3, 3)
+    for ledger in (usual, warned):
+        for at in range(10, 40):
+            ledger.note(Pair(at, at + 1), good=True)
+        for partner in (20, 21, 22):
+            ledger.note(Pair(1, partner), good=False, again=True)
+    for at in range(10, 15):
+        warned.note(Pair(at, at + 1), good=False)
+    for ledger in (usual, warned):
+        ledger.allow_for_chance(Limits(), 64)
+    assert (usual.guilty(1), warned.guilty(1)) == (True, False)
+    for partner in (23, 24, 25):
+        warned.note(Pair(1, partner), good=False, again=True)
+    assert warned.guilty(1)
