@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
     from clusterrun.preflight.subject import Subject
 
-CLOCK_WARN_SECONDS = 1.0
-"""From here on log lines of different nodes stand in a wrong order, and `make`-like tools are misled."""
-CLOCK_FAIL_SECONDS = 30.0
-"""No clock that is kept by anything strays so far; Munge and Kerberos refuse from 300 s on."""
 _FEW = 3
 _SHOWN = 3
 
@@ -105,23 +101,31 @@ def _shown(words: Sequence[str]) -> str:
 # --- clocks ---
 
 
-def clocks(subjects: Sequence[Subject]) -> Iterator[Said]:
+@frozen
+class ClockLimits:
+    """Seconds from the median; Munge and Kerberos refuse from 300 s on."""
+
+    warn: float
+    fail: float
+
+
+def clocks(subjects: Sequence[Subject], limits: ClockLimits) -> Iterator[Said]:
     """Who is away from the median by more than can be explained by the way to and fro."""
     known = [one for one in subjects if one.latest < float("inf") and one.earliest > float("-inf")]
     if len(known) < 2:
         return
     median = statistics.median(one.offset for one in known)
     if len(known) < _FEW:
-        yield from _two_clocks(known)
+        yield from _two_clocks(known, limits)
         return
     away = {one.node: _surely_away(one, median) for one in known}
-    astray = [one for one in known if abs(away[one.node]) > CLOCK_WARN_SECONDS]
+    astray = [one for one in known if abs(away[one.node]) > limits.warn]
     if 2 * len(astray) >= len(known):
         widest = max(abs(seconds) for seconds in away.values())
         yield Said(None, _all_clocks(f"the clocks of the nodes differ by {widest:.0f} s and more"))
         return
     for one in astray:
-        yield Said(one.node, _clock(one.offset - median, abs(away[one.node]) > CLOCK_FAIL_SECONDS))
+        yield Said(one.node, _clock(one.offset - median, away[one.node], limits))
 
 
 def _surely_away(one: Subject, median: float) -> float:
@@ -131,22 +135,22 @@ def _surely_away(one: Subject, median: float) -> float:
     return min(0.0, one.latest - median)
 
 
-def _clock(seconds: float, far: bool) -> Finding:
+def _clock(seconds: float, surely: float, limits: ClockLimits) -> Finding:
+    far = abs(surely) > limits.fail
     said = f"its clock is {abs(seconds):.1f} s {'ahead' if seconds > 0 else 'behind'} of the others'"
     remedy = "start its time service: chronyc tracking; chronyc makestep"
     return Finding(
-        "clock", Grade.FAIL if far else Grade.WARN, f"{said} (limit {_clock_limit(far):g} s)", remedy
+        "clock",
+        Grade.FAIL if far else Grade.WARN,
+        f"{said} (limit {limits.fail if far else limits.warn:g} s)",
+        remedy,
     )
 
 
-def _clock_limit(far: bool) -> float:
-    return CLOCK_FAIL_SECONDS if far else CLOCK_WARN_SECONDS
-
-
-def _two_clocks(known: list[Subject]) -> Iterator[Said]:
+def _two_clocks(known: list[Subject], limits: ClockLimits) -> Iterator[Said]:
     first, second = known
     apart = max(first.earliest - second.latest, second.earliest - first.latest)
-    if apart > CLOCK_WARN_SECONDS:
+    if apart > limits.warn:
         yield Said(None, _all_clocks(f"the clocks of {first.name} and {second.name} differ by {apart:.1f} s"))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from clusterrun.model.limits import BY_NAME
 from clusterrun.model.report import Grade
 from clusterrun.preflight.crossing import Crossings
-from clusterrun.preflight.limits import Limits, limits_of
+from clusterrun.preflight.limits import limits_of
 from clusterrun.preflight.questions import Questions
 from clusterrun.preflight.tasks import Asked
 from clusterrun.preflight.worlds import choose
@@ -53,7 +54,7 @@ class Case:
         self.rounds = 0
         self.backend = ""
         self.set_passed = False
-        self.limits = _limits(orders)
+        self.limits = limits_of(_known(orders))
         self.asked = _asked(orders, run_dir)
         self._links: dict[str, tuple[Link, ...]] = {}
         self._together: dict[str, tuple[Finding, ...]] = {}
@@ -133,11 +134,10 @@ class Case:
         return any(one.check in slow and one.verdict is not Grade.PASS for one in found)
 
 
-def _limits(orders: Orders) -> Limits:
-    try:
-        return limits_of(orders.preflight.limits)
-    except ValueError:  # names of a newer desk: what is not known here cannot be limited
-        return Limits()
+def _known(orders: Orders) -> tuple[tuple[str, float], ...]:
+    """The user's numbers; what this version has no limit for cannot be limited, and stops nothing."""
+    given = orders.preflight.limits
+    return tuple((name, number) for name, number in given if name in BY_NAME and 0 <= number < float("inf"))
 
 
 def _asked(orders: Orders, run_dir: str) -> Asked:
@@ -150,5 +150,5 @@ def _asked(orders: Orders, run_dir: str) -> Asked:
         gpus=orders.gpus_per_node,
         ranks=orders.ranks_per_node,
         cpus_per_rank=orders.cpus_per_rank,
-        limits=orders.preflight.limits,
+        limits=_known(orders),
     )

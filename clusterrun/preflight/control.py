@@ -6,6 +6,7 @@ from clusterrun.model.report import Finding, Grade, LinkReport
 from clusterrun.preflight import agreement
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Link
+from clusterrun.preflight.limits import limit
 from clusterrun.preflight.tasks import DialTask, Target
 
 TYPE_CHECKING = False
@@ -153,8 +154,13 @@ def write(case: Case) -> None:
     heard = [one for one in case.subjects.values() if one.listening is not None]
     views = {one.node: one.resolved for one in heard if one.resolved}
     case.write("names", agreement.names(views, {one.name: one for one in heard}))
-    case.write("clocks", agreement.clocks(heard))
+    case.write("clocks", agreement.clocks(heard, _clock_limits(case)))
     case.write("interfaces", agreement.interfaces(heard))
+
+
+def _clock_limits(case: Case) -> agreement.ClockLimits:
+    given = case.asked.limits
+    return agreement.ClockLimits(limit(given, "clock_warn"), limit(given, "clock_fail"))
 
 
 def _of_node(case: Case, one: Trouble) -> Finding:

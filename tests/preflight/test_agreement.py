@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from clusterrun.model.report import Grade
-from clusterrun.preflight.agreement import clocks, common_interface, interfaces, names
+from clusterrun.preflight.agreement import ClockLimits, clocks, common_interface, interfaces, names
 from clusterrun.preflight.subject import Subject
 from clusterrun.preflight.tasks import Interface, Listening
+
+LIMITS = ClockLimits(1.0, 30.0)
 
 
 def subject(node: int, mtu: int = 1500, interface: str = "eth0", more: tuple[str, ...] = ()) -> Subject:
@@ -64,7 +66,7 @@ def clock(node: int, offset: float, slack: float = 0.1) -> Subject:
 def times(*offsets: float, slack: float = 0.1) -> list[tuple[int | None, Grade]]:
     return [
         (one.node, one.finding.verdict)
-        for one in clocks([clock(node, offset, slack) for node, offset in enumerate(offsets)])
+        for one in clocks([clock(node, offset, slack) for node, offset in enumerate(offsets)], LIMITS)
     ]
 
 
