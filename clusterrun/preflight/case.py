@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from clusterrun.preflight.subject import Subject
     from clusterrun.preflight.worlds import Choice
 
-SILENT_REMEDY = (
-    "look at the node: whether processes start there, and what the agent's log in the run directory says"
-)
-
 
 class Link:
     """A link that was found wanting, by the numbers of its ends, with its line for the report."""

@@ -23,7 +23,6 @@ class Way:
         self.good: set[int] = set()
         self.large = True
         self.rounds = 0
-        self.seconds = 0.0
         self.why = ""
 
     @property
@@ -80,7 +79,6 @@ class Crossings:
             way.rounds += 1
             way.tried.update(tried[one.node])
             way.good.update(set(tried[one.node]) - set(one.silent) - set(one.refused))
-            way.seconds = one.seconds or way.seconds
             way.why = one.why
 
     def ill(self) -> list[Way]:
