@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+from typing import TypeVar
 
 from clusterrun.cli.ending import words
 from clusterrun.cli.main import DOORS
@@ -19,19 +21,27 @@ from clusterrun.reports.screen import headline
 from clusterrun.runs import usage
 from clusterrun.verbs.desk import Desk
 
+T = TypeVar("T")
+
 
 def show(desk: Desk, status: RunStatus) -> None:
     """Print ``status`` and what the run directory adds to it."""
-    try:
-        record, state = desk.store.read(status.run_id), desk.store.state(status.run_id)
-    except ClusterrunError:
-        record, state = None, None
+    record = _readable(desk.store.read, status.run_id)
+    state = _readable(desk.store.state, status.run_id)
     lines = [f"{name:<10} {value}" for name, value in _facts(desk, status, record, state) if value]
     for attempt in state.attempts if state else ():
         lines += _attempt(attempt, _check(desk, status.run_id, attempt.epoch))
     checked = any("  pre-flight" in line for line in lines)
     lines += ["", *(f"{what:<10} clusterrun {line} {status.run_id}" for what, line in _next(status, checked))]
     print("\n".join(visible(line) for line in lines))
+
+
+def _readable(read: Callable[[str], T | None], run_id: str) -> T | None:
+    """What can be read of a run: why the rest cannot stands in the reason."""
+    try:
+        return read(run_id)
+    except ClusterrunError:
+        return None
 
 
 def _facts(

@@ -120,7 +120,7 @@ def _again(state: RunState | None) -> str:
 def waiting(row: JobRow, now: float) -> str:
     """Why the job waits, what would help, and when Slurm means to start it, where it tells."""
     reason = explain(row.reason)
-    help_ = f" ({reason.remedy})" if reason.remedy else ""
+    help_ = f" ({reason.remedy.replace('JOB', row.job_id)})" if reason.remedy else ""
     known = row.start is not None and now < row.start < now + GUESSED_SECONDS
     start = row.start or 0.0
     until = f"; Slurm expects to start it about {moment(start)}, in {spoken(start - now)}" if known else ""
@@ -247,7 +247,7 @@ def _told(said: Said) -> str:
     told = state.failure.why if state.failure else ""
     if state.state is State.RUNNING and state.epoch and state.attempts and not state.reason:
         again = state.attempts[-1].reason
-        return f"{again}, after {told}" if told else again
+        return f"{again}, after {told}" if told and told not in again else again
     return state.reason or told
 
 

@@ -8,8 +8,9 @@ from clusterrun.logs.merge import Piece
 from clusterrun.logs.reading import following, newest_attempt, so_far
 from clusterrun.logs.selection import STREAMS, Selection
 from clusterrun.logs.show import Headings
-from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen
+from clusterrun.model.record import RunState
 from clusterrun.verbs.desk import Desk, Tell, quiet
 from clusterrun.verbs.waiting import Watch
 
@@ -54,8 +55,15 @@ class Listening:
         return Headings(self._names, each, nodes * each, colours)
 
     def _names(self) -> tuple[str, ...]:
-        state = self._desk.store.state(self._run_id)
+        state = self._state()
         return state.attempts[-1].nodes if state and state.attempts else ()
+
+    def _state(self) -> RunState | None:
+        """What the coordinator said; a state that is damaged keeps nobody from the logs."""
+        try:
+            return self._desk.store.state(self._run_id)
+        except ClusterrunError:
+            return None
 
     def so_far(self, exact: bool = False) -> Iterator[Piece]:
         """What there is now; with ``exact`` the very bytes."""
@@ -87,7 +95,7 @@ class Listening:
         """Why the attempt was made, once the coordinator has said so, and its nodes, which head the lines."""
         until = self._desk.clock.monotonic() + NAMES_SECONDS
         while self._desk.clock.monotonic() < until:
-            state = self._desk.store.state(self._run_id)
+            state = self._state()
             for one in state.attempts if state else ():
                 if one.epoch == attempt and one.nodes:
                     return one.reason

@@ -244,3 +244,12 @@ def test_a_run_deleted_while_it_is_watched_is_said_and_the_terminal_is_given_bac
     assert code == 5 and seen.split("\x1b[?1049l")[1].endswith(
         "clusterrun status shows the runs there are\r\n"
     )
+
+
+def test_a_run_whose_state_is_damaged_still_has_its_detail_and_its_logs(clusterrun: Desk) -> None:
+    run_id = clusterrun("submit", "--wait", "train.py").out.strip()
+    run = Path(clusterrun.environment["CLUSTERRUN_HOME"]) / "runs" / run_id
+    (run / "state.json").write_text("{")
+    shown, printed = clusterrun("status", run_id), clusterrun("logs", run_id)
+    assert shown.code == 0 and "state.json is damaged" in shown.out and "train.py" in shown.out
+    assert (printed.code, printed.out) == (0, "node0 r0 | rank 0 of 1\n")
