@@ -53,12 +53,8 @@ class Case:
 
     @property
     def longest_pause(self) -> float:
-        """The longest time between two collectives of one rank, in seconds."""
-        gaps = [0.0]
-        for one in self.seen:
-            times = sorted(record.at for record in one.records)
-            gaps += [after - before for before, after in zip(times, times[1:])]
-        return max(gaps)
+        """How long ranks pause between two collectives, in seconds; what happened but once or twice aside."""
+        return max((_usual_gap([record.at for record in one.records]) for one in self.seen), default=0.0)
 
     @property
     def owed(self) -> list[tuple[Seen, Backlog]]:
@@ -114,6 +110,13 @@ class Case:
             found.setdefault(one.stack, []).append(one.rank)
         ordered = sorted(found.items(), key=lambda item: (len(item[1]), item[1]))
         return tuple(Stacks(folded(tuple(ranks)), stack) for stack, ranks in ordered[:MOST_GROUPS])
+
+
+def _usual_gap(times: Sequence[float]) -> float:
+    """The third longest gap: a checkpoint, or a hang that was overcome, is not what is usual."""
+    ordered = sorted(times)
+    gaps = sorted((after - before for before, after in zip(ordered, ordered[1:])), reverse=True)
+    return gaps[min(2, len(gaps) - 1)] if gaps else 0.0
 
 
 def called(operation: str, sequence: int, group: str) -> str:

@@ -112,9 +112,15 @@ class Stage:
     def _rank(self, rank: int, port: int) -> subprocess.Popen[bytes]:
         environment = {
             **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-            **{"RANK": str(rank), "WORLD_SIZE": str(self.size), "LOCAL_RANK": str(rank)},
-            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
-            **{"GLOO_SOCKET_IFNAME": "lo", "CLUSTERRUN_RUN_DIR": str(self.folder), "CLUSTERRUN_ATTEMPT": "0"},
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "CLUSTERRUN_RUN_DIR": str(self.folder),
+            "CLUSTERRUN_ATTEMPT": "0",
             "FLAGS": str(self.folder),
         }
         with open(self.paths.out(rank), "wb") as out, open(self.paths.err(rank), "wb") as err:
