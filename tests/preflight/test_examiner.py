@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.model.report import Grade
+from clusterrun.preflight import catalogue
 from clusterrun.preflight.tasks import (
     Asked,
     DialTask,
@@ -149,20 +150,25 @@ def parent(pid: int) -> int:
         return 0
 
 
-def test_a_whole_examination_of_three_real_examiners_passes(run_dir):
+@pytest.fixture
+def no_checks(monkeypatch):
+    """What this machine itself is like is not at issue."""
+    monkeypatch.setattr(catalogue, "names", lambda asked: ())
+
+
+def test_a_whole_examination_of_three_real_examiners_passes(run_dir, no_checks):
     nodes = Loopback(run_dir, loopback_orders(3), {})
     try:
         outcome = nodes.outcome()
     finally:
         nodes.end()
-    findings = [finding for one in outcome.report.nodes for finding in one.findings]
-    assert [one for one in findings if one.verdict is Grade.FAIL] == []
+    assert {one.verdict for one in outcome.report.nodes} == {Grade.PASS}
     assert (outcome.fit, outcome.world, outcome.report.backend) == (True, (0, 1, 2), "gloo")
     assert {test.outcome for test in outcome.report.tests} == {"passed"}
     assert outcome.environment == (("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "lo"))
 
 
-def test_a_real_node_that_adds_wrongly_is_named(run_dir):
+def test_a_real_node_that_adds_wrongly_is_named(run_dir, no_checks):
     hook = {node: {"CLUSTERRUN_TEST_CORRUPT_NODE": "n1"} for node in range(3)}
     nodes = Loopback(run_dir, loopback_orders(3), hook)
     try:
@@ -173,7 +179,7 @@ def test_a_real_node_that_adds_wrongly_is_named(run_dir):
     assert (outcome.fit, outcome.excluded, failed) == (False, ("n1",), {"n1": ["sums"]})
 
 
-def test_a_real_examiner_that_is_stopped_is_named(run_dir):
+def test_a_real_examiner_that_is_stopped_is_named(run_dir, no_checks):
     nodes = Loopback(run_dir, loopback_orders(3), {})
     nodes.nodes[2].process.send_signal(signal.SIGSTOP)
     try:
