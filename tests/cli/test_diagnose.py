@@ -1,0 +1,179 @@
+"""`clusterrun diagnose` as a user types it: live runs, ended runs, and what cannot be asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from tests.agent.runs import until
+from tests.cli.conftest import Desk
+
+SCRIPT = """
+import os, sys, time
+rank = int(os.environ["RANK"])
+
+def step():
+    if "raise" in sys.argv and rank == 1:
+        raise ValueError("the data are bad")
+    if "missing" in sys.argv:
+        import a_package_that_is_nowhere
+    if "kill" in sys.argv and rank == 1:
+        os.kill(os.getpid(), 9)
+    time.sleep(0 if "end" in sys.argv else 600)
+
+print("up", flush=True)
+step()
+"""
+
+
+def script(desk: Desk) -> None:
+    (desk.folder / "train.py").write_text(SCRIPT)
+
+
+def run_dir(desk: Desk) -> Path:
+    """The newest run's."""
+    runs = Path(desk.environment["CLUSTERRUN_HOME"]) / "runs"
+    return runs / sorted(os.listdir(runs))[-1]
+
+
+def live(desk: Desk) -> Path:
+    """A run of two ranks that wait, once both are up."""
+    script(desk)
+    desk("submit", "--nodes", "2", "--ranks-per-node", "1", "train.py")
+    folder = run_dir(desk)
+    until(
+        lambda: (
+            all((folder / f"attempts/000/0000{rank}.out").exists() for rank in (0, 1))
+            and all((folder / f"attempts/000/0000{rank}.out").read_text() == "up\n" for rank in (0, 1))
+        ),
+        "both ranks",
+        60,
+    )
+    return folder
+
+
+def test_a_live_run_is_looked_into_and_leaves_no_question_behind(clusterrun: Desk) -> None:
+    folder = live(clusterrun)
+    said = clusterrun("diagnose", "--json")
+    found = json.loads(said.out)
+    assert said.code == 0, said
+    assert list(found) == ["run_id", "verdict", "said", "culprits", "groups", "evidence", "remedy"]
+    assert (found["verdict"], found["culprits"]) == ("all wait", [])
+    assert found["said"] == "all 2 ranks wait outside of collectives, all at train.py:12 (step)"
+    (group,) = found["groups"]
+    assert group["ranks"] == [0, 1]
+    assert group["stack"][0] == f"{clusterrun.folder}/train.py:12 step"
+    assert (os.listdir(folder / "asks"), list((folder / "attempts/000").glob("diagnose*"))) == ([], [])
+
+
+def test_the_text_shows_the_verdict_first_and_the_users_own_lines(clusterrun: Desk) -> None:
+    live(clusterrun)
+    lines = clusterrun("diagnose").out.split("\n")
+    assert lines[0] == "all wait: all 2 ranks wait outside of collectives, all at train.py:12 (step)"
+    assert lines[1:3] == ["", "evidence"]
+    assert '      train.py:12 (step)   time.sleep(0 if "end" in sys.argv else 600)' in lines
+    assert "  2 ranks: 0-1" in lines
+
+
+def test_a_rank_that_is_stopped_is_named_by_its_node(clusterrun: Desk) -> None:
+    live(clusterrun)
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    assert found["culprits"] == []
+    stopped = [int(p) for p in os.listdir("/proc") if p.isdigit() and _is_rank(p, "1", clusterrun)]
+    assert len(stopped) == 1
+    os.kill(stopped[0], signal.SIGSTOP)
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    assert found["culprits"] == [{"rank": 1, "node": "local-1", "why": "it is stopped (SIGSTOP)"}]
+
+
+def _is_rank(pid: str, rank: str, desk: Desk) -> bool:
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    home = f"CLUSTERRUN_RUN_DIR={run_dir(desk)}".encode()
+    return f"RANK={rank}".encode() in environ and home in environ and b"train.py" in argv
+
+
+def test_a_coordinator_that_does_not_answer_is_said_to(clusterrun: Desk) -> None:
+    folder = live(clusterrun)
+    pid = json.loads((folder / "state.json").read_text())["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        said = clusterrun("diagnose", "--limit", "3s")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert said.code == 0
+    assert said.out.startswith("undetermined: the run gave no answer within 3 s")
+    assert "waiting for the observers" in said.err
+    assert os.listdir(folder / "asks") == []
+
+
+def test_a_failed_run_is_explained_by_its_first_error(clusterrun: Desk) -> None:
+    script(clusterrun)
+    ended = clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py", "raise")
+    assert ended.code == 1
+    assert "  why     rank 1 on local-1 failed first\n" in ended.err
+    assert "          rank 1: ValueError: the data are bad, at train.py:7 (step)\n" in ended.err
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    assert {**found, "run_id": ""} == {
+        "run_id": "",
+        "verdict": "crashed",
+        "said": "rank 1 on local-1 failed first",
+        "culprits": [
+            {"rank": 1, "node": "local-1", "why": "ValueError: the data are bad, at train.py:7 (step)"}
+        ],
+        "groups": [],
+        "evidence": ["rank 1: ValueError: the data are bad, at train.py:7 (step)"],
+        "remedy": "clusterrun logs --rank 1 shows all that it said",
+    }
+
+
+def test_a_known_message_is_explained_with_its_remedy_at_the_end(clusterrun: Desk) -> None:
+    script(clusterrun)
+    ended = clusterrun("submit", "--ranks-per-node", "2", "--wait", "train.py", "missing")
+    assert "a package is missing in the ranks' Python" in ended.err
+    assert "  remedy  install it there" in ended.err
+
+
+def test_a_rank_that_was_killed_is_the_culprit(clusterrun: Desk) -> None:
+    script(clusterrun)
+    clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py", "kill")
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    assert (found["verdict"], [one["rank"] for one in found["culprits"]]) == ("crashed", [1])
+
+
+def test_a_run_that_ended_well_has_nothing_wrong(ended: Desk) -> None:
+    assert ended("diagnose").out == "nothing wrong: the run ended well\n"
+
+
+def test_a_run_that_is_not_there_and_a_state_that_is_damaged_are_errors(clusterrun: Desk) -> None:
+    assert clusterrun("diagnose", "nowhere").code == 5
+    script(clusterrun)
+    clusterrun("submit", "--wait", "train.py", "end")
+    (run_dir(clusterrun) / "state.json").write_text("{")
+    said = clusterrun("diagnose")
+    assert (said.code, said.out) == (1, "")
+    assert "is damaged" in said.err
+
+
+def test_what_ranks_leave_is_believed_only_as_far_as_it_can_be_read(clusterrun: Desk) -> None:
+    script(clusterrun)
+    clusterrun("submit", "--ranks-per-node", "2", "--wait", "train.py", "raise")
+    attempt = run_dir(clusterrun) / "attempts/000"
+    (attempt / "00000.farewell.json").write_text('{"alone": 3, "groups": 7, "records": [{}]}')
+    (attempt / "00001.farewell.json").write_bytes(b"\xff\x00{")
+    (attempt / "99999999.farewell.json").write_text("[]")
+    (attempt / "diagnosis.json").write_text('{"verdict": "no such word"}')
+    assert clusterrun("diagnose").out.startswith("crashed: rank 1 on local-0 failed first\n")
+
+
+def test_foreign_words_drive_no_terminal(clusterrun: Desk) -> None:
+    (clusterrun.folder / "train.py").write_text("raise ValueError('\\x1b[2J\\x1b]0;title\\x07 bad')\n")
+    clusterrun("submit", "--wait", "train.py")
+    said = clusterrun("diagnose")
+    assert "\\x1b[2J" in said.out
+    assert "\x1b" not in said.out
