@@ -1,0 +1,50 @@
+"""HTML made of values: everything foreign is made visible and escaped on its way in; knows no report."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+from clusterrun.model.visible import visible
+
+
+class Markup(str):
+    """Text that is markup already, and is not escaped again."""
+
+    __slots__ = ()
+
+
+Content = str | int | float
+
+
+def tag(name: str, *content: Content, **attributes: Content | None) -> Markup:
+    """An element. ``class_`` is ``class``, other underscores are hyphens; what is None is left out."""
+    given = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_safe(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Markup(f"<{name}{given}>{''.join(map(_safe, content))}</{name}>")
+
+
+def joined(parts: Iterable[Markup]) -> Markup:
+    """One after the other."""
+    return Markup("".join(parts))
+
+
+def short(text: str, most: int) -> str:
+    """At most so many characters, the end cut off visibly; the whole belongs into a title."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def number(value: float) -> str:
+    """Three digits that tell something, without exponents."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value == 0 or value < 0.0005:
+        return "0"
+    return f"{value:.3g}" if value >= 0.001 else f"{value:.4f}"
+
+
+def _safe(content: Content) -> str:
+    return content if isinstance(content, Markup) else html.escape(visible(str(content)))

@@ -1,0 +1,108 @@
+"""The tables of the page: who is behind, every node, every test; worst first, draws no map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clusterrun.model.report import WORST_FIRST, Measurement, NodeReport, Report
+from clusterrun.reports.blamed import told
+from clusterrun.reports.drawing import band, meter
+from clusterrun.reports.markup import Content, Markup, number, tag
+from clusterrun.reports.rates import Rates
+
+MOST_STRAGGLERS = 10
+MOST_NODES = 3000
+MOST_TESTS = 1500
+OPEN_BELOW = 33
+"""So few nodes are shown at once; more when asked."""
+WORST_OUTCOME = {"failed": 0, "void": 1, "passed": 2}
+
+
+def stragglers(seen: Rates) -> Markup:
+    """The slowest nodes, by their network and by a matrix product, each against the median."""
+    timed = [name for name in seen.nodes if seen.was_timed(name)]
+    slowest = sorted(timed, key=seen.behind)[:MOST_STRAGGLERS]
+    rows = [_straggler(name, seen) for name in slowest]
+    title = "Slowest nodes" if len(timed) > MOST_STRAGGLERS else "Nodes, slowest first"
+    text = "The rate with the best third of its partners, a matrix product, the worse of both in shares."
+    heads = (("node", ""), ("GB/s", "n"), ("product", "n"), ("", "n"), ("", ""))
+    return tag("section", tag("h2", title), tag("p", text, class_="soft"), _table(heads, rows))
+
+
+def _straggler(name: str, seen: Rates) -> tuple[Content, ...]:
+    node, behind = seen.nodes[name], seen.behind(name)
+    rate = "–" if node.rate is None else number(node.rate)
+    product = "–" if node.product is None else f"{node.product * 1e3:.0f} ms"
+    return name, rate, product, f"{behind:.0%}", meter(behind, band(min(behind, 1.0)))
+
+
+def nodes(report: Report, seen: Rates) -> Markup:
+    """Every node, worst first."""
+    ordered = sorted(report.nodes, key=lambda node: WORST_FIRST.index(node.verdict))
+    ranks = {name: str(at) for at, name in enumerate(report.world)}
+    rows = [_node(node, ranks.get(node.node, "–"), seen) for node in ordered[:MOST_NODES]]
+    heads = (
+        ("node", ""),
+        ("verdict", ""),
+        ("role", ""),
+        ("rank", "n"),
+        ("GB/s", "n"),
+        ("tests", "n"),
+        ("", ""),
+    )
+    title = tag("summary", f"All {len(report.nodes)} nodes")
+    left = _left_out(len(report.nodes), MOST_NODES)
+    is_open = "" if len(report.nodes) < OPEN_BELOW else None
+    return tag("details", title, _table(heads, rows), *left, open=is_open)
+
+
+def _node(node: NodeReport, rank: str, seen: Rates) -> tuple[Content, ...]:
+    numbers = seen.nodes[node.node]
+    failed = f", {numbers.failed} failed" if numbers.failed else ""
+    return (
+        node.node,
+        tag("span", node.verdict.value, class_=f"chip {node.verdict.value}"),
+        node.role,
+        rank,
+        "–" if numbers.rate is None else number(numbers.rate),
+        f"{numbers.tests}{failed}",
+        ", ".join(dict.fromkeys(finding.check for finding in told(node))),
+    )
+
+
+def tests(report: Report) -> Markup:
+    """Every test that was made, failures first, folded away."""
+    ordered = sorted(report.tests, key=lambda test: (WORST_OUTCOME.get(test.outcome, 0), test.round))
+    rows = [_test(test) for test in ordered[:MOST_TESTS]]
+    heads = (
+        ("round", "n"),
+        ("test", ""),
+        ("nodes", ""),
+        ("outcome", ""),
+        ("s", "n"),
+        ("GB/s", "n"),
+        ("", ""),
+    )
+    left = _left_out(len(report.tests), MOST_TESTS)
+    return tag("details", tag("summary", f"All {len(report.tests)} tests"), _table(heads, rows), *left)
+
+
+def _test(test: Measurement) -> tuple[Content, ...]:
+    names = ", ".join(test.nodes[:4]) + (f" … ({len(test.nodes)})" if len(test.nodes) > 4 else "")
+    rate = "–" if test.gigabytes_per_second is None else number(test.gigabytes_per_second)
+    return test.round, test.test, names, test.outcome, f"{test.seconds:.2f}", rate, test.said[:300]
+
+
+def _left_out(count: int, most: int) -> list[Markup]:
+    return [tag("p", f"and {count - most} more in the report's JSON", class_="soft")] if count > most else []
+
+
+def _table(heads: Iterable[tuple[str, str]], rows: Iterable[tuple[Content, ...]]) -> Markup:
+    """A table; a head is its word and its column's class (``n``: numbers, to the right)."""
+    columns = [(word, kind or None) for word, kind in heads]
+    head = tag("tr", *(tag("th", word, class_=kind) for word, kind in columns))
+    body = [
+        tag("tr", *(tag("td", cell, class_=kind) for cell, (_, kind) in zip(row, columns, strict=True)))
+        for row in rows
+    ]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
