@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
+from clusterrun.diagnosis.messages import meaning
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.model.report import WORST_FIRST, Finding, Grade, LinkReport, Measurement, NodeReport, Report
@@ -34,11 +35,8 @@ class _Block:
     said: tuple[tuple[str, str], ...]
 
 
-def screen(report: Report, width: int = 100, explained: Sequence[tuple[str, str]] = ()) -> list[Line]:
-    """``report`` in lines of at most ``width`` columns.
-
-    ``explained`` are (what was printed, what it means) pairs for the words of failed tests.
-    """
+def screen(report: Report, width: int = 100) -> list[Line]:
+    """``report`` in lines of at most ``width`` columns."""
     blocks = sorted(_blocks(report), key=lambda block: WORST_FIRST.index(block.grade))
     lines = [*_wrapped([headline(report)], width, "", report.verdict), *_wrapped([_facts(report)], width)]
     for block in blocks[:MOST_BLOCKS]:
@@ -49,7 +47,7 @@ def screen(report: Report, width: int = 100, explained: Sequence[tuple[str, str]
             Line(""),
             *_wrapped([f"and {len(blocks) - MOST_BLOCKS} more (--json has all): {rest}"], width),
         ]
-    lines += _words(explained, width)
+    lines += _words(explained(report.tests), width)
     lines += [Line(""), *_wrapped(_rest(report), width)]
     return lines
 
@@ -150,16 +148,21 @@ def _shown(block: _Block, width: int) -> Iterator[Line]:
             yield from _wrapped([f"-> {remedy}"], width, "     ")
 
 
-def _words(explained: Sequence[tuple[str, str]], width: int) -> Iterator[Line]:
-    for said, meaning in explained[:MOST_WORDS]:
+def _words(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[Line]:
+    for said, means in pairs[:MOST_WORDS]:
         yield Line("")
         yield from _wrapped([f"a test said: {said}"], width)
-        yield from _wrapped([f"-> {meaning}"], width, "     ")
+        yield from _wrapped([f"-> {means}"], width, "     ")
 
 
-def said_by_failed_tests(tests: Iterable[Measurement]) -> list[str]:
-    """The words of tests that failed, each once, in their order."""
-    return list(dict.fromkeys(test.said for test in tests if test.outcome == "failed" and test.said))
+def explained(tests: Iterable[Measurement]) -> list[tuple[str, str]]:
+    """What failed tests said (NCCL's own words, mostly) and what it means, each meaning once.
+
+    Left out: words of which nothing is known, and those of a partner that only saw the other one go.
+    """
+    said = dict.fromkeys(test.said for test in tests if test.outcome == "failed" and test.said)
+    known = {row: words for words in said if (row := meaning(words)) and not row.consequence}
+    return [(words, f"{row.cause}: {row.remedy}") for row, words in known.items()]
 
 
 def _rest(report: Report) -> Iterator[str]:

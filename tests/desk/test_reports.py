@@ -10,7 +10,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.report import Finding, Grade, LinkReport, Measurement, NodeReport, Report
 from clusterrun.reports.document import document
 from clusterrun.reports.metrics import HELP, PREFIX, metrics
-from clusterrun.reports.screen import headline, said_by_failed_tests, screen
+from clusterrun.reports.screen import explained, headline, screen
 from tests.desk.reports import CUT, FOUND, HEALTHY, PAIRS, SLOW, XID, node
 
 
@@ -111,11 +111,17 @@ def test_lines_keep_to_the_width_and_foreign_text_cannot_forge_one(width: int) -
 
 
 def test_what_failed_tests_said_is_told_once_with_its_meaning() -> None:
-    test = Measurement("pair", 0, ("a", "b"), "failed", 1.0, said="Got completion … vendor err 129")
-    fine = Measurement("pair", 0, ("c", "d"), "passed", 1.0, said="NET/Socket")
-    assert said_by_failed_tests((test, test, fine)) == ["Got completion … vendor err 129"]
-    told = [line.text for line in screen(HEALTHY, 100, [(test.said, "the NICs cannot reach each other")])]
-    assert told[2:5] == ["", f"a test said: {test.said}", "     -> the NICs cannot reach each other"]
+    words = "Got completion from peer 10.0.0.2 with status=12 opcode=0 len=0 vendor err 129"
+    test = Measurement("pair", 0, ("a", "b"), "failed", 1.0, said=words)
+    others = [
+        replace(test, nodes=("c", "d")),
+        replace(test, said="Connection closed by peer"),
+        replace(test, said="never heard of"),
+        replace(test, outcome="passed", said="Bootstrap : no socket interface found"),
+    ]
+    assert [said for said, _ in explained((test, *others))] == [words]
+    told = lines(replace(HEALTHY, tests=(test,)), 200)
+    assert told[2:4] == ["", f"a test said: {words}"] and told[4].startswith("     -> ")
 
 
 def test_the_document_has_what_scripts_rely_on() -> None:

@@ -231,6 +231,13 @@ CASES = (
     Case(
         "three of twelve",
         12,
+        fault("slow", 5, rate="20mbit"),
+        blame(["n0003", "n0005", "n0009"]),
+        words=("--env", "CLUSTERRUN_TEST_CORRUPT_NODE=n0003,n0009"),
+    ),
+    Case(
+        "three of twelve, two of them dead",
+        12,
         both(fault("cut", 5), fault("kill", 9)),
         blame(["n0003", "n0005", "n0009"]),
         words=("--env", "CLUSTERRUN_TEST_CORRUPT_NODE=n0003"),
