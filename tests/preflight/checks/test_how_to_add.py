@@ -15,16 +15,21 @@ from clusterrun.model.report import Finding
 from clusterrun.preflight import catalogue
 from tests.preflight.checks.values import ASKED, FAIL, UNDETERMINED, WARN, answer
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs" / "checks.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[3]
+TEXT = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The check of the document, in a file, loaded and in the list."""
-    code = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert code is not None
-    path = tmp_path / "scratch.py"
-    path.write_text(code[1])
+    return loaded(TEXT, tmp_path, monkeypatch)
+
+
+def loaded(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The check that ``text`` shows, in a file, loaded and in the list."""
+    (code,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def judge" in code]
+    path = folder / "scratch.py"
+    path.write_text(code)
     spec = importlib.util.spec_from_file_location("scratch", path)
     assert spec is not None
     assert spec.loader is not None
@@ -80,4 +85,13 @@ def test_a_note_of_the_document_holds_an_exception_makes_a_check_undetermined(sc
     said = "could not be read: OSError: [Errno 5] Input/output error"
     assert catalogue.findings(ASKED, {"n1": raised}, {}, {}) == {
         "n1": (Finding("scratch", UNDETERMINED, said, ""),)
+    }
+
+
+def test_the_shorter_check_of_the_readme_works_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    module = loaded(README, tmp_path, monkeypatch)
+    assert json.loads(json.dumps(module.probe(ASKED))) == {"mounted": os.path.ismount("/scratch")}
+    answers = {"n1": answer(scratch={"mounted": True}), "n2": answer(scratch={"mounted": False})}
+    assert catalogue.findings(ASKED, answers, {}, {}) == {
+        "n2": (Finding("scratch", FAIL, "/scratch is not mounted", "mount /scratch"),)
     }
