@@ -24,7 +24,7 @@ LIMITS = (
     Limit("slow_gloo", 0.75, "share", "instead of both where nodes without GPUs are compared by gloo"),
     Limit("z", 4.0, "deviations", "and this many robust standard deviations away from the median"),
     Limit("few", 5, "values", "with fewer values than this the spread says nothing"),
-    Limit("pair_floor", 0.0, "GB/s", "no pair may be slower; 0: as the table of hardware says"),
+    Limit("pair_floor", 0.0, "GB/s", "no pair may be slower, nor all of them together; 0: no floor"),
     Limit("set_floor", 0.0, "GB/s", "the whole set may not be slower; 0: as the table of hardware says"),
     Limit("noise", 0.02, "share", "tests that may fail by chance"),
     Limit("false_blame", 0.001, "chance", "accepted that something healthy is blamed by such chance"),

@@ -50,7 +50,7 @@ def _floor(case: Case, ports: list[list[float]], nodes: int) -> tuple[float, str
     gpu, gpus = models.pop() if len(models) == 1 else "", case.orders.gpus_per_node
     known = bandwidths.row(gpu, gpus, gigabits)
     floor = bandwidths.floor(gpu, gpus, gigabits, SET_MEGABYTES)
-    return floor, known.source if known is not None else f"four fifths of {gigabits} Gb/s"
+    return floor, known.source if known is not None else f"half of {gigabits} Gb/s"
 
 
 def _model(one: Subject) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _BROKEN = "drain the node; then look at its GPUs (dcgmi diag -r 3) and its network ports (ibstat, ip -s link)"
 _WRONG = "drain the node: what it computes or sends is wrong without any error; have it replaced"
 _SLOW = "look at its ports and PCIe: ibstat, ethtool, nvidia-smi -q -d PCIE; and at who else uses them"
+_ALL_SLOW = "all are slow alike: look at the interface that is used, at NCCL_DEBUG=INFO, and at the switches"
 _LINK = "look at cables and switch ports between {} and {}"
 _THIRD = "give the check a node more to compare with: --spares 1"
 _SET = "compare with NCCL_NVLS_ENABLE=0, NCCL_COLLNET_ENABLE=0 and fewer nodes; look at the spine switches"
@@ -39,6 +40,10 @@ class PairsSaid:
         for one in self._result.evidence:
             if len(one.nodes) == 1 and one.kind in ("broken", "slow", "undetermined"):
                 yield Said(one.nodes[0], self._node(one))
+        median, floor = self._result.median, self._case.limits.pair_floor
+        if median is not None and median < floor:
+            said = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
+            yield Said(None, Finding("bandwidth", Grade.WARN, said, _ALL_SLOW))
 
     def of_links(self) -> Iterator[Link]:
         """Findings of links."""

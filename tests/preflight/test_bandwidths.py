@@ -14,8 +14,8 @@ from clusterrun.preflight import bandwidths
         ("NVIDIA H100 80GB HBM3", 8, 0, 1024.0, 296),
         ("NVIDIA A100-SXM4-80GB", 8, 1600, 256.0, 185),
         ("NVIDIA H200", 4, 0, 512.0, 290),
-        ("NVIDIA H100 80GB HBM3", 8, 400, 1024.0, 40.0),  # no row: four fifths of the line rate
-        ("NVIDIA L40S", 4, 200, 1024.0, 20.0),
+        ("NVIDIA H100 80GB HBM3", 8, 400, 1024.0, 25.0),  # no row: half of the line rate
+        ("NVIDIA L40S", 4, 200, 1024.0, 12.5),
         ("NVIDIA H100 80GB HBM3", 8, 3200, 4.0, 0.0),  # a small message is no measure
         ("", 0, 100, 1024.0, 0.0),
         ("NVIDIA L40S", 4, 0, 1024.0, 0.0),

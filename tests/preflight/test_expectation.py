@@ -40,7 +40,7 @@ def said(made: Case, rate: float, transports: tuple[str, ...] = ()) -> list[str]
     [
         (case(1), "296: ml-engineering: 370 without NVLink SHARP, 480 with it; four fifths of the lower"),
         (case(2, "400 Gb/sec (4X NDR)"), "440: OCI ncclscout: floor for two nodes"),
-        (case(2, "25 Gb/sec (1X EDR)"), "20: four fifths of 200 Gb/s"),
+        (case(2, "25 Gb/sec (1X EDR)"), "12.5: half of 200 Gb/s"),
         (case(2, "400 Gb/sec", floor=100.0), "100: set_floor"),
     ],
 )

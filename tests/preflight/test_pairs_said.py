@@ -1,0 +1,35 @@
+"""What the search found, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.model.report import Grade
+from clusterrun.preflight.agreement import Said
+from clusterrun.preflight.case import Case
+from clusterrun.preflight.pairs_said import PairsSaid
+from clusterrun.preflight.subject import Subject
+from tests.benchmarks.pair_world import PairWorld, searched
+from tests.preflight.simulated import name, orders
+
+
+def said_of(world: PairWorld, nodes: int, floor: float = 0.0) -> list[Said]:
+    limits = (("pair_floor", floor),) if floor else ()
+    subjects = [Subject(node, name(node), f"10.0.0.{node}") for node in range(nodes)]
+    made = Case(orders(nodes, limits=limits), subjects, 0.0, 0.0, "/r")
+    result = searched(world, nodes, limits=made.limits)
+    return list(PairsSaid(made, result, {}, {}).of_nodes())
+
+
+@pytest.mark.parametrize(("floor", "heard"), [(0.0, 0), (50.0, 0), (200.0, 1)])
+def test_where_all_pairs_are_slower_than_the_floor_it_is_said_of_all_and_of_no_node(floor, heard):
+    found = said_of(PairWorld(1), 4, floor)
+    assert [one.node for one in found] == [None] * heard
+    for one in found:
+        assert one.finding.verdict is Grade.WARN
+        assert "100 GB/s" in one.finding.said and "200" in one.finding.said
+
+
+def test_a_node_below_the_floor_is_named_where_the_others_are_above_it():
+    found = said_of(PairWorld(1, speeds={2: 0.8}), 6, floor=95.0)
+    assert [one.node for one in found] == [2]
