@@ -68,10 +68,10 @@ def _completed(self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[
     if len(args) > len(names):
         raise TypeError(f"{type(self).__name__} takes {len(names)} fields, got {len(args)}")
     given = dict(zip(names, args))
-    twice = given.keys() & named.keys()
+    doubled = given.keys() & named.keys()
     unknown = named.keys() - set(names)
-    if twice or unknown:
-        raise TypeError(f"{type(self).__name__}: field given twice or unknown: {sorted(twice | unknown)}")
+    if doubled or unknown:
+        raise TypeError(f"{type(self).__name__}: field given twice or unknown: {sorted(doubled | unknown)}")
     values = {**self.__defaults_of_fields__, **given, **named}
     missing = [name for name in names if name not in values]
     if missing:
