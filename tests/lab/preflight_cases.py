@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -161,6 +162,16 @@ def both(*strikes: Callable[[Lab, Site], None]) -> Callable[[Lab, Site], None]:
     return strike
 
 
+def no_python(lab: Lab, site: Site) -> None:
+    """The ranks' Python lies in a folder that node 3 does not see."""
+    folder = site.project / "python"
+    folder.mkdir()
+    (folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (folder / "python").chmod(0o755)
+    hidden = lab.exec(["mount", "-t", "tmpfs", "none", str(folder)], host=node(3))
+    assert hidden.code == 0, hidden.err
+
+
 def nothing(lab: Lab, site: Site) -> None:
     """All is well."""
 
@@ -174,6 +185,7 @@ CASES = (
     Case("healthy, 5 nodes", 5, nothing, blame()),
     Case("healthy, 2 nodes", 2, nothing, blame()),
     Case("node dead before the start", 4, fault("kill", 3), N3),
+    Case("no Python on a node", 4, no_python, N3, words=("--python", "python/python")),
     Case("node dies during the check", 4, fault("kill", 3), N3, after=PAIRS),
     Case("link of a node down", 4, fault("cut", 3), N3),
     Case("link of a node goes down during the check", 4, fault("cut", 3), N3, after=PAIRS),
