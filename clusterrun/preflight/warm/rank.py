@@ -154,7 +154,8 @@ class Rank:
         said = [
             f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in ranks.items()
         ]
-        self._wrong += said or ["what each rank gave arrived right: the summing itself is wrong"]
+        # Who it was before how it showed: a table has room for the first words.
+        self._wrong[:0] = said or ["what each rank gave arrived right: the summing itself is wrong"]
 
     def _named(self, rank: int) -> str:
         place, local = divmod(rank, self._duty.task.ranks)
