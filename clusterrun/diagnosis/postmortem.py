@@ -119,7 +119,8 @@ def _silence(left: Remains) -> tuple[str, ...]:
 
 
 def _without_failure(left: Remains) -> Diagnosis:
-    alone = [note for note in left.notes if note.startswith(Verdict.ALONE.value)]
+    prefix = f"{Verdict.ALONE.value}: "
+    alone = [note[len(prefix) :] for note in left.notes if note.startswith(prefix)]
     if alone:
         remedy = "docs/frameworks.md says what a framework needs to join its ranks"
         return Diagnosis(Verdict.ALONE, alone[0], (), (), tuple(alone[1:]), remedy)

@@ -39,7 +39,8 @@ def remains(desk: Desk, status: RunStatus) -> Remains:
     files = paths.attempt(attempt.epoch) if attempt else None
     heard = errors(paths, attempt.epoch) if attempt else ()
     said = list(farewells(files, nodes)) if files else []
-    notes = (*(state.warnings if state else ()), *_memory(paths), *_alone(said, heard, failed))
+    warned = state.warnings if state else ()
+    notes = (*_alone(said, heard, failed), *warned, *_memory(paths))
     return Remains(
         state=status.state,
         reason=status.reason,

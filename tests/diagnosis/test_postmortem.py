@@ -157,8 +157,8 @@ def test_a_run_that_ended_well_has_nothing_wrong() -> None:
 
 
 def test_a_run_whose_ranks_trained_alone_is_told_although_it_ended_well() -> None:
-    said = "training alone: ranks 0-3 never joined the others: each trained a copy of its own"
-    found = explain(left(state=State.COMPLETED, failure=None, notes=(said,)))
+    said = "ranks 0-3 never joined the others: each trained a copy of its own"
+    found = explain(left(state=State.COMPLETED, failure=None, notes=(f"training alone: {said}",)))
     assert (found.verdict, found.said) == (Verdict.ALONE, said)
 
 
