@@ -39,18 +39,21 @@ def set_seconds(budget: float) -> float:
 
 
 def products(case: Case, trials: Trials) -> Waits:
-    """One matrix product on every node at once; the slow ones again, when the others rest."""
-    case.label = "matrix products"
+    """One matrix product on every node at once; the slow and the lost ones again, when the others rest."""
     wanted = [one.node for one in case.present() if one.is_warm]
     for _ in range(1 + _PRODUCTS_AGAIN):
         if not wanted:
-            return
+            break
+        case.label = "matrix products"
         trials.begin(PRODUCT, [(node,) for node in wanted])
         yield (GroupTask,)
         trials.finish()
+        yield from warm_again(case)
         known = {one.name: one.product for one in case.subjects.values() if one.product is not None}
         slow = catalogue.slow_products(case.asked, known)
-        wanted = [one.node for one in case.present() if one.name in slow and one.is_warm]
+        again = [one for one in case.present() if one.is_warm and (one.name in slow or one.product is None)]
+        wanted = [one.node for one in again]
+    case.write("warm process", pairs_said.of_ends(case))
 
 
 # --- pairs ---
@@ -69,6 +72,7 @@ class Pairs:
     def rounds(self) -> Waits:
         """Ask the search for rounds until it knows, or the time for the whole set has come."""
         case = self._case
+        yield from warm_again(case)
         able = [one.node for one in case.present() if one.is_warm]
         ring = [node for node in case.choice().nodes if node in able]
         if len(able) < 2:

@@ -50,6 +50,7 @@ _WORDS = {
     GroupTask: "a collective test",
 }
 OVERSLEPT_SECONDS = 1.0
+_OURS = "this is a fault of clusterrun: please report it with this line"
 _SILENT = "look at the node and at the log of its examiner in the run directory"
 
 
@@ -188,8 +189,8 @@ class Examination:
     def _tested(self, question: Question, result: GroupResult) -> None:
         subject = self._case.subjects[question.node]
         if result.stage == "warm":
-            subject.grow_cold()
-        if isinstance(question.task, GroupTask) and question.task.kind == PRODUCT:
+            subject.grow_cold(result.why)
+        elif isinstance(question.task, GroupTask) and question.task.kind == PRODUCT:
             subject.multiplied(result)
         self._trials.take(question, result)
 
@@ -229,6 +230,10 @@ class Examination:
                 try:
                     self._awaited = next(self._course)
                 except StopIteration:
+                    self._conclude()
+                except Exception as error:  # noqa: BLE001 (a fault of ours must not keep a run from training)
+                    said = f"the check itself failed: {type(error).__name__}: {error}"
+                    case.write("itself", [Said(None, Finding("check", Grade.UNDETERMINED, said, _OURS))])
                     self._conclude()
         asks, case.asks = case.asks, []
         return asks

@@ -105,6 +105,16 @@ def _slow(one: Evidence) -> str:
     return f"at best {rate:.3g} GB/s in {one.failed} of {one.tests} tests{share} (limit {limit:.3g})"
 
 
+def of_ends(case: Case) -> Iterator[Said]:
+    """Nodes whose warm process ended more than once while nobody else was concerned; once is a notice."""
+    for one in case.subjects.values():
+        if len(one.ends) > 1:
+            said = f"its Python ended {len(one.ends)} times during a matrix product: {one.ends[-1]}"
+            yield Said(one.node, Finding("warm-process", Grade.FAIL, said, _BROKEN))
+        elif one.ends:
+            case.notice(f"the Python of {one.name} ended once ({one.ends[0]}), and was started again")
+
+
 def of_set(case: Case, failed: Trial, subsets: Sequence[tuple[int, ...]]) -> list[Said]:
     """What is said where the whole set fails, though its nodes and pairs do not."""
     why = failed.wrong or failed.why or "no answer within the limit"

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class Subject:
-    """``gone`` is why it is asked no more ('' while it is); ``ports`` are those it can lead a test on."""
+    """``gone`` is why it is asked no more ('' while it is); ``ports`` are those it can lead a test on.
+
+    ``ends`` are how its warm processes ended before their time.
+    """
 
     def __init__(self, node: int, name: str, address: str) -> None:
         self.node, self.name, self.address = node, name, address
@@ -25,6 +28,7 @@ class Subject:
         self.first_warm: WarmUp | None = None
         self.ports: list[int] = []
         self.product: GroupResult | None = None
+        self.ends: list[str] = []
         self._found: dict[str, tuple[Finding, ...]] = {}
 
     @property
@@ -73,8 +77,9 @@ class Subject:
                 "torch", f"its warm process cannot be started again: {said.why}", "see the examiner's log"
             )
 
-    def grow_cold(self) -> None:
+    def grow_cold(self, why: str) -> None:
         """Its warm process is gone; another one can be started."""
+        self.ends.append(why)
         self.warm = None
         self.ports = []
 

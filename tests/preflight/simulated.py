@@ -56,6 +56,8 @@ class Faults:
     no_torch: set[int] = field(default_factory=set)
     crashes: set[int] = field(default_factory=set)
     """Their warm process dies in every test of a group."""
+    dies_alone: dict[int, int] = field(default_factory=dict)
+    """So many times their warm process dies in a matrix product."""
     clocks: dict[int, float] = field(default_factory=dict)
     hosts: dict[int, dict[int, str]] = field(default_factory=dict)
     """What a viewer resolves another's name to."""
@@ -114,6 +116,7 @@ class Cluster:
         self.asked = 0
         self.tests: dict[int, list[tuple[int, int, GroupTask]]] = {}
         self.lost: set[int] = set()
+        self.deaths: dict[int, int] = {}
 
     def put(self, delay: float, what: tuple[Any, ...]) -> None:
         self.number += 1
@@ -174,6 +177,9 @@ class Cluster:
             ports = tuple(50000 + number for number in range(40))
             return 1.0 + chance.random(), WarmUp(True, 1.0, "", "gloo", 0, (("torch", "2.13"),), ports)
         assert isinstance(task, GroupTask)
+        self.deaths[node] = self.deaths.get(node, 0) + 1
+        if self.deaths[node] <= faults.dies_alone.get(node, 0):
+            return 0.1, GroupResult(task.test, False, "warm", 0.1, why="the warm process ended: SIGKILL")
         return 0.2, GroupResult(task.test, True, "done", 0.2, (("product", 0.1),), fingerprint="aa")
 
     def wall(self, node: int, delay: float) -> float:

@@ -106,6 +106,22 @@ def test_a_slow_link_is_named_and_both_its_nodes_are_cleared():
     assert outcome.world in ((0, 1, 2, 8, 4, 5, 6, 7), (0, 1, 8, 3, 4, 5, 6, 7))
 
 
+def test_a_warm_process_that_ends_once_is_started_again_and_that_is_said():
+    outcome = examined(orders(4), Faults(dies_alone={2: 1}))
+    assert (outcome.fit, blamed(outcome)) == (True, set())
+    assert outcome.report.notices == (
+        "the Python of n0002 ended once (the warm process ended: SIGKILL), and was started again",
+    )
+    pairs = [test.nodes for test in outcome.report.tests if test.test == "pair"]
+    assert {node for nodes in pairs for node in nodes} == {name(node) for node in range(4)}
+
+
+@pytest.mark.parametrize("times", [2, 9])
+def test_a_warm_process_that_ends_again_and_again_makes_its_node_unfit(times):
+    outcome = examined(orders(4, 1), Faults(dies_alone={2: times}))
+    assert (blamed(outcome), outcome.world) == ({2}, (0, 1, 4, 3))
+
+
 def test_of_a_bad_link_one_end_is_left_out_where_a_spare_is_there():
     outcome = examined(orders(4, 1), Faults(cut={(1, 2)}))
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 4, 3), ())
@@ -199,6 +215,16 @@ def test_a_machine_that_slept_reads_what_it_missed_before_it_blames():
     machine.begin()
     assert machine.tick(START + 50.0) == []
     assert machine.wakes_at() == START + 51.0
+
+
+def test_a_fault_of_the_check_itself_keeps_no_run_from_training(monkeypatch):
+    def broken(*_):
+        raise KeyError("a bug, as no real node makes one")
+
+    monkeypatch.setattr("clusterrun.preflight.collective.products", broken)
+    outcome = examined(orders(3))
+    assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, (0, 1, 2), Grade.UNDETERMINED)
+    assert outcome.report.set_said.startswith("the check itself failed: KeyError")
 
 
 def test_progress_tells_what_is_open_and_what_is_left():
