@@ -34,7 +34,7 @@ def cancel(desk: Desk, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, 
         if record.cluster == Cluster.LOCAL.value and record.job_id:
             processes.end(record.job_id, desk.clock, slow=partial(_say_waiting, record.run_id, tell))
     _see_the_end(desk, alive, tell, ask=silence is None)
-    after = desk.inquiry().statuses(ids, ask=silence is None)
+    after = desk.inquiry().statuses(ids, ask=silence is None, oldest=LIMIT)
     if silence and not all(status.state.ended for status in after):
         raise silence
     return list(zip(before, after, strict=True))
@@ -67,7 +67,8 @@ def _say_waiting(names: str, tell: Tell) -> None:
 
 def _see_the_end(desk: Desk, ids: Sequence[str], tell: Tell, ask: bool) -> None:
     began, pause, said = desk.clock.monotonic(), 0.2, False
-    while left := [s for s in desk.inquiry().statuses(ids, ask) if not s.state.ended]:
+    told = desk.clock.now()  # what Slurm said before that is no news
+    while left := [s for s in desk.inquiry().statuses(ids, ask, since=told) if not s.state.ended]:
         waited = desk.clock.monotonic() - began
         hopeless = not ask and all(status.state is State.UNKNOWN for status in left)
         if waited > LIMIT or hopeless:

@@ -57,17 +57,24 @@ class Inquiry:
         self.notices: list[str] = []
 
     def statuses(
-        self, ids: Iterable[str], ask: bool = True, oldest: float = 0.0, gone: bool = False
+        self,
+        ids: Iterable[str],
+        ask: bool = True,
+        oldest: float = 0.0,
+        since: float = 0.0,
+        gone: bool = False,
     ) -> list[RunStatus]:
         """The status of each run, in order; a damaged one is UNKNOWN and says why.
 
         With ``ask`` false no program is run: only the run directories speak. An answer of Slurm
-        may be ``oldest`` seconds old. With ``gone``, runs that are there no more are left out, else
-        they raise ``NoSuchRun``.
+        may be ``oldest`` seconds old, but not be from before the moment ``since``. With ``gone``,
+        runs that are there no more are left out, else they raise ``NoSuchRun``.
         """
         found = [case for one in ids if (case := self._case(one, gone))]
         heard = (
-            self._heard([c for c in found if isinstance(c, Case)], oldest) if ask else Heard((), None, False)
+            self._heard([c for c in found if isinstance(c, Case)], oldest, since)
+            if ask
+            else Heard((), None, False)
         )
         rows = dict(heard.rows)
         return [
@@ -82,7 +89,7 @@ class Inquiry:
                 return None
             raise
 
-    def _heard(self, cases: list[Case], oldest: float) -> Heard:
+    def _heard(self, cases: list[Case], oldest: float, since: float) -> Heard:
         """What the scheduler says of the runs that it could say something of."""
         asked = [c for c in cases if c.record.cluster == Cluster.SLURM.value and c.open(self._clock.now())]
         if not asked:
@@ -95,13 +102,13 @@ class Inquiry:
         late.daemon = True
         late.start()
         try:
-            return self._asked(asked, oldest)
+            return self._asked(asked, oldest, since)
         finally:
             late.cancel()
 
-    def _asked(self, cases: list[Case], oldest: float) -> Heard:
+    def _asked(self, cases: list[Case], oldest: float, since: float) -> Heard:
         began = self._clock.now()
-        news = self._jobs().jobs(oldest)
+        news = self._jobs().jobs(oldest, since)
         rows = _rows(cases, news)
         if not news.failure and any(c.record.run_id not in rows and self._astray(c) for c in cases):
             news = self._jobs().jobs(oldest, since=began)  # it may have been queued since that answer

@@ -276,6 +276,19 @@ def test_cancel_leaves_the_word_for_the_coordinator_before_it_asks_slurm(desk: D
     assert [seen, slurm.cancelled] == [[True], ["41"]]
 
 
+def test_cancel_sees_the_end_at_once_whatever_pause_a_site_asks_for(
+    tmp_path: Path, slurm: Slurm, clock: HandClock
+) -> None:
+    environ = {"CLUSTERRUN_HOME": str(tmp_path / "home"), "CLUSTERRUN_SLURM_EVERY": "300"}
+    desk = Desk(environ, clock, slurm)  # type: ignore[arg-type]
+    chosen = add(desk)
+    slurm.rows = [row("PENDING")]
+    statuses(desk=desk)
+    clock.time += 1
+    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    assert (clock.time, slurm.asked) == (NOW + 1, ["jobs", "jobs"])
+
+
 def test_cancel_finds_the_job_of_a_lost_answer(desk: Desk, slurm: Slurm) -> None:
     chosen = add(desk, job_id="", token="deadbeef")
     slurm.rows = [row(job_id="77", comment="clusterrun:x:deadbeef")]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -43,14 +45,19 @@ def test_a_run_is_told_in_full_while_it_trains_and_after(on_slurm: Site) -> None
     assert (ended["state"], ended["reason"]) == ("CANCELLED", "by clusterrun cancel")
 
 
+def shown(site: Site, run_id: str) -> str:
+    """What is said beside the status of a run that trains; at first Slurm's last answer may still serve."""
+    asked = site.run("status", "--json", run_id)
+    (seen,) = json.loads(asked.out)["runs"]
+    assert (asked.code, seen["state"], seen["phase"]) == (0, "RUNNING", "training")
+    return asked.err
+
+
 def test_a_controller_that_is_down_takes_no_run_away(on_slurm: Site) -> None:
     answer = on_slurm.submit("stay.py")
     until(lambda: training(on_slurm, answer["run_id"]))
     on_slurm.lab.fault("controller")
-    asked = on_slurm.run("status", "--json", answer["run_id"])
-    (seen,) = json.loads(asked.out)["runs"]
-    assert (asked.code, seen["state"], seen["phase"]) == (0, "RUNNING", "training")
-    assert "what follows is what the run directories say" in asked.err
+    until(lambda: "what follows is what the run directories say" in shown(on_slurm, answer["run_id"]))
     cancelled = on_slurm.run("cancel", answer["run_id"], limit=200)
     assert (cancelled.code, cancelled.out) == (0, f"{answer['run_id']} CANCELLED\n")
     on_slurm.lab.heal()
@@ -93,3 +100,25 @@ def test_a_time_limit_is_called_one(on_slurm: Site) -> None:
     run_id = json.loads(done.out)["run_id"]
     assert (done.code, on_slurm.status(run_id)["state"]) == (1, "TIMEOUT")
     assert "TIMEOUT" in done.err
+
+
+def questions(site: Site) -> int:
+    """How many questions about jobs the controller has answered so far."""
+    told = site.lab.exec(["sdiag"]).out
+    return sum(map(int, re.findall(r"REQUEST_JOB_(?:INFO|USER_INFO|INFO_SINGLE)\s.*?count:(\d+)", told)))
+
+
+def test_many_commands_at_once_are_one_question_to_slurm(on_slurm: Site) -> None:
+    answer = on_slurm.submit("--sbatch", "hold", "stay.py")
+    before, codes = questions(on_slurm), list[int]()
+
+    def ask() -> None:
+        codes.append(on_slurm.run("status", answer["run_id"], limit=200, CLUSTERRUN_SLURM_EVERY="300").code)
+
+    threads = [Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(240)
+    assert (codes, questions(on_slurm) - before) == ([0] * 8, 1)
+    assert on_slurm.run("cancel", answer["run_id"], limit=200).code == 0
