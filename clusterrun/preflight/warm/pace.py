@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _MOST_SECONDS = 0.1
 """How long one message may take: on a slower way it is made smaller."""
+_STEP = 32
 _ROUNDS_SECONDS = 0.2
 _FEWEST, _MOST = 3, 60
 _LONG_ROUND_SECONDS = 0.3
@@ -90,11 +92,18 @@ class Pace:
 
     def _size(self, megabytes: float) -> int:
         """Bytes per message, a multiple of 4, the same on all ranks."""
-        probe = torch.zeros(PIECE_BYTES // 4, dtype=torch.float32, device=self._side.device)
-        seconds = min(self._timed(lambda: dist.all_reduce(probe)) for _ in range(2))
-        bearable = PIECE_BYTES * _MOST_SECONDS / max(seconds, 1e-6)
-        own = int(min(megabytes * 1e6, max(bearable, PIECE_BYTES)))
-        return self._agreed(own, dist.ReduceOp.MIN) // 4 * 4
+        most = int(megabytes * 1e6) // 4 * 4
+        size = min(most, PIECE_BYTES)
+        while size < most:
+            probe = torch.zeros(size // 4, dtype=torch.float32, device=self._side.device)
+            seconds = min(self._timed(partial(dist.all_reduce, probe)) for _ in range(2))
+            bearable = int(size * _MOST_SECONDS / max(seconds, 1e-6))
+            # In steps: what a small message takes is mostly the way there, and says little of a large one.
+            larger = self._agreed(min(most, _STEP * size, bearable), dist.ReduceOp.MIN) // 4 * 4
+            if larger < 2 * size:
+                break
+            size = larger
+        return size
 
     def _rounds(self, seconds: float) -> int:
         """How many rounds are worth it, when one takes ``seconds``; the same on all ranks."""
@@ -122,12 +131,14 @@ class Pace:
         self._move(dist.irecv, word)
         self._move(dist.isend, content)
         self._move(dist.irecv, word)
+        self._side.settle(self._until)
 
     def _receive(self, content: torch.Tensor) -> None:
         word = torch.zeros(1, dtype=torch.float32, device=self._side.device)
         self._move(dist.isend, word)
         self._move(dist.irecv, content)
         self._move(dist.isend, word)
+        self._side.settle(self._until)
 
     def _move(self, way: Callable[..., object], content: torch.Tensor) -> None:
         # As a batch of one: NCCL uses the group's own connections then, and makes none for the pair.
