@@ -68,21 +68,23 @@ class Round:
             pool.remove(given[node])
 
     def among(self, nodes: Iterable[int], *, again: bool) -> None:
-        """Pair these with each other where they have not met; ``again``: else the least tried of those."""
+        """Pair these with each other where they have not met; ``again``: else the least tried, in turn."""
         waiting = [node for node in nodes if node in self.free]
         before = len(self.pairs)
-        self._pair_up(waiting, 0)
+        self._introduce(waiting)
         if again and len(self.pairs) == before:
-            for most in range(1, self._confirm):
-                self._pair_up(waiting, most)
+            here = set(waiting)
+            for link in sorted(self._tries, key=self._tries.__getitem__):
+                if self._tries[link] < self._confirm and here.issuperset(link):
+                    self.put(link)
 
-    def _pair_up(self, waiting: list[int], most: int) -> None:
-        """Pair those that have been tested together at most so often; each with one far from it first."""
+    def _introduce(self, waiting: list[int]) -> None:
+        """Pair those that have not met; each with one far from it first."""
         for node in waiting:
             waiting = [one for one in waiting if one in self.free]
             half = len(waiting) // 2
-            others = (one for one in (*waiting[half:], *waiting[:half]) if one != node)
-            partner = next((one for one in others if self._tried(node, one) <= most), None)
+            others = (*waiting[half:], *waiting[:half])
+            partner = next((one for one in others if one != node and self._new(node, one)), None)
             if node in self.free and partner is not None:
                 self.put(pair(node, partner))
 

@@ -20,6 +20,8 @@ TESTS_OF_A_SPARE = 2
 """A spare that takes a node's place has been tested with as many others as that node."""
 TESTS_OF_A_LAGGARD = 4
 """So often a node that has met no fast partner is tested before it counts as it is."""
+SMALL_SET = 4
+"""So few have one sound pair, maybe: where nothing passed, it is worth to try each of them once more."""
 MORE_FOR_SLOW = 1
 """Rates vary more than tests fail by chance, and nothing waits for a slow node to be named."""
 FREE_RETESTS_FROM = 2
@@ -78,11 +80,12 @@ class Search:
         self._timed: list[Timed] = []
         self._tries: dict[Pair, int] = {}
         self._told: Counter[int] = Counter()
+        self._mute: Counter[int] = Counter()
         self._asked: tuple[Pair, ...] | None = None
         self._scheduled: frozenset[Pair] = frozenset()
         self._rounds = 0
         self._retests_left = 4 * self._confirm
-        self._blind_left = self._confirm
+        self._blind_left = self._confirm * (2 if len(members) <= SMALL_SET else 1)
 
     def next_round(self) -> tuple[Pair, ...]:
         """The pairs to be tested at once, disjoint; () when it is finished. Asked twice, it says the same."""
@@ -98,7 +101,9 @@ class Search:
         for link in asked:
             self._tries[link] = self._tries.get(link, 0) + 1
             outcome = found.get(link)
-            if outcome is not None and outcome.passed is not None:
+            if outcome is None or outcome.passed is None:
+                self._mute.update(link)
+            else:
                 self._enter(link, outcome)
         self._works.allow_for_chance(self._limits, max(len(self._links), len(self._there)))
         for node in self._works.suspects():
@@ -190,7 +195,8 @@ class Search:
         return [node for node in ring + spares if self._in_question(node)]
 
     def _in_question(self, node: int) -> bool:
-        return node in self._there and node not in self._works.cleared and node not in self._bad
+        known = node in self._works.cleared or node in self._bad
+        return node in self._there and not known and self._mute[node] < 2 * self._confirm
 
     def _unknown_spares(self) -> list[int]:
         return [node for node in self._spares if self._in_question(node)]

@@ -321,3 +321,23 @@ def test_where_tests_are_seen_to_fail_by_chance_more_of_them_are_asked_for():
     for partner in (23, 24, 25):
         warned.note(Pair(1, partner), good=False, again=True)
     assert warned.guilty(1)
+
+
+def test_a_node_whose_tests_keep_telling_nothing_is_given_up_and_not_blamed():
+    rounds, said = tape(PairWorld(1, silent=frozenset({3})), 12)
+    assert (said.bad, said.undetermined, said.bad_links) == ((), (), ())
+    assert set(range(12)) - set(said.certified) == {3}
+    assert sum(3 in one for pairs in rounds for one in pairs) == 6
+
+
+def test_the_one_sound_pair_of_four_is_found_though_it_failed_by_chance_at_first():
+    world = PairWorld(1, broken=frozenset({0, 1}))
+    search = Search(range(4))
+    first = True
+    while pairs := search.next_round():
+        outcomes = [world.test(*one) for one in pairs]
+        if first:
+            outcomes, first = [PairOutcome(*one, False) for one in pairs], False
+        search.take(outcomes)
+    assert set(search.result().bad) == {0, 1}
+    assert set(search.result().certified) == {2, 3}
