@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import time
+from collections import deque
 
 from clusterrun.preflight.doors import LARGE, READ, WELCOME, WRITE, greeting
 from clusterrun.preflight.tasks import Dialled
@@ -27,12 +28,11 @@ class Dialler:
         self._task, self._watch = task, watch
         self._began = time.monotonic()
         self._hello = greeting(task.nonce, task.node)
-        self._waiting = [
-            _Call(target, port, place == 0)
+        self._calls = [
+            (target, [_Call(target, port, place == 0) for place, port in enumerate(target.ports)])
             for target in task.targets
-            for place, port in enumerate(target.ports)
         ]
-        self._calls = list(self._waiting)
+        self._waiting = deque(call for _, calls in self._calls for call in calls)
         self._open: dict[socket.socket, _Call] = {}
         self._sent = 0
         self._go_on()
@@ -66,11 +66,11 @@ class Dialler:
 
     def dialled(self) -> tuple[Dialled, ...]:
         """What came of it, target by target."""
-        return tuple(_summed(target, self._calls) for target in self._task.targets)
+        return tuple(_summed(target, calls) for target, calls in self._calls)
 
     def _go_on(self) -> None:
         while self._waiting and len(self._open) < _MOST_AT_ONCE:
-            self._dial(self._waiting.pop(0))
+            self._dial(self._waiting.popleft())
 
     def _dial(self, call: _Call) -> None:
         family = socket.AF_INET6 if ":" in call.target.address else socket.AF_INET
@@ -152,8 +152,7 @@ def _send_datagram(target: Target, hello: bytes) -> None:
             pass
 
 
-def _summed(target: Target, calls: list[_Call]) -> Dialled:
-    own = [call for call in calls if call.target is target]
+def _summed(target: Target, own: list[_Call]) -> Dialled:
     answered = [call for call in own if call.welcome]
     refused = tuple(call.port for call in own if call.code in _REFUSED and not call.welcome)
     silent = tuple(call.port for call in own if not call.welcome and call.code not in _REFUSED)
