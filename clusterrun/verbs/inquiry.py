@@ -12,6 +12,7 @@ from clusterrun.model.errors import NoSuchRun, SchedulerError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
+from clusterrun.model.states import State
 from clusterrun.runs.disk import DiskRefused
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
@@ -110,7 +111,7 @@ class Inquiry:
         began = self._clock.now()
         news = self._jobs().jobs(oldest, since)
         rows = _rows(cases, news)
-        if not news.failure and any(c.record.run_id not in rows and self._astray(c) for c in cases):
+        if not news.failure and any(self._outdated(c, news.at, c.record.run_id in rows) for c in cases):
             news = self._jobs().jobs(oldest, since=began)  # it may have been queued since that answer
             rows = _rows(cases, news)
         if news.failure:
@@ -119,9 +120,11 @@ class Inquiry:
         doubtful = self._account(cases, rows)
         return Heard(tuple(rows.items()), news.at, True, doubtful)
 
-    def _astray(self, case: Case) -> bool:
-        """A job that should be known and is not: an older answer must not be the one that buries it."""
-        if case.damage or (case.state and case.state.state.ended):
+    def _outdated(self, case: Case, answered_at: float, known: bool) -> bool:
+        """An answer must not bury a job that it should know, nor tell of one that has ended since."""
+        if case.state and case.state.state.ended:
+            return case.state.state is not State.COMPLETED and answered_at < case.state.updated_at
+        if case.damage or known:
             return False
         return bool(case.record.job_id) or self._clock.now() - case.record.submitted_at > QUEUEING_SECONDS
 

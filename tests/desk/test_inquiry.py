@@ -14,7 +14,7 @@ from clusterrun.model.document import encode
 from clusterrun.model.errors import NoSuchRun, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunState
-from clusterrun.model.states import State
+from clusterrun.model.states import Phase, State
 from clusterrun.runs import store
 from clusterrun.runs.disk import DiskRefused
 from clusterrun.runs.store import run_id
@@ -157,6 +157,36 @@ def test_a_job_that_an_older_answer_did_not_know_yet_is_asked_for_again(
     slurm.rows.append(row("PENDING", job_id="42"))
     assert [s.state for s in statuses(desk=desk)] == [State.PENDING, State.RUNNING]
     assert slurm.asked == ["jobs", "jobs"]
+
+
+def test_an_end_that_is_younger_than_slurms_answer_is_asked_about(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(desk, said=state(updated_at=NOW - 1))
+    slurm.rows = [row()]
+    statuses(desk=desk)
+    clock.time += 1
+    tell(desk, chosen, state(State.PREEMPTED, updated_at=NOW + 0.5))
+    slurm.rows = [row("PENDING")]
+    assert [s.state for s in statuses(desk=desk)] == [State.PENDING]
+
+
+def test_a_run_that_queued_itself_anew_is_where_its_successor_is(desk: Desk, slurm: Slurm) -> None:
+    said = state(State.PENDING, phase=Phase.QUEUED, reason="resubmitted as job 42 without n1")
+    chosen = add(desk, said=said)
+    Path(desk.store.paths(chosen).successor).write_text('{"job_id": "42"}')
+    slurm.rows = [row("FAILED"), row("PENDING", job_id="42", reason="Priority")]
+    (found,) = statuses(["42"], desk)
+    assert (found.run_id, found.job_id, found.state) == (chosen, "42", State.PENDING)
+    assert found.reason.startswith("resubmitted as job 42 without n1; waits")
+    cancel(desk, [chosen], print)
+    assert slurm.cancelled == ["42"]
+
+
+def test_the_newest_warning_of_a_live_run_stands_in_its_reason(desk: Desk, slurm: Slurm) -> None:
+    add(desk, said=state(updated_at=NOW, warnings=("a swap", "ranks never formed one group")))
+    slurm.rows = [row()]
+    assert statuses(desk=desk)[0].reason == "warning: ranks never formed one group (and 1 more)"
 
 
 def test_a_coordinator_that_spoke_after_slurms_answer_is_believed(
