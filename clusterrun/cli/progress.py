@@ -56,6 +56,7 @@ def _display(budget: float) -> Iterator[Show]:
     """One line that changes in place and is gone at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+    from rich.table import Column
 
     console = Console(stderr=True, no_color=not coloured(sys.stderr), highlight=False)
     columns = (
@@ -63,7 +64,9 @@ def _display(budget: float) -> Iterator[Show]:
         TextColumn("{task.fields[phase]}", markup=False),
         BarColumn(bar_width=20),
         TextColumn("{task.fields[left]}", markup=False),
-        TextColumn("{task.description}", markup=False),
+        TextColumn(
+            "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
+        ),
     )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=None, phase="", left="")

@@ -10,10 +10,12 @@ import pytest
 
 import clusterrun
 from clusterrun.model.errors import BadInput, ClusterrunError, NoSuchRun
+from clusterrun.model.report import Grade
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import Phase, State
 from clusterrun.runs.store import Store
 from clusterrun.verbs.desk import Desk
+from clusterrun.verbs.reporting import NoReport
 from clusterrun.workflow import spec_of, statuses
 
 SCRIPT = """
@@ -49,6 +51,20 @@ def test_a_run_is_submitted_waited_for_and_read(desk: Desk) -> None:
         [],
     ]
     assert clusterrun.find(run.job_id, desk).run_id == clusterrun.find("train", desk).run_id == run.run_id
+
+
+def test_nodes_are_checked_without_training_and_the_report_is_a_value(desk: Desk) -> None:
+    run = clusterrun.check(nodes=2, cluster="local", preflight="quick", preflight_budget="3m", desk=desk)
+    assert run.wait(timeout=240).state is State.COMPLETED
+    found = run.report()
+    assert (found.verdict, found.world, found.level) == (Grade.PASS, ("local-0", "local-1"), "quick")
+
+
+def test_a_run_without_a_check_has_no_report(desk: Desk) -> None:
+    run = submit(desk, "0", "0")
+    run.wait(timeout=60)
+    with pytest.raises(NoReport, match="was submitted with --preflight off"):
+        run.report()
 
 
 def test_a_state_is_its_word() -> None:
