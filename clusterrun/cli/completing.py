@@ -8,6 +8,7 @@ import click
 
 from clusterrun.config import profiles, settings
 from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.states import State
 from clusterrun.runs.store import Store, name_of
 
 
@@ -19,6 +20,12 @@ def runs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
         return []
     words = dict.fromkeys(["last", *map(name_of, ids), *ids])
     return [word for word in words if word.startswith(incomplete)]
+
+
+def states(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The states that a filter knows, as people write them."""
+    words = [*(state.value.lower() for state in State), "live", "ended"]
+    return [word for word in words if word.startswith(incomplete.lower())]
 
 
 def profile_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -12,6 +12,7 @@ import click
 from clusterrun.cli.board import fitted, plain
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
+from clusterrun.cli.completing import states as shown_states
 from clusterrun.cli.terminal import coloured, iso
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import fields
@@ -25,7 +26,11 @@ _TIMES = ("submitted_at", "started_at", "ended_at")
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="All runs, not only the live and newest ones.")
 @click.option(
-    "--state", metavar="STATE", multiple=True, help="Only runs in these: failed,timeout; live; ended."
+    "--state",
+    metavar="STATE",
+    multiple=True,
+    shell_complete=shown_states,
+    help="Only runs in these: failed,timeout; live; ended.",
 )
 @click.option("--name", metavar="PATTERN", help="Only runs of that name; * and ? stand for anything.")
 @click.option("--since", "begun", metavar="TIME", help="Only runs submitted since then: 1d, 90m, 2026-11-20.")
