@@ -155,7 +155,7 @@ class Coordinator:
 
     def _joined(self, now: Now, event: AgentJoined) -> None:
         hello = event.hello
-        if self._course.stage is not Stage.JOINING or self._roster.complete:
+        if not self._course.welcomes():
             self._say(Note(f"{hello.name} (node {hello.node}) came too late"))
             self._say(Send(event.link, Farewell()))
             return
@@ -225,7 +225,10 @@ class Coordinator:
             live.gone(now, seat, message)
 
     def _of_companion(self, now: Now, seat: Seat, message: CompanionSaid | CompanionEnded) -> None:
-        part = self._course.part_of(message.companion)
+        course = self._course
+        examining = course.selection if course.stage is Stage.EXAMINING else None
+        hearing = {contract.EXAMINER: examining, contract.OBSERVER: course.watching}
+        part = hearing.get(message.companion)
         if part is None:
             return
         if isinstance(message, CompanionSaid):

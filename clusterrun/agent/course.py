@@ -26,7 +26,6 @@ from clusterrun.agent.parting import Parting
 from clusterrun.agent.selection import Selection
 from clusterrun.agent.verdict import Kind, Verdict
 from clusterrun.agent.watching import Watching
-from clusterrun.model import contract
 from clusterrun.model.states import Phase, State
 from clusterrun.model.world import Meeting
 
@@ -74,10 +73,10 @@ class Course:
         self.epoch = -1
         self.live: LiveAttempt | None = None
         self.watching: Watching | None = None
-        self.selection: Selection | None = None
-        if rooms.examine is not None:
-            parts = (orders, roster, ledger, say, rooms.examine)
-            self.selection = Selection(*parts, self._form, self._conclude)
+        parts = (orders, roster, ledger, say)
+        self.selection = (
+            Selection(*parts, rooms.examine, self._form, self._conclude) if rooms.examine else None
+        )
         self._watch, self._orders, self._timings = rooms.watch, orders, timings
         self._roster, self._ledger, self._say = roster, ledger, say
         self._judge = Judge(orders.max_restarts)
@@ -93,7 +92,7 @@ class Course:
 
     @property
     def superseded(self) -> bool:
-        """Another coordinator took over: no beat is acknowledged, no state written."""
+        """Another coordinator took over."""
         return self._judge.superseded
 
     # --- time ---
@@ -156,6 +155,10 @@ class Course:
         self._parting.launcher_lives = True
         self._say(LaunchAgents(without))
 
+    def welcomes(self) -> bool:
+        """Agents are waited for."""
+        return self.stage is Stage.JOINING and self._gathering.welcomes
+
     def present(self, now: Now) -> None:
         """One node more is present."""
         if self.stage is Stage.JOINING:
@@ -198,16 +201,8 @@ class Course:
         self.live = LiveAttempt(self.epoch, *parts, self._say, self._over, self._environment)
         self.live.start(now, Meeting(seat.hello.address, message.port))
         if self._watch is not None:
-            nodes = [(seat.node, seat.name) for seat in self._roster.world]
-            vigil = self._watch(self._orders, self.epoch, nodes, now.steady, now.wall)
+            vigil = self._watch(self._orders, self.epoch, self._roster.numbers(), now.steady, now.wall)
             self.watching = Watching(vigil, self.live, self._roster, self._ledger, self._say, self.ask)
-
-    def part_of(self, companion: str) -> Selection | Watching | None:
-        """Who hears the companions of that name now."""
-        if companion == contract.OBSERVER:
-            return self.watching
-        examining = self.stage is Stage.EXAMINING and companion == contract.EXAMINER
-        return self.selection if examining else None
 
     # --- towards the end ---
 

@@ -29,6 +29,7 @@ LEAST_PATIENCE = 15.0
 RELAUNCH_SECONDS = 20.0
 """For a launcher to end that was told to."""
 MOST_RELAUNCHES = 5
+OVERSLEPT_SECONDS = 1.0
 
 
 @frozen
@@ -86,6 +87,11 @@ class Gathering:
         self._launch_agents(tuple(self._roster.name_of(node) for node in sorted(self._without)))
 
     @property
+    def welcomes(self) -> bool:
+        """Who comes now is waited for; while a launcher is being ended, its agents are not."""
+        return not self._ending and not self.complete
+
+    @property
     def complete(self) -> bool:
         """Everybody is here who can still come."""
         return self._roster.present + len(self._without) == self._nodes
@@ -107,6 +113,10 @@ class Gathering:
     def tick(self, now: Now) -> None:
         """The time for joining may be over."""
         if self.wakes_at is None or now.steady < self.wakes_at:
+            return
+        if now.steady - self.wakes_at > OVERSLEPT_SECONDS:
+            # This process slept itself: who has come meanwhile is heard before anyone is called late.
+            self.wakes_at = now.steady + OVERSLEPT_SECONDS
             return
         self.wakes_at = None
         if self._ending:

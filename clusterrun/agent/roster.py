@@ -146,6 +146,10 @@ class Roster:
         """The names of the nodes that train, in rank order."""
         return tuple(seat.name for seat in self.world)
 
+    def numbers(self) -> list[tuple[int, str]]:
+        """Number in the allocation and name of the nodes that train, in rank order."""
+        return [(seat.node, seat.name) for seat in self.world]
+
     def name_of(self, node: int) -> str:
         """The name of node number ``node``, also where nobody has joined from there."""
         seat = self.seats[node]

@@ -9,7 +9,7 @@ from clusterrun.agent import events as ev
 from clusterrun.model import contract
 
 from .actors import Actor
-from .kernel import Node, Process, Shim
+from .kernel import Companion, Node, Process, Shim
 from .network import DOWN, UP, Link
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class AgentActor(Actor):
     def _start(self, action: act.Spawn) -> None:
         fails = self.world.no_spawn()
         processes = self.world.scenario.processes
-        for rank in range(self.index * processes, (self.index + 1) * processes):
+        for rank in range(action.node * processes, (action.node + 1) * processes):
             if fails and rank % processes:
                 break
             process = Process(self, action.epoch, rank)
@@ -92,6 +92,7 @@ class AgentActor(Actor):
         self.feed_later(0.5 * self.world.process_chance.random(), lambda: self._swept(action))
 
     def _swept(self, action: act.Sweep) -> None:
+        self._end_companions()
         self.node.kill(lambda process: process.epoch <= action.epoch)
         self.termed_at = None
         self.world.clock.after(self.world.check_seconds(), self.feed, lambda: self._report_swept(action))
@@ -99,6 +100,27 @@ class AgentActor(Actor):
     def _report_swept(self, action: act.Sweep) -> None:
         left = [process for process in self.node.processes if process.epoch <= action.epoch]
         self.feed(ev.Swept(action.epoch, tuple(f"rank {process.rank} in D" for process in left)))
+
+    def _pass_on(self, action: act.PassOn) -> None:
+        found = [c for c in self.node.companions if c.agent is self and c.name == action.companion]
+        if not found and self.world.scenario.examiner(self.node.index) == "never starts":
+            gone = ev.CompanionGone(action.epoch, action.companion, "no such program")
+            self.world.clock.after(0.01, self.feed, gone)
+            return
+        companion = found[0] if found else Companion(self, action.epoch, action.companion)
+        self.world.watch.companion_asked(companion)
+        companion.asked(action.number)
+
+    def _accompany(self, action: act.Accompany) -> None:
+        Companion(self, action.epoch, action.companion)
+
+    def _dismiss(self, action: act.Dismiss) -> None:
+        self._end_companions(action.companion)
+
+    def _end_companions(self, name: str = "") -> None:
+        for companion in list(self.node.companions):
+            if companion.agent is self and name in ("", companion.name):
+                companion.kill()
 
     def _renew(self, action: act.RenewLease) -> None:
         self.lease_until = action.until - self.node.offset
@@ -117,6 +139,7 @@ class AgentActor(Actor):
             return
         self.world.log(f"{self.name} dies of {why}")
         self.alive = False
+        self._end_companions()
         self.node.kill(lambda process: process.agent is self and not process.child)
         if self.link is not None:
             self.link.close(DOWN, "the agent ended")
@@ -144,6 +167,9 @@ class AgentActor(Actor):
         act.Spawn: _spawn,
         act.SignalLocal: _signal,
         act.Sweep: _sweep,
+        act.PassOn: _pass_on,
+        act.Accompany: _accompany,
+        act.Dismiss: _dismiss,
         act.RenewLease: _renew,
         act.Note: _note,
         act.Exit: _exit,

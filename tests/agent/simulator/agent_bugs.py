@@ -91,5 +91,17 @@ AGENT_BUGS = (
         "self._say(Tell(RanksGone(self.epoch, stuck)))",
         "self._say(Tell(RanksGone(self.epoch)))",
     ),
+    Mutant(
+        "an examiner outlives the start of ranks",
+        "agent",
+        "            self._company.dismiss(contract.EXAMINER)",
+        "            pass",
+    ),
+    Mutant(
+        "an examiner is asked while ranks live",
+        "company",
+        'return "" if ranks.idle and order.epoch > ranks.seen else',
+        'return "" if True else',
+    ),
     Mutant("a farewell is not heard", "agent", "        self._leave_at_once(now, 0)", "        pass"),
 )

@@ -21,7 +21,7 @@ class CoordinatorActor(Actor):
     """A coordinator process with its launcher."""
 
     def __init__(self, world: World, number: int, hosts: list[Node]) -> None:
-        super().__init__(world, f"coordinator{number}", hosts[0], world.make_coordinator())
+        super().__init__(world, f"coordinator{number}", hosts[0], world.make_coordinator(hosts))
         self.number = number
         self.hosts = hosts
         self.links: dict[int, Link] = {}
@@ -29,10 +29,13 @@ class CoordinatorActor(Actor):
         self.states: list[Any] = []
         self.exit_code: int | None = None
         self.launched = False
+        self.launches = 0
         self.launcher_lives = False
         self.ended_launcher = False
         self.coming = 0
         self.told_superseded = False
+        self.reports: list[Any] = []
+        self.handed_over = False
         self.dropped: dict[int, bool] = {}
         hosts[0].coordinators.append(self)
 
@@ -55,7 +58,8 @@ class CoordinatorActor(Actor):
 
     def _launch(self, action: act.LaunchAgents) -> None:
         self.launched = self.launcher_lives = True
-        self.world.launch(self)
+        self.launches += 1
+        self.world.launch(self, action.without)
 
     def _end_launcher(self, action: act.EndLauncher) -> None:
         self.ended_launcher = True
@@ -72,6 +76,21 @@ class CoordinatorActor(Actor):
         self.world.watch.saved(self, action.state)
         self.states.append(action.state)
         self.world.clock.after(self.world.disk(), self.world.write_state, self, action.state)
+
+    def _report(self, action: act.SaveReport) -> None:
+        self.world.watch.reported(self, action)
+        self.reports.append(action.report)
+
+    def _resubmit(self, action: act.Resubmit) -> None:
+        self.world.clock.after(5 * self.world.process_chance.random(), self._queue, action.excluded)
+
+    def _queue(self, excluded: tuple[str, ...]) -> None:
+        """sbatch: the new job may begin before this one has heard of it."""
+        if not self.alive:
+            return
+        queued = self.world.succeed(self, excluded)
+        answer = ev.Resubmitted("77") if queued else ev.Resubmitted("", "the program exited with code 1")
+        self.world.clock.after(0.1, self.feed, answer)
 
     def _note(self, action: act.Note) -> None:
         pass
@@ -112,6 +131,8 @@ class CoordinatorActor(Actor):
         act.LaunchAgents: _launch,
         act.EndLauncher: _end_launcher,
         act.SaveState: _save,
+        act.SaveReport: _report,
+        act.Resubmit: _resubmit,
         act.Note: _note,
         act.Finish: _finish,
     }

@@ -26,7 +26,11 @@ def check_end(watch: Watch, coordinator: CoordinatorActor, epochs: list[int]) ->
     if coordinator.told_superseded:
         return
     state = coordinator.states[-1]
-    if "did not join" in state.reason and not coordinator.launcher_lives and not coordinator.ended_launcher:
+    if state.state is State.PENDING:
+        _handed_over(watch, coordinator, state)
+        return
+    joins = "did not join" in state.reason and state.exit_code != 3
+    if joins and not coordinator.launcher_lives and not coordinator.ended_launcher:
         watch.fail("the end of the launcher was not noticed")
     if not state.state.ended or state.exit_code != coordinator.exit_code or state.ended_at is None:
         watch.fail(f"{coordinator.name} finishes with {state.state} and exit code {coordinator.exit_code}")
@@ -38,6 +42,14 @@ def check_end(watch: Watch, coordinator: CoordinatorActor, epochs: list[int]) ->
     _CHECKS.get(state.state, _unexpected)(watch, coordinator, state)
     _asked(watch, state)
     _expected(watch, state)
+
+
+def _handed_over(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
+    """Another job goes on: it was queued, without nodes that were named, and no rank ever ran here."""
+    if not coordinator.handed_over or coordinator.exit_code != 3 or not state.excluded:
+        watch.fail(f"{coordinator.name} hands over with {coordinator.exit_code}: {state.reason}")
+    if any(number == coordinator.number for number, _ in watch.world.program.runs):
+        watch.fail(f"{coordinator.name} hands over although its ranks ran")
 
 
 def _budget(watch: Watch, epochs: list[int], state: RunState) -> None:
@@ -60,7 +72,9 @@ def _completed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> 
 
 def _failed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
     failure = state.failure
-    if failure is None or not state.reason:
+    if state.exit_code == 3 and state.reason.startswith("pre-flight"):
+        _unfit(watch, coordinator, state)
+    elif failure is None or not state.reason:
         watch.fail("FAILED without a failure")
     elif failure.rank >= 0:
         run = watch.world.program.runs[(coordinator.number, state.epoch)]
@@ -74,9 +88,24 @@ def _failed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> Non
             watch.fail(f"exit code {state.exit_code} for a rank that ended with {failure.code}")
 
 
+def _unfit(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
+    """Too few fit nodes: each of them is named, and there was something wrong with it."""
+    scenario = watch.world.scenario
+    late = any(map(scenario.has, ("old epoch", "lost welcome")))
+    faultless = not set(watch.struck) - set(HARMLESS) and not scenario.slow and not late
+    named = set(state.excluded)
+    runs = [one for one in watch.world.coordinators if one.number <= coordinator.number]
+    known = {f"n{index}" for one in runs for index in scenario.unfit([node.index for node in one.hosts])}
+    if not named or (faultless and named != known):
+        watch.fail(f"{sorted(named)} are called unfit, {sorted(known)} are")
+
+
 def _node_fail(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
     if not set(watch.struck) - set(HARMLESS) and not watch.world.scenario.slow:
         watch.fail(f"NODE_FAIL without a fault: {state.reason}")
+    world = state.attempts[-1].nodes
+    if state.failure and world and state.failure.node not in world:
+        watch.fail(f"NODE_FAIL for {state.failure.node}, and {world} trained")
     if not any(f"n{node.index} " in state.reason for node in watch.world.nodes):
         watch.fail(f"NODE_FAIL does not name its node: {state.reason}")
 
@@ -100,13 +129,15 @@ def _asked(watch: Watch, state: RunState) -> None:
     world, scenario = watch.world, watch.world.scenario
     if _only(watch, *ASKING) and world.asked_at is not None:
         before_joining = "before" in state.reason and "had joined" in state.reason
-        if state.state not in (State.CANCELLED, State.COMPLETED) and not before_joining:
+        before_asked = before_joining or state.exit_code == 3
+        if state.state not in (State.CANCELLED, State.COMPLETED) and not before_asked:
             watch.fail(f"asked to end, the run ended {state.state}: {state.reason}")
         if world.clock.now > world.asked_at + 55:
             watch.fail(f"asked to end at {world.asked_at:.1f}, the run went on")
     limited = scenario.time_limit and scenario.time_limit < scenario.duration
     in_time = state.state is State.TIMEOUT and world.clock.now <= scenario.time_limit + 20
-    if _only(watch, "time limit") and limited and not in_time:
+    first = len(world.coordinators) == 1
+    if _only(watch, "time limit") and first and limited and not in_time:
         watch.fail(f"with a limit of {scenario.time_limit:.1f} s the run ended {state.state}")
 
 
@@ -115,6 +146,13 @@ def _expected(watch: Watch, state: RunState) -> None:
     scenario = watch.world.scenario
     brief = len(watch.frozen_for) < 2 and sum(watch.frozen_for) < contract.LOST_SECONDS + 0.4
     if not (_only(watch, *PROGRAM) or (_only(watch, "freeze coordinator") and brief)):
+        return
+    if len(watch.world.coordinators) > 1:
+        return
+    unfit = scenario.unfit(list(range(scenario.allocated)))
+    if len(unfit) > scenario.spares:
+        if state.state is not State.FAILED or state.exit_code != 3:
+            watch.fail(f"with {unfit} unfit the run ended {state.state}: {state.reason}")
         return
     attempts, blamed = foretold(scenario)
     if any(abs(at - scenario.duration) < 5 for _, at, _ in scenario.crashes.values()):
@@ -128,7 +166,8 @@ def _expected(watch: Watch, state: RunState) -> None:
     if state.state is not State.COMPLETED or len(state.attempts) != attempts:
         watch.fail(f"a healthy run ended {state.state} after {len(state.attempts)} attempts: {state.reason}")
     # A second agent is dropped, or ended with the launcher while it still connects.
-    known = (0, 1, 143) if scenario.has("second agent") or scenario.has("late agent") else (0,)
+    more = scenario.has("second agent") or scenario.has("late agent") or scenario.unreachable >= 0
+    known = (0, 1, 143, None) if more else (0,)
     for agent in watch.world.coordinators[0].agents:
         if agent.exit_code not in known:
             watch.fail(f"{agent.name} exits with {agent.exit_code} at the end of a healthy run")

@@ -125,7 +125,7 @@ def _freeze_coordinator(world: World) -> None:
 
 
 def _node(world: World) -> Node:
-    return world.fault_chance.choice(world.nodes[: world.scenario.nodes])
+    return world.fault_chance.choice(world.nodes[: world.scenario.allocated])
 
 
 def _freeze_node(world: World) -> None:
@@ -197,7 +197,7 @@ def _reset_link(world: World) -> None:
 def _second_agent(world: World) -> None:
     coordinator = _coordinator(world)
     if coordinator.launcher_lives:
-        index = world.fault_chance.randrange(world.scenario.nodes)
+        index = world.fault_chance.randrange(world.scenario.allocated)
         world.new_agent(coordinator, index, coordinator.hosts[index])
 
 
@@ -249,8 +249,8 @@ def _requeue(world: World) -> None:
         if world.fault_chance.random() < 0.5:
             world.clock.after(world.fault_chance.uniform(0, 30), agent.feed, agent.slurm_kills)
     alive = [node for node in world.nodes if not node.dead]
-    if len(alive) >= world.scenario.nodes:
-        world.submit(world.fault_chance.sample(alive, world.scenario.nodes))
+    if len(alive) >= world.scenario.allocated:
+        world.submit(world.fault_chance.sample(alive, world.scenario.allocated))
 
 
 def _repeat(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.agent.events import RankEnded
+from clusterrun.agent.events import CompanionGone, CompanionSpoke, RankEnded
 from clusterrun.model import contract
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Node:
         self.dead = False
         self.thawed_at = float("-inf")
         self.processes: list[Process] = []
+        self.companions: list[Companion] = []
         self.agents: list[AgentActor] = []
         self.coordinators: list[CoordinatorActor] = []
         self._deferred: list[tuple[Any, ...]] = []
@@ -62,6 +63,7 @@ class Node:
             actor.vanish()
         for process in list(self.processes):
             process.vanish()
+        self.companions.clear()
 
     def kill(self, wanted: Any) -> None:
         """SIGKILL to all processes that ``wanted`` holds for; a stuck one only notes it."""
@@ -143,6 +145,49 @@ class Process:
         if not self.child:
             self.node.world.watch.rank_ended(self, -9, "vanished")
             self.node.world.program.break_peers(self)
+
+
+class Companion:
+    """A companion process: an examiner that behaves as its node's draw says, or a silent observer."""
+
+    def __init__(self, agent: AgentActor, epoch: int, name: str) -> None:
+        self.agent, self.epoch, self.name = agent, epoch, name
+        self.node = agent.node
+        self.behaviour = self.node.world.scenario.examiner(self.node.index)
+        self.node.companions.append(self)
+
+    @property
+    def alive(self) -> bool:
+        """It lives."""
+        return self in self.node.companions
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.alive:
+            self.node.companions.remove(self)
+
+    def asked(self, number: int) -> None:
+        """A question arrived."""
+        chance = self.node.world.process_chance
+        seconds = {"late": chance.uniform(21, 60), "slow": chance.uniform(3, 15)}
+        delay = seconds.get(self.behaviour, 3 * chance.random())
+        if self.behaviour == "dies":
+            self.node.later(delay, self._die)
+        elif self.behaviour != "mute":
+            answer = "ill" if self.behaviour == "ill" else "well"
+            for _ in range(2 if self.behaviour == "chatty" else 1):
+                self.node.later(delay, self._say, number, answer)
+
+    def _say(self, number: int, answer: str) -> None:
+        if self.alive:
+            told = CompanionSpoke(self.epoch, self.name, number, answer)
+            self.node.world.clock.after(0.001, self.agent.feed, told)
+
+    def _die(self) -> None:
+        if self.alive:
+            self.kill()
+            gone = CompanionGone(self.epoch, self.name, "was killed")
+            self.node.world.clock.after(0.001, self.agent.feed, gone)
 
 
 class Shim:

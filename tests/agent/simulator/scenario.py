@@ -65,6 +65,13 @@ THEMES = (
 )
 """What is known to be dangerous together; every other world has one of these."""
 
+SPARE_NODES = 3
+"""Nodes that are not in the first allocation."""
+WELL = "well"
+FIT = (WELL, "slow", "chatty")
+EXAMINERS = ("ill", "ill", "late", "mute", "dies", "never starts", "slow", "chatty")
+"""How an examiner may behave."""
+
 HARMLESS = ("late agent", "second agent", "slow disk", "slow network", "lost welcome", "notice", "repeat")
 """A world with only these must end as the user's program does."""
 
@@ -89,10 +96,36 @@ class Scenario:
     time_limit: float = 0.0
     slow: float = 0.0
     once_per_node: bool = False
+    examined: bool = False
+    spares: int = 0
+    examiners: tuple[str, ...] = ()
+    resubmits: bool = False
+    one_launcher: bool = False
+    unreachable: int = -1
+    gives_up_after: float = 12.0
+    observed: bool = False
 
     def has(self, fault: str) -> bool:
         """Whether ``fault`` exists in this world."""
         return fault in self.faults
+
+    @property
+    def allocated(self) -> int:
+        """Nodes that train, and spares."""
+        return self.nodes + self.spares
+
+    def examiner(self, index: int) -> str:
+        """How the examiner of node ``index`` of the pool behaves."""
+        return self.examiners[index] if self.examined else WELL
+
+    def unfit(self, hosts: list[int]) -> set[int]:
+        """Those of ``hosts`` (numbers in the pool) that an examination finds unfit."""
+        found = {index for index in hosts if self.examiner(index) not in FIT}
+        if self.examined and self.has("no agent"):
+            found.add(hosts[-1])
+        if self.examined and self.one_launcher and self.unreachable >= 0:
+            found.add(hosts[self.unreachable])
+        return found
 
     @property
     def processes(self) -> int:
@@ -123,7 +156,24 @@ def draw(clock: Clockwork) -> Scenario:
         once_per_node=chance.random() < 0.15,
     )
     _program_faults(world, chance)
+    _examination(world, clock.random("examination"))
     return world
+
+
+def _examination(world: Scenario, chance: random.Random) -> None:
+    """A third of all worlds check their nodes; some of these are ill, or their examiners are."""
+    world.observed = chance.random() < 0.2
+    world.spares = chance.choice((0, 0, 0, 1, 1, 2)) if chance.random() < 0.5 else 0
+    world.examined = chance.random() < 0.4
+    well = chance.choice((1.0, 0.9, 0.6))
+    pool = world.allocated + SPARE_NODES
+    drawn = [WELL if chance.random() < well else chance.choice(EXAMINERS) for _ in range(pool)]
+    world.examiners = tuple(drawn)
+    world.resubmits = chance.random() < 0.5
+    world.one_launcher = world.examined and chance.random() < 0.5
+    if world.one_launcher and chance.random() < 0.3 and world.allocated > 1:
+        world.unreachable = chance.randrange(world.allocated)
+        world.gives_up_after = chance.choice((12.0, 40.0))
 
 
 def _program_faults(world: Scenario, chance: random.Random) -> None:

@@ -8,13 +8,15 @@ from clusterrun.agent import actions as act
 from clusterrun.agent import messages as msg
 from clusterrun.model import contract
 from clusterrun.model.record import RunState
+from clusterrun.model.states import State
 
 from .ends import check_end
+from .scenario import FIT
 
 if TYPE_CHECKING:
     from .agent_actor import AgentActor
     from .coordinator_actor import CoordinatorActor
-    from .kernel import Process
+    from .kernel import Companion, Process
     from .world import World
 
 SLACK = 0.05
@@ -37,6 +39,7 @@ class Watch:
         self._started: dict[tuple[str, int], bool] = {}
         self._notices: dict[tuple[str, int], list[float]] = {}
         self._epochs: dict[int, list[int]] = {}
+        self._worlds: dict[tuple[int, int], tuple[str, ...]] = {}
 
     def fail(self, text: str) -> None:
         """A law is broken."""
@@ -95,9 +98,43 @@ class Watch:
             self.fail(f"{agent.name} starts epoch {action.epoch} after {agent.seen_epoch}")
         if action.meeting.port != 20000 + action.epoch:
             self.fail(f"{agent.name} starts epoch {action.epoch} with port {action.meeting.port}")
-        hosts = tuple(f"n{node.index}" for node in agent.coordinator.hosts)
-        if action.node != agent.index or action.world.nodes != hosts:
-            self.fail(f"{agent.name} starts as node {action.node} of {action.world.nodes}")
+        hosts = [f"n{node.index}" for node in agent.coordinator.hosts]
+        world, mine = action.world.nodes, f"n{agent.node.index}"
+        if world[action.node] != mine or len(world) != self.world.scenario.nodes:
+            self.fail(f"{agent.name} on {mine} starts as node {action.node} of {world}")
+        if world != self._worlds.setdefault((agent.coordinator.number, action.epoch), world):
+            self.fail(f"{agent.name} starts in another world than others of epoch {action.epoch}: {world}")
+        if [name for name in hosts if name in world] != list(world):
+            self.fail(f"the world {world} is not in the order of {hosts}")
+        self._fit(agent, world)
+
+    def _fit(self, agent: AgentActor, world: tuple[str, ...]) -> None:
+        """Where nodes are checked, none that is unfit trains; where not, the first ones do."""
+        scenario, coordinator = self.world.scenario, agent.coordinator
+        if not scenario.examined:
+            if world != tuple(f"n{node.index}" for node in coordinator.hosts[: scenario.nodes]):
+                self.fail(f"unchecked, {world} train")
+        elif scenario.examiner(agent.node.index) not in FIT:
+            self.fail(f"{agent.name} trains although its examiner is {scenario.examiner(agent.node.index)}")
+        elif not coordinator.reports or coordinator.reports[-1].world != world:
+            self.fail(f"{agent.name} trains in {world}, which no examination chose")
+        if any(c.name == contract.EXAMINER and c.agent is agent for c in agent.node.companions):
+            self.fail(f"{agent.name} starts ranks while its examiner lives")
+
+    # --- companions ---
+
+    def companion_asked(self, companion: Companion) -> None:
+        """An examiner is asked: no rank lives there."""
+        agent = companion.agent
+        if companion.name == contract.EXAMINER and any(p.agent is agent for p in agent.node.processes):
+            self.fail(f"{agent.name} asks an examiner while ranks live")
+
+    def reported(self, coordinator: CoordinatorActor, action: act.SaveReport) -> None:
+        """One report of each examination, before ranks of its epoch."""
+        if coordinator.told_superseded:
+            self.fail(f"{coordinator.name} saves a report although another one took over")
+        if coordinator.reports:
+            self.fail(f"{coordinator.name} saves a second report")
 
     def sweeping(self, agent: AgentActor, action: act.Sweep) -> None:
         """Ranks are killed only after their whole grace time, unless link, lease or shim is lost."""
@@ -192,7 +229,8 @@ class Watch:
             self.world.scenario.faults
         ):
             self.fail(f"{coordinator.name} saves too seldom")
-        if state.updated_at - before.updated_at < 0.2 - SLACK and not state.state.ended:
+        last = state.state.ended or state.state is State.PENDING
+        if state.updated_at - before.updated_at < 0.2 - SLACK and not last:
             self.fail(f"{coordinator.name} saves too often")
         if coordinator.told_superseded:
             self.fail(f"{coordinator.name} saves a state although another one took over")
@@ -224,7 +262,8 @@ class Watch:
                     f"{coordinator.name} never ends ({coordinator.states and coordinator.states[-1].reason})"
                 )
             ended = [state for state in coordinator.states if state.state.ended]
-            if coordinator.exit_code is not None and len(ended) != 1 and not coordinator.told_superseded:
+            once = 1 - int(bool(coordinator.states) and coordinator.states[-1].state is State.PENDING)
+            if coordinator.exit_code is not None and len(ended) != once and not coordinator.told_superseded:
                 self.fail(f"{coordinator.name} has {len(ended)} terminal states")
             for agent in coordinator.agents:
                 if agent.alive:
@@ -234,3 +273,5 @@ class Watch:
         for node in self.world.nodes:
             for process in node.processes:
                 self.fail(f"rank {process.rank} of epoch {process.epoch} is left on node {node.index}")
+            for companion in node.companions:
+                self.fail(f"the {companion.name} of {companion.agent.name} is left on node {node.index}")

@@ -9,8 +9,11 @@ from clusterrun.agent import events as ev
 from clusterrun.agent import messages as msg
 from clusterrun.agent.agent import Agent
 from clusterrun.agent.coordinator import Coordinator
-from clusterrun.model.orders import Orders
+from clusterrun.agent.rooms import Rooms
+from clusterrun.model.orders import Level, Orders, Preflight
 from clusterrun.model.record import RunState
+from clusterrun.model.states import State
+from tests.agent.examinations import Simple
 
 from . import faults
 from .actors import Actor
@@ -20,11 +23,10 @@ from .coordinator_actor import CoordinatorActor
 from .kernel import Node
 from .network import DOWN, UP, Closed, Link
 from .program import Program
-from .scenario import draw
+from .scenario import SPARE_NODES, draw
 from .watch import Watch
 
 WELCOME = "welcome"
-SPARE_NODES = 2
 CONNECT_SECONDS = 5.0
 SUPERSEDED_SECONDS = 8.0
 """The most a running coordinator may take to see that another one took over."""
@@ -43,7 +45,7 @@ class World:
         self._disk_chance = self.clock.random("disk")
         times = self.clock.random("time")
         self.wall = times.uniform(1e9, 2e9)
-        pool = self.scenario.nodes + SPARE_NODES
+        pool = self.scenario.allocated + SPARE_NODES
         self.nodes = [Node(self, index, times.uniform(0, 1e5)) for index in range(pool)]
         self.coordinators: list[CoordinatorActor] = []
         self.watch = Watch(self)
@@ -67,13 +69,22 @@ class World:
             per_node=self.scenario.once_per_node,
             max_restarts=self.scenario.max_restarts,
             time_limit=self.scenario.time_limit,
+            spares=self.scenario.spares,
+            launch=("srun",) if self.scenario.one_launcher else (),
+            preflight=self._preflight(),
         )
+
+    def _preflight(self) -> Preflight:
+        if not self.scenario.examined:
+            return Preflight()
+        resubmit = ("sbatch", "{excluded}") if self.scenario.resubmits else ()
+        return Preflight(Level.FULL, resubmit=resubmit)
 
     # --- running ---
 
     def run(self) -> Watch:
         """Faults first, then everything is healed, then every run must end in time."""
-        self.submit(self.nodes[: self.scenario.nodes])
+        self.submit(self.nodes[: self.scenario.allocated])
         faults.plan(self)
         self.clock.at(self.scenario.heal_at, faults.heal, self)
         bound = self.scenario.heal_at + 500 + (self.scenario.max_restarts + 5) * (self.scenario.duration + 60)
@@ -93,13 +104,31 @@ class World:
         self.coordinators.append(coordinator)
         coordinator.feed(ev.Tick())
 
-    def make_coordinator(self) -> Any:
+    def make_coordinator(self, hosts: list[Node]) -> Any:
         """A new machine."""
-        return self.machines[0](self.orders, "host", 1)
+        examine = Simple if self.scenario.examined else None
+        rooms = Rooms(examine, names=tuple(f"n{node.index}" for node in hosts))
+        return self.machines[0](self.orders, "host", 1, rooms=rooms)
 
     def make_agent(self, index: int) -> Any:
         """A new machine."""
-        return self.machines[1](index, self.scenario.processes, self.orders.grace)
+        observed = self.scenario.observed
+        return self.machines[1](index, self.scenario.processes, self.orders.grace, observed=observed)
+
+    def succeed(self, coordinator: CoordinatorActor, excluded: tuple[str, ...]) -> bool:
+        """Queue the run anew on nodes that are not excluded; it begins when the old job has ended."""
+        fit = [node for node in self.nodes if not node.dead and f"n{node.index}" not in excluded]
+        if len(fit) < self.scenario.allocated or self.fault_chance.random() < 0.2:
+            return False
+        coordinator.handed_over = True
+        self.clock.after(0.5, self._begin_successor, coordinator, fit[: self.scenario.allocated])
+        return True
+
+    def _begin_successor(self, before: CoordinatorActor, hosts: list[Node]) -> None:
+        if before.alive or any(agent.alive for agent in before.agents):
+            self.clock.after(1.0, self._begin_successor, before, hosts)
+        elif not any(node.dead for node in hosts):
+            self.submit(hosts)
 
     # --- what happened ---
 
@@ -130,7 +159,8 @@ class World:
             coordinator.told_superseded = True
             coordinator.feed(ev.Superseded(epoch))
             return
-        quiet = not self.claims or (self.state_file is not None and self.state_file.state.ended)
+        told = self.state_file.state if self.state_file is not None else State.UNKNOWN
+        quiet = not self.claims or told.ended or told is State.PENDING
         earlier = self.state_file.attempts if self.state_file is not None and after < 0 else ()
         self.claims[epoch] = coordinator.number
         self.watch.claimed(coordinator, epoch)
@@ -138,7 +168,8 @@ class World:
             if other is not coordinator:
                 delay = self.fault_chance.uniform(0.1, SUPERSEDED_SECONDS)
                 self.clock.after(delay, self._tell_superseded, other, epoch)
-        coordinator.feed(ev.EpochClaimed(epoch, earlier, after >= 0 or quiet))
+        excluded = self.state_file.excluded if self.state_file is not None and after < 0 else ()
+        coordinator.feed(ev.EpochClaimed(epoch, earlier, after >= 0 or quiet, excluded))
 
     def _tell_superseded(self, coordinator: CoordinatorActor, epoch: int) -> None:
         # It looks every two seconds: one that was stopped looks soon after it goes on, not at once.
@@ -155,14 +186,29 @@ class World:
 
     # --- agents and their links ---
 
-    def launch(self, coordinator: CoordinatorActor) -> None:
+    def launch(self, coordinator: CoordinatorActor, without: tuple[str, ...] = ()) -> None:
         """srun: one agent per node."""
-        missing = self.scenario.nodes - 1 if self.scenario.has("no agent") else -1
+        missing = self.scenario.allocated - 1 if self.scenario.has("no agent") else -1
+        unreachable = self.scenario.unreachable if self.scenario.one_launcher else -1
         for index, node in enumerate(coordinator.hosts):
-            if index != missing:
+            if index == unreachable and f"n{node.index}" not in without:
+                seconds = self.scenario.gives_up_after
+                self.clock.after(seconds, self._give_up, coordinator, node, coordinator.launches)
+            elif index != missing and f"n{node.index}" not in without:
                 coordinator.coming += 1
                 delay = self.process_chance.uniform(0.05, 2.0)
                 self.clock.after(delay, self._start_agent, coordinator, index, node)
+
+    def _give_up(self, coordinator: CoordinatorActor, node: Node, launch: int) -> None:
+        """srun has not reached a node: it ends all that it has started."""
+        if not coordinator.launcher_lives or coordinator.launches != launch:
+            return
+        coordinator.launcher_lives = False
+        self.watch.struck.append("unreachable")
+        for agent in coordinator.agents:
+            agent.feed(agent.slurm_kills)
+        words = f"srun: error: Task launch for StepId=1.0 failed on node n{node.index}: Communication failure"
+        self.clock.after(0.2, coordinator.feed, ev.LauncherEnded(233, (words,)))
 
     def _start_agent(self, coordinator: CoordinatorActor, index: int, node: Node) -> None:
         coordinator.coming -= 1
