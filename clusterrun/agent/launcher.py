@@ -106,9 +106,11 @@ class Launcher:
 
     def end(self) -> None:
         """End them: TERM (and CONT) now, KILL for those that still live a little later."""
+        told = frozenset(self._living)
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
-        self._loop.after(_KILL_AFTER, self.kill)
+        # Only these: by then another launch may be under way.
+        self._loop.after(_KILL_AFTER, lambda: self._signal(signal.SIGKILL, told))
 
     def kill(self) -> None:
         """Kill them now."""
@@ -136,9 +138,9 @@ class Launcher:
         """Whether any of them lives."""
         return bool(self._living)
 
-    def _signal(self, number: int) -> None:
-        for pid in self._living:  # not reaped yet, so the number is still theirs
-            os.kill(pid, number)
+    def _signal(self, number: int, told: frozenset[int] | None = None) -> None:
+        for pid in self._living if told is None else self._living & told:
+            os.kill(pid, number)  # not reaped yet, so the number is still theirs
 
     def _hear(self) -> None:
         while True:
@@ -173,8 +175,8 @@ def relaunch(launch: Launch, without: tuple[str, ...]) -> tuple[tuple[str, ...],
     whole = launch.environment.get("SLURM_JOB_NODELIST", "")
     kept = [name for name in expand(whole) if name not in without]
     program, *words = launch.orders.launch
-    counted = {f"--{what}": f"--{what}={len(kept)}" for what in ("nodes", "ntasks")}
-    own = [counted.get(word.partition("=")[0], word) for word in words]
+    counted = {f"--{what}=": f"--{what}={len(kept)}" for what in ("nodes", "ntasks")}
+    own = [counted.get(word[: word.find("=") + 1], word) for word in words]
     return (program, "--overlap", f"--nodelist={fold(kept)}", *own), {contract.NODES_VARIABLE: whole}
 
 

@@ -1,0 +1,64 @@
+"""The laws of launching agents twice: arguments, environment, and who is ended when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from clusterrun.agent import launcher
+from clusterrun.agent.launcher import Launch, Launcher, relaunch
+from clusterrun.agent.loop import Loop, steady
+from clusterrun.agent.process import ended_children
+from clusterrun.model.frozen import replace
+from tests.agent.runs import until
+from tests.agent.tapes import ORDERS
+
+ARGV = ("srun", "--nodes=4", "--ntasks=4", "--no-kill", "python", "--nodes", "agent.pyz")
+
+
+def launch(argv: tuple[str, ...], **environment: str) -> Launch:
+    everything = {"PATH": os.defpath, "SLURM_JOB_NODELIST": "n[1-4]", **environment}
+    return Launch(replace(ORDERS, launch=argv), (), everything, b"invitation\n", 1024)
+
+
+def test_a_second_launch_stands_on_the_other_nodes_and_tells_agents_how_all_are_numbered() -> None:
+    argv, more = relaunch(launch(ARGV), ("n2",))
+    assert argv == (
+        *("srun", "--overlap", "--nodelist=n[1,3-4]", "--nodes=3", "--ntasks=3", "--no-kill"),
+        *("python", "--nodes", "agent.pyz"),
+    )
+    assert more == {"CLUSTERRUN_NODES": "n[1-4]"}
+
+
+def test_the_end_of_the_first_launch_is_not_the_end_of_the_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_KILL_AFTER", 0.3)
+    program = tmp_path / "srun"
+    program.write_text("#!/bin/sh\nexec sleep 100\n")
+    program.chmod(stat.S_IRWXU)
+    loop = Loop()
+    ends: list[int] = []
+    one = Launcher(loop, launch((str(program),)), lambda code, said, whole: ends.append(code))
+
+    def passes() -> bool:
+        for child in ended_children():
+            one.reaped(child)
+        loop.wait(steady() + 0.02)
+        return bool(ends)
+
+    one.start()
+    one.end()
+    until(passes, "the end of the first launch")
+    assert ends == [128 + signal.SIGTERM]
+    one.start(("n2",))
+    later = steady() + 1.0
+    until(lambda: passes() and steady() > later, "the time at which the first one was to be killed")
+    assert one.alive and ends == [128 + signal.SIGTERM]
+    one.kill()
+    until(lambda: passes() and len(ends) == 2, "the end of the second launch")
+    assert ends[1] == 128 + signal.SIGKILL
