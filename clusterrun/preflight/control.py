@@ -126,9 +126,10 @@ def _both_ways(plan: Plan, one: Subject, other: Subject) -> None:
 
 def _ask(case: Case, nonce: str, plan: Plan, names: bool) -> None:
     there = [one.name for one in case.subjects.values() if one.listening is not None]
+    absent = [one.name for one in case.subjects.values() if one.absent]
     for node, targets in plan.items():
         near = [case.subjects[other].name for other in (node, *targets)]
-        asked = tuple(there if len(there) <= FEW else near) if names else ()
+        asked = (*(there if len(there) <= FEW else near), *absent) if names else ()
         goals = tuple(_target(case.subjects[other], ports) for other, ports in targets.items())
         task = DialTask(nonce, node, goals, asked, DIAL_SECONDS)
         case.ask(node, task, DIAL_SECONDS + _SLACK_SECONDS)

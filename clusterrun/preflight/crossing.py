@@ -21,6 +21,7 @@ class Way:
         self.a, self.b = a, b
         self.tried: set[int] = set()
         self.good: set[int] = set()
+        self.refused: set[int] = set()
         self.large = True
         self.rounds = 0
         self.why = ""
@@ -78,6 +79,7 @@ class Crossings:
             way.large = one.large or (way.large and way.rounds > 0)
             way.rounds += 1
             way.tried.update(tried[one.node])
+            way.refused.update(one.refused)
             way.good.update(set(tried[one.node]) - set(one.silent) - set(one.refused))
             way.why = one.why
 
@@ -110,6 +112,8 @@ class Crossings:
             if there and not back:
                 a, b = b, a
             both = there == back
+            if there and back and any(self.heard.values()):
+                way.why = "datagrams pass: a firewall drops TCP"
         rounds = max(one.rounds for one in ways)
         return Trouble(kind, (a, b), rounds, tuple(sorted(way.bad)), both=both, why=way.why)
 

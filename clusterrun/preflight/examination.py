@@ -84,6 +84,7 @@ class Examination:
         known = {one.node: Subject(one.node, one.name, one.address) for one in examinees}
         for node, why in absent:
             known[node] = Subject(node, dict(names).get(node, f"node {node}"), "")
+            known[node].absent = why
             known[node].leave("agent", why, "look at the node: sinfo -N -l, and job.out in the run directory")
         self.outcome: Outcome | None = None
         self._case = Case(orders, [known[node] for node in sorted(known)], now, wall, run_dir)

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 class Subject:
     """``gone`` is why it is asked no more ('' while it is); ``ports`` are those it can lead a test on.
 
-    ``ends`` are how its warm processes ended before their time.
+    ``absent`` is why it never joined. ``ends`` are how its warm processes ended before their time.
     """
 
     def __init__(self, node: int, name: str, address: str) -> None:
         self.node, self.name, self.address = node, name, address
-        self.gone = ""
+        self.gone = self.absent = ""
         self.local: LocalAnswer | None = None
         self.listening: Listening | None = None
         self.earliest, self.latest = float("-inf"), float("inf")
@@ -44,7 +44,7 @@ class Subject:
     @property
     def unfit(self) -> bool:
         """It cannot train."""
-        return self.verdict is Grade.FAIL
+        return bool(self.gone) or self.verdict is Grade.FAIL
 
     @property
     def is_warm(self) -> bool:

@@ -39,6 +39,8 @@ class Faults:
     """What is wrong; nodes by number, links as (from, to) for packets that vanish."""
 
     absent: set[int] = field(default_factory=set)
+    agentless: set[int] = field(default_factory=set)
+    """They live, and their agent did not join."""
     frozen: set[int] = field(default_factory=set)
     """Their examiner never says anything."""
     lost_in: dict[int, str] = field(default_factory=dict)
@@ -102,14 +104,15 @@ class Cluster:
         self.chance = random.Random(seed)
         self.now = START
         self.total = asked.nodes + asked.spares
-        there = [node for node in range(self.total) if node not in faults.absent]
+        missing = sorted(faults.absent | faults.agentless)
+        there = [node for node in range(self.total) if node not in missing]
         self.machine = Examination(
             asked,
             [Examinee(node, name(node), address(node)) for node in there],
-            [(node, "its agent did not join") for node in sorted(faults.absent)],
+            [(node, "its agent did not join") for node in missing],
             START,
             WALL,
-            names=[(node, name(node)) for node in sorted(faults.absent)],
+            names=[(node, name(node)) for node in missing],
         )
         self.events: list[tuple[float, int, tuple[Any, ...]]] = []
         self.number = 0
@@ -203,6 +206,12 @@ class Cluster:
         dialled = []
         for target in task.targets:
             alive = self.passes(node, target.node) and self.passes(target.node, node)
+            if target.node in faults.absent | faults.agentless:
+                live = alive and target.node in faults.agentless
+                dialled.append(
+                    Dialled(target.node, target.ports * live, target.ports * (not live), True, 0.0)
+                )
+                continue
             shut = faults.blocked.get(target.node, set())
             silent = tuple(p for p in target.ports if not alive or PORTS.index(p) in shut)
             large = not {node, target.node} & faults.small_mtu

@@ -122,6 +122,23 @@ def test_a_warm_process_that_ends_again_and_again_makes_its_node_unfit(times):
     assert (blamed(outcome), outcome.world) == ({2}, (0, 1, 4, 3))
 
 
+def test_a_node_without_an_agent_whose_machine_answers_everybody_is_unfit_and_that_is_said():
+    outcome = examined(orders(4, 1), Faults(agentless={2}))
+    assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
+    (found,) = outcome.report.nodes[2].findings
+    assert (found.verdict, "the machine itself answers n0000, n0001, n0003, n0004" in found.said) == (
+        Grade.FAIL,
+        True,
+    )
+
+
+def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_link_named():
+    outcome = examined(orders(4, 1), Faults(agentless={2}, cut={(0, 2)}))
+    assert (bad_links(outcome), outcome.excluded) == ({(0, 2, "both")}, (name(2),))
+    assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
+    assert [one.verdict for one in outcome.report.nodes if one.node == name(2)] == [Grade.UNDETERMINED]
+
+
 def test_of_a_bad_link_one_end_is_left_out_where_a_spare_is_there():
     outcome = examined(orders(4, 1), Faults(cut={(1, 2)}))
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 4, 3), ())

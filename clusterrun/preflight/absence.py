@@ -1,0 +1,67 @@
+"""Whether a node whose agent never joined is dead, or only out of the coordinator's reach; pure."""
+
+from __future__ import annotations
+
+from clusterrun.model.report import Finding, Grade, LinkReport
+from clusterrun.preflight.case import Link
+from clusterrun.preflight.tasks import DialTask, Target
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterrun.preflight.case import Case
+    from clusterrun.preflight.subject import Subject
+
+_PORT = 1
+"""Nothing listens there: a machine that lives refuses, and whoever hears that has a way to and fro."""
+_SECONDS = 4.0
+_SLACK_SECONDS = 10.0
+_MOST_WITNESSES = 16
+_REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
+
+
+def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
+    """Let those that are there knock at those that are not, by the addresses to which names lead them."""
+    missing = [one for one in case.subjects.values() if one.absent]
+    asked = False
+    for one in case.present()[:_MOST_WITNESSES]:
+        known = ((other, one.resolved.get(other.name, "").split()) for other in missing)
+        targets = tuple(Target(to.node, to.name, found[0], (_PORT,), _PORT) for to, found in known if found)
+        if targets:
+            asked = True
+            case.ask(one.node, DialTask(nonce, one.node, targets, (), _SECONDS), _SECONDS + _SLACK_SECONDS)
+    if asked:
+        case.label = "a look at the nodes whose agents did not join"
+        yield (DialTask,)
+        write(case)
+
+
+def write(case: Case) -> None:
+    """Write down what the knocking says."""
+    missing = (one for one in case.subjects.values() if one.absent)
+    case.write("absent", (), [link for one in missing for link in _judged(case, one)])
+
+
+def _judged(case: Case, one: Subject) -> list[Link]:
+    ways = [way for (_, to), way in case.crossings.ways.items() if to == one.node]
+    heard = [way.a for way in ways if way.good or way.refused]
+    deaf = [way.a for way in ways if way.a not in heard]
+    if not heard:
+        return []
+    said = f"{one.absent}; the machine itself answers {case.names(heard)}"
+    if not deaf or len(deaf) > len(heard):
+        one.write(
+            "gone", [Finding("agent", Grade.FAIL, said, "see job.out: was there a Python to start it?")]
+        )
+        return []
+    said = f"{said}, but not {case.names(deaf)}: it was not examined"
+    one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "mend the link, then check again")])
+    return [_link(case, node, one) for node in deaf]
+
+
+def _link(case: Case, node: int, one: Subject) -> Link:
+    a = case.subjects[node].name
+    said = "no answer, though others get one; no agent could join over it, so the direction is not known"
+    report = LinkReport(a, one.name, "both", Grade.FAIL, said, _REMEDY.format(a, one.name))
+    return Link(node, one.node, report)
