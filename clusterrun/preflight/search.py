@@ -20,6 +20,8 @@ TESTS_OF_A_SPARE = 2
 """A spare that takes a node's place has been tested with as many others as that node."""
 TESTS_OF_A_LAGGARD = 4
 """So often a node that has met no fast partner is tested before it counts as it is."""
+WORTH_A_LOOK = 1.5
+"""So many times the rates that were looked at last."""
 SMALL_SET = 4
 """So few have one sound pair, maybe: where nothing passed, it is worth to try each of them once more."""
 MORE_FOR_SLOW = 1
@@ -78,6 +80,8 @@ class Search:
         self._link_limit = failures_needed(self._confirm, len(self._links), limits)
         self._works = self._ledger()
         self._timed: list[Timed] = []
+        self._known: Speed | None = None
+        self._rates_known = 0
         self._tries: dict[Pair, int] = {}
         self._told: Counter[int] = Counter()
         self._mute: Counter[int] = Counter()
@@ -232,4 +236,9 @@ class Search:
         return Ledger(self._confirm + more, self._node_limit + more, self._link_limit + more)
 
     def _speed(self) -> Speed:
-        return Speed(self._timed, self._limits, self._ledger(MORE_FOR_SLOW))
+        """What the rates say; while all pairs are gone through, some rates late: it looks at all of them."""
+        count, known = len(self._timed), self._rates_known
+        if self._known is None or count > (known * WORTH_A_LOOK if self._planned else known):
+            self._known = Speed(self._timed, self._limits, self._ledger(MORE_FOR_SLOW))
+            self._rates_known = count
+        return self._known
