@@ -51,6 +51,7 @@ def live(desk: Desk) -> Path:
         "both ranks",
         60,
     )
+    until(lambda: json.loads((folder / "state.json").read_text())["phase"] == "training", "the state", 60)
     return folder
 
 
