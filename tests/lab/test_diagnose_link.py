@@ -1,0 +1,59 @@
+"""A link that is cut in the middle of training, on a real cluster: both ends are named, and nobody else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterrun.lab.lab import Lab
+from tests.lab.test_slurm_runs import Site, site, until
+
+pytestmark = pytest.mark.lab
+
+TRAIN = """
+import time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(100_000):
+    dist.all_reduce(torch.ones(1000))
+    if step == 20:
+        print("on the way", flush=True)
+    time.sleep(0.02)
+"""
+
+
+def on_the_way(folder: Path) -> bool:
+    """Whether all three ranks train."""
+    return [path.read_text() for path in folder.glob("attempts/000/*.out")] == ["on the way\n"] * 3
+
+
+def diagnosed(here: Site, run_id: str) -> dict[str, object]:
+    done = here.run("diagnose", "--json", run_id)
+    assert done.code == 0, done.err
+    found: dict[str, object] = json.loads(done.out)
+    return found
+
+
+def test_a_link_cut_one_way_in_the_middle_of_training_is_named_by_its_ends(lab: Lab, tmp_path: Path) -> None:
+    here = site(lab, tmp_path)
+    (here.project / "train.py").write_text(TRAIN)
+    options = ("--nodes", "3", "--ranks-per-node", "1", "--gpus", "0", "--nodelist", "n0001,n0002,n0003")
+    run = here.submit(*options, "train.py")
+    try:
+        until(lambda: on_the_way(Path(run["run_dir"])), 120)
+        lab.fault("cut", "n0002", to="n0003")
+        found: dict[str, object] = {}
+
+        def named() -> bool:
+            found.update(diagnosed(here, run["run_id"]))
+            return found["verdict"] == "link" and found["culprits"] != []
+
+        until(named, 120)
+    finally:
+        lab.heal()
+        here.run("cancel", run["run_id"])
+    assert "the link between n0002 and n0003 is broken" in str(found["said"])
+    ends = [(one["rank"], one["node"]) for one in found["culprits"]]  # type: ignore[attr-defined]
+    assert set(ends) <= {(-1, "n0002"), (-1, "n0003")}
