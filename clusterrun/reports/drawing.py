@@ -65,21 +65,21 @@ def colour_of(link: LinkRate, rates: Rates) -> str:
     """The colour of a link: one that never passed is bad, whatever else."""
     if link.passed:
         return band(rates.share(link.rate))
-    return FAILED if link.failed else VOID
+    return FAILED if link.failed or link.said else VOID
 
 
 def said_of(a: str, b: str, link: LinkRate, rates: Rates) -> str:
     """One line about a link."""
-    said = [f"{a} – {b}:"]
+    said = []
     if link.rate is not None:
         share = rates.share(link.rate)
         part = f" ({share:.0%} of the median)" if share is not None else ""
-        said.append(f"{number(link.rate)} GB/s{part},")
-    tests = link.passed + link.failed
-    said.append(
-        f"{link.failed} of {tests} tests failed" if link.failed else f"passed {link.passed} of {tests}"
-    )
-    return " ".join(said) if tests else f"{a} – {b}: told nothing"
+        said.append(f"{number(link.rate)} GB/s{part}")
+    if tests := link.passed + link.failed:
+        said.append(f"{link.failed} of {tests} tests failed" if link.failed else f"passed {tests} of {tests}")
+    elif link.void:
+        said.append("told nothing")
+    return f"{a} – {b}: {', '.join([*said, *filter(None, [link.said])])}"
 
 
 def squares(rates: Rates, names: Sequence[str], each: int) -> dict[tuple[int, int], Square]:
@@ -97,7 +97,7 @@ def squares(rates: Rates, names: Sequence[str], each: int) -> dict[tuple[int, in
 def _badness(link: LinkRate, rates: Rates) -> float:
     """What makes one link of a square the one to be shown."""
     if not link.passed:
-        return 1e9 if link.failed else -1.0
+        return 1e9 if link.failed or link.said else -1.0
     return 1 / max(rates.share(link.rate) or 1.0, 1e-6)
 
 

@@ -14,12 +14,16 @@ Ends = tuple[str, str]
 
 @frozen
 class LinkRate:
-    """All tests of one pair: the best rate in GB/s (None: nothing was timed), and how they went."""
+    """All tests of one pair: the best rate in GB/s (None: nothing was timed), and how they went.
+
+    ``said`` is what the report finds wrong with it; without any test it was found by other means.
+    """
 
     rate: float | None
     passed: int
     failed: int
     void: int
+    said: str = ""
 
 
 @frozen
@@ -74,11 +78,11 @@ def rates(report: Report) -> Rates:
     products: dict[str, list[Measurement]] = {}
     for test in report.tests:
         if test.test == "pair" and len(set(test.nodes)) == 2:
-            a, b = sorted(test.nodes, key=place.__getitem__)
-            pairs.setdefault((a, b), []).append(test)
+            pairs.setdefault(_ends(test.nodes, place), []).append(test)
         elif test.test == "product" and len(test.nodes) == 1 and test.outcome == "passed":
             products.setdefault(test.nodes[0], []).append(test)
-    links = {ends: _link(tests) for ends, tests in pairs.items()}
+    found = {_ends((link.a, link.b), place): link.said for link in report.links if link.a != link.b}
+    links = {ends: _link(pairs.get(ends, []), found.get(ends, "")) for ends in (*pairs, *found)}
     of_node: dict[str, list[LinkRate]] = {}
     for ends, link in links.items():
         for name in ends:
@@ -95,14 +99,22 @@ def rates(report: Report) -> Rates:
 def _names(report: Report) -> list[str]:
     """Every node that is spoken of: those of the report, then who stands in a test only."""
     tested = (name for test in report.tests for name in test.nodes)
-    return list(dict.fromkeys([*(node.node for node in report.nodes), *report.world, *tested]))
+    linked = (name for link in report.links for name in (link.a, link.b))
+    return list(dict.fromkeys([*(node.node for node in report.nodes), *report.world, *tested, *linked]))
 
 
-def _link(tests: list[Measurement]) -> LinkRate:
+def _ends(names: Iterable[str], place: Mapping[str, int]) -> Ends:
+    a, b = sorted(set(names), key=place.__getitem__)
+    return a, b
+
+
+def _link(tests: list[Measurement], said: str) -> LinkRate:
     outcomes = [test.outcome for test in tests]
-    counts = (outcomes.count(word) for word in ("passed", "failed", "void"))
+    passed, failed, void = (outcomes.count(word) for word in ("passed", "failed", "void"))
     timed = (test.gigabytes_per_second for test in tests if test.outcome == "passed")
-    return LinkRate(max((rate for rate in timed if rate is not None), default=None), *counts)
+    return LinkRate(
+        max((rate for rate in timed if rate is not None), default=None), passed, failed, void, said
+    )
 
 
 def _node(links: Iterable[LinkRate], products: Iterable[Measurement]) -> NodeRate:

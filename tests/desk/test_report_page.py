@@ -130,6 +130,15 @@ def test_a_small_map_has_a_square_with_its_rate_for_both_halves_of_each_pair():
     assert "n0000 – n0003: 1 of 1 tests failed" in seen.text
 
 
+def test_a_link_that_was_found_without_a_test_of_the_pair_is_on_the_map():
+    cut = LinkReport("n0002", "n0001", "a->b", Grade.FAIL, "packets do not arrive")
+    seen = Page(page(replace(of_nodes(4), links=(cut,), tests=of_nodes(4).tests[2:])))
+    assert "n0001 – n0002: packets do not arrive" in seen.text
+    assert [had.get("class") for had in seen.all("rect")].count("bad") == 3, (
+        "twice on the map, once in the ring"
+    )
+
+
 def test_the_ring_is_drawn_in_rank_order_also_where_a_spare_took_a_place():
     links = [("a", "b"), ("b", "d"), ("d", "a"), ("c", "a")]
     nodes = tuple(NodeReport(name, Grade.PASS, "rank") for name in "abcd")
