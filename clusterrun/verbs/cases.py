@@ -41,9 +41,10 @@ def read(store: Store, run_id: str) -> Case | RunStatus:
     except ClusterrunError as error:
         return _unreadable(run_id, store.paths(run_id).run_dir, error.seen)
     try:
-        return Case(record, store.state(run_id), _ended(store, run_id))
+        state, damage = store.state(run_id), ""
     except ClusterrunError as error:
-        return Case(record, None, None, error.seen)
+        state, damage = None, error.seen
+    return Case(record=record, state=state, ended=_ended(store, run_id), damage=damage)
 
 
 def _ended(store: Store, run_id: str) -> Ended | None:
