@@ -168,12 +168,6 @@ COORDINATOR_BUGS = (
     ),
     Mutant("too few fit nodes train", "selection", "elif outcome.fit:", "elif True:"),
     Mutant(
-        "the loss of a spare ends the run",
-        "course",
-        "elif self._roster.world and seat.place < 0:",
-        "elif False:",
-    ),
-    Mutant(
         "ranks start on spares too",
         "attempt",
         "        for seat in self._roster.training():\n            order =",
@@ -191,30 +185,12 @@ COORDINATOR_BUGS = (
         "self.tally.exited(seat.place,",
         "self.tally.exited(seat.node,",
     ),
-    Mutant(
-        "a lost node is still examined",
-        "course",
-        "            self.selection.lost(now, seat, words)",
-        "            pass",
-    ),
     Mutant("the missing are not waited for", "gathering", "LEAST_PATIENCE = 15.0", "LEAST_PATIENCE = 0.1"),
     Mutant(
         "a launcher that may give everybody up is let go on",
         "gathering",
         "self._here and not self._silent())",
         "self._here)",
-    ),
-    Mutant(
-        "agents of a launcher that is being ended are welcome",
-        "gathering",
-        "return not self._ending and not self.complete",
-        "return not self.complete",
-    ),
-    Mutant(
-        "who slept calls others late",
-        "gathering",
-        "if now.steady - self.wakes_at > OVERSLEPT_SECONDS:",
-        "if False:",
     ),
     Mutant(
         "a second launch knows the first one's agents",

@@ -100,7 +100,7 @@ class Watch:
             self.fail(f"{agent.name} starts epoch {action.epoch} with port {action.meeting.port}")
         hosts = [f"n{node.index}" for node in agent.coordinator.hosts]
         world, mine = action.world.nodes, f"n{agent.node.index}"
-        if world[action.node] != mine or len(world) != self.world.scenario.nodes:
+        if world[action.node : action.node + 1] != (mine,) or len(world) != self.world.scenario.nodes:
             self.fail(f"{agent.name} on {mine} starts as node {action.node} of {world}")
         if world != self._worlds.setdefault((agent.coordinator.number, action.epoch), world):
             self.fail(f"{agent.name} starts in another world than others of epoch {action.epoch}: {world}")
