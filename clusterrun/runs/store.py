@@ -158,8 +158,12 @@ class Store:
         return read_document(Report, self.paths(run_id).attempt(attempt).preflight)
 
     def settle(self, status: RunStatus, now: float) -> None:
-        """Keep ``status`` as the last word on a run that was seen ended. Raises ``DiskRefused``."""
-        write_whole(self.paths(status.run_id).ended, _text(Ended(now, status)))
+        """Keep ``status`` as the last word on a run that was seen ended. Raises ``DiskRefused``.
+
+        Not made to outlive a crash of this machine: one that is damaged is found out again, and
+        thousands may be seen ended at once.
+        """
+        write_whole(self.paths(status.run_id).ended, _text(Ended(now, status)), sync=False)
         self._forget_live(status.run_id)
 
     def ask_cancel(self, run_id: str) -> None:

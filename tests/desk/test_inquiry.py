@@ -236,7 +236,7 @@ def test_a_full_disk_takes_nothing_from_what_was_found_out(
 ) -> None:
     add(desk, said=state(State.COMPLETED))
 
-    def full(path: str, data: str) -> None:
+    def full(path: str, data: str, sync: bool = True) -> None:
         raise DiskRefused("no space left on device")
 
     monkeypatch.setattr(store, "write_whole", full)
