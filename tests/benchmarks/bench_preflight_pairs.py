@@ -13,7 +13,7 @@ from tests.benchmarks.measure import Side, in_turn, table
 from tests.preflight.warm.nodes import Node, begin, group, running
 
 NODES = 8
-ROUNDS = 5
+ROUNDS = 3
 NAMES = [f"n{number}" for number in range(1, NODES + 1)]
 RING = [(place, (place + 1) % NODES) for place in range(NODES)]
 MATCHINGS = (RING[::2], RING[1::2])
