@@ -28,13 +28,22 @@ def last_words(name: str, size: int) -> None:
     if json is None:
         return
     said = json.loads(words(0, LAST_RECORDS))
-    largest = max((group["size"] for group in said.get("groups", ())), default=0)
-    alone = largest == 1 or not (largest or said.get("records"))
+    alone = was_alone(said.get("groups", ()), said.get("records", ()))
     if alone or (failed and said.get("records")):
         said.update({"failed": failed, "alone": alone, "size": size})
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         os.write(file, json.dumps(said).encode() + b"\n")
         os.close(file)
+
+
+def was_alone(groups: Any, records: Any) -> bool:
+    """Whether a rank has never begun a collective with another one, as far as that is certain."""
+    if groups:
+        return all(group["size"] == 1 or group["sequence"] == 0 for group in groups)
+    # The groups may have been taken apart: only a recorder that is on for every backend knows.
+    torch = sys.modules.get("torch._C._distributed_c10d")
+    sizes = [os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")]
+    return hasattr(torch, "_dump_fr_trace_json") and "0" not in sizes and not records
 
 
 def words(number: int, records: int) -> str:

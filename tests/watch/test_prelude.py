@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from clusterrun.watch.dressing import STACKS_SIGNAL, dressed, lay_out
 from clusterrun.watch.facts import facts
 from clusterrun.watch.stacks import stacks
 from tests.agent.runs import pythons
-from tests.watch.stage import until
+from tests.watch.stage import ROOT, until
 
 RANK = {"RANK": "3", "WORLD_SIZE": "1", "PATH": os.defpath}
 SAY = "import os, sys; print(os.environ.get('PYTHONPATH'), os.environ.get('CLUSTERRUN_PRELUDE')); "
@@ -220,3 +221,23 @@ def test_the_files_are_their_owners_alone(folder: str) -> None:
     modes = {name: os.stat(os.path.join(folder, name)).st_mode & 0o777 for name in os.listdir(folder)}
     assert set(modes.values()) == {0o600}
     assert os.stat(folder).st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("groups", "alone"),
+    [
+        ([{"size": 1, "sequence": 40}], True),
+        ([{"size": 4, "sequence": 0}], True),
+        ([{"size": 4, "sequence": 7}], False),
+        ([{"size": 4, "sequence": -1}], False),
+        ([{"size": 4, "sequence": 0}, {"size": 2, "sequence": 3}], False),
+        ([], False),
+    ],
+)
+def test_a_rank_was_alone_where_no_group_of_several_was_ever_used(
+    groups: list[dict[str, int]], alone: bool
+) -> None:
+    """Without torch loaded nobody knows what was taken apart before."""
+    space: dict[str, Any] = {"__name__": "witness"}
+    exec((ROOT / "clusterrun/prelude/clusterrun_witness.py").read_text(), space)
+    assert space["was_alone"](groups, []) is alone
