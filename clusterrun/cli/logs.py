@@ -11,9 +11,10 @@ import click
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
 from clusterrun.cli.terminal import coloured
+from clusterrun.logs.folding import folding
 from clusterrun.logs.merge import Piece
 from clusterrun.logs.selection import numbers
-from clusterrun.logs.show import folding, headed, plain, raw
+from clusterrun.logs.show import headed, plain, raw
 from clusterrun.logs.sieve import Grep, Sieve
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput

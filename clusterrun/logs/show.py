@@ -17,8 +17,6 @@ ASK_EVERY = 0.5
 """Seconds between two questions for the names of nodes that are still not known, at most."""
 _BAR = rb"\x1b\[(?:\d{0,4}[ABKG]|\?25[hl])"
 """Up, down, erase the line, to a column, hide and show the cursor: what bars do between two states."""
-FOLD_WINDOW = 1.0
-"""Seconds within which the same line from many ranks is one."""
 
 
 class Headings:
@@ -124,30 +122,3 @@ def raw(pieces: Iterable[Piece]) -> Iterator[bytes]:
     """The very bytes, without headings."""
     for piece in pieces:
         yield piece.data
-
-
-def folding(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
-    """As ``headed``, but the same line from many ranks within ``FOLD_WINDOW`` stands once, with the ranks.
-
-    A rank that repeats a line gets it shown again: only different ranks fold.
-    """
-    window: dict[tuple[str, str, int], set[int]] = {}
-    counts: dict[tuple[str, str, int], int] = {}
-    began = 0.0
-    for piece in pieces:
-        if window and (piece.at - began > FOLD_WINDOW or len(window) > 10_000):
-            yield from _unfolded(window, headings)
-            window.clear()
-            counts.clear()
-        began = began if window else piece.at
-        for line in lines(piece.data, headings.colours) if piece.data else ():
-            mine = (line, piece.stream, piece.rank)
-            counts[mine] = counts.get(mine, 0) + 1
-            window.setdefault((line, piece.stream, counts[mine]), set()).add(piece.rank)
-    yield from _unfolded(window, headings)
-
-
-def _unfolded(window: dict[tuple[str, str, int], set[int]], headings: Headings) -> Iterator[bytes]:
-    for (line, stream, _), ranks in window.items():
-        head = headings.of(min(ranks), stream) if len(ranks) == 1 else headings.of_many(ranks, stream)
-        yield head + line.encode() + b"\n"

@@ -7,8 +7,10 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterrun.logs.folding import folding
 from clusterrun.logs.merge import Piece
-from clusterrun.logs.show import Headings, folding, headed, lines, raw
+from clusterrun.logs.selection import numbers
+from clusterrun.logs.show import Headings, headed, lines, raw
 
 HEADINGS = Headings(lambda: ("n1", "node2"), 2, 12)
 
@@ -77,3 +79,29 @@ def test_folded_lines_are_let_go_when_time_passes_without_more() -> None:
 def test_a_piece_without_data_shows_nothing() -> None:
     empty = [Piece(1.0, 0, "out", b"")]
     assert [list(headed(empty, HEADINGS)), list(folding(empty, HEADINGS))] == [[], []]
+
+
+def test_a_line_waits_for_other_ranks_however_lately_another_line_was_shown() -> None:
+    given_ = [
+        Piece(1.0, 0, "out", b"step 1\n"),
+        Piece(1.9, 0, "out", b"step 2\n"),
+        Piece(2.1, 0, "out", b""),
+        Piece(2.5, 1, "out", b"step 2\nstep 1\n"),
+        Piece(2.6, 0, "out", b"step 1\n"),
+    ]
+    assert b"".join(folding(given_, HEADINGS)).decode().splitlines() == [
+        "n1    r0  | step 1",
+        "[0-1] | step 2",
+        "[0-1] | step 1",
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([b"a\n", b"b\n"])), max_size=30))
+def test_folding_loses_no_line_of_any_rank(written: list[tuple[int, bytes]]) -> None:
+    given_ = [Piece(0.3 * number, rank, "out", line) for number, (rank, line) in enumerate(written)]
+    found: list[tuple[int, bytes]] = []
+    for line in b"".join(folding(given_, HEADINGS)).decode().splitlines():
+        head, _, text = line.partition(" | ")
+        ranks = numbers(head[1:-1], 12, "rank") if head.startswith("[") else {int(head.split("r")[-1])}
+        found += [(rank, text.encode() + b"\n") for rank in ranks]
+    assert sorted(found) == sorted(written)
