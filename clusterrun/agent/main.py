@@ -88,18 +88,23 @@ def _number(name: str) -> int:
 
 def examine(run_dir: str, name: str) -> int:
     """Be the examiner of this node: what its agent asks on standard input is looked at here."""
-    return _program("clusterrun.preflight.examiner")(os.path.abspath(run_dir), name, dict(os.environ))
+    from clusterrun.preflight import examiner
+
+    return examiner.main(os.path.abspath(run_dir), name, dict(os.environ))
 
 
 def observe(run_dir: str, node: str, name: str) -> int:
     """Be the observer of this node's ranks."""
-    main_of = _program("clusterrun.watch.observer")
-    return main_of(os.path.abspath(run_dir), int(node), name, dict(os.environ))
+    from clusterrun.watch import observer
+
+    return observer.main(os.path.abspath(run_dir), int(node), name, dict(os.environ))
 
 
 def warm() -> int:
     """Be the process that has loaded what ranks load; runs under their Python, in their environment."""
-    return _program("clusterrun.preflight.warm.serve")(dict(os.environ))
+    from clusterrun.preflight.warm import serve
+
+    return serve.main(dict(os.environ))
 
 
 def beside(run_dir: str, node: str, rank: str, *command: str) -> int:
@@ -107,14 +112,6 @@ def beside(run_dir: str, node: str, rank: str, *command: str) -> int:
     from clusterrun.agent.beside import become
 
     become(RunPaths(os.path.abspath(run_dir)), node, int(rank), command[1:], dict(os.environ))
-
-
-def _program(module: str) -> Callable[..., int]:
-    """The ``main`` of a companion: only its own process loads it."""
-    import importlib
-
-    program: Callable[..., int] = importlib.import_module(module).main
-    return program
 
 
 _BESIDE = "beside"

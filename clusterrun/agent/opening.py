@@ -93,16 +93,14 @@ def _examine(paths: RunPaths) -> Examine:
 
 
 def _watch(paths: RunPaths) -> Watch:
-    import importlib
-
     from clusterrun.watch import dressing
+    from clusterrun.watch.vigil import Vigil
 
     try:
         dressing.lay_out(paths.prelude)
     except OSError as error:  # ranks run without it; less can be seen of them
         say(f"clusterrun: {paths.prelude} cannot be written: {error.strerror}")
-    watch: Watch = importlib.import_module("clusterrun.watch.vigil").Vigil
-    return watch
+    return Vigil
 
 
 def _names(orders: Orders, environment: Mapping[str, str]) -> tuple[str, ...]:
