@@ -142,6 +142,7 @@ class Mix:
     dips: float = 0.0
     factor: float = 0.5
     every: bool = False
+    lucky: float = 0.0
 
     def world(self, seed: int) -> PairWorld:
         """Nodes and links that are wrong are drawn; links are of the ring, between nodes that are well."""
@@ -159,6 +160,7 @@ class Mix:
             flakes=self.flakes,
             jitter=self.jitter,
             dips=self.dips,
+            lucky=self.lucky,
         )
 
     def __str__(self) -> str:
@@ -170,7 +172,8 @@ class Mix:
         )
         what = ", ".join(f"{number} {name}" for name, number in wrong if number) or "healthy"
         luck = f"{self.flakes:.0%} flakes, {self.jitter:.0%} jitter, {self.dips:.0%} dips"
-        return f"N = {self.nodes}: {what}, {luck}{', all pairs' if self.every else ''}"
+        lucky = f", bad ones pass {self.lucky:.0%}" if self.lucky else ""
+        return f"N = {self.nodes}: {what}, {luck}{lucky}{', all pairs' if self.every else ''}"
 
 
 MIXES = (
@@ -193,6 +196,7 @@ MIXES = (
     (Mix(64, broken=3, cut=1, slow=2, slow_links=2, jitter=0.04, every=True), 60),
     (Mix(64, jitter=0.08, every=True), 60),
     (Mix(64, jitter=0.08), 600),
+    (Mix(64, broken=4, lucky=0.1), 600),
     (Mix(64, dips=0.1), 600),
     (Mix(64, flakes=0.1), 600),
 )

@@ -15,7 +15,8 @@ Link = frozenset[int]
 class PairWorld:
     """What is true, and how a test of two nodes goes there.
 
-    A test fails if a node or the link between the two is broken, else with the chance `flakes`.
+    A test fails if a node (but for the chance `lucky`) or the link between the two is broken, else with
+    the chance `flakes`.
     Its rate is the slowest of the three speeds, times luck: normal around 1 with `jitter`, never above
     three deviations; with the chance `dips` it is halved for once. `silent` nodes are gone: their
     tests tell nothing.
@@ -30,6 +31,7 @@ class PairWorld:
     jitter: float = 0.0
     dips: float = 0.0
     silent: frozenset[int] = frozenset()
+    lucky: float = 0.0
     full: float = 100.0
 
     def __post_init__(self) -> None:
@@ -40,7 +42,8 @@ class PairWorld:
         link = frozenset((a, b))
         if self.silent & link:
             return PairOutcome(a, b, None)
-        if self.broken & link or link in self.cut or self._luck.random() < self.flakes:
+        broken = self.broken & link and self._luck.random() >= self.lucky
+        if broken or link in self.cut or self._luck.random() < self.flakes:
             return PairOutcome(a, b, False)
         speed = min(self.speeds.get(a, 1.0), self.speeds.get(b, 1.0), self.link_speeds.get(link, 1.0))
         luck = max(0.1, min(1 + 3 * self.jitter, self._luck.gauss(1.0, self.jitter)))
