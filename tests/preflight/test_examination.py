@@ -139,6 +139,12 @@ def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_lin
     assert [one.verdict for one in outcome.report.nodes if one.node == name(2)] == [Grade.UNDETERMINED]
 
 
+def test_a_node_without_an_agent_that_several_others_do_not_reach_is_to_blame_itself():
+    outcome = examined(orders(6), Faults(agentless={2}, cut={(0, 2), (4, 2)}))
+    assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
+    assert outcome.report.nodes[2].verdict is Grade.FAIL
+
+
 def test_of_a_bad_link_one_end_is_left_out_where_a_spare_is_there():
     outcome = examined(orders(4, 1), Faults(cut={(1, 2)}))
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 4, 3), ())
