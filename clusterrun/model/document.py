@@ -21,15 +21,22 @@ class BadDocument(ClusterrunError):
     """A document is damaged, from a newer version, or not what it should be."""
 
 
+_AS_IT_IS = frozenset((str, int, float, bool, type(None)))
+
+
 def encode(value: object) -> Any:
     """``value`` as what ``json`` can write: objects for frozen values, lists for tuples, enums by value."""
+    if value.__class__ in _AS_IT_IS:
+        return value
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, (str, int, float)) or value is None:
+    if isinstance(value, (str, int, float)):
         return value
     if isinstance(value, (tuple, list)):
         return [encode(item) for item in value]
-    return {name: encode(item) for name, item in fields(value).items()}
+    return {
+        name: item if item.__class__ in _AS_IT_IS else encode(item) for name, item in fields(value).items()
+    }
 
 
 class _Wrong(Exception):

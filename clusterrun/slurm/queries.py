@@ -81,11 +81,13 @@ def text(cell: str) -> str:
 
 def moment(cell: str) -> float | None:
     """Seconds since the epoch; ``N/A`` and the like are ``None``."""
-    return float(cell) if re.fullmatch(r"\d+(\.\d+)?", cell) else None
+    return float(cell) if cell[:1].isdecimal() and re.fullmatch(r"\d+(\.\d+)?", cell) else None
 
 
 def number(cell: str) -> int:
     """The number a cell begins with (``16+`` and ``4-8`` are ranges; ``1K`` is 1024)."""
+    if cell.isascii() and cell.isdecimal():
+        return int(cell)
     match = re.match(r"(\d+)([KMG]?)", cell)
     if not match:
         return 0
