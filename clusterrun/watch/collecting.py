@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 STOPPED = ("T", "t")
 MOST_CHILDREN = 64
-MOST_FORKS_ASKED = 4
-MOST_SPIED = 8
-"""py-spy takes about a second for each process."""
+MOST_FORKS_ASKED = 2
+SPY_SECONDS = 3.0
+"""py-spy takes about a second for each process; nobody is asked once this much has passed."""
 MOST_BYTES = 800_000
 
 
@@ -134,8 +134,11 @@ class Look:
     def _spied(self, seen: list[Seen]) -> list[Seen]:
         """The same with stacks of py-spy for some that gave none by themselves."""
         mute = [one.rank for one in seen if one.state and one.state not in STOPPED and not one.stack]
-        asked = mute[:MOST_SPIED]
-        told = {one.rank: spy(one.pid, self._path) for one in seen if one.rank in asked}
+        told: dict[int, tuple[str, ...]] = {}
+        until = time.monotonic() + SPY_SECONDS
+        for one in seen:
+            if one.rank in mute and time.monotonic() < until:
+                told[one.rank] = spy(one.pid, self._path)
         return [
             replace(one, stack=told[one.rank], source="py-spy") if told.get(one.rank) else one for one in seen
         ]

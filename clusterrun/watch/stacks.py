@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from clusterrun.watch.doors import Door
 
-ANSWER_SECONDS = 1.5
+ANSWER_SECONDS = 2.5
 _LOOK_SECONDS = 0.01
 _SETTLED_LOOKS = 4
 _MOST = 1 << 18
