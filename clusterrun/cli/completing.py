@@ -6,7 +6,7 @@ import os
 
 import click
 
-from clusterrun.config import profiles, settings
+from clusterrun.config import settings
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.states import State
 from clusterrun.runs.store import Store, name_of
@@ -30,6 +30,8 @@ def states(context: click.Context, parameter: click.Parameter, incomplete: str) 
 
 def profile_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The profiles of the configuration files that begin with what was typed."""
+    from clusterrun.config import profiles  # only here: many a command completes run names and reads no file
+
     try:
         read = [profiles.read(path) for path in profiles.files(os.getcwd(), os.environ)]
     except ClusterrunError:
