@@ -74,6 +74,22 @@ def write_whole(path: str, data: str | bytes, mode: int = 0o600, sync: bool = Tr
         raise refusal(path, error) from error
 
 
+def share(source: str, path: str) -> None:
+    """Let ``path`` be the file ``source``, which nobody ever changes: linked where it can be, else copied.
+
+    Raises ``DiskRefused``.
+    """
+    try:
+        os.link(source, path)
+    except OSError:  # another file system, or one that links nothing
+        try:
+            with open(source, "rb") as file:
+                content = file.read()
+        except OSError as error:
+            raise refusal(source, error) from error
+        write_whole(path, content, sync=False)
+
+
 def _write_new(path: str, content: bytes, mode: int, sync: bool) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     with open(handle, "wb") as file:

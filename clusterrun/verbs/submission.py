@@ -14,7 +14,7 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
-from clusterrun.runs.disk import DiskRefused, private_folder, refusal, write_whole
+from clusterrun.runs.disk import DiskRefused, private_folder, refusal, share, write_whole
 from clusterrun.runs.memory import findings_folder, recall
 from clusterrun.runs.snapshot import Snapshot, look, take
 from clusterrun.runs.store import run_id
@@ -218,10 +218,10 @@ def _write_program(paths: RunPaths, desk: Desk) -> None:
 
     cache = os.path.join(desk.store.home, "cache")
     try:
-        program = agent_program(cache).read_bytes()
+        program = agent_program(cache)
     except OSError as error:
         raise refusal(cache, error) from error
-    write_whole(paths.agent, program, sync=False)
+    share(str(program), paths.agent)
 
 
 def _json(planned: Plan) -> str:

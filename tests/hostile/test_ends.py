@@ -83,7 +83,8 @@ def test_a_run_whose_directory_is_deleted_ends(anybody: Person) -> None:
     (anybody.folder / "x.py").write_text(WAITS)
     run = anybody.submits("--nodes", "2", "x.py")
     anybody.up(run, 2)
-    shutil.rmtree(run)
+    # Until nothing is written into it any more by those who have yet to see that it is gone.
+    until(lambda: shutil.rmtree(run, ignore_errors=True) or not run.exists(), "the folder is gone", 30)
     until(lambda: not marked(run), "all ranks ended", 30)
     assert anybody.types("status", run.name).code == 5
 
