@@ -21,7 +21,8 @@ def config() -> None:
 
     It is read from clusterrun.toml (the nearest one from here upwards) and
     ~/.config/clusterrun/config.toml: a table [defaults] and tables [profile.NAME], whose keys are
-    the options of submit, and slurm-every. CLUSTERRUN_* variables come before files, the command line before all.
+    the options of submit, and slurm-every. CLUSTERRUN_* variables come before files, the command
+    line before all.
 
     \b
     Examples:
