@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 
 import pytest
@@ -14,6 +15,8 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 # The nodes are checked where a test is about that, and asks for it.
 os.environ["CLUSTERRUN_PREFLIGHT"] = "off"
+# A suite that was started in the background has Ctrl-C ignored, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def why(report: pytest.TestReport | pytest.CollectReport) -> str:

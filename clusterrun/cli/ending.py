@@ -47,7 +47,7 @@ def exit_code(status: RunStatus) -> ExitCode:
 
 
 def _stay_for_check(desk: Desk, run_id: str) -> None:
-    """Show how the check goes, and say what it found where that is more than nothing."""
+    """Show how the check goes, and say what it found."""
     from clusterrun.cli.progress import past_preflight, stay
     from clusterrun.reports.screen import headline
 
@@ -56,8 +56,11 @@ def _stay_for_check(desk: Desk, run_id: str) -> None:
         found = report_of(desk, run_id)
     except ClusterrunError:
         return
-    if found.verdict is not Grade.PASS and not unfit(status):
-        say(f"pre-flight {headline(found)}\n  more    clusterrun report {run_id}")
+    if unfit(status):
+        return  # told in full, at the end
+    say(f"pre-flight {headline(found)}")
+    if found.verdict is not Grade.PASS:
+        say(f"  more    clusterrun report {run_id}")
 
 
 def detached(run_id: str, verb: str) -> int:

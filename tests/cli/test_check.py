@@ -22,10 +22,10 @@ def test_a_check_is_shown_live_on_a_terminal_and_leaves_its_report_there(cluster
     assert shown.endswith("\nfit: local-[0-1]\n")
 
 
-def test_a_run_that_is_followed_says_how_its_check_goes_and_then_what_ranks_print(clusterrun: Desk) -> None:
+def test_a_run_that_is_followed_says_what_its_check_found_and_then_what_ranks_print(clusterrun: Desk) -> None:
     done = clusterrun("submit", "--preflight", "quick", *BUDGET, "-f", "train.py", limit=240)
     assert (done.code, done.out) == (0, "local-0 r0 | rank 0 of 1\n"), done.err
-    assert "pre-flight: " in done.err
+    assert "\npre-flight PASS: " in done.err
     assert json.loads(clusterrun("report", "--json").out)["level"] == "quick"
 
 
