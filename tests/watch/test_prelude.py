@@ -235,9 +235,10 @@ def test_the_files_are_their_owners_alone(folder: str) -> None:
     ],
 )
 def test_a_rank_was_alone_where_no_group_of_several_was_ever_used(
-    groups: list[dict[str, int]], alone: bool
+    groups: list[dict[str, int]], alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without torch loaded nobody knows what was taken apart before."""
+    monkeypatch.delitem(sys.modules, "torch._C._distributed_c10d", raising=False)
     space: dict[str, Any] = {"__name__": "witness"}
     exec((ROOT / "clusterrun/prelude/clusterrun_witness.py").read_text(), space)
     assert space["was_alone"](groups, []) is alone
