@@ -121,7 +121,7 @@ def prepared(folder: Path, number: int, nodes: int, ranks: int, command: tuple[s
     """A run directory as `submit` makes it."""
     run = RunPaths(str(folder / f"run-{number}"))
     os.mkdir(run.run_dir, 0o700)
-    spec = JobSpec(command, cwd=str(folder), nodes=nodes, gpus=ranks)
+    spec = JobSpec(command, cwd=str(folder), nodes=nodes, gpus=ranks, preflight="off")
     made = plan(spec, f"run-{number}", "token", run.run_dir, Site(slurm=True, python=PYTHON))
     Path(run.orders).write_text(json.dumps(encode(made.orders)))
     shutil.copy(agent_program(str(folder / "cache")), run.agent)
