@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 5.0
 """After a signal of its own and the grace time: how long an agent still waits for the coordinator's word."""
 
-OBSERVE_AFTER_SECONDS = 2.0
+OBSERVE_AFTER_SECONDS = 10.0
 """From the start of ranks to that of their observer: it must not take from them the processor on which they
 start, and ranks that end at once need none."""
 

@@ -25,7 +25,7 @@ HEADS = ("NODE", "RANK", "CORES", "MEMORY", "RECEIVED", "SENT", "GPU", "GPU MEMO
 STALE_SECONDS = 30.0
 """A sample this old says that the node is silent, not that it uses little."""
 FIRST_SECONDS = 10.0
-"""How long a first sample is waited for: one is taken 2 s after the start, and soon after being asked for."""
+"""How long a first sample is waited for: it comes within a second or two of being asked for."""
 
 
 @click.command()

@@ -125,6 +125,7 @@ def test_an_observer_comes_soon_after_the_ranks_and_only_where_it_was_ordered() 
     started, due = Tell(RanksStarted(0)), 1.0 + OBSERVE_AFTER_SECONDS
     tape = watched()
     assert tape.does(1.0, RanksSpawned(0)) == [started]
+    assert Accompany(0, "observer") not in tape.does(due - 0.1, Tick())
     assert tape.machine.wakes_at() == due
     assert Accompany(0, "observer") in tape.does(due, Tick())
     assert Accompany(0, "observer") not in tape.does(due + 1, Tick())
