@@ -12,6 +12,7 @@ from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
 from clusterrun.slurm.beside import step
 from clusterrun.verbs.desk import Desk, Tell
+from clusterrun.verbs.looking import not_started
 
 
 @frozen
@@ -52,10 +53,7 @@ def _refuse_absent(status: RunStatus, record: RunRecord) -> None:
             f"clusterrun logs {status.run_id} shows what it printed",
         )
     if status.state is State.PENDING:
-        raise BadInput(
-            f"{status.run_id} has not started{': ' + status.reason if status.reason else ''}",
-            f"clusterrun status --watch {status.run_id} shows when it does",
-        )
+        raise not_started(status)
     elsewhere = record.cluster == Cluster.LOCAL.value and record.host not in ("", socket.gethostname())
     if elsewhere:
         raise BadInput(f"{status.run_id} runs on {record.host}, this is another machine", "go there first")

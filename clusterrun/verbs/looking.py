@@ -77,7 +77,12 @@ def refuse_absent(status: RunStatus) -> None:
             f"clusterrun status {status.run_id} says what it used on average",
         )
     if status.phase is Phase.QUEUED:
-        raise BadInput(
-            f"{status.run_id} has not started{': ' + status.reason if status.reason else ''}",
-            f"clusterrun status --watch {status.run_id} shows when it does",
-        )
+        raise not_started(status)
+
+
+def not_started(status: RunStatus) -> BadInput:
+    """The answer to whoever wants something of a run that still waits."""
+    return BadInput(
+        f"{status.run_id} has not started{': ' + status.reason if status.reason else ''}",
+        f"clusterrun status --watch {status.run_id} shows when it does",
+    )

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ import os, sys, time
 rank = int(os.environ["RANK"])
 print("rank", rank, "of", os.environ["WORLD_SIZE"], *map(ascii, sys.argv[1:]), flush=True)
 if "wait" in sys.argv:
-    time.sleep(60)
+    time.sleep(600)
 if "fail" in sys.argv and rank == 1:
     print("about to fail", file=sys.stderr, flush=True)
     sys.exit(7)
@@ -111,6 +112,19 @@ def ended(tmp_path_factory: pytest.TempPathFactory, make_desk: Callable[[Path], 
     assert done.code == 0, done
     leave_report(desk, FOUND)
     return desk
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory, make_desk: Callable[[Path], Desk]) -> Iterator[Desk]:
+    """A desk with one run of 2 nodes x 2 ranks that stays, shared by tests that only look."""
+    desk = make_desk(tmp_path_factory.mktemp("live"))
+    done = desk("submit", "--nodes", "2", "--ranks-per-node", "2", "--name", "stays", "train.py", "wait")
+    assert done.code == 0, done
+    end = time.monotonic() + 90
+    while "training" not in desk("status", "--json").out:
+        assert time.monotonic() < end, "the ranks do not run within the limit"
+    yield desk
+    desk("cancel", "stays")
 
 
 def leave_report(desk: Desk, report: Report) -> Path:

@@ -4,28 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.cli.conftest import Desk
-
 LIMIT = 90.0
-
-
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory, make_desk) -> Iterator[Desk]:
-    """A desk with one run of 2 nodes x 2 ranks that stays, shared by tests that only look."""
-    desk = make_desk(tmp_path_factory.mktemp("live"))
-    done = desk("submit", "--nodes", "2", "--ranks-per-node", "2", "--name", "stays", "train.py", "wait")
-    assert done.code == 0, done
-    end = time.monotonic() + LIMIT
-    while "training" not in desk("status", "--json").out:
-        assert time.monotonic() < end, "the ranks do not run within the limit"
-    yield desk
-    desk("cancel", "stays")
 
 
 def test_once_is_one_document_with_every_node_and_rank(live):
