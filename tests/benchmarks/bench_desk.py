@@ -7,16 +7,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
-from clusterrun.lab.lab import Lab
-from clusterrun.lab.spec import LabSpec
 from tests.benchmarks.measure import Side, in_turn, process, table
+from tests.benchmarks.on_login import CLUSTERRUN, on_login
 
 ROUNDS = 15
 RUNS = 10
-INSIDE = "CLUSTERRUN_BENCH_INSIDE"
-CLUSTERRUN = str(Path(sys.executable).parent / "clusterrun")
 SUBMITIT = """
 import sys
 import submitit
@@ -27,18 +23,8 @@ executor.submit(print, "hello")
 
 
 def main() -> None:
-    """Bring up a lab of 4 nodes, measure on its login host, take it down."""
-    if os.environ.get(INSIDE):
-        measure()
-        return
-    lab = Lab(f"bench{os.getpid()}")
-    try:
-        lab.up(LabSpec(name=lab.name))
-        argv, environment = lab.entering("login", {**os.environ, INSIDE: "1"}, os.getcwd(), "")
-        command = [*argv, sys.executable, "-m", "tests.benchmarks.bench_desk"]
-        subprocess.run(command, env=environment, timeout=900, check=True)
-    finally:
-        lab.down()
+    """On the login host of a lab of 4 nodes."""
+    on_login("desk", measure)
 
 
 def measure() -> None:

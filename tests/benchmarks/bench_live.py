@@ -5,41 +5,27 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from clusterrun.lab.lab import Lab
-from clusterrun.lab.spec import LabSpec
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Attempt, RunRecord, RunState
 from clusterrun.model.states import Phase, State
 from clusterrun.runs.store import Store, _text, run_id
 from tests.benchmarks.bench_status import SPEC, fill
 from tests.benchmarks.measure import Side, in_turn, process, table
+from tests.benchmarks.on_login import CLUSTERRUN, on_login
 
 ENDED, LIVE = 4500, 500
 ROUNDS = 15
 AT_ONCE = 20
-INSIDE = "CLUSTERRUN_BENCH_INSIDE"
-CLUSTERRUN = str(Path(sys.executable).parent / "clusterrun")
 QUEUE = "for i in $(seq {0}); do sbatch --parsable --hold --job-name=name$i --comment=c$i --wrap=true; done"
 
 
 def main() -> None:
-    """Bring up a lab of 4 nodes, measure on its login host, take it down."""
-    if os.environ.get(INSIDE):
-        measure()
-        return
-    lab = Lab(f"live{os.getpid()}")
-    try:
-        lab.up(LabSpec(name=lab.name))
-        argv, environment = lab.entering("login", {**os.environ, INSIDE: "1"}, os.getcwd(), "")
-        command = [*argv, sys.executable, "-m", "tests.benchmarks.bench_live"]
-        subprocess.run(command, env=environment, timeout=900, check=True)
-    finally:
-        lab.down()
+    """On the login host of a lab of 4 nodes."""
+    on_login("live", measure)
 
 
 def measure() -> None:
