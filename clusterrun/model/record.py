@@ -51,7 +51,12 @@ class Failure:
 
 @frozen
 class Attempt:
-    """One start of the ranks; ``reason`` says why it was made, ``outcome`` how it ended ('' while alive)."""
+    """One start of the ranks; ``reason`` says why it was made, ``outcome`` how it ended ('' while alive).
+
+    ``cause`` is the same as one word (of ``contract.CAUSES``; '' where an older version wrote it);
+    ``job_id`` is the job it was made in. ``step`` and ``checkpoint`` are the highest that it
+    reported, -1 where it reported none.
+    """
 
     epoch: int
     reason: str
@@ -60,6 +65,10 @@ class Attempt:
     ended_at: float | None = None
     outcome: str = ""
     failure: Failure | None = None
+    cause: str = ""
+    job_id: str = ""
+    step: int = -1
+    checkpoint: int = -1
 
 
 @frozen
