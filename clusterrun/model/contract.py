@@ -61,6 +61,22 @@ TERMINATE_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NOTICE_SIGNAL = signal.SIGUSR2
 """Slurm's early word before a time limit or a preemption; USR1 is taken by NCCL's proxy."""
 
+CAUSES = (
+    "first",
+    "failure",
+    "node",
+    "hang",
+    "port",
+    "coordinator",
+    "preemption",
+    "time-limit",
+    "requeue",
+    "unfit",
+)
+"""Why an attempt is made: the first start, or what ended the attempt before it."""
+REQUEUE_WORDS = ("requeue", "chain")
+"""How a run goes on in another job: Slurm queues the same one again, or the next one waits already."""
+
 HEARTBEAT_SECONDS = 5.0
 LEASE_SECONDS = 20.0
 """Counted from the sending of the last heartbeat that the coordinator acknowledged."""

@@ -59,6 +59,29 @@ class Watch:
 
 
 @frozen
+class Survival:
+    """How a run goes on after its job was ended from outside.
+
+    ``requeue`` is a word of ``contract.REQUEUE_WORDS``, empty where the run ends with its job.
+    ``resubmit`` is the argument list that queues the run once more: ``{excluded}`` in a word stands
+    for the host list of excluded nodes (the word is dropped where that is empty), and the word
+    ``{dependency}`` for ``--dependency=afterany:ID`` (dropped where nothing is waited for).
+    ``notice`` is how many seconds before its end a job hears of it. The run goes on after at most
+    ``max_preemptions`` preemptions and ``max_time_limits`` time limits; it ends after ``no_progress``
+    attempts in a row that failed and got no further (0: never for that). ``on_event`` is a shell
+    line that hears of what happens to the run.
+    """
+
+    requeue: str = ""
+    resubmit: tuple[str, ...] = ()
+    notice: float = 120.0
+    max_preemptions: int = 0
+    max_time_limits: int = 0
+    no_progress: int = 3
+    on_event: str = ""
+
+
+@frozen
 class Orders:
     """``orders.json``: everything coordinator and agents need beside the files next to it.
 
@@ -87,6 +110,7 @@ class Orders:
     spares: int = 0
     preflight: Preflight = Preflight()
     watch: Watch = Watch()
+    survival: Survival = Survival()
     grace: float = contract.GRACE_SECONDS
     format: int = contract.FORMAT
 

@@ -11,7 +11,9 @@ The layout is what the README documents and scripts rely on; each file has one w
     cancel           left by whoever cancelled the run   (the desk)
     state.json       how far the run is   (the coordinator)
     reserve          room for the last state of a run that fills the disk   (the coordinator)
-    successor.json   the job that goes on without unfit nodes   (the coordinator)
+    successor.json   the job in which the run goes on   (the coordinator)
+    next.json        the job that is queued and waits for the end of this one   (the coordinator)
+    save_now         touched by whoever wants a checkpoint at once   (the user)
     prelude/         what the Python of ranks loads first, where they are watched   (the coordinator)
     asks/            questions to the coordinator of a live run   (the desk)
     ended.json       the last word on a run that was seen ended   (the desk)
@@ -21,6 +23,9 @@ The layout is what the README documents and scripts rely on; each file has one w
         00003.out 00003.err     what rank 3 printed
         00003.error.json        the traceback of rank 3, where its program left one
         preflight.json          what the pre-flight check found   (the coordinator)
+        notice.json             the job is to end soon: why, and when   (the coordinator)
+        progress.json           the newest step and checkpoint, where the script says them   (rank 0)
+        hooks.log               what the commands of --on-event printed   (the coordinator)
         node-0001.examiner.log  what the examiner of node 1 had to say; .observer.log: its observer
         node-0001.samples       what node 1 and its ranks used, a line of JSON each 10 s   (the observer)
         node-0001.now           the same at this moment, while somebody looks   (the observer)
@@ -81,6 +86,14 @@ class RunPaths:
         return os.path.join(self.run_dir, "successor.json")
 
     @property
+    def next(self) -> str:
+        return os.path.join(self.run_dir, "next.json")
+
+    @property
+    def save_now(self) -> str:
+        return os.path.join(self.run_dir, "save_now")
+
+    @property
     def asks(self) -> str:
         return os.path.join(self.run_dir, "asks")
 
@@ -118,6 +131,18 @@ class AttemptPaths:
     @property
     def preflight(self) -> str:
         return os.path.join(self.folder, "preflight.json")
+
+    @property
+    def notice(self) -> str:
+        return os.path.join(self.folder, "notice.json")
+
+    @property
+    def progress(self) -> str:
+        return os.path.join(self.folder, "progress.json")
+
+    @property
+    def hooks_log(self) -> str:
+        return os.path.join(self.folder, "hooks.log")
 
     def out(self, rank: int) -> str:
         return os.path.join(self.folder, f"{rank:05d}.out")
