@@ -92,6 +92,61 @@ class Resubmit:
 
 
 @frozen
+class AskJob:
+    """Ask the scheduler about this job; ends in ``JobTold``."""
+
+
+@frozen
+class ReadProgress:
+    """Read what rank 0 of attempt ``epoch`` has reported; ends in ``Progressed``, at once."""
+
+    epoch: int
+
+
+@frozen
+class WriteNotice:
+    """Write ``notice.json`` of attempt ``epoch``: ranks are to end by ``until`` (wall clock), and ``why``."""
+
+    epoch: int
+    why: str
+    until: float
+
+
+@frozen
+class QueueNext:
+    """Queue the job that goes on after this one, unless it waits already; ends in ``NextQueued``."""
+
+    argv: tuple[str, ...]
+    excluded: tuple[str, ...]
+
+
+@frozen
+class ExcludeNext:
+    """Keep the waiting job off these nodes, as far as the scheduler lets us."""
+
+    nodes: tuple[str, ...]
+
+
+@frozen
+class DropNext:
+    """Take the waiting job back: nothing is left for it to do."""
+
+
+@frozen
+class Requeue:
+    """Give this job back to the scheduler, to be started again; ends in ``HandedOver``."""
+
+
+@frozen
+class Announce:
+    """Tell the user's own program of ``event``; ``state`` is the run at that moment, ``at`` wall clock."""
+
+    event: str
+    state: RunState
+    at: float
+
+
+@frozen
 class Note:
     """A line for the log of whoever says it."""
 
@@ -116,6 +171,14 @@ if TYPE_CHECKING:
         SaveReport,
         SaveBeside,
         Resubmit,
+        AskJob,
+        ReadProgress,
+        WriteNotice,
+        QueueNext,
+        ExcludeNext,
+        DropNext,
+        Requeue,
+        Announce,
         Note,
         Finish,
     ]

@@ -89,6 +89,48 @@ class Resubmitted:
 
 
 @frozen
+class JobTold:
+    """``AskJob`` was carried out, within seconds, come what may.
+
+    ``why`` the scheduler ends this job: one of ``""`` (it does not), ``cancelled``, ``time-limit``,
+    ``preemption``, ``requeue``, ``unknown`` (no answer). ``end_at`` is when it will end it (wall
+    clock, seconds), None where that is not known. ``requeued``: the scheduler queues it anew by itself.
+    """
+
+    why: str
+    end_at: float | None = None
+    requeued: bool = False
+
+
+@frozen
+class Progressed:
+    """``ReadProgress`` was carried out: what rank 0 has reported, -1 where it reported nothing.
+
+    ``stopping``: the ranks end to make room, and have not finished their work.
+    """
+
+    epoch: int
+    step: int = -1
+    checkpoint: int = -1
+    stopping: bool = False
+
+
+@frozen
+class NextQueued:
+    """``QueueNext`` was carried out: the number of the job that waits; empty where there is none: ``why``."""
+
+    job_id: str
+    why: str = ""
+
+
+@frozen
+class HandedOver:
+    """``Requeue`` was carried out: empty ``why`` where the scheduler has taken this job back."""
+
+    why: str = ""
+
+
+@frozen
 class DeskAsked:
     """The desk left a question in the run directory."""
 
@@ -128,6 +170,10 @@ if TYPE_CHECKING:
         Superseded,
         EpochClaimed,
         Resubmitted,
+        JobTold,
+        Progressed,
+        NextQueued,
+        HandedOver,
         DeskAsked,
     ]
 
