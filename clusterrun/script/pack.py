@@ -86,8 +86,8 @@ def _bytecode(name: str, source: bytes) -> bytes:
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")  # threads may pack at once
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with open(fd, "wb") as file:
             file.write(data)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,11 @@ def test_an_old_python_is_told_so_in_plain_words(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"clusterrun: Python 3.9 or newer is needed on {os.uname().nodename}; ")
     assert "--python PATH" in done.stderr
+
+
+def test_threads_that_pack_at_the_same_time_leave_one_whole_program(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as crowd:
+        paths = set(crowd.map(lambda _: agent_program(str(tmp_path)), range(4)))
+    (path,) = paths
+    assert zipfile.ZipFile(path).testzip() is None
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
