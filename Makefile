@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 MADE_FROM := setup.cfg setup.py pyproject.toml constraints.txt
 PYTEST_ARGS ?=
+# Some hundred tests start real processes on a busy machine. One that fails is run once more; who needed that is named
+# in the last line, and more than five of them are no bad luck.
+SECOND_CHANCE := --reruns 1 --reruns-delay 3 --max-suite-reruns 5 --rerun-show-tracebacks
 # Debian suites with another Slurm: 20.11, 24.11 and 26.05.
 SLURM_SUITES ?= bullseye trixie sid
 
@@ -25,7 +28,7 @@ demo: $(VENV)/.installed
 	@echo '  these commands are in $(BIN): source $(BIN)/activate, then type them as they stand'
 
 test: $(VENV)/.installed-dev slurm
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(SECOND_CHANCE) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check
