@@ -50,6 +50,7 @@ class Case:
         self.rounds = 0
         self.backend = ""
         self.set_passed = False
+        self.set_wanted = True
         self.limits = limits_of(_known(orders))
         self.asked = _asked(orders, run_dir)
         self._links: dict[str, tuple[Link, ...]] = {}
@@ -74,6 +75,11 @@ class Case:
         """A line of the report that blames nobody; said once."""
         if words not in self.notices:
             self.notices.append(words)
+
+    @property
+    def owes_set(self) -> bool:
+        """The whole set was to be tested, and has not passed."""
+        return bool(self.backend) and self.set_wanted and not self.set_passed
 
     # --- what is known ---
 

@@ -11,7 +11,7 @@ from clusterrun.preflight.tasks import DialTask, Target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from clusterrun.preflight.case import Case
     from clusterrun.preflight.crossing import Trouble
@@ -42,7 +42,18 @@ def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
     if not plan:
         return
     case.label = "control round"
-    _ask(case, nonce, plan, names=case.orders.launch != ())
+    _ask(case, nonce, plan, _with_names(case, plan))
+    yield (DialTask,)
+    yield from _clear_up(case, nonce)
+
+
+def around(case: Case, nonce: str, nodes: Collection[int]) -> Iterator[tuple[type, ...]]:
+    """Let these dial the others, and be dialled by them; about the others nothing is in doubt."""
+    plan = _plan_around(case, nodes)
+    if not plan:
+        return
+    case.label = "control round"
+    _ask(case, nonce, plan, _with_names(case, nodes))
     yield (DialTask,)
     yield from _clear_up(case, nonce)
 
@@ -57,7 +68,7 @@ def everyone(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
         one.node: {to.node: _some(to, at)[:1] for to in there if to is not one}
         for at, one in enumerate(there)
     }
-    _ask(case, nonce, plan, names=False)
+    _ask(case, nonce, plan, ())
     yield (DialTask,)
     yield from _clear_up(case, nonce)
 
@@ -68,7 +79,7 @@ def _clear_up(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
         if not plan or case.left < DIAL_SECONDS:
             break
         case.label = "control round, again where something did not answer"
-        _ask(case, nonce, plan, names=False)
+        _ask(case, nonce, plan, ())
         yield (DialTask,)
     write(case)
 
@@ -90,6 +101,28 @@ def _plan(case: Case) -> Plan:
             plan[one.node].setdefault(other.node, _some(other, place))
             plan[other.node].setdefault(one.node, _some(one, place))
     return plan
+
+
+def _plan_around(case: Case, nodes: Collection[int]) -> Plan:
+    there = [one for one in case.present() if one.listening is not None]
+    plan: Plan = {}
+    for place, one in enumerate(there):
+        if one.node not in nodes:
+            continue
+        near = {there[place - 1].node, there[(place + 1) % len(there)].node}
+        step = max(1, len(there) // FEW)
+        for at, other in enumerate(there):
+            if other is one or not (at % step == 0 or other.node in near):
+                continue
+            beside = other.node in near
+            plan.setdefault(one.node, {})[other.node] = _ports(other) if beside else _some(other, place)
+            plan.setdefault(other.node, {})[one.node] = _ports(one) if beside else _some(one, at)
+    return plan
+
+
+def _with_names(case: Case, nodes: Collection[int]) -> Collection[int]:
+    """Who of these resolves names: nobody where all nodes are one machine."""
+    return nodes if case.orders.launch else ()
 
 
 def _ports(one: Subject) -> tuple[int, ...]:
@@ -124,12 +157,13 @@ def _both_ways(plan: Plan, one: Subject, other: Subject) -> None:
     plan.setdefault(other.node, {})[one.node] = _ports(one)
 
 
-def _ask(case: Case, nonce: str, plan: Plan, names: bool) -> None:
+def _ask(case: Case, nonce: str, plan: Plan, namers: Collection[int]) -> None:
+    """``namers`` are those who resolve names as well."""
     there = [one.name for one in case.subjects.values() if one.listening is not None]
     absent = [one.name for one in case.subjects.values() if one.absent]
     for node, targets in plan.items():
         near = [case.subjects[other].name for other in (node, *targets)]
-        asked = (*(there if len(there) <= FEW else near), *absent) if names else ()
+        asked = (*(there if len(there) <= FEW else near), *absent) if node in namers else ()
         goals = tuple(_target(case.subjects[other], ports) for other, ports in targets.items())
         task = DialTask(nonce, node, goals, asked, DIAL_SECONDS)
         case.ask(node, task, DIAL_SECONDS + _SLACK_SECONDS)

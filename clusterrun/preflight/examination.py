@@ -12,7 +12,7 @@ import math
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen
 from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import collective, control, preparing, speech
+from clusterrun.preflight import collective, control, preparing, short, speech
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Case
 from clusterrun.preflight.concluding import Outcome, concluded, pairs_wanted
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from clusterrun.model.orders import Orders
+    from clusterrun.model.report import Report
     from clusterrun.preflight.questions import Question
 
 __all__ = ["Ask", "Examination", "Examinee", "Outcome"]
@@ -66,8 +67,12 @@ class Examinee:
 class Examination:
     """The machine; times are on the steady clock but ``wall``, seconds.
 
-    ``absent`` are nodes that never joined: (number in the allocation, why). ``names`` gives the names
-    of those that are known.
+    ``absent`` are nodes that never joined, or were lost: (number in the allocation, why). ``names``
+    gives the names of those that are known.
+
+    With ``suspects`` it is the short check between two attempts: of these (by number), the others are
+    taken as fit. ``after`` is the report of the check before, whose world keeps its order; ``network``
+    says that what went wrong may be the network's.
     """
 
     def __init__(
@@ -80,6 +85,9 @@ class Examination:
         run_dir: str = "",
         nonce: str = "",
         names: Sequence[tuple[int, str]] = (),
+        suspects: Sequence[int] | None = None,
+        after: Report | None = None,
+        network: bool = False,
     ) -> None:
         known = {one.node: Subject(one.node, one.name, one.address) for one in examinees}
         for node, why in absent:
@@ -87,13 +95,15 @@ class Examination:
             known[node].absent = why
             known[node].leave("agent", why, "look at the node: sinfo -N -l, and job.out in the run directory")
         self.outcome: Outcome | None = None
-        self._case = Case(orders, [known[node] for node in sorted(known)], now, wall, run_dir)
+        self._case = Case(orders, short.in_order(known, after), now, wall, run_dir)
         self._trials = Trials(self._case)
         self._pairs = collective.Pairs(self._case, self._trials)
         self._nonce = nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
         self._awaited: tuple[type, ...] = ()
         self._naps_until: float | None = None
-        self._course = self._rounds()
+        if suspects is not None and after is not None:
+            short.recall(self._case, after, suspects)
+        self._course = self._rounds() if suspects is None else self._short(suspects, network)
 
     @property
     def progress(self) -> str:
@@ -218,6 +228,10 @@ class Examination:
             yield from self._pairs.rounds()
         yield from collective.Whole(case, self._trials, self._pairs, self._nonce).rounds()
 
+    def _short(self, suspects: Sequence[int], network: bool) -> Generator[tuple[type, ...], None, None]:
+        parts = (self._case, self._trials, self._pairs, self._nonce)
+        yield from short.Short(*parts, suspects, network).rounds()
+
     def _proceed(self) -> list[Ask]:
         """Go on as far as nothing has to be waited for."""
         case = self._case
@@ -262,7 +276,13 @@ class Examination:
 
     def _conclude(self) -> None:
         case = self._case
-        if case.backend and not case.set_passed and case.choice().whole and not case.together:
+        if (
+            case.backend
+            and case.set_wanted
+            and not case.set_passed
+            and case.choice().whole
+            and not case.together
+        ):
             said = "the whole set was not tested to its end: no time was left"
             case.write("unfinished", [Said(None, Finding("set", Grade.UNDETERMINED, said))])
         for words in self._pairs.passing():

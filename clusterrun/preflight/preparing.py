@@ -24,13 +24,11 @@ def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
 
     How long torch takes depends on the file system: nobody is blamed unless most others were faster.
     """
-    python = case.orders.preflight.python
-    checks = catalogue.names(case.asked)
     for one in case.present():
         case.ask(one.node, ListenTask(nonce), LISTEN_SECONDS)
-        case.ask(one.node, LocalTask(case.asked, checks), _local_seconds(checks))
-        if python:
-            case.ask(one.node, WarmTask(python, case.orders.cwd), case.left)
+        look_at(case, one.node)
+        if case.orders.preflight.python:
+            warm_up(case, one.node)
     yield (ListenTask,)
     yield from control.rounds(case, nonce)
     yield from absence.rounds(case, nonce)
@@ -39,7 +37,18 @@ def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
     case.label = "torch is being imported"
     yield (WarmTask,)
     write(case)
-    _choose_backend(case)
+    choose_backend(case)
+
+
+def look_at(case: Case, node: int) -> None:
+    """Ask for all local checks of a node."""
+    checks = catalogue.names(case.asked)
+    case.ask(node, LocalTask(case.asked, checks), _local_seconds(checks))
+
+
+def warm_up(case: Case, node: int) -> None:
+    """Have a node import torch."""
+    case.ask(node, WarmTask(case.orders.preflight.python, case.orders.cwd), case.left)
 
 
 def _local_seconds(checks: tuple[str, ...]) -> float:
@@ -50,7 +59,7 @@ def _local_seconds(checks: tuple[str, ...]) -> float:
 def hurry(case: Case, kind: type) -> None:
     """Once half of them have answered, do not wait for the others as long as for all."""
     left = case.questions.count(kind)
-    asked = len(case.subjects)
+    asked = case.questions.batch(kind)
     if kind not in LEAST_PATIENCE or not asked // 2 - 1 <= left <= asked // 2:
         return
     for question in case.questions.of_kind(kind):
@@ -74,7 +83,8 @@ def write(case: Case) -> None:
     case.write("checks", said)
 
 
-def _choose_backend(case: Case) -> None:
+def choose_backend(case: Case) -> None:
+    """What tests of groups use, where they can be made at all."""
     if not case.orders.preflight.python:
         case.notice("no collective was tested: the ranks are no Python program")
         return

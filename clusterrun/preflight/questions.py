@@ -44,6 +44,7 @@ class Questions:
     def __init__(self) -> None:
         self._open: dict[int, Question] = {}
         self._counts: dict[type, int] = {}
+        self._batches: dict[type, int] = {}
         self._times: list[tuple[float, int]] = []
         self._last = 0
 
@@ -54,7 +55,9 @@ class Questions:
         """Open one; ``body`` is the task's text where it is known already."""
         self._last += 1
         self._put(Question(self._last, node, task, now, now + seconds))
-        self._counts[type(task)] = self._counts.get(type(task), 0) + 1
+        kind = type(task)
+        self._batches[kind] = self._batches[kind] + 1 if self.count(kind) else 1
+        self._counts[kind] = self.count(kind) + 1
         return Ask(node, self._last, body or speech.said(task))
 
     def waits_for(self, kinds: Iterable[type]) -> bool:
@@ -64,6 +67,10 @@ class Questions:
     def count(self, kind: type) -> int:
         """How many of a kind are open."""
         return self._counts.get(kind, 0)
+
+    def batch(self, kind: type) -> int:
+        """How many of a kind were asked since none of it was open."""
+        return self._batches.get(kind, 0)
 
     def of_kind(self, kind: type) -> list[Question]:
         """Those of a kind, in the order of asking."""

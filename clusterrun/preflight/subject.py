@@ -93,6 +93,14 @@ class Subject:
         """What ``source`` says of it, instead of what it said before."""
         self._found[source] = tuple(found)
 
+    def stay_out(self, findings: Iterable[Finding]) -> None:
+        """It was found unfit before, and is not looked at again."""
+        found = tuple(findings)
+        self.gone = next(
+            (one.said for one in found if one.verdict is Grade.FAIL), "it was found unfit before"
+        )
+        self.write("gone", found)
+
     def leave(self, check: str, why: str, remedy: str) -> None:
         """It will not be asked any more: it is lost, or says nothing."""
         if not self.gone:

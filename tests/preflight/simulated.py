@@ -99,7 +99,9 @@ def orders(
 class Cluster:
     """Drives one examination to its outcome; ``seed`` makes delays and chance."""
 
-    def __init__(self, asked: Orders, faults: Faults, seed: int = 0, flakes: float = 0.0) -> None:
+    def __init__(
+        self, asked: Orders, faults: Faults, seed: int = 0, flakes: float = 0.0, **occasion: Any
+    ) -> None:
         self.orders, self.faults, self.flakes = asked, faults, flakes
         self.chance = random.Random(seed)
         self.now = START
@@ -113,7 +115,10 @@ class Cluster:
             START,
             WALL,
             names=[(node, name(node)) for node in missing],
+            **occasion,
         )
+        self.kinds: set[tuple[str, int]] = set()
+        """What was asked of whom: the name of a task, or the kind of a group's test, and the node."""
         self.events: list[tuple[float, int, tuple[Any, ...]]] = []
         self.number = 0
         self.asked = 0
@@ -146,6 +151,7 @@ class Cluster:
     def take(self, asks: Iterable[Ask]) -> None:
         tasks = [(ask, speech.task(ask.body)) for ask in asks]
         for ask, task in tasks:
+            self.kinds.add((getattr(task, "kind", type(task).__name__), ask.node))
             dies = self.faults.lost_in.get(ask.node) in (type(task).__name__, getattr(task, "kind", ""))
             if dies and ask.node not in self.lost:
                 self.lost.add(ask.node)
