@@ -126,6 +126,10 @@ class _Guard:
     def _end(self) -> int:
         """Leave nothing behind. An agent that ended by itself, and well, has looked everywhere already."""
         code = self._code  # the sweep itself will end an agent that lives
+        try:
+            self._listen()  # the last that it said may still be on the way
+        except BlockingIOError:
+            pass
         if code is None:
             say(f"{self._node}: the lease ran out, everything of the run here is killed")
         stuck = sweep(self._below if code == 0 else self._everywhere, self._reap, contract.KILL_SECONDS)

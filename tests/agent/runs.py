@@ -41,7 +41,7 @@ def pythons() -> list[str]:
     return sorted(found)
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """The first true value of ``condition``; fails by name when it does not come."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -70,7 +70,7 @@ class Run:
             command = [sys.executable, "-c", START, str(self.folder), json.dumps(encode(timings))]
         self.coordinator = subprocess.Popen(command, stderr=subprocess.PIPE, env=self.environment)
 
-    def wait(self, seconds: float = 40.0) -> int:
+    def wait(self, seconds: float = 120.0) -> int:
         _, self.words = self.coordinator.communicate(timeout=seconds)
         return self.coordinator.returncode
 
@@ -113,6 +113,7 @@ class Run:
         return self.marked()
 
     def _says_up(self, rank: int) -> bool:
+        assert self.coordinator.poll() is None, f"the run has ended: {self.state().reason}"
         try:
             return b"up" in self.output(rank)
         except FileNotFoundError:

@@ -68,7 +68,7 @@ class Stage:
     def ask(self, number: int, body: str, name: str = "examiner") -> None:
         self.companions.ask(PassOn(4, name, number, body))
 
-    def until(self, condition: Callable[[], Any], seconds: float = 40.0) -> Any:
+    def until(self, condition: Callable[[], Any], seconds: float = 90.0) -> Any:
         end = time.monotonic() + seconds
         while not (found := condition()):
             assert time.monotonic() < end, self.events

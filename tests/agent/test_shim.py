@@ -15,6 +15,7 @@ import pytest
 from clusterrun.agent import proc
 from tests.agent.runs import ROOT, until
 
+LIMIT = 60.0
 SHIM = (
     "import os, sys, time, signal\n"
     "from clusterrun.agent.shim import under_shim\nfrom clusterrun.agent.loop import steady\n"
@@ -75,7 +76,7 @@ def lives(pid: int) -> bool:
 def test_the_end_of_the_agent_is_passed_on_and_what_it_left_is_ended(end: str, code: int) -> None:
     with shim(f"hidden()\n{end}") as process:
         orphan = int(line(process))
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=LIMIT)
         assert process.returncode == code and ("ZeroDivisionError" in said) == (end == "1 / 0")
         assert not lives(orphan)
 
@@ -86,7 +87,7 @@ def test_when_the_lease_runs_out_all_is_killed_also_when_the_agent_is_frozen(sta
     with shim(agent) as process:
         began = time.monotonic()
         words = {line(process), line(process)}  # the orphan says its number when it likes
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=LIMIT)
         assert process.returncode == 1 and time.monotonic() - began > 0.4
         assert said == "n1: the lease ran out, everything of the run here is killed\n"
         (orphan,) = words - {"on"}
@@ -94,20 +95,21 @@ def test_when_the_lease_runs_out_all_is_killed_also_when_the_agent_is_frozen(sta
 
 
 def test_a_lease_that_is_renewed_does_not_run_out() -> None:
-    agent = "for _ in range(8):\n os.write(lease, live(0.3))\n time.sleep(0.1)\nreturn 5"
+    agent = "os.write(lease, live(2.0))\nos.write(lease, live(60.0))\ntime.sleep(2.5)\nreturn 5"
     with shim(agent) as process:
-        process.communicate(timeout=10)
+        process.communicate(timeout=LIMIT)
         assert process.returncode == 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
 def test_a_signal_to_the_shim_reaches_the_agent(number: signal.Signals) -> None:
     handler = f"signal.signal({int(number)}, lambda *_: os._exit(42))"
-    agent = f"{handler}\nprint('ready', flush=True)\ntime.sleep(600)"
+    # A handler in Python runs between two of its instructions, and not while one sleeps: many short sleeps.
+    agent = f"{handler}\nprint('ready', flush=True)\nwhile True: time.sleep(0.02)"
     with shim(agent) as process:
         assert line(process) == "ready"
         process.send_signal(number)
-        process.communicate(timeout=10)
+        process.communicate(timeout=LIMIT)
         assert process.returncode == 42
 
 
@@ -128,11 +130,11 @@ def test_marked_processes_outside_its_lineage_are_ended_only_after_ranks_ran_her
     try:
         until(lambda: proc.environment(outside.pid).get("CLUSTERRUN_STEP"), "the program executed")
         with shim("os.kill(os.getpid(), 9)") as process:
-            process.communicate(timeout=10)
+            process.communicate(timeout=LIMIT)
         assert outside.poll() is None
-        with shim("os.write(lease, b'run run-x\\n')\ntime.sleep(0.2)\nos.kill(os.getpid(), 9)") as process:
-            process.communicate(timeout=10)
-        assert outside.wait(5) == -9
+        with shim("os.write(lease, b'run run-x\\n')\nos.kill(os.getpid(), 9)") as process:
+            process.communicate(timeout=LIMIT)
+        assert outside.wait(LIMIT) == -9
     finally:
         outside.kill()
         outside.wait()

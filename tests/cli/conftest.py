@@ -61,7 +61,7 @@ class Desk:
             **options,
         )
 
-    def __call__(self, *args: str, limit: float = 60.0) -> Said:
+    def __call__(self, *args: str, limit: float = 120.0) -> Said:
         """Run ``clusterrun args`` to its end."""
         process = self.start(*args)
         try:
@@ -120,7 +120,7 @@ def live(tmp_path_factory: pytest.TempPathFactory, make_desk: Callable[[Path], D
     desk = make_desk(tmp_path_factory.mktemp("live"))
     done = desk("submit", "--nodes", "2", "--ranks-per-node", "2", "--name", "stays", "train.py", "wait")
     assert done.code == 0, done
-    end = time.monotonic() + 90
+    end = time.monotonic() + 120
     while "training" not in desk("status", "--json").out:
         assert time.monotonic() < end, "the ranks do not run within the limit"
     yield desk

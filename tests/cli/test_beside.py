@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Desk
 
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from tests.cli.test_terminal import on_terminal
 
 SPEC = JobSpec(command=("train.py",), cwd="/tmp", nodes=4, gpus=8)
 LONG = "rank 17 on a-node-with-a-long-name exited with code 7, which is a long story told in many words"
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 def add(desk: Desk, name: str, word: State = State.COMPLETED, ago: float = 60.0, reason: str = "") -> str:

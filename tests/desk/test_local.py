@@ -21,10 +21,10 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.script.plan import Plan, Site, plan
 
-STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 
 
-def until(true: Callable[[], object], limit: float = 20.0) -> None:
+def until(true: Callable[[], object], limit: float = 60.0) -> None:
     end = time.monotonic() + limit
     while not true():
         assert time.monotonic() < end, "not within the limit"
@@ -48,7 +48,7 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
 def test_a_process_is_known_by_its_number_and_its_start(
     start: Callable[[str], subprocess.Popen[str]],
 ) -> None:
-    job_id = processes.identity(start("import time; time.sleep(60)").pid)
+    job_id = processes.identity(start("import time; time.sleep(600)").pid)
     number, _, since = job_id.partition(".")
     assert processes.alive(job_id)
     assert not processes.alive(f"{number}.{int(since) + 1}")
@@ -67,10 +67,10 @@ def test_a_process_that_has_ended_but_was_not_collected_is_not_alive(
 def test_an_end_is_asked_for_first_and_a_stopped_process_hears_it(
     start: Callable[[str], subprocess.Popen[str]],
 ) -> None:
-    process = start("import time; time.sleep(60)")
+    process = start("import time; time.sleep(600)")
     os.kill(process.pid, signal.SIGSTOP)
-    assert processes.end(processes.identity(process.pid), system.RealClock(), limit=10)
-    assert process.wait(10) == -signal.SIGTERM
+    assert processes.end(processes.identity(process.pid), system.RealClock(), limit=60)
+    assert process.wait(60) == -signal.SIGTERM
 
 
 def test_a_process_that_does_not_hear_is_killed_after_the_limit_and_the_wait_is_said_once(
@@ -81,7 +81,7 @@ def test_a_process_that_does_not_hear_is_killed_after_the_limit_and_the_wait_is_
     said: list[str] = []
     job_id = processes.identity(process.pid)
     assert processes.end(job_id, system.RealClock(), limit=0.2, slow=lambda: said.append("waiting"))
-    assert (process.wait(10), said) == (-signal.SIGKILL, ["waiting"])
+    assert (process.wait(60), said) == (-signal.SIGKILL, ["waiting"])
 
 
 def test_ending_what_has_ended_is_done_at_once() -> None:
@@ -94,7 +94,7 @@ seen = [sys.argv[1:], os.getsid(0), os.getpgid(0), dict(os.environ), sys.stdin.r
 print(json.dumps(seen), flush=True)
 with open(os.path.join(sys.argv[2], "starts"), "a") as file:
     file.write("once\\n")
-time.sleep(0 if "QUICK" in os.environ else 60)
+time.sleep(0 if "QUICK" in os.environ else 600)
 sys.exit(144)
 """
 """Stands in for the packed program; 144 is the code upon which submitit starts a task again."""

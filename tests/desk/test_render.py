@@ -120,7 +120,7 @@ def test_a_whole_script_runs_what_was_meant_whatever_its_values_are(
     assert lines[1 + max(len(options), 1)] == "exec >>/dev/null 2>&1"
     start = script[script.index("exec " + python) :].replace("exec " + python, "printf '%s\\0'", 1)
     assert bash(start).decode().split("\0") == ["-I", "-S", agent, "coordinate", run_dir, ""]
-    subprocess.run(["/bin/bash", "-n"], input=script.encode(), timeout=20, check=True)
+    subprocess.run(["/bin/bash", "-n"], input=script.encode(), timeout=60, check=True)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from clusterrun.runs.snapshot import look, take
 
 def git(folder: Path, *args: str) -> None:
     who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
-    subprocess.run(["git", "-C", str(folder), *who, *args], check=True, capture_output=True, timeout=30)
+    subprocess.run(["git", "-C", str(folder), *who, *args], check=True, capture_output=True, timeout=60)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def submit(desk: Desk, *args: str, **options: object) -> clusterrun.Run:
 
 def test_a_run_is_submitted_waited_for_and_read(desk: Desk) -> None:
     run = submit(desk, "0", "0", nodes=2, env={"MINE": "x y"})
-    assert run.wait(timeout=60).state is State.COMPLETED
+    assert run.wait(timeout=120).state is State.COMPLETED
     assert [run.state, run.failure, sorted(run.logs()), list(run.logs(ranks=[1], stream="err"))] == [
         State.COMPLETED,
         None,
@@ -62,7 +62,7 @@ def test_nodes_are_checked_without_training_and_the_report_is_a_value(desk: Desk
 
 def test_a_run_without_a_check_has_no_report(desk: Desk) -> None:
     run = submit(desk, "0", "0")
-    run.wait(timeout=60)
+    run.wait(timeout=120)
     with pytest.raises(NoReport, match="was submitted with --preflight off"):
         run.report()
 
@@ -77,7 +77,7 @@ def test_a_state_is_its_word() -> None:
 
 def test_a_failed_run_has_its_first_failure(desk: Desk) -> None:
     run = submit(desk, "0", "3")
-    assert run.wait(timeout=60).exit_code == 3
+    assert run.wait(timeout=120).exit_code == 3
     assert run.failure is not None and (run.failure.rank, run.failure.code) == (0, 3)
 
 
@@ -132,7 +132,7 @@ def test_a_refused_submission_leaves_no_trace(desk: Desk, options: dict[str, obj
 
 def test_after_a_run_that_ended_badly_nothing_comes(desk: Desk) -> None:
     failed = submit(desk, "0", "1")
-    failed.wait(timeout=60)
+    failed.wait(timeout=120)
     with pytest.raises(BadInput, match="has ended as FAILED"):
         submit(desk, "0", "0", after=failed.run_id)
 

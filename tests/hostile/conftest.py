@@ -20,10 +20,10 @@ from clusterrun.system import Completed
 from tests.lab_fixture import leftovers
 
 ROOT = str(Path(__file__).resolve().parents[2])
-LIMIT = 60.0
+LIMIT = 120.0
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """The first true value of ``condition``; fails by name when it does not come."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -69,7 +69,7 @@ class Person:
         found: dict[str, Any] = json.loads(done.out)["runs"][0]
         return found
 
-    def reaches(self, run: Path, state: str, seconds: float = 20.0) -> dict[str, Any]:
+    def reaches(self, run: Path, state: str, seconds: float = 60.0) -> dict[str, Any]:
         """Wait until a run is in ``state``."""
         found: dict[str, Any] = until(
             lambda: (now := self.status(run))["state"] == state and now, f"{state}: {run.name}", seconds
@@ -78,7 +78,7 @@ class Person:
 
     def up(self, run: Path, ranks: int) -> None:
         """Wait until ``ranks`` ranks have said something."""
-        until(lambda: sum(bool(p.stat().st_size) for p in logs(run)) >= ranks, f"{ranks} ranks up", 30)
+        until(lambda: sum(bool(p.stat().st_size) for p in logs(run)) >= ranks, f"{ranks} ranks up")
 
 
 def logs(run: Path, attempt: int = 0) -> list[Path]:
@@ -114,7 +114,7 @@ def user(tmp_path: Path, lab: Lab) -> Iterator[Person]:
     healed = [str(fault) for fault in lab.heal()]
     left = leftovers(lab)
     assert (healed, left) == ([], [])
-    assert lab.wait_idle(40), lab.node_states()
+    assert lab.wait_idle(90), lab.node_states()
 
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.lab)])

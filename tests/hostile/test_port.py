@@ -23,7 +23,7 @@ def crowd() -> ThreadPoolExecutor:
 
 
 def strange(lab: Lab, host: str, *words: str) -> str:
-    done = lab.exec([*STRANGER, *words], host=host, timeout=50)
+    done = lab.exec([*STRANGER, *words], host=host, timeout=120)
     assert done.code == 0, done.err
     return done.out
 

@@ -71,7 +71,7 @@ def test_every_fault_can_be_typed_and_healed(lab, words: tuple[str, ...]) -> Non
     code, _, said = typed("fault", *words, "--name", lab.name)
     assert (code, said.startswith("in force: "), len(lab.faults)) == (0, True, 1)
     assert typed("fault", "heal", "--name", lab.name)[0] == 0
-    assert lab.wait_idle(30)
+    assert lab.wait_idle(90)
 
 
 @pytest.mark.lab
@@ -88,7 +88,7 @@ def test_what_has_an_opposite_is_undone_by_it(lab, bite: tuple, undo: tuple) -> 
     assert lab.faults
     assert typed("fault", *undo, "--name", lab.name)[2].startswith("healed: ")
     assert lab.faults == ()
-    assert lab.wait_idle(30)
+    assert lab.wait_idle(90)
 
 
 @pytest.mark.parametrize(

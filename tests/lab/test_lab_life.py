@@ -94,7 +94,7 @@ def test_up_cleans_up_what_a_crash_left_and_says_so(own: Lab) -> None:
     own.up(spec(own))
     state = own.state
     os.kill(state.keeper, signal.SIGKILL)
-    assert wait_for(lambda: not alive(state), 10)
+    assert wait_for(lambda: not alive(state), 60)
     said: list[str] = []
     with pytest.raises(BadInput, match="no lab named"):
         own.exec(["true"])
@@ -114,15 +114,15 @@ def test_down_ends_a_lab_whose_up_was_killed_half_way(own: Lab) -> None:
     code = "import sys; from clusterrun.lab.lab import Lab; from clusterrun.lab.spec import LabSpec\n"
     code += "Lab(sys.argv[1]).up(LabSpec(name=sys.argv[1], nodes=60))"
     starting = subprocess.Popen([sys.executable, "-c", code, own.name], stderr=subprocess.DEVNULL)
-    assert wait_for(lambda: stray_keepers(own.place), 20)
+    assert wait_for(lambda: stray_keepers(own.place), 60)
     starting.kill()
     starting.wait()
     assert own.down()
-    assert wait_for(lambda: machine(own.name)["processes"] == [], 5)
+    assert wait_for(lambda: machine(own.name)["processes"] == [], 60)
 
 
 def test_a_lab_that_somebody_is_starting_is_left_alone(own: Lab) -> None:
-    other = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen(["sleep", "600"])
     try:
         own.up(spec(own))
         state = own.state
@@ -136,7 +136,7 @@ def test_a_lab_that_somebody_is_starting_is_left_alone(own: Lab) -> None:
 
 
 def test_after_a_reboot_down_touches_no_process_that_has_an_old_id(own: Lab) -> None:
-    bystander = subprocess.Popen(["sleep", "60"])
+    bystander = subprocess.Popen(["sleep", "600"])
     try:
         own.up(spec(own))
         state = read_state(own.place)
@@ -171,5 +171,5 @@ def test_a_host_that_died_by_itself_is_not_entered(own: Lab) -> None:
     own.up(spec(own))
     os.kill(own.state.processes["n0002"], signal.SIGKILL)
     with pytest.raises(LabError, match="n0002 has died by itself"):
-        wait_for(lambda: own.exec(["true"], host="n0002").code < 0, 5)
+        wait_for(lambda: own.exec(["true"], host="n0002").code < 0, 60)
     assert own.exec(["hostname"], host="n0001").out == "n0001\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
@@ -20,6 +19,10 @@ sleep 0.2
 """
 
 
+def sleepers(site: Lab) -> set[str]:
+    return {p.command for p in site.processes() if p.command.startswith("sleep 10")}
+
+
 @pytest.mark.parametrize(
     ("proctrack", "left"),
     [("linuxproc", {"sleep 1001", "sleep 1002"}), ("pgid", {"sleep 1001"}), ("cgroup", set())],
@@ -29,8 +32,7 @@ def test_each_proctrack_leaves_its_own_processes_behind(make_lab: MakeLab, proct
         pytest.skip("no freezer of cgroup version 1 here")
     site = make_lab(nodes=1, gpus=0, proctrack=proctrack)
     site.exec(["srun", "bash", "-c", LEAVE])
-    time.sleep(0.5)
-    assert {p.command for p in site.processes() if p.command.startswith("sleep 10")} == left
+    assert wait_for(lambda: sleepers(site) == left, 60), sleepers(site)
     assert len(leftovers(site, 0.1)) == len(left)
     site.down()
 
@@ -43,9 +45,9 @@ def state_of(site: Lab, job: str) -> str:
 def test_a_job_in_urgent_takes_the_node_of_one_in_debug(make_lab: MakeLab, mode: str, then: str) -> None:
     site = make_lab(nodes=1, gpus=0, preempt=mode)
     low = site.exec(
-        ["sbatch", "--parsable", "--exclusive", "--output=/dev/null", "--wrap", "sleep 60"]
+        ["sbatch", "--parsable", "--exclusive", "--output=/dev/null", "--wrap", "sleep 600"]
     ).out.strip()
-    assert wait_for(lambda: state_of(site, low) == "RUNNING", 10)
+    assert wait_for(lambda: state_of(site, low) == "RUNNING", 60)
     done = site.exec(["srun", "-p", "urgent", "--exclusive", "hostname"], timeout=60)
     assert (done.out, state_of(site, low)) == ("n0001\n", then)
     site.down()
@@ -56,7 +58,7 @@ def test_with_accounting_sacct_answers(make_lab: MakeLab) -> None:
     site = make_lab(nodes=2, accounting=True)
     site.exec(["srun", "-N2", "-J", "counted", "true"])
     asked = ["sacct", "-n", "-X", "-P", "-o", "JobName,State,ExitCode"]
-    assert wait_for(lambda: site.exec(asked).out.strip() == "counted|COMPLETED|0:0", 20, 0.2)
+    assert wait_for(lambda: site.exec(asked).out.strip() == "counted|COMPLETED|0:0", 60, 0.2)
     site.down()
 
 

@@ -38,7 +38,7 @@ said["full"] = "No space left" in lab.exec(write, host="n0001").err
 lab.heal()
 lab.fault("kill", "n0003")
 lab.heal()
-said["idle"] = lab.wait_idle(30)
+said["idle"] = lab.wait_idle(90)
 try:
     lab.exec(["true"], user="alice")
 except BadInput as error:

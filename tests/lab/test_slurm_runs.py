@@ -65,7 +65,7 @@ class Site:
         return {rank: json.loads(text) for rank, text in self.outputs(answer).items()}
 
 
-def until(true: Callable[[], bool], limit: float = 40.0) -> None:
+def until(true: Callable[[], bool], limit: float = 90.0) -> None:
     end = time.monotonic() + limit
     while not true():
         assert time.monotonic() < end, "not within the limit"

@@ -86,7 +86,7 @@ def test_scontrol_expands_every_list_to_the_same_names(slurm_conf: Path, lists: 
         env={**os.environ, "SLURM_CONF": str(slurm_conf)},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=True,
     )
     assert expand(text) == tuple(done.stdout.split())

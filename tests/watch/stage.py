@@ -188,15 +188,15 @@ class Stage:
                 os.killpg(rank.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-            rank.wait(20)
+            rank.wait(60)
         for node in self.nodes:
             assert node.observer.stdin is not None and node.observer.stdout is not None
             node.observer.stdin.close()
             try:
-                node.observer.wait(20)
+                node.observer.wait(60)
             finally:
                 node.observer.kill()
-                node.observer.wait(20)
+                node.observer.wait(60)
                 node.observer.stdout.close()
 
 

@@ -48,7 +48,7 @@ def start() -> Iterator[Start]:
     yield begin
     for process in started:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def said(argv: list[str], environment: dict[str, str], cwd: str = "/") -> tuple[str, str]:
