@@ -143,7 +143,7 @@ def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> Job
         if name not in JobSpec.__annotations__:
             near = difflib.get_close_matches(name, JobSpec.__annotations__, n=1)
             raise TypeError(f"{name!r} is no option" + (f"; did you mean {near[0]!r}?" if near else ""))
-    for name in ("time", "preflight_budget", "bad_since", "hang_after"):
+    for name in ("time", "preflight_budget", "bad_since", "hang_after", "notice"):
         if isinstance(wanted.get(name), str):
             wanted[name] = parse(wanted[name]) if wanted[name] not in ("", "off") else 0
     for name in ("environment", "preflight_limit"):

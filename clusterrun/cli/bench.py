@@ -11,7 +11,7 @@ import click
 
 from clusterrun.cli.boundary import say
 from clusterrun.cli.options import options, profile_option, settled, to_spec
-from clusterrun.config import settings
+from clusterrun.config import catalogue, settings
 from clusterrun.model.contract import ExitCode
 
 SIZED_BY_CELLS = ("nodes", "name", "spares")
@@ -51,7 +51,7 @@ def bench() -> None:
 @click.option("--plot", metavar="FILE", help="Draw the speed-up: .png or .svg (needs matplotlib).")
 @click.option("--dry-run", is_flag=True, help="Print what would be run; touch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@options(option for option in settings.RESOURCES if option.name not in SIZED_BY_CELLS)
+@options(option for option in catalogue.RESOURCES if option.name not in SIZED_BY_CELLS)
 @profile_option
 @click.argument("words", metavar="[COMMAND] [ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def scaling(
@@ -115,7 +115,7 @@ _OWN = (
 
 def _unsized(values: dict[str, settings.Setting]) -> dict[str, settings.Setting]:
     """The defaults of what a study decides: a profile's size is for other runs."""
-    defaults = {option.name: option.default for option in settings.RESOURCES}
+    defaults = {option.name: option.default for option in catalogue.RESOURCES}
     return {
         name: settings.Setting(name, defaults[name], "built-in") for name in SIZED_BY_CELLS if name in values
     }

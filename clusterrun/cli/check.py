@@ -10,7 +10,7 @@ from clusterrun.cli.boundary import say
 from clusterrun.cli.options import options, profile_option, settled, to_spec
 from clusterrun.cli.report import outputs, put
 from clusterrun.cli.submit import dry
-from clusterrun.config import settings
+from clusterrun.config import catalogue
 from clusterrun.config.settings import Setting
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import replace
@@ -25,9 +25,9 @@ SECONDS_PER_NODE = 4
 
 
 @click.command()
-@options(settings.RESOURCES)
+@options(catalogue.RESOURCES)
 @profile_option
-@options(settings.PREFLIGHT)
+@options(catalogue.PREFLIGHT)
 @click.option(
     "--level",
     type=click.Choice(["full", "quick"]),
@@ -99,7 +99,7 @@ def _found(desk: Any, run_id: str) -> Report | None:
 def _spec(values: dict[str, Setting], level: str, all_pairs: bool) -> JobSpec:
     """The run of a check: what training would need beside its nodes is left out."""
     defaults = {
-        option.name: Setting(option.name, option.default, "built-in") for option in settings.SUBMISSION
+        option.name: Setting(option.name, option.default, "built-in") for option in catalogue.SUBMISSION
     }
     spec = to_spec(COMMAND, {**values, **defaults}, preflight=level, alone=True, all_pairs=all_pairs)
     budget = spec.preflight_budget

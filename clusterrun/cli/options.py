@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from clusterrun.cli.completing import profile_names
-from clusterrun.config import profiles, settings
-from clusterrun.config.settings import Option, Setting, Source
+from clusterrun.config import catalogue, profiles, settings
+from clusterrun.config.catalogue import Option
+from clusterrun.config.settings import Setting, Source
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
 
@@ -35,7 +36,8 @@ def _click(option: Option) -> Callable[[F], F]:
     names = [_SHORT[option.name]] if option.name in _SHORT else []
     if option.kind == "switch":
         return click.option(*names, f"{name}/--no-{option.name}", default=None, help=option.help)
-    default = f"  [default: {option.default}]" if option.default not in ("", 0, ()) else ""
+    unsaid = catalogue.UNSAID.get(option.name, "")
+    default = f"  [default: {option.default}]" if option.default not in ("", 0, (), unsaid) else ""
     return click.option(
         *names,
         name,
@@ -68,7 +70,7 @@ def settled(given: dict[str, Any], profile: str | None) -> dict[str, Setting]:
     said = tuple(
         (name, value)
         for key, value in given.items()
-        if (name := key.replace("_", "-")) in settings.CONFIGURABLE and value not in (None, ())
+        if (name := key.replace("_", "-")) in catalogue.CONFIGURABLE and value not in (None, ())
     )
     chosen = profile or os.environ.get(settings.PROFILE_VARIABLE, "")
     read = [profiles.read(path) for path in profiles.files(os.getcwd(), os.environ)]
@@ -87,9 +89,11 @@ def to_spec(
     """The submission that the settings mean; ``more`` are fields of the spec. Raises ``BadInput``."""
     from clusterrun.workflow import spec_of
 
-    for name in settings.UNSAID_IS_ZERO:
-        if settled[name].value == 0 and settled[name].origin != "built-in":
-            raise BadInput(f"--{name} 0 cannot be", f"give --{name} 1 or more, or leave it out")
+    for name, unsaid in catalogue.UNSAID.items():
+        if settled[name].value == unsaid and settled[name].origin != "built-in":
+            raise BadInput(
+                f"--{name} {unsaid} cannot be", f"give --{name} {unsaid + 1} or more, or leave it out"
+            )
     values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
     values["environment"] = _environment(values.pop("env"))
     values["preflight_limit"] = tuple(limit(item) for item in values["preflight_limit"])

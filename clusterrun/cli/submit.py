@@ -12,8 +12,9 @@ import click
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
 from clusterrun.cli.options import options, profile_option, settled, to_spec
-from clusterrun.config import settings
+from clusterrun.config import catalogue, settings
 from clusterrun.model.contract import ExitCode
+from clusterrun.model.frozen import fields
 from clusterrun.model.spec import Cluster, JobSpec
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ def _module_at(command: click.Command, args: list[str]) -> int | None:
 
 
 @click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
-@options(settings.RESOURCES)
+@options(catalogue.RESOURCES)
 @profile_option
-@options(settings.PREFLIGHT)
-@options(settings.SUBMISSION)
+@options(catalogue.PREFLIGHT)
+@options(catalogue.SUBMISSION)
 @click.option(
     "--after", multiple=True, metavar="RUN", shell_complete=runs, help="Start when RUN has ended well."
 )
@@ -91,17 +92,18 @@ def submit(
 
 def dry(spec: JobSpec, desk: Desk, as_json: bool) -> int:
     """Print what would be submitted; touch nothing."""
+    from clusterrun.script.survival import described
     from clusterrun.verbs.submission import draft
 
     made = draft(spec, desk)
     for notice in made.notices:
         say(notice)
     if as_json:
-        print(
-            json.dumps({**_document(made.plan, ""), "script": made.plan.script, "argv": list(made.plan.argv)})
-        )
+        print(json.dumps({**_document(made.plan, ""), **_planned(made.plan)}))
         return ExitCode.DONE
     say(f"would submit {_what(made.plan.spec)}\nrun directory {made.plan.run_dir}")
+    for line in described(made.plan.spec):
+        say(line)
     if made.plan.script:
         say("would run " + shlex.join(made.plan.argv) + "\nwith this script:")
     print(made.plan.script or shlex.join(made.plan.orders.command), end="" if made.plan.script else "\n")
@@ -147,6 +149,12 @@ def _what(spec: JobSpec) -> str:
         size = f"{spec.nodes} node{'s' if spec.nodes > 1 else ''} × {spec.local_size} {kind}{many}"
         size += f" = {spec.world_size} ranks" if spec.world_size > 1 else ""
     return f"{spec.name} to {where}, {size}"
+
+
+def _planned(plan: Plan) -> dict[str, Any]:
+    """What only a dry run shows."""
+    survival = {"max_restarts": plan.orders.max_restarts, **fields(plan.orders.survival)}
+    return {"script": plan.script, "argv": plan.argv, "survival": survival}
 
 
 def _document(of: Plan | Run, job_id: str) -> dict[str, Any]:

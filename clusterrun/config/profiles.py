@@ -11,7 +11,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from clusterrun.config.settings import CONFIGURABLE, Source, Value, read_value
+from clusterrun.config.catalogue import CONFIGURABLE, Value
+from clusterrun.config.settings import Source, read_value
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 

@@ -1,4 +1,4 @@
-"""The options of a submission and where each value comes from; knows no command line and no scheduler."""
+"""Where the value of each option comes from, and which place wins; knows no command line and no scheduler."""
 
 from __future__ import annotations
 
@@ -6,144 +6,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from clusterrun.config.catalogue import CONFIGURABLE, Option, Value
 from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
-
-Value = str | int | bool | tuple[str, ...]
-
-
-@frozen
-class Option:
-    """One option: its name without dashes, what kind of value it takes, and what holds when nobody says.
-
-    ``kind`` is ``text``, ``number``, ``switch`` (on or off) or ``list`` (of strings, repeatable).
-    """
-
-    name: str
-    kind: str
-    help: str
-    metavar: str = ""
-    default: Value = ""
-    choices: tuple[str, ...] = ()
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that sets it."""
-        return contract.OPTION_VARIABLE_PREFIX + self.name.upper().replace("-", "_")
-
-
-RESOURCES = (
-    Option("nodes", "number", "Nodes that train.", "N", 1),
-    Option("gpus", "number", "GPUs per node, one rank each; 0 for CPU ranks.", "G", 0),
-    Option("ranks-per-node", "number", "CPU ranks per node, with --gpus 0 (default 1).", "R", 0),
-    Option("cpus-per-rank", "number", "CPU cores per rank.", "C", 0),
-    Option("spares", "number", "More nodes, to take the place of unfit ones before ranks start.", "K", 0),
-    Option("time", "text", "Time limit: Slurm's formats, or 90m, 2h, 1d12h.", "TIME"),
-    Option("partition", "text", "Slurm partition.", "NAME"),
-    Option("account", "text", "Slurm account.", "NAME"),
-    Option("qos", "text", "Slurm quality of service.", "NAME"),
-    Option("reservation", "text", "Slurm reservation.", "NAME"),
-    Option("constraint", "text", "Features that nodes must have.", "LIST"),
-    Option("exclude", "text", "Nodes to keep off.", "NODES"),
-    Option("nodelist", "text", "Nodes to be on.", "NODES"),
-    Option("mem", "text", "Memory per node, as sbatch takes it (never set unless asked).", "SIZE"),
-    Option("name", "text", "Name of the run (default: the script's).", "NAME"),
-    Option("sbatch", "list", "Any other sbatch option, without dashes. Repeatable.", "KEY[=VALUE]", ()),
-    Option("srun", "list", "Any other srun option, without dashes. Repeatable.", "KEY[=VALUE]", ()),
-    Option(
-        "setup",
-        "list",
-        "Shell line to run first on the node, e.g. 'module load cuda'. Repeatable.",
-        "LINE",
-        (),
-    ),
-    Option(
-        "env",
-        "list",
-        "Variable for the ranks; KEY alone takes its value from here. Repeatable.",
-        "KEY[=VALUE]",
-        (),
-    ),
-    Option("python", "text", "The ranks' interpreter (default: the one clusterrun runs in).", "PATH"),
-    Option("template", "text", "Your own sbatch template.", "FILE"),
-    Option(
-        "cluster",
-        "text",
-        "Where to run; auto: Slurm where its programs are, else this machine.",
-        "",
-        "auto",
-        ("auto", "slurm", "local"),
-    ),
-)
-"""Options of every command that asks for nodes."""
-
-PREFLIGHT = (
-    Option("preflight-budget", "text", "Time that the pre-flight check may take.", "TIME", "60s"),
-    Option(
-        "preflight-limit",
-        "list",
-        "A limit of the pre-flight check, as docs/preflight.md names them. Repeatable.",
-        "NAME=NUMBER",
-        (),
-    ),
-    Option("avoid-bad", "switch", "Keep off nodes that were lately found unfit.", "", False),
-    Option("bad-since", "text", "How old a finding may be to count for --avoid-bad.", "TIME", "7d"),
-)
-"""Options of every command that starts with a pre-flight check."""
-
-SUBMISSION = (
-    Option(
-        "preflight",
-        "text",
-        "Check the nodes before ranks start (default: full for several nodes, else quick).",
-        "",
-        "",
-        ("full", "quick", "off"),
-    ),
-    Option(
-        "on-unfit",
-        "text",
-        "With too few fit nodes: end, or queue the run again without the unfit ones.",
-        "",
-        "fail",
-        ("fail", "resubmit"),
-    ),
-    Option("per-node", "switch", "Start COMMAND once per node, not once per rank.", "", False),
-    Option("snapshot", "switch", "Copy the code into the run directory and run the copy.", "", False),
-    Option("max-restarts", "number", "Restarts of all ranks after a failure, inside the allocation.", "N", 0),
-    Option(
-        "requeue", "switch", "Let Slurm queue the job again after a preemption or a node failure.", "", False
-    ),
-    Option("hang-after", "text", "Time without any progress that is a hang; off: none is.", "TIME", "10m"),
-    Option(
-        "on-hang",
-        "text",
-        "With a run that hangs: say who is to blame, restart all ranks, or end it.",
-        "",
-        "report",
-        ("report", "restart", "kill"),
-    ),
-    Option("follow", "switch", "Show what the ranks print until the run has ended.", "", False),
-    Option("wait", "switch", "Return when the run has ended, with its exit code.", "", False),
-)
-"""Options of ``submit`` alone that can stand in a configuration."""
-
-UNSAID_IS_ZERO = ("ranks-per-node", "cpus-per-rank")
-"""A zero there means that nobody said anything: what holds then depends on other options."""
-
-SITE = (
-    Option(
-        "slurm-every",
-        "number",
-        "Seconds for which one answer of squeue serves all of a user's commands.",
-        "S",
-        2,
-    ),
-)
-"""What a site may set that is no option of a command."""
-
-CONFIGURABLE = {option.name: option for option in RESOURCES + PREFLIGHT + SUBMISSION + SITE}
 
 
 @frozen
@@ -170,7 +36,25 @@ def settle(sources: Iterable[Source]) -> dict[str, Setting]:
     that a command line adds to the ``setup`` lines or ``env`` of a profile.
     """
     strongest = list(sources)
-    return {option.name: _settled(option, strongest) for option in CONFIGURABLE.values()}
+    found = {option.name: _settled(option, strongest) for option in CONFIGURABLE.values()}
+    return {**found, **_going_on(found, [source.origin for source in strongest])}
+
+
+def _going_on(found: Mapping[str, Setting], origins: list[str]) -> dict[str, Setting]:
+    """``requeue-by`` implies ``requeue``, unless a stronger source says no. Raises ``BadInput`` for both."""
+    whether, how = found["requeue"], found["requeue-by"]
+    if not how.value or whether.value:
+        return {}
+    no = origins.index(whether.origin) if whether.origin in origins else len(origins)
+    way = origins.index(how.origin)
+    if no == way:
+        raise BadInput(
+            f"{how.origin}: requeue-by {how.value} and no requeue contradict each other",
+            "leave one of them out",
+        )
+    if no < way:
+        return {"requeue-by": Setting("requeue-by", "", whether.origin)}
+    return {"requeue": Setting("requeue", True, how.origin)}
 
 
 def _settled(option: Option, sources: list[Source]) -> Setting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from clusterrun.model import limits
+from clusterrun.model import contract, limits
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Level
@@ -28,13 +28,22 @@ class OnUnfit(enum.Enum):
 HANG_WORDS = ("report", "restart", "kill")
 """What can be done with a run that hangs."""
 
+UNSAID = -1
+"""A ``max_restarts`` that nobody said: then it is 0, or ``RESTARTS`` where a run can survive more."""
+RESTARTS = 3
+LONGEST_NOTICE = 65535
+"""Seconds; sbatch takes no longer time for ``--signal``."""
+
 LEAST = (
     ("nodes", 1),
     ("gpus", 0),
     ("ranks_per_node", 0),
     ("cpus_per_rank", 0),
-    ("max_restarts", 0),
     ("spares", 0),
+    ("max_preemptions", 0),
+    ("max_time_limits", 0),
+    ("no_progress", 0),
+    ("notice", 30),
     ("preflight_budget", 0),
     ("bad_since", 0),
     ("hang_after", 0),
@@ -54,7 +63,8 @@ class JobSpec:
     ``preflight`` is a ``Level``'s word; not said: full where more than one node trains, else quick.
     ``preflight_budget`` and ``bad_since`` (how old a finding may be that counts) are in seconds,
     ``preflight_limit`` numbers by name. ``hang_after`` is in seconds, 0: a hang is not looked for.
-    ``alone``: nothing but the pre-flight check is run.
+    ``alone``: nothing but the pre-flight check is run. ``requeue_by`` is of ``contract.REQUEUE_WORDS``
+    and implies ``requeue``; ``notice`` is in seconds, ``on_event`` a shell line.
     Raises ``BadInput``.
     """
 
@@ -83,8 +93,14 @@ class JobSpec:
     cluster: Cluster = Cluster.AUTO
     per_node: bool = False
     snapshot: bool = False
-    max_restarts: int = 0
+    max_restarts: int = UNSAID
     requeue: bool = False
+    requeue_by: str = ""
+    max_preemptions: int = 20
+    max_time_limits: int = 20
+    notice: int = 120
+    no_progress: int = 3
+    on_event: str = ""
     after: tuple[str, ...] = ()
     spares: int = 0
     preflight: str = ""
@@ -118,6 +134,7 @@ class JobSpec:
                     f"{name!r} is no name for an environment variable", "--env KEY=VALUE or --env KEY"
                 )
         self._check_preflight()
+        self._check_survival()
 
     def _check_preflight(self) -> None:
         words = [level.value for level in Level]
@@ -131,6 +148,29 @@ class JobSpec:
             limits.chosen(self.preflight_limit)
         except ValueError as error:
             raise BadInput(f"--preflight-limit: {error}", "docs/preflight.md says what each means") from error
+
+    def _check_survival(self) -> None:
+        if self.max_restarts < UNSAID:
+            raise BadInput(f"--max-restarts {self.max_restarts} cannot be", "give --max-restarts 0 or more")
+        if self.requeue_by and self.requeue_by not in contract.REQUEUE_WORDS:
+            ways = " or ".join(contract.REQUEUE_WORDS)
+            raise BadInput(f"--requeue-by {self.requeue_by!r} cannot be", f"say {ways}")
+        if self.notice > LONGEST_NOTICE:
+            raise BadInput(f"--notice {self.notice} s cannot be", f"give --notice {LONGEST_NOTICE}s or less")
+        if "\0" in self.on_event:
+            raise BadInput("--on-event has a NUL character in it", "leave it out")
+
+    @property
+    def goes_on(self) -> str:
+        """How the run goes on in another job, of ``contract.REQUEUE_WORDS``; '' where it does not."""
+        return self.requeue_by or ("requeue" if self.requeue else "")
+
+    @property
+    def restarts(self) -> int:
+        """How often ranks are started again after failures."""
+        if self.max_restarts != UNSAID:
+            return self.max_restarts
+        return RESTARTS if self.spares or self.goes_on else 0
 
     @property
     def level(self) -> Level:

@@ -85,10 +85,11 @@ def _passed(entry: str, option: str) -> Option:
     return key, value
 
 
-def job_options(spec: JobSpec, comment: str, paths: RunPaths) -> tuple[Option, ...]:
+def job_options(spec: JobSpec, comment: str, paths: RunPaths, ending: Sequence[Option]) -> tuple[Option, ...]:
     """Everything that sbatch is asked for, in the order of the script; the user's own options come last.
 
-    A key that the user passes on takes the place of ours; dependencies and comments are joined.
+    ``ending`` says what happens at the end of the job. A key that the user passes on takes the place
+    of ours; dependencies and comments are joined.
     """
     own = dict(passed(spec.sbatch, "--sbatch"))
     ours = [
@@ -100,7 +101,7 @@ def job_options(spec: JobSpec, comment: str, paths: RunPaths) -> tuple[Option, .
         ("nodes", str(spec.allocated)),
         ("ntasks-per-node", "1"),
         ("cpus-per-task", str(spec.local_size * (spec.cpus_per_rank or 1))),
-        ("requeue" if spec.requeue else "no-requeue", ""),
+        *ending,
     ]
     ours += [("no-kill", "")] if spec.allocated > 1 else []  # a lost node is the coordinator's to judge
     ours += [(wish.key, wish.say(value)) for wish in WISHES if (value := getattr(spec, wish.field))]
@@ -114,6 +115,7 @@ def job_options(spec: JobSpec, comment: str, paths: RunPaths) -> tuple[Option, .
 def replaced(spec: JobSpec) -> tuple[str, ...]:
     """Notices: which of our own options gave way to one that the user passed on."""
     ours = {"job-name", "chdir", "output", "open-mode", "cpus-per-task"}
+    ours |= {"signal"} if spec.goes_on else set()
     ours |= {wish.key for wish in WISHES if getattr(spec, wish.field)}
     own = [key for key, _ in passed(spec.sbatch, "--sbatch")]
     return tuple(
@@ -149,6 +151,7 @@ def without_slurm(spec: JobSpec) -> tuple[str, ...]:
         ("--template", spec.template),
         ("--avoid-bad", spec.avoid_bad),
         ("--on-unfit", spec.on_unfit is OnUnfit.RESUBMIT),
+        ("--requeue", spec.goes_on),
     )
     passed_on = [option for option, entries in options if entries]
     return tuple(option for option in given + passed_on if option not in ("--gpus", "--time"))

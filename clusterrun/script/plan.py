@@ -11,7 +11,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Level, Orders, Preflight, Watch
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
-from clusterrun.script import form, options, quoting
+from clusterrun.script import form, options, quoting, survival
 
 MOST_PROCESSES_HERE = 5000
 """Agents and ranks of a run that stays on this machine; a typing error must not bring it down."""
@@ -68,18 +68,21 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Pl
     cluster = cluster_of(spec, site)
     off = spec.level is Level.OFF
     asked = spec
-    spec = replace(
-        spec,
-        cluster=cluster,
-        name=spec.name or default_name(spec.command),
-        python=_whole_path(spec.python, spec.cwd) or site.python,
-        preflight=spec.level.value,
-        spares=0 if off else spec.spares,
-        on_unfit=OnUnfit.FAIL if off else spec.on_unfit,
+    spec = survival.settled(
+        replace(
+            spec,
+            cluster=cluster,
+            name=spec.name or default_name(spec.command),
+            python=_whole_path(spec.python, spec.cwd) or site.python,
+            preflight=spec.level.value,
+            spares=0 if off else spec.spares,
+            on_unfit=OnUnfit.FAIL if off else spec.on_unfit,
+        )
     )
     make = _local if cluster is Cluster.LOCAL else _slurm
     made = make(spec, run_id, token, run_dir, site)
-    return replace(made, notices=made.notices + _idle(asked)) if off else made
+    said = (_idle(asked) if off else ()) + survival.notices(asked, made.spec)
+    return replace(made, notices=made.notices + said)
 
 
 def _idle(spec: JobSpec) -> tuple[str, ...]:
@@ -130,7 +133,8 @@ def comment(run_id: str, token: str) -> str:
 
 def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Plan:
     paths = RunPaths(run_dir)
-    words = [options.word(option) for option in options.job_options(spec, comment(run_id, token), paths)]
+    wanted = options.job_options(spec, comment(run_id, token), paths, survival.words(spec))
+    words = [options.word(option) for option in wanted]
     values = _values(spec, run_id, paths, [word for word in words if quoting.carries(word)])
     argv = ("sbatch", "--parsable", *(word for word in words if not quoting.carries(word)), paths.script)
     return Plan(
@@ -140,7 +144,7 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
         spec=spec,
         script=_from_template(spec, values, token) if spec.template else form.fill(values),
         argv=argv,
-        orders=_orders(spec, run_id, _preflight(spec, site, argv), launch=options.launch_argv(spec, paths)),
+        orders=_orders(spec, run_id, _preflight(spec, site, argv), options.launch_argv(spec, paths), argv),
         notices=options.replaced(spec),
     )
 
@@ -201,7 +205,13 @@ def _watch(spec: JobSpec) -> Watch:
     return Watch(on=not spec.alone, hang_seconds=float(spec.hang_after), on_hang=spec.on_hang)
 
 
-def _orders(spec: JobSpec, run_id: str, preflight: Preflight, launch: tuple[str, ...] = ()) -> Orders:
+def _orders(
+    spec: JobSpec,
+    run_id: str,
+    preflight: Preflight,
+    launch: tuple[str, ...] = (),
+    argv: tuple[str, ...] = (),
+) -> Orders:
     return Orders(
         run_id=run_id,
         run_name=spec.name,
@@ -214,10 +224,11 @@ def _orders(spec: JobSpec, run_id: str, preflight: Preflight, launch: tuple[str,
         environment=spec.environment,
         launch=launch,
         per_node=spec.per_node,
-        max_restarts=spec.max_restarts,
+        max_restarts=spec.restarts,
         spares=spec.spares,
         preflight=preflight,
         watch=_watch(spec),
+        survival=survival.orders(spec, argv),
         time_limit=0.0 if launch else float(spec.time),
     )
 
@@ -238,6 +249,7 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
     idle = options.without_slurm(spec)
     if idle:
         notices.append(f"on this machine nothing comes of {', '.join(idle)}")
+    spec = replace(spec, requeue=False, requeue_by="")
     paths = RunPaths(run_dir)
     return Plan(
         run_id=run_id,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from clusterrun import system
-from clusterrun.config import settings
+from clusterrun.config import catalogue, settings
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import SlurmClient
@@ -57,7 +57,7 @@ class Desk:
             sources = [*settings.from_environment(self.environ), *profiles.sources(read, "")]
             value = settings.settle(sources)["slurm-every"].value
         except (ClusterrunError, OSError):
-            value = settings.CONFIGURABLE["slurm-every"].default
+            value = catalogue.CONFIGURABLE["slurm-every"].default
         return max(1.0, float(value) if isinstance(value, int) else 0.0)
 
     def inquiry(self, tell: Tell = quiet) -> Inquiry:

@@ -60,7 +60,7 @@ def test_submit_json_is_one_document(clusterrun: Desk) -> None:
 def test_a_dry_run_touches_nothing_and_shows_the_script(clusterrun: Desk) -> None:
     done = clusterrun("submit", "--dry-run", "--json", "--nodes", "2", "train.py", "a b")
     document = json.loads(done.out)
-    assert list(document)[-2:] == ["script", "argv"]
+    assert list(document)[-3:] == ["script", "argv", "survival"]
     assert document["job_id"] == "" and "coordinate" in document["script"]
     assert sorted(os.listdir(clusterrun.folder.parent)) == ["work"]
 

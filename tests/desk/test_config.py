@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun.config import profiles, settings
-from clusterrun.config.settings import CONFIGURABLE, Setting, Source, settle
+from clusterrun.config.catalogue import CONFIGURABLE
+from clusterrun.config.settings import Setting, Source, settle
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
 

@@ -10,13 +10,14 @@ import pytest
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
-from clusterrun.model.orders import Level, Orders, Preflight, Watch
+from clusterrun.model.orders import Level, Orders, Preflight, Survival, Watch
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import inherited
 from clusterrun.script.plan import Plan, Site, default_name, plan
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 RUN_DIR = "/home/ada/.clusterrun/runs/20260102-030405-train"
+SCRIPT = f"{RUN_DIR}/script.sh"
 PYTHON = "/opt/venv/bin/python"
 ON_SLURM = Site(slurm=True, python=PYTHON)
 HERE = Site(slurm=False, python=PYTHON, why="no program named sbatch is on PATH", gpus=2)
@@ -105,6 +106,19 @@ def test_the_orders_are_exact_and_start_one_agent_on_each_node() -> None:
         max_restarts=2,
         preflight=Preflight(Level.FULL, python=PYTHON),
         watch=Watch(on=True),
+        survival=Survival(
+            "requeue",
+            (
+                *made("whole").argv[:-1],
+                "--exclude=n[3-4],{excluded}",
+                "--dependency=",
+                "{dependency}",
+                SCRIPT,
+            ),
+            120.0,
+            20,
+            20,
+        ),
     )
 
 
@@ -156,7 +170,7 @@ def test_no_time_no_memory_and_no_partition_are_invented() -> None:
     [
         (
             "time=1",
-            "--time=00:01:00",
+            "--time=00:10:00",
             "--time=1",
             "--sbatch time takes the place of --time, which clusterrun sets",
         ),
@@ -179,7 +193,7 @@ def test_no_time_no_memory_and_no_partition_are_invented() -> None:
 def test_an_option_that_is_passed_on_takes_the_place_of_ours_and_that_is_said(
     entry: str, gone: str, stays: str, notice: str | None
 ) -> None:
-    spec = JobSpec(("train.py",), cwd="/", gpus=4, time=60, sbatch=(entry,))
+    spec = JobSpec(("train.py",), cwd="/", gpus=4, time=600, sbatch=(entry,))
     found = plan(spec, "r", "t", RUN_DIR, ON_SLURM)
     lines = [line.removeprefix("#SBATCH ") for line in found.script.split("\n")]
     assert (gone in lines, lines.count(stays)) == (False, 1)

@@ -8,6 +8,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=48
 #SBATCH --requeue
+#SBATCH --signal=B:USR2@120
 #SBATCH --no-kill
 #SBATCH --partition=gpu
 #SBATCH --account=physics
