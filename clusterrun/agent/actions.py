@@ -134,7 +134,9 @@ class DropNext:
 
 @frozen
 class Requeue:
-    """Give this job back to the scheduler, to be started again; ends in ``HandedOver``."""
+    """Give this job back to the scheduler, to start again, not on ``excluded``; ends in ``HandedOver``."""
+
+    excluded: tuple[str, ...]
 
 
 @frozen

@@ -1,0 +1,241 @@
+"""How a job's end is heard of and met: notices, time limits, preemptions; knows no rank and no link.
+
+A job is ended by others: at its time limit, for a job of higher priority, by an administrator, by
+its owner. A signal says that it is, the scheduler says why.
+
+    a notice (USR2), or our own clock    -AskJob-> JobTold -> ranks are told, and ended at the time said
+    a TERM or INT, here or on a node     -AskJob-> JobTold -> the same where time is left, else the end
+
+Until the answer is here (or late) a TERM leaves the run *undecided*: nobody may rule how it ends.
+"""
+
+from __future__ import annotations
+
+from clusterrun.agent.actions import AskJob
+from clusterrun.agent.relay import PREEMPTION, STATES, TIME_LIMIT, Relay
+from clusterrun.agent.verdict import Verdict
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.states import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Protocol
+
+    from clusterrun.agent.actions import CoordinatorAction
+    from clusterrun.agent.events import JobTold, Now
+    from clusterrun.agent.ledger import Ledger
+    from clusterrun.model.orders import Orders
+
+    class Course(Protocol):
+        """What a handover needs of the run's course."""
+
+        def notify(self, now: Now, why: str, until: float) -> bool:
+            """Tell the ranks to end by ``until`` (wall clock); False where none live."""
+
+        def ask(self, now: Now, wish: Verdict, since: float | None = None) -> None:
+            """End the run so; somebody wished it at ``since`` (steady clock)."""
+
+        def decided(self, now: Now) -> None:
+            """Nothing is undecided any more: what waited for a ruling may be ruled."""
+
+
+ANSWER_SECONDS = 3.5
+"""An answer of the scheduler that comes later than this decides nothing: it would kill before."""
+EARLY_SECONDS = 90.0
+"""The scheduler may send its signal up to 60 s early."""
+ASK_AGAIN_SECONDS = 60.0
+SAVING_SECONDS = 20.0
+"""Kept at the end of a job for what comes after the ranks, beyond their grace."""
+REQUEUE, CANCELLED, UNKNOWN, BY_HAND = "requeue", "cancelled", "unknown", "signal"
+_WORDS = {
+    TIME_LIMIT: "the job's time limit was reached",
+    PREEMPTION: "preempted: the scheduler needs the nodes for another job",
+    BY_HAND: "told by a signal to make room",
+    REQUEUE: "the job was put back into the queue by an administrator",
+}
+
+
+@frozen
+class _Asked:
+    """A question that is open: the signal's wish (None for a notice) and when it came (steady clock).
+
+    ``by_clock``: no signal came, it was due.
+    """
+
+    wish: Verdict | None
+    at: float
+    by_clock: bool = False
+
+
+class Handover:
+    """One job's end; ``job_id`` is empty where no scheduler keeps the time. ``say`` takes actions."""
+
+    def __init__(
+        self,
+        orders: Orders,
+        job_id: str,
+        ledger: Ledger,
+        say: Callable[[CoordinatorAction], None],
+        course: Course,
+    ) -> None:
+        self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
+        self._grace, self._job_id = orders.grace, job_id
+        self._say, self._course = say, course
+        self.relay = Relay(self._survival, ledger, say)
+        self._asked: _Asked | None = None
+        self._noticed = ""
+        self._taken = self._requeued = self._over = False
+        self._end_at: float | None = None
+        self._until: float | None = None
+        self._ask_at: float | None = None
+
+    # --- what others ask ---
+
+    @property
+    def undecided(self) -> bool:
+        """A signal came, and what it means is not known yet: nobody may rule how the run ends."""
+        return self._asked is not None and self._asked.wish is not None
+
+    @property
+    def closing(self) -> bool:
+        """The ranks have been told that this job ends: no other attempt is begun in it."""
+        return bool(self._noticed and self._survival.requeue)
+
+    def taken(self) -> None:
+        """A rank that catches the notice has got it."""
+        self._taken = True
+
+    def makes_room(self, reported: bool, stopping: bool) -> bool:
+        """Ranks that all exited 0 did so for the notice, with their work not done.
+
+        ``reported``: rank 0 said how far it is, and then ``stopping`` is its word on it.
+        """
+        return self.closing and (stopping if reported else self._taken)
+
+    def wish(self) -> Verdict:
+        """How the job ends whose end was announced."""
+        return Verdict(STATES.get(self._noticed, State.PREEMPTED), _WORDS[self._noticed], 1)
+
+    # --- time ---
+
+    def begin(self, now: Now) -> Verdict | None:
+        """The first attempt is ours; the end of the run, where all its budget was used up before."""
+        if not self._job_id:
+            return None
+        end = self.relay.begin()
+        if end is None:
+            self._say(AskJob())
+        return end
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        late = self._asked.at + ANSWER_SECONDS if self._asked else None
+        times = (late, self._until, self._ask_at, self.relay.due_at)
+        return min((at for at in times if at is not None), default=None)
+
+    def tick(self, now: Now) -> None:
+        """Carry out what is due."""
+        self.relay.tick(now)
+        if self._asked is not None and now.steady >= self._asked.at + ANSWER_SECONDS:
+            self._decide(now, self._by_the_clock(now))
+        if self._until is not None and now.steady >= self._until:
+            self._until = None
+            self._course.ask(now, self.wish())
+        if self._ask_at is not None and now.steady >= self._ask_at:
+            self._ask_at = None
+            if self._end_at is None:
+                self._say(AskJob())
+            else:
+                self.noticed(now, by_clock=True)
+
+    def _by_the_clock(self, now: Now) -> str:
+        """What a signal means of which the scheduler does not say why it came."""
+        if self._asked is not None and self._asked.wish is None:
+            return TIME_LIMIT if self._is_near(now) else PREEMPTION
+        near = self._end_at is not None and now.steady >= self._end_at - self._grace
+        return TIME_LIMIT if near else CANCELLED
+
+    def _is_near(self, now: Now) -> bool:
+        return self._end_at is not None and self._end_at - now.steady <= self._survival.notice + EARLY_SECONDS
+
+    # --- signals, and what they mean ---
+
+    def noticed(self, now: Now, by_clock: bool = False) -> None:
+        """An early word of the end."""
+        if self._over or self._asked or self._until is not None:
+            return
+        if self._job_id:
+            self._asked = _Asked(None, now.steady, by_clock)
+            self._say(AskJob())
+        else:
+            self._notify(now, BY_HAND, 0.0)
+
+    def terminated(self, now: Now, wish: Verdict) -> None:
+        """This process, or an agent, was told to end; ``wish`` says so in words."""
+        if self._over or self.undecided:
+            return
+        if not self._job_id:
+            self._course.ask(now, wish)
+            return
+        self._asked = _Asked(wish, now.steady)
+        self._say(AskJob())
+
+    def cancelled(self) -> None:
+        """The owner ends the run: also the job that waits, and at once, for we may be killed soon."""
+        self.relay.drop()
+
+    def told(self, now: Now, event: JobTold) -> None:
+        """The scheduler's word on this job."""
+        if self._over:
+            return
+        if event.end_at is not None:
+            self._end_at = now.steady + event.end_at - now.wall
+        self._requeued = self._requeued or event.requeued
+        self._decide(now, self._by_the_clock(now) if event.why == UNKNOWN else event.why)
+        if event.why == UNKNOWN and self._end_at is None:
+            self._ask_at = now.steady + ASK_AGAIN_SECONDS
+        elif self._survival.requeue and self._end_at is not None and not self._noticed:
+            self._ask_at = max(self._end_at - self._survival.notice, now.steady + 1.0)
+
+    def _decide(self, now: Now, why: str) -> None:
+        """What the signal means is known as well as it can be."""
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return
+        left = self._survival.notice if self._end_at is None else self._end_at - now.steady
+        left -= self._grace + min(SAVING_SECONDS, self._survival.notice / 4)
+        if asked.wish is None:
+            why = why or (TIME_LIMIT if self._is_near(now) else "" if asked.by_clock else BY_HAND)
+            if why:
+                self._notify(now, why, left)
+        elif why == PREEMPTION and not self._requeued and left > 0:
+            self._notify(now, why, left)
+        else:
+            self._end(now, why, asked.wish, asked.at)
+        self._course.decided(now)
+
+    def _notify(self, now: Now, why: str, left: float) -> None:
+        """The ranks may end by themselves until their time is up."""
+        self._noticed = why
+        seconds = max(0.0, min(left, self._survival.notice))
+        live = self._course.notify(now, why, now.wall + seconds)
+        if self._survival.requeue and not live:
+            self._course.ask(now, self.wish())
+        elif self._survival.requeue and why != BY_HAND:
+            self._until = now.steady + seconds
+
+    def _end(self, now: Now, why: str, wish: Verdict, since: float) -> None:
+        if why == CANCELLED:
+            self.relay.drop()
+        elif why in _WORDS:
+            wish = Verdict(STATES.get(why, State.CANCELLED), _WORDS[why], wish.exit_code)
+        self._course.ask(now, wish, since)
+
+    def rule(self, now: Now, end: Verdict, affordable: bool = True) -> Verdict:
+        """``end``, or PENDING where the run goes on. ``affordable``: what failed may be tried again.
+
+        From now on signals mean nothing any more; ``relay`` leads on.
+        """
+        self._over = True
+        self._asked = self._until = self._ask_at = None
+        return self.relay.rule(end, self._requeued, end.reason == _WORDS[REQUEUE], affordable)

@@ -1,0 +1,146 @@
+"""Who goes on with a run when its job has ended, and whether that is within its budget; knows no signal.
+
+``itself``: the scheduler starts this job again. ``requeue``: it does so because we ask it to.
+``chain``: another job waits already, and starts when this one has ended.
+"""
+
+from __future__ import annotations
+
+from clusterrun.agent.actions import DropNext, ExcludeNext, Finish, Note, QueueNext, Requeue
+from clusterrun.agent.verdict import Verdict
+from clusterrun.model.frozen import replace
+from clusterrun.model.states import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+    from clusterrun.agent.actions import CoordinatorAction
+    from clusterrun.agent.events import HandedOver, NextQueued, Now
+    from clusterrun.agent.ledger import Ledger
+    from clusterrun.model.orders import Survival
+
+PARTING_SECONDS = 45.0
+"""For what is queued, or given back, when all else has ended."""
+TIME_LIMIT, PREEMPTION = "time-limit", "preemption"
+STATES = {TIME_LIMIT: State.TIMEOUT, PREEMPTION: State.PREEMPTED}
+_CAUSES = {State.TIMEOUT: TIME_LIMIT, State.PREEMPTED: PREEMPTION, State.NODE_FAIL: "node"}
+_ENDS = {TIME_LIMIT: "time limits were reached", PREEMPTION: "preemptions"}
+_OPTIONS = {TIME_LIMIT: "--max-time-limits", PREEMPTION: "--max-preemptions"}
+
+
+class Relay:
+    """One job's successor. ``survival.requeue`` is empty where nobody may go on."""
+
+    def __init__(self, survival: Survival, ledger: Ledger, say: Callable[[CoordinatorAction], None]) -> None:
+        self._survival, self._ledger, self._say = survival, ledger, say
+        self._next = ""
+        self._ruled = False
+        self._way = ""
+        self._end: Verdict | None = None
+        self.due_at: float | None = None
+
+    # --- budgets ---
+
+    def _used(self, cause: str) -> int:
+        return sum(attempt.cause == cause for attempt in self._ledger.attempts)
+
+    def _most(self, cause: str) -> int:
+        survival = self._survival
+        return survival.max_time_limits if cause == TIME_LIMIT else survival.max_preemptions
+
+    def begin(self) -> Verdict | None:
+        """This job may be one too many: then how the run ends. Otherwise the next one is queued."""
+        if not self._survival.requeue:
+            return None
+        for cause, state in STATES.items():
+            if self._used(cause) > self._most(cause):
+                words = f"{self._used(cause)} {_ENDS[cause]}; {_OPTIONS[cause]} is {self._most(cause)}"
+                return Verdict(state, words, 1)
+        if self._survival.requeue == "chain":
+            self._say(QueueNext(self._survival.resubmit, self._ledger.excluded))
+        return None
+
+    # --- the end of this job ---
+
+    def drop(self) -> None:
+        """Nobody goes on: the job that waits is taken back."""
+        if self._next:
+            self._next = ""
+            self._say(DropNext())
+
+    def rule(self, end: Verdict, requeued: bool, again: bool, affordable: bool) -> Verdict:
+        """``end``, or PENDING where the run goes on.
+
+        ``requeued``: the scheduler starts this job again by itself, and ``again`` says that it does so
+        for what ``end`` is about. ``affordable``: what failed may be tried again.
+        """
+        self._ruled = True
+        cause = _CAUSES.get(end.state, "")
+        if requeued and (again or cause):
+            self._way = "itself"
+        elif not self._survival.requeue or not cause or not affordable:
+            return end
+        elif cause in _OPTIONS and self._used(cause) >= self._most(cause):
+            return replace(end, reason=f"{end.reason}; {_OPTIONS[cause]} {self._most(cause)} is used up")
+        else:
+            self._way = self._survival.requeue
+        self._end = end
+        where = f"in job {self._next}" if self._next and self._way == "chain" else "when it is started again"
+        return Verdict(State.PENDING, f"{end.reason}; the run goes on {where}", 0)
+
+    def leave(self, now: Now, code: int) -> None:
+        """Nothing of ours is left but this process: hand the run over, and exit with ``code``."""
+        excluded = self._ledger.excluded
+        if self._way == "requeue":
+            self.due_at = now.steady + PARTING_SECONDS
+            self._say(Requeue(excluded))
+        elif self._way == "chain" and not self._next:
+            self._queue_at_last(now)
+        else:
+            if self._way != "chain":
+                self.drop()
+            elif excluded:
+                self._say(ExcludeNext(excluded))
+            self._say(Finish(code))
+
+    def _queue_at_last(self, now: Now) -> None:
+        self._way = "chain"
+        self.due_at = now.steady + PARTING_SECONDS
+        self._say(QueueNext(self._survival.resubmit, self._ledger.excluded))
+
+    def queued(self, now: Now, event: NextQueued) -> None:
+        """The job that goes on waits in the queue, or cannot."""
+        if self.due_at is not None:
+            self._handed(now, "" if event.job_id else event.why)
+            return
+        self._next = event.job_id
+        if self._ruled and self._way != "chain":
+            self.drop()
+        elif not event.job_id:
+            self._ledger.warn(f"no job could be queued that goes on after this one: {event.why}")
+
+    def handed_over(self, now: Now, event: HandedOver) -> None:
+        """This job was given back, or the scheduler would not take it."""
+        if self.due_at is None:
+            return
+        if event.why and self._survival.resubmit:
+            self._say(Note(f"the job could not be requeued ({event.why}): another one is queued"))
+            self._queue_at_last(now)
+        else:
+            self._handed(now, event.why)
+
+    def tick(self, now: Now) -> None:
+        """An answer may be overdue."""
+        if self.due_at is not None and now.steady >= self.due_at:
+            self._handed(now, "the scheduler did not answer")
+
+    def _handed(self, now: Now, why: str) -> None:
+        self.due_at = None
+        if not why or self._end is None:
+            self._say(Finish(0))
+            return
+        end = replace(self._end, reason=f"{self._end.reason}; it could not go on: {why}")
+        self._say(Note(end.reason))
+        self._say(self._ledger.end(now, end))
+        self._say(Finish(end.exit_code))
