@@ -22,6 +22,7 @@ from tests.watch.stage import ROOT, until
 RANK = {"RANK": "3", "WORLD_SIZE": "1", "PATH": os.defpath}
 SAY = "import os, sys; print(os.environ.get('PYTHONPATH'), os.environ.get('CLUSTERRUN_PRELUDE')); "
 SAY += "print([p for p in sys.path if 'prelude' in p], sorted(m for m in sys.modules if 'clusterrun' in m))"
+COMPILED = ("sitecustomize", "clusterrun_prelude")
 SLEEP = "import sys, time; print('up', flush=True); time.sleep(600)"
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -218,9 +219,29 @@ def test_the_signal_is_one_that_nobody_else_takes() -> None:
 
 
 def test_the_files_are_their_owners_alone(folder: str) -> None:
-    modes = {name: os.stat(os.path.join(folder, name)).st_mode & 0o777 for name in os.listdir(folder)}
-    assert set(modes.values()) == {0o600}
-    assert os.stat(folder).st_mode & 0o777 == 0o700
+    found = [Path(folder), *Path(folder).rglob("*")]
+    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in found}
+    assert modes == {(True, 0o700), (False, 0o600)}
+
+
+def test_ranks_of_the_coordinators_python_compile_nothing(folder: str) -> None:
+    """To compile the prelude takes longer than all else that it does."""
+    _, told = said([sys.executable, "-v", "-c", ""], dressed(RANK, folder))
+    compiled = [line for line in told.split("\n") if line.startswith("# code object from") and folder in line]
+    ready = [
+        f"# code object from '{bytecode(folder, name)}'" for name in ("sitecustomize", "clusterrun_prelude")
+    ]
+    assert compiled == ready
+
+
+def bytecode(folder: str, name: str) -> str:
+    return os.path.join(folder, "__pycache__", f"{name}.{sys.implementation.cache_tag}.pyc")
+
+
+def test_bytecode_that_is_damaged_is_compiled_again(folder: str) -> None:
+    for name in COMPILED:
+        Path(bytecode(folder, name)).write_bytes(b"no bytecode")
+    assert said([sys.executable, "-c", SAY], dressed(RANK, folder)) == ("None None\n[] []", "")
 
 
 @pytest.mark.parametrize(
