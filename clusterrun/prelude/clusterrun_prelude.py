@@ -1,9 +1,10 @@
 """What a rank answers while it hangs: stacks on a signal, torch's own facts from a sleeping thread.
 
 It is imported by the ranks' Python, knows nothing of clusterrun and imports nothing that is not
-loaded anyway. What it says lies in memory files that are named for whoever may look at this
-process's descriptors; it writes a file only at the end of a rank that failed in a process group, or
-that trained without the others (``00003.farewell.json``, for whoever asks later).
+loaded anyway (``__future__`` would have to be read). What it says lies in memory files that are named
+for whoever may look at this process's descriptors; it writes a file only at the end of a rank that
+failed in a process group, or that trained without the others (``00003.farewell.json``, for whoever
+asks later).
 
     clusterrun.stacks.RANK.PID.MAIN   stacks of all threads; MAIN is the main thread's number, in hex
     clusterrun.facts.RANK.PID.PIPE    the answer to the newest question; PIPE is the descriptor to ask at
@@ -11,8 +12,6 @@ that trained without the others (``00003.farewell.json``, for whoever asks later
 A question is a line ``NUMBER RECORDS``; the answer one line of JSON with that number in ``ask``.
 It is found by ``clusterrun_witness.py``, beside this file, which a rank that nobody asks never reads.
 """
-
-from __future__ import annotations
 
 import _thread
 import atexit
@@ -87,7 +86,7 @@ def answer(asked: int, facts: int, here: str) -> None:
             return  # the script closed our descriptors, or the interpreter is being taken apart
 
 
-def witness(here: str) -> dict[str, Any]:
+def witness(here: str) -> "dict[str, Any]":
     """What ``clusterrun_witness.py`` defines; the folder is on no path any more."""
     path = os.path.join(here, "clusterrun_witness.py")
     space: dict[str, Any] = {"__name__": "clusterrun_witness"}
