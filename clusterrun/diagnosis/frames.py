@@ -38,7 +38,8 @@ def of_py_spy(text: str) -> tuple[str, ...]:
     """The main thread's stack in what ``py-spy dump --json`` printed; () where it is none."""
     try:
         threads = json.loads(text)
-        main = next((one for one in threads if one.get("thread_name") == "MainThread"), threads[-1])
+        # A main thread has the process's number; a name only where Python has loaded threads.
+        main = next((one for one in threads if one["os_thread_id"] == one["pid"]), threads[-1])
         return tuple(_of_py_spy(frame) for frame in main["frames"][:MOST_FRAMES])
     except (ValueError, LookupError, TypeError, AttributeError):
         return ()

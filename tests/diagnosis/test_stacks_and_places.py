@@ -43,7 +43,8 @@ def test_what_is_no_stack_gives_none(text: str) -> None:
 
 def test_a_stack_of_py_spy_is_that_of_its_main_thread() -> None:
     frames = [{"name": "work", "filename": "/home/me/train.py", "line": 9, "short_filename": "train.py"}]
-    threads = [{"thread_name": "other", "frames": []}, {"thread_name": "MainThread", "frames": frames}]
+    other = {"pid": 7, "os_thread_id": 9, "thread_name": "Thread-1 (turn)", "frames": []}
+    threads = [other, {"pid": 7, "os_thread_id": 7, "thread_name": None, "frames": frames}]
     assert of_py_spy(json.dumps(threads)) == ("/home/me/train.py:9 work",)
 
 

@@ -42,7 +42,7 @@ class Site:
     def __init__(self, lab: Lab, home: Path, project: Path) -> None:
         self.lab, self.home, self.project = lab, home, project
 
-    def run(self, *words: str, limit: float = 60, **environment: str) -> Completed:
+    def run(self, *words: str, limit: float = 120, **environment: str) -> Completed:
         environment = {"CLUSTERRUN_HOME": str(self.home), "NO_COLOR": "1", **environment}
         return self.lab.exec([PROGRAM, *words], env=environment, cwd=str(self.project), timeout=limit)
 

@@ -1,0 +1,36 @@
+"""A rank that the kernel ends for want of memory, for real: everybody says it, from status to diagnose."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from tests.cli.conftest import Desk
+from tests.watch.memory_limit import limited
+
+LIMIT = 120.0
+MEBIBYTE = 1 << 20
+EATS = """
+import os, time
+if os.environ["RANK"] == "1":
+    eaten = bytearray(2000 << 20)
+time.sleep(600)
+"""
+
+
+def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_told_as_such(clusterrun: Desk) -> None:
+    (clusterrun.folder / "train.py").write_text(EATS)
+    with limited("ranks", 500 * MEBIBYTE) as group:
+        process = clusterrun.start(
+            *("submit", "--nodes", "1", "--ranks-per-node", "2", "--wait", "train.py"),
+            preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
+        )
+        _, said = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1
+    words = "rank 1 on local-0 was killed by signal 9 (SIGKILL), as the kernel does when memory runs out"
+    assert words in said and "this job's memory on this node was full" in said
+    shown = clusterrun("status", "last").out
+    assert words in shown and "this job's memory on this node was full" in shown
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    assert found["verdict"] == "out of memory"
+    assert [(one["rank"], one["node"]) for one in found["culprits"]] == [(1, "local-0")]

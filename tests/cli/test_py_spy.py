@@ -1,0 +1,71 @@
+"""Ranks without the prelude, which Python's isolated mode keeps out: py-spy tells their stacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterrun.diagnosis.frames import of_py_spy
+from clusterrun.watch.children import spy
+from tests.cli.conftest import Desk
+from tests.watch.stage import until
+from tests.watch.test_prelude import Start, start  # noqa: F401  a fixture
+
+PY_SPY = shutil.which("py-spy", path=os.path.dirname(sys.executable)) or shutil.which("py-spy")
+WAITS = """
+import threading, time
+
+def turn():
+    while True:
+        time.sleep(0.02)
+
+def wait_for_data():
+    while True:
+        time.sleep(0.02)
+
+threading.Thread(target=turn, daemon=True).start()
+print("up", flush=True)
+wait_for_data()
+"""
+
+pytestmark = [
+    pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="py-spy may look at others' memory as root only"),
+]
+
+
+def test_the_main_thread_is_told_from_others_in_what_py_spy_really_prints(
+    start: Start,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    assert PY_SPY
+    (tmp_path / "wait.py").write_text(WAITS)
+    process = start([sys.executable, "-I", str(tmp_path / "wait.py")], {"PATH": os.defpath})
+    assert process.stdout and process.stdout.readline() == "up\n"
+    found = spy(process.pid, os.path.dirname(PY_SPY))
+    assert found == (f"{tmp_path}/wait.py:10 wait_for_data", f"{tmp_path}/wait.py:14 <module>")
+
+
+def test_no_stack_is_made_up_where_there_is_no_process() -> None:
+    assert PY_SPY
+    assert (spy(2**22 + 5, os.path.dirname(PY_SPY)), of_py_spy("Error: No such file")) == ((), ())
+
+
+def test_a_live_run_whose_ranks_are_isolated_shows_their_lines_all_the_same(clusterrun: Desk) -> None:
+    assert PY_SPY
+    clusterrun.environment["PATH"] += os.pathsep + os.path.dirname(PY_SPY)
+    (clusterrun.folder / "train.py").write_text(WAITS)
+    words = ("--nodes", "1", "--ranks-per-node", "2", "--", sys.executable, "-u", "-I", "train.py")
+    done = clusterrun("submit", *words)
+    assert done.code == 0, done.err
+    until(lambda: clusterrun("logs", "last").out.count("up") == 2, "both ranks")
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    (group,) = found["groups"]
+    assert group["ranks"] == [0, 1]
+    assert group["stack"][0] == f"{clusterrun.folder}/train.py:10 wait_for_data"
+    assert found["verdict"] == "all wait"

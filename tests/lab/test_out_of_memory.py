@@ -1,0 +1,41 @@
+"""A node whose jobs have too little memory: the kernel ends a rank there, and the run says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterrun.lab.lab import Lab
+from tests.lab.test_slurm_runs import site
+from tests.watch.memory_limit import limited
+
+pytestmark = pytest.mark.lab
+
+MEBIBYTE = 1 << 20
+EATS = """
+import os, time
+if os.environ["RANK"] == "1":
+    eaten = bytearray(2000 << 20)
+time.sleep(600)
+"""
+
+
+def test_the_kernel_s_kill_on_one_node_is_told_with_its_reason(lab: Lab, tmp_path: Path) -> None:
+    here = site(lab, tmp_path)
+    (here.project / "train.py").write_text(EATS)
+    with limited("n0002", 500 * MEBIBYTE) as group:
+        for process in lab.processes():
+            if (process.host, process.name) == ("n0002", "slurmd"):
+                (group / "cgroup.procs").write_text(str(process.process))
+        options = ("--nodes", "2", "--ranks-per-node", "1", "--gpus", "0", "--nodelist", "n0001,n0002")
+        done = here.run("submit", *options, "--wait", "train.py", limit=240)
+    words = "rank 1 on n0002 was killed by signal 9 (SIGKILL), as the kernel does when memory runs out"
+    assert (done.code, words in done.err) == (1, True), done.err
+    assert "this job's memory on this node was full" in here.run("status", "last").out
+    found = json.loads(here.run("diagnose", "--json").out)
+    assert (found["verdict"], [(one["rank"], one["node"]) for one in found["culprits"]]) == (
+        "out of memory",
+        [(1, "n0002")],
+    )
