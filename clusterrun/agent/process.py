@@ -87,55 +87,50 @@ def start_all(programs: Sequence[Program]) -> list[int]:
     live then. An execution that takes longer than 5 s (a slow file system) counts as started: its
     failure would show as exit code 127.
     """
-    started: list[int] = []
-    reports: list[int] = []
+    foreign = _foreign_descriptors()
+    ready = [_Ready(program, foreign) for program in programs]
+    reports, report = os.pipe2(os.O_CLOEXEC)
     try:
-        for program in programs:
-            pid, report = _fork(program)
-            started.append(pid)
-            reports.append(report)
-        until = time.monotonic() + _EXEC_SECONDS
-        for program, report in zip(programs, reports):
-            _check(program, report, until)
+        started = _fork_all(ready, report)
     except OSError as error:
         raise NotStarted(
             f"no process could be started: {error.strerror}", "see ulimit -u on this node"
         ) from error
+    else:
+        _check(programs, reports)
     finally:
-        for report in reports:
-            os.close(report)
+        os.close(reports)
     return started
 
 
-def _fork(program: Program) -> tuple[int, int]:
-    ready = _Ready(program)
-    readable, writable = os.pipe2(os.O_CLOEXEC)
+def _fork_all(ready: Sequence[_Ready], report: int) -> list[int]:
+    """One fork right after the other: all memory that is touched between two of them is copied once more."""
+    started = []
     parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     try:
-        pid = os.fork()
-        if pid == 0:
-            _become(ready, parent, writable)
-    except OSError:
-        os.close(readable)
-        raise
+        for number, one in enumerate(ready):
+            pid = os.fork()
+            if pid == 0:
+                _become(one, parent, report, number)
+            started.append(pid)
     finally:
-        # Only the parent gets here: the child has become the program, or ended.
+        # Only the parent gets here: a child has become its program, or ended.
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.close(writable)
-    return pid, readable
+        os.close(report)
+    return started
 
 
 class _Ready:
     """A program with all that can be worked out before the fork: memory touched after it is copied."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, foreign: list[int]) -> None:
         self.program = program
         self.cwd = os.fsencode(program.cwd)
         self.argv = [os.fsencode(word) for word in program.argv]
         self.environment = {os.fsencode(name): os.fsencode(value) for name, value in program.environment}
         self.execute = os.execve if b"/" in self.argv[0] else os.execvpe
-        self.foreign = _foreign_descriptors()
+        self.foreign = foreign
 
 
 def _foreign_descriptors() -> list[int]:
@@ -150,7 +145,7 @@ def _foreign_descriptors() -> list[int]:
     return found
 
 
-def _become(ready: _Ready, parent: int, report: int) -> None:
+def _become(ready: _Ready, parent: int, report: int, number: int) -> None:
     """In the child: become the program, or report why not and end. Never returns."""
     stage, program = b"c", ready.program
     try:
@@ -167,7 +162,8 @@ def _become(ready: _Ready, parent: int, report: int) -> None:
         ready.execute(ready.argv[0], ready.argv, ready.environment)
     except BaseException as error:  # noqa: BLE001 (nothing may unwind into the parent's code)
         code = getattr(error, "errno", None) or 0
-        os.write(report, stage + str(code).encode() + b" " + repr(error).encode("utf-8", "replace")[:400])
+        detail = repr(error).encode("utf-8", "replace")[:400]
+        os.write(report, b"%d %b %d %b\0" % (number, stage, code, detail))
     finally:
         os._exit(_NOT_EXECUTED)
 
@@ -190,25 +186,35 @@ def _settle_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _check(program: Program, report: int, until: float) -> None:
+def _check(programs: Sequence[Program], reports: int) -> None:
+    """Wait until every program is executed, or has said why not; not for ever."""
+    said = b""
+    until = time.monotonic() + _EXEC_SECONDS
     poll = select.poll()
-    poll.register(report, select.POLLIN)
-    if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
-        return
-    said = os.read(report, 1024)
+    poll.register(reports, select.POLLIN)
+    while poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        data = os.read(reports, 65536)
+        if not data:
+            break
+        said += data
     if said:
-        raise _not_started(program, said)
+        number, stage, code, detail = min(map(_report, said.split(b"\0")[:-1]))
+        raise _not_started(programs[number], stage, code, detail)
 
 
-def _not_started(program: Program, said: bytes) -> NotStarted:
-    code, _, detail = said[1:].decode("utf-8", "replace").partition(" ")
-    reason = os.strerror(int(code)) if int(code) else detail
-    if said[:1] == b"c":
+def _report(line: bytes) -> tuple[int, bytes, int, str]:
+    number, stage, code, detail = line.split(b" ", 3)
+    return int(number), stage, int(code), detail.decode("utf-8", "replace")
+
+
+def _not_started(program: Program, stage: bytes, code: int, detail: str) -> NotStarted:
+    reason = os.strerror(code) if code else detail
+    if stage == b"c":
         return NotStarted(
             f"the directory {program.cwd!r} cannot be entered: {reason}",
             "submit from a directory that the compute nodes share",
         )
-    return NotStarted(f"the program {program.argv[0]!r} cannot be executed: {reason}", _remedy(int(code)))
+    return NotStarted(f"the program {program.argv[0]!r} cannot be executed: {reason}", _remedy(code))
 
 
 def _remedy(code: int) -> str:

@@ -65,6 +65,14 @@ def test_what_cannot_be_executed_is_named_with_a_remedy(
     assert list(ends(1).values()) == [127]
 
 
+def test_the_first_of_several_that_cannot_be_executed_is_named_and_the_others_run(null: int) -> None:
+    argvs = [("sh", "-c", "exit 3"), ("no-such-a",), ("sh", "-c", "exit 4"), ("no-such-b",)]
+    with pytest.raises(NotStarted) as caught:
+        start_all([program(null, *argv) for argv in argvs])
+    assert caught.value.seen == "the program 'no-such-a' cannot be executed: No such file or directory"
+    assert sorted(ends(4).values()) == [3, 4, 127, 127]
+
+
 HOSTILE = st.text(
     st.characters(min_codepoint=1, exclude_categories=("Cs",))
     | st.sampled_from(" '\"\\$`\n\t(){}*?;&|<>~#!-=\udc80\udcff\u202e"),
