@@ -45,6 +45,7 @@ def serve(
     _stand_alone()
     address = joined.connection.getsockname()[0]
     crew = Crew(orders, paths, Site(name, address, environment), become_subreaper(), _dressed(orders, paths))
+    gc.freeze()  # what is loaded stays: to look through it takes as long as to start two ranks
     gc.enable()
     processes = 1 if orders.per_node else orders.ranks_per_node
     machine = Agent(node, processes, orders.grace, timings, orders.watch.on)
