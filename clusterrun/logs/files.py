@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from clusterrun.logs.merge import LINE_LIMIT, Piece, merged
 from clusterrun.logs.selection import Selection
 from clusterrun.logs.timeline import Key, began, looks, spread
+from clusterrun.model.errors import ClusterrunError
 
 _LOG = re.compile(r"(\d{5,})\.(out|err)")
 _INDEX = re.compile(r"node-\d+\.index")
 MEMORY = 32 << 20
 """Bytes of logs that are held at once, however many ranks."""
 PORTION = 1 << 18
+
+
+class Unreadable(ClusterrunError):
+    """A folder or a file of logs that whoever asks may not read."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} may not be read", f"as its owner: chmod u+rwX {shlex.quote(path)}")
 
 
 class LogFile(NamedTuple):
@@ -41,11 +50,20 @@ def attempts(folder: str) -> list[int]:
     return sorted(int(name) for name in _names(folder) if name.isdecimal())
 
 
+def readable(*folders: str) -> None:
+    """Raises ``Unreadable`` for the first of ``folders`` that is there and may not be looked into."""
+    for folder in folders:
+        if os.path.lexists(folder) and not os.access(folder, os.R_OK | os.X_OK):
+            raise Unreadable(folder)
+
+
 def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
     except FileNotFoundError:
         return []
+    except PermissionError as error:
+        raise Unreadable(folder) from error
 
 
 class Reading:
@@ -142,11 +160,13 @@ def _beyond(reading: Reading) -> Iterator[Piece]:
 
 
 def read_at(path: str, offset: int, size: int) -> bytes:
-    """At most ``size`` bytes from ``offset``; nothing where the file is gone."""
+    """At most ``size`` bytes from ``offset``; nothing where the file is gone. Raises ``Unreadable``."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return b""
+    except PermissionError as error:
+        raise Unreadable(path) from error
     try:
         return os.pread(handle, size, offset)
     finally:
@@ -154,11 +174,16 @@ def read_at(path: str, offset: int, size: int) -> bytes:
 
 
 def size_of(path: str) -> int:
-    """The size of a file as its server knows it now (opening asks the server, a bare stat may not)."""
+    """The size of a file as its server knows it now (opening asks the server, a bare stat may not).
+
+    Raises ``Unreadable``.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return 0
+    except PermissionError as error:
+        raise Unreadable(path) from error
     try:
         return os.fstat(handle).st_size
     finally:

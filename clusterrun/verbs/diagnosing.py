@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from clusterrun.diagnosis.postmortem import explain
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict
+from clusterrun.logs.files import readable
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode
 from clusterrun.model.frozen import replace
@@ -87,7 +88,8 @@ class _Asking:
         self._name = f"diagnose-{secrets.token_hex(6)}"
 
     def answer(self, limit: float) -> Diagnosis:
-        """The answer within ``limit`` seconds, or what else is known."""
+        """The answer within ``limit`` seconds, or what else is known. Raises ``Unreadable``."""
+        readable(self._paths.attempts, self._paths.attempt(self._state.epoch).folder)
         private_folder(self._paths.asks)
         question = os.path.join(self._paths.asks, self._name)
         write_whole(question, "{}\n", sync=False)

@@ -7,6 +7,7 @@ import os
 import secrets
 from contextlib import suppress
 
+from clusterrun.logs.files import readable
 from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
 from clusterrun.model.record import RunStatus
@@ -45,7 +46,10 @@ class Looking:
         return status
 
     def uses(self) -> tuple[NodeUse, ...]:
-        """The newest sample of each node; the observers are asked to take them often."""
+        """The newest sample of each node; the observers are asked to take them often.
+
+        Raises ``Unreadable`` where they may not be read.
+        """
         now = self._desk.clock.monotonic()
         if now - self._asked_at > AGAIN_SECONDS:
             self._asked_at = now
@@ -53,7 +57,9 @@ class Looking:
         state = self._desk.store.state(self.run_id)
         if state is None or not state.attempts:
             return ()
-        return usage.newest(self._paths.attempt(state.attempts[-1].epoch), self._allocated)
+        attempt = self._paths.attempt(state.attempts[-1].epoch)
+        readable(self._paths.attempts, attempt.folder)
+        return usage.newest(attempt, self._allocated)
 
     def _ask(self) -> None:
         self._withdraw()
