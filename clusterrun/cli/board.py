@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from clusterrun.cli.terminal import folded, padded, painted, width_of
 from clusterrun.model.duration import clock_time, spoken
 from clusterrun.model.record import RunStatus
-from clusterrun.model.states import State
+from clusterrun.model.states import Phase, State
 from clusterrun.model.visible import visible
 
 HEADS = ("RUN", "JOB", "STATE", "PHASE", "NODES", "TIME", "REASON")
@@ -36,8 +36,10 @@ def cells(status: RunStatus, now: float) -> list[str]:
 
 
 def reason_of(status: RunStatus, now: float) -> str:
-    """Why it is as it is; of a failure also when it was."""
-    return status.reason + (f" at {clock_time(status.failed_at, now)}" if status.failed_at else "")
+    """Why it is as it is, or how far; of a failure also when it was."""
+    told = status.reason + (f" at {clock_time(status.failed_at, now)}" if status.failed_at else "")
+    step = f"step {status.step}" if status.step >= 0 and status.phase is Phase.TRAINING else ""
+    return "; ".join(filter(None, (told, step)))
 
 
 def _time(status: RunStatus, now: float) -> str:

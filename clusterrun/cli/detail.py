@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
-from clusterrun.cli.ending import words
+from clusterrun.cli.lineage import far, lineage
 from clusterrun.cli.main import DOORS
 from clusterrun.cli.terminal import local_time
 from clusterrun.logs.files import attempts
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import fold
-from clusterrun.model.record import Attempt, RunRecord, RunState, RunStatus
+from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.model.visible import visible
@@ -29,8 +30,7 @@ def show(desk: Desk, status: RunStatus) -> None:
     record = _readable(desk.store.read, status.run_id)
     state = _readable(desk.store.state, status.run_id)
     lines = [f"{name:<10} {value}" for name, value in _facts(desk, status, record, state) if value]
-    for attempt in state.attempts if state else ():
-        lines += _attempt(attempt, _check(desk, status.run_id, attempt.epoch))
+    lines += lineage(state.attempts if state else (), partial(_check, desk, status.run_id))
     checked = any("  pre-flight" in line for line in lines)
     lines += ["", *(f"{what:<10} clusterrun {line} {status.run_id}" for what, line in _next(status, checked))]
     print("\n".join(visible(line) for line in lines))
@@ -58,6 +58,7 @@ def _facts(
         ("job", f"{status.job_id} ({status.cluster})" if status.job_id else ""),
         ("size", _size(status)),
         ("nodes", status.nodelist),
+        ("progress", far(status.step, status.checkpoint)),
         ("uses", _use(status)),
         ("used", _used(desk, record, state)),
         ("submitted", local_time(status.submitted_at or None)),
@@ -86,7 +87,10 @@ def _told(desk: Desk, status: RunStatus, state: RunState | None) -> list[tuple[s
 def _logs(desk: Desk, run_id: str) -> str:
     """Where the files of the newest attempt are."""
     paths = desk.store.paths(run_id)
-    known = attempts(paths.attempts)
+    try:
+        known = attempts(paths.attempts)
+    except ClusterrunError as error:
+        return error.seen
     return paths.attempt(known[-1]).folder if known else ""
 
 
@@ -134,21 +138,6 @@ def _used(desk: Desk, record: RunRecord | None, state: RunState | None) -> str:
         return ""
     attempt = desk.store.paths(record.run_id).attempt(state.attempts[-1].epoch)
     return usage.summary(usage.newest(attempt, record.spec.nodes + record.spec.spares))
-
-
-def _attempt(attempt: Attempt, check: str) -> list[str]:
-    took = f" after {spoken(max(0.0, attempt.ended_at - attempt.started_at))}" if attempt.ended_at else ""
-    outcome = f": {attempt.outcome}{took}" if attempt.outcome or took else ""
-    reason = f" ({attempt.reason})" if attempt.reason else ""
-    began = f"{local_time(attempt.started_at)}, on {fold(attempt.nodes)}"
-    lines = ["", f"attempt {attempt.epoch}{reason}, {began}{outcome}"]
-    lines += [f"  pre-flight {check}"] if check else []
-    if attempt.failure:
-        lines += [
-            f"  first failure, {local_time(attempt.failure.at)}: {attempt.failure.why}",
-            *words(attempt),
-        ]
-    return lines
 
 
 def _next(status: RunStatus, checked: bool) -> list[tuple[str, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
 
 import click
 
@@ -13,14 +12,12 @@ from clusterrun.cli.board import fitted, plain
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
 from clusterrun.cli.completing import states as shown_states
-from clusterrun.cli.terminal import coloured, iso
+from clusterrun.cli.entries import document
+from clusterrun.cli.terminal import coloured
 from clusterrun.model.contract import ExitCode
-from clusterrun.model.frozen import fields
 from clusterrun.model.record import RunStatus
 from clusterrun.verbs.desk import Desk
 from clusterrun.verbs.listing import EVERYTHING, Filter, Listing, since, states
-
-_TIMES = ("submitted_at", "started_at", "ended_at")
 
 
 @click.command()
@@ -73,7 +70,7 @@ def status(
     for notice in inquiry.notices:
         say(notice)
     if as_json:
-        print(json.dumps(document(found)))
+        print(json.dumps(document(found, desk if listing.named else None)))
     elif len(listing.named) == 1 and chosen == EVERYTHING:
         from clusterrun.cli.detail import show
 
@@ -81,17 +78,6 @@ def status(
     else:
         _show(desk, found, listing, chosen)
     return ExitCode.DONE
-
-
-def document(found: list[RunStatus]) -> dict[str, Any]:
-    """What ``--json`` prints: times in ISO 8601 with zone, or null."""
-    return {"runs": [_entry(status) for status in found]}
-
-
-def _entry(status: RunStatus) -> dict[str, Any]:
-    entry = {**fields(status), "state": status.state.value, "phase": status.phase.value}
-    del entry["failed_at"]
-    return {**entry, **{name: iso(entry[name] or None) for name in _TIMES}}
 
 
 def _show(desk: Desk, found: list[RunStatus], listing: Listing, chosen: Filter) -> None:

@@ -9,7 +9,7 @@ import click
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
 from clusterrun.cli.ending import detached, exit_code, tell_end
-from clusterrun.cli.status import document
+from clusterrun.cli.entries import document
 from clusterrun.model.record import RunStatus
 from clusterrun.verbs.desk import Desk
 from clusterrun.verbs.waiting import Watch
@@ -35,7 +35,7 @@ def wait(wanted: tuple[str, ...], as_json: bool) -> int:
     except KeyboardInterrupt:
         return detached(" ".join(ids), "wait")
     if as_json:
-        print(json.dumps(document(ended)))
+        print(json.dumps(document(ended, desk)))
     return max(map(exit_code, ended))
 
 

@@ -109,7 +109,8 @@ class RunStatus:
     """One run as ``status`` shows it; times in seconds since the epoch, or null.
 
     The fields are those of ``status --json``, but for ``failed_at``: when the first failure was seen
-    that ended it.
+    that ended it. ``step`` and ``checkpoint`` are the highest that any attempt reported (-1: none
+    did), ``heard_at`` is when the coordinator last wrote.
     """
 
     run_id: str
@@ -130,3 +131,6 @@ class RunStatus:
     exit_code: int | None
     run_dir: str
     failed_at: float | None = None
+    step: int = -1
+    checkpoint: int = -1
+    heard_at: float | None = None

@@ -31,9 +31,22 @@ def private_folder(path: str) -> None:
 
 
 def new_folder(path: str) -> None:
-    """Make ``path``, 0700 whatever the umask; raises ``FileExistsError`` where something is there."""
+    """Make ``path`` to stay, 0700 whatever the umask; raises ``FileExistsError`` where something is."""
     os.mkdir(path, 0o700)
     os.chmod(path, 0o700)
+    _sync_names(os.path.dirname(path))
+
+
+def _sync_names(folder: str) -> None:
+    """Let the names in ``folder`` outlive a crash; a file system that cannot be asked to is let off."""
+    handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
 
 
 def trust(path: str, links: bool = True) -> None:
@@ -60,7 +73,8 @@ def trust(path: str, links: bool = True) -> None:
 def write_whole(path: str, data: str | bytes, mode: int = 0o600, sync: bool = True) -> None:
     """Put ``data`` at ``path`` at once or not at all: a reader sees the old file or the new one.
 
-    With ``sync`` it also outlives a crash of this machine in the next seconds. Raises ``DiskRefused``.
+    With ``sync`` it also outlives a crash of this machine once this has returned, its name included;
+    without, a crash in the next seconds may leave it empty or in part. Raises ``DiskRefused``.
     """
     beside = os.path.join(
         os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -69,6 +83,8 @@ def write_whole(path: str, data: str | bytes, mode: int = 0o600, sync: bool = Tr
     try:
         _write_new(beside, content, mode, sync)
         os.replace(beside, path)
+        if sync:
+            _sync_names(os.path.dirname(path))
     except OSError as error:
         _forget(beside)
         raise refusal(path, error) from error
@@ -87,7 +103,7 @@ def share(source: str, path: str) -> None:
                 content = file.read()
         except OSError as error:
             raise refusal(source, error) from error
-        write_whole(path, content, sync=False)
+        write_whole(path, content)
 
 
 def _write_new(path: str, content: bytes, mode: int, sync: bool) -> None:

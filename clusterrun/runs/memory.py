@@ -15,7 +15,7 @@ from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.report import Report
 from clusterrun.runs.disk import refusal, write_whole
-from clusterrun.runs.store import read_document
+from clusterrun.runs.documents import read_document
 
 FORGOTTEN = ".forgotten"
 SLACK = 86400.0

@@ -12,22 +12,20 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from typing import Any, TypeVar
 
 from clusterrun.model import contract
-from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.model.document import BadDocument, encode
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.paths import RunPaths, runs_folder
 from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.report import Report
 from clusterrun.runs.disk import DiskRefused, new_folder, private_folder, refusal, trust, write_whole
-
-T = TypeVar("T")
+from clusterrun.runs.documents import read_document
+from clusterrun.runs.further import FurtherJobs, further_jobs
 
 _SORTED_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]{4}-[A-Za-z0-9_][A-Za-z0-9._-]*")
-PORTION = 1 << 16
 _NAME_AT = len("20261120-074500-k3f9-")
 
 
@@ -57,15 +55,6 @@ class Ended:
 
     at: float
     status: RunStatus
-    format: int = contract.FORMAT
-
-
-@frozen
-class Successor:
-    """``successor.json``: the job that goes on with a run without the nodes that were ``excluded``."""
-
-    job_id: str
-    excluded: tuple[str, ...] = ()
     format: int = contract.FORMAT
 
 
@@ -112,24 +101,25 @@ class Store:
             raise refusal(self.live, error) from error
 
     def save(self, record: RunRecord) -> None:
-        """Write ``record.json`` whole and mark the run as live.
-
-        Until the job id is known the record is all that leads to the job: it must outlive a crash.
-        """
+        """Write ``record.json`` whole, to outlive a crash: it leads to the job. Mark the run as live."""
         write_whole(os.path.join(self.live, record.run_id), "", sync=False)
-        write_whole(self.paths(record.run_id).record, _text(record), sync=not record.job_id)
+        write_whole(self.paths(record.run_id).record, _text(record))
 
     def read(self, run_id: str) -> RunRecord:
-        """The record of a run; its job is the newest one, where the run has queued itself again.
+        """The record of a run; its job is the newest that has started, where the run has queued itself again.
 
         Raises ``NoSuchRun``, ``BadDocument`` and ``DiskRefused``.
         """
         return self.newest_job(self._recorded(run_id))
 
     def newest_job(self, record: RunRecord) -> RunRecord:
-        """``record`` with the job that is the run's now. Raises ``BadDocument``."""
-        successor = read_document(Successor, self.paths(record.run_id).successor)
-        return replace(record, job_id=successor.job_id) if successor else record
+        """``record`` with the job that is the run's now."""
+        job_id = further_jobs(self.paths(record.run_id)).job_id
+        return replace(record, job_id=job_id) if job_id else record
+
+    def further_jobs(self, run_id: str) -> FurtherJobs:
+        """The jobs that the run has queued itself."""
+        return further_jobs(self.paths(run_id))
 
     def _recorded(self, run_id: str) -> RunRecord:
         paths = self.paths(run_id)
@@ -206,8 +196,22 @@ class Store:
     def _by_job(self, word: str, known: list[str]) -> str:
         if not word.replace(".", "", 1).isdigit():  # a local job is PID.START
             return ""
-        records = self._records(known)
-        return next((r.run_id for r in records if word in (r.job_id, self.newest_job(r).job_id)), "")
+        found = next((r.run_id for r in self._records(known) if self._is_job(word, r)), "")
+        return found or next((one for one in known if word in self._earlier_jobs(one)), "")
+
+    def _is_job(self, word: str, record: RunRecord) -> bool:
+        further = self.further_jobs(record.run_id)
+        return word in (record.job_id, further.job_id, further.waiting)
+
+    def _earlier_jobs(self, run_id: str) -> set[str]:
+        """The jobs of a long chain: elsewhere only the first and the last of them stand."""
+        if not os.path.exists(self.paths(run_id).successor):
+            return set()
+        try:
+            state = self.state(run_id)
+        except (BadDocument, DiskRefused):
+            return set()
+        return {attempt.job_id for attempt in state.attempts} if state else set()
 
     def _by_name(self, word: str, known: list[str]) -> str:
         wanted = file_name(word)
@@ -248,45 +252,3 @@ def _listed(folder: str) -> list[str]:
 
 def _text(value: object) -> str:
     return json.dumps(encode(value), indent=1) + "\n"
-
-
-def read_document(cls: type[T], path: str) -> T | None:
-    """The document at ``path``; None where there is none. Raises ``BadDocument`` and ``DiskRefused``."""
-    data = _json(path)
-    if data is _NOTHING:
-        return None
-    if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > contract.FORMAT:
-        raise BadDocument(
-            f"{path} has format {data['format']}, of a newer clusterrun; this one reads {contract.FORMAT}",
-            "use the clusterrun that submitted the run, or a newer one",
-        )
-    return decode(cls, data, path)
-
-
-def _content(handle: int) -> bytes:
-    """All that stands in a file; without Python's own layers, which cost more than small files do."""
-    content = os.read(handle, PORTION)
-    while len(content) >= PORTION and (more := os.read(handle, PORTION)):
-        content += more
-    return content
-
-
-_NOTHING = object()
-
-
-def _json(path: str) -> Any:
-    """What stands in a document; ``_NOTHING`` where there is none, for ``null`` is something."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            return json.loads(_content(handle))
-        finally:
-            os.close(handle)
-    except FileNotFoundError:
-        return _NOTHING
-    except OSError as error:
-        raise refusal(path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise BadDocument(
-            f"{path} is damaged: {error}", "ranks may live on; squeue and scancel know the job as ever"
-        ) from error

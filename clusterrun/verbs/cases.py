@@ -6,7 +6,9 @@ from clusterrun.model.document import BadDocument
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord, RunState, RunStatus
+from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
+from clusterrun.runs.further import FurtherJobs
 from clusterrun.runs.store import Ended, Store
 
 ROWS_LIVE = 600.0
@@ -15,12 +17,18 @@ ROWS_LIVE = 600.0
 
 @frozen
 class Case:
-    """One run; ``damage`` says why its state cannot be read, where it cannot."""
+    """One run; ``damage`` says why its state cannot be read, where it cannot.
+
+    ``waiting`` is the job that waits for the end of the run's own, as the run directory says
+    ('': none), ``doubt`` why the run directory does not tell which its jobs are.
+    """
 
     record: RunRecord
     state: RunState | None
     ended: Ended | None
     damage: str = ""
+    waiting: str = ""
+    doubt: str = ""
 
     def open(self, now: float) -> bool:
         """Whether a scheduler could still add something."""
@@ -44,7 +52,8 @@ def read(store: Store, run_id: str) -> Case | RunStatus:
         state, damage = store.state(run_id), ""
     except ClusterrunError as error:
         state, damage = None, error.seen
-    return Case(record=record, state=state, ended=_ended(store, run_id), damage=damage)
+    further = store.further_jobs(run_id) if record.cluster == Cluster.SLURM.value else FurtherJobs()
+    return Case(record, state, _ended(store, run_id), damage, further.waiting, further.damage)
 
 
 def _ended(store: Store, run_id: str) -> Ended | None:

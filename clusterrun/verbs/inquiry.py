@@ -16,10 +16,10 @@ from clusterrun.model.states import State
 from clusterrun.runs.disk import DiskRefused
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
-from clusterrun.slurm.queries import JobRow
 from clusterrun.slurm.shared import News, SharedJobs
 from clusterrun.system import Clock
 from clusterrun.verbs.cases import Case, damaged, read
+from clusterrun.verbs.jobs import Found, Jobs
 from clusterrun.verbs.judge import QUEUEING_SECONDS, Said, judge, kept
 
 SPEAK_AFTER = 2.0
@@ -27,12 +27,12 @@ SPEAK_AFTER = 2.0
 
 @frozen
 class Heard:
-    """The scheduler's rows by run id, when it said so, and whether it answered.
+    """What the scheduler said of each run by its id, when, and whether it answered.
 
     Of the runs in ``doubtful`` more may be learnt later: their last word is not kept yet.
     """
 
-    rows: tuple[tuple[str, JobRow], ...] = ()
+    rows: tuple[tuple[str, Found], ...] = ()
     at: float | None = None
     answered: bool = True
     doubtful: tuple[str, ...] = ()
@@ -134,28 +134,29 @@ class Inquiry:
             known += f", and what Slurm said {spoken(max(0.0, self._clock.now() - news.at))} ago"
         return f"{news.failure}: what follows is {known}"
 
-    def _account(self, cases: list[Case], rows: dict[str, JobRow]) -> tuple[str, ...]:
+    def _account(self, cases: list[Case], rows: dict[str, Found]) -> tuple[str, ...]:
         """Let the accounting speak of jobs that the queue has forgotten; the runs that it did not tell of."""
-        missing = {
-            c.record.job_id: c.record.run_id
+        missing = [
+            c
             for c in cases
             if c.record.run_id not in rows and c.record.job_id and not (c.state and c.state.state.ended)
-        }
+        ]
         if not missing:
             return ()
+        wanted = dict.fromkeys(job for c in missing for job in (c.record.job_id, c.waiting) if job)
         try:
-            finished = self._client().finished(tuple(missing))
+            jobs = Jobs(self._client().finished(tuple(wanted)))
         except SchedulerError as error:
             self.notices.append(f"Slurm's accounting did not tell how forgotten jobs ended: {error.seen}")
-            return tuple(missing.values())
-        rows.update((missing[row.job_id], row) for row in finished if row.job_id in missing)
+            return tuple(c.record.run_id for c in missing)
+        rows.update({c.record.run_id: found for c in missing if (found := jobs.speaking(c))})
         return ()
 
-    def _status(self, case: Case, heard: Heard, row: JobRow | None) -> RunStatus:
-        record, now = case.record, self._clock.now()
-        if row and not record.job_id:  # its submission was answered after all
-            record = replace(record, job_id=row.job_id)
-            self._store.save(record)
+    def _status(self, case: Case, heard: Heard, found: Found | None) -> RunStatus:
+        record, now = found.record if found else case.record, self._clock.now()
+        row = found.row if found else None
+        if found and not case.record.job_id:  # its submission was answered after all
+            self._store.save(replace(case.record, job_id=found.own))
         local = record.cluster == Cluster.LOCAL.value
         run_dir = self._store.paths(record.run_id).run_dir
         if case.damage and (row is None or not heard.answered):
@@ -173,8 +174,10 @@ class Inquiry:
                 cancel_asked=self._store.cancel_asked(record.run_id),
             )
         )
+        if case.damage or case.doubt:
+            status = replace(status, reason="; ".join(filter(None, (status.reason, case.damage, case.doubt))))
         if case.damage:
-            return replace(status, reason="; ".join(filter(None, (status.reason, case.damage))))
+            return status
         if case.ended and not case.open(now):
             return kept(case.ended.status, case.state, case.ended.at, status)
         final = row is None or row.state.ended  # else the scheduler may soon say better why
@@ -189,17 +192,9 @@ class Inquiry:
             self.notices.append(f"the end of {status.run_id} could not be noted: {error.seen}")
 
 
-def _rows(cases: list[Case], news: News) -> dict[str, JobRow]:
-    by_id = {row.job_id: row for row in news.rows}
-    return {
-        c.record.run_id: row for c in cases if (row := by_id.get(c.record.job_id) or _adopted(c, news.rows))
-    }
-
-
-def _adopted(case: Case, jobs: tuple[JobRow, ...]) -> JobRow | None:
-    if case.record.job_id:
-        return None
-    return next((row for row in jobs if case.record.token in row.comment), None)
+def _rows(cases: list[Case], news: News) -> dict[str, Found]:
+    jobs = Jobs(news.rows)
+    return {c.record.run_id: found for c in cases if (found := jobs.speaking(c))}
 
 
 def _alive(record: RunRecord) -> bool | None:

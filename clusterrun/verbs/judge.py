@@ -8,26 +8,20 @@ dies with its coordinator, Slurm forgets a job after minutes, a controller does 
 from __future__ import annotations
 
 from clusterrun.model import contract
-from clusterrun.model.duration import moment, spoken
+from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.slurm.queries import JobRow
-from clusterrun.slurm.reasons import explain
+from clusterrun.verbs import between
 
 STALE_SECONDS = 3 * contract.STATE_SECONDS
 QUEUEING_SECONDS = 300.0
 """How long a submission may go unanswered before it counts as lost: far above the search for its job."""
 
-GUESSED_SECONDS = 90 * 86400.0
-"""Slurm says a year from now where jobs without a time limit are ahead: that is no estimate."""
-
 SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
-BACK_IN_QUEUE = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING")
-
-
 ASKED = "by clusterrun cancel"
 SILENT = "ended without a word"
 
@@ -65,6 +59,7 @@ def judge(said: Said) -> RunStatus:
     verdict = _local(said) if said.record.cluster == Cluster.LOCAL.value else _slurm(said)
     record, spec, state, row = said.record, said.record.spec, said.state, said.row
     ended = verdict.state.ended
+    attempts = state.attempts if state else ()
     return RunStatus(
         run_id=record.run_id,
         job_id=record.job_id or (row.job_id if row else ""),
@@ -84,6 +79,9 @@ def judge(said: Said) -> RunStatus:
         exit_code=state.exit_code if state and ended else None,
         failed_at=state.failure.at if state and state.failure and ended else None,
         run_dir=said.run_dir,
+        step=max((attempt.step for attempt in attempts), default=-1),
+        checkpoint=max((attempt.checkpoint for attempt in attempts), default=-1),
+        heard_at=state.updated_at if state else None,
     )
 
 
@@ -91,17 +89,21 @@ def _slurm(said: Said) -> _Verdict:
     state, row = said.state, said.row
     if row is None or not (said.answered or row.state.ended):
         return _without_row(said)
+    over = state is not None and state.state.ended and not _older(said, state, row)
+    if state and over and state.state is State.COMPLETED:
+        return _by_state(said, state)  # whatever Slurm says of the nodes that were lost on the way
     if row.state in SCHEDULER_KNOWS_BEST:
-        return _Verdict(row.state, Phase.ENDED, _joined(row.explained, _why(said)), row.end)
-    if (row.word in BACK_IN_QUEUE or row.state is State.PENDING) and not _started_since(said):
-        return _Verdict(State.PENDING, Phase.QUEUED, _again(state) + waiting(row, said.now))
-    if state and state.state.ended and not _older(state, row):
+        why = _joined(row.explained, _did_not(state) or _why(said))
+        return _Verdict(row.state, Phase.ENDED, why, row.end)
+    if between.in_queue(row, state) and not _started_since(said):
+        return _Verdict(State.PENDING, Phase.QUEUED, between.words(row, state, said.now))
+    if state and over:
         return _by_state(said, state)
     if row.state.ended:
         return _ended_by_row(said, row)
     if row.state is State.UNKNOWN and not (state and said.now - state.updated_at <= STALE_SECONDS):
         return _Verdict(State.UNKNOWN, _phase(state), f"Slurm says {row.word}, a word not known here")
-    return _running(said, _older(state, row) if state else False)
+    return _running(said, _older(said, state, row) if state else False)
 
 
 def _started_since(said: Said) -> bool:
@@ -111,35 +113,21 @@ def _started_since(said: Said) -> bool:
     return said.asked_at is not None and spoken_at is not None and said.asked_at < spoken_at <= said.now
 
 
-def _again(state: RunState | None) -> str:
-    if state is None:
-        return ""
-    return f"{state.reason}; " if state.state is State.PENDING and state.reason else "queued again: "
-
-
-def waiting(row: JobRow, now: float) -> str:
-    """Why the job waits, what would help, and when Slurm means to start it, where it tells."""
-    reason = explain(row.reason)
-    help_ = f" ({reason.remedy.replace('JOB', row.job_id)})" if reason.remedy else ""
-    known = row.start is not None and now < row.start < now + GUESSED_SECONDS
-    start = row.start or 0.0
-    until = f"; Slurm expects to start it about {moment(start)}, in {spoken(start - now)}" if known else ""
-    return (reason.said or row.explained) + help_ + until
-
-
-def _older(state: RunState, row: JobRow) -> bool:
-    """The state is that of an earlier life of the job: Slurm has started it, or its successor, since."""
+def _older(said: Said, state: RunState, row: JobRow) -> bool:
+    """The state is that of an earlier life of the run: Slurm has started its job, or the next, since."""
+    if row.state is not State.RUNNING or row.word == "COMPLETING":
+        return False
     if state.state is State.PENDING:
-        return row.state is State.RUNNING
-    return (
-        state.state.ended
-        and row.state is State.RUNNING
-        and (row.start or 0) > (state.ended_at or state.updated_at)
-    )
+        return True
+    later = (row.start or 0) > (state.ended_at or state.updated_at)
+    if state.state.ended:
+        return later
+    other = bool(state.attempts and state.attempts[-1].job_id not in ("", row.job_id))
+    return (later or other) and said.now - state.updated_at > STALE_SECONDS
 
 
 def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
-    told = _why(said)
+    told = _did_not(said.state) or _why(said)
     if said.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(said.state), row.end)
     if row.state is State.CANCELLED:
@@ -148,6 +136,13 @@ def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
         )
     silent = "" if row.state is State.COMPLETED else f"{SILENT} ({row.explained or row.word}); see job.out"
     return _Verdict(row.state, Phase.ENDED, told or silent, row.end)
+
+
+def _did_not(state: RunState | None) -> str:
+    """A run that was to go on, and whose last job is over all the same."""
+    if state is None or state.state is not State.PENDING:
+        return ""
+    return f"it did not go on: {state.reason}" if state.reason else ""
 
 
 def _without_row(said: Said) -> _Verdict:
@@ -172,7 +167,7 @@ def _unheard(said: Said) -> _Verdict:
     if state is not None:
         told.append(f"the run's last word is {spoken(said.now - state.updated_at)} old")
     if row is not None and said.asked_at:
-        why = f" ({waiting(row, said.now)})" if row.state is State.PENDING else ""
+        why = f" ({between.waiting(row, said.now)})" if row.state is State.PENDING else ""
         told.append(f"{spoken(said.now - said.asked_at)} ago it said {row.word}{why}")
     known = "; ".join(told) or "the run has not been heard of"
     return _Verdict(State.UNKNOWN, _phase(state), f"Slurm does not answer; {known}")

@@ -177,7 +177,8 @@ def send(spec: JobSpec, desk: Desk, tell: Tell) -> tuple[RunRecord, tuple[str, .
 def _prepare(made: Draft, desk: Desk) -> RunRecord:
     """Everything in the run directory; nothing of it is left where that fails.
 
-    The record comes last, and it alone is waited for until it is on the disk.
+    The record comes last. It, the orders and the program outlive a crash once this has returned: the job
+    that is queued then needs them. Slurm keeps a copy of the script.
     """
     planned = made.plan
     paths = RunPaths(planned.run_dir)
@@ -198,7 +199,7 @@ def _prepare(made: Draft, desk: Desk) -> RunRecord:
         if planned.orders.preflight.findings:
             private_folder(planned.orders.preflight.findings)
         write_whole(paths.job_output, "")  # before Slurm makes it with the mode that the umask leaves
-        write_whole(paths.orders, _json(planned), sync=False)
+        write_whole(paths.orders, _json(planned))
         if planned.script:
             write_whole(paths.script, planned.script, 0o700, sync=False)
         desk.store.save(record)

@@ -101,8 +101,8 @@ def test_runs_that_ended_well_need_no_question(desk: Desk, slurm: Slurm) -> None
 
 def test_accounting_is_asked_only_for_what_the_queue_no_longer_knows(desk: Desk, slurm: Slurm) -> None:
     add(desk, "41")
-    add(desk, "42", NOW + 1)
-    slurm.rows = [row(job_id="42")]
+    add(desk, "42", NOW + 1, token="other")
+    slurm.rows = [row(job_id="42", comment="clusterrun:x:other")]
     slurm.accounted = (row("TIMEOUT", job_id="41"),)
     assert [s.state for s in statuses(desk=desk)] == [State.RUNNING, State.TIMEOUT]
     assert slurm.asked == ["jobs", "finished 41"]

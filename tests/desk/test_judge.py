@@ -21,6 +21,13 @@ AGAIN = state(
     epoch=1, attempts=(replace(ATTEMPT, failure=FAILURE), replace(ATTEMPT, epoch=1, reason="restart 1 of 3"))
 )
 OLD = {"updated_at": NOW - 400}
+BEFORE = state(attempts=(replace(ATTEMPT, job_id="41"),), **OLD)
+HANDED_OVER = state(
+    State.PENDING,
+    phase=Phase.QUEUED,
+    reason="the time limit was reached; the run goes on in job 42",
+    attempts=(replace(ATTEMPT, job_id="41", outcome="TIMEOUT"),),
+)
 
 
 def said(**changes: Any) -> Said:
@@ -47,7 +54,7 @@ def said(**changes: Any) -> Said:
         ({"row": row("FAILED"), "state": state(**OLD)}, (State.FAILED, Phase.ENDED)),
         ({"row": None, "state": state(**OLD)}, (State.FAILED, Phase.ENDED)),
         ({"row": None}, (State.FAILED, Phase.ENDED)),
-        ({"row": row(), "state": state(**OLD)}, (State.RUNNING, Phase.TRAINING)),
+        ({"row": row(start=NOW - 900), "state": state(**OLD)}, (State.RUNNING, Phase.TRAINING)),
         # what an older answer of Slurm says of a job that has ended since, and of one that had
         ({"answered": False, "row": row("TIMEOUT"), "asked_at": NOW - 600}, (State.TIMEOUT, Phase.ENDED)),
         ({"answered": False, "row": row(), "asked_at": NOW - 600}, (State.UNKNOWN, Phase.QUEUED)),
@@ -57,6 +64,15 @@ def said(**changes: Any) -> Said:
         ({"row": row("PENDING"), "state": RESUBMITTED}, (State.PENDING, Phase.QUEUED)),
         ({"row": row(), "state": RESUBMITTED}, (State.RUNNING, Phase.STARTING)),
         ({"answered": False, "state": RESUBMITTED}, (State.UNKNOWN, Phase.QUEUED)),
+        # the job that goes on, the one before it over, and a word that is older than its start
+        ({"row": row(start=NOW - 60), "state": state(**OLD)}, (State.RUNNING, Phase.STARTING)),
+        ({"row": row("PENDING", job_id="42"), "state": state(**OLD)}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row(job_id="42", start=None), "state": BEFORE}, (State.RUNNING, Phase.STARTING)),
+        ({"row": row("COMPLETING"), "state": RESUBMITTED}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row("TIMEOUT"), "state": RESUBMITTED}, (State.TIMEOUT, Phase.ENDED)),
+        ({"row": row("CANCELLED"), "state": RESUBMITTED}, (State.CANCELLED, Phase.ENDED)),
+        # a node was lost on the way, and all ranks ended well
+        ({"row": row("NODE_FAIL"), "state": state(State.COMPLETED)}, (State.COMPLETED, Phase.ENDED)),
         # queued again after an end
         ({"row": row("PENDING"), "state": state(State.PREEMPTED)}, (State.PENDING, Phase.QUEUED)),
         ({"row": row("REQUEUED"), "state": FAILED}, (State.PENDING, Phase.QUEUED)),
@@ -112,6 +128,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ended_at=NOW - 4,
         exit_code=7,
         run_dir="/runs/x",
+        heard_at=NOW - 2,
     )
 
 
@@ -121,11 +138,29 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"row": None, "state": state(**OLD)}, "ended without a word"),
         ({"row": row("FAILED")}, "ended without a word"),
         ({"record": QUEUED, "now": NOW + 900}, "was never queued"),
-        ({"row": row(), "state": state(**OLD)}, "no word from its coordinator for 6 min 40 s"),
+        ({"row": row(start=NOW - 900), "state": state(**OLD)}, "no word from its coordinator for 6 min 40 s"),
         ({"answered": False, "state": state(**OLD)}, "the run's last word is 6 min 40 s old"),
         ({"row": row("CANCELLED"), "cancel_asked": True}, "by clusterrun cancel, before it started"),
         ({"answered": False, "row": row("PENDING"), "asked_at": NOW - 60}, "1 min ago it said PENDING"),
-        ({"row": row("PENDING"), "state": RESUBMITTED}, "resubmitted as job 42 without n1; "),
+        ({"row": row("PENDING"), "state": RESUBMITTED}, "resubmitted as job 42 without n1"),
+        (
+            {"row": row("PENDING", job_id="42", reason="Priority"), "state": HANDED_OVER},
+            "the time limit was reached; the run goes on in job 42; waits: jobs with a higher priority",
+        ),
+        (
+            {"row": row("PENDING", job_id="42", reason="Dependency"), "state": HANDED_OVER},
+            "goes on in job 42; waits until nothing is left of the job before it",
+        ),
+        (
+            {"row": row("PENDING", job_id="42", reason="Priority"), "state": BEFORE},
+            "goes on in job 42: waits: jobs with a higher priority",
+        ),
+        ({"row": row("PENDING", reason="BeginTime"), "state": BEFORE}, "queued again: waits for its begin"),
+        (
+            {"row": row("TIMEOUT"), "state": HANDED_OVER},
+            "its time limit was reached; it did not go on: the time limit was reached; the run goes on",
+        ),
+        ({"row": row("CANCELLED", job_id="42"), "state": HANDED_OVER}, "it did not go on: the time limit"),
         ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why}"),
         ({"row": row("CANCELLED")}, "not by clusterrun cancel"),
         ({"row": row("PENDING", reason="Resources"), "state": FAILED}, "queued again: "),

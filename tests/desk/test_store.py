@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.model.document import BadDocument
+from clusterrun.model.document import BadDocument, encode
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import replace
 from clusterrun.runs import disk, store
 from clusterrun.runs.disk import DiskRefused, write_whole
+from clusterrun.runs.further import FurtherJobs
 from clusterrun.runs.store import Ended, Store, run_id
 from tests.desk.test_judge import judge, said
-from tests.desk.values import NOW, RECORD, row, state
+from tests.desk.values import ATTEMPT, NOW, RECORD, STATE, row, state
 
 
 @pytest.fixture
@@ -240,8 +241,50 @@ def test_the_job_of_a_run_is_the_newest_one_and_both_numbers_find_it(home: Store
     assert (home.read(chosen).job_id, home.find("41"), home.find("57")) == ("57", chosen, chosen)
 
 
-def test_a_damaged_word_on_the_next_job_is_named(home: Store) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "null",
+        "[]",
+        '{"job_id": 57}',
+        '{"job_id": "57 58"}',
+        '{"job_id": "--user=root"}',
+        '{"job_id": ""}',
+        '{"job_id": "57", "host": "n1"}',
+        '{"job_id": "57", "format": 9}',
+        '{"job_id": "\\u0665"}',
+        '{"job_id": "' + "5" * 21 + '"}',
+    ],
+)
+@pytest.mark.parametrize("file", ["successor", "next"])
+def test_what_is_no_word_on_a_further_job_is_named_and_hides_neither_the_run_nor_the_other(
+    home: Store, file: str, text: str
+) -> None:
     chosen = add(home, "train", job_id="41")
-    write_whole(home.paths(chosen).successor, "{")
-    with pytest.raises(BadDocument, match=r"successor\.json is damaged"):
-        home.read(chosen)
+    paths = home.paths(chosen)
+    other = paths.next if file == "successor" else paths.successor
+    write_whole(getattr(paths, file), text)
+    write_whole(other, '{"job_id": "57"}')
+    found = home.further_jobs(chosen)
+    assert file in found.damage and "57" in (found.job_id, found.waiting)
+    assert home.read(chosen).job_id == ("41" if file == "successor" else "57")
+
+
+def test_a_word_that_is_no_file_is_none(home: Store) -> None:
+    chosen = add(home, "train", job_id="41")
+    os.mkdir(home.paths(chosen).successor)
+    os.mkfifo(home.paths(chosen).next)
+    assert (home.read(chosen).job_id, home.further_jobs(chosen).waiting) == ("41", "")
+
+
+def test_every_job_of_a_chain_leads_to_its_run(home: Store) -> None:
+    chosen = add(home, "train", job_id="41")
+    attempts = tuple(replace(ATTEMPT, epoch=n, job_id=job) for n, job in enumerate(("41", "42", "43")))
+    write_whole(
+        home.paths(chosen).state, json.dumps(encode(replace(STATE, run_id=chosen, attempts=attempts)))
+    )
+    write_whole(home.paths(chosen).successor, '{"job_id": "43"}')
+    write_whole(home.paths(chosen).next, '{"job_id": "44"}')
+    assert [home.find(word) for word in ("41", "42", "43", "44")] == [chosen] * 4
+    assert home.further_jobs(chosen) == FurtherJobs("43", "44")
