@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from clusterrun.model.report import Finding, Grade, LinkReport
+from clusterrun.preflight import control, scouting
 from clusterrun.preflight.case import Link
+from clusterrun.preflight.scouting import HOST
 from clusterrun.preflight.tasks import DialTask, Target
 
 TYPE_CHECKING = False
@@ -13,10 +15,10 @@ if TYPE_CHECKING:
     from clusterrun.preflight.case import Case
     from clusterrun.preflight.subject import Subject
 
-_PORTS = (1, 2, 3, 4, 5, 6, 8, 10)
-"""Nothing listens there: a machine that lives refuses, and whoever hears that has a way to and fro.
+_PORTS = tuple(range(1, 25))
+"""Nothing much listens there: a machine that lives refuses, and whoever hears that has a way to and fro.
 
-Several, for each is dialled from another port of ours: where a range is blocked, some get through.
+Many, for each is dialled from another port of ours: where a range is blocked, some get through.
 """
 _SECONDS = 4.0
 _SLACK_SECONDS = 10.0
@@ -25,7 +27,10 @@ _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtoo
 
 
 def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
-    """Let those that are there knock at those that are not, by the addresses to which names lead them."""
+    """Let those that are there knock at those that are not, by the addresses to which names lead them.
+
+    One that answers all but the coordinator's node is looked at through another.
+    """
     missing = [one for one in case.subjects.values() if one.absent]
     asked = False
     for one in case.present()[:_MOST_WITNESSES]:
@@ -37,6 +42,7 @@ def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
     if asked:
         case.label = "a look at the nodes whose agents did not join"
         yield (DialTask,)
+        yield from scouting.rounds(case, nonce, [one for one in missing if _answers(case, one)[1] == [HOST]])
         write(case)
 
 
@@ -46,22 +52,33 @@ def write(case: Case) -> None:
     case.write("absent", (), [link for one in missing for link in _judged(case, one)])
 
 
-def _judged(case: Case, one: Subject) -> list[Link]:
+def _answers(case: Case, one: Subject) -> tuple[list[int], list[int]]:
+    """Who of those that knocked heard anything of it, and who nothing."""
     ways = [way for (_, to), way in case.crossings.ways.items() if to == one.node]
     heard = [way.a for way in ways if way.good or way.refused]
-    deaf = [way.a for way in ways if way.a not in heard]
+    return heard, [way.a for way in ways if way.a not in heard]
+
+
+def _judged(case: Case, one: Subject) -> list[Link]:
+    heard, deaf = _answers(case, one)
     if not heard:
         return []
     said = f"{one.absent}; the machine itself answers {case.names(heard)}"
     said += f", but not {case.names(deaf)}" if deaf else ""
-    if len(deaf) != 1:  # that several links to one node broke is less likely than that it is ill
+    trouble = case.crossings.between(HOST, one.node) if one.listening is not None else None
+    # Only over its link to the coordinator's node an agent joins; that several broke is less likely.
+    if deaf != [HOST] or (one.listening is not None and trouble is None):
         one.write(
             "gone", [Finding("agent", Grade.FAIL, said, "see job.out: was there a Python to start it?")]
         )
         return []
-    said += ": it was not examined"
-    one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "mend the link, then check again")])
-    return [_link(case, node, one) for node in deaf]
+    if trouble is None:
+        said += ": it was not examined"
+        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "mend the link, then check again")])
+        return [_link(case, HOST, one)]
+    said += ": it is left out for this link alone"
+    one.write("gone", [Finding("agent", Grade.PASS, said, "mend the link")])
+    return [control.link(case, trouble)]
 
 
 def _link(case: Case, node: int, one: Subject) -> Link:

@@ -167,7 +167,7 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], cwd: str, given
             os.chdir(cwd)
         except OSError:  # that the ranks' folder is missing is for a check to say
             pass
-        os.execve(argv[0], list(argv), dict(environment))
+        os.execvpe(argv[0], list(argv), dict(environment))
     except BaseException as error:  # noqa: BLE001 (nothing may unwind into the parent's code)
         os.write(1, f"{argv[0]}: {error}".encode("utf-8", "replace")[:400])
     finally:

@@ -184,7 +184,7 @@ def write(case: Case) -> None:
     case.write(
         "control",
         (Said(one.nodes[0], _of_node(case, one)) for one in nodes),
-        (_of_link(case, one) for one in troubles if len(one.nodes) == 2),
+        (link(case, one) for one in troubles if len(one.nodes) == 2),
     )
     heard = [one for one in case.subjects.values() if one.listening is not None]
     views = {one.node: one.resolved for one in heard if one.resolved}
@@ -222,7 +222,8 @@ def _few(case: Case, nodes: Iterable[int]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _of_link(case: Case, one: Trouble) -> Link:
+def link(case: Case, one: Trouble) -> Link:
+    """A link in trouble, in words."""
     a, b = (case.subjects[node].name for node in one.nodes)
     tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
     if one.kind == "ports":

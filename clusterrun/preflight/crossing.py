@@ -87,13 +87,25 @@ class Crossings:
         """The ways on which not all was well."""
         return [way for way in self.ways.values() if not way.well]
 
+    def between(self, a: int, b: int) -> Trouble | None:
+        """What is wrong with the link between two nodes; None where all is well, or nothing was tried."""
+        ways = [self.ways[way] for way in ((a, b), (b, a)) if way in self.ways]
+        ill = [way for way in ways if not way.well]
+        return self._link(ill) if ill else None
+
     def troubles(self, present: Iterable[int]) -> tuple[Trouble, ...]:
         """What is wrong with the nodes ``present`` and between them: nodes first, then links."""
         there = set(present)
         ways = [way for way in self.ways.values() if way.a in there and way.b in there]
         found = _Blame(ways).nodes()
         explained = {one.nodes[0]: one for one in found}
-        left = [way for way in ways if not way.well and not _explained(way, explained)]
+        ill = [way for way in ways if not way.well]
+        everywhere = _everywhere(ways, ill)
+        left = [
+            way
+            for way in ill
+            if not _explained(way, explained) and not {way.a, way.b} & everywhere & set(explained)
+        ]
         return (*found, *self._links(left))
 
     def _links(self, ways: list[Way]) -> list[Trouble]:
@@ -181,14 +193,29 @@ def _others(ways: list[Way], node: int) -> tuple[int, ...]:
 
 
 def _closed(into: list[Way]) -> frozenset[int]:
-    """The ports that nobody of ``ENOUGH`` who tried got an answer from, on ways that live otherwise."""
+    """The ports that nobody of ``ENOUGH`` who tried got an answer from, on ways that live otherwise.
+
+    Where a range is blocked, answers get lost too: a way may be dead by that, and is one more that tried.
+    """
     alive = [way for way in into if not way.dead]
     found = set()
     for port in {port for way in alive for port in way.bad}:
-        tried = [way for way in alive if port in way.tried]
-        if len(tried) >= ENOUGH and all(port in way.bad for way in tried):
+        tried = [way for way in into if port in way.tried]
+        enough = len([way for way in tried if not way.dead]) >= ENOUGH or len(tried) > ENOUGH
+        if enough and all(port in way.bad for way in tried):
             found.add(port)
     return frozenset(found)
+
+
+def _everywhere(ways: list[Way], ill: list[Way]) -> set[int]:
+    """The nodes that have trouble with everybody they met, and met ``ENOUGH``."""
+    met: dict[int, set[int]] = {}
+    worse: dict[int, set[int]] = {}
+    for found, some in ((met, ways), (worse, ill)):
+        for way in some:
+            found.setdefault(way.a, set()).add(way.b)
+            found.setdefault(way.b, set()).add(way.a)
+    return {node for node, others in worse.items() if others == met[node] and len(others) >= ENOUGH}
 
 
 def _explained(way: Way, nodes: dict[int, Trouble]) -> bool:

@@ -12,30 +12,18 @@ import math
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen
 from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import collective, control, preparing, short, speech
+from clusterrun.preflight import collective, control, preparing, short, speech, taking
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Case
 from clusterrun.preflight.concluding import Outcome, concluded, pairs_wanted
 from clusterrun.preflight.questions import Ask
 from clusterrun.preflight.subject import Subject
-from clusterrun.preflight.tasks import (
-    DialAnswer,
-    DialTask,
-    GroupResult,
-    GroupTask,
-    Listening,
-    ListenTask,
-    LocalAnswer,
-    LocalTask,
-    WarmTask,
-    WarmUp,
-)
-from clusterrun.preflight.trials import PRODUCT, Trials
+from clusterrun.preflight.tasks import DialTask, GroupTask, ListenTask, LocalTask, ThroughTask, WarmTask
+from clusterrun.preflight.trials import Trials
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from typing import Any
 
     from clusterrun.model.orders import Orders
     from clusterrun.model.report import Report
@@ -49,6 +37,7 @@ _WORDS = {
     DialTask: "dialling",
     WarmTask: "the import of torch",
     GroupTask: "a collective test",
+    ThroughTask: "a look through it at another node",
 }
 OVERSLEPT_SECONDS = 1.0
 _OURS = "this is a fault of clusterrun: please report it with this line"
@@ -135,7 +124,7 @@ class Examination:
         if question is None or self.outcome is not None:
             return []
         try:
-            self._take(question, speech.answer(question.task, body))
+            taking.take(self._case, self._trials, question, speech.answer(question.task, body))
         except BadDocument as error:
             self._silent(question, f"answered {_WORDS[type(question.task)]} with nonsense: {error}")
         return self._proceed()
@@ -173,37 +162,6 @@ class Examination:
         return False
 
     # --- answers ---
-
-    def _take(self, question: Question, value: Any) -> None:
-        subject = self._case.subjects[question.node]
-        if isinstance(value, LocalAnswer):
-            subject.local = value
-        elif isinstance(value, Listening):
-            subject.listening = value
-            self._time(question, value.wall)
-        elif isinstance(value, DialAnswer):
-            subject.resolved.update(value.resolved)
-            if isinstance(question.task, DialTask):
-                self._case.crossings.take(question.task, value)
-            self._time(question, value.wall)
-        elif isinstance(value, WarmUp):
-            subject.warm_up(value)
-        elif isinstance(value, GroupResult):
-            self._tested(question, value)
-        preparing.hurry(self._case, type(question.task))
-
-    def _time(self, question: Question, wall: float) -> None:
-        case = self._case
-        subject = case.subjects[question.node]
-        subject.told_time(wall, case.wall_at(question.asked), case.wall_at(case.now))
-
-    def _tested(self, question: Question, result: GroupResult) -> None:
-        subject = self._case.subjects[question.node]
-        if result.stage == "warm":
-            subject.grow_cold(result.why)
-        elif isinstance(question.task, GroupTask) and question.task.kind == PRODUCT:
-            subject.multiplied(result)
-        self._trials.take(question, result)
 
     def _silent(self, question: Question, why: str) -> None:
         """It says nothing, or nothing sensible: it is not asked any more."""

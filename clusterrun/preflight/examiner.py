@@ -14,12 +14,14 @@ from clusterrun.preflight import speech
 from clusterrun.preflight.doors import Doors
 from clusterrun.preflight.errands import Dialling, Local
 from clusterrun.preflight.interfaces import interfaces
+from clusterrun.preflight.relay import Scouts
 from clusterrun.preflight.tasks import (
     DialTask,
     GroupTask,
     Listening,
     ListenTask,
     LocalTask,
+    ThroughTask,
     WarmTask,
 )
 from clusterrun.preflight.warmth import Warmth
@@ -60,6 +62,7 @@ class Examiner:
         self._errands: dict[int, Errand] = {}
         self._doors: Doors | None = None
         self._warmth = Warmth(os.path.join(run_dir, "agent.pyz"), environment, self._answer, self._watch)
+        self._scouts = Scouts(environment, self._watch)
         self._half = b""
         self._ended = False
 
@@ -74,6 +77,7 @@ class Examiner:
         for errand in self._errands.values():
             errand.end()
         self._warmth.end()
+        self._scouts.end()
         return 0
 
     def _is_watched(self, key: selectors.SelectorKey) -> bool:
@@ -131,6 +135,8 @@ class Examiner:
         elif isinstance(task, DialTask):
             heard = self._doors.heard if self._doors else set()
             self._errands[number] = Dialling(task, heard, self._watch)
+        elif isinstance(task, ThroughTask):
+            self._errands[number] = self._scouts.through(task)
         elif isinstance(task, WarmTask):
             self._warmth.start(number, task)
         elif isinstance(task, GroupTask):

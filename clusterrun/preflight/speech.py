@@ -14,6 +14,8 @@ from clusterrun.preflight.tasks import (
     ListenTask,
     LocalAnswer,
     LocalTask,
+    ThroughAnswer,
+    ThroughTask,
     WarmTask,
     WarmUp,
 )
@@ -22,11 +24,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Union
 
-    Task = Union[LocalTask, ListenTask, DialTask, WarmTask, GroupTask]
-    Answer = Union[LocalAnswer, Listening, DialAnswer, WarmUp, GroupResult]
+    Task = Union[LocalTask, ListenTask, DialTask, WarmTask, GroupTask, ThroughTask]
+    Answer = Union[LocalAnswer, Listening, DialAnswer, WarmUp, GroupResult, ThroughAnswer]
 
-TASKS: tuple[type[Task], ...] = (LocalTask, ListenTask, DialTask, WarmTask, GroupTask)
-ANSWERS: tuple[type[Answer], ...] = (LocalAnswer, Listening, DialAnswer, WarmUp, GroupResult)
+TASKS: tuple[type[Task], ...] = (LocalTask, ListenTask, DialTask, WarmTask, GroupTask, ThroughTask)
+ANSWERS: tuple[type[Answer], ...] = (LocalAnswer, Listening, DialAnswer, WarmUp, GroupResult, ThroughAnswer)
 _ANSWER_OF: dict[type, type] = dict(zip(TASKS, ANSWERS))
 
 

@@ -142,6 +142,31 @@ class DialAnswer:
     wall: float = 0.0
 
 
+# --- through another node ---
+
+
+@frozen
+class ThroughTask:
+    """Have an examiner on node ``name``, which no agent reached, do the task that ``body`` says.
+
+    ``argv`` starts it there, where none was started before; an empty ``body`` ends it. Its answer is
+    waited for ``limit`` seconds.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    body: str
+    limit: float
+
+
+@frozen
+class ThroughAnswer:
+    """``body`` is the text of its answer; empty where there is none, and ``why``."""
+
+    body: str
+    why: str = ""
+
+
 # --- the collective rounds ---
 
 

@@ -196,6 +196,18 @@ CASES = (
         fault("cut", 3, to="n0002"),
         blame(links=[("n0002", "n0003", "<-")]),
     ),
+    Case(
+        "one-way cut, from the coordinator's node",
+        5,
+        fault("cut", 1, to="n0003"),
+        blame(links=[("n0001", "n0003", "->")]),
+    ),
+    Case(
+        "one-way cut, to the coordinator's node",
+        5,
+        fault("cut", 3, to="n0001"),
+        blame(links=[("n0001", "n0003", "<-")]),
+    ),
     Case("cut both ways", 5, fault("cut", 2, to="n0003", both=True), blame(links=[("n0002", "n0003", "--")])),
     Case(
         "a range of ports blocked between two nodes",

@@ -24,6 +24,8 @@ from clusterrun.preflight.tasks import (
     LocalAnswer,
     LocalTask,
     Reading,
+    ThroughAnswer,
+    ThroughTask,
     WarmTask,
     WarmUp,
 )
@@ -41,6 +43,8 @@ class Faults:
     absent: set[int] = field(default_factory=set)
     agentless: set[int] = field(default_factory=set)
     """They live, and their agent did not join."""
+    pythonless: set[int] = field(default_factory=set)
+    """No examiner can be started on them from elsewhere."""
     frozen: set[int] = field(default_factory=set)
     """Their examiner never says anything."""
     lost_in: dict[int, str] = field(default_factory=dict)
@@ -90,7 +94,7 @@ def orders(
         cpus_per_rank=1,
         command=("python", "t.py"),
         cwd="/w",
-        launch=("srun",),
+        launch=("srun", "--nodes=9", "agent", "/run"),
         spares=spares,
         preflight=Preflight(level=level, python=python, **more),
     )
@@ -180,6 +184,8 @@ class Cluster:
             return delay, Listening((Interface("lo", "127.0.0.1", 65536), eth), PORTS, 40000, wall)
         if isinstance(task, DialTask):
             return self.dial(node, task)
+        if isinstance(task, ThroughTask):
+            return self.through(node, task)
         if isinstance(task, WarmTask):
             if node in faults.no_torch:
                 return 0.2, WarmUp(False, 0.2, "No module named 'torch'")
@@ -190,6 +196,17 @@ class Cluster:
         if self.deaths[node] <= faults.dies_alone.get(node, 0):
             return 0.1, GroupResult(task.test, False, "warm", 0.1, why="the warm process ended: SIGKILL")
         return 0.2, GroupResult(task.test, True, "done", 0.2, (("product", 0.1),), fingerprint="aa")
+
+    def through(self, node: int, task: ThroughTask) -> tuple[float, ThroughAnswer]:
+        """Another node is looked at through this one, where the two can talk."""
+        other = int(task.name[1:])
+        assert not task.body or task.argv[-3:] == ("examine", "/run", task.name)
+        if not (self.passes(node, other) and self.passes(other, node)) or other in self.faults.pythonless:
+            return task.limit, ThroughAnswer("", "srun: error: nothing came of it")
+        if not task.body:
+            return 0.1, ThroughAnswer("")
+        delay, value = self.answer(other, speech.task(task.body))
+        return delay + 0.5, ThroughAnswer(speech.said(value))
 
     def wall(self, node: int, delay: float) -> float:
         return WALL + self.now + delay - START + self.faults.clocks.get(node, 0.0)
@@ -212,7 +229,7 @@ class Cluster:
         dialled = []
         for target in task.targets:
             alive = self.passes(node, target.node) and self.passes(target.node, node)
-            if target.node in faults.absent | faults.agentless:
+            if target.node in faults.absent | faults.agentless and target.ports != PORTS:
                 live = alive and target.node in faults.agentless
                 dialled.append(
                     Dialled(target.node, target.ports * live, target.ports * (not live), True, 0.0)

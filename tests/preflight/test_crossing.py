@@ -111,3 +111,30 @@ def test_cut_off_nodes_and_cut_links_are_told_apart_however_many_there_are(seed)
     troubles = crossings(nodes, cut).troubles(everyone)
     assert {one.nodes[0] for one in troubles if len(one.nodes) == 1} == cut_off
     assert {frozenset(one.nodes) for one in troubles if len(one.nodes) == 2} == set(map(frozenset, links))
+
+
+@pytest.mark.parametrize("nodes", [4, 5, 8])
+def test_a_node_behind_a_blocked_range_is_to_blame_alone_though_answers_get_lost_at_random(nodes):
+    found = {tuple(summary(behind_a_blocked_range(nodes, seed), nodes)) for seed in range(300)}
+    assert found <= {(("ports", (2,), False),), (("dead", (2,), False),)}
+
+
+def behind_a_blocked_range(nodes: int, seed: int) -> Crossings:
+    """Node 2 is reached, and reaches, on ports 0 and 1 of 8; of what gets through, 29 % are answered."""
+    chance = random.Random(seed)
+    found = Crossings()
+    for again in (False, True):
+        for node in range(nodes):
+            targets, dialled = [], []
+            for other in range(nodes):
+                near = again or abs(node - other) in (1, nodes - 1)
+                ports = tuple(range(8)) if near else (node % 8, (node + 4) % 8)
+                way = found.ways.get((node, other))
+                if other == node or (again and (way is None or way.well)):
+                    continue
+                blocked = 2 in (node, other)
+                silent = tuple(port for port in ports if blocked and (port > 1 or chance.random() > 0.29))
+                targets.append(Target(other, "", "", ports, 9))
+                dialled.append(Dialled(other, (), silent, True, 0.1))
+            found.take(DialTask("x", node, tuple(targets), (), 5.0), DialAnswer((), tuple(dialled), ()))
+    return found

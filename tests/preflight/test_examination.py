@@ -132,11 +132,34 @@ def test_a_node_without_an_agent_whose_machine_answers_everybody_is_unfit_and_th
     )
 
 
-def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_link_named():
-    outcome = examined(orders(4, 1), Faults(agentless={2}, cut={(0, 2)}))
+@pytest.mark.parametrize(
+    ("cut", "way"),
+    [({(0, 2)}, (0, 2, "a->b")), ({(2, 0)}, (2, 0, "a->b")), ({(0, 2), (2, 0)}, (0, 2, "both"))],
+)
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_link_named(cut, way, level):
+    outcome = examined(orders(4, 1, level=level), Faults(agentless={2}, cut=cut))
+    assert (bad_links(outcome), blamed(outcome), outcome.excluded) == ({way}, set(), (name(2),))
+    assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
+    (found,) = outcome.report.nodes[2].findings
+    assert "it is left out for this link alone" in found.said
+
+
+def test_a_node_behind_a_cut_link_that_is_ill_itself_is_named_as_well():
+    outcome = examined(orders(4, 1), Faults(agentless={2}, cut={(0, 2)}, full_shm={2}))
+    assert (bad_links(outcome), blamed(outcome)) == ({(0, 2, "a->b")}, {2})
+
+
+def test_where_nothing_can_be_started_on_it_the_link_is_named_without_a_direction():
+    outcome = examined(orders(4, 1), Faults(agentless={2}, pythonless={2}, cut={(0, 2)}))
     assert (bad_links(outcome), outcome.excluded) == ({(0, 2, "both")}, (name(2),))
     assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
     assert [one.verdict for one in outcome.report.nodes if one.node == name(2)] == [Grade.UNDETERMINED]
+
+
+def test_a_node_whose_agent_did_not_join_and_that_only_another_one_does_not_reach_is_to_blame_itself():
+    outcome = examined(orders(5), Faults(agentless={2}, cut={(3, 2)}))
+    assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
 
 
 def test_a_node_without_an_agent_that_several_others_do_not_reach_is_to_blame_itself():
