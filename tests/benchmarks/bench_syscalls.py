@@ -9,10 +9,12 @@ job may be in the queue that no run on disk leads to.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -22,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterrun.lab.lab import Lab
-from clusterrun.lab.spec import LabSpec
+from clusterrun.lab.spec import LOGIN, LabSpec
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import SlurmClient
@@ -70,7 +72,12 @@ class Site:
         return done
 
     def restore(self) -> None:
-        shutil.rmtree(self.home, ignore_errors=True)
+        for process in self.lab.processes():
+            if process.host == LOGIN and not process.is_daemon:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.process, signal.SIGKILL)  # a run that was started here
+        while self.home.exists():
+            shutil.rmtree(self.home, ignore_errors=True)
         shutil.copytree(self.kept, self.home, symlinks=True)
 
 
