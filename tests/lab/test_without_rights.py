@@ -1,0 +1,107 @@
+"""An ordinary user whose folder of logs has lost its rights: every command names it, none waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterrun.lab.lab import Lab
+from clusterrun.system import Completed
+from tests.lab.test_slurm_runs import until
+
+pytestmark = pytest.mark.lab
+
+ROOT = Path(__file__).resolve().parents[2]
+WAITS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+
+
+def python_for_all() -> str:
+    """This version of Python where users other than root may run it; skips without one."""
+    mine = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (os.path.realpath(sys.executable), mine):
+        path = Path(python)
+        if path.exists() and all(one.stat().st_mode & 0o001 for one in (path, *path.parents)):
+            return python
+    pytest.skip("alice may run no Python of this version here")
+
+
+class Alice:
+    """An ordinary user of the lab, in her home, with a run that waits."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab, self.python = lab, python_for_all()
+        self.run_id, self.run_dir = "", Path()
+
+    def does(self, *argv: str) -> Completed:
+        paths = f"{ROOT}{os.pathsep}{sysconfig.get_path('purelib')}"
+        return self.lab.exec(argv, user="alice", cwd="/", timeout=120, env={"PYTHONPATH": paths})
+
+    def types(self, *words: str) -> Completed:
+        return self.does(
+            "env", "NO_COLOR=1", "sh", "-c", 'cd && exec "$@"', "-", self.python, "-m", "clusterrun", *words
+        )
+
+    def submits(self, script: str) -> None:
+        assert self.does("sh", "-c", 'cd && rm -f go && printf %s "$1" > wait.py', "-", script).code == 0
+        options = ("--nodes", "2", "--ranks-per-node", "1", "--gpus", "0", "--nodelist", "n0001,n0002")
+        done = self.types("submit", "--cluster", "slurm", "--json", *options, "wait.py")
+        assert done.code == 0, done.err
+        answer = json.loads(done.out)
+        self.run_id, self.run_dir = answer["run_id"], Path(answer["run_dir"])
+
+    def up(self) -> bool:
+        said = [path.read_text() for path in self.run_dir.glob("attempts/000/*.out")]
+        return said == ["up\n"] * 2 and '"training"' in (self.run_dir / "state.json").read_text()
+
+
+@pytest.fixture
+def alice(lab: Lab) -> Iterator[Alice]:
+    user = Alice(lab)
+    user.submits(WAITS)
+    until(user.up)
+    yield user
+    user.types("cancel", user.run_id)
+
+
+def test_a_folder_of_logs_without_rights_is_named_and_what_is_known_is_shown(alice: Alice) -> None:
+    folder = alice.run_dir / "attempts"
+    for bad in (folder / "000", folder):
+        assert alice.does("chmod", "000", str(bad)).code == 0
+        try:
+            said = {
+                words: alice.types(*words.split(), alice.run_id)
+                for words in ("logs", "diagnose", "top --once", "status", "status --json")
+            }
+        finally:
+            alice.does("chmod", "700", str(bad))
+        refusal = f"error: {bad} may not be read\nas its owner: chmod u+rwX {bad}\n"
+        for words in ("logs", "diagnose", "top --once"):
+            assert (words, said[words].code, said[words].err) == (words, 1, refusal)
+        assert said["status"].code == 0 and f"{bad}" in said["status"].out
+        assert "RUNNING, training" in said["status"].out
+        assert json.loads(said["status --json"].out)["runs"][0]["phase"] == "training"
+
+
+def test_one_file_of_logs_without_rights_is_named(alice: Alice) -> None:
+    bad = alice.run_dir / "attempts/000/00001.out"
+    assert alice.does("chmod", "000", str(bad)).code == 0
+    said = alice.types("logs", alice.run_id)
+    other = alice.types("logs", "--rank", "0", alice.run_id)
+    assert (said.code, said.err) == (1, f"error: {bad} may not be read\nas its owner: chmod u+rwX {bad}\n")
+    assert (other.code, other.out) == (0, "n0001 r0 | up\n")
+
+
+def test_the_run_of_somebody_else_is_nobody_s_to_see(alice: Alice) -> None:
+    alice.does("chmod", "711", str(alice.run_dir.parents[2]))
+    paths = f"{ROOT}{os.pathsep}{sysconfig.get_path('purelib')}"
+    home = {"PYTHONPATH": paths, "CLUSTERRUN_HOME": str(alice.run_dir.parents[1])}
+    argv = [alice.python, "-m", "clusterrun", "status", alice.run_id]
+    words = ["env", *(f"{name}={value}" for name, value in home.items()), *argv]
+    done = alice.lab.exec(words, user="bob", cwd="/", timeout=120)
+    assert done.code != 0 and "Traceback" not in done.err and str(alice.run_dir.parents[1]) in done.err
