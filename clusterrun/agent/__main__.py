@@ -15,6 +15,12 @@ import gc
 
 gc.disable()  # nothing that is loaded now is garbage; looking for it takes a tenth of the start
 
+packed = globals()["__loader__"]
+if hasattr(packed, "archive"):  # not where it lies in a folder
+    from clusterrun.agent.bytecode import use
+
+    use(packed)
+
 from clusterrun.agent.main import main  # noqa: E402
 
 code = main(sys.argv[1:])

@@ -1,8 +1,9 @@
 """Packs the node-side program into one file; knows which rooms belong to it and no run.
 
-The file holds every source, and beside each the bytecode of the packing interpreter: the same minor
-version starts at once, another one compiles the source for itself. Bytecode is not compressed: 1,250
-agents start at the same time, and each would have to unpack it; sources are, for few are ever read.
+The file is an archive of every source with the bytecode of the packing interpreter in front of it:
+the same minor version starts at once, another one compiles the sources for itself. Bytecode is not
+compressed: 1,250 agents start at the same time, and each would have to unpack it; sources are, for
+few are ever read.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ import clusterrun
 
 if TYPE_CHECKING:
     import zipfile
+    from types import CodeType
 
 _ROOMS = ("model", "diagnosis", "preflight", "watch", "prelude", "agent")
 _MAIN = "agent/__main__.py"
+_START = "__main__.py"
+_BEFORE_ALL = tuple(f"clusterrun/{name}.py" for name in ("__init__", "agent/__init__", "agent/bytecode"))
+"""What is loaded before the bytecode in front can be: it lies in the archive as bytecode too."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 
@@ -43,7 +48,7 @@ def agent_program(cache: str) -> Path:
 
 def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
     """Every file of the program by its name inside it, in order."""
-    yield "__main__.py", (package / _MAIN).read_bytes()
+    yield _START, (package / _MAIN).read_bytes()
     yield "clusterrun/__init__.py", (package / "__init__.py").read_bytes()
     for room in _ROOMS:
         for path in sorted((package / room).rglob("*.py")):
@@ -63,12 +68,27 @@ def packed(sources: dict[str, bytes]) -> bytes:
     import zipfile  # slow to load, and the program is packed once for each version
 
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+    content.write(_front(sources))
+    with zipfile.ZipFile(content, "a", zipfile.ZIP_STORED) as archive:
         for name, source in sources.items():
-            # zipimport looks for the bytecode first and passes it over if it is another version's.
-            archive.writestr(_entry(name + "c"), _bytecode(name, source))
+            if name == _START or name in _BEFORE_ALL:
+                # zipimport looks for bytecode first and passes it over if it is another version's.
+                archive.writestr(_entry(name + "c"), _bytecode(name, source))
             archive.writestr(_entry(name), source, zipfile.ZIP_DEFLATED)
     return content.getvalue()
+
+
+def _front(sources: dict[str, bytes]) -> bytes:
+    """What ``agent/bytecode.py`` reads, as it says there."""
+    index: dict[str, tuple[int, int, bool]] = {}
+    codes = b""
+    for name, source in sources.items():
+        code = marshal.dumps(_code(name, source))
+        whole = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        index[whole] = (len(codes), len(code), name.endswith("/__init__.py"))
+        codes += code
+    listed = marshal.dumps(index)
+    return importlib.util.MAGIC_NUMBER + len(listed).to_bytes(4, "little") + listed + codes
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
@@ -80,9 +100,12 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _bytecode(name: str, source: bytes) -> bytes:
-    code = compile(source, name, "exec", dont_inherit=True, optimize=0)
     head = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
-    return head + marshal.dumps(code)
+    return head + marshal.dumps(_code(name, source))
+
+
+def _code(name: str, source: bytes) -> CodeType:
+    return compile(source, name, "exec", dont_inherit=True, optimize=0)
 
 
 def _write_whole(path: Path, data: bytes) -> None:

@@ -44,11 +44,32 @@ def test_every_module_of_the_program_can_be_loaded_without_site_packages(python:
 
 
 def test_bytecode_is_taken_by_the_packing_version_and_passed_over_by_others(program: Path) -> None:
-    load = f"import sys; sys.path.insert(0, {str(program)!r}); import clusterrun.model.paths as p;"
+    load = (
+        f"import sys, zipimport; sys.path.insert(0, {str(program)!r}); import clusterrun.agent.bytecode as b;"
+        f"b.use(zipimport.zipimporter({str(program)!r})); import clusterrun.model.paths as p;"
+        "print(sys.version_info[:2], type(p.__loader__).__name__, p.__file__)"
+    )
     for python in pythons():
-        version = run(python, "-c", "import sys; print(sys.version_info[:2])").stdout
-        taken = run(python, "-c", load + "print(p.__file__)").stdout.strip().endswith(".pyc")
-        assert taken == (version.strip() == str(sys.version_info[:2])), python
+        *version, loader, file = run(python, "-c", load).stdout.split()
+        own = " ".join(version) == str(sys.version_info[:2])
+        assert (loader, file) == (
+            "Bytecode" if own else "zipimporter",
+            f"{program}/clusterrun/model/paths.py",
+        )
+
+
+def test_what_bytecode_was_made_from_can_still_be_read(program: Path) -> None:
+    """A traceback shows lines; ranks get the prelude's text."""
+    ask = (
+        f"import sys, zipimport; sys.path.insert(0, {str(program)!r}); import clusterrun.agent.bytecode as b;"
+        f"b.use(zipimport.zipimporter({str(program)!r})); "
+        "import linecache, clusterrun.model as m, clusterrun.model.paths as p;"
+        " print(linecache.getline(p.__file__, 1, vars(p)), end='');"
+        "print(m.__loader__.get_data(m.__file__))"
+    )
+    done = run(sys.executable, "-c", ask)
+    first, content = [(Path("clusterrun/model") / name).read_text() for name in ("paths.py", "__init__.py")]
+    assert (done.stdout, done.stderr) == (first.partition("\n")[0] + f"\n{content.encode()!r}\n", "")
 
 
 def test_the_same_sources_give_the_same_bytes_and_are_packed_once(program: Path, tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""Loads the program's modules from the bytecode in front of its own archive; knows no module's meaning.
+
+An import from a zip archive opens it once more for each module and looks through names that are
+not wanted: a quarter of an agent's start, and 1,250 agents start at once. A Python of another
+version than the one that packed the program passes all this over and reads the archive's sources.
+
+The file: ``MAGIC_NUMBER`` of that version, the length of the index (4 bytes), the index, the code
+of every module, then the archive. The index has each module's name with where its code begins
+(from the first one), how long it is, and whether the module is a package.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import MAGIC_NUMBER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from zipimport import zipimporter
+
+    Index = dict[str, tuple[int, int, bool]]
+
+HEAD = len(MAGIC_NUMBER) + 4
+
+
+def use(archive: zipimporter) -> None:
+    """From now on modules come from the bytecode in front of ``archive``, where it is this version's."""
+    fd = os.open(archive.archive, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        head = os.read(fd, HEAD)
+        if head[: len(MAGIC_NUMBER)] != MAGIC_NUMBER:
+            return
+        length = int.from_bytes(head[len(MAGIC_NUMBER) :], "little")
+        index = marshal.loads(os.read(fd, length))
+    finally:
+        os.close(fd)
+    sys.meta_path.insert(0, Bytecode(archive, index, HEAD + length))
+
+
+class Bytecode:
+    """A finder and loader of the modules in ``index``, whose code begins at byte ``first`` of the file."""
+
+    def __init__(self, archive: zipimporter, index: Index, first: int) -> None:
+        self._archive = archive
+        self._index = index
+        self._first = first
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Where ``name`` comes from; None where it is not the program's."""
+        if name not in self._index:
+            return None
+        package = self._index[name][2]
+        ending = "/__init__.py" if package else ".py"
+        origin = f"{self._archive.archive}/{name.replace('.', '/')}{ending}"
+        spec = ModuleSpec(name, self, origin=origin, is_package=package)  # type: ignore[arg-type]
+        spec.has_location = True
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """As usual."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill the module."""
+        place, size, _ = self._index[module.__name__]
+        fd = os.open(self._archive.archive, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            code = os.pread(fd, size, self._first + place)
+        finally:
+            os.close(fd)
+        exec(marshal.loads(code), module.__dict__)
+
+    def get_source(self, name: str) -> str | None:
+        """The text of a module, for tracebacks."""
+        return self._archive.get_source(name.replace(".", "/"))
+
+    def get_data(self, path: str) -> bytes:
+        """The content of a file in the archive."""
+        return self._archive.get_data(path)
