@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from clusterrun.local import processes
-from clusterrun.model.errors import SchedulerError
+from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.record import RunRecord, RunStatus
-from clusterrun.model.spec import Cluster
+from clusterrun.model.spec import Cluster, OnUnfit
 from clusterrun.model.states import State
 from clusterrun.runs.disk import DiskRefused
+from clusterrun.slurm.queries import JobRow
 from clusterrun.verbs.desk import Desk, Tell
+from clusterrun.verbs.jobs import Jobs
 
 LIMIT = 60.0
 """Seconds to see the end of what was cancelled: more than a grace, Slurm's KillWait and its epilogs."""
@@ -21,22 +23,25 @@ SPEAK_AFTER = 2.0
 def cancel(desk: Desk, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, RunStatus]]:
     """End the runs ``ids``; the status of each before, and after its end or ``LIMIT`` seconds.
 
-    A run that has ended already is left as it is. Raises ``SchedulerError`` where a run may live on
-    because Slurm could not be told.
+    A run that has ended already is left as it is, but for a job of it that still waits. Raises
+    ``SchedulerError`` where a job may live on because Slurm could not be told: to say it again is safe.
     """
+    began = desk.clock.now()
     before = desk.inquiry(tell).statuses(ids)
     alive = [status.run_id for status in before if not status.state.ended]
     for run_id in alive:
         _leave_word(desk, run_id, tell)
-    records = [desk.store.read(run_id) for run_id in alive]
-    silence = _tell_slurm(desk, [one for one in records if one.cluster == Cluster.SLURM.value])
+    records = [desk.store.read(status.run_id) for status in before]
+    queue = Queue(desk, [one for one in records if one.run_id in alive or _goes_on(one)], began)
+    silence = queue.end()
     for record in records:
-        if record.cluster == Cluster.LOCAL.value and record.job_id:
+        if record.run_id in alive and record.cluster == Cluster.LOCAL.value and record.job_id:
             processes.end(record.job_id, desk.clock, slow=partial(_say_waiting, record.run_id, tell))
-    _see_the_end(desk, alive, tell, ask=silence is None)
+    _see_the_end(desk, alive, tell, None if silence else queue)
     after = desk.inquiry().statuses(ids, ask=silence is None, oldest=LIMIT)
-    if silence and not all(status.state.ended for status in after):
-        raise silence
+    silence = silence or queue.silence
+    if silence and (queue.may_hold or not all(status.state.ended for status in after)):
+        raise type(silence)(silence.seen, _again(alive, silence.remedy))
     return list(zip(before, after, strict=True))
 
 
@@ -48,29 +53,94 @@ def _leave_word(desk: Desk, run_id: str, tell: Tell) -> None:
         tell(f"no word could be left for the coordinator: {error.seen}")
 
 
-def _tell_slurm(desk: Desk, records: Sequence[RunRecord]) -> SchedulerError | None:
-    """End the jobs; why that could not be said to Slurm. A run that lives then ends by its own coordinator.
+def _again(alive: Sequence[str], remedy: str) -> str:
+    """What becomes of runs that Slurm could not be told about."""
+    word = "the word is left in the run directory: a coordinator that lives, or starts later, ends its run"
+    again = f"once Slurm answers, say it again: clusterrun cancel {' '.join(alive)}"
+    return "\n".join([word, again]) if alive else remedy
 
-    A job whose id was never heard is looked for by its token.
-    """
-    try:
-        jobs = tuple(job for record in records if (job := record.job_id or desk.client().find(record.token)))
-        desk.client().cancel(jobs)
-    except SchedulerError as error:
-        return error
-    return None
+
+def _goes_on(record: RunRecord) -> bool:
+    """Whether jobs may be queued for the run while it lives."""
+    return bool(record.spec.goes_on) or record.spec.on_unfit is OnUnfit.RESUBMIT
+
+
+class Queue:
+    """The jobs of some runs in Slurm's queue, whoever queued them, and however late."""
+
+    def __init__(self, desk: Desk, records: Sequence[RunRecord], began: float) -> None:
+        """``began`` is when the end was asked for: what failed before may be tried again."""
+        self._desk, self._began = desk, began
+        self._records = [one for one in records if one.cluster == Cluster.SLURM.value]
+        self._ended: set[str] = set()
+        self.silence: SchedulerError | None = None
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether a job of the runs may wait there that was never heard of."""
+        return any(map(_goes_on, self._records))
+
+    def end(self) -> SchedulerError | None:
+        """End every job of the runs that is there now; why that could not be said to Slurm."""
+        try:
+            known = self._rows(self._began if self.may_hold else 0.0)
+            if any(not self._of(one, known) for one in self._records):
+                known = self._rows(self._began)  # it may have been queued since that answer
+            self._end(known)
+        except SchedulerError as error:
+            self.silence = error
+        return self.silence
+
+    def end_more(self) -> bool:
+        """End what was queued meanwhile, where nobody had heard the word; whether there was any."""
+        if not self.may_hold:
+            return False
+        try:
+            return self._end(self._rows(self._desk.clock.now()))
+        except SchedulerError as error:
+            self.silence = error
+            return False
+
+    def _rows(self, since: float) -> Jobs:
+        news = self._desk.jobs().jobs(since=since)
+        if not news.failure:
+            return Jobs(news.rows)
+        if news.failed_at >= self._began:
+            raise SchedulerUnreachable(news.failure, news.remedy)
+        return Jobs(self._desk.client().jobs())
+
+    def _of(self, record: RunRecord, jobs: Jobs) -> list[JobRow]:
+        return jobs.of(record, self._desk.store.further_jobs(record.run_id).waiting)
+
+    def _end(self, known: Jobs) -> bool:
+        rows = [row for one in self._records for row in self._of(one, known)]
+        found = [row.job_id for row in rows if not row.state.ended and self._is_news(row)]
+        self._desk.client().cancel(found)
+        self._ended.update(found)
+        return bool(found)
+
+    def _is_news(self, row: JobRow) -> bool:
+        """One that was ended may be back in the queue: requeued at the same moment."""
+        return row.state is State.PENDING or row.job_id not in self._ended
 
 
 def _say_waiting(names: str, tell: Tell) -> None:
     tell(f"waiting for {names} to end, at most {LIMIT:.0f} s")
 
 
-def _see_the_end(desk: Desk, ids: Sequence[str], tell: Tell, ask: bool) -> None:
+def _see_the_end(desk: Desk, ids: Sequence[str], tell: Tell, queue: Queue | None) -> None:
+    """Wait for the end of the runs, and of the jobs that came into the ``queue`` meanwhile."""
     began, pause, said = desk.clock.monotonic(), 0.2, False
     told = desk.clock.now()  # what Slurm said before that is no news
-    while left := [s for s in desk.inquiry().statuses(ids, ask, since=told) if not s.state.ended]:
+    while True:
+        statuses = desk.inquiry().statuses(ids, queue is not None, since=told)
+        left = [status for status in statuses if not status.state.ended]
+        waits = not left or any(status.state is State.PENDING for status in left)
+        more = queue is not None and waits and queue.end_more()
+        if not left and not more:
+            return
         waited = desk.clock.monotonic() - began
-        hopeless = not ask and all(status.state is State.UNKNOWN for status in left)
+        hopeless = queue is None and all(status.state is State.UNKNOWN for status in left)
         if waited > LIMIT or hopeless:
             return
         if waited > SPEAK_AFTER and not said:

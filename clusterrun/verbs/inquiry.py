@@ -111,7 +111,7 @@ class Inquiry:
         began = self._clock.now()
         news = self._jobs().jobs(oldest, since)
         rows = _rows(cases, news)
-        if not news.failure and any(self._outdated(c, news.at, c.record.run_id in rows) for c in cases):
+        if not news.failure and any(self._outdated(c, news.at, rows.get(c.record.run_id)) for c in cases):
             news = self._jobs().jobs(oldest, since=began)  # it may have been queued since that answer
             rows = _rows(cases, news)
         if news.failure:
@@ -120,11 +120,11 @@ class Inquiry:
         doubtful = self._account(cases, rows)
         return Heard(tuple(rows.items()), news.at, True, doubtful)
 
-    def _outdated(self, case: Case, answered_at: float, known: bool) -> bool:
+    def _outdated(self, case: Case, answered_at: float, found: Found | None) -> bool:
         """An answer must not bury a job that it should know, nor tell of one that has ended since."""
         if case.state and case.state.state.ended:
             return case.state.state is not State.COMPLETED and answered_at < case.state.updated_at
-        if case.damage or known:
+        if case.damage or (found and case.record.job_id in ("", found.own)):
             return False
         return bool(case.record.job_id) or self._clock.now() - case.record.submitted_at > QUEUEING_SECONDS
 

@@ -52,17 +52,18 @@ class Jobs:
     def speaking(self, case: Case) -> Found | None:
         """The job that tells how the run is: its own, or the one that goes on where that one is over.
 
-        A record without a job has the oldest: the answer to its submission was lost.
+        Where its own is not known (the answer to the submission was lost, Slurm has forgotten the
+        job, what the run directory names is none of the run's), the oldest that is not over is.
         """
-        rows = self.of(case.record, case.waiting)
-        own_id = case.record.job_id or next((row.job_id for row in rows if not _refused(row)), "")
-        own = next((row for row in rows if row.job_id == own_id), None)
-        over = own is None or own.state.ended
-        going_on = (
-            _going_on(case, own_id, rows) if over and not (case.state and case.state.state.ended) else None
-        )
-        row = going_on or own
-        return Found(replace(case.record, job_id=row.job_id), row, own_id) if row else None
+        rows = [row for row in self.of(case.record, case.waiting) if not _refused(row)]
+        own = next((row for row in rows if row.job_id == case.record.job_id), None)
+        if own is None:
+            own = next((row for row in rows if not row.state.ended), rows[-1] if rows else None)
+        if own is None:
+            return None
+        ended = case.state is not None and case.state.state.ended
+        row = own if ended or not own.state.ended else _going_on(case, own.job_id, rows) or own
+        return Found(replace(case.record, job_id=row.job_id), row, own.job_id)
 
 
 def _refused(row: JobRow) -> bool:
