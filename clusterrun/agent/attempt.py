@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 
 from clusterrun.agent import verdict
-from clusterrun.agent.actions import DropLink, Note, Send
+from clusterrun.agent.actions import DropLink, Note, ReadProgress, Send
 from clusterrun.agent.messages import SignalRanks, StartRanks, StopRanks
 from clusterrun.agent.tally import Tally
 from clusterrun.agent.verdict import Kind
@@ -37,6 +37,8 @@ START_SECONDS_PER_NODE = 0.1
 """Added to the time for joining and starting, for each node."""
 STOP_SLACK_SECONDS = 10.0
 """Beyond the grace time: what a node may take to kill and to check before it is given up."""
+PROGRESS_SECONDS = 10.0
+"""How often it is read how far ranks have come."""
 NOTICE_SECONDS = 30.0
 """The same notice from many nodes within this time is one notice."""
 
@@ -79,18 +81,22 @@ class LiveAttempt:
         self._settled_at: float | None = None
         self._fence_at: float | None = None
         self._noticed_at: float | None = None
+        self._read_at: float | None = None
 
     # --- time ---
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
-        times = (self._overdue_at, self._settled_at, self._fence_at)
+        times = (self._overdue_at, self._settled_at, self._fence_at, self._read_at)
         return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Now) -> None:
         """Carry out what is due."""
         if self._settled_at is not None and now.steady >= self._settled_at:
             self.stop(now)
+        if self._read_at is not None and now.steady >= self._read_at:
+            self._read_at = now.steady + PROGRESS_SECONDS
+            self._say(ReadProgress(self.epoch))
         if self._fence_at is not None and now.steady >= self._fence_at:
             self._check_over(now)
         if self._overdue_at is not None and now.steady >= self._overdue_at:
@@ -123,6 +129,7 @@ class LiveAttempt:
         if self.tally.started(seat.place) and self.stage is Stage.STARTING:
             self.stage = Stage.TRAINING
             self._overdue_at = None
+            self._read_at = now.steady + PROGRESS_SECONDS
             self._ledger.says(Phase.TRAINING, "")
 
     def notice(self, now: Now, number: int) -> None:
@@ -166,6 +173,8 @@ class LiveAttempt:
         """A node will not be heard again; without harm where it has nothing left."""
         if self.tally.lost(seat.place, self._dead_by(seat)):
             self._mishap(now, mishap)
+            if seat.silent:  # this took so long that whatever else failed has been heard of
+                self.stop(now)
         self._check_over(now)
 
     def _dead_by(self, seat: Seat) -> float:
@@ -198,7 +207,7 @@ class LiveAttempt:
 
     def _enter_stopping(self, now: Now, limit: float) -> None:
         self.stage = Stage.STOPPING
-        self._settled_at = None
+        self._settled_at = self._read_at = None
         self._overdue_at = now.steady + limit
         self._check_over(now)
 
@@ -208,6 +217,7 @@ class LiveAttempt:
                 self._say(Note(f"{seat.name} did not say that its ranks are gone: waiting for its lease"))
                 self._say(DropLink(seat.link))
                 self._roster.lose(seat)
+                seat.silent = True
                 self.tally.lost(seat.place, self._dead_by(seat))
         self._check_over(now)
 

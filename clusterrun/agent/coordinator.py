@@ -6,15 +6,17 @@ Laws
 2. Every heartbeat is acknowledged, unless another coordinator took over; nothing else lengthens a lease.
 3. A node that is lost (its link ended, or silence) is dead only when the lease that our last
    acknowledgement gave has run out and its shim has had time to kill.
-4. Ranks of a later epoch start only when every node has said that nothing of the earlier one is left.
-   A process that cannot be killed, or a lost node, rules another attempt out.
+4. Ranks of a later epoch start only when every node has said that nothing of the earlier one is left,
+   or is dead by law 3. A node with a process that cannot be killed takes no part any more.
 5. The first mishap in time is the one reported; what comes after ranks were told to end is a consequence.
 6. Whoever asks first for an end is reported; asking again changes nothing.
 7. A run ends once: the last state is saved when no rank can live any more, and ``Finish`` follows within
    a bounded time. A coordinator that was superseded writes no state.
 8. Ranks start on nodes that the pre-flight, where one was ordered, calls fit; what idles beside them
    may come and go.
-9. A message costs one step whatever the number of nodes; silence is looked for once a second.
+9. A message costs one step whatever the number of nodes; silence is looked for twice a second.
+10. Restarts are charged to a budget that is counted from the record of all attempts; it is full again
+    when one got further than all before it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from clusterrun.agent.events import (
     EpochClaimed,
     Heard,
     LauncherEnded,
+    Progressed,
     Resubmitted,
     SignalCame,
     Superseded,
@@ -66,7 +69,7 @@ if TYPE_CHECKING:
     from clusterrun.agent.roster import Seat
     from clusterrun.model.orders import Orders
 
-SWEEP_SECONDS = 1.0
+SWEEP_SECONDS = 0.5
 """How often silence is looked for."""
 OVERSLEPT_SECONDS = 1.0
 """A look this late means that this process slept itself: what it missed is read before anyone is judged."""
@@ -90,7 +93,7 @@ class Coordinator:
         self._began = False
         self._sweep_at: float | None = None
         self._roster = Roster(orders.allocated, rooms.names)
-        self._ledger = Ledger(orders.run_id, host, pid, timings.state)
+        self._ledger = Ledger(orders.run_id, host, pid, timings.state, rooms.job_id)
         self._course = Course(orders, timings, self._roster, self._ledger, self._say, rooms)
         course = self._course
         self._events: dict[type, Callable[[Now, Any], None]] = {
@@ -104,6 +107,7 @@ class Coordinator:
             Superseded: lambda now, event: course.supersede(now, event.epoch),
             EpochClaimed: course.claimed,
             Resubmitted: self._resubmitted,
+            Progressed: course.progressed,
             DeskAsked: self._desk_asked,
         }
 
@@ -149,14 +153,15 @@ class Coordinator:
             return
         for seat in self._roster.silent(now, self._timings.lost):
             self._say(DropLink(seat.link))
+            seat.silent = True
             self._lose(now, seat, f"no heartbeat for {self._timings.lost:g} s")
 
     # --- agents ---
 
     def _joined(self, now: Now, event: AgentJoined) -> None:
         hello = event.hello
-        if not self._course.welcomes():
-            self._say(Note(f"{hello.name} (node {hello.node}) came too late"))
+        if not self._course.muster.welcomes(hello.node):
+            self._say(Note(f"{hello.name} (node {hello.node}) came too late, or is not wanted"))
             self._say(Send(event.link, Farewell()))
             return
         if hello.epoch > self._course.epoch:
@@ -202,7 +207,7 @@ class Coordinator:
             seat.acked = now.steady
         if not seat.present:
             self._roster.welcome(seat)
-            self._course.present(now)
+            self._course.muster.present(now)
 
     def _report(self, now: Now, seat: Seat, message: Any) -> None:
         live = self._course.live
@@ -226,8 +231,7 @@ class Coordinator:
 
     def _of_companion(self, now: Now, seat: Seat, message: CompanionSaid | CompanionEnded) -> None:
         course = self._course
-        examining = course.selection if course.stage is Stage.EXAMINING else None
-        hearing = {contract.EXAMINER: examining, contract.OBSERVER: course.watching}
+        hearing = {contract.EXAMINER: course.muster.examining, contract.OBSERVER: course.watching}
         part = hearing.get(message.companion)
         if part is None:
             return
@@ -247,8 +251,8 @@ class Coordinator:
             self._course.watching.asked(now, event)
 
     def _resubmitted(self, now: Now, event: Resubmitted) -> None:
-        if self._course.selection is not None and self._course.stage is Stage.EXAMINING:
-            self._course.selection.resubmitted(now, event)
+        if self._course.muster.examining is not None:
+            self._course.muster.examining.resubmitted(now, event)
 
     def _signal_came(self, now: Now, event: SignalCame) -> None:
         self._signal(now, event.number, "the coordinator got")

@@ -1,8 +1,4 @@
-"""What can happen to the two machines: events go in, with a reading of the clocks; values only.
-
-``loop.py`` and ``process.py`` turn the world into these and hold no policy; the simulator in the
-tests does the same with a world of its own.
-"""
+"""What can happen to the two machines: events go in, with a reading of the clocks; values only."""
 
 from __future__ import annotations
 
@@ -74,6 +70,11 @@ class LauncherEnded:
 
 
 @frozen
+class KeeperGone:
+    """The first process of the batch step was killed: for the scheduler the job is over."""
+
+
+@frozen
 class Superseded:
     """Attempt ``epoch``, which is not ours, stands in the run directory: another coordinator took over."""
 
@@ -104,10 +105,7 @@ class JobTold:
 
 @frozen
 class Progressed:
-    """``ReadProgress`` was carried out: what rank 0 has reported, -1 where it reported nothing.
-
-    ``stopping``: the ranks end to make room, and have not finished their work.
-    """
+    """``ReadProgress`` was carried out; -1: nothing reported. ``stopping``: ranks end with work left."""
 
     epoch: int
     step: int = -1
@@ -149,13 +147,17 @@ class EpochClaimed:
 
     ``earlier`` are the attempts that an older ``state.json`` tells of; ``quiet`` is False where an
     earlier attempt is not known to have ended, so that its ranks may still live somewhere.
-    ``excluded`` are the nodes that earlier jobs of this run found unfit.
+    ``excluded`` are the nodes that earlier jobs of this run found unfit; ``cause`` (one of
+    ``contract.CAUSES``) is why a coordinator makes its first attempt.
+    ``dead_since``: the coordinator before this one was killed at that time (steady clock), for sure.
     """
 
     epoch: int
     earlier: tuple[Attempt, ...] = ()
     quiet: bool = True
     excluded: tuple[str, ...] = ()
+    cause: str = "first"
+    dead_since: float | None = None
 
 
 if TYPE_CHECKING:
@@ -168,6 +170,7 @@ if TYPE_CHECKING:
         CancelAsked,
         LauncherEnded,
         Superseded,
+        KeeperGone,
         EpochClaimed,
         Resubmitted,
         JobTold,
@@ -237,6 +240,15 @@ class PortHeld:
 
 
 @frozen
+class Passed:
+    """``SignalLocal`` was carried out: ``ranks`` processes got the signal."""
+
+    epoch: int
+    number: int
+    ranks: int
+
+
+@frozen
 class Swept:
     """After ``Sweep``: nothing of ``epoch`` is left but ``stuck``."""
 
@@ -276,6 +288,7 @@ if TYPE_CHECKING:
         Disconnected,
         SignalCame,
         RankEnded,
+        Passed,
         RanksSpawned,
         SpawnFailed,
         PortHeld,

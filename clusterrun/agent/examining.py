@@ -6,12 +6,13 @@ from clusterrun.agent.actions import Send
 from clusterrun.agent.messages import AskCompanion
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
+from clusterrun.model.report import Report
 from clusterrun.model.states import Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Protocol
+    from typing import Optional, Protocol
 
     from clusterrun.agent.actions import CoordinatorAction
     from clusterrun.agent.events import Now
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from clusterrun.agent.messages import CompanionSaid
     from clusterrun.agent.roster import Roster, Seat
     from clusterrun.model.orders import Orders
-    from clusterrun.model.report import Report
 
     class Ask(Protocol):
         """A question to the examiner of a node."""
@@ -60,7 +60,9 @@ if TYPE_CHECKING:
 
     Absent = tuple[int, str, str]
     """A node that has not joined: its number in the allocation, its name, why."""
-    Examine = Callable[[Orders, Sequence["Examinee"], Sequence[Absent], float, float], Examination]
+    Examine = Callable[
+        [Orders, Sequence["Examinee"], Sequence[Absent], float, float, Optional["Again"]], Examination
+    ]
 
 _LEAST_SLACK = 120.0
 _SECONDS_PER_NODE_FOR_ALL_PAIRS = 60.0
@@ -73,6 +75,18 @@ class Examinee:
     node: int
     name: str
     address: str
+
+
+@frozen
+class Again:
+    """The short pre-flight before a later attempt: of whom something is feared, by number.
+
+    ``network``: of their links too. ``after`` is what the last pre-flight found.
+    """
+
+    suspects: tuple[int, ...]
+    network: bool
+    after: Report
 
 
 def longest(orders: Orders) -> float:

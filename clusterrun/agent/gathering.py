@@ -5,10 +5,9 @@ from __future__ import annotations
 from clusterrun.agent import verdict
 from clusterrun.agent.actions import EndLauncher, Note, Send
 from clusterrun.agent.attempt import START_SECONDS_PER_NODE
+from clusterrun.agent.launch_words import words_on
 from clusterrun.agent.messages import Farewell
-from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
-from clusterrun.model.hostlist import expand
 from clusterrun.model.states import Phase
 
 TYPE_CHECKING = False
@@ -29,6 +28,8 @@ LEAST_PATIENCE = 15.0
 RELAUNCH_SECONDS = 20.0
 """For a launcher to end that was told to."""
 MOST_RELAUNCHES = 5
+NAMED_SECONDS = 2.0
+"""For those of whom the launcher says that they will not come."""
 OVERSLEPT_SECONDS = 1.0
 
 
@@ -45,7 +46,10 @@ class Means:
 
 
 class Gathering:
-    """From the launch of the agents until ``gathered(now)`` or ``fail(now, why)`` is called."""
+    """From a launch of the agents until ``gathered(now)`` or ``fail(now, why, node)`` is called.
+
+    ``node`` is a node that did not come back; empty at the first launch.
+    """
 
     def __init__(
         self,
@@ -56,15 +60,18 @@ class Gathering:
         say: Callable[[CoordinatorAction], None],
         launch: Callable[[tuple[str, ...]], None],
         gathered: Callable[[Now], None],
-        fail: Callable[[Now, str], None],
+        fail: Callable[[Now, str, str], None],
     ) -> None:
         self.wakes_at: float | None = None
+        self.quiet_until = 0.0
         self._roster, self._ledger, self._timings = roster, ledger, timings
         self._means, self._say, self._launch_agents = means, say, launch
         self._gathered, self._fail = gathered, fail
         self._nodes = len(roster.seats)
         self._join_seconds = timings.join + START_SECONDS_PER_NODE * self._nodes
-        self._began = self._quiet_until = 0.0
+        self.does_without = means.do_without
+        self._least = 0
+        self._began = 0.0
         self._half = self._ending = False
         self._relaunches = 0
         self._left: dict[int, str] = {}
@@ -76,8 +83,28 @@ class Gathering:
         if not quiet:
             # An older coordinator may have been stopped for up to a lease and still find agents to answer.
             lease, kill = self._timings.lease, self._timings.kill
-            self._quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
+            self.quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
         self._launch(now)
+
+    def begin_again(self, now: Now, without: dict[int, str], least: int, launcher_lives: bool) -> None:
+        """End all agents that live, then launch them once more but on the nodes ``without``, and why.
+
+        At least so many nodes are needed: the others are done without. Nothing but agents lives anywhere.
+        """
+        self._without, self._least, self.does_without = without, least, True
+        self._relaunches = 0
+        self._left.clear()
+        for seat in self._roster.clear():
+            self._say(Send(seat.link, Farewell()))
+        if launcher_lives:
+            self._end_launcher(now)
+        else:
+            self._launch(now)
+
+    def _end_launcher(self, now: Now) -> None:
+        self._ending = True
+        self.wakes_at = now.steady + RELAUNCH_SECONDS
+        self._say(EndLauncher())
 
     def _launch(self, now: Now) -> None:
         self._began = now.steady
@@ -86,10 +113,9 @@ class Gathering:
         self.wakes_at = now.steady + self._join_seconds
         self._launch_agents(tuple(self._roster.name_of(node) for node in sorted(self._without)))
 
-    @property
-    def welcomes(self) -> bool:
+    def welcomes(self, node: int) -> bool:
         """Who comes now is waited for; while a launcher is being ended, its agents are not."""
-        return not self._ending and not self.complete
+        return not self._ending and not self.complete and node not in self._without
 
     @property
     def complete(self) -> bool:
@@ -103,12 +129,19 @@ class Gathering:
     def present(self, now: Now) -> None:
         """One node more is present."""
         self._ledger.says(Phase.STARTING, f"{self._roster.present} of {self._nodes} nodes have joined")
-        if self._means.do_without and not self._half and 2 * self._here >= self._nodes:
+        if self.does_without and not self._half and 2 * self._here >= self._nodes:
             self._half = True
             patience = max(PATIENCE_FACTOR * (now.steady - self._began), LEAST_PATIENCE)
             self.wakes_at = min(self._began + patience, self._began + self._join_seconds)
         if self.complete:
             self._complete(now)
+        else:
+            self._hasten(now)
+
+    def _hasten(self, now: Now) -> None:
+        """Those who are missing are waited for no longer where the launcher has said what became of them."""
+        if self._half and self._said and self.wakes_at is not None and not self._unnamed():
+            self.wakes_at = min(self.wakes_at, now.steady + NAMED_SECONDS)
 
     def tick(self, now: Now) -> None:
         """The time for joining may be over."""
@@ -120,19 +153,25 @@ class Gathering:
             return
         self.wakes_at = None
         if self._ending:
-            self._fail(now, f"the launcher did not end within {RELAUNCH_SECONDS:g} s")
-        elif self.complete or (self._means.do_without and self._here and not self._silent()):
+            self._fail(now, f"the launcher did not end within {RELAUNCH_SECONDS:g} s", "")
+        elif self.complete or (self.does_without and self._here and not self._silent()):
             self._complete(now)
-        elif self._means.do_without and self._here:
+        elif self._least and not self._enough_without(self._roster.missing()):
+            self._too_few(now)
+        elif self.does_without and self._here:
             self._begin_again(now)
         else:
             words = f"{verdict.nodes_in_words(self._roster.missing())} of {self._nodes} did not join"
-            self._fail(now, f"{words} within {self._join_seconds:g} s; what the launcher said is in job.out")
+            words += f" within {self._join_seconds:g} s; what the launcher said is in job.out"
+            self._fail(now, words, "")
 
     def _complete(self, now: Now) -> None:
         """What an older coordinator left must be dead by its lease before anything starts."""
-        if now.steady < self._quiet_until:
-            self.wakes_at = self._quiet_until
+        if self._here < self._least:
+            self._too_few(now)
+            return
+        if now.steady < self.quiet_until:
+            self.wakes_at = self.quiet_until
             self._ledger.says(Phase.STARTING, "waiting until nothing of an older attempt can live any more")
             return
         self.wakes_at = None
@@ -144,16 +183,18 @@ class Gathering:
         """Nodes of which the launcher may still try to reach them, and give all others up at last."""
         if not self._means.relaunch or self._relaunches >= MOST_RELAUNCHES or not self._roster.names_known:
             return []
+        return self._unnamed()
+
+    def _unnamed(self) -> list[int]:
+        """Missing nodes of which the launcher says nothing."""
         missing = [node for node in self._roster.missing() if node not in self._without]
         return [node for node in missing if not self._words_on(node)]
 
     def _begin_again(self, now: Now) -> None:
         """End the launcher, which still tries, to launch once more without those who are missing."""
-        self._ending = True
-        self.wakes_at = now.steady + RELAUNCH_SECONDS
         for seat in self._leave_out(now, self._roster.missing()):
             self._say(Send(seat.link, Farewell()))
-        self._say(EndLauncher())
+        self._end_launcher(now)
 
     def _leave_out(self, now: Now, nodes: Sequence[int]) -> list[Seat]:
         """From now on these are done without, and all others are to join anew."""
@@ -185,14 +226,30 @@ class Gathering:
             self._launch(now)
         elif self.complete and not event.whole:
             return
-        elif event.whole and self._means.do_without and (unreached := self._unreached()):
+        elif event.whole and self._least and not self._enough_without(self._unreached()):
+            self._too_few(now)
+        elif event.whole and self.does_without and (unreached := self._unreached()):
             self._leave_out(now, unreached)
             self._launch(now)
         elif event.whole and not self.complete:
-            self._fail(now, f"{words} (before {verdict.nodes_in_words(self._roster.missing())} had joined)")
-        elif not event.whole and not self._means.do_without:
+            words += f" (before {verdict.nodes_in_words(self._roster.missing())} had joined)"
+            self._fail(now, words, "")
+        elif event.whole:
+            return
+        elif self.does_without:
+            self._hasten(now)
+        else:
             said = ": " + " / ".join(event.said) if event.said else ""
-            self._fail(now, f"an agent ended with code {event.code} before it had joined{said}")
+            self._fail(now, f"an agent ended with code {event.code} before it had joined{said}", "")
+
+    def _enough_without(self, nodes: Sequence[int]) -> bool:
+        return self._nodes - len({*self._without, *nodes}) >= self._least
+
+    def _too_few(self, now: Now) -> None:
+        """Nodes that were launched upon once more did not come back."""
+        node, name, why = next(one for one in self.absent(now) if one[0] not in self._without)
+        self.wakes_at = None
+        self._fail(now, f"{name} (node {node}) did not come back: {why}", name)
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
         """The nodes that are not here: number, name, why."""
@@ -208,13 +265,4 @@ class Gathering:
         return words + (f" ({' / '.join(said)})" if said else "")
 
     def _words_on(self, node: int) -> list[str]:
-        name = self._roster.name_of(node)
-        return [line for line in self._said if name in line or name in _named(line)]
-
-
-def _named(line: str) -> tuple[str, ...]:
-    """The nodes that an srun's line begins with: ``srun: error: n[1-2]: tasks 0-1: Exited …``."""
-    try:
-        return expand(line.partition("srun: error: ")[2].partition(": ")[0])
-    except BadInput:
-        return ()
+        return words_on(self._roster.name_of(node), self._said)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from clusterrun.agent import verdict
+from clusterrun.agent import lineage, verdict
 from clusterrun.agent.verdict import Kind, Verdict
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterrun.agent.tally import Tally
     from clusterrun.agent.verdict import Mishap
+    from clusterrun.model.orders import Orders
+    from clusterrun.model.record import Attempt
 
 CAUSE_SECONDS = 2.0
 """A request to end that comes this soon after the first mishap is taken for its cause."""
@@ -19,27 +23,36 @@ FREE_PORT_RETRIES = 3
 
 COMPLETED = Verdict(State.COMPLETED, "every rank exited 0", 0)
 SUPERSEDED = Verdict(State.FAILED, "another coordinator took the run over", 1)
+_CAUSES = {Kind.NODE: "node", Kind.HANG: "hang"}
 
 
 @frozen
 class Ruling:
-    """``again`` says why another attempt is made; where it is empty, ``verdict`` is how the run ends."""
+    """``again`` says why another attempt is made; where it is empty, ``verdict`` is how the run ends.
+
+    ``cause`` is one of ``contract.CAUSES``; the attempt begins after a pause of so many seconds.
+    """
 
     again: str
     verdict: Verdict
     mishap: Mishap | None = None
+    cause: str = ""
+    pause: float = 0.0
 
 
 class Judge:
-    """Remembers who asked for an end, and what restarts were used."""
+    """Remembers who asked for an end; what was used of the budgets stands in the record of the attempts.
 
-    def __init__(self, max_restarts: int) -> None:
+    ``trained``: ranks have run before, so that what keeps them from starting is not how they are called.
+    """
+
+    def __init__(self, orders: Orders) -> None:
         self.asked: Verdict | None = None
         self.superseded = False
+        self.trained = False
         self._asked_first = False
-        self._max_restarts = max_restarts
-        self._restarts = 0
-        self._port_retries = 0
+        self._max_restarts = orders.max_restarts
+        self._no_progress = orders.survival.no_progress
 
     def ask(self, wish: Verdict, since_mishap: float | None) -> bool:
         """Somebody wants the run to end; False where somebody else asked before.
@@ -60,8 +73,12 @@ class Judge:
             return self.asked.reason
         return verdict.first(tally.mishaps).failure.why if tally.mishaps else ""
 
-    def rule(self, tally: Tally, nodes_lost: bool) -> Ruling:
-        """What follows, once no rank of ``tally``'s epoch lives anywhere; a restart is charged here."""
+    def rule(self, tally: Tally, attempts: Sequence[Attempt], room: bool) -> Ruling:
+        """What follows, once no rank of ``tally``'s epoch lives anywhere but what is stuck.
+
+        ``room``: enough nodes may still train. ``attempts`` ends with this one.
+        """
+        self.trained = self.trained or not tally.missing
         if self.superseded:
             return Ruling("", SUPERSEDED)
         if tally.completed:
@@ -69,25 +86,30 @@ class Judge:
         if self.asked is not None and (self._asked_first or not tally.mishaps):
             return Ruling("", self.asked)
         mishap = verdict.first(tally.mishaps)
-        again = "" if nodes_lost or tally.stuck else self._again(mishap)
-        if self.asked is not None and (again or mishap.ended_by_request):
+        end = verdict.of_mishap(mishap, tally.stuck)
+        ruling = self._ruling(mishap, end, attempts, room)
+        if self.asked is not None and (ruling.again or mishap.ended_by_request):
             return Ruling("", self.asked, mishap)
-        if again:
-            self._charge(again)
-        return Ruling(again, verdict.of_mishap(mishap, tally.stuck), mishap)
+        # A node that is lost was waited for long enough.
+        return replace(ruling, pause=0.0) if mishap.kind is Kind.NODE else ruling
 
-    def _again(self, mishap: Mishap) -> str:
-        if mishap.kind is Kind.COLLISION and self._port_retries < FREE_PORT_RETRIES:
-            return _OTHER_PORT
-        if mishap.kind in (Kind.RANK, Kind.COLLISION, Kind.HANG) and self._restarts < self._max_restarts:
-            return f"restart {self._restarts + 1} of {self._max_restarts}"
-        return ""
+    def rule_before(self, mishap: Mishap, end: Verdict, attempts: Sequence[Attempt], room: bool) -> Ruling:
+        """What follows where it came to no rank; ``end`` is how the run ends if not by another attempt."""
+        if self.superseded:
+            return Ruling("", SUPERSEDED)
+        if self.asked is not None:
+            return Ruling("", self.asked)
+        return self._ruling(mishap, end, attempts, room)
 
-    def _charge(self, again: str) -> None:
-        if again == _OTHER_PORT:
-            self._port_retries += 1
-        else:
-            self._restarts += 1
-
-
-_OTHER_PORT = "with another port"
+    def _ruling(self, mishap: Mishap, end: Verdict, attempts: Sequence[Attempt], room: bool) -> Ruling:
+        closed = (*attempts[:-1], replace(attempts[-1], failure=mishap.failure))
+        if not room or (mishap.kind is Kind.START and not self.trained):
+            return Ruling("", end, mishap)
+        if mishap.kind is Kind.COLLISION and lineage.port_retries(closed) < FREE_PORT_RETRIES:
+            return Ruling("with another port", end, mishap, "port")
+        used = lineage.restarts_used(closed)
+        vain = lineage.in_vain(closed, self._no_progress)
+        if vain or used >= self._max_restarts:
+            return Ruling("", replace(end, reason=vain) if vain and self._max_restarts else end, mishap)
+        words = f"restart {used + 1} of {self._max_restarts}"
+        return Ruling(words, end, mishap, _CAUSES.get(mishap.kind, "failure"), lineage.pause(used))

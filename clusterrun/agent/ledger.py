@@ -19,11 +19,17 @@ MOST_WARNINGS = 20
 
 
 class Ledger:
-    """Attempts and state of one run; ``period`` is the longest time between two writings, in seconds."""
+    """Attempts and state of one run; ``period`` is the longest time between two writings, in seconds.
 
-    def __init__(self, run_id: str, host: str, pid: int, period: float) -> None:
+    ``job_id`` is the job in which attempts are made from now on; ``excluded_here`` are those found
+    unfit in it: what an earlier job found unfit may be well again.
+    """
+
+    def __init__(self, run_id: str, host: str, pid: int, period: float, job_id: str = "") -> None:
         self._state = RunState(run_id, 0, State.RUNNING, Phase.STARTING, "", host, pid, 0.0)
         self._period = period
+        self._job_id = job_id
+        self.excluded_here: tuple[str, ...] = ()
         self._changed = True
         self._saved_at: float | None = None
 
@@ -35,9 +41,9 @@ class Ledger:
             known = tuple(replace(a, outcome=a.outcome or State.UNKNOWN.value) for a in earlier)
             self._state = replace(self._state, attempts=known, started_at=earlier[0].started_at)
 
-    def open(self, now: Now, epoch: int, reason: str, nodes: tuple[str, ...] = ()) -> None:
-        """An attempt begins."""
-        attempt = Attempt(epoch, reason, nodes, now.wall)
+    def open(self, now: Now, epoch: int, reason: str, cause: str = "", nodes: tuple[str, ...] = ()) -> None:
+        """An attempt begins; ``cause`` is one of ``contract.CAUSES``."""
+        attempt = Attempt(epoch, reason, nodes, now.wall, cause=cause, job_id=self._job_id)
         started_at = self._state.started_at
         self._set(
             epoch=epoch,
@@ -50,8 +56,16 @@ class Ledger:
         self._amend(nodes=nodes)
         self._set(spares=spares)
 
+    def progressed(self, step: int, checkpoint: int) -> None:
+        """How far the newest attempt is by its own word, -1 where it says nothing; it never goes back."""
+        newest = self._state.attempts[-1]
+        further = max(step, newest.step), max(checkpoint, newest.checkpoint)
+        if further != (newest.step, newest.checkpoint):
+            self._amend(step=further[0], checkpoint=further[1])
+
     def exclude(self, nodes: tuple[str, ...]) -> None:
         """These are unfit."""
+        self.excluded_here += tuple(node for node in nodes if node not in self.excluded_here)
         fresh = tuple(node for node in nodes if node not in self._state.excluded)
         if fresh:
             self._set(excluded=self._state.excluded + fresh)
@@ -84,6 +98,11 @@ class Ledger:
             exit_code=verdict.exit_code,
         )
         return self._save(now)
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """All of this run so far, those of earlier jobs too."""
+        return self._state.attempts
 
     @property
     def excluded(self) -> tuple[str, ...]:

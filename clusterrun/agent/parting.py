@@ -30,13 +30,13 @@ class Parting:
         self._forced = False
 
     def begin(self, now: Now, code: int) -> None:
-        """Say farewell to everyone; agents that never joined are ended with their launcher."""
+        """Say farewell to everyone; who never joined, or fell silent, is ended with the launcher."""
         self.begun = True
         self._code = code
         self.due_at = now.steady + PART_SECONDS
         for seat in self._roster.linked():
             self._say(Send(seat.link, Farewell()))
-        if not self._roster.complete:
+        if not self._roster.complete or any(seat.silent for seat in self._roster.taken()):
             self._force(now)
         self.check()
 

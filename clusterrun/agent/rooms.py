@@ -15,8 +15,10 @@ class Rooms:
     """``examine`` makes the pre-flight of an attempt, ``watch`` the vigil over its ranks.
 
     ``names`` are the nodes of the allocation in order, as the scheduler tells them; empty: it does not.
+    ``job_id`` is this job's, empty without a scheduler.
     """
 
     examine: Examine | None = None
     watch: Watch | None = None
     names: tuple[str, ...] = ()
+    job_id: str = ""

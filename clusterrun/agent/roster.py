@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 class Seat:
     """One node's seat, taken by an agent; ``present`` once a beat shows that it knows it is welcome.
 
-    ``place`` is its index among the nodes that train, -1 where it does not.
+    ``place`` is its index among the nodes that train, -1 where it does not. ``silent``: nothing ended
+    its link, it was just not heard any more.
     """
 
-    __slots__ = ("acked", "heard", "heard_wall", "hello", "link", "lost", "place", "present")
+    __slots__ = ("acked", "heard", "heard_wall", "hello", "link", "lost", "place", "present", "silent")
 
     def __init__(self, link: int, hello: Hello, now: Now) -> None:
         self.link = link
@@ -26,6 +27,7 @@ class Seat:
         self.acked: float | None = None
         self.present = False
         self.lost = False
+        self.silent = False
         self.place = -1
 
     @property
@@ -48,14 +50,16 @@ class Roster:
     """All seats of a run; every lookup by link or by node is one step, whatever the number of nodes.
 
     ``names`` are the nodes of the allocation in order, as far as they are known beforehand. ``world``
-    are the seats that train, in rank order; empty until it is formed.
+    are the seats that train, in rank order; empty until it is formed. ``names_known``: the scheduler
+    has told the names of all nodes.
     """
 
     def __init__(self, nodes: int, names: tuple[str, ...] = ()) -> None:
         self.seats: list[Seat | None] = [None] * nodes
         self.world: tuple[Seat, ...] = ()
         self.present = 0
-        self._names = names
+        self._names = dict(enumerate(names)) if len(names) == nodes else {}
+        self.names_known = bool(self._names)
         self._by_link: dict[int, Seat] = {}
 
     def take(self, link: int, hello: Hello, now: Now) -> int | None:
@@ -90,15 +94,17 @@ class Roster:
     def clear(self) -> list[Seat]:
         """Everybody leaves, and every seat is free again; those who could be spoken to."""
         left = self.linked()
+        self._names.update((seat.node, seat.name) for seat in self.taken())
         self.seats = [None] * len(self.seats)
+        self.world = ()
         self.present = 0
         self._by_link.clear()
         return left
 
     @property
-    def names_known(self) -> bool:
-        """The scheduler has told the names of all nodes."""
-        return len(self._names) == len(self.seats)
+    def size(self) -> int:
+        """How many seats there are, taken or not."""
+        return len(self.seats)
 
     def training(self) -> list[Seat]:
         """Those of the world that can be spoken to."""
@@ -155,7 +161,7 @@ class Roster:
         seat = self.seats[node]
         if seat is not None:
             return seat.name
-        return self._names[node] if self.names_known else f"node {node}"
+        return self._names.get(node, f"node {node}")
 
     def silent(self, now: Now, limit: float) -> list[Seat]:
         """Those not heard for ``limit`` seconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterrun.agent import fitness
 from clusterrun.agent.actions import Note, Resubmit, SaveReport, Send
-from clusterrun.agent.examining import Examinee, Examining, longest
+from clusterrun.agent.examining import Again, Examinee, Examining, longest
 from clusterrun.agent.messages import EndCompanion
 from clusterrun.agent.verdict import Verdict
 from clusterrun.model import contract
@@ -18,22 +18,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clusterrun.agent.actions import CoordinatorAction
+    from clusterrun.agent.casualties import Suspects
     from clusterrun.agent.events import Now, Resubmitted
     from clusterrun.agent.examining import Examine, Outcome
     from clusterrun.agent.ledger import Ledger
     from clusterrun.agent.messages import CompanionSaid
     from clusterrun.agent.roster import Roster, Seat
+    from clusterrun.agent.verdict import Mishap
     from clusterrun.model.orders import Orders
+    from clusterrun.model.report import Report
 
 RESUBMIT_SECONDS = 120.0
 EXCLUDED = "{excluded}"
 
 
 class Selection:
-    """One pre-flight and its consequence, which is one of two, called once.
+    """The pre-flight of an attempt and its consequence, which is one of three, called once.
 
     ``chosen(now, world, environment)``: these numbers of the allocation train, in this order.
     ``refused(now, verdict)``: no ranks start; PENDING where another job goes on with the run.
+    ``another(now, mishap)`` where too few are fit because a node was lost meanwhile: True where that
+    leads to another attempt. ``examined``: one pre-flight has had an outcome.
     """
 
     def __init__(
@@ -45,21 +50,45 @@ class Selection:
         examine: Examine,
         chosen: Callable[[Now, Sequence[int], tuple[tuple[str, str], ...]], None],
         refused: Callable[[Now, Verdict], None],
+        another: Callable[[Now, Mishap], bool],
     ) -> None:
         self._orders, self._roster, self._ledger, self._say = orders, roster, ledger, say
         self._examine, self._chosen, self._refused = examine, chosen, refused
+        self._another = another
+        self._report: Report | None = None
+        self._lost: Mishap | None = None
+        self._brief = False
+        self._missing: list[str] = []
         self._examining: Examining | None = None
         self._unfit: Verdict | None = None
         self._overdue_at: float | None = None
         self._epoch = -1
 
-    def begin(self, now: Now, epoch: int, absent: Sequence[tuple[int, str, str]]) -> None:
-        """Examine whoever is here."""
-        self._epoch = epoch
+    @property
+    def examined(self) -> bool:
+        """There is an outcome to build upon."""
+        return self._report is not None
+
+    def begin(
+        self,
+        now: Now,
+        epoch: int,
+        absent: Sequence[tuple[int, str, str]],
+        suspects: Suspects | None = None,
+    ) -> None:
+        """Examine whoever is here; where ``suspects`` are named, only what is to be feared of them."""
+        self._epoch, self._lost = epoch, None
         self._overdue_at = now.steady + longest(self._orders)
-        here = [seat for seat in self._roster.taken() if seat.present and not seat.lost]
+        missing = {node: name for node, name, _ in absent}
+        seats = [seat for seat in self._roster.taken() if seat.present and not seat.lost]
+        here = [seat for seat in seats if seat.node not in missing]
         examinees = [Examinee(seat.node, seat.name, seat.hello.address) for seat in here]
-        examination = self._examine(self._orders, examinees, absent, now.steady, now.wall)
+        again = None
+        if suspects is not None and self._report is not None:
+            again = Again(suspects.nodes, suspects.network, self._report)
+        self._brief = again is not None
+        self._missing = list(missing.values()) if self._brief else []
+        examination = self._examine(self._orders, examinees, absent, now.steady, now.wall, again)
         parts = (examination, self._roster, self._ledger, self._say, self._done)
         self._examining = Examining(epoch, *parts)
         self._examining.begin(now)
@@ -87,6 +116,13 @@ class Selection:
         if self._examining is not None:
             self._examining.lost(now, seat, why)
 
+    def left(self, now: Now, seat: Seat, mishap: Mishap) -> None:
+        """A node was lost."""
+        self._lost = self._lost or mishap
+        if self._brief:
+            self._missing.append(seat.name)
+        self.lost(now, seat, mishap.failure.why)
+
     # --- consequences ---
 
     def _overdue(self, now: Now) -> None:
@@ -99,9 +135,12 @@ class Selection:
 
     def _done(self, now: Now, outcome: Outcome) -> None:
         self._examining = self._overdue_at = None
-        report = outcome.report
+        self._report = report = outcome.report
         self._say(SaveReport(self._epoch, report, report.verdict is not Grade.PASS))
-        self._ledger.exclude(outcome.excluded)
+        if self._lost and not outcome.fit and self._another(now, self._lost):
+            return
+        # Whoever was lost after he had been found fit may come back.
+        self._ledger.exclude(tuple(name for name in outcome.excluded if name not in self._missing))
         if self._orders.preflight.alone:
             self._refused(now, fitness.alone(report))
         elif outcome.fit:

@@ -17,6 +17,7 @@ class Tally:
         self.epoch = epoch
         self.mishaps: list[Mishap] = []
         self.stuck: list[str] = []
+        self.stuck_on: dict[str, str] = {}
         self._nodes = nodes
         self._processes = processes
         self._started: dict[int, bool] = {}
@@ -63,6 +64,8 @@ class Tally:
         """Nothing is left on ``node`` but ``stuck``; False where not all of its ranks had exited 0."""
         if node not in self._gone:
             self.stuck += [f"{name}: {process}" for process in stuck]
+            if stuck:
+                self.stuck_on[name] = f"a process cannot be killed there: {stuck[0]}"
         self._gone[node] = True
         return self._unwell[node] == 0
 

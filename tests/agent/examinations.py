@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clusterrun.agent.examining import Examinee
+from clusterrun.agent.examining import Again, Examinee
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Orders
 from clusterrun.model.report import Finding, Grade, NodeReport, Report, worst
@@ -35,7 +35,10 @@ class Outcome:
 
 
 class Simple:
-    """Every node is asked once; whoever answers ``well`` within 20 s is fit, the first of them train."""
+    """Every node is asked once; whoever answers ``well`` within 20 s is fit, the first of them train.
+
+    Before a later attempt the suspects alone are asked, and everybody fit keeps his place.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class Simple:
         absent: Sequence[tuple[int, str, str]],
         now: float,
         wall: float,
+        again: Again | None = None,
     ) -> None:
         self.outcome: Outcome | None = None
         self.progress = ""
@@ -51,7 +55,14 @@ class Simple:
         self._until = now + LIMIT
         self._names = {**{e.node: e.name for e in examinees}, **{node: name for node, name, _ in absent}}
         self._faults = {node: why for node, _, why in absent}
-        self._waiting = {e.node: True for e in examinees}
+        self._places: Sequence[int] = range(orders.nodes)
+        asked = [e.node for e in examinees]
+        if again is not None:
+            numbers = {name: node for node, name in self._names.items()}
+            self._places = [numbers[name] for name in again.after.world] or self._places
+            asked = [node for node in asked if node in again.suspects]
+        self._again = again is not None
+        self._waiting = dict.fromkeys(asked, True)
 
     def begin(self) -> list[Ask]:
         asks = [Ask(node, 1, f"node {node}, are you well?") for node in self._waiting]
@@ -83,12 +94,17 @@ class Simple:
         self.progress = f"{len(self._waiting)} nodes are still asked"
         if not self._waiting and self.outcome is None:
             fit = [node for node in sorted(self._names) if node not in self._faults]
-            world = tuple(fit[: self._orders.nodes])
+            world = self._kept(fit) if self._again else tuple(fit[: self._orders.nodes])
             nodes = tuple(self._report_of(node, world) for node in sorted(self._names))
             enough = len(world) == self._orders.nodes
             excluded = tuple(self._names[node] for node in sorted(self._faults))
             report = self._report(nodes, excluded, world)
             self.outcome = Outcome(enough, report, world if enough else (), (("CHOSEN", "eth7"),), excluded)
+
+    def _kept(self, fit: list[int]) -> tuple[int, ...]:
+        idle = iter([node for node in fit if node not in self._places])
+        world = [node if node in fit else next(idle, -1) for node in self._places]
+        return tuple(node for node in world if node >= 0)
 
     def _report_of(self, node: int, world: tuple[int, ...]) -> NodeReport:
         name = self._names[node]

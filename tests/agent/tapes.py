@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterrun.agent.actions import ClaimEpoch, Note, RenewLease, SaveState, Send, Tell
+from clusterrun.agent.actions import ClaimEpoch, Note, ReadProgress, RenewLease, SaveState, Send, Tell
 from clusterrun.agent.agent import Agent
 from clusterrun.agent.coordinator import Coordinator
-from clusterrun.agent.events import AgentJoined, EpochClaimed, Heard, Now, Tick, Told, Welcomed
+from clusterrun.agent.events import (
+    AgentJoined,
+    EpochClaimed,
+    Heard,
+    Now,
+    Progressed,
+    Tick,
+    Told,
+    Welcomed,
+)
 from clusterrun.agent.messages import (
     Ack,
     Beat,
@@ -41,20 +50,32 @@ MEETING = Meeting("10.0.0.1", 29000)
 
 
 class Tape:
-    """A machine and the time that it is shown; ``wall`` is ``WALL`` later than ``steady``."""
+    """A machine and the time that it is shown; ``wall`` is ``WALL`` later than ``steady``.
+
+    Questions how far ranks have come are answered at once, with ``reported``.
+    """
 
     def __init__(self, machine: Any) -> None:
         self.machine = machine
         self.saved: RunState | None = None
+        self.reported = (-1, -1)
 
     def at(self, time: float, *events: Any) -> list[Any]:
         """What the machine does at ``time``; without events it is shown that time passed."""
         out: list[Any] = []
         for event in events or (Tick(),):
-            out += self.machine.on(Now(time, WALL + time), event)
+            out += self._on(time, event)
         for action in out:
             if isinstance(action, SaveState):
                 self.saved = action.state
+        return out
+
+    def _on(self, time: float, event: Any) -> list[Any]:
+        out = self.machine.on(Now(time, WALL + time), event)
+        asked = [action for action in out if isinstance(action, ReadProgress)]
+        out = [action for action in out if action not in asked]
+        for action in asked:
+            out += self._on(time, Progressed(action.epoch, *self.reported))
         return out
 
     def does(self, time: float, *events: Any) -> list[Any]:

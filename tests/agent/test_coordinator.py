@@ -133,7 +133,8 @@ def test_a_whole_run_ends_completed_when_every_rank_exited_0_and_every_node_is_c
         0,
         "every rank exited 0",
     ]
-    assert state.attempts == (Attempt(0, "first start", ("n0", "n1"), WALL, WALL + 9.5, "COMPLETED"),)
+    attempt = Attempt(0, "first start", ("n0", "n1"), WALL, WALL + 9.5, "COMPLETED", cause="first")
+    assert state.attempts == (attempt,)
     assert tape.does(9.6, AgentLeft(0, ""), AgentLeft(1, ""), LauncherEnded(0)) == [Finish(0)]
 
 

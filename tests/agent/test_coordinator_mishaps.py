@@ -96,7 +96,7 @@ def test_another_port_is_tried_three_times_without_a_charge() -> None:
     assert ending(all_gone(tape, 9.5, epoch=3)).state is State.FAILED
 
 
-def test_what_cannot_be_killed_forbids_a_restart_and_is_named() -> None:
+def test_what_cannot_be_killed_forbids_a_restart_where_its_node_is_needed_and_is_named() -> None:
     tape = stopped(failed(3, 5.0), max_restarts=3)
     state = ending(all_gone(tape, 6.0, stuck=("77 in nfs_wait",)))
     words = "rank 3 on n1 exited with code 3; still there, not to be killed: n0: 77 in nfs_wait"
@@ -104,7 +104,7 @@ def test_what_cannot_be_killed_forbids_a_restart_and_is_named() -> None:
 
 
 def test_a_lost_node_ends_the_attempt_and_is_dead_only_when_its_lease_is_out() -> None:
-    tape = training(max_restarts=3)
+    tape = training()
     tape.at(4.0, Heard(1, Beat(1)))
     tape.at(6.0, AgentLeft(1, "connection reset"))
     assert sent(tape.at(6.3)) == [(0, StopRanks(0, 8.0))]

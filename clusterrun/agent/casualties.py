@@ -1,0 +1,134 @@
+"""Which nodes of an allocation may still train, and which are out or suspect; knows no stage, no clock."""
+
+from __future__ import annotations
+
+from clusterrun.agent.launch_words import ended_on
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from clusterrun.agent.ledger import Ledger
+    from clusterrun.agent.roster import Roster
+
+
+@frozen
+class Suspects:
+    """Who is to be looked at before ranks start once more; ``network``: their links too."""
+
+    nodes: tuple[int, ...]
+    network: bool
+
+
+class Casualties:
+    """What failed so far, by number in the allocation; ``need`` is how many nodes must train.
+
+    A node that is *out* takes no part any more; one that is *lost* has no agent now and may come back.
+    """
+
+    def __init__(self, roster: Roster, ledger: Ledger, need: int, local: bool) -> None:
+        self._roster, self._ledger = roster, ledger
+        self._need, self._local = need, local
+        self._out: dict[int, str] = {}
+        self._suspects: dict[int, bool] = {}
+        self._places: tuple[int, ...] = ()
+        self._said: tuple[str, ...] = ()
+
+    # --- what is heard ---
+
+    def trained(self) -> None:
+        """The world that was formed is about to start: its nodes are taken for well from now on."""
+        self._places = tuple(seat.node for seat in self._roster.world)
+        self._suspects.clear()
+
+    def said(self, lines: tuple[str, ...]) -> None:
+        """What the launcher says of agents that ended."""
+        self._said = lines
+
+    def blame(self, name: str, network: bool = False) -> None:
+        """A mishap began on the node of this name."""
+        for node in self._numbers([name]):
+            self._suspects[node] = network or self._suspects.get(node, False)
+
+    def leave_out(self, name: str, why: str) -> None:
+        """The node of this name takes no part any more, here and where the run goes on."""
+        for node in self._numbers([name]):
+            self._out.setdefault(node, why)
+        self._ledger.exclude((name,))
+
+    # --- what follows ---
+
+    @property
+    def room(self) -> bool:
+        """Enough nodes are not out."""
+        return self._roster.size - len(self._gone()) >= self._need
+
+    @property
+    def enough(self) -> bool:
+        """Enough nodes have an agent now and are not out."""
+        return len(self._here()) >= self._need
+
+    def without(self) -> dict[int, str]:
+        """Whom the next launch of the agents leaves out, and why; all others it tries.
+
+        A node that fell silent is left out where enough remain without it; a node of which the
+        launcher says that its agent ended is there.
+        """
+        lost = [node for node in range(self._roster.size) if not self._is_here(node)]
+        lost = [node for node in lost if node not in self._gone()]
+        silent = [node for node in lost if not self._came_to_an_end(node)]
+        if self._roster.size - len(self._gone()) - len(silent) >= self._need:
+            for node in silent:
+                self.leave_out(self._roster.name_of(node), "it was lost and did not come back")
+        for node in lost:
+            self._suspects[node] = True
+        self._said = ()
+        return self._gone()
+
+    def suspects(self) -> Suspects:
+        """Those who are here, of whom something is to be feared, and the newcomers."""
+        here = self._here()
+        fresh = [node for node in self.world() if node not in self._places]
+        nodes = sorted({*(node for node in self._suspects if node in here), *fresh})
+        return Suspects(tuple(nodes), any(self._suspects.get(node, False) for node in nodes))
+
+    def world(self) -> tuple[int, ...]:
+        """Who is to train: everybody keeps his place, the first who idle take those of the others."""
+        here = self._here()
+        places = self._places or tuple(range(self._need))
+        idle = iter([node for node in here if node not in places])
+        world = [node if node in here else next(idle, -1) for node in places]
+        return tuple(node for node in world if node >= 0)
+
+    def absent(self, whys: Iterable[tuple[int, str, str]] = ()) -> list[tuple[int, str, str]]:
+        """Who takes no part: number, name and why; ``whys`` of those who were waited for."""
+        known = {node: why for node, _, why in whys}
+        nodes = [node for node in range(self._roster.size) if node not in self._here()]
+        why = {node: known.get(node) or self._out.get(node) or "its agent was lost" for node in nodes}
+        return [(node, self._roster.name_of(node), why[node]) for node in nodes]
+
+    def _gone(self) -> dict[int, str]:
+        excluded = self._numbers(self._ledger.excluded_here)
+        return {**dict.fromkeys(excluded, "it was found unfit before"), **self._out}
+
+    def _here(self) -> list[int]:
+        gone = self._gone()
+        return [node for node in range(self._roster.size) if self._is_here(node) and node not in gone]
+
+    def _is_here(self, node: int) -> bool:
+        seat = self._roster.seats[node]
+        return seat is not None and seat.present and not seat.lost
+
+    def _came_to_an_end(self, node: int) -> bool:
+        seat = self._roster.seats[node]
+        if seat is None or seat.silent:
+            return False
+        return self._local or ended_on(self._roster.name_of(node), self._said)
+
+    def _numbers(self, names: Sequence[str]) -> list[int]:
+        return (
+            [node for node in range(self._roster.size) if self._roster.name_of(node) in names]
+            if names
+            else []
+        )

@@ -1,0 +1,186 @@
+"""Agents and a world for the next attempt: gathered, examined, chosen; knows no rank, no port, no end.
+
+It is begun once, and again before each later attempt with whoever is left: agents are launched once
+more only where too few of them are there, or what launched them is gone.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from clusterrun.agent import verdict
+from clusterrun.agent.casualties import Casualties
+from clusterrun.agent.gathering import Gathering, Means
+from clusterrun.agent.selection import Selection
+from clusterrun.agent.verdict import Kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
+
+    from clusterrun.agent.actions import CoordinatorAction
+    from clusterrun.agent.events import LauncherEnded, Now
+    from clusterrun.agent.ledger import Ledger
+    from clusterrun.agent.rooms import Rooms
+    from clusterrun.agent.roster import Roster, Seat
+    from clusterrun.agent.timings import Timings
+    from clusterrun.agent.verdict import Mishap, Verdict
+    from clusterrun.model.orders import Orders
+
+    class Follows(Protocol):
+        """What a muster leads to: one of these is called once for each ``begin``."""
+
+        def mustered(self, now: Now) -> None: ...
+        def in_vain(self, now: Now, mishap: Mishap) -> None: ...
+        def refused(self, now: Now, end: Verdict) -> None: ...
+        def another(self, now: Now, mishap: Mishap) -> bool: ...
+
+
+class Stage(enum.Enum):
+    """How far it is."""
+
+    IDLE = "nothing is to be done"
+    JOINING = "agents are on their way"
+    EXAMINING = "the nodes are checked, or, too few being fit, another job is queued"
+
+
+class Muster:
+    """Calls ``mustered`` when the roster's world is formed, ``in_vain`` where agents do not come.
+
+    ``refused`` ends the run: too few are fit. ``launch`` starts agents but on the nodes of these names.
+    ``environment`` is for ranks where their user set nothing.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        timings: Timings,
+        roster: Roster,
+        ledger: Ledger,
+        rooms: Rooms,
+        say: Callable[[CoordinatorAction], None],
+        launch: Callable[[tuple[str, ...]], None],
+        follows: Follows,
+    ) -> None:
+        self.stage = Stage.IDLE
+        self.environment: tuple[tuple[str, str], ...] = ()
+        self.casualties = Casualties(roster, ledger, orders.nodes, local=not orders.launch)
+        self._roster, self._ledger, self._follows = roster, ledger, follows
+        self._nodes = orders.nodes
+        self._epoch = -1
+        parts = (orders, roster, ledger, say)
+        then = (self._form, self._refused, follows.another)
+        self._selection = Selection(*parts, rooms.examine, *then) if rooms.examine else None
+        means = Means(do_without=self._selection is not None, relaunch=bool(orders.launch))
+        self._gathering = Gathering(
+            roster, ledger, timings, means, say, launch, self._gathered, self._not_gathered
+        )
+
+    # --- time ---
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        if self.stage is Stage.JOINING:
+            return self._gathering.wakes_at
+        return self.examining.wakes_at() if self.examining else None
+
+    def tick(self, now: Now) -> None:
+        """Carry out what is due."""
+        if self.stage is Stage.JOINING:
+            self._gathering.tick(now)
+        elif self.examining:
+            self.examining.tick(now)
+
+    @property
+    def joining(self) -> bool:
+        """Agents are on their way."""
+        return self.stage is Stage.JOINING
+
+    @property
+    def examining(self) -> Selection | None:
+        """The pre-flight that is going on."""
+        return self._selection if self.stage is Stage.EXAMINING else None
+
+    # --- agents ---
+
+    def begin(self, now: Now, epoch: int, quiet: bool) -> None:
+        """For the first attempt of this coordinator: launch agents."""
+        self.stage, self._epoch = Stage.JOINING, epoch
+        self._gathering.begin(now, quiet)
+
+    def begin_again(self, now: Now, epoch: int, launcher_lives: bool) -> None:
+        """For a later attempt."""
+        self._epoch = epoch
+        if launcher_lives and self.casualties.enough and now.steady >= self._gathering.quiet_until:
+            self._select(now)
+            return
+        self.stage = Stage.JOINING
+        self._gathering.begin_again(now, self.casualties.without(), self._nodes, launcher_lives)
+
+    def end(self) -> None:
+        """The run ends."""
+        self.stage = Stage.IDLE
+
+    def welcomes(self, node: int) -> bool:
+        """An agent of this node is waited for."""
+        return self.stage is Stage.JOINING and self._gathering.welcomes(node)
+
+    def present(self, now: Now) -> None:
+        """One node more is present."""
+        if self.stage is Stage.JOINING:
+            self._gathering.present(now)
+
+    def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> None:
+        """``words`` say so."""
+        self.casualties.said(event.said)
+        if self.stage is Stage.JOINING:
+            self._gathering.launcher_ended(now, event, words)
+
+    def lost(self, now: Now, seat: Seat, why: str, mishap: Mishap) -> None:
+        """An agent will not be heard again."""
+        if self.examining:
+            self.examining.left(now, seat, mishap)
+        elif self._gathering.does_without:
+            self._gathering.left(seat, why)
+        else:
+            self._in_vain(now, mishap)
+
+    def _not_gathered(self, now: Now, words: str, node: str) -> None:
+        kind = Kind.NODE if node else Kind.START
+        self._in_vain(now, verdict.of_node(kind, node, now.wall, words))
+
+    def _in_vain(self, now: Now, mishap: Mishap) -> None:
+        self.stage = Stage.IDLE
+        self._follows.in_vain(now, mishap)
+
+    # --- who trains ---
+
+    def _gathered(self, now: Now) -> None:
+        """Everybody is here who is waited for, and nothing of an older attempt can live any more."""
+        self._select(now, self._gathering.absent(now))
+
+    def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> None:
+        """``missing`` were waited for in vain."""
+        suspects = self.casualties.suspects()
+        if self._selection is None or (self._selection.examined and not suspects.nodes):
+            self._form(now, self.casualties.world(), self.environment)
+            return
+        self.stage = Stage.EXAMINING
+        self._selection.begin(now, self._epoch, self.casualties.absent(missing), suspects)
+
+    def _form(self, now: Now, world: Sequence[int], environment: tuple[tuple[str, str], ...]) -> None:
+        self.stage = Stage.IDLE
+        self._roster.form(world)
+        self.environment = environment
+        spares = [seat.name for seat in self._roster.idle() if seat.name not in self._ledger.excluded]
+        self._ledger.formed(self._roster.names(), tuple(spares))
+        if any(seat.lost for seat in self._roster.world) or len(self._roster.world) != self._nodes:
+            self._not_gathered(now, "a node was lost while the world was formed", "")
+            return
+        self.casualties.trained()
+        self._follows.mustered(now)
+
+    def _refused(self, now: Now, end: Verdict) -> None:
+        self.stage = Stage.IDLE
+        self._follows.refused(now, end)

@@ -1,0 +1,133 @@
+"""From the end of one attempt to the claim of the next, or to the end of the run; knows no link.
+
+What decides is how far the ranks had come, so that is read first.
+"""
+
+from __future__ import annotations
+
+from clusterrun.agent import verdict
+from clusterrun.agent.actions import Note, ReadProgress
+from clusterrun.agent.verdict import Kind
+from clusterrun.model.states import Phase
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterrun.agent.actions import CoordinatorAction
+    from clusterrun.agent.casualties import Casualties
+    from clusterrun.agent.events import Now, Progressed
+    from clusterrun.agent.judge import Judge, Ruling
+    from clusterrun.agent.ledger import Ledger
+    from clusterrun.agent.tally import Tally
+    from clusterrun.agent.verdict import Mishap, Verdict
+
+READ_SECONDS = 5.0
+"""For the answer how far ranks have come; then it goes on without."""
+_DAY = 86400
+
+
+class Sequel:
+    """One run's decisions between attempts; ends in ``again(now)`` or ``conclude(now, verdict, mishap)``.
+
+    ``why`` and ``cause`` are those of the next attempt; ``mishap_at`` is when the attempt that is
+    weighed met its first mishap.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        ledger: Ledger,
+        casualties: Casualties,
+        say: Callable[[CoordinatorAction], None],
+        again: Callable[[Now], None],
+        conclude: Callable[[Now, Verdict, Mishap | None], None],
+    ) -> None:
+        self.why = self.cause = ""
+        self.mishap_at: float | None = None
+        self._judge, self._ledger, self._casualties = judge, ledger, casualties
+        self._say, self._again, self._conclude = say, again, conclude
+        self._tally: Tally | None = None
+        self._read_by: float | None = None
+        self._pause_until: float | None = None
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        return self._pause_until if self._read_by is None else self._read_by
+
+    def tick(self, now: Now) -> None:
+        """An answer may not come; a pause may be over."""
+        if self._read_by is not None and now.steady >= self._read_by:
+            self._rule(now)
+        elif self._pause_until is not None and now.steady >= self._pause_until:
+            self._pause_until = None
+            self._again(now)
+
+    @property
+    def weighs(self) -> bool:
+        """The end of an attempt is being judged."""
+        return self._read_by is not None
+
+    def over(self, now: Now, tally: Tally, mishap_at: float | None) -> None:
+        """No rank of ``tally``'s epoch lives anywhere but what is stuck."""
+        self._tally, self.mishap_at = tally, mishap_at
+        self._read_by = now.steady + READ_SECONDS
+        self._say(ReadProgress(tally.epoch))
+
+    def progressed(self, now: Now, event: Progressed) -> None:
+        """How far ranks of the newest attempt have come."""
+        self._ledger.progressed(event.step, event.checkpoint)
+        if self._read_by is not None:
+            self._rule(now)
+
+    def end(self) -> None:
+        """The run ends."""
+        self._read_by = self._pause_until = None
+
+    def may_follow(self, mishap: Mishap) -> bool:
+        """Another attempt may follow this mishap that came before any rank."""
+        end = verdict.of_mishap(mishap)
+        room = self._casualties.room
+        return bool(self._judge.rule_before(mishap, end, self._ledger.attempts, room).again)
+
+    def mishap(self, now: Now, mishap: Mishap, end: Verdict) -> None:
+        """It came to no rank; ``end`` is how the run ends, if not by another attempt."""
+        self._blame(mishap)
+        ruling = self._judge.rule_before(mishap, end, self._ledger.attempts, self._casualties.room)
+        self._follow(now, ruling)
+
+    def _rule(self, now: Now) -> None:
+        tally, self._tally = self._tally, None
+        self._read_by = self.mishap_at = None
+        if tally is None:
+            return
+        for name, why in tally.stuck_on.items():
+            self._casualties.leave_out(name, why)
+        ruling = self._judge.rule(tally, self._ledger.attempts, self._casualties.room)
+        if ruling.mishap:
+            self._blame(ruling.mishap)
+        self._follow(now, ruling)
+
+    def _blame(self, mishap: Mishap) -> None:
+        if mishap.kind is not Kind.COLLISION:
+            self._casualties.blame(mishap.failure.node, network=mishap.kind is Kind.HANG)
+
+    def _follow(self, now: Now, ruling: Ruling) -> None:
+        if not ruling.again or ruling.mishap is None:
+            self._conclude(now, ruling.verdict, ruling.mishap)
+            return
+        self._ledger.close(now, ruling.verdict.state, ruling.mishap.failure)
+        self.cause, self.why = ruling.cause, f"{ruling.again}: {ruling.mishap.failure.why}"
+        self._say(Note(self.why))
+        if not ruling.pause:
+            self._ledger.says(Phase.RESTARTING, self.why)
+            self._again(now)
+            return
+        self._pause_until = now.steady + ruling.pause
+        self._ledger.says(Phase.RESTARTING, f"{self.why}; not before {_clock(now.wall + ruling.pause)}")
+
+
+def _clock(wall: float) -> str:
+    """A time of the day, as it is the same everywhere."""
+    minutes, seconds = divmod(int(wall) % _DAY, 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"
