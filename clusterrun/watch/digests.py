@@ -36,7 +36,8 @@ class Digests:
     def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
         """New ranks run."""
         self._paths, self._pids = paths, pids
-        self._times = [now + seconds for seconds in EAGER if seconds < self._period]
+        first = sorted({*EAGER, self._period})
+        self._times = [now + seconds for seconds in first if seconds <= self._period]
 
     def wakes_at(self) -> float | None:
         """When ``run`` is wanted."""

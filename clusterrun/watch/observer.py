@@ -197,5 +197,6 @@ def _watch(run_dir: str) -> Watch:
 
 def _period(watch: Watch) -> float:
     """Seconds between two digests: a hang is to be told from a pause."""
-    hang = watch.hang_seconds or watch.sample_seconds
-    return min(watch.sample_seconds, max(LEAST_PERIOD, hang / DIGESTS_PER_HANG))
+    if not watch.hang_seconds:
+        return watch.sample_seconds
+    return min(watch.sample_seconds, max(LEAST_PERIOD, watch.hang_seconds / DIGESTS_PER_HANG))

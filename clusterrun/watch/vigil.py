@@ -166,13 +166,13 @@ class Vigil:
 
     def _stall_due(self, now: float) -> bool:
         limit = self._watch.hang_seconds
-        if not limit or self._stalled or now - self._moved_at < limit or not self._pulses:
+        if not limit or self._stalled or now - self._moved_at < limit:
             return False
         patience = QUIET_PERIODS * self._watch.sample_seconds
         for node, at in self._heard_at.items():
             if node not in self._mute and now - at > patience:
                 self._mute[node] = f"its observer has said nothing for {now - at:.0f} s"
-        if len(self._mute) == len(self._nodes):
+        if not self._pulses or len(self._mute) == len(self._nodes):
             self._moved_at = now  # nobody speaks: that is no stall, and is looked at again later
             return False
         return True

@@ -217,6 +217,11 @@ def test_observers_that_are_silent_are_no_stall() -> None:
     assert one.wakes_at() == 121.0
 
 
+def test_before_the_observers_come_nothing_stalls_and_it_is_looked_at_once_a_limit() -> None:
+    one = vigil(8.0)
+    assert (one.wakes_at(), one.tick(8.0, WALL), one.wakes_at()) == (8.0, [], 16.0)
+
+
 def test_without_a_limit_nothing_hangs_by_itself() -> None:
     one = vigil(0.0)
     all_same(one, 1.0)

@@ -1,0 +1,38 @@
+"""When the observer says by itself how the ranks fare: soon, then once a period, however short that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterrun.model.orders import Watch
+from clusterrun.model.paths import RunPaths
+from clusterrun.watch.digests import Digests
+from clusterrun.watch.observer import _period
+
+
+@pytest.mark.parametrize(
+    ("hang", "times"),
+    [
+        (0.0, [2.0, 5.0, 10.0, 20.0]),
+        (600.0, [2.0, 5.0, 10.0, 20.0]),
+        (40.0, [2.0, 5.0, 10.0, 20.0]),
+        (12.0, [2.0, 3.0, 6.0, 9.0]),
+        (8.0, [2.0, 4.0, 6.0, 8.0]),
+        (2.0, [1.0, 2.0, 3.0, 4.0]),
+    ],
+)
+def test_whatever_the_limit_of_a_hang_is_ranks_are_looked_at_in_time(
+    tmp_path: Path, hang: float, times: list[float]
+) -> None:
+    part = Digests(_period(Watch(on=True, hang_seconds=hang)))
+    assert part.wakes_at() is None
+    part.started(100.0, RunPaths(str(tmp_path)).attempt(0), {})
+    found = []
+    for _ in times:
+        at = part.wakes_at()
+        assert at is not None
+        found.append(at - 100.0)
+        part.run(at)
+    assert found == times
