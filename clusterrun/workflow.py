@@ -1,4 +1,4 @@
-"""The user's verbs as functions: submit, check, find, status, wait, logs, cancel; knows no terminal.
+"""The user's verbs as functions: submit, check, find, follow, wait, diagnose, cancel; knows no terminal.
 
     run = clusterrun.submit("train.py", "--lr", "0.1", nodes=4, gpus=8)
     run.wait()
@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterrun.model.paths import RunPaths
-from clusterrun.model.record import Failure, RunRecord, RunStatus
+from clusterrun.model.record import Attempt, Failure, RunRecord, RunStatus
 from clusterrun.model.report import Report
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.model.states import State
 from clusterrun.verbs.desk import Desk, Tell, quiet
 from clusterrun.verbs.listing import RECENT
+
+if TYPE_CHECKING:
+    from clusterrun.diagnosis.words import Diagnosis
 
 
 class Run:
@@ -103,6 +106,18 @@ class Run:
         heard = Listening(self._desk, self.run_id, wanted)
         for text in headed(heard.following() if follow else heard.so_far(), heard.headings()):
             yield from text.decode().split("\n")[:-1]
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Every start of the ranks so far: why, where, how far it came, its first failure."""
+        state = self._desk.store.state(self.run_id)
+        return state.attempts if state else ()
+
+    def diagnose(self, limit: float = 40.0, tell: Tell = quiet) -> Diagnosis:
+        """Why the run hangs, or has failed. ``limit``: seconds that a live run may take to answer."""
+        from clusterrun.verbs.diagnosing import diagnose
+
+        return diagnose(self._desk, self.run_id, limit, tell)
 
     def cancel(self, tell: Tell = quiet) -> RunStatus:
         """End the run and return its status once nothing of it is left, at most a minute later."""

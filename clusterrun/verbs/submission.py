@@ -142,6 +142,11 @@ def _job_ids(words: Iterable[str], desk: Desk) -> Iterable[str]:
                 f"--after {word}: the run {status.run_id} is not in Slurm's queue",
                 f"wait for it first: clusterrun wait {status.run_id}",
             )
+        if desk.store.read(status.run_id).spec.goes_on == "chain":
+            raise BadInput(
+                f"--after {word}: the run {status.run_id} may end in a job that is not queued yet",
+                f"wait for it first: clusterrun wait {status.run_id}",
+            )
         yield status.job_id
 
 

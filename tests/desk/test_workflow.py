@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import clusterrun
+from clusterrun.diagnosis.words import Verdict
 from clusterrun.model.errors import BadInput, ClusterrunError, NoSuchRun
 from clusterrun.model.report import Grade
 from clusterrun.model.spec import Cluster, JobSpec
@@ -81,6 +82,26 @@ def test_a_failed_run_has_its_first_failure(desk: Desk) -> None:
     assert run.failure is not None and (run.failure.rank, run.failure.code) == (0, 3)
 
 
+def test_a_failed_run_tells_each_of_its_attempts_and_why_it_failed(desk: Desk) -> None:
+    run = submit(desk, "0", "3", max_restarts=1)
+    run.wait(timeout=120)
+    assert [(one.epoch, one.failure.why if one.failure else "") for one in run.attempts] == [
+        (n, "rank 0 on local-0 exited with code 3") for n in (0, 1)
+    ]
+    found = run.diagnose()
+    assert (found.verdict, [(one.rank, one.node) for one in found.culprits]) == (
+        Verdict.CRASHED,
+        [(0, "local-0")],
+    )
+
+
+def test_a_run_that_was_never_seen_to_start_has_no_attempts(desk: Desk) -> None:
+    run = submit(desk, "0", "0")
+    run.wait(timeout=120)
+    os.unlink(run.paths.state)
+    assert run.attempts == ()
+
+
 def test_waiting_with_a_limit_returns_the_state_so_far_and_cancel_ends_the_run(desk: Desk) -> None:
     run = submit(desk, "60", "0")
     assert run.wait(timeout=0.1).state is State.RUNNING
@@ -105,6 +126,7 @@ def test_an_unknown_option_is_refused_with_the_nearest(options: dict[str, int], 
 def test_options_are_read_as_people_write_them() -> None:
     said = {
         "time": "2h",
+        "notice": "5m",
         "environment": {"A": "1"},
         "cluster": "slurm",
         "setup": "module load x",
@@ -114,6 +136,7 @@ def test_options_are_read_as_people_write_them() -> None:
         command=("train.py",),
         cwd="/w",
         time=7200,
+        notice=300,
         environment=(("A", "1"),),
         cluster=Cluster.SLURM,
         setup=("module load x",),
