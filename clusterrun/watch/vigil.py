@@ -211,7 +211,7 @@ class Vigil:
         why = f"nothing has moved for {stalled:.0f} s: {diagnosis.said}"
         if diagnosis.verdict is Verdict.NOTHING or self._watch.on_hang == "report":
             return [Tell(why)]
-        return [Tell(why), Wish(self._watch.on_hang, why)]
+        return [Wish(self._watch.on_hang, why)]  # whoever grants it says why
 
 
 def _text(diagnosis: Diagnosis) -> str:
