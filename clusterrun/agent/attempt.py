@@ -39,6 +39,8 @@ STOP_SLACK_SECONDS = 10.0
 """Beyond the grace time: what a node may take to kill and to check before it is given up."""
 PROGRESS_SECONDS = 10.0
 """How often it is read how far ranks have come."""
+LAUNCHER_SECONDS = 5.0
+"""Agents that end within this time after their launcher end because of it."""
 NOTICE_SECONDS = 30.0
 """The same notice from many nodes within this time is one notice."""
 
@@ -82,6 +84,8 @@ class LiveAttempt:
         self._fence_at: float | None = None
         self._noticed_at: float | None = None
         self._read_at: float | None = None
+        self._launcher: Mishap | None = None
+        self._launcher_until = 0.0
 
     # --- time ---
 
@@ -166,16 +170,25 @@ class LiveAttempt:
         well = self.tally.gone(seat.place, message.stuck, seat.name)
         if not well and self.stage is not Stage.STOPPING and not self.tally.mishaps:
             why = f"{seat.name} (node {seat.node}) ended its ranks unasked; its agent says why in job.out"
-            self._mishap(now, verdict.of_node(Kind.NODE, seat.name, now.wall, why))
+            mishap = verdict.of_node(Kind.NODE, seat.name, now.wall, why)
+            self._mishap(now, self._by_launcher(now) or mishap)
         self._check_over(now)
 
     def lost(self, now: Now, seat: Seat, mishap: Mishap) -> None:
         """A node will not be heard again; without harm where it has nothing left."""
         if self.tally.lost(seat.place, self._dead_by(seat)):
-            self._mishap(now, mishap)
+            self._mishap(now, self._by_launcher(now) or mishap)
             if seat.silent:  # this took so long that whatever else failed has been heard of
                 self.stop(now)
         self._check_over(now)
+
+    def launcher_ended(self, now: Now, words: str) -> None:
+        """Agents need it no more; but what ended it may end them too."""
+        self._launcher = verdict.of_node(Kind.LAUNCHER, "", now.wall, f"{words}, and the agents with it")
+        self._launcher_until = now.steady + LAUNCHER_SECONDS
+
+    def _by_launcher(self, now: Now) -> Mishap | None:
+        return self._launcher if now.steady <= self._launcher_until else None
 
     def _dead_by(self, seat: Seat) -> float:
         """When the lease that our last acknowledgement gave has run out and the shim has killed."""

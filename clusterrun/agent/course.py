@@ -214,6 +214,8 @@ class Course:
         elif event.whole and not joining:
             self._launcher_words = f"; {words}"
             self._say(Note(words))
+            if self.live is not None:
+                self.live.launcher_ended(now, words)
 
     def ask(self, now: Now, wish: Verdict) -> None:
         """Somebody wants the run to end; the first to ask is the one who is reported."""
