@@ -1,0 +1,451 @@
+"""Everything that is done to a training, by name; each ends with the weights of an undisturbed one.
+
+A fault gets a ``Ground``: some nodes of the lab that nobody else uses meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.survive.site import Broken, Run, Site, Training, until
+
+SMALL = Training()
+RANKS = SMALL.ranks
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Nodes of a lab that one fault has for itself."""
+
+    site: Site
+    nodes: tuple[str, ...]
+
+    def submit(self, name: str, *options: str, training: Training = SMALL, nodes: int = RANKS) -> Run:
+        """A training on this ground, one rank a node."""
+        others = [node for node in self.site.lab.nodes if node not in self.nodes]
+        keep_off = ("--exclude", ",".join(others)) if others else ()
+        return self.site.submit(
+            *("--nodes", str(nodes), "--gpus", "0", *keep_off, *options),
+            name=name,
+            training=training,
+        )
+
+    def slurm(self, *words: str) -> str:
+        """A program of Slurm's on the login host."""
+        done = self.site.lab.exec(words)
+        if done.code:
+            raise Broken(f"{words}: {done.err}")
+        return done.out
+
+    @contextlib.contextmanager
+    def fault(self, kind: str, host: str, **details: str | int | bool) -> Iterator[None]:
+        """Something is broken on a host for a while."""
+        self.site.lab.fault(kind, host, **details)
+        try:
+            yield
+        finally:
+            self.site.lab.heal(host)
+
+    def heal(self) -> None:
+        """Everything works again, and Slurm knows it."""
+        for node in self.nodes:
+            self.site.lab.heal(node)
+        until(lambda: set(self._states().values()) == {"idle"}, f"idle nodes: {self._states()}", 120)
+
+    def _states(self) -> dict[str, str]:
+        return {node: word for node, word in self.site.lab.node_states().items() if node in self.nodes}
+
+
+def completed(run: Run, names: str = "", attempts: int = 0, budget: int = 20) -> None:
+    """It ended well with the right weights, an attempt names what was hit, and nothing is left."""
+    said = run.ends()
+    if said["state"] != "COMPLETED":
+        raise Broken(f"{run.folder.name} is {said['state']}: {said['reason']}; {run.told()}")
+    run.same_weights()
+    run.laws(budget)
+    state = run.state
+    assert state is not None
+    reasons = [f"{a.reason} {a.failure.why if a.failure else ''}" for a in state.attempts]
+    if names and not any(names in one for one in reasons):
+        raise Broken(f"I5 {run.folder.name}: nobody names {names}: {reasons}")
+    if attempts and len(state.attempts) != attempts:
+        raise Broken(f"{run.folder.name}: {len(state.attempts)} attempts, not {attempts}: {run.told()}")
+
+
+RESTARTS = ("--max-restarts", "3")
+
+
+# --- one process ----------------------------------------------------------------------------------
+
+
+def rank_killed(ground: Ground) -> None:
+    run = ground.submit("rank", *RESTARTS)
+    run.trains()
+    node = run.kill("rank", run.nodes()[2]).host
+    completed(run, node, attempts=2)
+
+
+def agent_killed(ground: Ground) -> None:
+    run = ground.submit("agent", *RESTARTS)
+    run.trains()
+    node = run.kill("agent", run.nodes()[2]).host
+    completed(run, node, attempts=2)
+
+
+def agent_of_the_first_node_killed(ground: Ground) -> None:
+    run = ground.submit("agent0", *RESTARTS)
+    run.trains()
+    node = run.kill("agent", run.nodes()[0]).host
+    completed(run, node, attempts=2)
+
+
+def coordinator_killed(ground: Ground) -> None:
+    run = ground.submit("coordinator", *RESTARTS)
+    run.trains()
+    run.kill("coordinate", number=0)
+    completed(run, attempts=2)
+
+
+def srun_killed(ground: Ground) -> None:
+    run = ground.submit("srun", *RESTARTS)
+    run.trains()
+    run.kill("srun", number=-1)
+    completed(run, attempts=2)
+
+
+def always_crashing(ground: Ground) -> None:
+    run = ground.submit("crashing", "--max-restarts", "10", training=Training(more=("crash=3",)))
+    said = run.ends()
+    if said["state"] != "FAILED" or "no progress" not in said["reason"]:
+        raise Broken(f"{said}; {run.told()}")
+    run.laws()
+    if run.attempt() != 3:
+        raise Broken(f"{run.attempt() + 1} attempts, not 4: {run.told()}")
+
+
+def two_failures_at_once(ground: Ground) -> None:
+    run = ground.submit("two", *RESTARTS)
+    run.trains()
+    nodes = run.nodes()
+    run.kill("rank", nodes[1])
+    run.kill("agent", nodes[2])
+    completed(run, attempts=2)
+
+
+def failure_during_a_restart(ground: Ground) -> None:
+    run = ground.submit("during", *RESTARTS)
+    run.trains()
+    nodes = run.nodes()
+    run.kill("rank", nodes[1])
+    until(lambda: run.attempt() >= 1, "the second attempt")
+    run.kill("agent", nodes[2])
+    completed(run, nodes[2])
+
+
+# --- a node ---------------------------------------------------------------------------------------
+
+
+def node_killed_with_a_spare(ground: Ground) -> None:
+    run = ground.submit("spare", *RESTARTS, "--spares", "1")
+    run.trains()
+    node = run.nodes()[2]
+    with ground.fault("kill", node):
+        completed(run, node, attempts=2)
+
+
+def node_killed_without_a_spare(ground: Ground) -> None:
+    run = ground.submit("node", *RESTARTS, "--requeue")
+    run.trains()
+    node = run.nodes()[2]
+    with ground.fault("kill", node):
+        completed(run, node)
+
+
+def node_killed_and_nobody_may_go_on(ground: Ground) -> None:
+    run = ground.submit("alone", "--max-restarts", "0")
+    run.trains()
+    node = run.nodes()[2]
+    with ground.fault("kill", node):
+        said = run.ends()
+        if said["state"] != "NODE_FAIL" or node not in said["reason"]:
+            raise Broken(f"I5 {said}; {run.told()}")
+        run.laws()
+
+
+def first_node_killed_and_requeued(ground: Ground) -> None:
+    run = ground.submit("first", *RESTARTS, "--requeue")
+    run.trains()
+    with ground.fault("kill", run.nodes()[0]):
+        completed(run)
+
+
+def first_node_killed_and_chained(ground: Ground) -> None:
+    run = ground.submit("chain", *RESTARTS, "--requeue", "--requeue-by", "chain")
+    run.trains()
+    with ground.fault("kill", run.nodes()[0]):
+        completed(run)
+
+
+def node_cut_off_for_a_moment(ground: Ground) -> None:
+    run = ground.submit("cut", *RESTARTS, training=Training(steps=80))
+    run.trains()
+    with ground.fault("cut", run.nodes()[2]):
+        time.sleep(6)
+    completed(run)
+
+
+def node_cut_off_for_long(ground: Ground) -> None:
+    run = ground.submit("cutlong", *RESTARTS, "--requeue")
+    run.trains()
+    node = run.nodes()[2]
+    with ground.fault("cut", node):
+        until(lambda: run.attempt() >= 1, "another attempt", 120)
+    completed(run, node)
+
+
+def node_frozen(ground: Ground) -> None:
+    """Its ranks wake up when others have long taken over."""
+    run = ground.submit("frozen", *RESTARTS, "--spares", "1", training=Training(steps=100))
+    run.trains()
+    node = run.nodes()[2]
+    with ground.fault("freeze", node):
+        until(lambda: run.attempt() >= 1, "another attempt", 120)
+    completed(run, node)
+
+
+# --- the end of a job -----------------------------------------------------------------------------
+
+
+def requeued_by_an_administrator(ground: Ground) -> None:
+    run = ground.submit("admin", "--requeue")
+    run.trains()
+    ground.slurm("scontrol", "requeue", run.status()["job_id"])
+    completed(run, attempts=2)
+
+
+def preempted(ground: Ground, *by: str) -> None:
+    run = ground.submit("preempted", "--requeue", *by)
+    run.trains()
+    words = (
+        "sbatch",
+        "--parsable",
+        "-p",
+        "urgent",
+        f"-N{len(ground.nodes)}",
+        "--exclusive",
+        "-o",
+        "/dev/null",
+    )
+    ground.slurm(*words, "--wrap", "sleep 5")
+    completed(run)
+
+
+def preempted_and_chained(ground: Ground) -> None:
+    preempted(ground, "--requeue-by", "chain")
+
+
+def time_limit_twice(ground: Ground, *by: str) -> None:
+    """Two jobs of a minute each are not enough."""
+    long = Training(steps=90, seconds=0.8)
+    run = ground.submit("limit", "--time", "1", "--notice", "20", "--requeue", *by, training=long)
+    completed(run)
+    state = run.state
+    if state is None or len(state.attempts) < 3:
+        raise Broken(f"the time limit was not reached twice: {run.told()}")
+
+
+def time_limit_twice_chained(ground: Ground) -> None:
+    time_limit_twice(ground, "--requeue-by", "chain")
+
+
+# --- scancel --------------------------------------------------------------------------------------
+
+
+def cancelled(ground: Ground, run: Run, word: str = "scancel") -> None:
+    """End it by Slurm's own program or by ours; it stays ended, whatever was to follow."""
+    if word == "scancel":
+        ground.slurm("scancel", run.status()["job_id"])
+    elif (done := ground.site.types("cancel", run.folder.name)).code:
+        raise Broken(f"cancel: {done.err}")
+    said = run.ends(60)
+    if said["state"] != "CANCELLED":
+        raise Broken(f"{run.folder.name} is {said['state']}: {said['reason']}; {run.told()}")
+    run.laws()
+    if (later := run.status())["state"] != "CANCELLED":
+        raise Broken(f"it went on: {later}")
+
+
+def scancel_while_queued(ground: Ground) -> None:
+    cancelled(ground, ground.submit("queued", "--sbatch", "hold", "--requeue"))
+
+
+def scancel_while_starting(ground: Ground) -> None:
+    run = ground.submit("starting", "--requeue", *RESTARTS)
+    until(lambda: run.state, "its first word")
+    cancelled(ground, run)
+
+
+def scancel_in_training(ground: Ground) -> None:
+    run = ground.submit("training", "--requeue", *RESTARTS)
+    run.trains()
+    cancelled(ground, run)
+
+
+def scancel_of_a_chain(ground: Ground) -> None:
+    """The job that waits for the end of this one ends with it."""
+    run = ground.submit("chained", "--requeue", "--requeue-by", "chain", *RESTARTS)
+    run.trains()
+    cancelled(ground, run)
+
+
+def cancel_of_a_chain(ground: Ground) -> None:
+    run = ground.submit("chained2", "--requeue", "--requeue-by", "chain", *RESTARTS)
+    run.trains()
+    cancelled(ground, run, "cancel")
+
+
+def scancel_in_a_checkpoint(ground: Ground) -> None:
+    run = ground.submit("saving", "--requeue", training=Training(more=("slow=3",)))
+    run.trains(6)
+    cancelled(ground, run)
+
+
+def scancel_in_a_restart(ground: Ground) -> None:
+    run = ground.submit("again", "--requeue", *RESTARTS)
+    run.trains()
+    run.kill("rank", run.nodes()[1])
+    until(lambda: (state := run.state) and state.phase.value != "training", "a restart")
+    cancelled(ground, run)
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+def disk_full_at_a_checkpoint(ground: Ground) -> None:
+    """Some checkpoints are missed; the training goes on, and what was kept before is whole."""
+    run = ground.submit("full", *RESTARTS, training=Training(steps=60, more=("fill=600000",)))
+    run.trains()
+    nodes = run.nodes()
+    with ground.fault("disk-full", nodes[0], path=str(ground.site.folder / "full" / "kept")):
+        run.trains(run.step() + 12)
+    run.kill("rank", nodes[1])
+    completed(run, nodes[1])
+
+
+def checkpoint_damaged(ground: Ground) -> None:
+    run = ground.submit("damaged", *RESTARTS)
+    run.trains(12)
+    newest = max((ground.site.folder / "damaged" / "kept").glob("step-*.pt"))
+    newest.write_bytes(newest.read_bytes()[:-7] + b"damaged")
+    run.kill("rank", run.nodes()[1])
+    completed(run)
+
+
+def run_directory_gone(ground: Ground) -> None:
+    run = ground.submit("gone", *RESTARTS, training=Training(steps=80))
+    run.trains()
+    away = Path(f"{run.folder}.away")
+    ground.site.patrol.forget(run)
+    os.rename(run.folder, away)
+    time.sleep(10)
+    shutil.rmtree(run.folder, ignore_errors=True)
+    os.rename(away, run.folder)
+    ground.site.patrol.watch(run)
+    completed(run, attempts=1)
+
+
+# --- the controller: one fault for everybody, so these runs share it -------------------------------
+
+
+def controller_away(ground: Ground, seconds: float = 15.0) -> None:
+    """Stopped while one run starts, one trains, one ends; then all end well."""
+    short = Training(ranks=2, steps=int(5 * seconds), seconds=0.2)
+    begun = ground.submit("away", nodes=2, training=short)
+    begun.trains()
+    ending = ground.submit("ending", nodes=2, training=Training(ranks=2, steps=15))
+    ending.trains(3)
+    starting = ground.submit("early", nodes=2, training=short)
+    ground.site.lab.fault("controller")
+    try:
+        time.sleep(seconds)
+    finally:
+        ground.site.lab.heal("ctl")
+    for run in (begun, ending, starting):
+        completed(run, attempts=1)
+
+
+Fault = Callable[[Ground], Any]
+FAULTS: dict[str, Fault] = {
+    fault.__name__: fault
+    for fault in (
+        node_killed_without_a_spare,
+        first_node_killed_and_requeued,
+        first_node_killed_and_chained,
+        node_cut_off_for_long,
+        node_frozen,
+        node_killed_with_a_spare,
+        node_killed_and_nobody_may_go_on,
+        requeued_by_an_administrator,
+        coordinator_killed,
+        agent_of_the_first_node_killed,
+        agent_killed,
+        srun_killed,
+        rank_killed,
+        two_failures_at_once,
+        failure_during_a_restart,
+        node_cut_off_for_a_moment,
+        run_directory_gone,
+        disk_full_at_a_checkpoint,
+        checkpoint_damaged,
+        always_crashing,
+        scancel_of_a_chain,
+        cancel_of_a_chain,
+        scancel_while_queued,
+        scancel_while_starting,
+        scancel_in_training,
+        scancel_in_a_checkpoint,
+        scancel_in_a_restart,
+    )
+}
+"""Those that need no lab of their own; what takes longest comes first."""
+
+
+class Grounds:
+    """A lab cut into grounds, and faults run on them, several at once; each one's outcome can be awaited."""
+
+    def __init__(self, site: Site, size: int, at_once: int) -> None:
+        self.site = site
+        names = site.lab.nodes
+        self._free = [Ground(site, names[n : n + size]) for n in range(0, at_once * size, size)]
+        self._some = threading.Condition()
+
+    def run(self, fault: Fault) -> str:
+        """What went wrong with a fault, '' where nothing did."""
+        with self._some:
+            self._some.wait_for(lambda: self._free)
+            ground = self._free.pop()
+        try:
+            fault(ground)
+        except Exception as error:  # noqa: BLE001  handed to whoever asks for the outcome
+            return f"{type(error).__name__}: {error}"
+        finally:
+            self._back(ground)
+        return ""
+
+    def _back(self, ground: Ground) -> None:
+        jobs = ground.slurm("squeue", "-h", "-o", "%i", "-w", ",".join(ground.nodes)).split()
+        if jobs:
+            ground.slurm("scancel", *jobs)
+        with contextlib.suppress(Broken):
+            ground.heal()
+        with self._some:
+            self._free.append(ground)
+            self._some.notify()

@@ -1,0 +1,327 @@
+"""Runs on a lab that are disturbed: what a test asks of them, and what must be true of each at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clusterrun.agent import proc
+from clusterrun.lab.lab import Lab
+from clusterrun.lab.processes import Process
+from clusterrun.model import contract
+from clusterrun.model.document import decode
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.record import RunState
+from clusterrun.system import Completed
+from tests.survive import trainer
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINER = Path(trainer.__file__)
+CANARY = "canary-5f3a9c"
+"""Stands in the environment of every run: nothing that is written or printed may show it."""
+LIMIT = 240.0
+"""Seconds within which every run ends, whatever was done to it."""
+SAMPLE = 0.5
+
+
+class Broken(AssertionError):
+    """A law that does not hold, with what was seen."""
+
+
+def until(true: Callable[[], Any], what: str, limit: float = 90.0) -> Any:
+    """The first true answer; an error that names what was waited for, after ``limit`` seconds."""
+    end = time.monotonic() + limit
+    while not (value := true()):
+        if time.monotonic() > end:
+            raise Broken(f"waited {limit:g} s in vain for: {what}")
+        time.sleep(0.1)
+    return value
+
+
+@dataclass
+class Site:
+    """A lab, and a folder with the runs' home."""
+
+    lab: Lab
+    folder: Path
+    patrol: Patrol = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.patrol = Patrol(self.lab)
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    def types(self, *words: str, limit: float = 120.0) -> Completed:
+        """The command line on the login host; a traceback is never an answer."""
+        environment = {"CLUSTERRUN_HOME": str(self.home), "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+        environment |= {"CLUSTERRUN_PREFLIGHT": "off"}
+        argv = [sys.executable, "-m", "clusterrun", *words]
+        done = self.lab.exec(argv, env=environment, cwd=str(self.folder), timeout=limit)
+        if "Traceback" in done.err:
+            raise Broken(f"{words}: {done.err}")
+        return done
+
+    def submit(self, *options: str, name: str, training: Training) -> Run:
+        """Submit a training, and watch it from the first moment on."""
+        words = [*options, "--name", name, "--env", f"CANARY={CANARY}", "--json", str(TRAINER)]
+        done = self.types("submit", "--cluster", "slurm", *words, *training.words(self.folder / name))
+        if done.code:
+            raise Broken(f"submit {options}: {done.err}")
+        run = Run(self, Path(json.loads(done.out)["run_dir"]), training)
+        self.patrol.watch(run)
+        return run
+
+
+@dataclass(frozen=True)
+class Training:
+    """How large a training is: ``ranks`` in all, so many steps, seconds each, a checkpoint every so often."""
+
+    ranks: int = 4
+    steps: int = 40
+    seconds: float = 0.2
+    every: int = 5
+    more: tuple[str, ...] = ()
+
+    @property
+    def weights(self) -> str:
+        return trainer.expected(self.ranks, self.steps)
+
+    def words(self, folder: Path) -> tuple[str, ...]:
+        return str(folder / "kept"), str(self.steps), str(self.seconds), str(self.every), *self.more
+
+
+@dataclass
+class Run:
+    """One run, its processes on every host, and the laws of its end."""
+
+    site: Site
+    folder: Path
+    training: Training
+    twins: list[str] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)
+    newest: int = -1
+
+    # --- what it says ---
+
+    @property
+    def state(self) -> RunState | None:
+        """What the coordinator says; None before its first word."""
+        try:
+            return decode(RunState, json.loads((self.folder / "state.json").read_text()))
+        except FileNotFoundError:
+            return None
+
+    def status(self) -> dict[str, Any]:
+        """What ``status --json`` says."""
+        done = self.site.types("status", "--json", self.folder.name)
+        (found,) = json.loads(done.out)["runs"]
+        return dict(found)
+
+    def step(self) -> int:
+        """The newest step of the newest attempt that said one."""
+        said = (_json(path).get("step") for path in sorted(self.folder.glob("attempts/*/progress.json")))
+        return max((step for step in said if step is not None), default=0)
+
+    def attempt(self) -> int:
+        """The number of the newest attempt."""
+        return max((int(path.name) for path in self.folder.glob("attempts/*")), default=-1)
+
+    def outputs(self) -> str:
+        """What the ranks printed, all attempts."""
+        return "\n".join(p.read_text(errors="replace") for p in sorted(self.folder.glob("attempts/*/*.out")))
+
+    def trains(self, step: int = 8, attempt: int = 0, limit: float = 120.0) -> None:
+        """Wait until this step is done, in this attempt or a later one."""
+        until(
+            lambda: (self.attempt() >= attempt and self.step() >= step) or self.over(),
+            f"{self.folder.name}: step {step} of attempt {attempt}; {self.told()}",
+            limit,
+        )
+        if self.over():
+            raise Broken(f"{self.folder.name} ended too early: {self.told()}")
+
+    def over(self) -> bool:
+        """Whether its coordinator said that it has ended."""
+        state = self.state
+        return bool(state and state.state.ended)
+
+    def told(self) -> str:
+        """State, reason and lineage in a line, for whoever reads a failure."""
+        state = self.state
+        if state is None:
+            return "no state yet"
+        lineage = [(a.epoch, a.cause, a.outcome, a.failure.why if a.failure else "") for a in state.attempts]
+        return f"{state.state.value}/{state.phase.value}: {state.reason!r} {lineage}"
+
+    # --- its processes ---
+
+    def processes(self) -> list[Process]:
+        """Everything that carries the run's mark, on any host."""
+        return [p for p in self.site.lab.processes() if self.owns(p.process)]
+
+    def owns(self, pid: int) -> bool:
+        return proc.environment(pid).get(contract.MARKER_VARIABLE, "").startswith(self.folder.name)
+
+    def find(self, kind: str, node: str = "") -> list[Process]:
+        """Its processes of a kind: ``agent``, ``coordinate``, ``srun``, or ``rank``; on a node or on all."""
+        mark = {"agent": "agent.pyz agent", "coordinate": "agent.pyz coordinate", "rank": "trainer.py"}
+        here = [p for p in self.site.lab.processes() if node in ("", p.host)]
+        if kind == "srun":
+            return [p for p in here if p.name == "srun" and str(self.folder) in p.command]
+        found = [p for p in here if mark[kind] in p.command and str(self.folder) in (p.command + _cwd(p))]
+        return found if kind != "rank" else [p for p in found if "RANK" in proc.environment(p.process)]
+
+    def kill(self, kind: str, node: str = "", number: int = 0) -> Process:
+        """SIGKILL to one of them, the youngest first."""
+        found = sorted(until(lambda: self.find(kind, node), f"a {kind} of {self.folder.name}"), key=_youth)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(found[number].process, signal.SIGKILL)
+        return found[number]
+
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the newest attempt, in order."""
+        state = until(lambda: (s := self.state) and s.attempts and s, "the first attempt")
+        return tuple(state.attempts[-1].nodes)
+
+    # --- its end ---
+
+    def ends(self, limit: float = LIMIT) -> dict[str, Any]:
+        """Wait for the end that ``status`` tells; whatever is seen until then is judged by ``laws``."""
+        ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY")
+        end = time.monotonic() + limit
+        while (said := self.status())["state"] not in ended:
+            if time.monotonic() > end:
+                raise Broken(f"I1 {self.folder.name}: no end within {limit:g} s: {said}; {self.told()}")
+            time.sleep(0.5)
+        return said
+
+    def look(self) -> None:
+        """One look at the state: it is whole, and no attempt comes after a later one."""
+        try:
+            state = self.state
+        except (OSError, ValueError, ClusterrunError) as error:
+            self.odd.append(f"the state cannot be read: {error!r}")
+            return
+        if state is not None and state.epoch < self.newest:
+            self.odd.append(f"attempt {state.epoch} after {self.newest}")
+        self.newest = max(self.newest, state.epoch if state else -1)
+
+    def same_weights(self) -> None:
+        """The training ended with the weights of one that nobody disturbed."""
+        wanted, said = f"weights {self.training.weights}", self.outputs()
+        if [line for line in said.splitlines() if line.startswith("weights ")] != [wanted]:
+            raise Broken(f"not {wanted}: {self.told()}\n{said[-2000:]}")
+
+    def laws(self, budget: int = 20) -> None:
+        """What holds of every run at its end, by the numbers of the matrix; raises ``Broken``."""
+        left = self.leftovers()
+        secrets = [str(p) for p in self._files() if p.name != "orders.json" and CANARY in _text(p)]
+        attempts = self.state.attempts if self.state else ()
+        broken = {
+            "I2 processes, jobs or files are left": left,
+            "I3 two attempts lived at once": self.twins,
+            "I4 the state went back, or could not be read": self.odd,
+            "I6 a secret is told": secrets,
+            "I7 more restarts than the budget allows": [len(attempts)] if len(attempts) > budget + 1 else [],
+        }
+        if found := {law: seen for law, seen in broken.items() if seen}:
+            raise Broken(f"{self.folder.name}: {found}; {self.told()}")
+
+    def leftovers(self, limit: float = 20.0) -> list[str]:
+        """What is left of it on any host, once it has had some seconds to go."""
+        with contextlib.suppress(Broken):
+            until(lambda: not self._left(), "nothing is left", limit)
+        return self._left()
+
+    def _left(self) -> list[str]:
+        queue = self.site.lab.exec(["squeue", "-h", "-o", "%i %T %k"]).out.splitlines()
+        return [
+            *(f"{p.host}: {p.command}" for p in self.processes()),
+            *(f"job {line}" for line in queue if self.folder.name in line and "COMPLETING" not in line),
+            *(str(p) for p in self._files() if p.name.startswith(".")),
+            *(str(p) for p in Path("/tmp").glob(f"*{self.folder.name}*")),
+        ]
+
+    def _files(self) -> Iterator[Path]:
+        return (path for path in self.folder.rglob("*") if path.is_file() and path.name != "agent.pyz")
+
+
+def _youth(process: Process) -> int:
+    return -process.inner
+
+
+def _cwd(process: Process) -> str:
+    """Which run a rank is of stands in its environment."""
+    return proc.environment(process.process).get("CLUSTERRUN_RUN_DIR", "")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+class Patrol:
+    """Looks at all runs of a lab twice a second: of which attempt ranks live, and what the state says."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._over = threading.Event()
+        self._runs: dict[str, Run] = {}
+        self._thread = threading.Thread(target=self._walk, daemon=True)
+        self._thread.start()
+
+    def watch(self, run: Run) -> None:
+        """Look at a run from now on."""
+        self._runs[run.folder.name] = run
+
+    def forget(self, run: Run) -> None:
+        """Look at its state no longer."""
+        self._runs.pop(run.folder.name, None)
+        time.sleep(2 * SAMPLE)
+
+    def stop(self) -> None:
+        """Look no longer."""
+        self._over.set()
+        self._thread.join()
+
+    def _walk(self) -> None:
+        before: dict[tuple[str, int], set[int]] = {}
+        while not self._over.wait(SAMPLE):
+            now = self._ranks()
+            # What lives at one look may be passing away while the next attempt starts; at two it is not.
+            lasting = [key for key in now if now[key] & before.get(key, set())]
+            for name in {name for name, _ in lasting}:
+                alive = sorted(attempt for known, attempt in lasting if known == name)
+                if len(alive) > 1 and name in self._runs:
+                    self._runs[name].twins.append(f"ranks of attempts {alive}")
+            before = now
+            for run in list(self._runs.values()):
+                run.look()
+
+    def _ranks(self) -> dict[tuple[str, int], set[int]]:
+        """The ranks by run and attempt."""
+        found: dict[tuple[str, int], set[int]] = {}
+        for process in self._lab.processes():
+            if TRAINER.name in process.command or "train.py" in process.command:
+                said = proc.environment(process.process)
+                if "RANK" in said and said.get("CLUSTERRUN_ATTEMPT", "").isdigit():
+                    key = said.get("CLUSTERRUN_RUN_ID", ""), int(said["CLUSTERRUN_ATTEMPT"])
+                    found.setdefault(key, set()).add(process.process)
+        return found
