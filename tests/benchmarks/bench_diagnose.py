@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from clusterrun.agent import proc
 from clusterrun.model.orders import Watch
 from tests.agent.runs import Run, runs, until
-from tests.benchmarks.measure import Measured, in_turn, table
 
 NODES, RANKS = 8, 2
 HANG = 20.0
 PATIENCE = 300.0
-STEPS, ROUNDS = 150, 3
+WARM, WINDOW, ROUNDS = 12, 20, 8
+"""Seconds that do not count (the observer comes when ranks have lived for ten), that count, and pairs."""
+MINUTE = 60.0
+OURS = ("coordinate", "agent", "observe")
+"""Whose processor time is the price of being watched; the shim sleeps."""
+STUDENT = {3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 9: 2.26, 11: 2.20}
+"""By degrees of freedom, for 95 %."""
 HEAD = """
 import os, sys, time
 import torch, torch.distributed as dist
@@ -30,15 +37,28 @@ FOR_EVER = HEAD + "dist.all_reduce(torch.ones(4)); print('up', flush=True)\n"
 FOR_EVER += "while True:\n    dist.all_reduce(torch.ones(4))\n    time.sleep(0.05)\n"
 TIMED = (
     HEAD
-    + f"""
-work, times = torch.randn(256, 256), []
-for step in range({STEPS}):
-    began = time.perf_counter()
+    + """
+work = torch.randn(256, 256)
+def step():
+    global work
     for _ in range(4):
         work = torch.tanh(work @ work)
     dist.all_reduce(work)
-    times.append(time.perf_counter() - began)
-print("up", sorted(times)[len(times) // 2], flush=True)
+def steps(seconds):
+    until, count = time.perf_counter() + seconds, 0
+    go_on = torch.ones(1)
+    while go_on.item():
+        for _ in range(20):
+            step()
+        count += 20
+        go_on.fill_(time.perf_counter() < until)
+        dist.broadcast(go_on, 0)
+    return count
+print("up", flush=True)
+steps(float(sys.argv[1]))
+wall, processor = time.perf_counter(), time.process_time()
+count = steps(float(sys.argv[2]))
+print((time.perf_counter() - wall) / count, (time.process_time() - processor) / count, flush=True)
 """
 )
 
@@ -49,8 +69,10 @@ def main() -> None:
         watch = Watch(on=True, hang_seconds=HANG)
         run = make([sys.executable, "-c", FOR_EVER], nodes=NODES, ranks=RANKS, watch=watch)
         hang(run)
+    with tempfile.TemporaryDirectory() as folder, runs(Path(folder)) as make:
+        share(make([sys.executable, "-c", TIMED, str(WARM), str(2 * MINUTE)], 1, 2, watch=Watch(on=True)))
     with tempfile.TemporaryDirectory() as folder:
-        print(table("a step of 2 ranks", cost(Path(folder)), "watched < 1 % more"), flush=True)
+        cost(Path(folder))
 
 
 def hang(run: Run) -> None:
@@ -92,18 +114,72 @@ def said(what: str, seconds: float, whom: str, goal: float) -> None:
     print(f"{what:58} {f'{seconds:.1f} s  ({whom})':38} goal ≤ {goal:g} s", flush=True)
 
 
-def cost(folder: Path) -> tuple[Measured, ...]:
-    """The median step of a run that is watched, in turn with one that is not."""
+def share(run: Run) -> None:
+    """Of what the ranks of a node take in a minute, how much the processes that watch them take."""
+    run.start()
+    outputs = Path(run.paths.attempt(0).folder)
+    until(lambda: len(is_up(outputs)) == 2, "both ranks", PATIENCE)
+    time.sleep(WARM)
+    ranks = [rank_process(run, rank).pid for rank in range(2)]
+    ours = {pid: name for pid in family(run) if (name := part(pid))}
+    before = {pid: cpu_seconds(pid) for pid in (*ranks, *ours)}
+    time.sleep(MINUTE)
+    used = {pid: cpu_seconds(pid) - seconds for pid, seconds in before.items()}
+    theirs = sum(used[pid] for pid in ranks)
+    for name in OURS:
+        taken = sum(used[pid] for pid in ours if ours[pid] == name)
+        print(f"{'processor time of ' + name + ' in a minute':58} {taken:.2f} s", flush=True)
+    all_of_us = sum(used[pid] for pid in ours) / theirs
+    words = f"{all_of_us:.2%} of the ranks' {theirs:.0f} s"
+    print(f"{'the three, beside the ranks that they watch':58} {words:38} goal < 1 %", flush=True)
+    run.coordinator.send_signal(signal.SIGTERM)
+    run.wait(PATIENCE)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of all threads of a process, to the nanosecond where ticks would be too coarse."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
+def family(run: Run) -> list[int]:
+    """The coordinator and all that descends from it."""
+    return [run.coordinator.pid, *(process.pid for process in proc.descendants(run.coordinator.pid))]
+
+
+def part(pid: int) -> str:
+    """Which of ours a process is, by its command line; an agent is its shim's child. '' for others."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return next((name for name in OURS if name in words[:8]), "")
+
+
+def cost(folder: Path) -> None:
+    """A step of a run that is watched, beside the same run that is not, in pairs."""
     with runs(folder) as make:
 
-        def side(on: bool) -> float:
-            watch = Watch(on=on, hang_seconds=HANG)
-            run = make([sys.executable, "-c", TIMED], nodes=1, ranks=2, watch=watch)
+        def side(on: bool) -> tuple[float, float]:
+            command = [sys.executable, "-c", TIMED, str(WARM), str(WINDOW)]
+            run = make(command, nodes=1, ranks=2, watch=Watch(on=on))
             run.start()
             run.wait(PATIENCE)
-            return statistics.mean(float(run.output(rank).split()[1]) for rank in range(2))
+            wall, processor = run.output(0).split()[1:]
+            return float(wall), float(processor)
 
-        return in_turn({"watched": lambda: side(True), "not watched": lambda: side(False)}, ROUNDS)
+        pairs = [
+            (side(True), side(False)) if turn % 2 else (side(False), side(True))[::-1]
+            for turn in range(ROUNDS)
+        ]
+    for number, what in enumerate(("time", "processor time")):
+        more, either_way = confidence([watched[number] / plain[number] for watched, plain in pairs])
+        words = f"{more:+.2%} ± {either_way:.2%} (95 %, {ROUNDS} pairs)"
+        print(f"{what + ' of a step, watched beside not watched':58} {words:38} goal < 1 %", flush=True)
+
+
+def confidence(ratios: Sequence[float]) -> tuple[float, float]:
+    """By how much the first side is more than the second, and half of the 95 % interval of that."""
+    logs = [math.log(ratio) for ratio in ratios]
+    spread = statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.expm1(statistics.mean(logs)), STUDENT[len(logs) - 1] * spread
 
 
 if __name__ == "__main__":
