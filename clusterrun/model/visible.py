@@ -59,3 +59,8 @@ def _escape(match: Match[str]) -> str:
     if number < 0x100:
         return {0x0A: "\\n", 0x0D: "\\r"}.get(number, f"\\x{number:02x}")
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def job_name(name: str) -> str:
+    """``name`` as Slurm may have it: what other people's tools show must not move their cursor."""
+    return "".join(letter if letter.isprintable() else "_" for letter in name)[:200]

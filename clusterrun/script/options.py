@@ -12,6 +12,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import JobSpec, OnUnfit
+from clusterrun.model.visible import job_name
 from clusterrun.script import quoting
 
 Option = tuple[str, str]
@@ -178,11 +179,6 @@ def excluded(spec: JobSpec, option: str) -> tuple[str, ...]:
     if "/" in spec.exclude:
         raise BadInput(f"{option} cannot add to the file {spec.exclude}", "name the nodes: --exclude n[1-4]")
     return expand(spec.exclude) if spec.exclude else ()
-
-
-def job_name(name: str) -> str:
-    """``name`` as Slurm may have it: what other people's tools show must not move their cursor."""
-    return "".join(letter if letter.isprintable() else "_" for letter in name)[:200]
 
 
 def output_pattern(path: str) -> str:

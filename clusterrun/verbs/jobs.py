@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord
-from clusterrun.script.options import job_name
+from clusterrun.model.visible import job_name
 from clusterrun.slurm.queries import JobRow
 from clusterrun.verbs.cases import Case
 
