@@ -74,7 +74,14 @@ class PlanExecutor(LocalExecutor):
         if done.code != 0 or not job_id:
             last = (done.err.strip().splitlines() or ["no word of explanation"])[-1]
             raise SchedulerError(f"the run could not be started: {last}", _look(self._plan))
-        return LocalJob(folder=self.folder, job_id=job_id, tasks=[0])
+        return StartedJob(folder=self.folder, job_id=job_id, tasks=[0])
+
+
+class StartedJob(LocalJob[Any]):
+    """submitit's handle on a run; forgetting it touches no file, for a disk may refuse that at any moment."""
+
+    def __del__(self) -> None:
+        """Nothing: the run's process is not ours, and nobody keeps a list of it."""
 
 
 def _look(plan: Plan) -> str:

@@ -1,0 +1,198 @@
+"""What the soak and the matrix do to a run, by name: each strikes, heals, and returns the host it hit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.survive.site import Broken, Run, Site
+
+AWAY = (1.0, 5.0, 25.0, 45.0)
+"""Seconds that something is stopped or cut off: shorter and longer than any patience."""
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Something that is done to a run now."""
+
+    site: Site
+    run: Run
+    chance: random.Random
+
+    def node(self) -> str:
+        """One of the nodes that train, the first one too."""
+        return self.chance.choice(self.run.nodes())
+
+    @contextlib.contextmanager
+    def fault(self, kind: str, host: str, **details: str | int | bool) -> Iterator[None]:
+        """Broken for a while."""
+        self.site.lab.fault(kind, host, **details)
+        try:
+            yield
+        finally:
+            self.site.lab.heal("ctl" if kind == "controller" else host)
+
+    def seconds(self) -> float:
+        """How long it lasts."""
+        return self.chance.choice(AWAY)
+
+
+def rank_killed(what: Disturbance) -> str:
+    return what.run.kill("rank", what.node()).host
+
+
+def agent_killed(what: Disturbance) -> str:
+    return what.run.kill("agent", what.node()).host
+
+
+def coordinator_killed(what: Disturbance) -> str:
+    return what.run.kill("coordinate").host
+
+
+def launcher_killed(what: Disturbance) -> str:
+    return what.run.kill("srun", number=-1).host
+
+
+def stopped(kind: str) -> Callable[[Disturbance], str]:
+    """One process is stopped for a while."""
+
+    def strike(what: Disturbance) -> str:
+        found = what.run.find(kind)
+        if not found:
+            raise Broken(f"no {kind}")
+        victim = what.chance.choice(found)
+        os.kill(victim.process, signal.SIGSTOP)
+        time.sleep(what.seconds())
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim.process, signal.SIGCONT)
+        return victim.host
+
+    return strike
+
+
+def node_cut_off(what: Disturbance) -> str:
+    node = what.node()
+    with what.fault("cut", node):
+        time.sleep(what.seconds())
+    return node
+
+
+def node_cut_one_way(what: Disturbance) -> str:
+    """It hears the first node, or is heard by it, but not both."""
+    first, node = what.run.nodes()[0], what.run.nodes()[-1]
+    way = (first, node) if what.chance.random() < 0.5 else (node, first)
+    with what.fault("cut", way[0], to=way[1]):
+        time.sleep(what.seconds())
+    return node
+
+
+def node_frozen(what: Disturbance) -> str:
+    node = what.node()
+    with what.fault("freeze", node):
+        time.sleep(what.seconds())
+    return node
+
+
+def node_killed(what: Disturbance) -> str:
+    node = what.node()
+    with what.fault("kill", node):
+        time.sleep(what.seconds())
+    return node
+
+
+def slurmd_killed(what: Disturbance) -> str:
+    node = what.node()
+    with what.fault("kill", node, process="slurmd"):
+        time.sleep(what.seconds())
+    return node
+
+
+def controller_away(what: Disturbance) -> str:
+    with what.fault("controller", ""):
+        time.sleep(what.chance.choice([2.0, 10.0, 30.0]))
+    return "ctl"
+
+
+def requeued(what: Disturbance) -> str:
+    job = what.run.status()["job_id"]
+    done = what.site.lab.exec(["scontrol", "requeue", job])
+    if done.code:
+        raise Broken(done.err)
+    return what.run.nodes()[0]
+
+
+def preempted(what: Disturbance) -> str:
+    size = str(len(what.site.lab.nodes) // 2)
+    words = ["sbatch", "-p", "urgent", f"-N{size}", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 5"]
+    done = what.site.lab.exec(words)
+    if done.code:
+        raise Broken(done.err)
+    return "urgent"
+
+
+def disk_full(what: Disturbance) -> str:
+    """Where the checkpoints go, on the node of rank 0."""
+    node, name = what.run.nodes()[0], what.run.folder.name.split("-", 3)[3]
+    folder = what.site.folder / name / "kept"
+    with what.fault("disk-full", node, path=str(folder)):
+        time.sleep(what.seconds())
+    return node
+
+
+def checkpoint_damaged(what: Disturbance) -> str:
+    """The newest one, and a rank is killed so that somebody reads it."""
+    name = what.run.folder.name.split("-", 3)[3]
+    newest = max(Path(what.site.folder, name, "kept").glob("step-*.pt"), default=None)
+    if newest is None:
+        raise Broken("no checkpoint yet")
+    newest.write_bytes(newest.read_bytes()[:-3] + b"bad")
+    return rank_killed(what)
+
+
+def run_directory_gone(what: Disturbance) -> str:
+    away = Path(f"{what.run.folder}.away")
+    what.site.patrol.forget(what.run)
+    os.rename(what.run.folder, away)
+    try:
+        time.sleep(what.chance.choice([1.0, 5.0, 10.0]))
+    finally:
+        shutil.rmtree(what.run.folder, ignore_errors=True)
+        os.rename(away, what.run.folder)
+        what.site.patrol.watch(what.run)
+    return "home"
+
+
+def two_at_once(what: Disturbance) -> str:
+    first = what.run.kill("rank", what.run.nodes()[-1])
+    what.run.kill("agent", what.run.nodes()[0])
+    return first.host
+
+
+ALL: dict[str, Callable[[Disturbance], str]] = {
+    "rank killed": rank_killed,
+    "agent killed": agent_killed,
+    "coordinator killed": coordinator_killed,
+    "srun killed": launcher_killed,
+    "rank stopped": stopped("rank"),
+    "agent stopped": stopped("agent"),
+    "coordinator stopped": stopped("coordinate"),
+    "node cut off": node_cut_off,
+    "node cut one way": node_cut_one_way,
+    "node frozen": node_frozen,
+    "node killed": node_killed,
+    "slurmd killed": slurmd_killed,
+    "controller away": controller_away,
+    "requeued": requeued,
+    "preempted": preempted,
+    "disk full": disk_full,
+    "checkpoint damaged": checkpoint_damaged,
+    "run directory gone": run_directory_gone,
+    "two at once": two_at_once,
+}
