@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import signal
 
-from clusterrun.agent.actions import Exit, HoldPort, Note, ReleasePort, RenewLease, Tell
+from clusterrun.agent.actions import Exit, Note, RenewLease, Tell
 from clusterrun.agent.company import Company
 from clusterrun.agent.events import (
     CompanionGone,
     CompanionSpoke,
     Disconnected,
+    Passed,
     PortHeld,
     RankEnded,
     RanksSpawned,
@@ -43,13 +44,13 @@ from clusterrun.agent.messages import (
     AskCompanion,
     EndCompanion,
     Farewell,
-    PortReserved,
     ReservePort,
     SignalRanks,
     SignalSeen,
     StartRanks,
     StopRanks,
 )
+from clusterrun.agent.port import Port
 from clusterrun.agent.ranks import Ranks, Stage
 from clusterrun.agent.timings import Timings
 from clusterrun.model import contract
@@ -63,7 +64,8 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 5.0
 """After a signal of its own and the grace time: how long an agent still waits for the coordinator's word."""
-
+DECIDE_SECONDS = 4.0
+"""For the coordinator to say what a signal means, which it asks the scheduler; then the ranks end anyway."""
 OBSERVE_AFTER_SECONDS = 10.0
 """From the start of ranks to that of their observer: it must not take from them the processor on which they
 start, and ranks that end at once need none."""
@@ -93,11 +95,12 @@ class Agent:
         self._lease = Lease(timings.lease)
         self._ranks = Ranks(processes, self._say, self._objection)
         self._company = Company(self._ranks, self._say)
+        self._port = Port(self._ranks, self._say)
         self._observed = observed
         self._observe_at: float | None = None
-        self._port_epoch: int | None = None
         self._linked = False
         self._beat_at = 0.0
+        self._decide_at: float | None = None
         self._leave_at: float | None = None
         self._leaving: int | None = None
         self._hurried = False
@@ -114,10 +117,11 @@ class Agent:
             Disconnected: self._disconnected,
             ShimLost: self._shim_lost,
             SignalCame: self._signal_came,
-            PortHeld: self._port_held,
+            PortHeld: self._port.held,
             RanksSpawned: self._spawned,
             SpawnFailed: ranks.spawn_failed,
             RankEnded: ranks.ended,
+            Passed: ranks.passed,
             Swept: ranks.swept,
             CompanionSpoke: self._company.spoke,
             CompanionGone: self._company.gone,
@@ -126,10 +130,10 @@ class Agent:
     def _for_messages(self) -> dict[type, Callable[[Now, Any], None]]:
         return {
             Ack: self._acknowledged,
-            ReservePort: self._reserve_port,
+            ReservePort: self._port.reserve,
             StartRanks: self._start_ranks,
             StopRanks: self._stop_ranks,
-            SignalRanks: lambda now, order: self._ranks.signal(order),
+            SignalRanks: self._signal_ranks,
             AskCompanion: self._ask_companion,
             EndCompanion: lambda now, order: self._company.end(order),
             Farewell: self._farewell,
@@ -141,10 +145,9 @@ class Agent:
             return []
         self._out.clear()
         self._events[type(event)](now, event)
-        if self._ranks.idle and self._port_epoch is not None and self._port_epoch <= self._ranks.epoch:
-            self._release_port()
+        self._port.release_after_ranks()
         if self._ranks.idle and self._leaving is not None:
-            self._release_port()
+            self._port.release()
             self._exited = True
             self._say(Exit(self._leaving))
         return list(self._out)
@@ -153,7 +156,7 @@ class Agent:
         """When the next ``Tick`` is wanted (steady clock, seconds)."""
         if self._exited or self._hurried:
             return None
-        times = [self._lease.ends_at, self._leave_at]
+        times = [self._lease.ends_at, self._leave_at, self._decide_at]
         if self._linked:
             times.append(self._beat_at)
         if self._ranks.stage is Stage.RUNNING:
@@ -164,8 +167,12 @@ class Agent:
         if self._linked or not isinstance(action, Tell):
             self._out.append(action)
 
+    @property
+    def _ends(self) -> bool:
+        return any(it is not None for it in (self._leaving, self._leave_at, self._decide_at))
+
     def _objection(self, now: Now) -> str:
-        if self._leaving is not None or self._leave_at is not None:
+        if self._ends:
             return "this node has been told to end"
         return (
             ""
@@ -202,6 +209,8 @@ class Agent:
         else:
             if self._linked and now.steady >= self._beat_at:
                 self._beat(now)
+            if self._decide_at is not None and now.steady >= self._decide_at:
+                self._end_by_signal(now)
             self._ranks.kill_when_due(now)
             self._observe_when_due(now)
 
@@ -225,23 +234,36 @@ class Agent:
             self._company.observe(self._ranks.epoch)
 
     def _ask_companion(self, now: Now, order: AskCompanion) -> None:
-        self._company.ask(order, self._leaving is not None or self._leave_at is not None)
+        self._company.ask(order, self._ends)
 
     # --- ending ---
 
     def _stop_ranks(self, now: Now, order: StopRanks) -> None:
-        if self._port_epoch is not None and self._port_epoch == order.epoch != self._ranks.epoch:
-            self._release_port()
+        if self._port.epoch == order.epoch != self._ranks.epoch:
+            self._port.release()
+        self._decide_at = None
         self._ranks.stop(now, order)
 
     def _signal_came(self, now: Now, event: SignalCame) -> None:
         self._say(Tell(SignalSeen(event.number)))
         if event.number not in contract.TERMINATE_SIGNALS or self._leave_at is not None:
             return
+        self._ranks.told = True
+        if not self._linked:
+            if self._leaving is None:
+                self._leaving = 128 + event.number
+            self._end_by_signal(now)
+        elif self._decide_at is None:
+            self._decide_at = now.steady + DECIDE_SECONDS
+
+    def _end_by_signal(self, now: Now) -> None:
+        self._decide_at = None
         self._leave_at = now.steady + self._grace + PATIENCE_SECONDS
-        if not self._linked and self._leaving is None:
-            self._leaving = 128 + event.number
         self._ranks.end(now, self._grace)
+
+    def _signal_ranks(self, now: Now, order: SignalRanks) -> None:
+        self._decide_at = None
+        self._ranks.signal(order)
 
     def _disconnected(self, now: Now, event: Disconnected) -> None:
         self._linked = False
@@ -265,24 +287,3 @@ class Agent:
             self._leaving = code
         self._hurried = True
         self._ranks.hurry(now, now.steady)
-
-    # --- the port ---
-
-    def _reserve_port(self, now: Now, order: ReservePort) -> None:
-        if order.epoch <= self._ranks.seen:
-            self._say(Note(f"refused a port for epoch {order.epoch}: epoch {self._ranks.seen} was seen"))
-            return
-        if order.epoch == self._port_epoch:
-            return
-        self._release_port()
-        self._port_epoch = order.epoch
-        self._say(HoldPort(order.epoch))
-
-    def _port_held(self, now: Now, event: PortHeld) -> None:
-        if event.epoch == self._port_epoch:
-            self._say(Tell(PortReserved(event.epoch, event.port, event.why)))
-
-    def _release_port(self) -> None:
-        if self._port_epoch is not None:
-            self._port_epoch = None
-            self._say(ReleasePort())

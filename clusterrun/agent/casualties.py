@@ -24,7 +24,8 @@ class Suspects:
 class Casualties:
     """What failed so far, by number in the allocation; ``need`` is how many nodes must train.
 
-    A node that is *out* takes no part any more; one that is *lost* has no agent now and may come back.
+    A node that is *out* takes no part any more; one that is *lost* has no agent now and may come back:
+    ``hoped`` are those that were lost while others were not, and without which there are too few.
     """
 
     def __init__(self, roster: Roster, ledger: Ledger, need: int, local: bool) -> None:
@@ -32,6 +33,7 @@ class Casualties:
         self._need, self._local = need, local
         self._out: dict[int, str] = {}
         self._suspects: dict[int, bool] = {}
+        self.hoped: tuple[int, ...] = ()
         self._places: tuple[int, ...] = ()
         self._said: tuple[str, ...] = ()
 
@@ -41,6 +43,7 @@ class Casualties:
         """The world that was formed is about to start: its nodes are taken for well from now on."""
         self._places = tuple(seat.node for seat in self._roster.world)
         self._suspects.clear()
+        self.hoped = ()
 
     def said(self, lines: tuple[str, ...]) -> None:
         """What the launcher says of agents that ended."""
@@ -81,6 +84,9 @@ class Casualties:
         if self._roster.size - len(self._gone()) - len(silent) >= self._need:
             for node in silent:
                 self.leave_out(self._roster.name_of(node), "it was lost and did not come back")
+        lost = [node for node in lost if node not in self._out]
+        if self._here():
+            self.hoped = tuple(lost)
         for node in lost:
             self._suspects[node] = True
         self._said = ()

@@ -7,7 +7,7 @@ import signal
 
 from clusterrun.agent import environment, proc
 from clusterrun.agent.addresses import interface_of
-from clusterrun.agent.events import RankEnded, RanksSpawned, SpawnFailed, Swept
+from clusterrun.agent.events import Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
 from clusterrun.agent.files import GrowthIndex, open_log
 from clusterrun.agent.process import NotStarted, Program, ended_children, start_all
 from clusterrun.agent.sweep import Quarry, below, marked, send, sweep
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clusterrun.model.paths import RunPaths
 
 _SWEEP_SECONDS = 3.0
+_LOCAL_RANK = "LOCAL_RANK"
 
 
 @frozen
@@ -136,12 +137,27 @@ class Crew:
             )
         return self._dressed(environment.with_chosen(own, order.environment, self._base, o))
 
-    def signal(self, number: int) -> None:
-        """Signal the rank processes alone; a stopped one gets a TERM only when it goes on."""
-        for process in self._processes:
+    def signal(self, number: int) -> Passed:
+        """Signal the rank processes alone; a stopped one gets a TERM only when it goes on.
+
+        A notice is for those that catch it, be they started by a launcher of their own.
+        """
+        processes = self._processes
+        if number == contract.NOTICE_SIGNAL:
+            processes = [process for process in self._rank_processes() if _catches(process.pid, number)]
+        for process in processes:
             send(process, number)
             if number == signal.SIGTERM:
                 send(process, signal.SIGCONT)
+        return Passed(self._epoch, number, len(processes))
+
+    def _rank_processes(self) -> list[proc.Process]:
+        if not self.per_node:
+            return self._processes
+        launchers = {process.pid for process in self._processes}
+        started = [process for pid in launchers for process in proc.descendants(pid)]
+        ranks = [p for p in started if p.parent in launchers and _LOCAL_RANK in proc.environment(p.pid)]
+        return [*self._processes, *ranks]
 
     def reap(self, wall: float) -> list[RankEnded]:
         """The ranks that ended since the last time, with their last words.
@@ -200,6 +216,15 @@ class Crew:
     def distrust_lineage(self) -> None:
         """From now on look for what is left by its mark too."""
         self._whole_lineage = False
+
+
+def _catches(pid: int, number: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            caught = next((line for line in file if line.startswith(b"SigCgt:")), b"SigCgt: 0")
+    except OSError:
+        return False
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def _pass_over(child: Ended) -> None:

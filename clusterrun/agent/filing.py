@@ -6,15 +6,17 @@ import json
 import os
 import re
 import stat
+import time
 
-from clusterrun.agent.files import write_whole
+from clusterrun.agent.events import Progressed
+from clusterrun.agent.files import remove, write_whole
 from clusterrun.model.document import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterrun.agent.actions import SaveBeside, SaveReport
+    from clusterrun.agent.actions import SaveBeside, SaveReport, WriteNotice
     from clusterrun.model.orders import Orders
     from clusterrun.model.paths import RunPaths
 
@@ -57,11 +59,45 @@ class Filing:
         except OSError as error:
             self._note(f"{path} cannot be written: {error.strerror}")
 
+    def progress(self, epoch: int) -> Progressed:
+        """What rank 0 has reported; a file that is no such report says nothing."""
+        text = _small_file(self._paths.attempt(epoch).progress) or "null"
+        try:
+            told = json.loads(text)
+        except ValueError:
+            told = None
+        told = told if isinstance(told, dict) else {}
+        counts = [told.get(name) for name in ("step", "checkpoint")]
+        step, checkpoint = [n if type(n) is int and n >= 0 else -1 for n in counts]
+        return Progressed(epoch, step, checkpoint, told.get("stopping") is True)
+
     def successor(self, job_id: str, excluded: tuple[str, ...]) -> None:
         """The job that goes on with this run."""
-        self._write(
-            self._paths.successor, json.dumps({"job_id": job_id, "excluded": excluded}).encode() + b"\n"
-        )
+        self._write(self._paths.successor, _job(job_id, excluded))
+
+    def next(self, job_id: str, excluded: tuple[str, ...]) -> None:
+        """The job that waits for the end of this one."""
+        self._write(self._paths.next, _job(job_id, excluded))
+
+    def no_next(self) -> None:
+        """Nobody waits any more."""
+        remove(self._paths.next)
+
+    def arrive(self, job_id: str) -> None:
+        """``job_id`` runs now: where it is the one that was waited for, it goes on with the run."""
+        try:
+            waited = json.loads(_small_file(self._paths.next) or "null")
+            excluded = tuple(str(name) for name in waited.get("excluded", ()))
+            if waited["job_id"] == job_id:
+                self.successor(job_id, excluded)
+                self.no_next()
+        except (AttributeError, KeyError, TypeError, ValueError):
+            pass
+
+    def notice(self, order: WriteNotice) -> None:
+        """The announced end, for ranks that look for it."""
+        text = json.dumps({"why": order.why, "at": time.time(), "until": order.until})
+        self._write(self._paths.attempt(order.epoch).notice, text.encode() + b"\n")
 
     def asks(self) -> Iterator[tuple[str, str]]:
         """Name and text of every question that was left since the last look."""
@@ -76,6 +112,10 @@ class Filing:
             if text is not None:
                 self._asked.add(name)
                 yield name, text
+
+
+def _job(job_id: str, excluded: tuple[str, ...]) -> bytes:
+    return json.dumps({"job_id": job_id, "excluded": excluded}).encode() + b"\n"
 
 
 def _small_file(path: str) -> str | None:

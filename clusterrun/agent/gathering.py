@@ -71,6 +71,7 @@ class Gathering:
         self._join_seconds = timings.join + START_SECONDS_PER_NODE * self._nodes
         self.does_without = means.do_without
         self._least = 0
+        self._hoped: tuple[int, ...] = ()
         self._began = 0.0
         self._half = self._ending = False
         self._relaunches = 0
@@ -86,12 +87,16 @@ class Gathering:
             self.quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
         self._launch(now)
 
-    def begin_again(self, now: Now, without: dict[int, str], least: int, launcher_lives: bool) -> None:
+    def begin_again(
+        self, now: Now, without: dict[int, str], hoped: Sequence[int], least: int, launcher_lives: bool
+    ) -> None:
         """End all agents that live, then launch them once more but on the nodes ``without``, and why.
 
-        At least so many nodes are needed: the others are done without. Nothing but agents lives anywhere.
+        At least so many nodes are needed: the others are done without. Nothing but agents lives
+        anywhere. ``hoped`` are those whose loss is why this is needed.
         """
-        self._without, self._least, self.does_without = without, least, True
+        self._without, self._hoped = without, tuple(hoped)
+        self._least, self.does_without = least, True
         self._relaunches = 0
         self._left.clear()
         for seat in self._roster.clear():
@@ -232,8 +237,7 @@ class Gathering:
             self._leave_out(now, unreached)
             self._launch(now)
         elif event.whole and not self.complete:
-            words += f" (before {verdict.nodes_in_words(self._roster.missing())} had joined)"
-            self._fail(now, words, "")
+            self._ended_early(now, words)
         elif event.whole:
             return
         elif self.does_without:
@@ -242,12 +246,22 @@ class Gathering:
             said = ": " + " / ".join(event.said) if event.said else ""
             self._fail(now, f"an agent ended with code {event.code} before it had joined{said}", "")
 
+    def _ended_early(self, now: Now, words: str) -> None:
+        missing = self._roster.missing()
+        lost = next((node for node in self._hoped if node in missing), None)
+        if lost is None:
+            self._fail(now, f"{words} (before {verdict.nodes_in_words(missing)} had joined)", "")
+        else:
+            name = self._roster.name_of(lost)
+            self._fail(now, f"{name} (node {lost}) was lost and did not come back: {words}", name)
+
     def _enough_without(self, nodes: Sequence[int]) -> bool:
         return self._nodes - len({*self._without, *nodes}) >= self._least
 
     def _too_few(self, now: Now) -> None:
         """Nodes that were launched upon once more did not come back."""
-        node, name, why = next(one for one in self.absent(now) if one[0] not in self._without)
+        absent = [one for one in self.absent(now) if one[0] not in self._without]
+        node, name, why = next((one for one in absent if one[0] in self._hoped), absent[0])
         self.wakes_at = None
         self._fail(now, f"{name} (node {node}) did not come back: {why}", name)
 

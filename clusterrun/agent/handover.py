@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Callable, Protocol
 
     from clusterrun.agent.actions import CoordinatorAction
-    from clusterrun.agent.events import JobTold, Now
+    from clusterrun.agent.events import JobTold, NextQueued, Now
     from clusterrun.agent.ledger import Ledger
     from clusterrun.model.orders import Orders
 
@@ -43,6 +43,8 @@ ANSWER_SECONDS = 3.5
 """An answer of the scheduler that comes later than this decides nothing: it would kill before."""
 EARLY_SECONDS = 90.0
 """The scheduler may send its signal up to 60 s early."""
+FIRST_LOOK_SECONDS = 5.0
+"""After a launch, which is not to share the processor with the scheduler's programs."""
 ASK_AGAIN_SECONDS = 60.0
 SAVING_SECONDS = 20.0
 """Kept at the end of a job for what comes after the ranks, beyond their grace."""
@@ -122,10 +124,8 @@ class Handover:
         """The first attempt is ours; the end of the run, where all its budget was used up before."""
         if not self._job_id:
             return None
-        end = self.relay.begin()
-        if end is None:
-            self._say(AskJob())
-        return end
+        self._ask_at = now.steady + FIRST_LOOK_SECONDS
+        return self.relay.begin()
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
@@ -143,10 +143,14 @@ class Handover:
             self._course.ask(now, self.wish())
         if self._ask_at is not None and now.steady >= self._ask_at:
             self._ask_at = None
-            if self._end_at is None:
-                self._say(AskJob())
-            else:
+            self.relay.queue()
+            if self._is_due(now):
                 self.noticed(now, by_clock=True)
+            else:
+                self._say(AskJob())
+
+    def _is_due(self, now: Now) -> bool:
+        return self._end_at is not None and now.steady >= self._end_at - self._survival.notice
 
     def _by_the_clock(self, now: Now) -> str:
         """What a signal means of which the scheduler does not say why it came."""
@@ -204,18 +208,17 @@ class Handover:
             return
         left = self._survival.notice if self._end_at is None else self._end_at - now.steady
         left -= self._grace + min(SAVING_SECONDS, self._survival.notice / 4)
+        early = why == PREEMPTION and not self._requeued and left > 0
         if asked.wish is None:
             why = why or (TIME_LIMIT if self._is_near(now) else "" if asked.by_clock else BY_HAND)
-            if why:
+            if why not in ("", CANCELLED, REQUEUE):  # of these a TERM follows
                 self._notify(now, why, left)
-        elif why == PREEMPTION and not self._requeued and left > 0:
-            self._notify(now, why, left)
-        else:
+        elif not early or not self._notify(now, why, left):
             self._end(now, why, asked.wish, asked.at)
         self._course.decided(now)
 
-    def _notify(self, now: Now, why: str, left: float) -> None:
-        """The ranks may end by themselves until their time is up."""
+    def _notify(self, now: Now, why: str, left: float) -> bool:
+        """The ranks may end by themselves until their time is up; False where none live."""
         self._noticed = why
         seconds = max(0.0, min(left, self._survival.notice))
         live = self._course.notify(now, why, now.wall + seconds)
@@ -223,6 +226,7 @@ class Handover:
             self._course.ask(now, self.wish())
         elif self._survival.requeue and why != BY_HAND:
             self._until = now.steady + seconds
+        return live
 
     def _end(self, now: Now, why: str, wish: Verdict, since: float) -> None:
         if why == CANCELLED:
@@ -230,6 +234,13 @@ class Handover:
         elif why in _WORDS:
             wish = Verdict(STATES.get(why, State.CANCELLED), _WORDS[why], wish.exit_code)
         self._course.ask(now, wish, since)
+
+    def queued(self, now: Now, event: NextQueued) -> None:
+        """The job that goes on waits in the queue, or cannot: then it is tried again."""
+        self.relay.queued(now, event)
+        if self.relay.lacks:
+            again = now.steady + ASK_AGAIN_SECONDS
+            self._ask_at = again if self._ask_at is None else min(self._ask_at, again)
 
     def rule(self, now: Now, end: Verdict, affordable: bool = True) -> Verdict:
         """``end``, or PENDING where the run goes on. ``affordable``: what failed may be tried again.

@@ -108,7 +108,7 @@ class Judge:
         if mishap.kind is Kind.COLLISION and lineage.port_retries(closed) < FREE_PORT_RETRIES:
             return Ruling("with another port", end, mishap, "port")
         used = lineage.restarts_used(closed)
-        vain = lineage.in_vain(closed, self._no_progress)
+        vain = "" if mishap.kind is Kind.NODE else lineage.in_vain(closed, self._no_progress)
         if vain or used >= self._max_restarts:
             return Ruling("", replace(end, reason=vain) if vain and self._max_restarts else end, mishap)
         words = f"restart {used + 1} of {self._max_restarts}"

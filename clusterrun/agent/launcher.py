@@ -14,7 +14,7 @@ from clusterrun.model.hostlist import expand, fold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from clusterrun.agent.loop import Loop
     from clusterrun.model.orders import Orders
@@ -27,6 +27,8 @@ _KILL_AFTER = 3.0
 _WORDS_AFTER = 1.0
 """An agent's end may be heard of before its words."""
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? [0-9,-]+: (?!Exited with exit code 0)(?:\D*(\d+)|.*)")
+_NOT_LAUNCHED = re.compile(r"srun: error: (?:Node failure on|[Tt]ask .*launch .*failed)")
+"""It may try others for a long time yet; these will not come."""
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
@@ -63,20 +65,25 @@ class Launcher:
         self._half = b""
         self._said: list[str] = []
         self._shown = 0
+        self._starts = 0
         self._one_ended = False
         self._words, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def start(self, without: tuple[str, ...] = ()) -> None:
         """Start them. A program that cannot be started has ended with code 127.
 
-        ``without``: once more, after all have ended, and not on the nodes of these names.
+        Once more only after all have ended. ``without``: not on the nodes of these names.
         """
         os.set_blocking(self._writable, True)
         self._loop.watch(self._words, lambda mask: self._hear())
         self._code, self._said, self._one_ended = 0, [], False
-        argv, more = relaunch(self._launch, without) if without else (self._launch.orders.launch, {})
+        argv = self._launch.orders.launch
+        more: dict[str, str] = {}
+        if argv and (self._starts or without):
+            argv, more = relaunch(self._launch, without)
+        self._starts += 1
         try:
-            for environment in environments(self._launch.orders, self._launch.environment):
+            for environment in environments(self._launch.orders, self._launch.environment, without):
                 self._living |= {self._start_one(argv, {**environment, **more})}
         except NotStarted as error:
             self._said += [error.seen, error.remedy]
@@ -163,6 +170,8 @@ class Launcher:
         task = _TASK_ENDED.match(line)
         if task:
             self._agent_ended(int(task[1] or 1))
+        elif _NOT_LAUNCHED.match(line):
+            self._agent_ended(1)
         if self._shown <= _MOST_SHOWN:
             say(line)
 
@@ -180,14 +189,22 @@ def relaunch(launch: Launch, without: tuple[str, ...]) -> tuple[tuple[str, ...],
     return (program, "--overlap", f"--nodelist={fold(kept)}", *own), {contract.NODES_VARIABLE: whole}
 
 
-def environments(orders: Orders, base: Mapping[str, str]) -> list[dict[str, str]]:
-    """The environment of each program to start: one, or one per simulated node with its share of the GPUs."""
+def environments(
+    orders: Orders, base: Mapping[str, str], without: Sequence[str] = ()
+) -> list[dict[str, str]]:
+    """The environment of each program to start: one, or one per simulated node with its share of the GPUs.
+
+    ``without`` are names of simulated nodes that are left out.
+    """
     if orders.launch:
         return [dict(base)]
     visible = [device for device in base.get(_GPUS, "").split(",") if device]
     made = []
     for node in range(orders.allocated):
-        own = {**base, contract.NODE_VARIABLE: str(node), contract.NODE_NAME_VARIABLE: f"local-{node}"}
+        name = f"local-{node}"
+        if name in without:
+            continue
+        own = {**base, contract.NODE_VARIABLE: str(node), contract.NODE_NAME_VARIABLE: name}
         if orders.gpus_per_node:
             first, last = node * orders.gpus_per_node, (node + 1) * orders.gpus_per_node
             share = visible[first:last] or [str(device) for device in range(first, last)]

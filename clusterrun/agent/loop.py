@@ -68,7 +68,11 @@ class Loop:
         again()
 
     def catch(self, numbers: Iterable[int], callback: Callable[[int], None]) -> None:
-        """Call ``callback`` with the number of each of these signals, between two other callbacks."""
+        """Call ``callback`` with the number of each of these signals, between two other callbacks.
+
+        Those that were blocked until now, and came meanwhile, come now.
+        """
+        numbers = tuple(numbers)
         readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
         for number in numbers:
@@ -79,6 +83,7 @@ class Loop:
                 callback(number)
 
         self.watch(readable, came)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     def wait(self, until: float | None) -> None:
         """One wait, not beyond ``until``, and all callbacks that are due."""

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clusterrun.agent.keeper import Kept
     from clusterrun.agent.timings import Timings
 
 _USAGE = """\
@@ -36,9 +37,23 @@ def main(argv: list[str]) -> int:
         return contract.ExitCode.FAILED
 
 
-def coordinate(run_dir: str, timings: Timings | None = None) -> int:
-    """Run the job of ``run_dir`` from this machine. Raises ``ClusterrunError``."""
-    from clusterrun.agent.files import check_run_directory, read_orders
+def keep(run_dir: str) -> int:
+    """Run the job of ``run_dir`` from this machine, in a process that is guarded by this one."""
+    from clusterrun.agent.keeper import under_keeper
+
+    def guarded(kept: Kept) -> int:
+        try:
+            return coordinate(run_dir, None, kept)
+        except ClusterrunError as error:
+            say(f"clusterrun: {error}")
+            return contract.ExitCode.FAILED
+
+    return under_keeper(guarded)
+
+
+def coordinate(run_dir: str, timings: Timings | None = None, kept: Kept | None = None) -> int:
+    """Run the job of ``run_dir`` from this machine, in this process. Raises ``ClusterrunError``."""
+    from clusterrun.agent.files import check_run_directory, read_orders, read_state
     from clusterrun.agent.opening import opened
     from clusterrun.agent.timings import timings_for
 
@@ -46,9 +61,15 @@ def coordinate(run_dir: str, timings: Timings | None = None) -> int:
     paths = RunPaths(run_dir)
     check_run_directory(run_dir)
     orders = read_orders(paths)
+    if orders.survival.requeue == "chain":
+        from clusterrun.agent.arrival import is_over
+
+        if is_over(read_state(paths), os.environ.get("SLURM_JOB_ID", "")):
+            say("clusterrun: the run has ended before this job began; nothing is left to do")
+            return contract.ExitCode.DONE
     names = tuple(name for name in (os.environ.get("SLURMD_NODENAME"), os.uname().nodename) if name)
     timings = timings or timings_for(orders.allocated)
-    return opened(orders, paths, names, dict(os.environ), timings).run()
+    return opened(orders, paths, names, dict(os.environ), timings, kept).run()
 
 
 def agent(run_dir: str) -> int:
@@ -116,7 +137,7 @@ def beside(run_dir: str, node: str, rank: str, *command: str) -> int:
 
 _BESIDE = "beside"
 _DOORS: dict[str, tuple[Callable[..., int], int]] = {
-    "coordinate": (coordinate, 1),
+    "coordinate": (keep, 1),
     "agent": (agent, 1),
     "examine": (examine, 2),
     "observe": (observe, 3),

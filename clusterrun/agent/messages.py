@@ -45,7 +45,10 @@ class StopRanks:
 
 @frozen
 class SignalRanks:
-    """Pass a signal (by number) to the rank processes of ``epoch``, not to their children."""
+    """Pass a signal (by number) to the rank processes of ``epoch``, not to their children.
+
+    A notice goes to those alone that catch it: others would die of it.
+    """
 
     epoch: int
     number: int
@@ -171,6 +174,15 @@ class SignalSeen:
 
 
 @frozen
+class SignalTaken:
+    """A signal was passed on to ``ranks`` rank processes here: those that catch it."""
+
+    epoch: int
+    number: int
+    ranks: int
+
+
+@frozen
 class CompanionSaid:
     """A companion's answer to question ``number``; 0 is what it says unasked."""
 
@@ -201,6 +213,7 @@ if TYPE_CHECKING:
         StartFailed,
         RanksGone,
         SignalSeen,
+        SignalTaken,
         CompanionSaid,
         CompanionEnded,
     ]
@@ -214,6 +227,7 @@ TO_COORDINATOR = (
     StartFailed,
     RanksGone,
     SignalSeen,
+    SignalTaken,
     CompanionSaid,
     CompanionEnded,
 )

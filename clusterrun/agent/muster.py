@@ -68,6 +68,8 @@ class Muster:
         self.casualties = Casualties(roster, ledger, orders.nodes, local=not orders.launch)
         self._roster, self._ledger, self._follows = roster, ledger, follows
         self._nodes = orders.nodes
+        # Another job gets nodes that are well: what did not come back once is not tried again and again.
+        self._elsewhere = bool(orders.survival.requeue)
         self._epoch = -1
         parts = (orders, roster, ledger, say)
         then = (self._form, self._refused, follows.another)
@@ -116,7 +118,8 @@ class Muster:
             self._select(now)
             return
         self.stage = Stage.JOINING
-        self._gathering.begin_again(now, self.casualties.without(), self._nodes, launcher_lives)
+        without = self.casualties.without()
+        self._gathering.begin_again(now, without, self.casualties.hoped, self._nodes, launcher_lives)
 
     def end(self) -> None:
         """The run ends."""
@@ -148,6 +151,8 @@ class Muster:
 
     def _not_gathered(self, now: Now, words: str, node: str) -> None:
         kind = Kind.NODE if node else Kind.START
+        if node and self._elsewhere:
+            self.casualties.leave_out(node, words)
         self._in_vain(now, verdict.of_node(kind, node, now.wall, words))
 
     def _in_vain(self, now: Now, mishap: Mishap) -> None:

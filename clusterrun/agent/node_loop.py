@@ -78,7 +78,7 @@ class NodeLoop:
             actions.PassOn: self._pass_on,
             actions.Accompany: lambda order: companions.start(order.epoch, order.companion),
             actions.Dismiss: lambda order: companions.end(order.companion),
-            actions.SignalLocal: lambda order: crew.signal(order.number),
+            actions.SignalLocal: lambda order: self._pump.happened(crew.signal(order.number)),
             actions.Sweep: self._sweep,
             actions.RenewLease: lambda order: tell_shim(self._lease, f"until {order.until!r}"),
             actions.Note: lambda order: say(order.text),

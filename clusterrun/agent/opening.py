@@ -24,7 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterrun.agent.examining import Absent, Examination, Examine, Examinee
+    from clusterrun.agent.examining import Absent, Again, Examination, Examine, Examinee
+    from clusterrun.agent.keeper import Kept
     from clusterrun.agent.timings import Timings
     from clusterrun.agent.watching import Watch
     from clusterrun.model.orders import Orders
@@ -38,9 +39,15 @@ class CannotOpen(ClusterrunError):
 
 
 def opened(
-    orders: Orders, paths: RunPaths, names: tuple[str, ...], environment: Mapping[str, str], timings: Timings
+    orders: Orders,
+    paths: RunPaths,
+    names: tuple[str, ...],
+    environment: Mapping[str, str],
+    timings: Timings,
+    kept: Kept | None = None,
 ) -> RunLoop:
     """A coordinator that listens; ``names`` are this machine's, the best first. Raises ``CannotOpen``."""
+    gc.freeze()  # what is loaded stays
     gc.enable()
     open_files = _raise_open_files()
     address = reachable(names) if orders.launch else _LOOPBACK
@@ -65,7 +72,7 @@ def opened(
     admission = Admission(secret, orders.run_id, epoch, orders.allocated, (address, _LOOPBACK))
     rooms = rooms_for(orders, paths, environment)
     machine = Coordinator(orders, os.uname().nodename, os.getpid(), timings, rooms)
-    return RunLoop(machine, paths, launch, listener, admission)
+    return RunLoop(machine, paths, launch, listener, admission, kept)
 
 
 def rooms_for(orders: Orders, paths: RunPaths, environment: Mapping[str, str]) -> Rooms:
@@ -74,6 +81,7 @@ def rooms_for(orders: Orders, paths: RunPaths, environment: Mapping[str, str]) -
         examine=_examine(paths) if orders.preflight.level is not Level.OFF else None,
         watch=_watch(paths) if orders.watch.on else None,
         names=_names(orders, environment),
+        job_id=environment.get("SLURM_JOB_ID", "") if orders.launch else "",
     )
 
 
@@ -81,13 +89,21 @@ def _examine(paths: RunPaths) -> Examine:
     from clusterrun.preflight import examination
 
     def begin(
-        orders: Orders, here: Sequence[Examinee], absent: Sequence[Absent], now: float, wall: float
+        orders: Orders,
+        here: Sequence[Examinee],
+        absent: Sequence[Absent],
+        now: float,
+        wall: float,
+        again: Again | None,
     ) -> Examination:
         nodes = [examination.Examinee(one.node, one.name, one.address) for one in here]
         why = [(node, why) for node, _, why in absent]
         names = [(node, name) for node, name, _ in absent]
         nonce = os.urandom(16).hex()
-        return examination.Examination(orders, nodes, why, now, wall, paths.run_dir, nonce, names)
+        known = (orders, nodes, why, now, wall, paths.run_dir, nonce, names)
+        if again is None:
+            return examination.Examination(*known)
+        return examination.Examination(*known, again.suspects, again.after, again.network)
 
     return begin
 

@@ -6,14 +6,15 @@ import enum
 import signal
 
 from clusterrun.agent.actions import Note, SignalLocal, Spawn, Sweep, Tell
-from clusterrun.agent.messages import RankExited, RanksGone, RanksStarted, StartFailed
+from clusterrun.agent.messages import RankExited, RanksGone, RanksStarted, SignalTaken, StartFailed
+from clusterrun.model import contract
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
 
     from clusterrun.agent.actions import AgentAction
-    from clusterrun.agent.events import Now, RankEnded, RanksSpawned, SpawnFailed, Swept
+    from clusterrun.agent.events import Now, Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
     from clusterrun.agent.messages import SignalRanks, StartRanks, StopRanks
 
 
@@ -31,7 +32,8 @@ class Ranks:
     """The newest epoch's ranks; ``say`` takes actions, ``objection`` tells what forbids a start ('': none).
 
     ``seen`` is the highest epoch heard of, ``epoch`` the highest one started here. ``kill_at`` is
-    when what still runs is killed (steady clock, seconds).
+    when what still runs is killed (steady clock, seconds). ``told``: this node got a signal to end, of
+    which its ranks may end as well.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Ranks:
     ) -> None:
         self.seen = self.epoch = -1
         self.stage = Stage.IDLE
+        self.told = False
         self.kill_at: float | None = None
         self._processes = processes
         self._say = say
@@ -104,15 +107,22 @@ class Ranks:
         if event.epoch != self.epoch or self.idle:
             return
         words = (event.last_lines, event.traceback, event.collision)
-        self._say(Tell(RankExited(event.epoch, event.rank, event.code, now.wall, *words, self._ending)))
+        stopped = self._ending or self.told
+        self._say(Tell(RankExited(event.epoch, event.rank, event.code, now.wall, *words, stopped)))
         self._alive -= 1
         if self._alive == 0 and self.stage is Stage.RUNNING:
             self._sweep()
 
     def signal(self, order: SignalRanks) -> None:
-        """Pass a signal on."""
+        """Pass a signal on; ranks that go on by it end later for reasons of their own."""
         if order.epoch == self.epoch and self.stage is Stage.RUNNING:
+            self.told = False
             self._say(SignalLocal(order.number))
+
+    def passed(self, now: Now, event: Passed) -> None:
+        """A notice was passed on."""
+        if event.number == contract.NOTICE_SIGNAL:
+            self._say(Tell(SignalTaken(event.epoch, event.number, event.ranks)))
 
     # --- ending ---
 

@@ -35,7 +35,7 @@ class Relay:
     def __init__(self, survival: Survival, ledger: Ledger, say: Callable[[CoordinatorAction], None]) -> None:
         self._survival, self._ledger, self._say = survival, ledger, say
         self._next = ""
-        self._ruled = False
+        self._queueing = self._ruled = False
         self._way = ""
         self._end: Verdict | None = None
         self.due_at: float | None = None
@@ -50,16 +50,27 @@ class Relay:
         return survival.max_time_limits if cause == TIME_LIMIT else survival.max_preemptions
 
     def begin(self) -> Verdict | None:
-        """This job may be one too many: then how the run ends. Otherwise the next one is queued."""
+        """This job may be one too many: then how the run ends."""
         if not self._survival.requeue:
             return None
         for cause, state in STATES.items():
             if self._used(cause) > self._most(cause):
                 words = f"{self._used(cause)} {_ENDS[cause]}; {_OPTIONS[cause]} is {self._most(cause)}"
+                self._survival = replace(self._survival, requeue="")
                 return Verdict(state, words, 1)
-        if self._survival.requeue == "chain":
-            self._say(QueueNext(self._survival.resubmit, self._ledger.excluded))
         return None
+
+    @property
+    def lacks(self) -> bool:
+        """A job should wait, and none does or is being queued."""
+        waits = self._next or self._queueing or self._ruled
+        return self._survival.requeue == "chain" and not waits
+
+    def queue(self) -> None:
+        """The job that goes on is to wait in the queue before this one may be lost."""
+        if self.lacks:
+            self._queueing = True
+            self._say(QueueNext(self._survival.resubmit, self._ledger.excluded))
 
     # --- the end of this job ---
 
@@ -107,10 +118,12 @@ class Relay:
     def _queue_at_last(self, now: Now) -> None:
         self._way = "chain"
         self.due_at = now.steady + PARTING_SECONDS
-        self._say(QueueNext(self._survival.resubmit, self._ledger.excluded))
+        if not self._queueing:
+            self._say(QueueNext(self._survival.resubmit, self._ledger.excluded))
 
     def queued(self, now: Now, event: NextQueued) -> None:
         """The job that goes on waits in the queue, or cannot."""
+        self._queueing = False
         if self.due_at is not None:
             self._handed(now, "" if event.job_id else event.why)
             return

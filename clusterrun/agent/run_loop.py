@@ -7,6 +7,7 @@ import signal
 import time
 
 from clusterrun.agent import actions, events
+from clusterrun.agent.arrival import first_claim
 from clusterrun.agent.coordinator import Coordinator
 from clusterrun.agent.files import Log, claim_attempt, highest_attempt, read_state
 from clusterrun.agent.filing import Filing
@@ -16,11 +17,9 @@ from clusterrun.agent.process import ended_children
 from clusterrun.agent.pump import Pump
 from clusterrun.agent.saver import StateSaver
 from clusterrun.agent.server import Admission, Server
-from clusterrun.agent.succession import Succession
 from clusterrun.agent.voice import say
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.model.states import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,12 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from clusterrun.agent.hooks import Hooks
+    from clusterrun.agent.keeper import Kept
+    from clusterrun.agent.scheduler import Scheduler
     from clusterrun.model.paths import RunPaths
 
 _CANCEL_LOOK = 1.0
 _ASKS_LOOK = 0.5
-_LOOKS_AT_NOTHING = 5
-"""A file server that comes back may say for a moment that there is nothing."""
+_NOTHING_SECONDS = 60.0
+"""A file server that comes back may say for a while that there is nothing."""
 _SUPERSEDED_LOOK = 2.0
 _REFUSALS_TOLD = 60.0
 _LAUNCHER_SECONDS = 5.0
@@ -54,8 +56,12 @@ class RunLoop:
         launch: Launch,
         listener: socket.socket,
         admission: Admission,
+        kept: Kept | None = None,
     ) -> None:
         self._loop = Loop()
+        self._kept = kept
+        self._orders, self._environment = launch.orders, launch.environment
+        self._began_wall = time.time() - (steady() - kept.began if kept else 0.0)
         self._paths = paths
         self._launcher = Launcher(self._loop, launch, self._launcher_ended)
         self._server = Server(self._loop, listener, admission)
@@ -69,12 +75,12 @@ class RunLoop:
         self._saver.superseded = lambda epoch: self._pump.first_of_all(events.Superseded(epoch))
         self._filing = Filing(launch.orders, paths, self._note)
         self._watched = launch.orders.watch.on
-        self._excluded: tuple[str, ...] = ()
-        self._succession = Succession(self._loop, launch.environment, self._resubmitted)
+        self._slurm: Scheduler | None = None
+        self._hooks: Hooks | None = None
         self._log: Log | None = None
         self._unlogged: list[str] = []
         self._cancelled = False
-        self._looks_in_vain = 0
+        self._gone_since: float | None = None
         self._refusals_told = 0
         self._pump.does = self._doing()
 
@@ -88,7 +94,15 @@ class RunLoop:
             actions.SaveState: lambda order: self._saver.save(order.state),
             actions.SaveReport: self._filing.report,
             actions.SaveBeside: self._filing.beside,
-            actions.Resubmit: self._resubmit,
+            actions.ReadProgress: lambda order: self._happened(self._filing.progress(order.epoch)),
+            actions.WriteNotice: self._filing.notice,
+            actions.Resubmit: self._to_scheduler,
+            actions.AskJob: self._to_scheduler,
+            actions.QueueNext: self._to_scheduler,
+            actions.ExcludeNext: self._to_scheduler,
+            actions.DropNext: self._to_scheduler,
+            actions.Requeue: self._to_scheduler,
+            actions.Announce: self._announce,
             actions.Note: lambda order: self._note(order.text),
             actions.Finish: lambda order: self._pump.end(order.code),
         }
@@ -97,6 +111,7 @@ class RunLoop:
         """Serve until the machine says ``Finish``; its exit code."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
         self._loop.catch(_CAUGHT, self._signalled)
+        self._heed_keeper()
         self._loop.every(_CANCEL_LOOK, self._look_for_cancel)
         if self._watched:
             self._loop.every(_ASKS_LOOK, self._look_for_asks)
@@ -105,8 +120,43 @@ class RunLoop:
         self._happened(events.Tick())
         code = self._pump.run()
         self._saver.finish()
+        if self._slurm:
+            self._slurm.finish()
+        if self._hooks:
+            self._hooks.finish()
         self._close()
         return code
+
+    def _heed_keeper(self) -> None:
+        """Without its first process the job is over for the scheduler."""
+        if self._kept is None:
+            return
+        if self._orders.max_restarts or self._orders.survival.requeue:
+            self._kept.may_restart()
+        gone = self._kept.gone
+
+        def ended(mask: int) -> None:
+            self._loop.forget(gone)
+            self._happened(events.KeeperGone())
+
+        self._loop.watch(gone, ended)
+
+    def _to_scheduler(self, order: Any) -> None:
+        if self._slurm is None:  # loaded when first needed, which is after the launch
+            from clusterrun.agent.scheduler import Scheduler
+
+            known = (self._loop, self._orders, self._environment, self._began_wall)
+            self._slurm = Scheduler(*known, self._filing, self._note, self._happened)
+        self._slurm.carry_out(order)
+
+    def _announce(self, order: actions.Announce) -> None:
+        if not self._orders.survival.on_event:
+            return
+        if self._hooks is None:
+            from clusterrun.agent.hooks import Hooks
+
+            self._hooks = Hooks(self._loop, self._orders, self._paths, self._environment, self._note)
+        self._hooks.announce(order)
 
     def _close(self) -> None:
         """Nothing that was started here outlives us."""
@@ -128,7 +178,10 @@ class RunLoop:
             return
         for child in ended_children():
             self._launcher.reaped(child)
-            self._succession.reaped(child)
+            if self._slurm:
+                self._slurm.reaped(child)
+            if self._hooks:
+                self._hooks.reaped(child)
 
     def _launcher_ended(self, code: int, said: tuple[str, ...], whole: bool) -> None:
         self._happened(events.LauncherEnded(code, said, whole))
@@ -137,23 +190,18 @@ class RunLoop:
         for name, body in self._filing.asks():
             self._happened(events.DeskAsked(name, body))
 
-    def _resubmit(self, order: actions.Resubmit) -> None:
-        self._excluded = order.excluded
-        self._succession.begin(order.argv)
-
-    def _resubmitted(self, job_id: str, why: str) -> None:
-        if job_id:
-            self._filing.successor(job_id, self._excluded)
-        self._happened(events.Resubmitted(job_id, why))
-
     def _look_for_cancel(self) -> None:
         if self._cancelled:
             return
         if os.path.lexists(self._paths.cancel):
             self._cancelled = True
             self._happened(events.CancelAsked())
-        self._looks_in_vain = 0 if self._saver.has_a_place() else self._looks_in_vain + 1
-        if self._looks_in_vain == _LOOKS_AT_NOTHING:
+        if self._saver.has_a_place():
+            self._gone_since = None
+            return
+        now = steady()
+        self._gone_since = self._gone_since or now
+        if now - self._gone_since >= _NOTHING_SECONDS:
             self._cancelled = True
             self._note("the run directory was deleted, and with it the run: ending all ranks")
             self._happened(events.CancelAsked())
@@ -181,11 +229,8 @@ class RunLoop:
             self._happened(events.EpochClaimed(epoch))
             return
         state = read_state(self._paths) if highest >= 0 else None
-        # A job that queued its successor had no ranks any more when it said so.
-        handed_over = state is not None and state.state is State.PENDING
-        quiet = highest < 0 or handed_over or (state is not None and state.state.ended)
-        earlier = (state.attempts, quiet, state.excluded) if state else ((), quiet)
-        self._happened(events.EpochClaimed(epoch, *earlier))
+        self._filing.arrive(self._environment.get("SLURM_JOB_ID", ""))
+        self._happened(first_claim(epoch, state, self._kept.dead_since if self._kept else None))
 
     def _claimed(self, after: int, highest: int) -> int:
         """The attempt that is ours now, -1 where exactly ``after + 1`` was wanted and is somebody's."""

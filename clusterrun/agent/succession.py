@@ -1,78 +1,160 @@
-"""Queues the run anew by the program that was ordered, and hears its answer; decides nothing."""
+"""Queues jobs that go on with this run, gives this one back, takes one back; decides nothing.
+
+A scheduler may take a job and lose its answer. So the queue is asked first, and again after an
+answer that says no: a job that waits for this one, and is of this run, is the one.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
-
-from clusterrun.agent.process import Ended, NotStarted, Program, start_all
 from clusterrun.agent.verdict import code_in_words
-from clusterrun.model import contract
+from clusterrun.model.hostlist import fold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from clusterrun.agent.loop import Loop
+    from clusterrun.agent.errands import Done, Errands
+    from clusterrun.agent.filing import Filing
 
-_MOST_SAID = 64 * 1024
 _PATIENCE_SECONDS = 100.0
 """A scheduler under load takes its time; whoever waits for the answer waits a little longer still."""
+_LOOK_SECONDS = 10.0
+_GIVE_BACK_SECONDS = 30.0
+EXCLUDED, DEPENDENCY = "{excluded}", "{dependency}"
 
 
 class Succession:
-    """``told(job_id, why)`` is called once for each ``begin``: the new job's number, or why there is none."""
+    """``job_id`` and ``run_id`` are ours; ``note`` takes what went wrong and ends nothing."""
 
-    def __init__(self, loop: Loop, environment: Mapping[str, str], told: Callable[[str, str], None]) -> None:
-        self._loop = loop
-        self._environment = {
-            name: value
-            for name, value in environment.items()
-            if not name.startswith(contract.SCRUBBED_PREFIXES) or name in contract.KEPT_VARIABLES
-        }
-        self._told = told
-        self._pid = 0
-        self._words = -1
+    def __init__(
+        self, errands: Errands, filing: Filing, job_id: str, run_id: str, note: Callable[[str], None]
+    ) -> None:
+        self._errands, self._filing, self._note = errands, filing, note
+        self._job_id, self._run_id = job_id, run_id
+        self._next = ""
 
-    def begin(self, argv: tuple[str, ...]) -> None:
-        """Start the program. It steers by its arguments alone: nothing of this job is in its environment."""
-        self._words, said = os.pipe2(os.O_CLOEXEC)
-        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        own = tuple(self._environment.items())
-        program = Program(argv, own, "/", null, said, said, death_signal=signal.SIGTERM)
-        try:
-            self._pid = start_all([program])[0]
-        except NotStarted as error:
-            self._answer("", error.seen)
-            return
-        finally:
-            os.close(null)
-            os.close(said)
-        pid = self._pid
-        self._loop.after(_PATIENCE_SECONDS, lambda: self._give_up(pid))
+    # --- now, instead of this job ---
 
-    def _give_up(self, pid: int) -> None:
-        if self._pid == pid:
-            os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+    def resubmit(self, argv: tuple[str, ...], told: Callable[[str, str], None]) -> None:
+        """Queue by ``argv`` as it stands; ``told(job_id, why)``."""
+        self._errands.run(argv, _PATIENCE_SECONDS, lambda done: told(*_number(done)))
 
-    def reaped(self, child: Ended) -> None:
-        """A child of this process ended."""
-        if child.pid != self._pid:
-            return
-        self._pid = 0
-        os.set_blocking(self._words, False)
-        try:
-            said = os.read(self._words, _MOST_SAID).decode("utf-8", "backslashreplace").split("\n")
-        except BlockingIOError:
-            said = []
-        # As sbatch --parsable says it: the number, and the cluster after a semicolon.
-        numbers = [line.partition(";")[0] for line in said if line.partition(";")[0].isdecimal()]
-        if child.code == 0 and numbers:
-            self._answer(numbers[-1], "")
+    def requeue(self, argv: tuple[str, ...], excluded: tuple[str, ...], told: Callable[[str], None]) -> None:
+        """Give this job back, to start again without ``excluded``; ``told(why not)``.
+
+        ``argv`` queues such a job: what it excludes anyway stays excluded.
+        """
+
+        def done(answer: Done) -> None:
+            words = _excluding(argv, excluded)
+            if not answer.why and excluded and words:
+                self._update(self._job_id, words)
+            told(answer.why)
+
+        self._errands.run(("scontrol", "requeue", self._job_id), _GIVE_BACK_SECONDS, done)
+
+    # --- after this job ---
+
+    def queue(
+        self, argv: tuple[str, ...], excluded: tuple[str, ...], told: Callable[[str, str], None]
+    ) -> None:
+        """See that a job waits for the end of this one; ``told(job_id, why)``."""
+
+        def found(job_id: str, why: str) -> None:
+            self._next = job_id
+            if job_id:
+                self._filing.next(job_id, excluded)
+            told(job_id, why)
+
+        def queued(done: Done) -> None:
+            job_id, why = _number(done)
+            if job_id:
+                found(job_id, "")
+            else:
+                self._look(lambda waiting: found(waiting, "" if waiting else why))
+
+        def looked(waiting: str) -> None:
+            if waiting:
+                found(waiting, "")
+            else:
+                self._errands.run(filled(argv, excluded, self._job_id), _PATIENCE_SECONDS, queued)
+
+        self._look(looked)
+
+    def _look(self, found: Callable[[str], None]) -> None:
+        """``found`` is called with the job of this run that waits for this one; empty: there is none."""
+        argv = ("squeue", "-h", "--me", "-t", "PENDING", "-o", "%i|%E|%k")
+
+        def done(answer: Done) -> None:
+            waiting = [line.split("|", 2) for line in answer.lines if line.count("|") >= 2]
+            ours = [
+                job_id
+                for job_id, dependency, comment in waiting
+                if f"afterany:{self._job_id}" in dependency.replace("(", ",").split(",")
+                and self._run_id in comment
+            ]
+            found(ours[0] if ours and not answer.why else "")
+
+        self._errands.run(argv, _LOOK_SECONDS, done)
+
+    def exclude(self, argv: tuple[str, ...], nodes: tuple[str, ...]) -> None:
+        """Keep the waiting job off ``nodes``."""
+        words = _excluding(argv, nodes)
+        if words:
+            self._update(self._next, words)
         else:
-            words = " / ".join(line for line in said if line)[-500:]
-            self._answer("", f"the program {code_in_words(child.code)}" + (f": {words}" if words else ""))
+            self._note(f"{fold(nodes)} cannot be added to what job {self._next} excludes")
 
-    def _answer(self, job_id: str, why: str) -> None:
-        os.close(self._words)
-        self._told(job_id, why)
+    def _update(self, job_id: str, words: str) -> None:
+        def done(answer: Done) -> None:
+            if answer.why:
+                self._note(f"job {job_id} cannot be kept off {words}: {answer.why}")
+
+        argv = ("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={words}")
+        self._errands.run(argv, _LOOK_SECONDS, done)
+
+    def drop(self) -> None:
+        """Take the waiting job back."""
+        job_id, self._next = self._next, ""
+
+        def done(answer: Done) -> None:
+            if answer.why:
+                self._note(f"job {job_id} could not be taken back ({answer.why}); it will end at once")
+            else:
+                self._filing.no_next()
+
+        self._errands.run(("scancel", job_id), _LOOK_SECONDS, done)
+
+
+def filled(argv: tuple[str, ...], excluded: tuple[str, ...], job_id: str = "") -> tuple[str, ...]:
+    """``argv`` with the bad nodes and the job to wait for; a word for which there is nothing is left out."""
+    nodes = _names(excluded)
+    after = (f"--dependency=afterany:{job_id}",) if job_id else ()
+    words: list[str] = []
+    for word in argv:
+        if word == DEPENDENCY:
+            words += after
+        elif EXCLUDED not in word:
+            words.append(word)
+        elif nodes:
+            words.append(word.replace(EXCLUDED, nodes))
+    return tuple(words)
+
+
+def _excluding(argv: tuple[str, ...], excluded: tuple[str, ...]) -> str:
+    """The whole list of nodes to be kept off; empty where it is not known."""
+    found = [word.partition("=")[2] for word in argv if EXCLUDED in word]
+    return found[0].replace(EXCLUDED, _names(excluded)) if found else ""
+
+
+def _names(excluded: tuple[str, ...]) -> str:
+    return fold([name for name in excluded if " " not in name])
+
+
+def _number(done: Done) -> tuple[str, str]:
+    # As sbatch --parsable says it: the number, and the cluster after a semicolon.
+    numbers = [line.partition(";")[0] for line in done.lines if line.partition(";")[0].isdecimal()]
+    if not done.why and numbers:
+        return numbers[-1], ""
+    said = " / ".join(line for line in done.lines if line)
+    return "", done.why or f"the program {code_in_words(done.code)}: {said}"

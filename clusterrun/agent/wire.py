@@ -14,14 +14,13 @@ reordered or cut unseen. There is no secrecy: no secret may travel in a message.
 
 from __future__ import annotations
 
-import json
 import struct
 
 from clusterrun.agent.codec import BadBody, read_document, read_to_agent, read_to_coordinator
 from clusterrun.agent.mac import SIZE as MAC
 from clusterrun.agent.mac import Key
 from clusterrun.agent.messages import Hello
-from clusterrun.model import contract
+from clusterrun.model import contract, json_text
 from clusterrun.model.document import encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
@@ -217,7 +216,7 @@ class ClientEnd(_End):
         self.wall = 0.0
         """The coordinator's clock, in seconds, when it sent its welcome."""
         greeting = Greeting((contract.WIRE,), contract.VERSION, run_id, epoch, "agent", nonce.hex(), hello)
-        self._words = json.dumps(encode(greeting), separators=(",", ":")).encode()
+        self._words = json_text.dumps(encode(greeting), separators=(",", ":")).encode()
         if len(self._words) > MOST_BEFORE_PROOF:
             raise WireError(f"the hello has {len(self._words)} bytes; {MOST_BEFORE_PROOF} are allowed")
         self._nonce = b""

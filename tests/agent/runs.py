@@ -68,6 +68,7 @@ class Run:
         command = [sys.executable, "-I", "-S", self.paths.agent, "coordinate", str(self.folder)]
         if timings != USUAL:
             command = [sys.executable, "-c", START, str(self.folder), json.dumps(encode(timings))]
+        self.kept = timings == USUAL
         self.coordinator = subprocess.Popen(command, stderr=subprocess.PIPE, env=self.environment)
 
     def wait(self, seconds: float = 120.0) -> int:
@@ -89,8 +90,17 @@ class Run:
         paths = self.paths.attempt(epoch)
         return Path(paths.out(rank) if stream == "out" else paths.err(rank)).read_bytes()
 
+    def coordinating(self) -> int:
+        """The process that coordinates: below its keeper, where it has one."""
+        pid = self.coordinator.pid
+        if not self.kept:
+            return pid
+        below = until(lambda: [p.pid for p in proc.descendants(pid) if p.parent == pid], "a coordinator")
+        return int(below[0])
+
     def shims(self) -> list[int]:
-        return [p.pid for p in proc.descendants(self.coordinator.pid) if p.parent == self.coordinator.pid]
+        pid = self.coordinating()
+        return [p.pid for p in proc.descendants(pid) if p.parent == pid]
 
     def agents(self) -> list[int]:
         shims = self.shims()

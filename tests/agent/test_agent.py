@@ -11,6 +11,7 @@ from clusterrun.agent.actions import Exit, HoldPort, ReleasePort, RenewLease, Si
 from clusterrun.agent.agent import Agent
 from clusterrun.agent.events import (
     Disconnected,
+    Passed,
     PortHeld,
     RankEnded,
     RanksSpawned,
@@ -32,6 +33,7 @@ from clusterrun.agent.messages import (
     ReservePort,
     SignalRanks,
     SignalSeen,
+    SignalTaken,
     StartFailed,
     StopRanks,
 )
@@ -192,17 +194,43 @@ def test_a_port_for_a_start_that_never_came_is_given_back() -> None:
     assert tape.does(2.0, Told(StopRanks(0, 8.0))) == [ReleasePort(), Tell(RanksGone(0))]
 
 
-def test_a_term_of_its_own_is_told_and_passed_on_once() -> None:
+def test_after_a_term_of_its_own_ranks_end_when_the_coordinator_does_not_say_what_it_means() -> None:
     tape = running()
-    assert tape.does(2.0, SignalCame(signal.SIGTERM)) == [Tell(SignalSeen(signal.SIGTERM)), TERM]
+    assert tape.does(2.0, SignalCame(signal.SIGTERM)) == [Tell(SignalSeen(signal.SIGTERM))]
     assert tape.does(3.0, SignalCame(signal.SIGTERM)) == [Tell(SignalSeen(signal.SIGTERM))]
+    assert tape.does(5.9) == [Tell(Beat(1))]
+    assert tape.does(6.0) == [TERM]
 
 
 def test_after_a_term_of_its_own_an_agent_leaves_by_itself_when_nobody_answers() -> None:
     tape = running()
     tape.at(2.0, SignalCame(signal.SIGTERM), RankEnded(0, 0, -15), RankEnded(0, 1, -15), Swept(0))
-    assert tape.does(14.9) == [Tell(Beat(1))]
-    assert tape.does(15.0) == [Exit(143)]
+    tape.at(6.0)
+    assert tape.does(18.9) == [Tell(Beat(2))]
+    assert tape.does(19.0) == [Exit(143)]
+
+
+def test_an_agent_that_lost_its_coordinator_asks_nobody_what_a_term_means() -> None:
+    tape = running()
+    assert tape.does(2.0, Disconnected("reset")) == [TERM]
+    assert tape.does(2.1, SignalCame(signal.SIGTERM)) == []
+    tape.at(2.2, RankEnded(0, 0, -15), RankEnded(0, 1, -15))
+    assert tape.does(2.3, Swept(0)) == [Exit(1)]
+
+
+def test_ranks_that_were_told_of_the_end_while_time_is_left_end_for_reasons_of_their_own() -> None:
+    tape = running()
+    tape.at(2.0, SignalCame(signal.SIGTERM))
+    assert told(tape.at(2.1, RankEnded(0, 0, -15))) == [RankExited(0, 0, -15, WALL + 2.1, stopped=True)]
+    assert tape.does(2.2, Told(SignalRanks(0, signal.SIGUSR2))) == [SignalLocal(signal.SIGUSR2)]
+    assert tape.does(9.0) == [Tell(Beat(1))]
+    assert told(tape.at(9.5, RankEnded(0, 1, 0))) == [RankExited(0, 1, 0, WALL + 9.5)]
+
+
+def test_how_many_ranks_took_a_notice_is_told() -> None:
+    tape = running()
+    assert told(tape.at(2.0, Passed(0, signal.SIGUSR2, 1))) == [SignalTaken(0, signal.SIGUSR2, 1)]
+    assert told(tape.at(2.0, Passed(0, signal.SIGTERM, 2))) == []
 
 
 def test_a_notice_is_told_and_touches_no_rank_until_the_coordinator_says_so() -> None:

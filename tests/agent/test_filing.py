@@ -1,25 +1,21 @@
-"""The laws of reports, answers, questions and of the job that goes on: real files and programs."""
+"""The laws of reports, answers, notices, questions and of the word on jobs that go on: real files."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from clusterrun.agent.actions import SaveBeside, SaveReport
+from clusterrun.agent.actions import SaveBeside, SaveReport, WriteNotice
+from clusterrun.agent.events import Progressed
 from clusterrun.agent.filing import Filing
-from clusterrun.agent.loop import Loop, steady
-from clusterrun.agent.process import ended_children
-from clusterrun.agent.succession import Succession
 from clusterrun.model.document import decode
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level, Preflight
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.report import Grade, Report
-from tests.agent.runs import until
 from tests.agent.tapes import ORDERS
 
 REPORT = Report("r", "c", "full", Grade.FAIL, 1.0, 2.0, 60.0, 3, "gloo", ("n0",), (), ("n1",), ())
@@ -90,52 +86,48 @@ def test_every_question_is_heard_once_and_no_link_or_pipe_is_opened(paths: RunPa
     assert [(name, len(text)) for name, text in files.asks()] == [("second", 65536)]
 
 
-def answered(argv: tuple[str, ...], environment: dict[str, str] | None = None) -> tuple[str, str]:
-    loop = Loop()
-    told: list[tuple[str, str]] = []
-    succession = Succession(
-        loop, {"PATH": os.defpath, **(environment or {})}, lambda *said: told.append(said)
-    )
-    succession.begin(argv)
-
-    def look() -> Any:
-        for child in ended_children():
-            succession.reaped(child)
-        return told
-
-    until(look, "the program's answer", 60.0)
-    loop.wait(steady())
-    return told[0]
-
-
-@pytest.mark.parametrize("script, said", [
-    ("echo 4711", ("4711", "")),
-    ("echo '4711;cluster'", ("4711", "")),
-    ("echo 'sbatch: a warning' >&2; echo 12", ("12", "")),
-    ("echo no; exit 0", ("", "the program exited with code 0: no")),
-    ("echo 5; exit 1", ("", "the program exited with code 1: 5")),
-    ("kill -6 $$", ("", "the program was killed by signal 6 (SIGABRT)")),
-])  # fmt: skip
-def test_the_new_job_is_the_number_that_was_printed_by_a_program_that_ended_well(
-    script: str, said: tuple[str, str]
-) -> None:
-    assert answered(("sh", "-c", script)) == said
-
-
-def test_nothing_of_this_job_steers_the_new_one(tmp_path: Path) -> None:
-    environment = {"SLURM_NTASKS": "4", "SBATCH_EXCLUSIVE": "1", "SLURM_CONF": "/c", "MINE": "1"}
-    out = tmp_path / "environment"
-    assert answered(("sh", "-c", f"env >{out}; echo 1"), environment) == ("1", "")
-    names = {line.partition("=")[0] for line in out.read_text().splitlines()}
-    assert names & {*environment} == {"SLURM_CONF", "MINE"}
-
-
-def test_a_program_that_is_not_there_is_an_answer_too() -> None:
-    job_id, why = answered(("/no/such/sbatch",))
-    assert job_id == "" and "'/no/such/sbatch' cannot be executed" in why
-
-
 def test_the_successor_is_written_down(paths: RunPaths) -> None:
     files, _ = filing(paths)
     files.successor("78", ("n1", "n2"))
     assert json.loads(Path(paths.successor).read_text()) == {"job_id": "78", "excluded": ["n1", "n2"]}
+
+
+def test_the_job_that_was_waited_for_becomes_the_successor_when_it_runs(paths: RunPaths) -> None:
+    files, _ = filing(paths)
+    files.next("79", ("n1",))
+    files.arrive("78")
+    assert json.loads(Path(paths.next).read_text()) == {"job_id": "79", "excluded": ["n1"]}
+    files.arrive("79")
+    assert json.loads(Path(paths.successor).read_text()) == {"job_id": "79", "excluded": ["n1"]}
+    assert not os.path.exists(paths.next)
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", '{"job_id": 7}', '{"job_id": "7", "excluded": 3}'])
+def test_a_damaged_word_on_the_job_that_waits_is_none(paths: RunPaths, text: str) -> None:
+    files, _ = filing(paths)
+    Path(paths.next).write_text(text)
+    files.arrive("7")
+    assert not os.path.exists(paths.successor)
+
+
+def test_the_announced_end_is_written_for_ranks_that_look_for_it(paths: RunPaths) -> None:
+    files, _ = filing(paths)
+    files.notice(WriteNotice(2, "time-limit", 99.5))
+    notice = json.loads(Path(paths.attempt(2).notice).read_text())
+    assert notice.pop("at") > 0
+    assert notice == {"why": "time-limit", "until": 99.5}
+
+
+@pytest.mark.parametrize("text, means", [
+    ('{"format": 1, "step": 7, "checkpoint": 5, "stopping": true, "at": 1.0}', Progressed(2, 7, 5, True)),
+    ('{"step": 7, "checkpoint": null}', Progressed(2, 7, -1)),
+    ('{"step": true, "checkpoint": "5", "stopping": 1}', Progressed(2)),
+    ("[1]", Progressed(2)),
+    ("{", Progressed(2)),
+])  # fmt: skip
+def test_what_rank_0_reported_is_read_and_what_is_no_report_says_nothing(
+    paths: RunPaths, text: str, means: Progressed
+) -> None:
+    files, _ = filing(paths)
+    Path(paths.attempt(2).progress).write_text(text)
+    assert files.progress(2) == means

@@ -147,7 +147,7 @@ def test_after_a_kill_nothing_is_left_and_the_run_ends(make: Make, victim: str) 
         "rank": ranks[0].pid,
         "agent": run.agents()[0],
         "shim": run.shims()[0],
-        "coordinator": run.coordinator.pid,
+        "coordinator": run.coordinating(),
     }[victim]
     os.kill(pid, signal.SIGKILL)
     if victim == "agent":
@@ -217,7 +217,7 @@ def test_strangers_at_the_port_change_nothing_and_fill_no_log(make: Make) -> Non
     (Path(run.orders.cwd) / "go").unlink(missing_ok=True)
     run.start()
     run.running(4)
-    port = listening_port(run.coordinator.pid)
+    port = listening_port(run.coordinating())
     for _ in range(100):
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(os.urandom(600))
@@ -310,9 +310,9 @@ def test_a_frozen_coordinator_loses_every_node_when_the_lease_runs_out(make: Mak
     run = make(sh(UP))
     run.start(QUICK)
     run.running(4)
-    os.kill(run.coordinator.pid, signal.SIGSTOP)
+    os.kill(run.coordinating(), signal.SIGSTOP)
     until(lambda: not run.marked(), "every rank dead")
-    os.kill(run.coordinator.pid, signal.SIGCONT)
+    os.kill(run.coordinating(), signal.SIGCONT)
     run.wait()
     assert run.state().state.ended and run.state().state is not State.COMPLETED
 

@@ -54,7 +54,7 @@ def resident(pid: int) -> float:
 def at_rest(run: Run, seconds: float = 30.0) -> None:
     run.start()
     run.running(2)
-    pids = {"agent": run.agents()[0], "shim": run.shims()[0], "coordinator": run.coordinator.pid}
+    pids = {"agent": run.agents()[0], "shim": run.shims()[0], "coordinator": run.coordinating()}
     time.sleep(11)  # past the eager look at the logs
     before = {name: cpu_time(pid) for name, pid in pids.items()}
     time.sleep(seconds)
@@ -111,13 +111,13 @@ def many_join(run: Run, result: Path, strangers: int, goal: str) -> None:
         until(result.exists, "all joined", 60.0)
         time.sleep(0.2)
         joined = json.loads(result.read_text())
-        memory = resident(run.coordinator.pid)
+        memory = resident(run.coordinating())
         figure = f"{joined['seconds']:.2f} s, {joined['again']} again, {memory:.0f} MiB"
         said(f"{run.orders.nodes} agents join beside {strangers} strangers", figure, goal)
         time.sleep(6)
-        before = cpu_seconds(run.coordinator.pid)
+        before = cpu_seconds(run.coordinating())
         time.sleep(20)
-        share = (cpu_seconds(run.coordinator.pid) - before) / 20
+        share = (cpu_seconds(run.coordinating()) - before) / 20
         goal = "-" if strangers else "≤ 2 %"
         said(
             f"coordinator of {run.orders.nodes} nodes, {strangers} strangers", f"{share:.2%} of a core", goal

@@ -1,0 +1,47 @@
+"""What a coordinator that begins knows of those before it: attempts, and why it makes another; pure."""
+
+from __future__ import annotations
+
+from clusterrun.agent.events import EpochClaimed
+from clusterrun.model.states import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.model.record import RunState
+
+
+def is_over(state: RunState | None, job_id: str) -> bool:
+    """The run came to its end in another job, so that nothing is left to do in this one.
+
+    A job that is put back into the queue after the run's end was meant to begin once more.
+    """
+    if state is None or not state.state.ended or not state.attempts:
+        return False
+    return bool(job_id) and state.attempts[-1].job_id != job_id
+
+
+def first_claim(epoch: int, state: RunState | None, dead_since: float | None) -> EpochClaimed:
+    """What a coordinator that begins knows of those before it, from the ``state`` that they left."""
+    if state is None:
+        # An attempt of which nobody wrote a word may live; the very first one cannot.
+        return EpochClaimed(epoch, quiet=epoch == 0, dead_since=dead_since, cause=_cause(epoch, dead_since))
+    # A job that was handed over had no ranks any more when it said so.
+    quiet = state.state.ended or state.state is State.PENDING
+    known = (state.attempts, quiet, state.excluded)
+    outcome = state.attempts[-1].outcome if state.attempts else ""
+    cause = _cause(epoch, dead_since)
+    if state.state is State.PENDING:
+        cause = _CAUSES.get(outcome, "requeue")
+    elif state.state.ended:
+        cause = "requeue"
+    return EpochClaimed(epoch, *known, cause=cause, dead_since=dead_since)
+
+
+_CAUSES = {"TIMEOUT": "time-limit", "PREEMPTED": "preemption", "PENDING": "unfit", "NODE_FAIL": "node"}
+"""Why a job goes on with a run, by how the attempt before it ended."""
+
+
+def _cause(epoch: int, dead_since: float | None) -> str:
+    if epoch == 0:
+        return "first"
+    return "node" if dead_since is None else "coordinator"

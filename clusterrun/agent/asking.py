@@ -1,0 +1,64 @@
+"""What Slurm is asked about this job, and how its answer is read; starts nothing and decides nothing.
+
+While a job is being ended Slurm shows it as COMPLETING, whatever the cause. The cause shows beside:
+a reason for the time limit, a time of preemption, one restart more than this job knows of where it
+was put back into the queue. Without any of them its owner or an administrator cancelled it.
+"""
+
+from __future__ import annotations
+
+from clusterrun.agent.events import JobTold
+from clusterrun.agent.handover import CANCELLED, REQUEUE, UNKNOWN
+from clusterrun.agent.relay import PREEMPTION, TIME_LIMIT
+from clusterrun.model.frozen import frozen
+
+LIMIT_SECONDS = 3.0
+ENVIRONMENT = (("SLURM_TIME_FORMAT", "%s"),)
+"""Times in seconds since the epoch, whatever the site's time zone."""
+_FIELDS = ("State", "Reason", "StartTime", "EndTime", "RestartCnt", "PreemptTime")
+_LIVE = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
+_MOST_SKEW = 600.0
+"""A prolog may keep a job from beginning for minutes; what is more is a clock that is wrong."""
+
+
+@frozen
+class Job:
+    """This job: its number, how often it had been restarted when it began, and when it did.
+
+    ``began_wall`` is on this node's clock, seconds since the epoch.
+    """
+
+    job_id: str
+    restarts: int
+    began_wall: float
+
+
+def question(job: Job) -> tuple[str, ...]:
+    """The argument list."""
+    return ("squeue", "-h", "-t", "all", "-j", job.job_id, "-O", ",".join(f"{name}:|" for name in _FIELDS))
+
+
+def answer(job: Job, lines: tuple[str, ...]) -> JobTold:
+    """What the program's lines say."""
+    rows = [line.split("|") for line in lines if line.count("|") == len(_FIELDS)]
+    if len(rows) != 1:
+        return JobTold(UNKNOWN)
+    state, reason, start, end, restarts, preempted = (cell.strip() for cell in rows[0][:-1])
+    was_preempted = preempted.isdecimal() and preempted != "0"
+    if restarts.isdecimal() and int(restarts) > job.restarts:
+        return JobTold(PREEMPTION if was_preempted else REQUEUE, requeued=True)
+    if reason == "TimeLimit" or state == "TIMEOUT":
+        return JobTold(TIME_LIMIT)
+    if was_preempted or state == "PREEMPTED":
+        return JobTold(PREEMPTION, _end(job, start, end) if state in _LIVE else None)
+    if state in _LIVE:
+        return JobTold("", _end(job, start, end))
+    return JobTold(CANCELLED)
+
+
+def _end(job: Job, start: str, end: str) -> float | None:
+    """When the job ends by this node's clock; the scheduler's may be another one."""
+    if not end.isdecimal() or not start.isdecimal():
+        return None
+    skew = job.began_wall - float(start)
+    return float(end) + (skew if abs(skew) > _MOST_SKEW else 0.0)
