@@ -86,7 +86,7 @@ def notices(asked: JobSpec, spec: JobSpec) -> tuple[str, ...]:
     said = []
     plain = JobSpec(command=("x",), cwd="/")
     idle = ["--" + n.replace("_", "-") for n in _BUDGETS if getattr(asked, n) != getattr(plain, n)]
-    if idle and not spec.goes_on:
+    if idle and not spec.goes_on and not asked.goes_on:
         said.append(f"without --requeue nothing comes of {', '.join(idle)}")
     if asked.no_progress != plain.no_progress and not spec.restarts:
         said.append("without --max-restarts nothing comes of --no-progress")

@@ -143,7 +143,10 @@ def test_a_run_that_ends_with_its_job_is_told_only_what_holds_anyway() -> None:
             ("--sbatch signal takes the place of --signal, which clusterrun sets",),
         ),
         ({"requeue": True, "sbatch": ("mail-type=END",)}, ()),
-        ({"slurm": False, "requeue_by": "chain"}, ("on this machine nothing comes of --requeue",)),
+        (
+            {"slurm": False, "requeue_by": "chain", "notice": "5m"},
+            ("on this machine nothing comes of --requeue",),
+        ),
     ],
 )
 def test_what_means_nothing_or_less_than_it_says_is_said(
