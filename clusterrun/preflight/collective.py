@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.preflight import catalogue, control, expectation, pairs_said
+from clusterrun.preflight import catalogue, control, expectation, pairs_said, slowness
 from clusterrun.preflight.bisect import Bisect, GroupOutcome
 from clusterrun.preflight.limits import for_backend
 from clusterrun.preflight.search import PairOutcome, Search
@@ -177,12 +177,13 @@ class Whole:
             trial = yield from self._test(nodes)
             if trial.passed is None:
                 continue
+            before = case.choice().world
             if trial.passed:
                 self._passed(trial)
-                return
-            before = case.choice().world
-            yield from self._look(trial)
-            if case.set_passed or case.choice().world == before:
+                yield from self._hasten(trial)
+            else:
+                yield from self._look(trial)
+            if case.choice().world == before or (case.set_passed and not trial.passed):
                 return
 
     def _nodes(self) -> tuple[int, ...]:
@@ -200,6 +201,17 @@ class Whole:
         case = self._case
         case.set_passed = True
         case.write("set", expectation.of_set(case, trial))
+
+    def _hasten(self, trial: Trial) -> Waits:
+        """Where somebody may be slow: pairs, unless they were timed; then the parts of a set too slow."""
+        case, known = self._case, self._pairs.search is not None
+        if not (yield from slowness.suspected(case, self._trials, trial, known)):
+            return
+        before = case.choice().world
+        if not known:
+            yield from self._pairs.rounds()
+        if case.choice().world == before and slowness.below_floor(case, trial):
+            yield from slowness.parts(case, self._trials, trial)
 
     def _look(self, failed: Trial) -> Waits:
         """Why the whole set failed: links that no ring tested, then the set once more, then its halves."""

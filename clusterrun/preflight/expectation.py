@@ -11,7 +11,7 @@ from clusterrun.preflight.parts import entries, number, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from clusterrun.preflight.case import Case
@@ -29,7 +29,7 @@ _SOCKETS = (
 def of_set(case: Case, trial: Trial) -> Iterator[Said]:
     """Warnings about a set that works: slower than its hardware, or over sockets where InfiniBand is."""
     ports = [_active(case.subjects[node]) for node in trial.nodes]
-    floor, source = _floor(case, ports, len(trial.nodes))
+    floor, source = floor_of(case, trial.nodes)
     if trial.rate is not None and trial.rate < floor:
         said = f"the whole set reaches {trial.rate:.3g} GB/s (limit {floor:.3g}: {source})"
         yield Said(None, Finding("set", Grade.WARN, said, _SLOW))
@@ -39,12 +39,13 @@ def of_set(case: Case, trial: Trial) -> Iterator[Said]:
         yield Said(None, Finding("transport", Grade.WARN, said, _SOCKETS))
 
 
-def _floor(case: Case, ports: list[list[float]], nodes: int) -> tuple[float, str]:
-    """GB/s, and whose number it is; the user's before the table's."""
+def floor_of(case: Case, nodes: Sequence[int]) -> tuple[float, str]:
+    """What these should reach together, in GB/s, and whose number it is; the user's before the table's."""
     if case.limits.set_floor:
         return case.limits.set_floor, "set_floor"
-    gigabits = int(min(map(sum, ports))) if nodes > 1 else 0
-    if case.backend != "nccl" or (nodes > 1 and not gigabits):
+    many = len(nodes) > 1
+    gigabits = int(min(sum(_active(case.subjects[node])) for node in nodes)) if many else 0
+    if case.backend != "nccl" or (many and not gigabits):
         return 0.0, ""
     models = {_model(one) for one in case.subjects.values() if one.warm is not None}
     gpu, gpus = models.pop() if len(models) == 1 else "", case.orders.gpus_per_node

@@ -82,6 +82,19 @@ class Ledger:
             needed = failures_needed(self._confirm, count, replace(limits, noise=min(seen, MOST_BY_CHANCE)))
             self._more = max(self._more, needed - usual)
 
+    def discredit(self, node: int) -> None:
+        """That it passed at times does not clear it; who passed with it stays cleared."""
+        self.cleared.discard(node)
+
+    def passes_of(self, node: int) -> int:
+        """Tests of its links that went well."""
+        return sum(times for link, times in self.good.items() if node in link)
+
+    @property
+    def more(self) -> int:
+        """Failures asked for beyond the usual, for what was seen to fail by chance."""
+        return self._more
+
     def counted(self, node: int) -> list[Failed]:
         """The failures that speak against ``node``: those with a partner that was cleared."""
         return [one for one in self.failures.get(node, ()) if one.partner in self.cleared]

@@ -12,6 +12,7 @@ from clusterrun.preflight.limits import Limits
 from clusterrun.preflight.matching import Round, least_known_first
 from clusterrun.preflight.pairing import Pair, all_rounds, pair, ring_rounds
 from clusterrun.preflight.speed import Speed, Timed
+from clusterrun.preflight.steadiness import Steadiness
 from clusterrun.preflight.verdicts import Evidence, SearchResult, Standing, verdicts
 
 __all__ = ["Evidence", "Pair", "PairOutcome", "Search", "SearchResult"]
@@ -79,6 +80,7 @@ class Search:
         self._node_limit = failures_needed(self._confirm, len(members), limits)
         self._link_limit = failures_needed(self._confirm, len(self._links), limits)
         self._works = self._ledger()
+        self._steady = Steadiness(self._confirm, len(members), limits)
         self._timed: list[Timed] = []
         self._known: Speed | None = None
         self._rates_known = 0
@@ -113,6 +115,16 @@ class Search:
         for node in self._works.suspects():
             if node in self._there and self._works.guilty(node):
                 self._bad[node] = None
+        self._discredit_shaky()
+
+    def _discredit_shaky(self) -> None:
+        works = self._works
+        for node in [node for node in works.failures if node in works.cleared and node in self._there]:
+            failed, _ = self._steady.tests(node, works.cleared)
+            last = failed >= self._confirm and not self._meets(node)
+            if self._steady.shaky(node, works.cleared, works.more, last):
+                self._bad[node] = None
+                works.discredit(node)
 
     def drop(self, node: int) -> None:
         """The node is gone: it is in no later round, and in no verdict."""
@@ -123,14 +135,15 @@ class Search:
 
     def result(self) -> SearchResult:
         """What is known now; ask any time, also before the end (the time is up)."""
-        standing = Standing(self._works, self._speed(), tuple(self._there), tuple(self._bad), self._limits)
-        return verdicts(standing, self._rounds)
+        parts = (tuple(self._there), tuple(self._bad), frozenset(self._doubtful()), self._limits)
+        return verdicts(Standing(self._works, self._speed(), *parts), self._rounds)
 
     def _enter(self, link: Pair, outcome: PairOutcome) -> None:
         again = link not in self._scheduled
         passed = bool(outcome.passed) and not outcome.wrong
         self._told.update((link.a, link.b))
         self._works.note(link, passed, again, outcome.wrong)
+        self._steady.note(link, passed)
         if passed and outcome.rate is not None and math.isfinite(outcome.rate):
             self._timed.append(Timed(link, outcome.rate, again))
 
@@ -169,10 +182,16 @@ class Search:
         busy = {node for link in doubted for node in (link.a, link.b)}
         fast_last = sorted(works.cleared, key=lambda node: (node in busy, node in speed.ledger.failures))
         made.assign(least_known_first(works, suspects), fast_last)
+        doubtful = self._doubtful()
+        made.assign(doubtful, [node for node in fast_last if node not in doubtful])
         made.repeat(doubted)
         made.assign(self._wanted_spares(suspects), self._neighbours(suspects) + fast_last)
         self._among(made, suspects)
         self._retest_slow(made, speed)
+        if made.pairs:  # who failed once and passed when repeated is looked at more closely where it is free
+            odd = [node for node in works.failures if self._steady.odd(node, works.cleared)]
+            odd = [node for node in odd if node in works.cleared and self._meets(node)]
+            made.assign(odd, [node for node in fast_last if node not in odd])
 
     def _among(self, made: Round, suspects: list[int]) -> None:
         """Suspects left over meet each other; where nothing was cleared at all, a few times and no more."""
@@ -190,6 +209,19 @@ class Search:
         made.repeat(link for link in slow.doubted_links() if not slow.guilty_link(link))
         behind = [node for node in speed.behind() if self._told[node] < TESTS_OF_A_LAGGARD]
         made.assign(behind, speed.leaders())
+
+    def _doubtful(self) -> list[int]:
+        """Nodes that passed, though not as it should be, and can meet somebody new."""
+        works, steady = self._works, self._steady
+        ends = (end for link in works.doubted_links() if works.guilty_link(link) for end in link)
+        found = [node for node in ends if not steady.known(node, works.cleared)]
+        found += [node for node in works.failures if steady.doubtful(node, works.cleared)]
+        return [node for node in dict.fromkeys(found) if node in self._there and self._meets(node)]
+
+    def _meets(self, node: int) -> bool:
+        """Whether there is anybody who works and whom it has not met."""
+        others = (other for other in self._works.cleared if other in self._there and other != node)
+        return any(pair(node, other) not in self._tries for other in others)
 
     def _suspects(self) -> list[int]:
         """Nodes that no test has cleared, nor enough of them blamed."""

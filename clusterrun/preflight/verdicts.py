@@ -56,12 +56,16 @@ class SearchResult:
 
 @frozen
 class Standing:
-    """All that verdicts are made of: the ledgers, the nodes that are there, and those to blame."""
+    """All that verdicts are made of: the ledgers, the nodes that are there, and those to blame.
+
+    ``doubtful`` nodes should have met others before a link of theirs is blamed.
+    """
 
     works: Ledger
     speed: Speed
     there: tuple[int, ...]
     bad: tuple[int, ...]
+    doubtful: frozenset[int]
     limits: Limits
 
 
@@ -69,9 +73,9 @@ def verdicts(at: Standing, rounds: int) -> SearchResult:
     """The result after so many rounds."""
     there, works, slow = set(at.there), at.works, at.speed.ledger
     doubted = [link for link in works.doubted_links() if {link.a, link.b} <= there]
-    bad_links = tuple(link for link in doubted if works.guilty_link(link))
+    bad_links = tuple(link for link in doubted if works.guilty_link(link) and not at.doubtful & {*link})
     undetermined = tuple(node for node in works.suspects() if node in there and node not in at.bad)
-    unsure = tuple(link for link in doubted if not works.guilty_link(link))
+    unsure = tuple(link for link in doubted if link not in bad_links)
     fit = there & works.cleared
     slow_nodes = tuple(node for node in at.there if node in fit and slow.guilty(node))
     slow_links = tuple(
@@ -103,7 +107,8 @@ def verdicts(at: Standing, rounds: int) -> SearchResult:
 def _node(at: Standing, node: int, kind: str, grade: Grade) -> Evidence:
     failures = at.works.counted(node) if kind == "broken" else at.works.failures.get(node, [])
     against = tuple(dict.fromkeys(one.partner for one in failures))
-    return Evidence((node,), kind, grade, len(failures), len(failures), _wrong(failures), against)
+    tests = len(failures) + (at.works.passes_of(node) if kind == "broken" else 0)
+    return Evidence((node,), kind, grade, tests, len(failures), _wrong(failures), against)
 
 
 def _link(at: Standing, link: Pair, kind: str, grade: Grade) -> Evidence:
@@ -119,7 +124,7 @@ def _wrong(failures: list[Failed]) -> int:
 
 def _flaky(at: Standing, there: set[int]) -> Iterator[Evidence]:
     for link in at.works.poor:
-        if link in at.works.good and {link.a, link.b} <= there:
+        if link in at.works.good and {link.a, link.b} <= there - set(at.bad):
             yield _link(at, link, "flaky", Grade.PASS)
 
 

@@ -72,6 +72,8 @@ class Faults:
     late_checks: set[int] = field(default_factory=set)
     nonsense: set[int] = field(default_factory=set)
     set_only: bool = False
+    crowded: frozenset[int] = frozenset()
+    """These share what is too narrow for them all: slow together, fast in pairs."""
 
 
 def name(node: int) -> str:
@@ -262,7 +264,6 @@ class Cluster:
         faults, chance = self.faults, self.chance
         task = came[0][2]
         nodes = {one.node for one in task.members}
-        link = frozenset(nodes) if len(nodes) == 2 else None
         inner = [pair for pair in faults.broken_links if pair <= nodes]
         cut = [way for way in faults.cut if set(way) <= nodes]
         hangs = (
@@ -272,7 +273,8 @@ class Cluster:
         crashed = nodes & faults.crashes if len(nodes) > 1 else set()
         wrong = "the summand of a node arrived changed" if nodes & faults.corrupt and len(nodes) > 1 else ""
         pace = min([1.0, *(faults.slow.get(node, 1.0) for node in nodes)])
-        pace = min(pace, faults.slow_links.get(link, 1.0) if link else 1.0)
+        pace = min([pace, *(factor for ends, factor in faults.slow_links.items() if ends <= nodes)])
+        pace = min(pace, 0.1 if faults.crowded and faults.crowded <= nodes else 1.0)
         rate = RATE * pace * chance.uniform(0.8, 1.2)
         for node, number, own in came:
             if node in crashed:

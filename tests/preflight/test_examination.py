@@ -97,6 +97,29 @@ def test_a_slow_node_is_named_with_its_number_and_replaced(share):
     assert "GB/s" in found.said and "of the median" in found.said
 
 
+@pytest.mark.parametrize("share", [0.02, 0.15])
+@pytest.mark.parametrize("node", [0, 3, 7])
+def test_a_quick_check_looks_at_pairs_where_one_half_of_the_set_is_slow(share, node):
+    outcome = examined(orders(8, 1, level=Level.QUICK), Faults(slow={node: share}))
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({node}, set(), True)
+    assert node not in outcome.world
+    assert {test.test for test in outcome.report.tests} == {"product", "set", "half", "pair"}
+
+
+def test_a_quick_check_of_nodes_that_are_fast_alike_tests_no_pair():
+    outcome = examined(orders(8, level=Level.QUICK))
+    assert {test.test for test in outcome.report.tests} == {"product", "set", "half"}
+    small = examined(orders(3, level=Level.QUICK))
+    assert {test.test for test in small.report.tests} == {"product", "set"}
+
+
+def test_the_parts_of_a_set_below_its_floor_are_named_where_pairs_and_nodes_are_not_to_blame():
+    asked = orders(8, limits=(("set_floor", 0.5),), budget=200.0)
+    outcome = examined(asked, Faults(crowded=frozenset({4, 5, 6, 7})))
+    assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, set(), Grade.WARN)
+    assert "n0004, n0005, n0006, n0007 are slow together, twice (limit 0.5 GB/s)" in outcome.report.set_said
+
+
 def test_a_slow_link_is_named_and_both_its_nodes_are_cleared():
     outcome = examined(orders(8, 1), Faults(slow_links={link(2, 3): 0.05}))
     assert ({one[:2] for one in bad_links(outcome)}, blamed(outcome)) in (

@@ -44,9 +44,28 @@ def test_a_bad_node_is_named_after_failures_with_three_certified_partners():
 
 def test_a_bad_link_is_named_after_three_failures_and_both_ends_are_certified():
     rounds, said = tape(PairWorld(1, cut=frozenset({link(2, 3)})), 6)
-    assert rounds[2:] == [(Pair(2, 3),), (Pair(2, 3),)]
+    assert rounds[2:] == [(Pair(2, 3),), (Pair(2, 3),), (Pair(0, 2), Pair(1, 3))], (
+        "and their ends with others"
+    )
     assert (said.bad, said.bad_links, said.certified) == ((), (Pair(2, 3),), (0, 1, 2, 3, 4, 5))
     assert said.evidence == (Evidence((2, 3), "broken", Grade.FAIL, tests=3, failed=3),)
+
+
+class Moody(PairWorld):
+    """Node 0 passes its first test, and no other."""
+
+    def test(self, a: int, b: int) -> PairOutcome:
+        self.met = getattr(self, "met", 0) + (a == 0)
+        return PairOutcome(a, b, a != 0 or self.met == 1)
+
+
+@pytest.mark.parametrize(("nodes", "tests"), [(6, 5), (12, 5), (64, 5)])
+def test_a_node_that_passed_once_and_fails_with_all_others_is_bad_and_no_link_is_blamed(nodes, tests):
+    _, said = tape(Moody(1), nodes)
+    assert (said.bad, said.bad_links, said.undetermined_links) == ((0,), (), ())
+    assert said.certified == tuple(range(1, nodes))
+    (why,) = said.evidence
+    assert (why.nodes, why.kind, why.tests >= tests, why.tests - why.failed) == ((0,), "broken", True, 1)
 
 
 def test_a_link_that_passes_when_repeated_is_worth_a_line_and_no_blame():

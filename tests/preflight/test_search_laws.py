@@ -135,6 +135,13 @@ def test_one_bad_link_is_named_among_failures_by_chance():
     assert [cut_link(count, trials).share for count, trials in ((8, 100), (64, 40), (256, 10))] == [1, 1, 1]
 
 
+def test_bad_nodes_that_pass_now_and_then_are_mostly_named_and_seldom_their_links():
+    mix = Mix(64, broken=4, lucky=0.1)
+    said = [wrongly(world, searched(world, 64)) for world in map(mix.world, range(40))]
+    assert sum(false for false, _ in said) <= 4
+    assert sum(missed for _, missed in said) <= 10
+
+
 def test_mixtures_are_named_and_nothing_else():
     mixes = (
         Mix(4, broken=1, cut=1),

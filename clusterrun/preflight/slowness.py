@@ -1,0 +1,73 @@
+"""A set that works, but slower than it should: whether some part of it is to blame; pure."""
+
+from __future__ import annotations
+
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight import expectation
+from clusterrun.preflight.agreement import Said
+from clusterrun.preflight.bisect import Bisect, GroupOutcome
+from clusterrun.preflight.limits import for_backend
+from clusterrun.preflight.tasks import GroupTask
+from clusterrun.preflight.trials import HALF
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from clusterrun.preflight.case import Case
+    from clusterrun.preflight.trials import Trial, Trials
+
+    Waits = Iterator[tuple[type, ...]]
+    Answer = Generator[tuple[type, ...], None, bool]
+
+LEAST_HALVES = 4
+"""Of fewer nodes one half would be a single node, which says nothing of the network."""
+LEAST_SECONDS = 6.0
+"""With less time left the halves are not tested."""
+_LOOK = "look at the links between these and the others: clusterrun check --all-pairs"
+
+
+def suspected(case: Case, trials: Trials, trial: Trial, pairs_known: bool) -> Answer:
+    """Whether somebody may be slow: the set is below its floor, or, where no pair was timed, a half is."""
+    if below_floor(case, trial):
+        return True
+    if pairs_known or len(trial.nodes) < LEAST_HALVES or case.left < LEAST_SECONDS:
+        return False
+    middle = len(trial.nodes) // 2
+    done = yield from _tested(case, trials, (trial.nodes[:middle], trial.nodes[middle:]))
+    rates = [one.rate for one in done if one.passed and one.rate is not None]
+    limits = for_backend(case.limits, case.backend)
+    return len(rates) == len(done) and min(rates) < max(rates) * (1 - limits.slow_few)
+
+
+def below_floor(case: Case, trial: Trial) -> bool:
+    """Slower than this hardware, or the user's number, lets expect."""
+    return trial.rate is not None and trial.rate < expectation.floor_of(case, trial.nodes)[0]
+
+
+def parts(case: Case, trials: Trials, trial: Trial) -> Waits:
+    """Which parts of it are below the floor as well: both halves at once, then the halves of those."""
+    floor = expectation.floor_of(case, trial.nodes)[0]
+    bisect = Bisect(trial.nodes, floor)
+    while len(trial.nodes) > 2 and case.left > 1.0:
+        groups = bisect.next_round()
+        if not groups:
+            break
+        done = yield from _tested(case, trials, groups)
+        bisect.take([GroupOutcome(one.nodes, one.passed, one.rate, bool(one.wrong)) for one in done])
+    found = [nodes for nodes in bisect.result().subsets if len(nodes) < len(trial.nodes)]
+    case.write("slow parts", (Said(None, _slow_part(case, nodes, floor)) for nodes in found))
+
+
+def _slow_part(case: Case, nodes: Sequence[int], floor: float) -> Finding:
+    said = f"{case.names(nodes)} are slow together, twice (limit {floor:.3g} GB/s); the other parts are not"
+    return Finding("set", Grade.WARN, said, _LOOK)
+
+
+def _tested(
+    case: Case, trials: Trials, groups: Sequence[tuple[int, ...]]
+) -> Generator[tuple[type, ...], None, list[Trial]]:
+    case.label = f"parts of the set: {len(groups)}"
+    trials.begin(HALF, groups)
+    yield (GroupTask,)
+    return trials.finish()
