@@ -28,7 +28,7 @@ def slurm_conf(spec: LabSpec, layout: Layout, place: Place, version: str) -> str
     """The whole of slurm.conf."""
     lines = {
         **_base(spec, place),
-        **_times(spec, version),
+        **_times(spec),
         **_choices(spec, place, version),
         **dict(spec.settings),
     }
@@ -73,12 +73,13 @@ def _base(spec: LabSpec, place: Place) -> dict[str, str]:
     }
 
 
-def _times(spec: LabSpec, version: str) -> dict[str, str]:
+def _times(spec: LabSpec) -> dict[str, str]:
     many = spec.nodes > MANY
     return {
         "KillWait": "5",
-        # Newer releases complain of less than five times MessageTimeout.
-        "UnkillableStepTimeout": "50" if release(version) >= (24, 5) else "20",
+        # A step whose end the controller did not hear of says it again after 60 s: a node must not be drained
+        # for that. Newer releases complain of less than five times MessageTimeout.
+        "UnkillableStepTimeout": "300" if many else "180",
         "SlurmdTimeout": "120" if many else str(NODE_TIMEOUT_SECONDS),
         "SlurmctldTimeout": "60",
         "MessageTimeout": "60" if many else "10",
