@@ -75,15 +75,15 @@ class Casualties:
     def without(self) -> dict[int, str]:
         """Whom the next launch of the agents leaves out, and why; all others it tries.
 
-        A node that fell silent is left out where enough remain without it; a node of which the
-        launcher says that its agent ended is there.
+        Nodes that fell silent are left out as far as enough remain, those first that did so first; a
+        node of which the launcher says that its agent ended is there.
         """
         lost = [node for node in range(self._roster.size) if not self._is_here(node)]
         lost = [node for node in lost if node not in self._gone()]
         silent = [node for node in lost if not self._came_to_an_end(node)]
-        if self._roster.size - len(self._gone()) - len(silent) >= self._need:
-            for node in silent:
-                self.leave_out(self._roster.name_of(node), "it was lost and did not come back")
+        to_spare = self._roster.size - len(self._gone()) - self._need
+        for node in sorted(silent, key=self._heard)[: max(to_spare, 0)]:
+            self.leave_out(self._roster.name_of(node), "it was lost and did not come back")
         lost = [node for node in lost if node not in self._out]
         if self._here():
             self.hoped = tuple(lost)
@@ -125,6 +125,10 @@ class Casualties:
     def _is_here(self, node: int) -> bool:
         seat = self._roster.seats[node]
         return seat is not None and seat.present and not seat.lost
+
+    def _heard(self, node: int) -> float:
+        seat = self._roster.seats[node]
+        return float("-inf") if seat is None else seat.heard
 
     def _came_to_an_end(self, node: int) -> bool:
         seat = self._roster.seats[node]
