@@ -15,7 +15,7 @@ from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.slurm.queries import JobRow
-from clusterrun.verbs import between
+from clusterrun.verbs import between, lost
 
 STALE_SECONDS = 3 * contract.STATE_SECONDS
 QUEUEING_SECONDS = 300.0
@@ -93,7 +93,7 @@ def _slurm(said: Said) -> _Verdict:
     if state and over and state.state is State.COMPLETED:
         return _by_state(said, state)  # whatever Slurm says of the nodes that were lost on the way
     if row.state in SCHEDULER_KNOWS_BEST:
-        why = _joined(row.explained, _did_not(state) or _why(said))
+        why = _joined(lost.words(state, row) or row.explained, _did_not(state) or _why(said))
         return _Verdict(row.state, Phase.ENDED, why, row.end)
     if between.in_queue(row, state) and not _started_since(said):
         return _Verdict(State.PENDING, Phase.QUEUED, between.words(row, state, said.now))
@@ -130,6 +130,8 @@ def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
     told = _did_not(said.state) or _why(said)
     if said.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(said.state), row.end)
+    if nodes := lost.words(said.state, row):
+        return _Verdict(State.NODE_FAIL, Phase.ENDED, nodes, row.end)
     if row.state is State.CANCELLED:
         return _Verdict(
             State.CANCELLED, Phase.ENDED, told or "cancelled, but not by clusterrun cancel", row.end
@@ -185,7 +187,9 @@ def _running(said: Said, restarted: bool) -> _Verdict:
         return _Verdict(State.RUNNING, Phase.STARTING, "the coordinator has not been heard of yet")
     age = said.now - state.updated_at
     if age > STALE_SECONDS:
-        return _Verdict(State.RUNNING, state.phase, f"no word from its coordinator for {spoken(age)}")
+        nodes = lost.words(state, said.row) if said.row and said.answered else ""
+        silence = f"no word from its coordinator for {spoken(age)}"
+        return _Verdict(State.RUNNING, state.phase, _joined(silence, nodes))
     return _Verdict(State.RUNNING, state.phase, _why(said))
 
 

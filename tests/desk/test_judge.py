@@ -73,6 +73,15 @@ def said(**changes: Any) -> Said:
         ({"row": row("CANCELLED"), "state": RESUBMITTED}, (State.CANCELLED, Phase.ENDED)),
         # a node was lost on the way, and all ranks ended well
         ({"row": row("NODE_FAIL"), "state": state(State.COMPLETED)}, (State.COMPLETED, Phase.ENDED)),
+        # the node of the coordinator died, and nothing of the job was left to say so
+        ({"row": row("CANCELLED", nodelist="n1"), "state": state(**OLD)}, (State.NODE_FAIL, Phase.ENDED)),
+        ({"row": row("FAILED", nodelist="n1"), "state": state(**OLD)}, (State.NODE_FAIL, Phase.ENDED)),
+        ({"row": row("CANCELLED"), "state": state(**OLD)}, (State.CANCELLED, Phase.ENDED)),
+        (
+            {"row": row("CANCELLED", nodelist="n1"), "state": state(**OLD), "cancel_asked": True},
+            (State.CANCELLED, Phase.ENDED),
+        ),
+        ({"row": row("CANCELLED", nodelist="n["), "state": state(**OLD)}, (State.CANCELLED, Phase.ENDED)),
         # queued again after an end
         ({"row": row("PENDING"), "state": state(State.PREEMPTED)}, (State.PENDING, Phase.QUEUED)),
         ({"row": row("REQUEUED"), "state": FAILED}, (State.PENDING, Phase.QUEUED)),
@@ -159,6 +168,15 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         (
             {"row": row("TIMEOUT"), "state": HANDED_OVER},
             "its time limit was reached; it did not go on: the time limit was reached; the run goes on",
+        ),
+        (
+            {"row": row("CANCELLED", nodelist="n1"), "state": state(**OLD)},
+            "node n0 was lost, with the coordinator of the run",
+        ),
+        ({"row": row("NODE_FAIL", nodelist="n0"), "state": state(**OLD)}, "node n1 was lost"),
+        (
+            {"row": row(nodelist="n1", start=NOW - 900), "state": state(**OLD)},
+            "no word from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator",
         ),
         ({"row": row("CANCELLED", job_id="42"), "state": HANDED_OVER}, "it did not go on: the time limit"),
         ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why}"),
