@@ -41,7 +41,7 @@ def cancel(desk: Desk, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, 
     after = desk.inquiry().statuses(ids, ask=silence is None, oldest=LIMIT)
     silence = silence or queue.silence
     if silence and (queue.may_hold or not all(status.state.ended for status in after)):
-        raise type(silence)(silence.seen, _again(alive, silence.remedy))
+        raise _unsure(silence, after)
     return list(zip(before, after, strict=True))
 
 
@@ -53,11 +53,14 @@ def _leave_word(desk: Desk, run_id: str, tell: Tell) -> None:
         tell(f"no word could be left for the coordinator: {error.seen}")
 
 
-def _again(alive: Sequence[str], remedy: str) -> str:
-    """What becomes of runs that Slurm could not be told about."""
-    word = "the word is left in the run directory: a coordinator that lives, or starts later, ends its run"
-    again = f"once Slurm answers, say it again: clusterrun cancel {' '.join(alive)}"
-    return "\n".join([word, again]) if alive else remedy
+def _unsure(silence: SchedulerError, after: Sequence[RunStatus]) -> SchedulerError:
+    """What is known, and what becomes of runs that Slurm could not be told about."""
+    states = ", ".join(f"{status.run_id} is {status.state.value}" for status in after)
+    return type(silence)(
+        f"{silence.seen}\n{states}; a job in Slurm's queue may not have been told",
+        "the word is left in the run directory: a coordinator that lives, or starts later, ends its run\n"
+        f"once Slurm answers, say it again: clusterrun cancel {' '.join(status.run_id for status in after)}",
+    )
 
 
 def _goes_on(record: RunRecord) -> bool:

@@ -77,12 +77,16 @@ def judge(said: Said) -> RunStatus:
         started_at=state.started_at if state else None,
         ended_at=(verdict.ended_at or _last_word(said)) if ended else None,
         exit_code=state.exit_code if state and ended else None,
-        failed_at=state.failure.at if state and state.failure and ended else None,
+        failed_at=_failed_at(state) if verdict.state is not State.COMPLETED and ended else None,
         run_dir=said.run_dir,
         step=max((attempt.step for attempt in attempts), default=-1),
         checkpoint=max((attempt.checkpoint for attempt in attempts), default=-1),
         heard_at=state.updated_at if state else None,
     )
+
+
+def _failed_at(state: RunState | None) -> float | None:
+    return state.failure.at if state and state.failure else None
 
 
 def _slurm(said: Said) -> _Verdict:

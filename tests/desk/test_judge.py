@@ -189,6 +189,13 @@ def test_the_reason_says_what_was_seen(given: dict[str, Any], words: str) -> Non
     assert words in judge(said(**given)).reason
 
 
+def test_a_failure_that_was_survived_is_not_the_end_of_a_run() -> None:
+    survived = state(State.COMPLETED, attempts=(replace(ATTEMPT, failure=FAILURE),))
+    ended = state(State.FAILED, attempts=(replace(ATTEMPT, failure=FAILURE),))
+    found = [judge(said(row=row(), state=one)).failed_at for one in (survived, ended)]
+    assert found == [None, FAILURE.at]
+
+
 def test_a_waiting_run_tells_when_slurm_means_to_start_it_where_slurm_knows() -> None:
     waits = row("PENDING", reason="Resources", start=NOW + 7200)
     assert judge(said(row=waits)).reason == (
