@@ -24,12 +24,17 @@ def first_claim(epoch: int, state: RunState | None, dead_since: float | None) ->
     """What a coordinator that begins knows of those before it, from the ``state`` that they left."""
     if state is None:
         # An attempt of which nobody wrote a word may live; the very first one cannot.
-        return EpochClaimed(epoch, quiet=epoch == 0, dead_since=dead_since, cause=_cause(epoch, dead_since))
+        return EpochClaimed(epoch, quiet=epoch == 0, cause="first" if epoch == 0 else "node")
+    killed = dead_since is not None
     # A job that was handed over had no ranks any more when it said so.
     quiet = state.state.ended or state.state is State.PENDING
     known = (state.attempts, quiet, state.excluded)
+    if dead_since is not None and not (
+        state.attempts and (state.attempts[-1].nodes or len(state.attempts) == 1)
+    ):
+        dead_since = None  # it may itself have waited for the end of an older one
     outcome = state.attempts[-1].outcome if state.attempts else ""
-    cause = _cause(epoch, dead_since)
+    cause = "coordinator" if killed else "node"
     if state.state is State.PENDING:
         cause = _CAUSES.get(outcome, "requeue")
     elif state.state.ended:
@@ -39,9 +44,3 @@ def first_claim(epoch: int, state: RunState | None, dead_since: float | None) ->
 
 _CAUSES = {"TIMEOUT": "time-limit", "PREEMPTED": "preemption", "PENDING": "unfit", "NODE_FAIL": "node"}
 """Why a job goes on with a run, by how the attempt before it ended."""
-
-
-def _cause(epoch: int, dead_since: float | None) -> str:
-    if epoch == 0:
-        return "first"
-    return "node" if dead_since is None else "coordinator"

@@ -9,10 +9,11 @@ from __future__ import annotations
 import enum
 
 from clusterrun.agent import verdict
-from clusterrun.agent.actions import DropLink, Note, ReadProgress, Send
+from clusterrun.agent.actions import DropLink, Note, ReadProgress, Send, WriteNotice
 from clusterrun.agent.messages import SignalRanks, StartRanks, StopRanks
 from clusterrun.agent.tally import Tally
 from clusterrun.agent.verdict import Kind
+from clusterrun.model import contract
 from clusterrun.model.states import Phase
 from clusterrun.model.world import World
 
@@ -41,8 +42,6 @@ PROGRESS_SECONDS = 10.0
 """How often it is read how far ranks have come."""
 LAUNCHER_SECONDS = 5.0
 """Agents that end within this time after their launcher end because of it."""
-NOTICE_SECONDS = 30.0
-"""The same notice from many nodes within this time is one notice."""
 
 
 class Stage(enum.Enum):
@@ -82,7 +81,6 @@ class LiveAttempt:
         self._overdue_at: float | None = None
         self._settled_at: float | None = None
         self._fence_at: float | None = None
-        self._noticed_at: float | None = None
         self._read_at: float | None = None
         self._launcher: Mishap | None = None
         self._launcher_until = 0.0
@@ -136,13 +134,16 @@ class LiveAttempt:
             self._read_at = now.steady + PROGRESS_SECONDS
             self._ledger.says(Phase.TRAINING, "")
 
-    def notice(self, now: Now, number: int) -> None:
-        """An early word of a time limit or a preemption, for the ranks."""
-        fresh = self._noticed_at is None or now.steady - self._noticed_at >= NOTICE_SECONDS
-        if self.stage is Stage.TRAINING and fresh:
-            self._noticed_at = now.steady
-            for seat in self._roster.training():
-                self._say(Send(seat.link, SignalRanks(self.epoch, number)))
+    def notice(self, now: Now, why: str, until: float) -> bool:
+        """An early word of the end, for the ranks, with its time where there is one; False: none run."""
+        if self.stage is not Stage.TRAINING:
+            return False
+        if until:
+            self._say(WriteNotice(self.epoch, why, until))
+        for seat in self._roster.training():
+            self._say(Send(seat.link, SignalRanks(self.epoch, contract.NOTICE_SIGNAL)))
+        self._say(Note(f"attempt {self.epoch}: ranks are told of the end: {why}"))
+        return True
 
     # --- what ends it ---
 

@@ -31,14 +31,19 @@ from clusterrun.agent.events import (
     CancelAsked,
     DeskAsked,
     EpochClaimed,
+    HandedOver,
     Heard,
+    JobTold,
+    KeeperGone,
     LauncherEnded,
+    NextQueued,
     Progressed,
     Resubmitted,
     SignalCame,
     Superseded,
     Tick,
 )
+from clusterrun.agent.herald import Herald
 from clusterrun.agent.ledger import Ledger
 from clusterrun.agent.messages import (
     Ack,
@@ -51,6 +56,7 @@ from clusterrun.agent.messages import (
     RanksGone,
     RanksStarted,
     SignalSeen,
+    SignalTaken,
     StartFailed,
 )
 from clusterrun.agent.rooms import Rooms
@@ -95,6 +101,7 @@ class Coordinator:
         self._roster = Roster(orders.allocated, rooms.names)
         self._ledger = Ledger(orders.run_id, host, pid, timings.state, rooms.job_id)
         self._course = Course(orders, timings, self._roster, self._ledger, self._say, rooms)
+        self._herald = Herald() if orders.survival.on_event else None
         course = self._course
         self._events: dict[type, Callable[[Now, Any], None]] = {
             Tick: self._tick,
@@ -108,6 +115,10 @@ class Coordinator:
             EpochClaimed: course.claimed,
             Resubmitted: self._resubmitted,
             Progressed: course.progressed,
+            KeeperGone: self._keeper_gone,
+            JobTold: course.handover.told,
+            NextQueued: course.handover.queued,
+            HandedOver: course.handover.relay.handed_over,
             DeskAsked: self._desk_asked,
         }
 
@@ -120,6 +131,10 @@ class Coordinator:
         state = None if self._course.superseded else self._ledger.due(now)
         if state is not None:
             self._say(state)
+        if self._herald is not None and not self._course.superseded:
+            # The end of the run is told before the last word of all.
+            at = len(self._out) - self._finished
+            self._out[at:at] = self._herald.news(now, self._ledger.state)
         return list(self._out)
 
     def wakes_at(self) -> float | None:
@@ -196,6 +211,8 @@ class Coordinator:
             self._beat(now, seat, message)
         elif isinstance(message, SignalSeen):
             self._signal(now, message.number, f"{seat.name} got")
+        elif isinstance(message, SignalTaken):
+            self._course.handover.taken(message.ranks)
         elif message.epoch > self._course.epoch:
             self._break(now, seat, f"it spoke of epoch {message.epoch}, above {self._course.epoch}")
         elif message.epoch == self._course.epoch:
@@ -260,10 +277,15 @@ class Coordinator:
     def _signal(self, now: Now, number: int, who: str) -> None:
         if number in contract.TERMINATE_SIGNALS:
             words = f"{who} {signal.Signals(number).name}"
-            self._course.ask(now, Verdict(State.CANCELLED, words, 128 + number))
-        elif number == contract.NOTICE_SIGNAL and self._course.live is not None:
-            self._course.live.notice(now, number)
+            self._course.handover.terminated(now, Verdict(State.CANCELLED, words, 128 + number))
+        elif number == contract.NOTICE_SIGNAL:
+            self._course.handover.noticed(now)
 
     def _cancel_asked(self, now: Now, event: CancelAsked) -> None:
         wish = Verdict(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)
+        self._course.handover.cancelled()
         self._course.ask(now, wish)
+
+    def _keeper_gone(self, now: Now, event: KeeperGone) -> None:
+        words = "the first process of the batch step was killed, and with it the job"
+        self._course.ask(now, Verdict(State.NODE_FAIL, words, contract.ExitCode.FAILED))

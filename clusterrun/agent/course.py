@@ -20,10 +20,10 @@ import enum
 from clusterrun.agent import verdict
 from clusterrun.agent.actions import ClaimEpoch, LaunchAgents, Note, Send
 from clusterrun.agent.attempt import LiveAttempt
+from clusterrun.agent.closing import Closing
 from clusterrun.agent.judge import SUPERSEDED, Judge
 from clusterrun.agent.messages import ReservePort
 from clusterrun.agent.muster import Muster
-from clusterrun.agent.parting import Parting
 from clusterrun.agent.sequel import Sequel
 from clusterrun.agent.verdict import Kind, Verdict
 from clusterrun.agent.watching import Watching
@@ -77,10 +77,12 @@ class Course:
         self._watch, self._orders, self._timings = rooms.watch, orders, timings
         self._roster, self._ledger, self._say = roster, ledger, say
         self._judge = Judge(orders)
-        self._parting = Parting(roster, say)
+        self._closing = Closing(orders, rooms.job_id, roster, ledger, say, self)
+        self.handover = self._closing.handover
         self.muster = Muster(orders, timings, roster, ledger, rooms, say, self._launch, self)
-        follows = (self._again, self._conclude)
-        self._sequel = Sequel(self._judge, ledger, self.muster.casualties, say, *follows)
+        follows = (self._again, self.conclude)
+        casualties = self.muster.casualties
+        self._sequel = Sequel(self._judge, ledger, casualties, self.handover, say, *follows)
         self._overdue_at: float | None = None
         self._limit_at: float | None = None
         self._launcher_words = ""
@@ -95,18 +97,19 @@ class Course:
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
         if self.stage is Stage.PARTING:
-            return self._parting.due_at
-        parts = (self.muster, self._sequel, self.live, self.watching)
+            return self._closing.wakes_at()
+        parts = (self.muster, self._sequel, self.handover, self.live, self.watching)
         times = [self._overdue_at, self._limit_at, *(part.wakes_at() for part in parts if part)]
         return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Now) -> None:
         """Carry out what is due."""
         if self.stage is Stage.PARTING:
-            self._parting.tick(now)
-        else:
-            self._limit(now)
-            self._go_on(now)
+            self._closing.tick(now)
+            return
+        self.handover.tick(now)
+        self._limit(now)
+        self._go_on(now)
 
     def _limit(self, now: Now) -> None:
         if self._limit_at is not None and now.steady >= self._limit_at:
@@ -142,16 +145,19 @@ class Course:
         if not first:
             sequel = self._sequel
             self._ledger.open(now, event.epoch, sequel.why, sequel.cause, self._roster.names())
-            self.muster.begin_again(now, event.epoch, self._parting.launcher_lives)
+            self.muster.begin_again(now, event.epoch, self._closing.parting.launcher_lives)
             return
         self._ledger.remember(event.earlier, event.excluded)
         self._judge.trained = any(attempt.nodes for attempt in event.earlier)
         reason = "started again" if event.epoch else "first start"
         self._ledger.open(now, event.epoch, reason, event.cause)
-        self.muster.begin(now, event.epoch, event.quiet)
+        if end := self.handover.begin(now):
+            self.conclude(now, end)
+        else:
+            self.muster.begin(now, event.epoch, event.quiet, event.dead_since)
 
     def _launch(self, without: tuple[str, ...]) -> None:
-        self._parting.launcher_lives = True
+        self._closing.parting.launcher_lives = True
         self._launcher_words = ""
         self._say(LaunchAgents(without))
 
@@ -187,7 +193,7 @@ class Course:
         words = f"{seat.name} (node {seat.node}) was lost: {why}{self._launcher_words}"
         mishap = verdict.of_node(Kind.NODE, seat.name, seat.heard_wall, words)
         if self.stage is Stage.PARTING:
-            self._parting.check()
+            self._closing.parting.check(now)
         elif self.stage is Stage.MUSTERING:
             self.muster.lost(now, seat, why, mishap)
         elif seat.place < 0:
@@ -206,27 +212,35 @@ class Course:
         said = f": {' / '.join(event.said)}" if event.said else ""
         words = f"the launcher ended with code {event.code}{said}"
         if event.whole:
-            self._parting.launcher_lives = False
+            self._closing.parting.launcher_lives = False
         joining = self.muster.joining
         self.muster.launcher_ended(now, event, words)
         if event.whole and self.stage is Stage.PARTING:
-            self._parting.check()
+            self._closing.parting.check(now)
         elif event.whole and not joining:
             self._launcher_words = f"; {words}"
             self._say(Note(words))
             if self.live is not None:
                 self.live.launcher_ended(now, words)
 
-    def ask(self, now: Now, wish: Verdict) -> None:
-        """Somebody wants the run to end; the first to ask is the one who is reported."""
+    def ask(self, now: Now, wish: Verdict, at: float | None = None) -> None:
+        """Somebody wants the run to end, since ``at``; the first to ask is the one who is reported."""
         began = self.live.mishap_at if self.live else self._sequel.mishap_at
-        since = None if began is None else now.steady - began
+        since = None if began is None else (now.steady if at is None else at) - began
         if self.stage is Stage.PARTING or not self._judge.ask(wish, since):
             return
         if self.live is not None:
             self.live.stop(now)
         elif not self._sequel.weighs:
-            self._conclude(now, wish)
+            self.conclude(now, wish)
+
+    def notify(self, now: Now, why: str, until: float) -> bool:
+        """The ranks are to end by themselves; False where none run."""
+        return self.live is not None and self.live.notice(now, why, until)
+
+    def decided(self, now: Now) -> None:
+        """What a signal meant is known."""
+        self._sequel.decided(now)
 
     def supersede(self, now: Now, epoch: int) -> None:
         """Another coordinator took over."""
@@ -237,7 +251,7 @@ class Course:
         if self.live is not None:
             self.live.stop(now)
         elif self.stage is not Stage.PARTING and not self._sequel.weighs:
-            self._conclude(now, SUPERSEDED)
+            self.conclude(now, SUPERSEDED)
 
     # --- towards another attempt, or the end ---
 
@@ -274,18 +288,12 @@ class Course:
         self.stage = Stage.CLAIMING
         self._say(ClaimEpoch(self.epoch))
 
-    def refused(self, now: Now, end: Verdict) -> None:
-        """Too few nodes are fit."""
-        self._conclude(now, end)
-
-    def _conclude(self, now: Now, end: Verdict, mishap: Mishap | None = None) -> None:
-        """No rank lives anywhere and the run is over."""
+    def conclude(self, now: Now, end: Verdict, mishap: Mishap | None = None) -> None:
+        """No rank lives anywhere and the run is over; also where too few nodes are fit."""
+        if self.handover.undecided and not self.superseded and end is not self._judge.asked:
+            return  # it may come from what the signal is about, which ends the run anyway
         self.stage = Stage.PARTING
         self._overdue_at = self._limit_at = None
         self.muster.end()
         self._sequel.end()
-        self._say(Note(f"{end.state.value}: {end.reason}"))
-        if not self.superseded:
-            self._ledger.close(now, end.state, mishap.failure if mishap else None)
-            self._say(self._ledger.end(now, end))
-        self._parting.begin(now, end.exit_code)
+        self._closing.begin(now, end, mishap, self.superseded)

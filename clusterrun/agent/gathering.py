@@ -79,9 +79,14 @@ class Gathering:
         self._without: dict[int, str] = {}
         self._said: tuple[str, ...] = ()
 
-    def begin(self, now: Now, quiet: bool) -> None:
-        """Launch; not ``quiet``: agents of an older attempt may still live somewhere."""
-        if not quiet:
+    def begin(self, now: Now, quiet: bool, dead_since: float | None = None) -> None:
+        """Launch; not ``quiet``: agents of an older attempt may still live somewhere.
+
+        ``dead_since``: nobody has renewed a lease of theirs since.
+        """
+        if dead_since is not None:
+            self.quiet_until = dead_since + self._timings.lease + self._timings.kill
+        elif not quiet:
             # An older coordinator may have been stopped for up to a lease and still find agents to answer.
             lease, kill = self._timings.lease, self._timings.kill
             self.quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill

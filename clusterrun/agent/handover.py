@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         """What a handover needs of the run's course."""
 
         def notify(self, now: Now, why: str, until: float) -> bool:
-            """Tell the ranks to end by ``until`` (wall clock); False where none live."""
+            """Tell the ranks to end by ``until`` (wall clock; 0: at leisure); False where none run."""
 
         def ask(self, now: Now, wish: Verdict, since: float | None = None) -> None:
             """End the run so; somebody wished it at ``since`` (steady clock)."""
@@ -46,6 +46,8 @@ EARLY_SECONDS = 90.0
 FIRST_LOOK_SECONDS = 5.0
 """After a launch, which is not to share the processor with the scheduler's programs."""
 ASK_AGAIN_SECONDS = 60.0
+NOTICE_SECONDS = 30.0
+"""The same notice from many nodes within this time is one notice."""
 SAVING_SECONDS = 20.0
 """Kept at the end of a job for what comes after the ranks, beyond their grace."""
 REQUEUE, CANCELLED, UNKNOWN, BY_HAND = "requeue", "cancelled", "unknown", "signal"
@@ -87,6 +89,7 @@ class Handover:
         self._asked: _Asked | None = None
         self._noticed = ""
         self._taken = self._requeued = self._over = False
+        self._heard_at: float | None = None
         self._end_at: float | None = None
         self._until: float | None = None
         self._ask_at: float | None = None
@@ -103,9 +106,9 @@ class Handover:
         """The ranks have been told that this job ends: no other attempt is begun in it."""
         return bool(self._noticed and self._survival.requeue)
 
-    def taken(self) -> None:
-        """A rank that catches the notice has got it."""
-        self._taken = True
+    def taken(self, ranks: int) -> None:
+        """So many ranks that catch the notice have got it."""
+        self._taken = self._taken or ranks > 0
 
     def makes_room(self, reported: bool, stopping: bool) -> bool:
         """Ranks that all exited 0 did so for the notice, with their work not done.
@@ -166,8 +169,10 @@ class Handover:
 
     def noticed(self, now: Now, by_clock: bool = False) -> None:
         """An early word of the end."""
-        if self._over or self._asked or self._until is not None:
+        fresh = self._heard_at is None or now.steady - self._heard_at >= NOTICE_SECONDS
+        if self._over or self._asked or self._until is not None or not fresh:
             return
+        self._heard_at = now.steady
         if self._job_id:
             self._asked = _Asked(None, now.steady, by_clock)
             self._say(AskJob())
@@ -221,7 +226,7 @@ class Handover:
         """The ranks may end by themselves until their time is up; False where none live."""
         self._noticed = why
         seconds = max(0.0, min(left, self._survival.notice))
-        live = self._course.notify(now, why, now.wall + seconds)
+        live = self._course.notify(now, why, 0.0 if why == BY_HAND else now.wall + seconds)
         if self._survival.requeue and not live:
             self._course.ask(now, self.wish())
         elif self._survival.requeue and why != BY_HAND:

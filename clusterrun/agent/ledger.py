@@ -100,6 +100,11 @@ class Ledger:
         return self._save(now)
 
     @property
+    def state(self) -> RunState:
+        """As of now."""
+        return self._state
+
+    @property
     def attempts(self) -> tuple[Attempt, ...]:
         """All of this run so far, those of earlier jobs too."""
         return self._state.attempts

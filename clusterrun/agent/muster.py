@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
         def mustered(self, now: Now) -> None: ...
         def in_vain(self, now: Now, mishap: Mishap) -> None: ...
-        def refused(self, now: Now, end: Verdict) -> None: ...
+        def conclude(self, now: Now, end: Verdict) -> None: ...
         def another(self, now: Now, mishap: Mishap) -> bool: ...
 
 
@@ -48,7 +48,7 @@ class Stage(enum.Enum):
 class Muster:
     """Calls ``mustered`` when the roster's world is formed, ``in_vain`` where agents do not come.
 
-    ``refused`` ends the run: too few are fit. ``launch`` starts agents but on the nodes of these names.
+    ``conclude`` ends the run: too few are fit. ``launch`` starts agents but on the nodes of these names.
     ``environment`` is for ranks where their user set nothing.
     """
 
@@ -106,10 +106,10 @@ class Muster:
 
     # --- agents ---
 
-    def begin(self, now: Now, epoch: int, quiet: bool) -> None:
+    def begin(self, now: Now, epoch: int, quiet: bool, dead_since: float | None = None) -> None:
         """For the first attempt of this coordinator: launch agents."""
         self.stage, self._epoch = Stage.JOINING, epoch
-        self._gathering.begin(now, quiet)
+        self._gathering.begin(now, quiet, dead_since)
 
     def begin_again(self, now: Now, epoch: int, launcher_lives: bool) -> None:
         """For a later attempt."""
@@ -188,4 +188,4 @@ class Muster:
 
     def _refused(self, now: Now, end: Verdict) -> None:
         self.stage = Stage.IDLE
-        self._follows.refused(now, end)
+        self._follows.conclude(now, end)

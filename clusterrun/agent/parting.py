@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.agent.actions import EndLauncher, Finish, Send
+from clusterrun.agent.actions import EndLauncher, Send
 from clusterrun.agent.messages import Farewell
 
 TYPE_CHECKING = False
@@ -18,14 +18,20 @@ PART_SECONDS = 5.0
 
 
 class Parting:
-    """Begun once no rank lives anywhere; ends in ``Finish`` within twice ``PART_SECONDS``."""
+    """Begun once no rank lives anywhere; ends in ``left(now, code)`` within twice ``PART_SECONDS``."""
 
-    def __init__(self, roster: Roster, say: Callable[[CoordinatorAction], None]) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        say: Callable[[CoordinatorAction], None],
+        left: Callable[[Now, int], None],
+    ) -> None:
         self.begun = False
         self.launcher_lives = False
         self.due_at: float | None = None
         self._roster = roster
         self._say = say
+        self._left = left
         self._code = 0
         self._forced = False
 
@@ -38,12 +44,12 @@ class Parting:
             self._say(Send(seat.link, Farewell()))
         if not self._roster.complete or any(seat.silent for seat in self._roster.taken()):
             self._force(now)
-        self.check()
+        self.check(now)
 
-    def check(self) -> None:
+    def check(self, now: Now) -> None:
         """Finish, where nobody is left."""
         if self.begun and not self.launcher_lives and (self._forced or not self._roster.linked()):
-            self._finish()
+            self._finish(now)
 
     def tick(self, now: Now) -> None:
         """Time is up for those who are left."""
@@ -52,7 +58,7 @@ class Parting:
         if self.launcher_lives and not self._forced:
             self._force(now)
         else:
-            self._finish()
+            self._finish(now)
 
     def _force(self, now: Now) -> None:
         self._forced = True
@@ -60,6 +66,7 @@ class Parting:
         if self.launcher_lives:
             self._say(EndLauncher())
 
-    def _finish(self) -> None:
+    def _finish(self, now: Now) -> None:
+        self.begun = False
         self.due_at = None
-        self._say(Finish(self._code))
+        self._left(now, self._code)

@@ -119,8 +119,7 @@ class Selection:
     def left(self, now: Now, seat: Seat, mishap: Mishap) -> None:
         """A node was lost."""
         self._lost = self._lost or mishap
-        if self._brief:
-            self._missing.append(seat.name)
+        self._missing.append(seat.name)
         self.lost(now, seat, mishap.failure.why)
 
     # --- consequences ---
@@ -137,10 +136,12 @@ class Selection:
         self._examining = self._overdue_at = None
         self._report = report = outcome.report
         self._say(SaveReport(self._epoch, report, report.verdict is not Grade.PASS))
+        # Whoever was lost may come back: what is known of him is that, and not that he is unfit.
+        self._ledger.exclude(tuple(name for name in outcome.excluded if name not in self._missing))
         if self._lost and not outcome.fit and self._another(now, self._lost):
             return
-        # Whoever was lost after he had been found fit may come back.
-        self._ledger.exclude(tuple(name for name in outcome.excluded if name not in self._missing))
+        if not self._brief:
+            self._ledger.exclude(outcome.excluded)
         if self._orders.preflight.alone:
             self._refused(now, fitness.alone(report))
         elif outcome.fit:

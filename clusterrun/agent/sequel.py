@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from clusterrun.agent import verdict
 from clusterrun.agent.actions import Note, ReadProgress
+from clusterrun.agent.judge import SUPERSEDED, Ruling
 from clusterrun.agent.verdict import Kind
 from clusterrun.model.states import Phase
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from clusterrun.agent.actions import CoordinatorAction
     from clusterrun.agent.casualties import Casualties
     from clusterrun.agent.events import Now, Progressed
-    from clusterrun.agent.judge import Judge, Ruling
+    from clusterrun.agent.handover import Handover
+    from clusterrun.agent.judge import Judge
     from clusterrun.agent.ledger import Ledger
     from clusterrun.agent.tally import Tally
     from clusterrun.agent.verdict import Mishap, Verdict
@@ -39,6 +41,7 @@ class Sequel:
         judge: Judge,
         ledger: Ledger,
         casualties: Casualties,
+        handover: Handover,
         say: Callable[[CoordinatorAction], None],
         again: Callable[[Now], None],
         conclude: Callable[[Now, Verdict, Mishap | None], None],
@@ -46,8 +49,10 @@ class Sequel:
         self.why = self.cause = ""
         self.mishap_at: float | None = None
         self._judge, self._ledger, self._casualties = judge, ledger, casualties
+        self._handover = handover
         self._say, self._again, self._conclude = say, again, conclude
         self._tally: Tally | None = None
+        self._progress: Progressed | None = None
         self._read_by: float | None = None
         self._pause_until: float | None = None
 
@@ -66,7 +71,7 @@ class Sequel:
     @property
     def weighs(self) -> bool:
         """The end of an attempt is being judged."""
-        return self._read_by is not None
+        return self._tally is not None
 
     def over(self, now: Now, tally: Tally, mishap_at: float | None) -> None:
         """No rank of ``tally``'s epoch lives anywhere but what is stuck."""
@@ -77,6 +82,7 @@ class Sequel:
     def progressed(self, now: Now, event: Progressed) -> None:
         """How far ranks of the newest attempt have come."""
         self._ledger.progressed(event.step, event.checkpoint)
+        self._progress = event
         if self._read_by is not None:
             self._rule(now)
 
@@ -97,16 +103,35 @@ class Sequel:
         self._follow(now, ruling)
 
     def _rule(self, now: Now) -> None:
-        tally, self._tally = self._tally, None
-        self._read_by = self.mishap_at = None
+        self._read_by = None
+        if self._handover.undecided:
+            return
+        tally, self._tally, self.mishap_at = self._tally, None, None
         if tally is None:
             return
         for name, why in tally.stuck_on.items():
             self._casualties.leave_out(name, why)
         ruling = self._judge.rule(tally, self._ledger.attempts, self._casualties.room)
+        ruling = self._of_closing(ruling, tally) if self._handover.closing else ruling
         if ruling.mishap:
             self._blame(ruling.mishap)
         self._follow(now, ruling)
+
+    def decided(self, now: Now) -> None:
+        """What a signal meant is known: an attempt that waited for it is judged."""
+        if self._tally is not None and self._read_by is None:
+            self._rule(now)
+
+    def _of_closing(self, ruling: Ruling, tally: Tally) -> Ruling:
+        """Ranks that knew that the job would end have ended for that, unless their work is done."""
+        if ruling.verdict in (SUPERSEDED, self._judge.asked):
+            return ruling
+        said = self._progress
+        own = said is not None and said.epoch == tally.epoch
+        reported = own and said is not None and (said.step >= 0 or said.checkpoint >= 0 or said.stopping)
+        if tally.completed and not self._handover.makes_room(reported, bool(said and said.stopping)):
+            return ruling
+        return Ruling("", self._handover.wish(), ruling.mishap)
 
     def _blame(self, mishap: Mishap) -> None:
         if mishap.kind is not Kind.COLLISION:
