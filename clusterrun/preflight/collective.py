@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterrun.preflight import catalogue, control, expectation, pairs_said, slowness
 from clusterrun.preflight.bisect import Bisect, GroupOutcome
+from clusterrun.preflight.kinds import levels
 from clusterrun.preflight.limits import for_backend
 from clusterrun.preflight.search import PairOutcome, Search
 from clusterrun.preflight.tasks import GroupTask, WarmTask
@@ -80,7 +81,9 @@ class Pairs:
         spares = [node for node in able if node not in ring]
         orders = case.orders.preflight
         limits = for_backend(case.limits, case.backend)
-        search = self.search = Search(ring, spares, orders.confirm, self.every, limits)
+        search = self.search = Search(
+            ring, spares, orders.confirm, self.every, limits, distance=self._distance
+        )
         while case.left > set_seconds(orders.budget):
             yield from warm_again(case)
             self._drop_lost(search)
@@ -95,6 +98,11 @@ class Pairs:
             )
         self._drop_lost(search)
         self.write()
+
+    def _distance(self, link: Pair) -> int:
+        """Over how many levels of switches it goes, as far as the scheduler told."""
+        subjects = self._case.subjects
+        return levels(subjects[link.a].switches, subjects[link.b].switches)
 
     def _drop_lost(self, search: Search) -> None:
         """Who was lost meanwhile; one that pairs themselves found unfit must stay, with its evidence."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _PIECE = 1 << 16
 _LONGEST_WAIT = 60.0
 _OPEN_FILES = 65536
+_TOPOLOGY = "SLURM_TOPOLOGY_ADDR"
 
 
 def main(run_dir: str, node_name: str, environment: dict[str, str]) -> int:
@@ -146,7 +147,8 @@ class Examiner:
         if self._doors is not None:
             self._doors.close()
         self._doors = Doors(task.nonce, self._watch)
-        return Listening(interfaces(), self._doors.ports, self._doors.datagrams, time.time())
+        topology = self._environment.get(_TOPOLOGY, "")
+        return Listening(interfaces(), self._doors.ports, self._doors.datagrams, time.time(), topology)
 
     def _answer(self, number: int, value: Any) -> None:
         line = json.dumps({"number": number, "body": speech.said(value)}) + "\n"

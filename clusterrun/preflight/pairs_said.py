@@ -57,6 +57,17 @@ class PairsSaid:
             if one.kind == "flaky":
                 names = self._case.names(one.nodes)
                 yield f"{names}: {one.failed} of {one.tests} tests failed, the others passed"
+        yield from self._slower_kinds()
+
+    def _slower_kinds(self) -> Iterator[str]:
+        """Links over more switches that are slower alike are compared with each other: that is said."""
+        kinds = self._result.kinds
+        fastest = max((one.median for one in kinds), default=0.0)
+        for one in kinds:
+            if one.factor > 1:
+                said = f"the links over {one.levels} levels of switches reach {one.median:.3g} GB/s"
+                alone = "; there is only one, so whether it is slow cannot be told" if one.links == 1 else ""
+                yield f"{said}, the fastest kind {fastest:.3g}: compared with their like{alone}"
 
     def _node(self, one: Evidence) -> Finding:
         if one.kind == "slow":

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
+from clusterrun.preflight.kinds import same
 from clusterrun.preflight.ledger import Ledger, failures_needed
 from clusterrun.preflight.limits import Limits
 from clusterrun.preflight.matching import Round, least_known_first
@@ -14,6 +15,10 @@ from clusterrun.preflight.pairing import Pair, all_rounds, pair, ring_rounds
 from clusterrun.preflight.speed import Speed, Timed
 from clusterrun.preflight.steadiness import Steadiness
 from clusterrun.preflight.verdicts import Evidence, SearchResult, Standing, verdicts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.preflight.kinds import Distance
 
 __all__ = ["Evidence", "Pair", "PairOutcome", "Search", "SearchResult"]
 
@@ -52,7 +57,7 @@ class Search:
     ``confirm``: failures against certified partners, of which two are distinct, before a node is
     blamed, and failures before a link is; more where there are so many nodes that chance alone
     would reach it (``limits.noise``, ``limits.false_blame``). ``suspects`` are known to be bad: never
-    tested, never partners.
+    tested, never partners. ``distance`` of a link says of which kind it is (see ``kinds``).
     """
 
     def __init__(
@@ -63,7 +68,9 @@ class Search:
         all_pairs: bool = False,
         limits: Limits = Limits(),  # noqa: B008
         suspects: Sequence[int] = (),
+        distance: Distance = same,
     ) -> None:
+        self._distance = distance
         self._ring = [node for node in nodes if node not in suspects]
         self._spares = [node for node in spares if node not in suspects]
         members = self._ring + self._spares
@@ -271,6 +278,6 @@ class Search:
         """What the rates say; while all pairs are gone through, some rates late: it looks at all of them."""
         count, known = len(self._timed), self._rates_known
         if self._known is None or count > (known * WORTH_A_LOOK if self._planned else known):
-            self._known = Speed(self._timed, self._limits, self._ledger(MORE_FOR_SLOW))
+            self._known = Speed(self._timed, self._limits, self._ledger(MORE_FOR_SLOW), self._distance)
             self._rates_known = count
         return self._known

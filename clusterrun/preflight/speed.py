@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.preflight.kinds import kinds_of, same
 from clusterrun.preflight.ledger import Ledger
 from clusterrun.preflight.limits import NORMAL, Limits, Line, line, median_of
 from clusterrun.preflight.pairing import Pair
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.preflight.kinds import Distance
 
 
 @frozen
@@ -26,13 +31,24 @@ class Speed:
     rates of others slow as well, but not the best third of them, while fewer than half are slow.
     The best of all would grow with the number of tests; and tests made to find out about a slow node
     do not count against its partners.
+
+    Links over more switches may be slower, all of them: rates are of links of one kind (``distance``),
+    made comparable, so that a link is compared with its like.
     """
 
-    def __init__(self, timed: Iterable[Timed], limits: Limits, ledger: Ledger) -> None:
+    def __init__(
+        self, timed: Iterable[Timed], limits: Limits, ledger: Ledger, distance: Distance = same
+    ) -> None:
         self.ledger = ledger
+        self._distance = distance
+        given = list(timed)
+        best: dict[Pair, float] = {}
+        for one in given:
+            best[one.link] = max(one.rate, best.get(one.link, 0.0))
+        self.kinds = kinds_of(best, distance, limits.slow_warn)
         self.of_node: dict[int, list[float]] = {}
         self.of_link: dict[Pair, list[float]] = {}
-        tests = list(timed)
+        tests = [replace(one, rate=one.rate * self.factor(one.link)) for one in given]
         planned: dict[int, list[float]] = {}
         for one in tests:
             self.of_link.setdefault(one.link, []).append(one.rate)
@@ -49,6 +65,10 @@ class Speed:
         for one in tests:
             self._judge(one, self.line)
         ledger.allow_for_chance(limits, max(len(self.of_node), len(self.of_link)))
+
+    def factor(self, link: Pair) -> float:
+        """What makes the rates of a link comparable with those of the fastest kind of links."""
+        return self.kinds[self._distance(link)].factor
 
     def behind(self) -> list[int]:
         """Nodes far below the fastest quarter, which may only have had slow partners."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.model.report import Finding, Grade, worst
+from clusterrun.preflight.kinds import switches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ class Subject:
         """The interface by which its agent reaches the coordinator: the one that ranks will use."""
         known = self.listening.interfaces if self.listening is not None else ()
         return next((one for one in known if one.address == self.address), None)
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """Those above it, the topmost first; () where the scheduler tells of none."""
+        return switches(self.listening.topology) if self.listening is not None else ()
 
     @property
     def offset(self) -> float:

@@ -87,12 +87,16 @@ class Interface:
 
 @frozen
 class Listening:
-    """Where this node can be dialled: TCP ports spread over the ephemeral range, and one of UDP."""
+    """Where this node can be dialled: TCP ports spread over the ephemeral range, and one of UDP.
+
+    ``topology`` is the scheduler's address of the node among the switches; empty where it has none.
+    """
 
     interfaces: tuple[Interface, ...]
     ports: tuple[int, ...]
     datagrams: int
     wall: float
+    topology: str = ""
 
 
 @frozen

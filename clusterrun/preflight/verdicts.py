@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.report import Grade
+from clusterrun.preflight.kinds import Kind
 from clusterrun.preflight.ledger import Failed, Ledger
 from clusterrun.preflight.limits import Limits
 from clusterrun.preflight.pairing import Pair
@@ -40,6 +41,7 @@ class SearchResult:
 
     ``certified`` passed a test; a node in no list was not tested. ``slow`` ones are certified: they work.
     ``median`` (GB/s) is that of what the nodes reach: compare it with the floor of the hardware.
+    ``kinds`` are the kinds of links that were timed, by the switches between their ends.
     """
 
     bad: tuple[int, ...]
@@ -52,6 +54,7 @@ class SearchResult:
     rounds: int
     median: float | None
     evidence: tuple[Evidence, ...]
+    kinds: tuple[Kind, ...] = ()
 
 
 @frozen
@@ -101,6 +104,7 @@ def verdicts(at: Standing, rounds: int) -> SearchResult:
         rounds=rounds,
         median=at.speed.line.median if at.speed.line else None,
         evidence=tuple(evidence),
+        kinds=tuple(at.speed.kinds.values()),
     )
 
 
@@ -136,15 +140,23 @@ def _slow_node(at: Standing, node: int) -> Evidence:
 
 
 def _slow_link(at: Standing, link: Pair) -> Evidence:
-    rates = at.speed.of_link[link]
-    return _slow(at, (link.a, link.b), max(rates), len(rates), at.speed.ledger.poor[link], ())
+    rates, factor = at.speed.of_link[link], at.speed.factor(link)
+    return _slow(at, (link.a, link.b), max(rates), len(rates), at.speed.ledger.poor[link], (), factor)
 
 
 def _slow(
-    at: Standing, nodes: tuple[int, ...], rate: float, tests: int, slow: int, against: tuple[int, ...]
+    at: Standing,
+    nodes: tuple[int, ...],
+    rate: float,
+    tests: int,
+    slow: int,
+    against: tuple[int, ...],
+    factor: float = 1.0,
 ) -> Evidence:
+    """``rate`` is comparable with that of all; ``factor`` makes a link's that of its own kind again."""
     drawn = at.speed.line
     if drawn is None:
         raise ValueError(f"{nodes} cannot be slow where nothing was timed")
     grade = Grade.FAIL if rate < drawn.median * (1 - at.limits.slow_fail) else Grade.WARN
-    return Evidence(nodes, "slow", grade, tests, slow, 0, against, rate, drawn.slow, drawn.median)
+    numbers = (rate / factor, drawn.slow / factor, drawn.median / factor)
+    return Evidence(nodes, "slow", grade, tests, slow, 0, against, *numbers)

@@ -18,8 +18,9 @@ class PairWorld:
     A test fails if a node (but for the chance `lucky`) or the link between the two is broken, else with
     the chance `flakes`.
     Its rate is the slowest of the three speeds, times luck: normal around 1 with `jitter`, never above
-    three deviations; with the chance `dips` it is halved for once. `silent` nodes are gone: their
-    tests tell nothing.
+    three deviations; with the chance `dips` it is halved for once. Racks hold `rack` nodes (0: there
+    is one), and `across` is the share of its rate that a link between two of them has. `silent` nodes
+    are gone: their tests tell nothing.
     """
 
     seed: int
@@ -32,6 +33,8 @@ class PairWorld:
     dips: float = 0.0
     silent: frozenset[int] = frozenset()
     lucky: float = 0.0
+    rack: int = 0
+    across: float = 1.0
     full: float = 100.0
 
     def __post_init__(self) -> None:
@@ -46,6 +49,8 @@ class PairWorld:
         if broken or link in self.cut or self._luck.random() < self.flakes:
             return PairOutcome(a, b, False)
         speed = min(self.speeds.get(a, 1.0), self.speeds.get(b, 1.0), self.link_speeds.get(link, 1.0))
+        if self.rack:
+            speed *= self.across if a // self.rack != b // self.rack else 1.0
         luck = max(0.1, min(1 + 3 * self.jitter, self._luck.gauss(1.0, self.jitter)))
         dip = 0.5 if self._luck.random() < self.dips else 1.0
         return PairOutcome(a, b, True, self.full * speed * luck * dip)
