@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,9 @@ from clusterrun.lab.namespaces import started_at, wait_for
 from clusterrun.lab.needs import OF_A_ROOT, PACKAGES, program
 from clusterrun.lab.place import labs_home
 from clusterrun.lab.processes import Process
-from clusterrun.lab.spec import CONTROLLER, LabSpec, Preempt, Proctrack
+from clusterrun.lab.spec import CONTROLLER, USERS, LabSpec, Preempt, Proctrack
 from clusterrun.model.contract import MARKER_VARIABLE
+from clusterrun.model.errors import ClusterrunError
 
 MakeLab = Callable[..., Lab]
 MADE: list[Lab] = []
@@ -98,6 +99,37 @@ def leftovers(lab: Lab, seconds: float = 10.0) -> list[str]:
         with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
             os.kill(process.process, signal.SIGKILL)
     return [f"{p.host}: {p.command or p.name} [{marker(p.process)}]" for p in found]
+
+
+def mend(lab: Lab, seconds: float = 90.0) -> None:
+    """After a test that failed: the next one finds every node idle, if need be of a lab that is made anew."""
+    with contextlib.suppress(ClusterrunError, OSError):
+        lab.heal()
+        for user in ("root", *USERS):
+            lab.exec(["scancel", "--quiet", f"--user={user}"])
+        leftovers(lab)
+        if lab.wait_idle(seconds):
+            return
+    with contextlib.suppress(ClusterrunError, OSError):
+        spec = lab.state.spec
+        lab.down()
+        lab.up(spec)
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A lab that a failed test left in disorder is no matter of the tests that follow."""
+    report = yield
+    if report.when == "setup":
+        item.stash[_FAILED] = False
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    if report.when == "teardown" and item.stash[_FAILED] and "make_lab" in getattr(item, "fixturenames", ()):
+        for lab in standing():
+            mend(lab)
+    return report
 
 
 def _strangers(lab: Lab) -> list[Process]:

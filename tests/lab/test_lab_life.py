@@ -18,7 +18,7 @@ from clusterrun.lab.namespaces import LabError, stray_keepers, wait_for
 from clusterrun.lab.place import labs_home, read_state, write_state
 from clusterrun.lab.spec import LabSpec
 from clusterrun.model.errors import BadInput
-from tests.lab_fixture import MakeLab
+from tests.lab_fixture import MakeLab, mend
 
 pytestmark = pytest.mark.lab
 
@@ -173,3 +173,15 @@ def test_a_host_that_died_by_itself_is_not_entered(own: Lab) -> None:
     with pytest.raises(LabError, match="n0002 has died by itself"):
         wait_for(lambda: own.exec(["true"], host="n0002").code < 0, 60)
     assert own.exec(["hostname"], host="n0001").out == "n0001\n"
+
+
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+def test_what_a_failed_test_did_to_a_lab_is_mended_for_the_next(own: Lab, seconds: float) -> None:
+    own.up(spec(own))
+    own.exec(["sbatch", "--output=/dev/null", "--wrap", "sleep 600"])
+    own.fault("cut", "n0001")
+    if not seconds:
+        own.exec(["scontrol", "update", "nodename=n0002", "state=drain", "reason=nobody knows"])
+    mend(own, seconds)
+    assert own.wait_idle(60), own.node_states()
+    assert (own.faults, own.exec(["squeue", "-h"]).out) == ((), "")
