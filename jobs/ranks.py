@@ -8,14 +8,12 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 NEEDED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-Sent = TypeVar("Sent")
 
 
 @dataclass(frozen=True)
@@ -138,15 +136,6 @@ def agree_on_device(world: World, store: dist.Store) -> None:
             f"rank 0 computes on {leader}, but {mine} on {world.device.type}: "
             "look why the nodes differ, or train with --device cpu"
         )
-
-
-def from_leader(world: World, value: Sent) -> Sent:
-    """What rank 0 passed, on every rank."""
-    if not world.grouped:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0, device=world.device)
-    return box[0]
 
 
 def sum_over_ranks(world: World, *numbers: float) -> tuple[float, ...]:

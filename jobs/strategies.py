@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -133,6 +135,16 @@ def whole_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
         "model": gathered(bare(model).state_dict()),
         "optimizer": gathered(optimizer.state_dict()),
     }
+
+
+def digest(model: nn.Module) -> str:
+    """16 hexadecimal digits that only the same weights have, bit for bit; every rank must ask for it."""
+    summed = hashlib.sha256()
+    for name, weights in sorted(gathered(bare(model).state_dict()).items()):
+        whole = weights.detach().cpu().contiguous()
+        summed.update(f"{name} {whole.dtype} {tuple(whole.shape)}\n".encode())
+        summed.update(ctypes.string_at(whole.data_ptr(), whole.numel() * whole.element_size()))
+    return summed.hexdigest()[:16]
 
 
 def gathered(held: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The reference training script: one model, data and loop under every strategy; knows no clusterrun.
+"""The reference training script: one model, data and loop under every strategy; knows no launcher.
 
     clusterrun submit --nodes 4 --gpus 8 jobs/train.py --epochs 20     on Slurm, NCCL
     clusterrun submit --nodes 2 --ranks-per-node 2 jobs/train.py       CPU ranks, gloo
@@ -15,12 +15,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
-import checkpoints
 import options as command_line
 import profiling
 import spawning
@@ -28,9 +26,10 @@ from building import Trainer, build
 from compiling import as_it_is
 from dealing import Dealer, Dealt, loaded, part
 from pace import Pace
-from ranks import World, from_leader, joined, place, say, sum_over_ranks
+from ranks import World, joined, place, say, sum_over_ranks
 from seeds import repeat_exactly, seed_rank
-from strategies import Choice, chosen, gradients_kept
+from strategies import Choice, chosen, digest, gradients_kept
+from surviving import Keeper
 from tasks import TASKS, Task, summed_loss
 
 SPEAK_EVERY = 10
@@ -59,45 +58,31 @@ def step(trainer: Trainer, dealt: Dealt) -> torch.Tensor:
 
 
 def train(
-    options: argparse.Namespace, trainer: Trainer, first: int, last: int, profile: profiling.Profile
+    options: argparse.Namespace, trainer: Trainer, keeper: Keeper, steps: range, profile: profiling.Profile
 ) -> Pace:
-    """Take the steps, write checkpoints, and say how it goes."""
+    """Take the steps, keep what must be kept, and say how it goes; ends early where that is wanted."""
+    first, last = steps.start, steps.stop
     world, every = trainer.world, max(1, (last - first) // SPEAK_EVERY)
     dealer = Dealer(trainer.task.training, options.seed, world.rank, world.size, options.augment)
-    steps = trainer.batches.steps(first, last)
     pace = Pace(world.device, min(options.warm_up, (last - first) // 2))
     loss, seen = torch.zeros((), device=world.device), 0
-    for dealt in loaded(dealer, steps, options.workers, pinned=world.device.type == "cuda"):
+    batches = trainer.batches.steps(first, last)
+    for dealt in loaded(dealer, batches, options.workers, pinned=world.device.type == "cuda"):
         loss += step(trainer, dealt)
         seen += dealt.total
         pace.stepped(dealt.total)
         profile.stepped()
         done = dealt.step + 1
-        if options.checkpoint_dir and (done == last or done % options.checkpoint_every == 0):
-            save(options, trainer, done)
+        keeper.stepped(done, last, lambda: {**trainer.state(), "order": trainer.order})
+        if keeper.stopped:
+            say(world, f"stopped after step {done} of {last}: room is wanted")
+            break
         if (done - first) % every == 0 or done == last:
             (total,) = sum_over_ranks(world, loss.item())
             say(world, f"step {done}/{last} loss {total / seen:.4f}")
             loss, seen = torch.zeros((), device=world.device), 0
     pace.stop()
     return pace
-
-
-def save(options: argparse.Namespace, trainer: Trainer, done: int) -> None:
-    """Write the state after so many steps; every rank gives its pieces, rank 0 writes."""
-    state = {**trainer.state(), "step": done, "order": trainer.order}
-    if trainer.world.leads:
-        checkpoints.write(options.checkpoint_dir, done, state)
-
-
-def resumed(options: argparse.Namespace, world: World) -> dict[str, Any] | None:
-    """The state to go on from, found by rank 0 and sent to all: only its machine needs the directory."""
-    if not options.resume:
-        return None
-    state = from_leader(world, checkpoints.newest(options.checkpoint_dir) if world.leads else None)
-    done = f"resuming after step {state['step']}" if state else "no checkpoint to resume from: starting anew"
-    say(world, done)
-    return state
 
 
 @torch.no_grad()
@@ -119,17 +104,21 @@ def accuracy(trainer: Trainer) -> float:
 
 def run(options: argparse.Namespace, world: World, choice: Choice, task: Task) -> None:
     """Train, then print how fast it went and how often held-out samples are named rightly."""
-    start = resumed(options, world)
+    keeper = Keeper(options, world)
+    start = keeper.resumed() if options.resume else None
     trainer = build(options, world, choice, task, start)
     first = start["step"] if start else 0
     last = max(first, options.steps or options.epochs * trainer.batches.per_epoch)
     folder = profiling.folder(options.profile_dir)
     with profiling.profiled(options.profile, folder, world, last - first) as profile:
-        pace = train(options, trainer, first, last, profile)
+        pace = train(options, trainer, keeper, range(first, last), profile)
+    if keeper.stopped:
+        return
     say(world, f"trained {last - first} steps on {world.size} ranks in {pace.whole:.1f} s")
     facts = {"world": world.size, "strategy": choice.asked, "ran_as": choice.runs_as, "model": options.model}
     facts["parameters"] = sum(parameter.numel() for parameter in trainer.network.parameters())
     say(world, pace.line(task.unit, task.per_sample, **facts, **trainer.order, amp=options.amp))
+    say(world, f"weights {digest(trainer.model)}")
     with as_it_is():
         say(world, f"accuracy {accuracy(trainer):.4f}")
 

@@ -45,7 +45,7 @@ APART_MAY_USE = {"lab": {"model", "system"}, "training": {"model"}, "prelude": s
 MAY_USE_WHAT_IS_APART = {"cli": {"lab"}}
 """The only door: the command line opens the lab, in a subcommand (and `python -m` may open any command)."""
 
-PYTHON_39_ROOMS = ("model", "diagnosis", "preflight", "watch", "agent", "prelude")
+PYTHON_39_ROOMS = ("model", "diagnosis", "preflight", "watch", "agent", "prelude", "training")
 ONE_IMPORTER = {
     "click": ("cli/",),
     "rich": ("cli/",),

@@ -10,6 +10,10 @@ import pytest
 CURVE = ("--steps", "40", "--batch-size", "100", "--lr", "0.1")
 EXACT = ("--steps", "1", "--dtype", "float64", "--checkpoint-dir")
 DRAWN = ("--steps", "9", "--augment", "--batch-size", "400", "--checkpoint-dir")
+INTERRUPTED = {"alone": (), "ddp": ("--strategy", "ddp"), "fsdp": ("--strategy", "fsdp")}
+"""Each takes as many starts as steps: room is wanted from the first moment on."""
+STARTS = 5
+"""An epoch of such batches has four steps."""
 ALL_FIT, NONE_FIT = "100G", "1M"
 
 WAYS = {
@@ -44,9 +48,31 @@ class Runs:
         return [one.err for one in self.ended[name]]
 
 
+def interrupted(at: Path, how: str) -> dict[str, tuple[str, ...]]:
+    """An undisturbed run, and one that is told to make room after each of its steps."""
+    run = at / f"run {how}"
+    (run / "attempts" / "000").mkdir(parents=True)
+    (run / "attempts" / "000" / "notice.json").write_text('{"why": "time-limit"}')
+    steps = (
+        *INTERRUPTED[how],
+        "--steps",
+        str(STARTS),
+        "--augment",
+        "--batch-size",
+        "400",
+        "--checkpoint-dir",
+    )
+    start, whole = (
+        (*steps, str(at / f"kept {how}"), "--resume", f"RUN_DIR={run}"),
+        (*steps, str(at / "whole")),
+    )
+    return {f"whole {how}": whole, **{f"start {number} {how}": start for number in range(STARTS)}}
+
+
 def of_one_process(at: Path) -> dict[str, tuple[str, ...]]:
     there = ("--checkpoint-dir", str(at / "order"))
     return {
+        **interrupted(at, "alone"),
         **{batch: ("--batch-size", batch, *EXACT, str(at / batch)) for batch in ("64", "61", "3")},
         "single": CURVE,
         "dp": ("--strategy", "dp", *CURVE),
@@ -102,6 +128,15 @@ def pair(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("pair")
     return Runs(folder, runs(2, of_two_ranks(folder)))
+
+
+@pytest.fixture(scope="session")
+def interrupted_pair(tmp_path_factory):
+    """The runs on two ranks that are told to make room."""
+    from tests.jobs.launch import runs
+
+    folder = tmp_path_factory.mktemp("interrupted")
+    return Runs(folder, runs(2, {**interrupted(folder, "ddp"), **interrupted(folder, "fsdp")}))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """Runs train.py several times in one process, so that torch is imported once.
 
 Its last argument is a JSON list of `[port, arguments]`; port 0 is a run without a launcher. In the
-arguments `{rank}` is the number of this rank.
+arguments `{rank}` is the number of this rank; those that begin with `RUN_DIR=` are the run directory
+of a run under clusterrun, in its attempt 0.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import traceback
 import torch
 
 import train
+from clusterrun.training import script
 
+OF_RUN = "RUN_DIR="
 RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -37,6 +40,10 @@ def one(arguments: list[str]) -> dict[str, object]:
     return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
 
 
+def of_run(argument: str) -> bool:
+    return argument.startswith(OF_RUN)
+
+
 def main() -> None:
     """All runs one after another; what each printed goes to stdout as one JSON list."""
     threads, found = torch.get_num_threads(), []
@@ -48,7 +55,13 @@ def main() -> None:
             os.environ.update({**placed, "MASTER_PORT": str(port)})
         torch.set_num_threads(threads)
         torch.manual_seed(random.getrandbits(60))
-        found.append(one([argument.replace("{rank}", placed.get("RANK", "")) for argument in arguments]))
+        os.environ.pop("CLUSTERRUN_RUN_DIR", None)
+        for argument in filter(of_run, arguments):
+            os.environ["CLUSTERRUN_RUN_DIR"] = argument.removeprefix(OF_RUN)
+        # Each of them is what a process of its own would be.
+        script._here.clear()
+        asked = [argument for argument in arguments if not of_run(argument)]
+        found.append(one([argument.replace("{rank}", placed.get("RANK", "")) for argument in asked]))
         torch.use_deterministic_algorithms(False)
         gc.collect()
     print(json.dumps(found))

@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 TRAIN = Path(__file__).resolve().parents[2] / "jobs" / "train.py"
 SEQUENCE = Path(__file__).resolve().with_name("in_sequence.py")
-LIMIT = 300
+LIMIT = 900
+"""Seconds; a busy machine may need some of them."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,10 @@ def start(rank: int, size: int, asked: str) -> subprocess.Popen[str]:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": 0,
     }
-    shared = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TRAIN.parent)}
+    shared = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(TRAIN.parent), str(TRAIN.parents[1])]),
+    }
     return subprocess.Popen(
         [sys.executable, "-u", str(SEQUENCE), asked],
         env={

@@ -6,13 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import checkpoints  # noqa: E402
-from tests.jobs.conftest import CURVE, WAYS  # noqa: E402
+from clusterrun.training import Checkpoints  # noqa: E402
+from tests.jobs.conftest import CURVE, INTERRUPTED, STARTS, WAYS  # noqa: E402
 from tests.jobs.launch import alone  # noqa: E402
 
 
 def after(directory: Path) -> dict:
-    state = checkpoints.newest(directory)
+    state = Checkpoints(directory).latest()
     assert state is not None
     return state
 
@@ -111,6 +111,35 @@ def test_a_resumed_run_ends_with_the_very_weights_of_an_uninterrupted_one(pair):
     assert all(torch.equal(expected["model"][name], halves["model"][name]) for name in expected["model"])
 
 
+def weights(text: str) -> str:
+    (found,) = re.findall(r"^weights ([0-9a-f]{16})$", text, re.MULTILINE)
+    return found
+
+
+@pytest.mark.parametrize("how", INTERRUPTED)
+def test_a_run_that_is_interrupted_after_every_step_ends_with_the_very_weights_of_an_undisturbed_one(
+    single, how, request
+):
+    runs = single if how == "alone" else request.getfixturevalue("interrupted_pair")
+    for number in range(STARTS - 1):
+        text = runs.out(f"start {number} {how}")
+        assert f"stopped after step {number + 1} of {STARTS}: room is wanted\n" in text
+        assert "weights" not in text
+    last = runs.out(f"start {STARTS - 1} {how}")
+    assert f"resuming after step {STARTS - 1}\n" in last
+    assert weights(last) == weights(runs.out(f"whole {how}"))
+    told = json.loads((runs.folder / f"run {how}" / "attempts" / "000" / "progress.json").read_text())
+    assert (told["step"], told["checkpoint"], told["stopping"]) == (STARTS, STARTS, True)
+
+
+def test_without_a_checkpoint_folder_nobody_stops_it(tmp_path):
+    (tmp_path / "attempts" / "000").mkdir(parents=True)
+    (tmp_path / "attempts" / "000" / "notice.json").touch()
+    run = alone("--steps", "3", "--device", "cpu", CLUSTERRUN_RUN_DIR=str(tmp_path))
+    assert (run.returncode, "stopped" in run.stdout) == (0, False)
+    assert json.loads((tmp_path / "attempts" / "000" / "progress.json").read_text())["step"] == 3
+
+
 def test_a_checkpoint_fits_any_strategy_and_carries_its_batch_size(pair):
     assert "resuming after step 5\n" in pair.out("other half of fsdp")
     expected, sharded = after(pair.folder / "whole"), after(pair.folder / "fsdp")
@@ -138,8 +167,8 @@ def test_without_a_launcher_it_trains_alone_and_says_so():
     run = alone("--steps", "2", "--device", "cpu")
     assert (run.returncode, run.stderr) == (0, "")
     assert re.match(r"rank 0 of 1 on \S+: device cpu, 1 threads, backend none\n", run.stdout)
-    last = r"trained 2 steps on 1 ranks in [\d.]+ s\nthroughput steps_per_second=\S+ .*\naccuracy 0\.\d{4}\n$"
-    assert re.search(last, run.stdout)
+    last = r"trained 2 steps on 1 ranks in [\d.]+ s\nthroughput steps_per_second=\S+ .*\n"
+    assert re.search(last + r"weights [0-9a-f]{16}\naccuracy 0\.\d{4}\n$", run.stdout)
 
 
 def test_a_half_set_environment_is_refused_and_the_error_file_tells_the_launcher(tmp_path):

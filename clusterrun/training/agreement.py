@@ -1,0 +1,58 @@
+"""How all ranks come to one answer: a tiny collective where they form a group; knows no question.
+
+torch is used where the script has loaded it, and never loaded for this.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def joined() -> Any:
+    """`torch.distributed` where this process is in a process group, else None."""
+    distributed = sys.modules.get("torch.distributed")
+    there = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if there else None
+
+
+def group() -> Any:
+    """The same, where there are others to agree with."""
+    distributed = joined()
+    return distributed if distributed is not None and distributed.get_world_size() > 1 else None
+
+
+def rank(otherwise: int) -> int:
+    """This process's rank in the group; without one, ``otherwise``."""
+    distributed = joined()
+    return otherwise if distributed is None else int(distributed.get_rank())
+
+
+def highest(*numbers: int) -> tuple[int, ...]:
+    """Each number's maximum over all ranks; every rank must ask."""
+    distributed = group()
+    if distributed is None:
+        return numbers
+    torch = sys.modules["torch"]
+    tensor = torch.tensor(numbers, dtype=torch.int64, device=device(distributed))
+    distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
+    return tuple(tensor.tolist())
+
+
+def of_leader(value: Any) -> Any:
+    """What rank 0 passed, on every rank; every rank must ask."""
+    distributed = group()
+    if distributed is None:
+        return value
+    box = [value]
+    distributed.broadcast_object_list(box, src=0, device=device(distributed))
+    return box[0]
+
+
+def device(distributed: Any) -> Any:
+    """Where a tensor must lie that the group's library sends: on the CPU where it can."""
+    torch = sys.modules["torch"]
+    kinds = [pair.partition(":")[0] for pair in str(distributed.get_backend_config()).split(",")]
+    if "cpu" in kinds:
+        return torch.device("cpu")
+    return torch.device(kinds[0], getattr(torch, kinds[0]).current_device())

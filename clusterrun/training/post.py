@@ -1,0 +1,115 @@
+"""Carries words between a script and its run directory in a thread; knows no torch, decides nothing.
+
+The run directory lies on a file system that many machines share, and that may be slow or gone: the
+training never waits for it longer than ``PATIENCE``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from .surroundings import Surroundings
+
+EVERY = 1.0
+"""Seconds between two looks at the run directory, and between two words once ``AT_FIRST`` are used up."""
+AT_FIRST = 10
+"""So many words go out at once, whatever the time: of a script that crashes at step 3 it is known."""
+PATIENCE = 0.05
+AT_THE_END = 2.0
+
+
+class Post:
+    """The words of one process; ``leads`` says whether it is the one that writes."""
+
+    def __init__(self, place: Surroundings, leads: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self.place = place
+        self.noticed = False
+        self.saves_asked = 0
+        self._leads = leads
+        self._clock = clock
+        self._news: Mapping[str, object] | None = None
+        self._allowed, self._counted = float(AT_FIRST), clock()
+        self._looked = -EVERY
+        self._wake, self._idle = threading.Event(), threading.Event()
+        self._idle.set()
+
+    def open(self) -> None:
+        """Begin; the thread ends with the process."""
+        self.look()
+        threading.Thread(target=self._serve, name="clusterrun-training", daemon=True).start()
+
+    def send(self, news: Mapping[str, object], now: bool = False) -> None:
+        """Let the newest word stand in the progress file: at once if ``now``, else within a second."""
+        self._news = news
+        if self._may_go() or now:
+            self._hand_over(PATIENCE)
+
+    def close(self) -> None:
+        """Send what has not been sent."""
+        if self._news is not None:
+            self._hand_over(AT_THE_END)
+
+    def _may_go(self) -> bool:
+        now = self._clock()
+        self._allowed = min(float(AT_FIRST), self._allowed + (now - self._counted) / EVERY)
+        self._counted = now
+        if self._allowed < 1:
+            return False
+        self._allowed -= 1
+        return True
+
+    def _hand_over(self, patience: float) -> None:
+        was_idle = self._idle.is_set()
+        self._idle.clear()
+        self._wake.set()
+        if was_idle or patience > PATIENCE:
+            self._idle.wait(patience)
+
+    def _serve(self) -> None:
+        while True:
+            self._wake.wait(EVERY)
+            self._wake.clear()
+            self.write()
+            self.look()
+            if not self._wake.is_set():
+                self._idle.set()
+
+    def write(self) -> None:
+        """Put the newest word into its file, whole; a file system that is away gets the next one."""
+        news, self._news = self._news, None
+        if news is None or not self._leads:
+            return
+        path = self.place.progress
+        beside = f"{path}.{os.getpid()}"
+        try:
+            handle = os.open(
+                beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+            with open(handle, "w", encoding="ascii") as file:
+                json.dump({"format": 1, **news, "at": time.time()}, file)
+            os.replace(beside, path)
+        except OSError:
+            taken(beside)
+            self._news = self._news or news
+
+    def look(self) -> None:
+        """See whether somebody wants room or a checkpoint; at most once in ``EVERY``."""
+        if self._clock() - self._looked < EVERY:
+            return
+        self._looked = self._clock()
+        self.noticed = self.noticed or os.path.exists(self.place.notice)
+        if self._leads and taken(self.place.save_now):
+            self.saves_asked += 1
+
+
+def taken(path: str) -> bool:
+    """Remove the file; whether it was there."""
+    try:
+        os.unlink(path)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""What one training process was asked and what it said, and the signal that asks it; knows no checkpoint."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+from types import FrameType
+
+from . import agreement
+from .post import Post
+from .questions import Question
+from .surroundings import Surroundings, surroundings
+
+NOTICE_SIGNAL = signal.SIGUSR2
+BY_FILE, BY_NOTICE = 1, 2
+"""Why a checkpoint is wanted at once."""
+
+
+class Script:
+    """The state behind the room's functions, made when one of them is first called."""
+
+    def __init__(self, place: Surroundings) -> None:
+        self.pid = os.getpid()
+        self.place = place
+        self.stopping = False
+        self.step: int | None = None
+        self.checkpoint: int | None = None
+        self._signalled = self._saved_for_notice = self._listens = False
+        self._before: object = None
+        self._saves = self._wanted = 0
+        self._post = Post(place, self.leads)
+        if place.run_dir and (self.leads or agreement.group() is None):
+            self._post.open()
+            atexit.register(self._leave)
+        self._stop = Question(self._room_wanted, agreement.highest, lambda: self.leads)
+        self._save = Question(self._save_wanted, agreement.highest, lambda: self.leads)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process speaks for all; asked anew, since a group may be formed later."""
+        return agreement.rank(self.place.rank) == 0
+
+    def should_stop(self, every: int) -> bool:
+        """Whether this script is to save and end."""
+        self._listen()
+        if not self.stopping and self._stop.answer(every):
+            self.stopping = True
+            self._tell(now=True)
+        return self.stopping
+
+    def save_now(self, every: int) -> bool:
+        """Whether somebody wants a checkpoint who has not got one yet."""
+        self._listen()
+        why = self._save.answer(every)
+        if why == BY_NOTICE:
+            self._saved_for_notice = True
+        if why:
+            self._saves = self._wanted
+        return why > 0
+
+    def progress(self, step: int | None, checkpoint: int | None) -> None:
+        """Note how far it is."""
+        self.step = self.step if step is None else step
+        self.checkpoint = self.checkpoint if checkpoint is None else checkpoint
+        self._tell(now=checkpoint is not None)
+
+    def _room_wanted(self) -> int:
+        return int(self._signalled or self._post.noticed)
+
+    def _save_wanted(self) -> int:
+        if self._room_wanted() and not self._saved_for_notice:
+            return BY_NOTICE
+        self._wanted = self._post.saves_asked
+        return BY_FILE if self._wanted > self._saves else 0
+
+    def _tell(self, now: bool) -> None:
+        if self.place.run_dir and self.leads and self.pid == os.getpid():
+            said = {"step": self.step, "checkpoint": self.checkpoint, "stopping": self.stopping}
+            self._post.send(said, now)
+
+    def _leave(self) -> None:
+        if self.pid == os.getpid():
+            self._post.close()
+
+    def _listen(self) -> None:
+        """Catch the notice, if not done; who caught it before still gets it."""
+        if self._listens or threading.current_thread() is not threading.main_thread():
+            return  # in another thread it cannot be caught; the file says the same
+        self._listens = True
+        self._before = signal.signal(NOTICE_SIGNAL, self._told)
+        # Libraries in C that wait in this process go on waiting.
+        signal.siginterrupt(NOTICE_SIGNAL, False)
+
+    def _told(self, number: int, frame: FrameType | None) -> None:
+        self._signalled = True
+        if callable(self._before):
+            self._before(number, frame)
+
+
+_here: list[Script] = []
+
+
+def here() -> Script:
+    """The state of this very process; a forked child begins anew."""
+    if not _here or _here[0].pid != os.getpid():
+        _here[:] = [Script(surroundings(os.environ))]
+    return _here[0]

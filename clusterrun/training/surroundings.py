@@ -1,0 +1,63 @@
+"""Where a training process stands: its run, attempt and rank, from the environment; knows no torch.
+
+The names are those that `clusterrun.model` gives (a test compares them): this room imports nothing of
+ours, so that the folder can be copied beside a script.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+RUN_DIR_VARIABLE = "CLUSTERRUN_RUN_DIR"
+ATTEMPT_VARIABLES = ("CLUSTERRUN_ATTEMPT", "TORCHELASTIC_RESTART_COUNT")
+"""The first that is set says how often the ranks were started before: torchrun counts too."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """One process among the ranks; outside of clusterrun ``run_dir`` is empty."""
+
+    run_dir: str = ""
+    attempt: int = 0
+    rank: int = 0
+
+    @property
+    def folder(self) -> str:
+        """The files of this attempt."""
+        return os.path.join(self.run_dir, "attempts", f"{self.attempt:03d}")
+
+    @property
+    def notice(self) -> str:
+        """Written when the run is to make room."""
+        return os.path.join(self.folder, "notice.json")
+
+    @property
+    def progress(self) -> str:
+        """Written by rank 0: how far the training is."""
+        return os.path.join(self.folder, "progress.json")
+
+    @property
+    def save_now(self) -> str:
+        """Made by whoever wants a checkpoint."""
+        return os.path.join(self.run_dir, "save_now")
+
+    def newest_attempt(self) -> int:
+        """The highest attempt that has begun, as far as the run directory can be read; at least our own."""
+        if not self.run_dir:
+            return self.attempt
+        try:
+            names = os.listdir(os.path.dirname(self.folder))
+        except OSError:  # a run directory that is away for a while proves nothing
+            return self.attempt
+        return max([self.attempt, *(int(name) for name in names if name.isdigit())])
+
+
+def surroundings(environment: Mapping[str, str]) -> Surroundings:
+    """What the launcher has left in the environment."""
+    said = [environment[name] for name in ATTEMPT_VARIABLES if environment.get(name, "").isdigit()]
+    rank = environment.get("RANK", "")
+    return Surroundings(
+        environment.get(RUN_DIR_VARIABLE, ""), int(said[0]) if said else 0, int(rank) if rank.isdigit() else 0
+    )

@@ -1,0 +1,316 @@
+"""Who asked for what, when the ranks agree on it, and what is said of the progress; no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from clusterrun.model import contract
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.world import Lineage, run_environment
+from clusterrun.training import post, script, surroundings
+from clusterrun.training.post import Post
+from clusterrun.training.questions import BETWEEN, MOST_CALLS, Question
+from clusterrun.training.script import Script
+from clusterrun.training.surroundings import Surroundings
+
+LONG = 60.0
+
+
+def until(condition) -> None:
+    """Wait for what another thread does."""
+    limit = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Rank 0 of attempt 2 of a run."""
+    found = Surroundings(str(tmp_path), 2, 0)
+    os.makedirs(found.folder)
+    return found
+
+
+@pytest.fixture
+def notice_as_it_was():
+    before = signal.getsignal(signal.SIGUSR2)
+    yield
+    signal.signal(signal.SIGUSR2, before)
+
+
+# --- where it stands ---
+
+
+def test_the_names_are_those_that_the_launcher_gives(tmp_path):
+    lineage = Lineage("r", "name", str(tmp_path), 12, 3)
+    found = surroundings.surroundings({**run_environment(lineage), "RANK": "5"})
+    run = RunPaths(str(tmp_path))
+    assert (found.run_dir, found.attempt, found.rank) == (str(tmp_path), 12, 5)
+    assert (found.folder, found.save_now) == (run.attempt(12).folder, run.save_now)
+    assert (found.progress, found.notice) == (run.attempt(12).progress, run.attempt(12).notice)
+    assert contract.NOTICE_SIGNAL == script.NOTICE_SIGNAL
+
+
+def test_torchruns_count_of_restarts_is_an_attempt_too_and_nonsense_is_none():
+    assert surroundings.surroundings({"TORCHELASTIC_RESTART_COUNT": "3"}) == Surroundings("", 3, 0)
+    assert surroundings.surroundings({"RANK": "x", "CLUSTERRUN_ATTEMPT": "-1"}) == Surroundings("", 0, 0)
+
+
+def test_the_newest_attempt_is_the_highest_folder_and_a_run_directory_that_is_away_proves_nothing(place):
+    for name in ("000", "011", "notes"):
+        os.makedirs(os.path.join(place.run_dir, "attempts", name))
+    assert place.newest_attempt() == 11
+    assert Surroundings("/nowhere", 4).newest_attempt() == 4
+    assert Surroundings("", 4).newest_attempt() == 4
+
+
+# --- when the ranks agree ---
+
+
+class Ranks:
+    """Several ranks that ask one question, each with a clock of its own; a round takes the maximum."""
+
+    def __init__(self, size: int) -> None:
+        self.known = [0] * size
+        self.clocks = [0.0] * size
+        self.said: list[tuple[int, ...]] = []
+        self.questions = [
+            Question(
+                lambda rank=rank: self.known[rank],
+                self._agree,
+                lambda rank=rank: rank == 0,
+                lambda rank=rank: self.clocks[rank],
+            )
+            for rank in range(size)
+        ]
+
+    def _agree(self, *said: int) -> tuple[int, ...]:
+        """Rank 0 asks first, and it alone proposes: so the others' part is known before they say it."""
+        self.said.append(said)
+        return max(self.known), self.said[0][1]
+
+    def call(self, seconds: float, every: int = 0) -> tuple[bool, list[int]]:
+        """All ranks ask once: whether they made a round, and what each was answered."""
+        self.clocks = [clock + seconds * (1 + rank) for rank, clock in enumerate(self.clocks)]
+        self.said = []
+        answers = [question.answer(every) for question in self.questions]
+        assert len(self.said) in (0, len(self.questions))
+        assert all(proposed == 1 for _, proposed in self.said[1:])
+        return bool(self.said), answers
+
+
+def test_every_rank_makes_a_round_at_the_same_calls_whatever_its_clock_says():
+    ranks = Ranks(3)
+    made = [ranks.call(0.01)[0] for _ in range(100)]
+    # The first two know of no pace; then a quarter of a second is more than the most calls between two.
+    assert [number for number, one in enumerate(made) if one][:5] == [0, 1, 2 + 15, 2 + 31, 2 + 47]
+
+
+def test_a_round_is_made_at_every_call_of_a_slow_script_and_seldom_of_a_fast_one():
+    slow, fast = Ranks(2), Ranks(2)
+    assert sum(slow.call(2 * BETWEEN)[0] for _ in range(64)) == 64
+    assert sum(fast.call(BETWEEN / 1000)[0] for _ in range(64)) == 2 + 62 // MOST_CALLS
+
+
+def test_what_one_rank_knows_all_answer_at_the_same_call():
+    ranks = Ranks(4)
+    answers = []
+    for call in range(40):
+        ranks.known[2] = 2 if call >= 7 else 0
+        answers.append(ranks.call(0.01)[1])
+    assert all(len(set(one)) == 1 for one in answers)
+    assert [2, 2, 2, 2] in answers
+
+
+def test_a_fixed_number_of_calls_between_two_rounds_is_kept():
+    ranks = Ranks(2)
+    made = [ranks.call(1.0, every=5)[0] for _ in range(20)]
+    assert [number for number, one in enumerate(made) if one] == [4, 9, 14, 19]
+
+
+# --- what a script hears ---
+
+
+def test_outside_a_run_nobody_asks_and_nothing_is_written(tmp_path, monkeypatch, notice_as_it_was):
+    monkeypatch.chdir(tmp_path)
+    alone = Script(Surroundings())
+    alone.progress(3, None)
+    assert [alone.should_stop(1), alone.save_now(1)] == [False, False]
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_signal_asks_to_stop_for_good_and_to_save_once(notice_as_it_was):
+    told = Script(Surroundings())
+    assert not told.should_stop(1)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert [told.should_stop(1), told.save_now(1)] == [True, True]
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert [told.should_stop(1), told.save_now(1)] == [True, False]
+
+
+def test_who_caught_the_signal_before_still_gets_it(notice_as_it_was):
+    got = []
+    signal.signal(signal.SIGUSR2, lambda number, _: got.append(number))
+    told = Script(Surroundings())
+    told.should_stop(1)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert got == [signal.SIGUSR2]
+    assert told.should_stop(1)
+
+
+def test_a_script_that_only_tells_its_progress_catches_no_signal(place, notice_as_it_was):
+    before = signal.getsignal(signal.SIGUSR2)
+    Script(place).progress(1, None)
+    assert signal.getsignal(signal.SIGUSR2) == before
+
+
+def test_in_another_thread_the_notice_file_alone_is_heard(place):
+    before, heard = signal.getsignal(signal.SIGUSR2), []
+    with open(place.notice, "w", encoding="ascii") as file:
+        file.write("{}")
+    thread = threading.Thread(target=lambda: heard.append(Script(place).should_stop(1)))
+    thread.start()
+    thread.join(LONG)
+    assert heard == [True]
+    assert signal.getsignal(signal.SIGUSR2) == before
+
+
+def test_a_notice_that_came_before_the_script_asked_is_heard_at_once_and_told(place, notice_as_it_was):
+    with open(place.notice, "w", encoding="ascii") as file:
+        file.write("half of a docu")
+    told = Script(place)
+    told.progress(8, None)
+    assert told.should_stop(0)
+    until(lambda: read(place).get("stopping"))
+    assert {name: read(place)[name] for name in ("format", "step", "checkpoint", "stopping")} == {
+        "format": 1,
+        "step": 8,
+        "checkpoint": None,
+        "stopping": True,
+    }
+
+
+def test_each_wish_for_a_checkpoint_is_granted_once_and_its_file_is_taken(
+    place, monkeypatch, notice_as_it_was
+):
+    monkeypatch.setattr(post, "EVERY", 0.001)
+    asked = Script(place)
+    for _ in range(2):
+        assert not asked.save_now(1)
+        open(place.save_now, "w", encoding="ascii").close()
+        until(lambda: asked.save_now(1))
+        assert not os.path.exists(place.save_now)
+    assert not asked.should_stop(1)
+
+
+# --- what it says ---
+
+
+def read(place) -> dict:
+    try:
+        with open(place.progress, encoding="ascii") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {}
+
+
+def test_the_first_steps_are_known_at_once_and_a_crash_loses_no_later_one(place):
+    said = Script(place)
+    for step in range(1, 31):
+        said.progress(step, None)
+        if step <= post.AT_FIRST - 1:
+            until(lambda step=step: read(place).get("step") == step)
+    said._leave()
+    assert (read(place)["step"], read(place)["checkpoint"], read(place)["stopping"]) == (30, None, False)
+    assert sorted(os.listdir(place.folder)) == ["progress.json"]
+    assert os.stat(place.progress).st_mode & 0o777 == 0o600
+
+
+def test_a_checkpoint_is_told_at_once(place):
+    said = Script(place)
+    for step in range(1, 31):
+        said.progress(step, None)
+    said.progress(None, 30)
+    until(lambda: read(place).get("checkpoint") == 30)
+    assert read(place)["step"] == 30
+
+
+def test_only_rank_0_says_how_far_it_is(tmp_path):
+    place = Surroundings(str(tmp_path), 0, 1)
+    os.makedirs(place.folder)
+    said = Script(place)
+    said.progress(1, 1)
+    said._leave()
+    assert os.listdir(place.folder) == []
+
+
+def test_words_are_counted_out_by_the_second():
+    clock = [0.0]
+    sender = Post(Surroundings(), True, lambda: clock[0])
+    at_once = [sender._may_go() for _ in range(post.AT_FIRST + 5)]
+    assert at_once == [True] * post.AT_FIRST + [False] * 5
+    clock[0] += post.EVERY
+    assert [sender._may_go(), sender._may_go()] == [True, False]
+    clock[0] += 1000 * post.EVERY
+    assert sum(sender._may_go() for _ in range(100)) == post.AT_FIRST
+
+
+def test_a_run_directory_that_is_away_costs_nothing_and_gets_the_next_word(place, monkeypatch):
+    monkeypatch.setattr(post, "EVERY", 0.001)
+    said = Script(place)
+    away = place.run_dir + ".away"
+    os.rename(place.run_dir, away)
+    said.progress(5, None)
+    said.progress(6, 6)
+    os.rename(away, place.run_dir)
+    until(lambda: read(place).get("step") == 6)
+
+
+def test_a_file_system_that_hangs_holds_nobody_up(place, monkeypatch):
+    hangs, released = threading.Event(), threading.Event()
+
+    def hang(*_):
+        hangs.set()
+        released.wait(LONG)
+
+    monkeypatch.setattr(os, "replace", hang)
+    said = Script(place)
+    said.progress(1, None)
+    assert hangs.wait(LONG)
+    waits = []
+    monkeypatch.setattr(said._post._idle, "wait", waits.append)
+    for step in range(2, 50):
+        said.progress(step, step)
+    released.set()
+    assert waits == []
+
+
+def test_a_full_disk_leaves_no_half_word_behind(place, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    sender = Post(place, True)
+    sender._news = {"step": 1}
+    monkeypatch.setattr(json, "dump", full)
+    sender.write()
+    assert os.listdir(place.folder) == []
+    assert sender._news == {"step": 1}
+
+
+def test_a_forked_child_has_a_state_of_its_own_and_tells_nothing(place, monkeypatch):
+    monkeypatch.setattr(script, "_here", [])
+    monkeypatch.setenv("CLUSTERRUN_RUN_DIR", place.run_dir)
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT", "2")
+    mine = script.here()
+    assert script.here() is mine
+    monkeypatch.setattr(os, "getpid", lambda: mine.pid + 1)
+    mine.progress(9, 9)
+    mine._leave()
+    assert read(place) == {}
