@@ -27,8 +27,8 @@ _KILL_AFTER = 3.0
 _WORDS_AFTER = 1.0
 """An agent's end may be heard of before its words."""
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? [0-9,-]+: (?!Exited with exit code 0)(?:\D*(\d+)|.*)")
-_NOT_LAUNCHED = re.compile(r"srun: error: (?:Node failure on|[Tt]ask .*launch .*failed)")
-"""It may try others for a long time yet; these will not come."""
+_NOT_LAUNCHED = re.compile(r"srun: error: (?:Node failure on |task \d+ launch failed)")
+"""srun goes on with the others, maybe for long; where it gives all of them up, its own end says so."""
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 

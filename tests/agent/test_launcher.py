@@ -62,3 +62,40 @@ def test_the_end_of_the_first_launch_is_not_the_end_of_the_second(
     one.kill()
     until(lambda: passes() and len(ends) == 2, "the end of the second launch")
     assert ends[1] == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("line", "early"),
+    [
+        ("srun: error: Node failure on n2", True),
+        ("srun: error: task 2 launch failed: Slurmd could not connect IO", True),
+        (
+            "srun: error: Task launch for StepId=1.0 failed on node n2: Communication connection failure",
+            False,
+        ),
+    ],
+)
+def test_a_launcher_that_goes_on_without_a_node_tells_which_and_one_that_gives_up_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, early: bool
+) -> None:
+    monkeypatch.setattr(launcher, "_WORDS_AFTER", 0.05)
+    program = tmp_path / "srun"
+    program.write_text(f"#!/bin/sh\necho '{line}' >&2\necho over >&2\nexec sleep {100 if early else 1}\n")
+    program.chmod(stat.S_IRWXU)
+    loop = Loop()
+    ends: list[tuple[int, str, bool]] = []
+    one = Launcher(
+        loop, launch((str(program),)), lambda code, said, whole: ends.append((code, said[0], whole))
+    )
+
+    def passes() -> bool:
+        for child in ended_children():
+            one.reaped(child)
+        loop.wait(steady() + 0.02)
+        return bool(ends)
+
+    one.start()
+    until(passes, "a word of the launcher's")
+    assert ends == [(1, line, False) if early else (0, line, True)]
+    one.kill()
+    until(lambda: passes() and not one.alive, "its end")
