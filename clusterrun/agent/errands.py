@@ -58,7 +58,8 @@ class Errands:
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         own = (*self._environment.items(), *more)
         try:
-            program = Program(argv, own, "/", null, said, said, death_signal=signal.SIGTERM)
+            # Asked why a job is ended, it must not be ended as a part of the job.
+            program = Program(argv, own, "/", null, said, said, death_signal=signal.SIGKILL, deaf=True)
             (pid,) = start_all([program])
         except NotStarted as error:
             os.close(words)

@@ -42,6 +42,7 @@ class Program:
 
     ``death_signal`` reaches the program when the process that started it dies; ``session`` gives
     it a session of its own; ``open_files`` is the soft limit it gets (0: as this process has it).
+    ``deaf``: a TERM that a scheduler sends to all below this process does not end it.
     """
 
     argv: tuple[str, ...]
@@ -53,6 +54,7 @@ class Program:
     death_signal: int
     session: bool = True
     open_files: int = 0
+    deaf: bool = False
 
 
 @frozen
@@ -155,7 +157,7 @@ def _become(ready: _Ready, parent: int, report: int, number: int) -> None:
         if program.session:
             os.setsid()
         _settle_descriptors(ready)
-        _settle_signals()
+        _settle_signals(program.deaf)
         if program.open_files:
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             resource.setrlimit(resource.RLIMIT_NOFILE, (program.open_files, hard))
@@ -178,11 +180,13 @@ def _settle_descriptors(ready: _Ready) -> None:
         os.close(fd)
 
 
-def _settle_signals() -> None:
+def _settle_signals(deaf: bool) -> None:
     signal.set_wakeup_fd(-1)
     # What is ignored would stay ignored in what is executed; a handler of ours must not run before.
     for number in (*_CHANGED_BY_PYTHON, *_CAUGHT):
         signal.signal(number, signal.SIG_DFL)
+    if deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

@@ -184,6 +184,13 @@ def test_a_program_that_does_not_answer_in_time_is_killed_with_what_it_started(s
     assert (done.code, done.why) == (-9, "it did not answer in time")
 
 
+def test_a_program_that_a_scheduler_terminates_with_the_whole_job_still_answers(site: Any) -> None:
+    one = site()
+    argv = ("sh", "-c", "kill -TERM $$; echo said")
+    done: Done = one.answer(lambda told: one.errands.run(argv, 60.0, told))[0]
+    assert done == Done(0, ("said", ""), "")
+
+
 def test_a_word_for_which_there_is_nothing_is_left_out() -> None:
     assert filled(ARGV, (), "") == ("sbatch", "--parsable", "--dependency=", "script.sh")
     assert filled(ARGV, ("n1",), "7") == (
