@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import click
 
@@ -15,11 +14,11 @@ from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.visible import visible
 
 
-@dataclass
 class Wishes:
     """What the user wants of errors: ``debug`` shows their traceback."""
 
-    debug: bool = False
+    def __init__(self, debug: bool = False) -> None:
+        self.debug = debug
 
 
 def guarded(program: Callable[[Wishes], object]) -> int:

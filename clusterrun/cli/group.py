@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from clusterrun.model.frozen import frozen
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 @frozen
@@ -51,6 +53,8 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands that begin with what was typed."""
+        from click.shell_completion import CompletionItem  # for a TAB alone
+
         fitting = [(name, door) for name, door in self._doors.items() if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [CompletionItem(name, help=door.help) for name, door in fitting] + options

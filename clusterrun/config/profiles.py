@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterrun.config.catalogue import CONFIGURABLE, Value
@@ -93,9 +92,16 @@ def _source(table: dict[str, Any], path: str, origin: str) -> Source:
 def _refuse_unknown(found: Iterable[str], known: tuple[str, ...], where: str, kind: str) -> None:
     for name in found:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            hint = _nearest(name, known) or f"known are {', '.join(known)}"
             raise BadInput(f"{where}: unknown {kind} {name!r}", hint)
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    """A guess at what a wrong word meant; '' where nothing is near."""
+    import difflib  # only for a wrong word: every command reads the configuration
+
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def sources(configurations: Iterable[Configuration], profile: str) -> list[Source]:
@@ -107,7 +113,6 @@ def sources(configurations: Iterable[Configuration], profile: str) -> list[Sourc
     chosen = [source for c in configured for name, source in c.profiles if name == profile]
     if profile and not chosen:
         names = tuple(dict.fromkeys(name for c in configured for name, _ in c.profiles))
-        near = difflib.get_close_matches(profile, names, n=1)
         known = f"known are {', '.join(names)}" if names else "no configuration file has a profile"
-        raise BadInput(f"there is no profile {profile!r}", f"did you mean {near[0]!r}?" if near else known)
+        raise BadInput(f"there is no profile {profile!r}", _nearest(profile, names) or known)
     return chosen + [c.defaults for c in configured]

@@ -42,13 +42,17 @@ class Filter:
 
     def wants(self, status: RunStatus) -> bool:
         """Whether a run passes."""
-        import fnmatch
-
         return (
             (not self.states or status.state in self.states)
-            and (not self.name or fnmatch.fnmatchcase(status.name, self.name))
+            and (not self.name or _matches(status.name, self.name))
             and (not self.since or status.submitted_at >= self.since)
         )
+
+
+def _matches(name: str, pattern: str) -> bool:
+    import fnmatch  # for this filter alone
+
+    return fnmatch.fnmatchcase(name, pattern)
 
 
 EVERYTHING = Filter()
