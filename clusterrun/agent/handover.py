@@ -140,7 +140,7 @@ class Handover:
         """Carry out what is due."""
         self.relay.tick(now)
         if self._asked is not None and now.steady >= self._asked.at + ANSWER_SECONDS:
-            self._decide(now, self._by_the_clock(now))
+            self._decide(now, self._by_the_clock(now), sudden=False)
         if self._until is not None and now.steady >= self._until:
             self._until = None
             self._course.ask(now, self.wish())
@@ -200,20 +200,23 @@ class Handover:
         if event.end_at is not None:
             self._end_at = now.steady + event.end_at - now.wall
         self._requeued = self._requeued or event.requeued
-        self._decide(now, self._by_the_clock(now) if event.why == UNKNOWN else event.why)
+        why = self._by_the_clock(now) if event.why == UNKNOWN else event.why
+        self._decide(now, why, sudden=event.end_at is None and event.why in STATES)
         if event.why == UNKNOWN and self._end_at is None:
             self._ask_at = now.steady + ASK_AGAIN_SECONDS
         elif self._survival.requeue and self._end_at is not None and not self._noticed:
             self._ask_at = max(self._end_at - self._survival.notice, now.steady + 1.0)
 
-    def _decide(self, now: Now, why: str) -> None:
-        """What the signal means is known as well as it can be."""
+    def _decide(self, now: Now, why: str, sudden: bool) -> None:
+        """What the signal means is known as well as it can be; ``sudden``: the job is being killed."""
         asked, self._asked = self._asked, None
         if asked is None:
             return
         left = self._survival.notice if self._end_at is None else self._end_at - now.steady
         left -= self._grace + min(SAVING_SECONDS, self._survival.notice / 4)
-        early = why == PREEMPTION and not self._requeued and left > 0
+        if sudden:
+            left = self._grace / 4 if self._survival.requeue else 0.0
+        early = why == PREEMPTION and left > 0
         if asked.wish is None:
             why = why or (TIME_LIMIT if self._is_near(now) else "" if asked.by_clock else BY_HAND)
             if why not in ("", CANCELLED, REQUEUE):  # of these a TERM follows
@@ -236,6 +239,7 @@ class Handover:
     def _end(self, now: Now, why: str, wish: Verdict, since: float) -> None:
         if why == CANCELLED:
             self.relay.drop()
+            wish = replace(wish, reason=f"cancelled through the scheduler: {wish.reason}")
         elif why in _WORDS:
             wish = Verdict(STATES.get(why, State.CANCELLED), _WORDS[why], wish.exit_code)
         self._course.ask(now, wish, since)
