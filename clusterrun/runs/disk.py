@@ -33,8 +33,12 @@ def private_folder(path: str) -> None:
 def new_folder(path: str) -> None:
     """Make ``path`` to stay, 0700 whatever the umask; raises ``FileExistsError`` where something is."""
     os.mkdir(path, 0o700)
-    os.chmod(path, 0o700)
-    _sync_names(os.path.dirname(path))
+    try:
+        os.chmod(path, 0o700)
+        _sync_names(os.path.dirname(path))
+    except OSError:
+        os.rmdir(path)
+        raise
 
 
 def _sync_names(folder: str) -> None:

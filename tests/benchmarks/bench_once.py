@@ -181,7 +181,7 @@ def judge(
     for crowd, number in itertools.product(crowds, range(EACH)):
         name = f"{crowd}-{number}"
         kind, text = said.get(name, ("never begun" if name not in runs else "cut short", ""))
-        found, known = jobs.get(name, []), shown.get(name, "")
+        found, known = jobs.get(name, []), shown.get(name, ("", ""))
         outcome = verdict(kind, text, found, known, name in runs, kill)
         tally.kinds[outcome] += 1
         if outcome in ("LOST", "TWICE"):
@@ -191,15 +191,20 @@ def judge(
         raise RuntimeError(f"the jobs of a round cannot be ended: {done.err}")
 
 
-def verdict(kind: str, text: str, jobs: list[str], known: str, recorded: bool, kill: bool) -> str:
-    """What became of one submission. A job that nobody knows of is lost, and so is one told and not there."""
+def verdict(kind: str, text: str, jobs: list[str], known: tuple[str, str], recorded: bool, kill: bool) -> str:
+    """What became of one submission. A job that nobody knows of is lost, and so is one told and not there.
+
+    ``known`` is the job and the state that ``status`` shows. A slurmctld that is killed forgets jobs which
+    it acknowledged in the last seconds: nobody can keep them, but the run must be told as failed.
+    """
     if len(jobs) > 1:
         return "TWICE"
     if kind == "queued":
         if jobs == [text]:
             return "queued"
-        return "forgotten by a slurmctld that was killed" if kill and not jobs else "LOST"
-    if jobs and (not recorded or known != jobs[0]):
+        forgotten = kill and not jobs and known == (text, "FAILED")
+        return "forgotten by a slurmctld that was killed, and told so" if forgotten else "LOST"
+    if jobs and (not recorded or known[0] != jobs[0]):
         return "LOST"
     return f"{kind}, {'found by status' if jobs else 'no job'}"
 
@@ -233,13 +238,13 @@ def name_of(run_id: str) -> str:
     return run_id.split("-", 3)[3]
 
 
-def statuses(lab: Lab, home: str, runs: Sequence[str]) -> dict[str, str]:
-    """The job's id that `status` shows for each run, by name."""
+def statuses(lab: Lab, home: str, runs: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The job's id and the state that `status` shows for each run, by name."""
     if not runs:
         return {}
     environment = {"CLUSTERRUN_HOME": home, "NO_COLOR": "1"}
     done = lab.exec([PROGRAM, "status", "--json", *runs], env=environment, timeout=300)
-    return {row["name"]: row["job_id"] for row in json.loads(done.out)["runs"]}
+    return {row["name"]: (row["job_id"], row["state"]) for row in json.loads(done.out)["runs"]}
 
 
 if __name__ == "__main__":

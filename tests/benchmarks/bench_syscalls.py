@@ -130,7 +130,6 @@ def commands(runs: dict[str, str]) -> dict[str, tuple[str, ...]]:
         "submit here": ("submit", "--json", "--cluster", "local", "x.py"),
         "submit --snapshot": ("submit", "--json", *slurm, "--snapshot", "x.py"),
         "submit --dry-run": ("submit", "--dry-run", *slurm, "x.py"),
-        "submit --wait": ("submit", "--wait", "--cluster", "local", "x.py"),
         "submit --after": ("submit", "--json", *slurm, "--after", live, "x.py"),
         "check": ("check", "--json", *slurm),
         "status": ("status",),

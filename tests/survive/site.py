@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from clusterrun.lab.lab import Lab
 from clusterrun.lab.processes import Process
 from clusterrun.model import contract

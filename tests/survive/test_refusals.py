@@ -1,0 +1,104 @@
+"""Whichever call a disk refuses, every command says so in words, and no run is lost or left half made."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterrun.cli.main import main
+from clusterrun.model.document import encode
+from clusterrun.model.frozen import replace
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.states import State
+from clusterrun.runs.store import Store
+from clusterrun.script import pack
+from clusterrun.script.plan import Submission
+from clusterrun.verbs import submission
+from tests.desk.reports import FOUND
+from tests.desk.values import ID, NOW, RECORD, state
+from tests.survive.refusing import refusing
+
+CODES = range(8)
+HOURS = 3600.0
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a run of each kind; Slurm is not here, and the node-side program is a stand-in."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("CLUSTERRUN_HOME", str(folder))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(pack, "packed", lambda sources: b"program")
+    monkeypatch.setattr(submission, "_queue", lambda *args: Submission("4711.1", ()))
+    (tmp_path / "x.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    store = Store(str(folder))
+    ended = state(State.FAILED, reason="rank 3 on n1 exited with code 7", exit_code=1)
+    store.claim(ID)
+    store.save(replace(RECORD, cluster="local", submitted_at=NOW - 9 * HOURS))
+    attempt = Path(RunPaths(store.paths(ID).run_dir).attempt(0).folder)
+    attempt.mkdir(parents=True, mode=0o700)
+    Path(store.paths(ID).state).write_text(json.dumps(encode(ended)))
+    (attempt / "00003.err").write_text("last words\n")
+    (attempt / "preflight.json").write_text(json.dumps(encode(FOUND)))
+    return folder
+
+
+@pytest.fixture
+def sweep(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Iterator[tuple[str, int, str]]]:
+    """Run a command once for each call that touches the home, which fails; until none is left to fail."""
+
+    def run(error: int, *words: str) -> Iterator[tuple[str, int, str]]:
+        kept, number = tmp_path / "kept", 0
+        shutil.copytree(home, kept)
+        while True:
+            shutil.rmtree(home)
+            shutil.copytree(kept, home)
+            with refusing(home, number, error) as disk:
+                code = main(list(words))
+            said = capsys.readouterr()
+            if not disk.struck:
+                return
+            yield disk.struck, code, said.err
+            number += 1
+
+    return run
+
+
+LOOKING = (
+    ("submit", "--dry-run", "--cluster", "local", "x.py"),
+    *(("status", "--json"), ("status", ID), ("logs", ID), ("wait", ID), ("report", ID), ("diagnose", ID)),
+    *(("nodes", "--cluster", "lab"), ("config", "show"), ("top", "--once", ID)),
+)
+WRITING = (
+    ("submit", "--cluster", "local", "--json", "x.py"),
+    *(("status",), ("cancel", ID), ("nodes", "--cluster", "lab", "--forget", "n1")),
+)
+CASES = [(words, errno.EIO) for words in (*LOOKING, *WRITING)] + [(words, errno.ENOSPC) for words in WRITING]
+
+
+@pytest.mark.parametrize(
+    "words, error",
+    CASES,
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else errno.errorcode[value],
+)
+def test_a_refused_call_is_an_answer_in_words_and_every_run_is_there_afterwards(
+    home: Path, sweep: Callable[..., Iterator[tuple[str, int, str]]], words: tuple[str, ...], error: int
+) -> None:
+    count = 0
+    for struck, code, said in sweep(error, *words):
+        count += 1
+        assert "Traceback" not in said and code in CODES, (struck, said)
+        assert code in (0, 1) or "error: " in said, (struck, code, said)
+        store = Store(str(home))
+        assert store.read(ID).run_id == ID and store.state(ID) is not None, struck
+        assert all(store.read(run_id) for run_id in store.ids()), struck
+    assert count or words[0] == "config"
