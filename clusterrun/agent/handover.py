@@ -46,6 +46,8 @@ EARLY_SECONDS = 90.0
 FIRST_LOOK_SECONDS = 5.0
 """After a launch, which is not to share the processor with the scheduler's programs."""
 ASK_AGAIN_SECONDS = 60.0
+DUE_SECONDS = 1.0
+"""Times of the scheduler are whole seconds."""
 NOTICE_SECONDS = 30.0
 """The same notice from many nodes within this time is one notice."""
 SAVING_SECONDS = 20.0
@@ -153,7 +155,7 @@ class Handover:
                 self._say(AskJob())
 
     def _is_due(self, now: Now) -> bool:
-        return self._end_at is not None and now.steady >= self._end_at - self._survival.notice
+        return self._end_at is not None and now.steady >= self._end_at - self._survival.notice - DUE_SECONDS
 
     def _by_the_clock(self, now: Now) -> str:
         """What a signal means of which the scheduler does not say why it came."""
@@ -218,12 +220,18 @@ class Handover:
             left = self._grace / 4 if self._survival.requeue else 0.0
         early = why == PREEMPTION and left > 0
         if asked.wish is None:
-            why = why or (TIME_LIMIT if self._is_near(now) else "" if asked.by_clock else BY_HAND)
+            why = why or self._meant(now, asked.by_clock)
             if why not in ("", CANCELLED, REQUEUE):  # of these a TERM follows
                 self._notify(now, why, left)
         elif not early or not self._notify(now, why, left):
             self._end(now, why, asked.wish, asked.at)
         self._course.decided(now)
+
+    def _meant(self, now: Now, by_clock: bool) -> str:
+        """A notice for which the scheduler has no reason: of the time limit, maybe too early, or a user's."""
+        if self._is_near(now):
+            return TIME_LIMIT if self._is_due(now) else ""
+        return "" if by_clock else BY_HAND
 
     def _notify(self, now: Now, why: str, left: float) -> bool:
         """The ranks may end by themselves until their time is up; False where none live."""

@@ -61,7 +61,7 @@ def coordinate(run_dir: str, timings: Timings | None = None, kept: Kept | None =
     paths = RunPaths(run_dir)
     check_run_directory(run_dir)
     orders = read_orders(paths)
-    if orders.survival.requeue == "chain":
+    if orders.survival.requeue:
         from clusterrun.agent.arrival import is_over
 
         if is_over(read_state(paths), os.environ.get("SLURM_JOB_ID", "")):

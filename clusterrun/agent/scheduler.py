@@ -92,8 +92,21 @@ class Scheduler:
 
     def _requeue(self, order: actions.Requeue) -> None:
         """This job, once more."""
-        told = self._happened
-        self._succession.requeue(self._argv, order.excluded, lambda why: told(events.HandedOver(why)))
+
+        def told(why: str) -> None:
+            if not why:
+                self._happened(events.HandedOver())
+                return
+
+            def looked(said: Done) -> None:
+                done = asking.answer(self._job, said.lines).requeued
+                self._happened(events.HandedOver("" if done else why))
+
+            # An answer may be lost on its way.
+            limit = asking.LIMIT_SECONDS
+            self._errands.run(asking.question(self._job), limit, looked, asking.ENVIRONMENT)
+
+        self._succession.requeue(self._argv, order.excluded, told)
 
     def finish(self) -> None:
         """Wait, within a limit, for what is under way."""
