@@ -9,6 +9,8 @@ import signal
 import sys
 import time
 
+from clusterrun import proc
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -180,32 +182,18 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], cwd: str, given
 
 def _family(root: int) -> list[int]:
     """``root``, all below it and all in its session, parents first."""
-    table = {int(name): _stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    table = {process.pid: process for process in proc.everyone()}
     found = [root]
     for pid in found:
-        for other, (_, parent, session, _) in table.items():
-            if (parent == pid or session == root) and other not in found:
+        for other, process in table.items():
+            if (process.parent == pid or process.session == root) and other not in found:
                 found.append(other)
     return found
 
 
-def _stat(pid: int) -> tuple[str, int, int, str]:
-    """State, parent, session and name; empty for one that is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            head, _, tail = file.read().rpartition(b")")
-    except OSError:
-        return "", 0, 0, ""
-    words = tail.split()
-    return words[0].decode(), int(words[1]), int(words[3]), head.partition(b"(")[2].decode("utf-8", "replace")
-
-
 def _described(pid: int) -> str:
     """``nvidia-smi (D in wait_rm)``: name, state and the kernel function it sleeps in, where that is told."""
-    state, _, _, name = _stat(pid)
-    try:
-        with open(f"/proc/{pid}/wchan", "rb") as file:
-            where = file.read().decode("ascii", "replace").strip("0\n")
-    except OSError:
-        where = ""
-    return f"{name} ({state or 'gone'}{' in ' + where if where else ''})"
+    process, where = proc.read(pid), proc.waits_in(pid)
+    if process is None:
+        return " (gone)"
+    return f"{process.name} ({process.state}{' in ' + where if where else ''})"

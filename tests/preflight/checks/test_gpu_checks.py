@@ -134,6 +134,12 @@ def test_lost_lanes_are_a_finding_and_a_sleeping_generation_is_none():
     assert verdicts(pcie, {"n1": reading(width=4)}) == [("n1", FAIL, "GPU 3: PCIe has 4 lanes of 16")]
 
 
+def test_lanes_that_all_nodes_lack_are_how_they_are_built():
+    narrow = reading(width=8)
+    assert verdicts(pcie, nodes(3, narrow)) == []
+    assert verdicts(pcie, nodes(3, reading(), bad=narrow)) == [("bad", WARN, "GPU 3: PCIe has 8 lanes of 16")]
+
+
 def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
     slower = reading(generation_most=4)
     assert verdicts(pcie, nodes(3, reading(), bad=slower)) == [

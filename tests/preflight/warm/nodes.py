@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import replace
 from clusterrun.preflight.tasks import GroupResult, GroupTask, Member, WarmUp
