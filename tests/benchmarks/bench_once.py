@@ -33,7 +33,7 @@ from tests.lab.test_slurm_words import OnLogin
 
 COUNT = 600
 CROWDS, AT_ONCE, EACH = 2, 16, 150
-PROGRAM = str(Path(sys.executable).with_name("clusterrun"))
+PROGRAM = (sys.executable, "-m", "clusterrun")
 SETTINGS = (("MessageTimeout", "2"), ("MaxJobCount", "200000"), ("MinJobAge", "5"))
 OURS = "clusterrun:"
 
@@ -243,7 +243,9 @@ def statuses(lab: Lab, home: str, runs: Sequence[str]) -> dict[str, tuple[str, s
     if not runs:
         return {}
     environment = {"CLUSTERRUN_HOME": home, "NO_COLOR": "1"}
-    done = lab.exec([PROGRAM, "status", "--json", *runs], env=environment, timeout=300)
+    done = lab.exec([*PROGRAM, "status", "--json", *runs], env=environment, timeout=300)
+    if done.code:
+        raise RuntimeError(f"status: {done.err}")
     return {row["name"]: (row["job_id"], row["state"]) for row in json.loads(done.out)["runs"]}
 
 

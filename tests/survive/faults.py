@@ -253,8 +253,8 @@ def preempted_and_chained(ground: Ground) -> None:
 
 
 def time_limit_twice(ground: Ground, *by: str) -> None:
-    """Two jobs of a minute each are not enough."""
-    long = Training(steps=90, seconds=0.8)
+    """Two jobs of a minute, of which Slurm gives notice up to a minute too early, are not enough."""
+    long = Training(steps=50, seconds=0.6)
     run = ground.submit("limit", "--time", "1", "--notice", "20", "--requeue", *by, training=long)
     completed(run)
     state = run.state
