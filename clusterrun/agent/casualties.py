@@ -102,7 +102,7 @@ class Casualties:
     def world(self) -> tuple[int, ...]:
         """Who is to train: everybody keeps his place, the first who idle take those of the others."""
         here = self._here()
-        places = self._places or tuple(range(self._need))
+        places = self._places or here[: self._need]
         idle = iter([node for node in here if node not in places])
         world = [node if node in here else next(idle, -1) for node in places]
         return tuple(node for node in world if node >= 0)

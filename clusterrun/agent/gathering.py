@@ -7,6 +7,7 @@ from clusterrun.agent.actions import EndLauncher, Note, Send
 from clusterrun.agent.attempt import START_SECONDS_PER_NODE
 from clusterrun.agent.launch_words import words_on
 from clusterrun.agent.messages import Farewell
+from clusterrun.agent.verdict import Kind
 from clusterrun.model.frozen import frozen
 from clusterrun.model.states import Phase
 
@@ -31,6 +32,7 @@ MOST_RELAUNCHES = 5
 NAMED_SECONDS = 2.0
 """For those of whom the launcher says that they will not come."""
 OVERSLEPT_SECONDS = 1.0
+_NOT_EXECUTED = (126, 127)
 
 
 @frozen
@@ -46,9 +48,9 @@ class Means:
 
 
 class Gathering:
-    """From a launch of the agents until ``gathered(now)`` or ``fail(now, why, node)`` is called.
+    """From a launch of the agents until ``gathered(now)`` or ``fail(now, kind, node, why)`` is called.
 
-    ``node`` is a node that did not come back; empty at the first launch.
+    ``node`` is one that did not come back; empty where it is none alone.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Gathering:
         say: Callable[[CoordinatorAction], None],
         launch: Callable[[tuple[str, ...]], None],
         gathered: Callable[[Now], None],
-        fail: Callable[[Now, str, str], None],
+        fail: Callable[[Now, Kind, str, str], None],
     ) -> None:
         self.wakes_at: float | None = None
         self.quiet_until = 0.0
@@ -163,7 +165,8 @@ class Gathering:
             return
         self.wakes_at = None
         if self._ending:
-            self._fail(now, f"the launcher did not end within {RELAUNCH_SECONDS:g} s", "")
+            words = f"the launcher did not end within {RELAUNCH_SECONDS:g} s"
+            self._fail(now, Kind.LAUNCHER, "", words)
         elif self.complete or (self.does_without and self._here and not self._silent()):
             self._complete(now)
         elif self._least and not self._enough_without(self._roster.missing()):
@@ -173,7 +176,7 @@ class Gathering:
         else:
             words = f"{verdict.nodes_in_words(self._roster.missing())} of {self._nodes} did not join"
             words += f" within {self._join_seconds:g} s; what the launcher said is in job.out"
-            self._fail(now, words, "")
+            self._fail(now, Kind.LAUNCHER, "", words)
 
     def _complete(self, now: Now) -> None:
         """What an older coordinator left must be dead by its lease before anything starts."""
@@ -242,23 +245,26 @@ class Gathering:
             self._leave_out(now, unreached)
             self._launch(now)
         elif event.whole and not self.complete:
-            self._ended_early(now, words)
+            self._ended_early(now, event.code, words)
         elif event.whole:
             return
         elif self.does_without:
             self._hasten(now)
         else:
             said = ": " + " / ".join(event.said) if event.said else ""
-            self._fail(now, f"an agent ended with code {event.code} before it had joined{said}", "")
+            words = f"an agent ended with code {event.code} before it had joined{said}"
+            self._fail(now, _started(event.code), "", words)
 
-    def _ended_early(self, now: Now, words: str) -> None:
+    def _ended_early(self, now: Now, code: int, words: str) -> None:
         missing = self._roster.missing()
         lost = next((node for node in self._hoped if node in missing), None)
         if lost is None:
-            self._fail(now, f"{words} (before {verdict.nodes_in_words(missing)} had joined)", "")
+            words += f" (before {verdict.nodes_in_words(missing)} had joined)"
+            self._fail(now, _started(code), "", words)
         else:
             name = self._roster.name_of(lost)
-            self._fail(now, f"{name} (node {lost}) was lost and did not come back: {words}", name)
+            words = f"{name} (node {lost}) was lost and did not come back: {words}"
+            self._fail(now, Kind.NODE, name, words)
 
     def _enough_without(self, nodes: Sequence[int]) -> bool:
         return self._nodes - len({*self._without, *nodes}) >= self._least
@@ -268,7 +274,7 @@ class Gathering:
         absent = [one for one in self.absent(now) if one[0] not in self._without]
         node, name, why = next((one for one in absent if one[0] in self._hoped), absent[0])
         self.wakes_at = None
-        self._fail(now, f"{name} (node {node}) did not come back: {why}", name)
+        self._fail(now, Kind.NODE, name, f"{name} (node {node}) did not come back: {why}")
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
         """The nodes that are not here: number, name, why."""
@@ -285,3 +291,8 @@ class Gathering:
 
     def _words_on(self, node: int) -> list[str]:
         return words_on(self._roster.name_of(node), self._said)
+
+
+def _started(code: int) -> Kind:
+    """A program that cannot be executed will not be next time either; all else may be different then."""
+    return Kind.START if code in _NOT_EXECUTED else Kind.LAUNCHER

@@ -71,6 +71,7 @@ class Muster:
         # Another job gets nodes that are well: what did not come back once is not tried again and again.
         self._elsewhere = bool(orders.survival.requeue)
         self._epoch = -1
+        self._lost: Mishap | None = None
         parts = (orders, roster, ledger, say)
         then = (self._form, self._refused, follows.another)
         self._selection = Selection(*parts, rooms.examine, *then) if rooms.examine else None
@@ -118,6 +119,7 @@ class Muster:
             self._select(now)
             return
         self.stage = Stage.JOINING
+        self._lost = None
         without = self.casualties.without()
         self._gathering.begin_again(now, without, self.casualties.hoped, self._nodes, launcher_lives)
 
@@ -145,12 +147,12 @@ class Muster:
         if self.examining:
             self.examining.left(now, seat, mishap)
         elif self._gathering.does_without:
+            self._lost = self._lost or mishap
             self._gathering.left(seat, why)
         else:
             self._in_vain(now, mishap)
 
-    def _not_gathered(self, now: Now, words: str, node: str) -> None:
-        kind = Kind.NODE if node else Kind.START
+    def _not_gathered(self, now: Now, kind: Kind, node: str, words: str) -> None:
         if node and self._elsewhere:
             self.casualties.leave_out(node, words)
         self._in_vain(now, verdict.of_node(kind, node, now.wall, words))
@@ -163,6 +165,9 @@ class Muster:
 
     def _gathered(self, now: Now) -> None:
         """Everybody is here who is waited for, and nothing of an older attempt can live any more."""
+        if self._lost and not self.casualties.enough and self._follows.another(now, self._lost):
+            self.stage = Stage.IDLE
+            return
         self._select(now, self._gathering.absent(now))
 
     def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> None:
@@ -181,7 +186,7 @@ class Muster:
         spares = [seat.name for seat in self._roster.idle() if seat.name not in self._ledger.excluded]
         self._ledger.formed(self._roster.names(), tuple(spares))
         if any(seat.lost for seat in self._roster.world) or len(self._roster.world) != self._nodes:
-            self._not_gathered(now, "a node was lost while the world was formed", "")
+            self._not_gathered(now, Kind.NODE, "", "a node was lost while the world was formed")
             return
         self.casualties.trained()
         self._follows.mustered(now)

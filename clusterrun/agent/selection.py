@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.agent import fitness
+from clusterrun.agent import fitness, verdict
 from clusterrun.agent.actions import Note, Resubmit, SaveReport, Send
 from clusterrun.agent.examining import Again, Examinee, Examining, longest
 from clusterrun.agent.messages import EndCompanion
@@ -137,12 +137,15 @@ class Selection:
         self._report = report = outcome.report
         self._say(SaveReport(self._epoch, report, report.verdict is not Grade.PASS))
         # Whoever was lost may come back: what is known of him is that, and not that he is unfit.
-        self._ledger.exclude(tuple(name for name in outcome.excluded if name not in self._missing))
+        unfit = tuple(name for name in outcome.excluded if name not in self._missing)
+        self._ledger.exclude(unfit)
         if self._lost and not outcome.fit and self._another(now, self._lost):
             return
-        if not self._brief:
+        if not self._brief or not outcome.fit:
             self._ledger.exclude(outcome.excluded)
-        if self._orders.preflight.alone:
+        if self._lost and self._brief and not outcome.fit and not unfit:
+            self._refused(now, verdict.of_mishap(self._lost))
+        elif self._orders.preflight.alone:
             self._refused(now, fitness.alone(report))
         elif outcome.fit:
             self._choose(now, outcome)

@@ -23,7 +23,7 @@ class Kind(enum.Enum):
     COLLISION = "rank 0 found its port in use"
     NODE = "a node was lost"
     START = "ranks could not be started"
-    LAUNCHER = "what had started the agents ended, and they with it"
+    LAUNCHER = "agents did not come, or ended with what had started them"
     HANG = "nothing moved any more"
 
 

@@ -55,13 +55,12 @@ class Simple:
         self._until = now + LIMIT
         self._names = {**{e.node: e.name for e in examinees}, **{node: name for node, name, _ in absent}}
         self._faults = {node: why for node, _, why in absent}
-        self._places: Sequence[int] = range(orders.nodes)
+        self._places: list[int] = []
         asked = [e.node for e in examinees]
         if again is not None:
             numbers = {name: node for node, name in self._names.items()}
-            self._places = [numbers[name] for name in again.after.world] or self._places
+            self._places = [numbers[name] for name in again.after.world]
             asked = [node for node in asked if node in again.suspects]
-        self._again = again is not None
         self._waiting = dict.fromkeys(asked, True)
 
     def begin(self) -> list[Ask]:
@@ -94,7 +93,8 @@ class Simple:
         self.progress = f"{len(self._waiting)} nodes are still asked"
         if not self._waiting and self.outcome is None:
             fit = [node for node in sorted(self._names) if node not in self._faults]
-            world = self._kept(fit) if self._again else tuple(fit[: self._orders.nodes])
+            known = len(self._places) == self._orders.nodes
+            world = self._kept(fit) if known else tuple(fit[: self._orders.nodes])
             nodes = tuple(self._report_of(node, world) for node in sorted(self._names))
             enough = len(world) == self._orders.nodes
             excluded = tuple(self._names[node] for node in sorted(self._faults))

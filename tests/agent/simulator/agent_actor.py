@@ -24,6 +24,7 @@ class AgentActor(Actor):
         machine = world.make_agent(index)
         super().__init__(world, f"agent{coordinator.number}.{index}.{pid}", node, machine)
         self.coordinator = coordinator
+        self.launch = coordinator.launches
         self.index = index
         self.pid = pid
         self.link: Link | None = None

@@ -35,6 +35,7 @@ class CoordinatorActor(Actor):
         self.coming = 0
         self.told_superseded = False
         self.reports: list[Any] = []
+        self.reported: dict[int, bool] = {}
         self.handed_over = False
         self.dropped: dict[int, bool] = {}
         hosts[0].coordinators.append(self)
@@ -65,9 +66,13 @@ class CoordinatorActor(Actor):
         self.ended_launcher = True
         self.world.end_launcher(self)
 
+    def tasks(self) -> list[AgentActor]:
+        """The agents that the launcher which lives now has started."""
+        return [agent for agent in self.agents if agent.launch == self.launches]
+
     def agent_ended(self) -> None:
         """srun ends when all its tasks have ended."""
-        lives = any(agent.alive for agent in self.agents)
+        lives = any(agent.alive for agent in self.tasks())
         if self.launcher_lives and not self.coming and not lives:
             self.launcher_lives = False
             self.world.clock.after(0.05, self.feed, ev.LauncherEnded(0, ("all tasks ended",)))
@@ -76,6 +81,11 @@ class CoordinatorActor(Actor):
         self.world.watch.saved(self, action.state)
         self.states.append(action.state)
         self.world.clock.after(self.world.disk(), self.world.write_state, self, action.state)
+
+    def _read_progress(self, action: act.ReadProgress) -> None:
+        step = self.world.program.step(self.number, action.epoch)
+        self.world.watch.progress_told(self, action.epoch, step)
+        self.world.clock.after(0.001, self.feed, ev.Progressed(action.epoch, step))
 
     def _report(self, action: act.SaveReport) -> None:
         self.world.watch.reported(self, action)
@@ -92,8 +102,12 @@ class CoordinatorActor(Actor):
         answer = ev.Resubmitted("77") if queued else ev.Resubmitted("", "the program exited with code 1")
         self.world.clock.after(0.1, self.feed, answer)
 
-    def _note(self, action: act.Note) -> None:
-        pass
+    def _ask_job(self, action: act.AskJob) -> None:
+        """The scheduler answers within seconds; of what the user asked it knows nothing here."""
+        self.world.clock.after(3 * self.world.process_chance.random(), self.feed, ev.JobTold("unknown"))
+
+    def _nothing(self, action: Any) -> None:
+        """A word for those who watch, a file for those who poll."""
 
     def _finish(self, action: act.Finish) -> None:
         self.exit_code = action.code
@@ -132,7 +146,12 @@ class CoordinatorActor(Actor):
         act.EndLauncher: _end_launcher,
         act.SaveState: _save,
         act.SaveReport: _report,
+        act.ReadProgress: _read_progress,
         act.Resubmit: _resubmit,
-        act.Note: _note,
+        act.AskJob: _ask_job,
+        act.Announce: _nothing,
+        act.WriteNotice: _nothing,
+        act.DropNext: _nothing,
+        act.Note: _nothing,
         act.Finish: _finish,
     }

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .watch import Watch
 
 PROGRAM = ("crash", "collide")
+LOSSES = ("kill agent", "kill launcher", "reset link", "power off")
+"""What ends agents, and is survived by starting them again."""
 ASKING = ("term coordinator", "term agents", "cancel", "slow sweep")
 
 
@@ -29,7 +31,7 @@ def check_end(watch: Watch, coordinator: CoordinatorActor, epochs: list[int]) ->
     if state.state is State.PENDING:
         _handed_over(watch, coordinator, state)
         return
-    joins = "did not join" in state.reason and state.exit_code != 3
+    joins = "did not join" in state.reason and "come back" not in state.reason and state.exit_code != 3
     if joins and not coordinator.launcher_lives and not coordinator.ended_launcher:
         watch.fail("the end of the launcher was not noticed")
     if not state.state.ended or state.exit_code != coordinator.exit_code or state.ended_at is None:
@@ -38,24 +40,21 @@ def check_end(watch: Watch, coordinator: CoordinatorActor, epochs: list[int]) ->
         watch.fail(f"{state.state} with exit code {state.exit_code}")
     if any(not attempt.outcome for attempt in state.attempts):
         watch.fail("an attempt has no outcome at the end")
-    _budget(watch, epochs, state)
+    _told(watch, epochs, state)
     _CHECKS.get(state.state, _unexpected)(watch, coordinator, state)
     _asked(watch, state)
     _expected(watch, state)
+    _survives(watch, state)
 
 
 def _handed_over(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
-    """Another job goes on: it was queued, without nodes that were named, and no rank ever ran here."""
+    """Another job goes on: it was queued, without nodes that were named."""
     if not coordinator.handed_over or coordinator.exit_code != 3 or not state.excluded:
         watch.fail(f"{coordinator.name} hands over with {coordinator.exit_code}: {state.reason}")
-    if any(number == coordinator.number for number, _ in watch.world.program.runs):
-        watch.fail(f"{coordinator.name} hands over although its ranks ran")
 
 
-def _budget(watch: Watch, epochs: list[int], state: RunState) -> None:
-    scenario = watch.world.scenario
-    if len(epochs) > 1 + scenario.max_restarts + min(scenario.collisions, FREE_PORT_RETRIES):
-        watch.fail(f"{len(epochs)} attempts with {scenario.max_restarts} restarts")
+def _told(watch: Watch, epochs: list[int], state: RunState) -> None:
+    """All attempts are told of; what they may cost is looked at when they are made."""
     told = [attempt.epoch for attempt in state.attempts if attempt.epoch >= epochs[0]] if epochs else []
     # One that was claimed when the run ended in the same moment never began.
     if told not in (epochs, epochs[:-1]):
@@ -77,7 +76,8 @@ def _failed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> Non
     elif failure is None or not state.reason:
         watch.fail("FAILED without a failure")
     elif failure.rank >= 0:
-        run = watch.world.program.runs[(coordinator.number, state.epoch)]
+        epoch = next(a.epoch for a in reversed(state.attempts) if a.failure)
+        run = watch.world.program.runs[(coordinator.number, epoch)]
         code, how, _ = run.ends[failure.rank]
         if how not in ("natural", "collateral") or code != failure.code:
             watch.fail(f"rank {failure.rank} is blamed with {failure.code}, it ended {code} {how}")
@@ -101,7 +101,8 @@ def _unfit(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None
 
 
 def _node_fail(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
-    if not set(watch.struck) - set(HARMLESS) and not watch.world.scenario.slow:
+    scenario = watch.world.scenario
+    if not set(watch.struck) - set(HARMLESS) and not scenario.slow and not scenario.has("no agent"):
         watch.fail(f"NODE_FAIL without a fault: {state.reason}")
     world = state.attempts[-1].nodes
     if state.failure and world and state.failure.node not in world:
@@ -141,6 +142,19 @@ def _asked(watch: Watch, state: RunState) -> None:
         watch.fail(f"with a limit of {scenario.time_limit:.1f} s the run ended {state.state}")
 
 
+def _survives(watch: Watch, state: RunState) -> None:
+    """Whoever has a restart for each thing that is lost, and a node for each node, completes."""
+    world, scenario = watch.world, watch.world.scenario
+    if not _only(watch, *LOSSES) or len(world.coordinators) > 1 or scenario.slow:
+        return
+    struck = [fault for fault in watch.struck if fault in LOSSES]
+    unfit = len(scenario.unfit(list(range(scenario.allocated))))
+    spares = scenario.spares - unfit - sum(node.dead for node in world.nodes)
+    affordable = len(struck) <= scenario.max_restarts and spares >= 0
+    if affordable and not world.nodes[0].dead and state.state is not State.COMPLETED:
+        watch.fail(f"after {struck} the run ended {state.state}: {state.reason}")
+
+
 def _expected(watch: Watch, state: RunState) -> None:
     """Where nothing but the program itself went wrong, its end is known beforehand."""
     scenario = watch.world.scenario
@@ -154,7 +168,8 @@ def _expected(watch: Watch, state: RunState) -> None:
         if state.state is not State.FAILED or state.exit_code != 3:
             watch.fail(f"with {unfit} unfit the run ended {state.state}: {state.reason}")
         return
-    attempts, blamed = foretold(scenario)
+    runs = sorted(watch.world.program.runs.items(), key=lambda one: one[1].start)
+    attempts, blamed = foretold(scenario, [watch.world.program.step(*key) for key, _ in runs])
     if any(abs(at - scenario.duration) < 5 for _, at, _ in scenario.crashes.values()):
         return
     if blamed is not None:
@@ -173,22 +188,30 @@ def _expected(watch: Watch, state: RunState) -> None:
             watch.fail(f"{agent.name} exits with {agent.exit_code} at the end of a healthy run")
 
 
-def foretold(scenario: Scenario) -> tuple[int, tuple[int, int] | None]:
-    """How many attempts there will be, and which rank fails in the last one with which code (or None)."""
-    used = ports = 0
-    for start in range(100):
+def foretold(scenario: Scenario, steps: list[int]) -> tuple[int, tuple[int, int] | None]:
+    """How many attempts there will be, and which rank fails in the last one with which code (or None).
+
+    ``steps`` is what each start of the ranks reported at its end.
+    """
+    used = ports = row = 0
+    highest, charged = -1, False
+    for start, step in enumerate(steps):
         rank, at, code = scenario.crashes.get(start, (0, float("inf"), 0))
         if start < scenario.collisions:
             if ports < FREE_PORT_RETRIES:
-                ports += 1
+                ports, row, charged = ports + 1, 0, False
                 continue
             rank, at, code = 0, 0.2, 1
         if at >= scenario.duration:
             return start + 1, None
-        if used == scenario.max_restarts:
+        row = row + 1 if charged and step <= highest else 0
+        used = 0 if step > highest else used
+        highest = max(highest, step)
+        vain = scenario.no_progress and highest >= 0 and row >= scenario.no_progress
+        if vain or used == scenario.max_restarts:
             return start + 1, (rank, code)
-        used += 1
-    raise AssertionError("no program fails that often")
+        used, charged = used + 1, True
+    return len(steps) + 1, None
 
 
 def _only(watch: Watch, *faults: str) -> bool:

@@ -10,11 +10,18 @@ if TYPE_CHECKING:
     from .world import World
 
 
-class EpochRun:
-    """The ranks of one epoch, as they really were."""
+SAME_STEP = 3
+"""Where a program stops that comes no further, in steps; one takes a second."""
 
-    def __init__(self, start: int) -> None:
+
+class EpochRun:
+    """The ranks of one epoch, as they really were; ``base`` is the step at which they began."""
+
+    def __init__(self, start: int, began: float, base: int) -> None:
         self.start = start
+        self.began = began
+        self.base = base
+        self.broken_at: float | None = None
         self.ranks: dict[int, Process] = {}
         self.ends: dict[int, tuple[int, str, float]] = {}
         self.broken = False
@@ -32,7 +39,7 @@ class Program:
         key = (process.run, process.epoch)
         run = self.runs.get(key)
         if run is None:
-            run = self.runs[key] = EpochRun(len(self.runs))
+            run = self.runs[key] = EpochRun(len(self.runs), self._world.clock.now, self._best() + 1)
         run.ranks[process.rank] = process
         self._world.watch.rank_started(process)
         if (
@@ -54,6 +61,17 @@ class Program:
                 )
                 rank.node.later(self._world.scenario.duration + late, self._completes, run, rank)
 
+    def step(self, number: int, epoch: int) -> int:
+        """The newest step that the ranks of this epoch have reported, -1 where they report none."""
+        run, mode = self.runs.get((number, epoch)), self._world.scenario.progress
+        if run is None or not mode:
+            return -1
+        seconds = int((run.broken_at or self._world.clock.now) - run.began)
+        return reported(mode, seconds, run.base)
+
+    def _best(self) -> int:
+        return max((self.step(*key) for key in self.runs), default=-1)
+
     def _ends(self, process: Process, code: int) -> None:
         if process.termed_at is None:
             process.end(code, "natural")
@@ -68,6 +86,7 @@ class Program:
         if run.broken:
             return
         run.broken = True
+        run.broken_at = self._world.clock.now
         for peer in run.ranks.values():
             if peer.alive and self._world.process_chance.random() < 0.5:
                 peer.node.later(self._world.process_chance.uniform(0.02, 3.0), self._fails_too, peer)
@@ -75,3 +94,10 @@ class Program:
     def _fails_too(self, process: Process) -> None:
         if process.termed_at is None:
             process.end(1, "collateral")
+
+
+def reported(mode: str, seconds: int, base: int) -> int:
+    """The step that a program of this kind has come to after so many seconds."""
+    if seconds < 1:
+        return -1
+    return base + seconds if mode == "further" else min(seconds, SAME_STEP)

@@ -62,6 +62,10 @@ THEMES = (
     ("freeze coordinator",),
     ("lasting cut", "slow network"),
     ("stopped takeover",),
+    ("power off", "crash"),
+    ("power off", "freeze node"),
+    ("kill agent", "kill launcher"),
+    ("cut node", "kill agent"),
 )
 """What is known to be dangerous together; every other world has one of these."""
 
@@ -104,6 +108,8 @@ class Scenario:
     unreachable: int = -1
     gives_up_after: float = 12.0
     observed: bool = False
+    progress: str = ""
+    no_progress: int = 0
 
     def has(self, fault: str) -> bool:
         """Whether ``fault`` exists in this world."""
@@ -157,6 +163,9 @@ def draw(clock: Clockwork) -> Scenario:
     )
     _program_faults(world, chance)
     _examination(world, clock.random("examination"))
+    reports = clock.random("progress")
+    world.progress = reports.choice(("", "", "further", "same"))
+    world.no_progress = reports.choice((0, 1, 2, 3))
     return world
 
 
@@ -179,7 +188,7 @@ def _examination(world: Scenario, chance: random.Random) -> None:
 def _program_faults(world: Scenario, chance: random.Random) -> None:
     if world.has("crash"):
         ranks = world.nodes * world.processes
-        for start in range(chance.choice((1, 1, 2, 5))):
+        for start in range(chance.choice((1, 1, 2, 5, 7))):
             code = chance.choice((1, 3, -9, -11, 143))
             world.crashes[start] = (chance.randrange(ranks), chance.uniform(0.5, 30), code)
     if world.has("collide"):

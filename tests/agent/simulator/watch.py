@@ -10,8 +10,9 @@ from clusterrun.model import contract
 from clusterrun.model.record import RunState
 from clusterrun.model.states import State
 
+from .budget import Budget
 from .ends import check_end
-from .scenario import FIT
+from .scenario import FIT, HARMLESS
 
 if TYPE_CHECKING:
     from .agent_actor import AgentActor
@@ -40,6 +41,7 @@ class Watch:
         self._notices: dict[tuple[str, int], list[float]] = {}
         self._epochs: dict[int, list[int]] = {}
         self._worlds: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._budgets: dict[int, Budget] = {}
 
     def fail(self, text: str) -> None:
         """A law is broken."""
@@ -104,15 +106,30 @@ class Watch:
             self.fail(f"{agent.name} on {mine} starts as node {action.node} of {world}")
         if world != self._worlds.setdefault((agent.coordinator.number, action.epoch), world):
             self.fail(f"{agent.name} starts in another world than others of epoch {action.epoch}: {world}")
-        if [name for name in hosts if name in world] != list(world):
-            self.fail(f"the world {world} is not in the order of {hosts}")
+        if set(world) - set(hosts) or len(set(world)) != len(world):
+            self.fail(f"the world {world} is none of {hosts}")
+        self._places(agent.coordinator, action.epoch, world, hosts)
         self._fit(agent, world)
+
+    def _places(
+        self, coordinator: CoordinatorActor, epoch: int, world: tuple[str, ...], hosts: list[str]
+    ) -> None:
+        """The first world is in the order of the nodes; later everybody who stays keeps his place."""
+        epochs = [e for number, e in self._worlds if number == coordinator.number and e < epoch]
+        if not epochs:
+            if [name for name in hosts if name in world] != list(world):
+                self.fail(f"the world {world} is not in the order of {hosts}")
+            return
+        before = self._worlds[(coordinator.number, max(epochs))]
+        if any(name in before and before[place] != name for place, name in enumerate(world)):
+            self.fail(f"somebody changes his place from {before} to {world}")
 
     def _fit(self, agent: AgentActor, world: tuple[str, ...]) -> None:
         """Where nodes are checked, none that is unfit trains; where not, the first ones do."""
         scenario, coordinator = self.world.scenario, agent.coordinator
         if not scenario.examined:
-            if world != tuple(f"n{node.index}" for node in coordinator.hosts[: scenario.nodes]):
+            first = tuple(f"n{node.index}" for node in coordinator.hosts[: scenario.nodes])
+            if world != first and not set(self.struck) - set(HARMLESS) and not scenario.slow:
                 self.fail(f"unchecked, {world} train")
         elif scenario.examiner(agent.node.index) not in FIT:
             self.fail(f"{agent.name} trains although its examiner is {scenario.examiner(agent.node.index)}")
@@ -133,8 +150,9 @@ class Watch:
         """One report of each examination, before ranks of its epoch."""
         if coordinator.told_superseded:
             self.fail(f"{coordinator.name} saves a report although another one took over")
-        if coordinator.reports:
+        if coordinator.reported.setdefault(action.epoch, False):
             self.fail(f"{coordinator.name} saves a second report")
+        coordinator.reported[action.epoch] = True
 
     def sweeping(self, agent: AgentActor, action: act.Sweep) -> None:
         """Ranks are killed only after their whole grace time, unless link, lease or shim is lost."""
@@ -194,7 +212,20 @@ class Watch:
         before = self._epochs.setdefault(coordinator.number, [])
         if before and epoch != before[-1] + 1:
             self.fail(f"{coordinator.name} claims {epoch} after {before[-1]}: it leaps over another one")
+        budget = self._budgets.setdefault(coordinator.number, Budget(self.world.scenario.max_restarts))
+        if before and not budget.pays(self._collided(coordinator, before[-1])):
+            self.fail(f"{coordinator.name} makes attempt {epoch} beyond its budget")
         before.append(epoch)
+
+    def _collided(self, coordinator: CoordinatorActor, epoch: int) -> bool:
+        """Rank 0 of that epoch found its port in use."""
+        run = self.world.program.runs.get((coordinator.number, epoch))
+        return run is not None and 0 in run.ranks and run.ranks[0].collides
+
+    def progress_told(self, coordinator: CoordinatorActor, epoch: int, step: int) -> None:
+        """The coordinator learns how far an epoch has come."""
+        budget = self._budgets.setdefault(coordinator.number, Budget(self.world.scenario.max_restarts))
+        budget.reached(step)
 
     def coordinator_sent(self, coordinator: CoordinatorActor, action: act.Send) -> None:
         message = action.message

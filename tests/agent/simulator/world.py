@@ -10,7 +10,7 @@ from clusterrun.agent import messages as msg
 from clusterrun.agent.agent import Agent
 from clusterrun.agent.coordinator import Coordinator
 from clusterrun.agent.rooms import Rooms
-from clusterrun.model.orders import Level, Orders, Preflight
+from clusterrun.model.orders import Level, Orders, Preflight, Survival
 from clusterrun.model.record import RunState
 from clusterrun.model.states import State
 from tests.agent.examinations import Simple
@@ -72,6 +72,7 @@ class World:
             spares=self.scenario.spares,
             launch=("srun",) if self.scenario.one_launcher else (),
             preflight=self._preflight(),
+            survival=Survival(no_progress=self.scenario.no_progress),
         )
 
     def _preflight(self) -> Preflight:
@@ -87,7 +88,8 @@ class World:
         self.submit(self.nodes[: self.scenario.allocated])
         faults.plan(self)
         self.clock.at(self.scenario.heal_at, faults.heal, self)
-        bound = self.scenario.heal_at + 500 + (self.scenario.max_restarts + 5) * (self.scenario.duration + 60)
+        restarts = (self.scenario.max_restarts + 5) * (1 + len(self.scenario.crashes))
+        bound = self.scenario.heal_at + 500 + restarts * (self.scenario.duration + 200)
         while self.clock.now < bound and not (self.healed and self._quiet()):
             self.clock.run(min(bound, self.clock.now + 10.0))
         self.watch.end_of_the_world()
@@ -189,15 +191,21 @@ class World:
     def launch(self, coordinator: CoordinatorActor, without: tuple[str, ...] = ()) -> None:
         """srun: one agent per node."""
         missing = self.scenario.allocated - 1 if self.scenario.has("no agent") else -1
-        unreachable = self.scenario.unreachable if self.scenario.one_launcher else -1
         for index, node in enumerate(coordinator.hosts):
-            if index == unreachable and f"n{node.index}" not in without:
+            if index == missing or f"n{node.index}" in without:
+                continue
+            if self._unreachable(index, node):
                 seconds = self.scenario.gives_up_after
                 self.clock.after(seconds, self._give_up, coordinator, node, coordinator.launches)
-            elif index != missing and f"n{node.index}" not in without:
+            else:
                 coordinator.coming += 1
                 delay = self.process_chance.uniform(0.05, 2.0)
-                self.clock.after(delay, self._start_agent, coordinator, index, node)
+                launch = coordinator.launches
+                self.clock.after(delay, self._start_agent, coordinator, index, node, launch)
+
+    def _unreachable(self, index: int, node: Node) -> bool:
+        """srun will not reach it, and says so at last."""
+        return self.scenario.one_launcher and (index == self.scenario.unreachable or node.dead)
 
     def _give_up(self, coordinator: CoordinatorActor, node: Node, launch: int) -> None:
         """srun has not reached a node: it ends all that it has started."""
@@ -205,14 +213,15 @@ class World:
             return
         coordinator.launcher_lives = False
         self.watch.struck.append("unreachable")
-        for agent in coordinator.agents:
+        for agent in coordinator.tasks():
             agent.feed(agent.slurm_kills)
         words = f"srun: error: Task launch for StepId=1.0 failed on node n{node.index}: Communication failure"
         self.clock.after(0.2, coordinator.feed, ev.LauncherEnded(233, (words,)))
 
-    def _start_agent(self, coordinator: CoordinatorActor, index: int, node: Node) -> None:
+    def _start_agent(self, coordinator: CoordinatorActor, index: int, node: Node, launch: int) -> None:
         coordinator.coming -= 1
-        self.new_agent(coordinator, index, node)
+        if launch == coordinator.launches and coordinator.launcher_lives:
+            self.new_agent(coordinator, index, node)
         coordinator.agent_ended()
 
     def new_agent(self, coordinator: CoordinatorActor, index: int, node: Node) -> None:
@@ -285,7 +294,7 @@ class World:
 
     def end_launcher(self, coordinator: CoordinatorActor) -> None:
         """srun is told to end: it ends the tasks it can reach."""
-        for agent in coordinator.agents:
+        for agent in coordinator.tasks():
             self.clock.after(0.1, agent.feed, ev.SignalCame(signal.SIGTERM))
             self.clock.after(2.0, agent.feed, agent.slurm_kills)
         if coordinator.launcher_lives:
