@@ -171,7 +171,8 @@ class Handover:
 
     def noticed(self, now: Now, by_clock: bool = False) -> None:
         """An early word of the end."""
-        fresh = self._heard_at is None or now.steady - self._heard_at >= NOTICE_SECONDS
+        heard_at = None if by_clock else self._heard_at
+        fresh = heard_at is None or now.steady - heard_at >= NOTICE_SECONDS
         if self._over or self._asked or self._until is not None or not fresh:
             return
         self._heard_at = now.steady
