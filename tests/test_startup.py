@@ -52,6 +52,12 @@ def test_the_command_line_starts_without_heavy_libraries(arguments, tmp_path):
     assert loaded(code, tmp_path) & HEAVY == set()
 
 
+def test_to_ask_for_runs_loads_nothing_that_only_other_commands_use(tmp_path):
+    code = "sys.argv = ['clusterrun', 'status']; from clusterrun.cli.main import main; main()"
+    others = {"inspect", "ast", "uuid", "platform", "dataclasses", "difflib", "fnmatch", "unicodedata"}
+    assert loaded(code, tmp_path) & others == set()
+
+
 def test_importing_the_package_loads_nothing_of_it(tmp_path):
     found = {name for name in loaded("import clusterrun", tmp_path) if name.startswith("clusterrun")}
     assert found == {"clusterrun"}

@@ -8,11 +8,15 @@ import os
 import sys
 from typing import NoReturn
 
-import click
+from clusterrun.cli.lean import load_click
 
-from clusterrun.cli.boundary import Wishes, guarded
-from clusterrun.cli.group import Door, LazyGroup
-from clusterrun.model import contract
+load_click()
+
+import click  # noqa: E402
+
+from clusterrun.cli.boundary import Wishes, guarded  # noqa: E402
+from clusterrun.cli.group import Door, LazyGroup  # noqa: E402
+from clusterrun.model import contract  # noqa: E402
 
 COMPLETION_VARIABLE = "_CLUSTERRUN_COMPLETE"
 

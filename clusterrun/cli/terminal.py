@@ -28,9 +28,13 @@ def painted(text: str, style: str) -> str:
     return f"\x1b[{COLOURS[style]}m{text}\x1b[0m" if style else text
 
 
+_FIRST_ODD = "\u0300"
+"""Below it a character takes one column."""
+
+
 def width_of(text: str) -> int:
     """The columns that ``text`` takes on a terminal."""
-    if text.isascii():
+    if max(text, default="") < _FIRST_ODD:
         return len(text)
     import unicodedata
 
