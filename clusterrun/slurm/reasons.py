@@ -40,6 +40,7 @@ REASONS = (
     Reason("PartitionNodeLimit", "asks for more or fewer nodes than the partition allows", "change --nodes"),
     Reason("PartitionTimeLimit", "asks for more time than the partition allows", "shorten --time"),
     Reason("ReqNodeNotAvail", "waits for nodes that are down, drained or reserved", "see sinfo -R"),
+    Reason("Nodes required for job are DOWN", "waits for nodes that are down or taken", "see sinfo -R"),
     Reason("NodeDown", "a node it needs is down", "see sinfo -R"),
     Reason("BadConstraints", "asks for what no node has", "change --constraint, --gpus or --mem"),
     Reason("Licenses", "waits for a licence"),

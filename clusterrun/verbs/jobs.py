@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord
+from clusterrun.model.states import State
 from clusterrun.model.visible import job_name
 from clusterrun.slurm.queries import JobRow
 from clusterrun.verbs.cases import Case
@@ -61,9 +62,17 @@ class Jobs:
             own = next((row for row in rows if not row.state.ended), rows[-1] if rows else None)
         if own is None:
             return None
-        ended = case.state is not None and case.state.state.ended
-        row = own if ended or not own.state.ended else _going_on(case, own.job_id, rows) or own
+        row = _going_on(case, own.job_id, rows) if _is_over(case, own) else None
+        row = row or own
         return Found(replace(case.record, job_id=row.job_id), row, own.job_id)
+
+
+def _is_over(case: Case, own: JobRow) -> bool:
+    """Whether the run's own job has nothing more to say, though the run itself has not ended."""
+    if case.state is not None and case.state.state.ended:
+        return False
+    handed_over = case.state is not None and case.state.state is State.PENDING
+    return own.state.ended or (handed_over and own.word == "COMPLETING")
 
 
 def _refused(row: JobRow) -> bool:

@@ -60,7 +60,9 @@ def ended(status: Any) -> bool:
     return bool(status.state.ended)
 
 
-@pytest.mark.parametrize("word", ["TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL", "COMPLETED"])
+@pytest.mark.parametrize(
+    "word", ["TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL", "COMPLETED", "COMPLETING"]
+)
 def test_between_two_jobs_a_run_waits_in_the_queue_as_the_next_one(
     desk: Desk, slurm: Slurm, word: str
 ) -> None:

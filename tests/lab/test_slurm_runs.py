@@ -229,10 +229,11 @@ def test_a_requeued_run_goes_on_as_its_next_attempt(on_slurm: Site) -> None:
 
     def seen() -> tuple[object, ...]:
         status = on_slurm.status(answer["run_id"])
-        return status["state"], status["attempt"], status["job_id"]
+        causes = [one["cause"] for one in status["attempts"]]
+        return status["state"], status["attempt"], status["job_id"], causes
 
     # The state is written beside the ranks' start, not before it: a busy disk may make it the later one.
-    until(lambda: seen() == ("RUNNING", 1, answer["job_id"]))
+    until(lambda: seen() == ("RUNNING", 1, answer["job_id"], ["first", "requeue"]))
     assert on_slurm.run("cancel", answer["run_id"]).code == 0
 
 
