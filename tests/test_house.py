@@ -19,6 +19,7 @@ PACKAGE = ROOT / "clusterrun"
 NODES, DESK, GROUND, APART = "nodes", "desk", "ground", "apart"
 ROOMS = {
     "model": (GROUND, 1),
+    "proc": (GROUND, 1.2),
     "diagnosis": (GROUND, 1.5),
     "preflight": (NODES, 2),
     "watch": (NODES, 2),
@@ -45,7 +46,7 @@ APART_MAY_USE = {"lab": {"model", "system"}, "training": {"model"}, "prelude": s
 MAY_USE_WHAT_IS_APART = {"cli": {"lab"}}
 """The only door: the command line opens the lab, in a subcommand (and `python -m` may open any command)."""
 
-PYTHON_39_ROOMS = ("model", "diagnosis", "preflight", "watch", "agent", "prelude", "training")
+PYTHON_39_ROOMS = ("model", "proc", "diagnosis", "preflight", "watch", "agent", "prelude", "training")
 ONE_IMPORTER = {
     "click": ("cli/",),
     "rich": ("cli/",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from clusterrun.agent.files import read_orders
 from clusterrun.agent.voice import say
 from clusterrun.model import contract

@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 
-from clusterrun.agent import environment, proc
+from clusterrun import proc
+from clusterrun.agent import environment
 from clusterrun.agent.companion import Companion
 from clusterrun.agent.events import CompanionGone, CompanionSpoke
 from clusterrun.agent.files import open_log

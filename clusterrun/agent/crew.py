@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from clusterrun.agent import environment, proc
+from clusterrun import proc
+from clusterrun.agent import environment
 from clusterrun.agent.addresses import interface_of
 from clusterrun.agent.events import Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
 from clusterrun.agent.files import GrowthIndex, open_log
@@ -144,7 +145,7 @@ class Crew:
         """
         processes = self._processes
         if number == contract.NOTICE_SIGNAL:
-            processes = [process for process in self._rank_processes() if _catches(process.pid, number)]
+            processes = [process for process in self._rank_processes() if proc.catches(process.pid, number)]
         for process in processes:
             send(process, number)
             if number == signal.SIGTERM:
@@ -216,15 +217,6 @@ class Crew:
     def distrust_lineage(self) -> None:
         """From now on look for what is left by its mark too."""
         self._whole_lineage = False
-
-
-def _catches(pid: int, number: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            caught = next((line for line in file if line.startswith(b"SigCgt:")), b"SigCgt: 0")
-    except OSError:
-        return False
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def _pass_over(child: Ended) -> None:

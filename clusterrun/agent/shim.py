@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from clusterrun.agent.loop import steady
 from clusterrun.agent.process import become_subreaper, ended_children
 from clusterrun.agent.sweep import Quarry, below, marked, sweep

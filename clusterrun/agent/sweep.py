@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable
 
+from clusterrun import proc
 from clusterrun.system import Clock
 
 END_SECONDS = 20.0
@@ -21,13 +22,10 @@ PATIENCE = 2.0
 
 def identity(pid: int) -> str:
     """The job id of the living process ``pid``; '' when there is none (a zombie has ended)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The program's name stands in brackets and may hold anything, brackets too.
-            fields = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    process = proc.read(pid)
+    if process is None or process.state in proc.GONE_STATES:
         return ""
-    return "" if fields[0] in (b"Z", b"X") else f"{pid}.{int(fields[19])}"
+    return f"{pid}.{process.started}"
 
 
 def alive(job_id: str) -> bool:

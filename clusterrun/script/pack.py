@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import zipfile
     from types import CodeType
 
-_ROOMS = ("model", "diagnosis", "preflight", "watch", "prelude", "agent")
+_ROOMS = ("model", "proc.py", "diagnosis", "preflight", "watch", "prelude", "agent")
 _MAIN = "agent/__main__.py"
 _START = "__main__.py"
 _BEFORE_ALL = tuple(f"clusterrun/{name}.py" for name in ("__init__", "agent/__init__", "agent/bytecode"))
@@ -51,7 +51,7 @@ def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
     yield _START, (package / _MAIN).read_bytes()
     yield "clusterrun/__init__.py", (package / "__init__.py").read_bytes()
     for room in _ROOMS:
-        for path in sorted((package / room).rglob("*.py")):
+        for path in [package / room] if room.endswith(".py") else sorted((package / room).rglob("*.py")):
             yield f"clusterrun/{path.relative_to(package).as_posix()}", path.read_bytes()
 
 

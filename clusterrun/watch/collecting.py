@@ -6,11 +6,11 @@ import json
 import os
 import time
 
+from clusterrun import proc
 from clusterrun.diagnosis.evidence import Child, Collected, Seen, Wanted
 from clusterrun.diagnosis.frames import in_data_loader
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.watch import kernel
 from clusterrun.watch.children import nccl_ras, spy
 from clusterrun.watch.doors import doors
 from clusterrun.watch.facts import facts, groups, records
@@ -67,7 +67,7 @@ class Look:
         return Collected(self._node, clock, tuple(self._spied(seen)), nccl_ras(self._path) if by_nccl else ())
 
     def _may_answer(self, pid: int) -> bool:
-        moment = kernel.look(pid)
+        moment = proc.look(pid)
         return moment is not None and moment.state not in STOPPED
 
     def _first(self) -> dict[int, First]:
@@ -86,7 +86,7 @@ class Look:
         told: Mapping[int, tuple[str, ...]],
         seconds: float,
     ) -> Seen:
-        moment = kernel.look(first.pid)
+        moment = proc.look(first.pid)
         if moment is None:
             return Seen(rank, self._node, first.pid, "", quiet=quiet(self._paths, rank))
         stack = told.get(first.pid, ())
@@ -96,7 +96,7 @@ class Look:
             node=self._node,
             pid=first.pid,
             state=moment.state,
-            waits_in=kernel.waits_in(first.pid),
+            waits_in=proc.waits_in(first.pid),
             busy=round((used(first.pid) - first.used) / seconds, 3),
             seconds=round(seconds, 3),
             quiet=round(quiet(self._paths, rank), 1),
@@ -116,7 +116,7 @@ class Look:
         )
 
     def _children(self, first: First, stack: tuple[str, ...]) -> tuple[Child, ...]:
-        moments = [moment for moment in map(kernel.look, kernel.below(first.pid, MOST_CHILDREN)) if moment]
+        moments = [moment for moment in map(proc.look, proc.below(first.pid, MOST_CHILDREN)) if moment]
         asked = [moment.pid for moment in moments if moment.state not in STOPPED][:MOST_FORKS_ASKED]
         if first.door is None or not in_data_loader(stack):
             asked = []
@@ -125,7 +125,7 @@ class Look:
                 moment.pid,
                 moment.name,
                 moment.state,
-                kernel.waits_in(moment.pid),
+                proc.waits_in(moment.pid),
                 stack_of_fork(first.door, moment.pid) if first.door and moment.pid in asked else (),
             )
             for moment in moments
@@ -158,7 +158,7 @@ def found(pids: Mapping[int, int]) -> dict[int, tuple[int, Door | None]]:
 
 def used(pid: int) -> float:
     """Seconds of processor time of a process and of what lives below it."""
-    moments = [kernel.look(one) for one in (pid, *kernel.below(pid, MOST_CHILDREN))]
+    moments = [proc.look(one) for one in (pid, *proc.below(pid, MOST_CHILDREN))]
     return sum(moment.seconds for moment in moments if moment)
 
 

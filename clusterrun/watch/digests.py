@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from clusterrun import proc
 from clusterrun.diagnosis.evidence import Digest, Pulse
 from clusterrun.model.document import encode
-from clusterrun.watch import kernel
 from clusterrun.watch.collecting import STOPPED, begun, found, output, used
 from clusterrun.watch.facts import facts, groups
 from clusterrun.watch.memory import killed
@@ -62,7 +62,7 @@ class Digests:
             return Digest(())
         self._number += 1
         ranks = found(self._pids)
-        moments = {rank: kernel.look(pid) for rank, (pid, _) in ranks.items()}
+        moments = {rank: proc.look(pid) for rank, (pid, _) in ranks.items()}
         asked = [
             door
             for rank, (_, door) in ranks.items()
@@ -76,7 +76,7 @@ class Digests:
 
 
 def _pulse(
-    paths: AttemptPaths, rank: int, pid: int, moment: kernel.Moment | None, said: Mapping[str, Any] | None
+    paths: AttemptPaths, rank: int, pid: int, moment: proc.Moment | None, said: Mapping[str, Any] | None
 ) -> Pulse:
     known = said is not None and "problem" not in said
     default = next((group for group in groups(said or {}) if group.default), None)
@@ -97,4 +97,4 @@ def _pulse(
 
 def _was_alone(paths: AttemptPaths, rank: int) -> bool:
     """What a rank left at its end, where it left something."""
-    return b'"alone": true' in kernel.content(paths.beside(f"{rank:05d}.farewell.json"))
+    return b'"alone": true' in proc.content(paths.beside(f"{rank:05d}.farewell.json"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from clusterrun import proc
 from clusterrun.model.frozen import frozen
-from clusterrun.watch import kernel
 
 STACKS, FACTS = "/memfd:clusterrun.stacks.", "/memfd:clusterrun.facts."
 
@@ -41,7 +41,7 @@ def door(pid: int) -> Door | None:
     """The door of process ``pid``. One that was inherited by a fork is its parent's."""
     stacks = facts = ask = -1
     rank, main = "", ""
-    for descriptor, target in kernel.descriptors(pid).items():
+    for descriptor, target in proc.descriptors(pid).items():
         words = target.split(" ")[0].split(".")
         if len(words) != 5 or words[3] != str(pid) or not words[2].isdigit():
             continue
@@ -57,4 +57,4 @@ def doors(pid: int) -> list[Door]:
     own = door(pid)
     if own:
         return [own]
-    return [found for found in map(door, kernel.below(pid)) if found]
+    return [found for found in map(door, proc.below(pid)) if found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.watch import kernel
+from clusterrun import proc
 
 _ROOT = "/sys/fs/cgroup"
 
@@ -10,7 +10,7 @@ _ROOT = "/sys/fs/cgroup"
 def killed() -> int:
     """The count of this control group and of those above it that keep one; 0 where nobody counts."""
     counts = [0]
-    for line in kernel.content("/proc/self/cgroup").decode("utf-8", "replace").split("\n"):
+    for line in proc.content("/proc/self/cgroup").decode("utf-8", "replace").split("\n"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers == "memory":
@@ -24,7 +24,7 @@ def _counts(root: str, path: str, name: str) -> list[int]:
     """The job's group counts as well as the step's: the limit may lie on either."""
     found = []
     while path:
-        for line in kernel.content(f"{root}{path.rstrip('/')}/{name}").split(b"\n"):
+        for line in proc.content(f"{root}{path.rstrip('/')}/{name}").split(b"\n"):
             words = line.split()
             if words[:1] == [b"oom_kill"]:
                 found.append(int(words[1]))

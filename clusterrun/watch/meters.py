@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from clusterrun import proc
 from clusterrun.model.frozen import frozen
 from clusterrun.model.usage import RankUse
-from clusterrun.watch import kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def ranks_between(before: Counted, after: Counted) -> tuple[RankUse, ...]:
 def memory() -> tuple[int, int]:
     """Bytes taken, and bytes in all."""
     found = {}
-    for line in kernel.content("/proc/meminfo").split(b"\n"):
+    for line in proc.content("/proc/meminfo").split(b"\n"):
         name, _, value = line.partition(b":")
         if value:
             found[name] = int(value.split()[0]) * 1024
@@ -65,16 +65,16 @@ def cores() -> int:
 
 def _busy() -> float:
     """Processor seconds spent on anything but idling, all cores together."""
-    words = kernel.content("/proc/stat").partition(b"\n")[0].split()[1:9]
+    words = proc.content("/proc/stat").partition(b"\n")[0].split()[1:9]
     ticks = [int(word) for word in words]
     idle = sum(ticks[3:5])
-    return (sum(ticks) - idle) / kernel.TICKS if ticks else 0.0
+    return (sum(ticks) - idle) / proc.TICKS if ticks else 0.0
 
 
 def _network() -> tuple[int, int]:
     """Bytes received and sent, over all networks but the one inside this machine."""
     received = sent = 0
-    for line in kernel.content("/proc/net/dev").split(b"\n")[2:]:
+    for line in proc.content("/proc/net/dev").split(b"\n")[2:]:
         name, _, rest = line.partition(b":")
         words = rest.split()
         if len(words) > 8 and name.strip() != b"lo":
@@ -100,18 +100,18 @@ def _ports() -> list[str]:
 
 
 def _number(path: str) -> int:
-    text = kernel.content(path).strip()
+    text = proc.content(path).strip()
     return int(text) if text.isdigit() else 0
 
 
 def _process(pid: int) -> tuple[float, int] | None:
     """Processor seconds and bytes of a process and of all that it has started."""
-    own = kernel.look(pid)
+    own = proc.look(pid)
     if own is None:
         return None
     seconds, resident = own.seconds, _memory(pid, shared=True)
-    for child in kernel.below(pid):
-        moment = kernel.look(child)
+    for child in proc.below(pid):
+        moment = proc.look(child)
         if moment is not None:
             seconds += moment.seconds
             # What workers share with the rank is counted once.
@@ -120,7 +120,7 @@ def _process(pid: int) -> tuple[float, int] | None:
 
 
 def _memory(pid: int, shared: bool) -> int:
-    words = kernel.content(f"/proc/{pid}/statm").split()
+    words = proc.content(f"/proc/{pid}/statm").split()
     if len(words) < 3:
         return 0
     return (int(words[1]) - (0 if shared else int(words[2]))) * PAGE

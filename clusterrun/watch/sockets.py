@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 
+from clusterrun import proc
 from clusterrun.diagnosis.evidence import Backlog
 from clusterrun.model.frozen import frozen
-from clusterrun.watch import kernel
 
 LEAST_RETRIES = 2
 """One packet that is sent twice is nothing; a path that is cut keeps sending."""
@@ -23,11 +23,11 @@ class Connections:
 
 def connections(pid: int) -> Connections:
     """The TCP connections of ``pid``; the longest in debt come first."""
-    sockets = {target[8:-1] for target in kernel.descriptors(pid).values() if target.startswith("socket:[")}
+    sockets = {target[8:-1] for target in proc.descriptors(pid).values() if target.startswith("socket:[")}
     found: dict[str, Backlog] = {}
     own: set[str] = set()
     for table in ("tcp", "tcp6") if sockets else ():
-        for line in kernel.content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
+        for line in proc.content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
             words = line.split()
             if len(words) > 9 and words[9] in sockets:
                 own.add(_address(words[1].partition(":")[0]))

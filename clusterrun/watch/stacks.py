@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 
+from clusterrun import proc
 from clusterrun.diagnosis.frames import of_faulthandler
-from clusterrun.watch import kernel
 from clusterrun.watch.dressing import STACKS_SIGNAL
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ class Question:
         self.waiting = self._ask()
 
     def _ask(self) -> bool:
-        if not self._door.intact() or not kernel.catches(self._pid, STACKS_SIGNAL):
+        if not self._door.intact() or not proc.catches(self._pid, STACKS_SIGNAL):
             return False
         try:
             path = f"/proc/{self._door.pid}/fd/{self._door.stacks}"

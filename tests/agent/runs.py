@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from clusterrun.agent.timings import Timings
 from clusterrun.model import contract
 from clusterrun.model.document import decode, encode

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from clusterrun.agent.actions import PassOn
 from clusterrun.agent.companions import Companions, Place
 from clusterrun.agent.events import CompanionGone, CompanionSpoke

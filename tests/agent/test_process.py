@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from clusterrun.agent.process import Ended, NotStarted, Program, ended_children, start_all
 from clusterrun.agent.sweep import Quarry, below, marked, send, sweep
 from tests.agent.runs import until

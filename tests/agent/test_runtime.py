@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from clusterrun.agent.addresses import held_port
 from clusterrun.agent.timings import Timings
 from clusterrun.model.record import Failure

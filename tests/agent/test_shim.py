@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from tests.agent.runs import ROOT, until
 
 LIMIT = 60.0

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from tests.agent.runs import ROOT, Run, runs, until
 from tests.benchmarks.measure import cpu_seconds
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterrun.agent import proc
+from clusterrun import proc
 from clusterrun.model.orders import Watch
 from tests.agent.runs import Run, runs, until
 

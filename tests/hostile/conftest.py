@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun import system
-from clusterrun.agent import proc
+from clusterrun import proc, system
 from clusterrun.lab.lab import Lab
 from clusterrun.model import contract
 from clusterrun.system import Completed

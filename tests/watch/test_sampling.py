@@ -15,11 +15,11 @@ import pytest
 from clusterrun.model.document import decode
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.usage import GpuUse, NodeUse, RankUse, Whole, merged
+from clusterrun.proc import below
 from clusterrun.runs.usage import newest, summary
 from clusterrun.watch import meters
 from clusterrun.watch.children import gpu_of_row, nvidia_smi
 from clusterrun.watch.gpus import GpuWatch, visible_to
-from clusterrun.watch.kernel import below
 from clusterrun.watch.nvml import Gpus, NoLibrary
 from clusterrun.watch.sampling import COARSE_SECONDS, FINE_SECONDS, Sampling
 

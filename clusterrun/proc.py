@@ -1,4 +1,8 @@
-"""What the kernel says of processes on this machine, read from /proc; signals nobody and decides nothing."""
+"""What the kernel says of processes on this machine, read from /proc; signals nobody and decides nothing.
+
+Of a process that may be in trouble ``environment`` is not read, nor ``cmdline`` and ``maps``: they wait for a
+lock that it may hold. Nothing else here can block.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 
 from clusterrun.model.frozen import frozen
 
+TICKS = os.sysconf("SC_CLK_TCK")
 GONE_STATES = "ZXx"
 """A zombie has ended; only its parent's look at it is missing."""
 
@@ -22,16 +27,37 @@ class Process:
     started: int
 
 
+@frozen
+class Moment:
+    """A living process at one moment: its state, its parent, the seconds of processor time it has used."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    seconds: float
+
+
 def read(pid: int) -> Process | None:
     """The process ``pid``, or None if there is none."""
-    line = _content(f"/proc/{pid}/stat")
-    if not line:
+    name, words = _stat(pid)
+    if not words:
         return None
-    # A name may hold spaces and parentheses: only the last one closes it.
-    head, _, tail = line.rpartition(b")")
-    words = tail.split()
-    name = head.partition(b"(")[2].decode("utf-8", "replace")
     return Process(pid, name, words[0].decode(), int(words[1]), int(words[3]), int(words[19]))
+
+
+def look(pid: int) -> Moment | None:
+    """The process now; None where it has ended."""
+    name, words = _stat(pid)
+    if not words or words[0].decode() in GONE_STATES:
+        return None
+    return Moment(pid, name, words[0].decode(), int(words[1]), (int(words[11]) + int(words[12])) / TICKS)
+
+
+def _stat(pid: int) -> tuple[str, list[bytes]]:
+    # A name may hold spaces and parentheses: only the last one closes it.
+    head, _, tail = content(f"/proc/{pid}/stat").rpartition(b")")
+    return head.partition(b"(")[2].decode("utf-8", "replace"), tail.split()
 
 
 def pids() -> list[int]:
@@ -59,12 +85,19 @@ def descendants(root: int) -> list[Process]:
     return found
 
 
+def below(pid: int, most: int = 200) -> list[int]:
+    """The numbers of at most so many processes that descend from ``pid``, nearest first."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting and len(found) < most:
+        children = _children(waiting.pop(0))
+        found += children
+        waiting += children
+    return found[:most]
+
+
 def _children(pid: int) -> list[int]:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    lists = (_content(f"/proc/{pid}/task/{thread}/children") for thread in threads)
+    lists = (content(f"/proc/{pid}/task/{thread}/children") for thread in _listed(f"/proc/{pid}/task"))
     return [int(word) for children in lists for word in children.split()]
 
 
@@ -93,18 +126,45 @@ def ancestors(pid: int) -> list[int]:
 
 def environment(pid: int) -> dict[str, str]:
     """The environment ``pid`` was started with; empty if it may not be read or was overwritten."""
-    pairs = (item.partition(b"=") for item in _content(f"/proc/{pid}/environ").split(b"\0"))
+    pairs = (item.partition(b"=") for item in content(f"/proc/{pid}/environ").split(b"\0"))
     return {os.fsdecode(name): os.fsdecode(value) for name, sign, value in pairs if sign}
 
 
 def waits_in(pid: int) -> str:
     """The kernel function in which ``pid`` sleeps, where the kernel says so."""
-    return _content(f"/proc/{pid}/wchan").decode("ascii", "replace").strip("0\n")
+    return content(f"/proc/{pid}/wchan").decode("ascii", "replace").strip("0\n")
 
 
-def _content(path: str) -> bytes:
+def catches(pid: int, number: int) -> bool:
+    """Whether ``pid`` has a handler for the signal: without one it might end it."""
+    for line in content(f"/proc/{pid}/status").split(b"\n"):
+        if line.startswith(b"SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def descriptors(pid: int) -> dict[int, str]:
+    """What each open descriptor of ``pid`` leads to; empty where one may not look."""
+    found = {}
+    for name in _listed(f"/proc/{pid}/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+    return found
+
+
+def content(path: str) -> bytes:
+    """The whole file; empty where there is none."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read()
     except OSError:
         return b""
+
+
+def _listed(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
