@@ -75,7 +75,6 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Pl
             name=spec.name or default_name(spec.command),
             python=_whole_path(spec.python, spec.cwd) or site.python,
             preflight=spec.level.value,
-            spares=0 if off else spec.spares,
             on_unfit=OnUnfit.FAIL if off else spec.on_unfit,
         )
     )
@@ -87,9 +86,14 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Pl
 
 def _idle(spec: JobSpec) -> tuple[str, ...]:
     """Notices: what was asked for and hangs on a check that is not made."""
-    asked = {"--spares": spec.spares, "--on-unfit": spec.on_unfit is OnUnfit.RESUBMIT}
-    idle = [option for option, there in asked.items() if there]
-    return (f"with --preflight off nothing comes of {' and '.join(idle)}",) if idle else ()
+    spares = "--spares" if spec.spares and not spec.restarts else ""
+    idle = [spares, "--on-unfit" if spec.on_unfit is OnUnfit.RESUBMIT else ""]
+    said = " and ".join(filter(None, idle))
+    return (
+        (f"with --preflight off{' and no restarts' if spares else ''} nothing comes of {said}",)
+        if said
+        else ()
+    )
 
 
 def cluster_of(spec: JobSpec, site: Site) -> Cluster:

@@ -342,8 +342,14 @@ def test_spares_are_allocated_and_each_gets_an_agent() -> None:
 def test_what_hangs_on_a_check_that_is_not_made_is_said_and_left_out() -> None:
     asked = JobSpec(("t.py",), cwd="/", nodes=2, spares=1, preflight="off", on_unfit=OnUnfit.RESUBMIT)
     found = plan(asked, "r", "t", RUN_DIR, ON_SLURM)
-    assert found.notices == ("with --preflight off nothing comes of --spares and --on-unfit",)
-    assert (found.orders.spares, found.orders.preflight, found.spec.allocated) == (0, Preflight(), 2)
+    assert found.notices == ("with --preflight off nothing comes of --on-unfit",)
+    assert (found.orders.spares, found.orders.preflight, found.spec.allocated) == (1, Preflight(), 3)
+
+
+def test_a_spare_that_could_never_train_is_said() -> None:
+    asked = JobSpec(("t.py",), cwd="/", nodes=2, spares=1, preflight="off", max_restarts=0)
+    found = plan(asked, "r", "t", RUN_DIR, ON_SLURM)
+    assert found.notices == ("with --preflight off and no restarts nothing comes of --spares",)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def directives(**wish: Any) -> list[str]:
         ({"requeue_by": "chain"}, 3),
         ({"max_restarts": 0, "requeue": True}, 0),
         ({"max_restarts": 7, "spares": 1}, 7),
-        ({"spares": 1, "preflight": "off"}, 0),
+        ({"spares": 1, "preflight": "off"}, 3),
     ],
 )
 def test_failures_are_survived_where_that_was_asked_for_or_there_is_a_way(
