@@ -62,9 +62,9 @@ AGENT_BUGS = (
     ),
     Mutant(
         "the port is given back when ranks start",
-        "agent",
-        "if self._ranks.idle and self._port_epoch is not None and",
-        "if self._port_epoch is not None and",
+        "port",
+        "if self._ranks.idle and self.epoch is not None and",
+        "if self.epoch is not None and",
     ),
     Mutant(
         "beats come too seldom",
@@ -76,8 +76,8 @@ AGENT_BUGS = (
     Mutant(
         "consequences are reported as failures",
         "ranks",
-        "now.wall, *words, self._ending)",
-        "now.wall, *words, False)",
+        "stopped = self._ending or self.told",
+        "stopped = False",
     ),
     Mutant(
         "an agent keeps its own signal to itself",

@@ -58,6 +58,8 @@ class CoordinatorActor(Actor):
         self.world.clock.after(self.world.disk(), self.feed, lambda: self.world.claim(self, action.after))
 
     def _launch(self, action: act.LaunchAgents) -> None:
+        if self.launcher_lives:
+            self.world.watch.fail(f"{self.name} launches agents while a launcher lives")
         self.launched = self.launcher_lives = True
         self.launches += 1
         self.world.launch(self, action.without)
@@ -84,8 +86,9 @@ class CoordinatorActor(Actor):
 
     def _read_progress(self, action: act.ReadProgress) -> None:
         step = self.world.program.step(self.number, action.epoch)
-        self.world.watch.progress_told(self, action.epoch, step)
-        self.world.clock.after(0.001, self.feed, ev.Progressed(action.epoch, step))
+        if not self.world.mute():
+            self.world.watch.progress_told(self, step)
+            self.world.clock.after(0.001, self.feed, ev.Progressed(action.epoch, step))
 
     def _report(self, action: act.SaveReport) -> None:
         self.world.watch.reported(self, action)

@@ -18,21 +18,19 @@ COORDINATOR_BUGS = (
         "seat.acked + self._timings.lease + self._timings.kill",
         "seat.acked + self._timings.lease",
     ),
-    Mutant("restarts are never charged", "judge", "self._restarts += 1", "self._restarts += 0"),
-    Mutant("other ports are never charged", "judge", "self._port_retries += 1", "self._port_retries += 0"),
-    Mutant("collisions are charged as failures", "judge", "self._port_retries < FREE_PORT_RETRIES", "False"),
     Mutant(
-        "a stuck process does not rule a restart out",
-        "judge",
-        "if nodes_lost or tally.stuck else",
-        "if nodes_lost else",
+        "restarts are never charged",
+        "lineage",
+        "return sum(attempt.cause in CHARGED",
+        "return 0 * sum(attempt.cause in CHARGED",
     ),
     Mutant(
-        "a lost node does not rule a restart out",
-        "judge",
-        "if nodes_lost or tally.stuck else",
-        "if tally.stuck else",
+        "other ports are never charged",
+        "lineage",
+        'return sum(attempt.cause == "port"',
+        'return 0 * sum(attempt.cause == "port"',
     ),
+    Mutant("collisions are charged as failures", "judge", "mishap.kind is Kind.COLLISION and", "False and"),
     Mutant(
         "beats are acknowledged after a takeover",
         "coordinator",
@@ -51,7 +49,7 @@ COORDINATOR_BUGS = (
         "None if self._course.superseded else self._ledger.due(now)",
         "self._ledger.due(now)",
     ),
-    Mutant("a takeover does not wait", "gathering", "if not quiet:", "if False:"),
+    Mutant("a takeover does not wait", "gathering", "elif not quiet:", "elif False:"),
     Mutant(
         "a takeover forgets that a coordinator may have been stopped",
         "gathering",
@@ -104,9 +102,9 @@ COORDINATOR_BUGS = (
     Mutant(
         "a request to end is forgotten while ranks run",
         "course",
-        "        if self.live is not None:\n            self.live.stop(now)\n        else:\n"
-        "            self._conclude(now, wish)",
-        "        if self.live is None:\n            self._conclude(now, wish)",
+        "        if self.live is not None:\n            self.live.stop(now)\n"
+        "        elif not self._sequel.weighs:\n            self.conclude(now, wish)",
+        "        if self.live is None and not self._sequel.weighs:\n            self.conclude(now, wish)",
     ),
     Mutant(
         "nobody is told farewell",
@@ -135,9 +133,9 @@ COORDINATOR_BUGS = (
     ),
     Mutant(
         "every notice is passed on",
-        "attempt",
-        "if self.stage is Stage.TRAINING and fresh:",
-        "if self.stage is Stage.TRAINING:",
+        "handover",
+        "or self._until is not None or not fresh:",
+        "or self._until is not None:",
     ),
     Mutant(
         "old reports are taken for new", "coordinator", "elif message.epoch == self._course.epoch:", "else:"
@@ -157,8 +155,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "an early end of the launcher is ignored",
         "gathering",
-        "elif event.whole and not self.complete:",
-        "elif False:",
+        "            self._ended_early(now, event.code, words)",
+        "            pass",
     ),
     Mutant(
         "the first nodes train, whatever was found",
@@ -201,9 +199,9 @@ COORDINATOR_BUGS = (
     Mutant("a successor forgets who was unfit", "ledger", "        if excluded:", "        if False:"),
     Mutant(
         "ranks start before a pre-flight has ended",
-        "course",
-        "        if self.selection is None:\n            self._form",
-        "        if True:\n            self._form",
+        "muster",
+        "if self._selection is None or",
+        "if True or",
     ),
     Mutant("nobody ends the launcher", "parting", "            self._say(EndLauncher())", "            pass"),
     Mutant(

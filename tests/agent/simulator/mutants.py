@@ -12,25 +12,36 @@ from typing import Any
 from .agent_bugs import AGENT_BUGS
 from .coordinator_bugs import COORDINATOR_BUGS
 from .mutant import Mutant
+from .restart_bugs import RESTART_BUGS
 
 AGENT = Path(__file__).resolve().parents[3] / "clusterrun" / "agent"
 MACHINES = (
     "lease",
+    "port",
     "ranks",
     "company",
     "agent",
     "verdict",
     "tally",
+    "launch_words",
+    "lineage",
     "roster",
     "ledger",
     "judge",
+    "relay",
+    "handover",
     "parting",
+    "closing",
     "attempt",
     "gathering",
     "fitness",
     "examining",
+    "casualties",
     "selection",
     "watching",
+    "muster",
+    "sequel",
+    "herald",
     "course",
     "coordinator",
 )
@@ -50,9 +61,7 @@ def build(mutant: Mutant) -> tuple[Any, Any]:
             if name == mutant.module:
                 text = text.replace(mutant.old, mutant.new)
             text = re.sub(rf"clusterrun\.agent\.({'|'.join(MACHINES)})\b", rf"{package}.\1", text)
-            text = re.sub(
-                r"from clusterrun\.agent import (verdict|fitness)", rf"from {package} import \1", text
-            )
+            text = re.sub(r"\nfrom clusterrun\.agent import ", f"\nfrom {package} import ", text)
             module = types.ModuleType(f"{package}.{name}")
             sys.modules[module.__name__] = module
             setattr(sys.modules[package], name, module)
@@ -64,4 +73,4 @@ def build(mutant: Mutant) -> tuple[Any, Any]:
             del sys.modules[name]
 
 
-MUTANTS = AGENT_BUGS + COORDINATOR_BUGS
+MUTANTS = AGENT_BUGS + COORDINATOR_BUGS + RESTART_BUGS

@@ -42,6 +42,7 @@ FAULTS = (
     "slow sweep",
     "lasting cut",
     "stopped takeover",
+    "mute disk",
 )
 """Each world has a few of them (a swarm): all of them at once would make all worlds alike."""
 
@@ -66,6 +67,10 @@ THEMES = (
     ("power off", "freeze node"),
     ("kill agent", "kill launcher"),
     ("cut node", "kill agent"),
+    ("mute disk", "crash"),
+    ("power off",),
+    ("kill agent",),
+    ("kill launcher",),
 )
 """What is known to be dangerous together; every other world has one of these."""
 

@@ -222,7 +222,7 @@ class Watch:
         run = self.world.program.runs.get((coordinator.number, epoch))
         return run is not None and 0 in run.ranks and run.ranks[0].collides
 
-    def progress_told(self, coordinator: CoordinatorActor, epoch: int, step: int) -> None:
+    def progress_told(self, coordinator: CoordinatorActor, step: int) -> None:
         """The coordinator learns how far an epoch has come."""
         budget = self._budgets.setdefault(coordinator.number, Budget(self.world.scenario.max_restarts))
         budget.reached(step)

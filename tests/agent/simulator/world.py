@@ -317,6 +317,10 @@ class World:
         """How long it takes to see that a sweep left nothing: seconds are promised, sometimes minutes."""
         return 100.0 if self.scenario.has("slow sweep") and self.fault_chance.random() < 0.3 else 0.01
 
+    def mute(self) -> bool:
+        """The disk does not answer this time."""
+        return self.scenario.has("mute disk") and not self.healed and self.fault_chance.random() < 0.4
+
     def no_port(self) -> bool:
         """No port is to be had this time."""
         return self.scenario.has("no port") and self.fault_chance.random() < 0.5

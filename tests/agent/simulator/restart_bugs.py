@@ -1,0 +1,98 @@
+"""Bugs to plant in what follows a failure, each of which the simulator must notice."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+RESTART_BUGS = (
+    Mutant("progress does not fill the budget again", "lineage", "            after = number\n", ""),
+    Mutant(
+        "the same step counts as progress", "lineage", "attempt.step > step or", "attempt.step >= step or"
+    ),
+    Mutant("no progress is not noticed", "lineage", "    if len(fruitless) < most or", "    if True or"),
+    Mutant(
+        "a port in use counts as a failure in vain",
+        "lineage",
+        "any(attempt.cause not in CHARGED for attempt in fruitless)",
+        "False",
+    ),
+    Mutant("causes are all the same", "judge", '_CAUSES.get(mishap.kind, "failure")', '"requeue"'),
+    Mutant(
+        "whoever asked for an end is not heard after a failure",
+        "judge",
+        "if self.asked is not None and (ruling.again or mishap.ended_by_request):",
+        "if False:",
+    ),
+    Mutant(
+        "a failure before any rank is never charged",
+        "judge",
+        "        return self._ruling(mishap, end, attempts, room)\n\n    def _ruling",
+        '        return Ruling("again", end, mishap, "node")\n\n    def _ruling',
+    ),
+    Mutant(
+        "nodes without an agent may train",
+        "casualties",
+        "return seat is not None and seat.present and not seat.lost",
+        "return seat is not None",
+    ),
+    Mutant(
+        "who is out may train",
+        "casualties",
+        "if self._is_here(node) and node not in gone]",
+        "if self._is_here(node)]",
+    ),
+    Mutant(
+        "the dead are tried again although there are spares",
+        "casualties",
+        "[: max(to_spare, 0)]",
+        "[:0]",
+    ),
+    Mutant(
+        "everybody moves up where one is lost",
+        "casualties",
+        "world = [node if node in here else next(idle, -1) for node in places]",
+        "world = [*(node for node in places if node in here), *idle][: len(places)]",
+    ),
+    Mutant(
+        "spares train beside the others",
+        "casualties",
+        "places = self._places or here[: self._need]",
+        "places = self._places or here",
+    ),
+    Mutant(
+        "a loss during a check ends the run",
+        "selection",
+        "if self._lost and not outcome.fit and self._another(now, self._lost):",
+        "if False:",
+    ),
+    Mutant(
+        "a loss while agents gather ends the run",
+        "muster",
+        "if self._lost and not self.casualties.enough and self._follows.another(now, self._lost):",
+        "if False:",
+    ),
+    Mutant(
+        "a loss while a port is looked for is not noticed",
+        "course",
+        "        elif self.stage is Stage.RESERVING:\n            self.in_vain(now, mishap)",
+        "        elif self.stage is Stage.RESERVING:\n            pass",
+    ),
+    Mutant(
+        "agents are launched beside those that live",
+        "gathering",
+        "        if launcher_lives:\n            self._end_launcher(now)",
+        "        if False:\n            self._end_launcher(now)",
+    ),
+    Mutant(
+        "a pause never ends",
+        "sequel",
+        "self._pause_until = now.steady + ruling.pause",
+        "self._pause_until = None",
+    ),
+    Mutant(
+        "an answer that does not come is waited for without end",
+        "sequel",
+        "self._read_by = now.steady + READ_SECONDS",
+        "self._read_by = now.steady + 1e9",
+    ),
+)
