@@ -78,6 +78,7 @@ class Agent:
 
     ``processes`` is how many processes a start makes on this node, ``grace`` the seconds from TERM
     to KILL where the coordinator cannot say it; ``observed``: an observer stands beside the ranks.
+    ``bereaved``: it ends because its coordinator is gone.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Agent:
         self._leaving: int | None = None
         self._hurried = False
         self._exited = False
+        self.bereaved = False
         self._events = self._for_events()
         self._messages = self._for_messages()
 
@@ -203,6 +205,7 @@ class Agent:
     def _tick(self, now: Now, event: Tick) -> None:
         if self._lease.over(now.steady):
             self._say(Note("the lease ran out: no heartbeat was acknowledged in time"))
+            self.bereaved = self.bereaved or not self._ends
             self._leave_at_once(now, 1)
         elif self._leave_at is not None and now.steady >= self._leave_at:
             self._leave_at_once(now, 128 + signal.SIGTERM)
@@ -268,6 +271,7 @@ class Agent:
     def _disconnected(self, now: Now, event: Disconnected) -> None:
         self._linked = False
         self._say(Note("lost the coordinator: " + event.why))
+        self.bereaved = self.bereaved or not self._ends
         if self._leaving is None:
             self._leaving = 1
         ends_at = now.steady if self._lease.ends_at is None else self._lease.ends_at

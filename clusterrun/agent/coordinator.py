@@ -288,4 +288,5 @@ class Coordinator:
 
     def _keeper_gone(self, now: Now, event: KeeperGone) -> None:
         words = "the first process of the batch step was killed, and with it the job"
+        self._course.handover.abandoned()
         self._course.ask(now, Verdict(State.NODE_FAIL, words, contract.ExitCode.FAILED))

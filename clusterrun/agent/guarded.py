@@ -51,7 +51,18 @@ def serve(
     machine = Agent(node, processes, orders.grace, timings, orders.watch.on)
     loop = Loop()
     companions = Companions(orders, paths, Place(node, name, environment), loop)
-    return NodeLoop(loop, joined, machine, crew, companions, lease, shim).run()
+    code = NodeLoop(loop, joined, machine, crew, companions, lease, shim).run()
+    if machine.bereaved and orders.launch:
+        _outlive(orders, environment, node, lease, shim)
+    return code
+
+
+def _outlive(orders: Orders, environment: Mapping[str, str], node: int, lease: int, shim: int) -> None:
+    from clusterrun.agent import bereaved
+
+    left = bereaved.left_behind(environment, orders.survival.requeue == "requeue", node)
+    if left is not None:
+        bereaved.outlive(left, environment, shim, lambda until: tell_shim(lease, f"until {until!r}"))
 
 
 def _dressed(orders: Orders, paths: RunPaths) -> Callable[[Mapping[str, str]], dict[str, str]]:

@@ -90,7 +90,7 @@ class Handover:
         self.relay = Relay(self._survival, ledger, say)
         self._asked: _Asked | None = None
         self._noticed = ""
-        self._taken = self._requeued = self._over = False
+        self._taken = self._requeued = self._over = self._abandoned = False
         self._heard_at: float | None = None
         self._end_at: float | None = None
         self._until: float | None = None
@@ -196,6 +196,10 @@ class Handover:
         """The owner ends the run: also the job that waits, and at once, for we may be killed soon."""
         self.relay.drop()
 
+    def abandoned(self) -> None:
+        """This job's first process was killed: what the scheduler does now, it does for that."""
+        self._abandoned = True
+
     def told(self, now: Now, event: JobTold) -> None:
         """The scheduler's word on this job."""
         if self._over:
@@ -247,7 +251,8 @@ class Handover:
 
     def _end(self, now: Now, why: str, wish: Verdict, since: float) -> None:
         if why == CANCELLED:
-            self.relay.drop()
+            if not self._abandoned:
+                self.relay.drop()
             wish = replace(wish, reason=f"cancelled through the scheduler: {wish.reason}")
         elif why in _WORDS:
             wish = Verdict(STATES.get(why, State.CANCELLED), _WORDS[why], wish.exit_code)

@@ -90,7 +90,7 @@ class Relay:
         cause = _CAUSES.get(end.state, "")
         if requeued and (again or cause):
             self._way = "itself"
-        elif not self._survival.requeue or not cause or not affordable:
+        elif not self._survival.requeue or not cause or not (affordable or cause in _OPTIONS):
             return end
         elif cause in _OPTIONS and self._used(cause) >= self._most(cause):
             return replace(end, reason=f"{end.reason}; {_OPTIONS[cause]} {self._most(cause)} is used up")

@@ -1,0 +1,128 @@
+"""What an agent does whose coordinator is gone for good: sees that the job does not go on without one.
+
+A job that outlives its nodes (``--no-kill``) outlives the node of its batch step too: the scheduler
+takes that node out, and the rest of the job stands idle until its time limit. So the agents that are
+left, with no rank any more, ask until the scheduler has noticed; the first of them gives the job back.
+"""
+
+from __future__ import annotations
+
+import enum
+import signal
+
+from clusterrun.agent.errands import Errands
+from clusterrun.agent.loop import Loop, steady
+from clusterrun.agent.process import ended_children
+from clusterrun.agent.voice import say
+from clusterrun.model import contract
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import expand
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterrun.agent.errands import Done
+
+PATIENCE_SECONDS = 900.0
+"""A scheduler takes a silent node for lost after some minutes (SlurmdTimeout)."""
+ASK_SECONDS = 10.0
+STAGGER_SECONDS = 0.5
+MOST_STAGGER_SECONDS = 30.0
+"""One after the other, so that the others see what the first one did."""
+_LIMIT_SECONDS = 8.0
+_FIELDS = ("State", "RestartCnt", "BatchHost", "NodeList")
+
+
+@frozen
+class Left:
+    """A job whose coordinator is gone, and the node that is left: its number in the allocation.
+
+    ``restarts``: how often the job had been restarted when it began; ``requeue``: it is to be started
+    again, not ended.
+    """
+
+    job_id: str
+    restarts: int
+    requeue: bool
+    node: int
+
+
+class Means(enum.Enum):
+    """What is to be done."""
+
+    WAIT = "the scheduler has noticed nothing yet"
+    LEAVE = "the job is being ended, or was given back"
+    ACT = "the job stands without its first node"
+
+
+def left_behind(environment: Mapping[str, str], requeue: bool, node: int) -> Left | None:
+    """The job of this environment, None without a scheduler."""
+    restarts = environment.get("SLURM_RESTART_COUNT", "")
+    job_id = environment.get("SLURM_JOB_ID", "")
+    count = int(restarts) if restarts.isdecimal() else 0
+    return Left(job_id, count, requeue, node) if job_id else None
+
+
+def question(left: Left) -> tuple[str, ...]:
+    """The argument list."""
+    return ("squeue", "-h", "-t", "all", "-j", left.job_id, "-O", ",".join(f"{name}:|" for name in _FIELDS))
+
+
+def meaning(left: Left, lines: tuple[str, ...]) -> Means:
+    """What the scheduler's answer means."""
+    rows = [line.split("|") for line in lines if line.count("|") == len(_FIELDS)]
+    if len(rows) != 1:
+        return Means.WAIT
+    state, restarts, host, nodes = (cell.strip() for cell in rows[0][:-1])
+    if state != "RUNNING" or restarts != str(left.restarts):
+        return Means.LEAVE
+    try:
+        return Means.WAIT if not host or host in expand(nodes) else Means.ACT
+    except BadInput:
+        return Means.WAIT
+
+
+def outlive(
+    left: Left, environment: Mapping[str, str], shim: int, live_until: Callable[[float], None]
+) -> None:
+    """Wait until the job is somebody's, or give it back; ends at once with the shim or by a TERM.
+
+    ``live_until`` tells the shim how long this process may live (steady clock).
+    """
+    until = steady() + PATIENCE_SECONDS
+    live_until(until + ASK_SECONDS)
+    loop = Loop()
+    errands = Errands(loop, environment)
+    over: list[bool] = []
+
+    def signalled(number: int) -> None:
+        for child in ended_children():
+            errands.reaped(child)
+        if number in contract.TERMINATE_SIGNALS:
+            over.append(True)
+
+    def ask() -> None:
+        errands.run(question(left), _LIMIT_SECONDS, told)
+
+    def told(said: Done) -> None:
+        means = Means.WAIT if said.why else meaning(left, said.lines)
+        if means is Means.WAIT:
+            loop.after(ASK_SECONDS, ask)
+        elif means is Means.LEAVE:
+            over.append(True)
+        else:
+            say(f"clusterrun: job {left.job_id} stands without its first node and its coordinator")
+            give_back()
+
+    def give_back() -> None:
+        argv = ("scontrol", "requeue", left.job_id) if left.requeue else ("scancel", left.job_id)
+        errands.run(argv, _LIMIT_SECONDS, lambda done: loop.after(ASK_SECONDS, ask))
+
+    loop.catch((*contract.TERMINATE_SIGNALS, signal.SIGCHLD), signalled)
+    loop.watch(shim, lambda mask: over.append(True))
+    loop.after(min(STAGGER_SECONDS * left.node, MOST_STAGGER_SECONDS), ask)
+    while not over and steady() < until:
+        loop.wait(until)
+    errands.finish(0.0)

@@ -1,0 +1,82 @@
+"""What an agent makes of the scheduler's word once its coordinator is gone; lines as of Slurm 22.05."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterrun.agent.bereaved import Left, Means, left_behind, meaning
+from tests.agent.runs import ROOT, until
+
+LEFT = Left("14", 0, True, 1)
+
+
+@pytest.mark.parametrize(
+    "line, means",
+    [
+        ("RUNNING|0|n0001|n[0001-0002]|", Means.WAIT),
+        ("RUNNING|0|n0001|n0002|", Means.ACT),
+        ("RUNNING|0|n0001|n[0002-0009],n0011|", Means.ACT),
+        ("RUNNING|1|n0003|n[0003-0004]|", Means.LEAVE),
+        ("COMPLETING|0|n0001|n0002|", Means.LEAVE),
+        ("PENDING|1|||", Means.LEAVE),
+        ("RUNNING|0||n0002|", Means.WAIT),
+        ("RUNNING|0|n0001|n[|", Means.WAIT),
+        ("", Means.WAIT),
+    ],
+)
+def test_a_job_is_given_back_only_when_the_scheduler_took_its_first_node_out(line: str, means: Means) -> None:
+    assert meaning(LEFT, (line, "")) is means
+
+
+def test_without_a_scheduler_there_is_no_job() -> None:
+    assert left_behind({}, True, 1) is None
+    environment = {"SLURM_JOB_ID": "14", "SLURM_RESTART_COUNT": "2"}
+    assert left_behind(environment, False, 3) == Left("14", 2, False, 3)
+
+
+CODE = """
+import os, sys
+from clusterrun.agent import bereaved
+bereaved.ASK_SECONDS = 0.1
+shim, living = os.pipe()
+print("here", flush=True)
+left = bereaved.Left("14", 0, sys.argv[1] == "requeue", 0)
+bereaved.outlive(left, dict(os.environ), shim, lambda until: None)
+"""
+
+
+def bereaved(folder: Path, squeue: str, word: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """An agent left behind, with stand-ins for the programs of a scheduler that lost the first node."""
+    called = folder / "called"
+    called.touch()
+    for name, body in (
+        ("squeue", squeue),
+        ("scontrol", f"touch {folder}/done"),
+        ("scancel", f"touch {folder}/done"),
+    ):
+        (folder / name).write_text(f'#!/bin/sh\n{body}\necho "{name} $*" >>{called}\n')
+        (folder / name).chmod(0o755)
+    environment = {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", CODE, word], env=environment), called
+
+
+@pytest.mark.parametrize("word, deed", [("requeue", "scontrol requeue 14"), ("end", "scancel 14")])
+def test_the_job_is_given_back_once_and_then_left(tmp_path: Path, word: str, deed: str) -> None:
+    squeue = f"[ -e {tmp_path}/done ] && echo 'COMPLETING|0|n0001|n0002|' || echo 'RUNNING|0|n0001|n0002|'"
+    process, called = bereaved(tmp_path, squeue, word)
+    assert process.wait(60) == 0
+    assert [line for line in called.read_text().splitlines() if "squeue" not in line] == [deed]
+
+
+def test_an_agent_that_waits_ends_by_a_term(tmp_path: Path) -> None:
+    process, called = bereaved(tmp_path, "echo 'RUNNING|0|n0001|n[0001-0002]|'", "requeue")
+    until(lambda: called.read_text().count("squeue") >= 2, "two questions")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert "scontrol" not in called.read_text()
