@@ -175,9 +175,8 @@ def judge(
     """Compare what was told with the jobs that are there, and with what `status` says now."""
     jobs, runs = jobs_by_name(lab), runs_by_name(home)
     said = {name: (kind, text) for name, kind, text in answers}
-    shown = statuses(
-        lab, home, [run for name, run in runs.items() if said.get(name, ("", ""))[0] != "queued"]
-    )
+    doubtful = [run for name, run in runs.items() if ("queued", *jobs.get(name, ())) != said.get(name)]
+    shown = statuses(lab, home, doubtful)
     for crowd, number in itertools.product(crowds, range(EACH)):
         name = f"{crowd}-{number}"
         kind, text = said.get(name, ("never begun" if name not in runs else "cut short", ""))

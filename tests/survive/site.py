@@ -220,7 +220,8 @@ class Run:
     def same_weights(self) -> None:
         """The training ended with the weights of one that nobody disturbed."""
         wanted, said = f"weights {self.training.weights}", self.outputs()
-        if [line for line in said.splitlines() if line.startswith("weights ")] != [wanted]:
+        # More than once where its end was disturbed.
+        if {line for line in said.splitlines() if line.startswith("weights ")} != {wanted}:
             raise Broken(f"not {wanted}: {self.told()}\n{said[-2000:]}")
 
     def laws(self, budget: int = 20) -> None:
