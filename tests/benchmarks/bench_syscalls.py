@@ -131,7 +131,6 @@ def commands(runs: dict[str, str]) -> dict[str, tuple[str, ...]]:
         "submit --snapshot": ("submit", "--json", *slurm, "--snapshot", "x.py"),
         "submit --dry-run": ("submit", "--dry-run", *slurm, "x.py"),
         "submit --after": ("submit", "--json", *slurm, "--after", live, "x.py"),
-        "check": ("check", "--json", *slurm),
         "status": ("status",),
         "status --json": ("status", "--json"),
         "status --all": ("status", "--all"),
