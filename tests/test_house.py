@@ -209,7 +209,9 @@ def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported():
         newer = "_sha2"  # in the standard library since 3.12
         preludes = {"clusterrun_prelude", "sitecustomize"}  # by the names that a rank's Python finds them by
         known = {"clusterrun", "typing_extensions", newer, *preludes, *sys.stdlib_module_names}
-        bare = module.room in PYTHON_39_ROOMS and not module.place.startswith("preflight/warm/")
+        bare = module.room in PYTHON_39_ROOMS and not module.place.startswith(
+            ("preflight/warm/", "training/")
+        )
         libraries = set() if bare else set(ONE_IMPORTER)
         return {name.split(".")[0] for name in module.imports} - known - libraries
 
