@@ -142,6 +142,8 @@ class RunLoop:
         self._loop.watch(gone, ended)
 
     def _to_scheduler(self, order: Any) -> None:
+        if isinstance(order, actions.AskJob):
+            self._look_for_cancel()  # whoever left that word has told the scheduler next
         if self._slurm is None:  # loaded when first needed, which is after the launch
             from clusterrun.agent.scheduler import Scheduler
 
