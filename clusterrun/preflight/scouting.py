@@ -9,7 +9,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clusterrun.model.orders import Orders
     from clusterrun.preflight.case import Case
     from clusterrun.preflight.speech import Task
     from clusterrun.preflight.subject import Subject
@@ -25,7 +24,11 @@ _SLACK_SECONDS = 6.0
 
 def rounds(case: Case, nonce: str, nodes: Sequence[Subject]) -> Iterator[tuple[type, ...]]:
     """Start an examiner on each, ask for its own checks, and let it and the coordinator's node dial."""
-    sent = [one for one in nodes[:_MOST] if _relay(case, one) is not None and _argv(case.orders, one.name)]
+    sent = [
+        one
+        for one in nodes[:_MOST]
+        if _relay(case, one) is not None and examiner_on(case.orders.launch, one.name)
+    ]
     if not sent or HOST not in [one.node for one in case.present()]:
         return
     case.label = "a look through others at nodes whose agents did not join"
@@ -54,7 +57,7 @@ def _through(case: Case, one: Subject, task: Task | None, seconds: float) -> Non
     relay = _relay(case, one)
     if relay is not None:
         body = speech.said(task) if task is not None else ""
-        asked = ThroughTask(one.name, _argv(case.orders, one.name), body, seconds)
+        asked = ThroughTask(one.name, examiner_on(case.orders.launch, one.name), body, seconds)
         case.ask(relay, asked, seconds + _SLACK_SECONDS)
 
 
@@ -77,11 +80,11 @@ def _target(case: Case, one: Subject, address: str) -> Target:
     return Target(one.node, one.name, address, ports, datagrams)
 
 
-def _argv(orders: Orders, name: str) -> tuple[str, ...]:
+def examiner_on(launch: tuple[str, ...], name: str) -> tuple[str, ...]:
     """The program that starts agents, turned to start an examiner on one node; () where that is no srun."""
-    if len(orders.launch) < 3 or orders.launch[-2] != "agent":
+    if len(launch) < 3 or launch[-2] != "agent":
         return ()
-    program, *words = orders.launch[:-2]
+    program, *words = launch[:-2]
     counted = {"--nodes": "--nodes=1", "--ntasks": "--ntasks=1"}
     one = [counted.get(word.partition("=")[0], word) for word in words]
-    return (program, "--overlap", f"--nodelist={name}", *one, "examine", orders.launch[-1], name)
+    return (program, "--overlap", f"--nodelist={name}", *one, "examine", launch[-1], name)

@@ -9,6 +9,7 @@ import secrets
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.report import Finding, Grade
+from clusterrun.model.size import gibibytes
 from clusterrun.preflight.parts import number, text
 
 TYPE_CHECKING = False
@@ -103,12 +104,9 @@ def judged(
             yield node, Finding(check, Grade.FAIL, said, "the disk or the file server corrupts data: dmesg")
         free, size, files = (number(reading, name) for name in ("free", "size", "files"))
         if free is not None and free < limits["disk_free"] * 2**30:
-            said = f"{where} has {_gib(free)} free of {_gib(size or 0)}; limit {limits['disk_free']:g} GiB"
+            said = f"{where} has {gibibytes(free)} free of {gibibytes(size or 0)}"
+            said += f"; limit {limits['disk_free']:g} GiB"
             yield node, Finding(check, full, said, _REMEDIES["ENOSPC"])
         if files is not None and files < limits["inodes_free"]:
             said = f"{where} has room for {files:.0f} more files; limit {limits['inodes_free']:.0f}"
             yield node, Finding(check, full, said, "many small files: remove some (df -i)")
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB"

@@ -6,6 +6,7 @@ import statistics
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.report import Finding, Grade
+from clusterrun.model.size import gibibytes
 from clusterrun.preflight.parts import number
 
 TYPE_CHECKING = False
@@ -43,18 +44,15 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
     usual_free = statistics.median_low(free[node] for node in known)
     for node in known:
         if len(known) > 2 and sizes[node] < (1 - _TOLERATED) * usual:
-            said = f"{_gib(sizes[node])} of memory, {_gib(usual)} on most nodes"
+            said = f"{gibibytes(sizes[node])} of memory, {gibibytes(usual)} on most nodes"
             yield (
                 node,
                 Finding(NAME, Grade.WARN, said, "a memory module may have failed: dmidecode -t memory"),
             )
         if free[node] < share * sizes[node] and free[node] < share * usual_free:
-            said = f"{_gib(free[node])} of {_gib(sizes[node])} memory free, {_gib(usual_free)} on most nodes"
+            said = f"{gibibytes(free[node])} of {gibibytes(sizes[node])} memory free"
+            said += f", {gibibytes(usual_free)} on most nodes"
             yield (
                 node,
                 Finding(NAME, Grade.WARN, said, "somebody else's processes? ps aux --sort -rss on the node"),
             )
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB"
