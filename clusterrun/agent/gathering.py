@@ -5,8 +5,10 @@ from __future__ import annotations
 from clusterrun.agent import verdict
 from clusterrun.agent.actions import EndLauncher, Note, Send
 from clusterrun.agent.attempt import START_SECONDS_PER_NODE
-from clusterrun.agent.launch_words import words_on
+from clusterrun.agent.controller_away import ControllerAway
+from clusterrun.agent.launch_words import kind_of_end
 from clusterrun.agent.messages import Farewell
+from clusterrun.agent.missing import Missing
 from clusterrun.agent.verdict import Kind
 from clusterrun.model.frozen import frozen
 from clusterrun.model.states import Phase
@@ -32,7 +34,6 @@ MOST_RELAUNCHES = 5
 NAMED_SECONDS = 2.0
 """For those of whom the launcher says that they will not come."""
 OVERSLEPT_SECONDS = 1.0
-_NOT_EXECUTED = (126, 127)
 
 
 @frozen
@@ -73,13 +74,12 @@ class Gathering:
         self._join_seconds = timings.join + START_SECONDS_PER_NODE * self._nodes
         self.does_without = means.do_without
         self._least = 0
-        self._hoped: tuple[int, ...] = ()
         self._began = 0.0
         self._half = self._ending = False
+        self._again_at: float | None = None
+        self._away = ControllerAway()
         self._relaunches = 0
-        self._left: dict[int, str] = {}
-        self._without: dict[int, str] = {}
-        self._said: tuple[str, ...] = ()
+        self._missing = Missing(roster)
 
     def begin(self, now: Now, quiet: bool, dead_since: float | None = None) -> None:
         """Launch; not ``quiet``: agents of an older attempt may still live somewhere.
@@ -102,10 +102,10 @@ class Gathering:
         At least so many nodes are needed: the others are done without. Nothing but agents lives
         anywhere. ``hoped`` are those whose loss is why this is needed.
         """
-        self._without, self._hoped = without, tuple(hoped)
+        self._missing.without, self._missing.hoped = without, tuple(hoped)
         self._least, self.does_without = least, True
         self._relaunches = 0
-        self._left.clear()
+        self._missing.left.clear()
         for seat in self._roster.clear():
             self._say(Send(seat.link, Farewell()))
         if launcher_lives:
@@ -121,38 +121,37 @@ class Gathering:
     def _launch(self, now: Now) -> None:
         self._began = now.steady
         self._half = self._ending = False
-        self._left.clear()
+        self._again_at = None
+        self._missing.left.clear()
         self.wakes_at = now.steady + self._join_seconds
-        self._launch_agents(tuple(self._roster.name_of(node) for node in sorted(self._without)))
+        self._launch_agents(tuple(self._roster.name_of(node) for node in sorted(self._missing.without)))
 
     def welcomes(self, node: int) -> bool:
         """Who comes now is waited for; while a launcher is being ended, its agents are not."""
-        return not self._ending and not self.complete and node not in self._without
+        waits = not self._ending and self._again_at is None and not self._missing.complete
+        return waits and node not in self._missing.without
 
     @property
-    def complete(self) -> bool:
-        """Everybody is here who can still come."""
-        return self._roster.present + len(self._without) == self._nodes
-
-    @property
-    def _here(self) -> int:
-        return self._roster.present - len(self._left)
+    def lost_some(self) -> bool:
+        """Agents of this launch came and were lost."""
+        return bool(self._missing.left)
 
     def present(self, now: Now) -> None:
         """One node more is present."""
+        self._away.reached()
         self._ledger.says(Phase.STARTING, f"{self._roster.present} of {self._nodes} nodes have joined")
-        if self.does_without and not self._half and 2 * self._here >= self._nodes:
+        if self.does_without and not self._half and 2 * self._missing.here >= self._nodes:
             self._half = True
             patience = max(PATIENCE_FACTOR * (now.steady - self._began), LEAST_PATIENCE)
             self.wakes_at = min(self._began + patience, self._began + self._join_seconds)
-        if self.complete:
+        if self._missing.complete:
             self._complete(now)
         else:
             self._hasten(now)
 
     def _hasten(self, now: Now) -> None:
         """Those who are missing are waited for no longer where the launcher has said what became of them."""
-        if self._half and self._said and self.wakes_at is not None and not self._unnamed():
+        if self._half and self._missing.said and self.wakes_at is not None and not self._missing.unnamed():
             self.wakes_at = min(self.wakes_at, now.steady + NAMED_SECONDS)
 
     def tick(self, now: Now) -> None:
@@ -164,14 +163,16 @@ class Gathering:
             self.wakes_at = now.steady + OVERSLEPT_SECONDS
             return
         self.wakes_at = None
-        if self._ending:
+        if self._again_at is not None:
+            self._launch(now)
+        elif self._ending:
             words = f"the launcher did not end within {RELAUNCH_SECONDS:g} s"
             self._fail(now, Kind.LAUNCHER, "", words)
-        elif self.complete or (self.does_without and self._here and not self._silent()):
+        elif self._missing.complete or (self.does_without and self._missing.here and not self._silent()):
             self._complete(now)
         elif self._least and not self._enough_without(self._roster.missing()):
             self._too_few(now)
-        elif self.does_without and self._here:
+        elif self.does_without and self._missing.here:
             self._begin_again(now)
         else:
             words = f"{verdict.nodes_in_words(self._roster.missing())} of {self._nodes} did not join"
@@ -180,7 +181,7 @@ class Gathering:
 
     def _complete(self, now: Now) -> None:
         """What an older coordinator left must be dead by its lease before anything starts."""
-        if self._here < self._least:
+        if self._missing.here < self._least:
             self._too_few(now)
             return
         if now.steady < self.quiet_until:
@@ -196,12 +197,7 @@ class Gathering:
         """Nodes of which the launcher may still try to reach them, and give all others up at last."""
         if not self._means.relaunch or self._relaunches >= MOST_RELAUNCHES or not self._roster.names_known:
             return []
-        return self._unnamed()
-
-    def _unnamed(self) -> list[int]:
-        """Missing nodes of which the launcher says nothing."""
-        missing = [node for node in self._roster.missing() if node not in self._without]
-        return [node for node in missing if not self._words_on(node)]
+        return self._missing.unnamed()
 
     def _begin_again(self, now: Now) -> None:
         """End the launcher, which still tries, to launch once more without those who are missing."""
@@ -212,7 +208,7 @@ class Gathering:
     def _leave_out(self, now: Now, nodes: Sequence[int]) -> list[Seat]:
         """From now on these are done without, and all others are to join anew."""
         for node in nodes:
-            self._without.setdefault(node, self._why(now, node))
+            self._missing.give_up(node, now.steady - self._began)
         self._relaunches += 1
         names = ", ".join(self._roster.name_of(node) for node in nodes)
         self._say(Note(f"agents are launched once more, without {names}"))
@@ -222,29 +218,30 @@ class Gathering:
         """The nodes of which the launcher says that it could not reach them."""
         if not self._means.relaunch or self._relaunches >= MOST_RELAUNCHES or not self._roster.names_known:
             return []
-        said = {line.partition(" failed on node ")[2].partition(":")[0] for line in self._said}
-        nodes = range(self._nodes)
-        return [node for node in nodes if node not in self._without and self._roster.name_of(node) in said]
+        return self._missing.unreached()
 
     # --- those who do not come ---
 
     def left(self, seat: Seat, why: str) -> None:
         """An agent joined and was lost before the others were there."""
-        self._left[seat.node] = why
+        self._missing.left[seat.node] = why
 
     def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> None:
         """All agents ended, or one of them: nobody, or one less, is on the way. ``words`` say so."""
-        self._said = event.said
+        self._missing.said = event.said
+        again_at = self._away.next_at(now.steady, event.said) if event.whole else None
         if self._ending and event.whole:
             self._launch(now)
-        elif self.complete and not event.whole:
+        elif again_at is not None and not self._missing.complete:
+            self._launch_later(now, again_at)
+        elif self._missing.complete and not event.whole:
             return
         elif event.whole and self._least and not self._enough_without(self._unreached()):
             self._too_few(now)
         elif event.whole and self.does_without and (unreached := self._unreached()):
             self._leave_out(now, unreached)
             self._launch(now)
-        elif event.whole and not self.complete:
+        elif event.whole and not self._missing.complete:
             self._ended_early(now, event.code, words)
         elif event.whole:
             return
@@ -253,46 +250,38 @@ class Gathering:
         else:
             said = ": " + " / ".join(event.said) if event.said else ""
             words = f"an agent ended with code {event.code} before it had joined{said}"
-            self._fail(now, _started(event.code), "", words)
+            self._fail(now, kind_of_end(event.code), "", words)
 
     def _ended_early(self, now: Now, code: int, words: str) -> None:
-        missing = self._roster.missing()
-        lost = next((node for node in self._hoped if node in missing), None)
-        if lost is None:
-            words += f" (before {verdict.nodes_in_words(missing)} had joined)"
-            self._fail(now, _started(code), "", words)
+        lost = self._missing.unfulfilled()
+        if lost < 0:
+            words += f" (before {verdict.nodes_in_words(self._roster.missing())} had joined)"
+            self._fail(now, kind_of_end(code), "", words)
         else:
             name = self._roster.name_of(lost)
             words = f"{name} (node {lost}) was lost and did not come back: {words}"
             self._fail(now, Kind.NODE, name, words)
 
+    def _launch_later(self, now: Now, again_at: float) -> None:
+        """The controller is away: nothing was launched, or all of it has ended with the launcher."""
+        self._roster.clear()
+        self._again_at = self.wakes_at = again_at
+        seconds = again_at - now.steady
+        words = f"the scheduler's controller cannot be reached: agents are launched again in {seconds:g} s"
+        self._say(Note(words))
+        self._ledger.says(Phase.STARTING, words)
+
     def _enough_without(self, nodes: Sequence[int]) -> bool:
-        return self._nodes - len({*self._without, *nodes}) >= self._least
+        return self._nodes - len({*self._missing.without, *nodes}) >= self._least
 
     def _too_few(self, now: Now) -> None:
         """Nodes that were launched upon once more did not come back."""
-        absent = [one for one in self.absent(now) if one[0] not in self._without]
-        node, name, why = next((one for one in absent if one[0] in self._hoped), absent[0])
+        absent = [one for one in self.absent(now) if one[0] not in self._missing.without]
+        hoped = self._missing.unfulfilled()
+        node, name, why = next((one for one in absent if one[0] == hoped), absent[0])
         self.wakes_at = None
         self._fail(now, Kind.NODE, name, f"{name} (node {node}) did not come back: {why}")
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
         """The nodes that are not here: number, name, why."""
-        nodes = sorted({*self._roster.missing(), *self._left})
-        whys = [self._without.get(node) or self._why(now, node) for node in nodes]
-        return [(node, self._roster.name_of(node), why) for node, why in zip(nodes, whys)]
-
-    def _why(self, now: Now, node: int) -> str:
-        if node in self._left:
-            return f"its agent was lost before the others had joined: {self._left[node]}"
-        said = self._words_on(node)
-        words = f"its agent did not join within {now.steady - self._began:.0f} s"
-        return words + (f" ({' / '.join(said)})" if said else "")
-
-    def _words_on(self, node: int) -> list[str]:
-        return words_on(self._roster.name_of(node), self._said)
-
-
-def _started(code: int) -> Kind:
-    """A program that cannot be executed will not be next time either; all else may be different then."""
-    return Kind.START if code in _NOT_EXECUTED else Kind.LAUNCHER
+        return self._missing.absent(now.steady - self._began)

@@ -1,13 +1,22 @@
-"""What the lines of a launcher say of nodes; knows srun's words, and no node."""
+"""What a launcher's lines and its exit code say; knows srun's words, and no node."""
 
 from __future__ import annotations
 
+from clusterrun.agent.verdict import Kind
 from clusterrun.model.errors import BadInput
 from clusterrun.model.hostlist import expand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_NOT_EXECUTED = (126, 127)
+
+
+def kind_of_end(code: int) -> Kind:
+    """A program that cannot be executed will not be next time either; all else may be different then."""
+    return Kind.START if code in _NOT_EXECUTED else Kind.LAUNCHER
 
 
 def words_on(name: str, said: Sequence[str]) -> list[str]:

@@ -165,7 +165,8 @@ class Muster:
 
     def _gathered(self, now: Now) -> None:
         """Everybody is here who is waited for, and nothing of an older attempt can live any more."""
-        if self._lost and not self.casualties.enough and self._follows.another(now, self._lost):
+        lost = self._lost if self._gathering.lost_some else None
+        if lost and not self.casualties.enough and self._follows.another(now, lost):
             self.stage = Stage.IDLE
             return
         self._select(now, self._gathering.absent(now))

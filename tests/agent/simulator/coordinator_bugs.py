@@ -187,8 +187,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "a launcher that may give everybody up is let go on",
         "gathering",
-        "self._here and not self._silent())",
-        "self._here)",
+        "self._missing.here and not self._silent())",
+        "self._missing.here)",
     ),
     Mutant(
         "a second launch knows the first one's agents",

@@ -28,6 +28,7 @@ def plan(world: World) -> None:
         for _ in range(1 + int(world.scenario.strength * 2.5)):
             early = chance.random() < 0.3
             when = chance.uniform(0, 4.0 if early else world.scenario.heal_at)
+            when = 0.0 if early and fault == "controller away" else when
             world.clock.at(when, _strike, world, fault, strike)
 
 
@@ -253,6 +254,12 @@ def _requeue(world: World) -> None:
         world.submit(world.fault_chance.sample(alive, world.scenario.allocated))
 
 
+def _controller_away(world: World) -> None:
+    """No program of the scheduler's works for a while."""
+    until = min(world.clock.now + world.fault_chance.choice((5.0, 30.0, 90.0)), world.scenario.heal_at)
+    world.watch.controller_away_until = max(world.watch.controller_away_until, until)
+
+
 def _repeat(world: World) -> None:
     for _ in range(20):
         world.clock.after(world.fault_chance.uniform(0, 40), _repeat_once, world)
@@ -287,4 +294,5 @@ STRIKES: dict[str, Callable[[World], None]] = {
     "lasting cut": _lasting_cut,
     "stopped takeover": _stopped_takeover,
     "repeat": _repeat,
+    "controller away": _controller_away,
 }

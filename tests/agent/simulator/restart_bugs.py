@@ -68,7 +68,7 @@ RESTART_BUGS = (
     Mutant(
         "a loss while agents gather ends the run",
         "muster",
-        "if self._lost and not self.casualties.enough and self._follows.another(now, self._lost):",
+        "if lost and not self.casualties.enough and self._follows.another(now, lost):",
         "if False:",
     ),
     Mutant(

@@ -43,6 +43,7 @@ FAULTS = (
     "lasting cut",
     "stopped takeover",
     "mute disk",
+    "controller away",
 )
 """Each world has a few of them (a swarm): all of them at once would make all worlds alike."""
 
@@ -71,6 +72,8 @@ THEMES = (
     ("power off",),
     ("kill agent",),
     ("kill launcher",),
+    ("controller away",),
+    ("controller away", "kill agent"),
 )
 """What is known to be dangerous together; every other world has one of these."""
 
@@ -81,7 +84,16 @@ FIT = (WELL, "slow", "chatty")
 EXAMINERS = ("ill", "ill", "late", "mute", "dies", "never starts", "slow", "chatty")
 """How an examiner may behave."""
 
-HARMLESS = ("late agent", "second agent", "slow disk", "slow network", "lost welcome", "notice", "repeat")
+HARMLESS = (
+    "controller away",
+    "late agent",
+    "second agent",
+    "slow disk",
+    "slow network",
+    "lost welcome",
+    "notice",
+    "repeat",
+)
 """A world with only these must end as the user's program does."""
 
 

@@ -34,6 +34,7 @@ class Watch:
         self.struck: list[str] = []
         self.cut_nodes: dict[int, bool] = {}
         self.frozen_for: list[float] = []
+        self.controller_away_until = 0.0
         self._highest_started = -1
         self._acked: dict[tuple[str, int], bool] = {}
         self._granted: dict[str, bool] = {}

@@ -191,6 +191,11 @@ class World:
     def launch(self, coordinator: CoordinatorActor, without: tuple[str, ...] = ()) -> None:
         """srun: one agent per node."""
         missing = self.scenario.allocated - 1 if self.scenario.has("no agent") else -1
+        if self.clock.now < self.watch.controller_away_until:
+            words = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
+            coordinator.launcher_lives = False
+            self.clock.after(1.0, coordinator.feed, ev.LauncherEnded(1, (words,)))
+            return
         for index, node in enumerate(coordinator.hosts):
             if index == missing or f"n{node.index}" in without:
                 continue

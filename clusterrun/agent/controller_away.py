@@ -1,0 +1,37 @@
+"""A launcher that could not reach the scheduler's controller: when it is tried again; knows words and times.
+
+What is asked of nobody fails nobody: nothing is charged for it, and no node is to blame.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_SECONDS = 600.0
+"""How long a controller is waited for."""
+LONGEST_PAUSE = 10.0
+_WORDS = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")
+
+
+class ControllerAway:
+    """Pauses of 1, 2, 4 … 10 seconds, for ten minutes; they begin anew once an agent was reached."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._pause = 1.0
+
+    def reached(self) -> None:
+        """It answers."""
+        self._since, self._pause = None, 1.0
+
+    def next_at(self, now: float, said: Sequence[str]) -> float | None:
+        """When to launch again after a launcher ended with these words; None where that is not the reason."""
+        if not any(words in line for line in said for words in _WORDS):
+            return None
+        self._since = now if self._since is None else self._since
+        if now - self._since > MOST_SECONDS:
+            return None
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        return now + pause
