@@ -15,6 +15,7 @@ from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import fold
 from clusterrun.model.record import RunRecord, RunState, RunStatus
+from clusterrun.model.size import gibibytes
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.model.visible import visible
@@ -129,7 +130,7 @@ def _use(status: RunStatus) -> str:
         memory = sum(one.memory_info().rss for one in family)
     except psutil.Error:  # one of them ended while we looked, or is not ours to look at
         return ""
-    return f"{len(family)} processes, {spoken(seconds)} of CPU time, {memory / 2**30:.1f} GiB of memory"
+    return f"{len(family)} processes, {spoken(seconds)} of CPU time, {gibibytes(memory)} of memory"
 
 
 def _used(desk: Desk, record: RunRecord | None, state: RunState | None) -> str:

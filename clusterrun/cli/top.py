@@ -16,6 +16,7 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.document import encode
 from clusterrun.model.duration import clock_time
 from clusterrun.model.record import RunStatus
+from clusterrun.model.size import sized
 from clusterrun.model.usage import NodeUse
 from clusterrun.model.visible import visible
 from clusterrun.verbs.desk import Desk
@@ -169,11 +170,11 @@ def _node(use: NodeUse, now: float) -> list[tuple[str, ...]]:
         name,
         "",
         f"{use.cores:.1f}/{use.cores_total}",
-        f"{_size(use.memory)}/{_size(use.memory_total)}",
-        f"{_size(use.received)}/s",
-        f"{_size(use.sent)}/s",
+        f"{sized(use.memory)}/{sized(use.memory_total)}",
+        f"{sized(use.received)}/s",
+        f"{sized(use.sent)}/s",
         f"{sum(busy) / len(busy):.0f} %" if busy else visible(use.gpus_said),
-        f"{_size(held)}/{_size(total)}" if total else "",
+        f"{sized(held)}/{sized(total)}" if total else "",
         _sum([gpu.watts for gpu in use.gpus]),
         f"{max(gpu.celsius for gpu in use.gpus):.0f}" if use.gpus else "",
     )
@@ -185,12 +186,12 @@ def _ranks(use: NodeUse) -> list[tuple[str, ...]]:
     paired = use.gpus if len(use.gpus) == len(use.ranks) else ()
     rows = []
     for number, rank in enumerate(use.ranks):
-        row = ["", str(rank.rank), f"{rank.cores:.1f}", _size(rank.memory), "", "", "", "", "", ""]
+        row = ["", str(rank.rank), f"{rank.cores:.1f}", sized(rank.memory), "", "", "", "", "", ""]
         if paired:
             gpu = paired[number]
             row[6:] = [
                 f"{gpu.busy:.0f} %" if gpu.busy >= 0 else "",
-                f"{_size(gpu.memory)}/{_size(gpu.memory_total)}" if gpu.memory_total > 0 else "",
+                f"{sized(gpu.memory)}/{sized(gpu.memory_total)}" if gpu.memory_total > 0 else "",
                 _sum([gpu.watts]),
                 f"{gpu.celsius:.0f}" if gpu.celsius >= 0 else "",
             ]
@@ -201,12 +202,3 @@ def _ranks(use: NodeUse) -> list[tuple[str, ...]]:
 def _sum(values: Sequence[float]) -> str:
     known = [value for value in values if value >= 0]
     return f"{sum(known):.0f}" if known else ""
-
-
-def _size(count: float) -> str:
-    """Bytes with a unit of 1024."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.5 else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

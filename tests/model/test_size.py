@@ -1,0 +1,29 @@
+"""How amounts of memory are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.model.size import gibibytes, sized
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 KiB"),
+        (9.7 * 2**30, "9.7 GiB"),
+        (99.4 * 2**30, "99.4 GiB"),
+        (99.6 * 2**20, "100 MiB"),
+        (503 * 2**30, "503 GiB"),
+        (1000 * 2**30, "1.0 TiB"),
+        (5000 * 2**40, "5000.0 TiB"),
+    ],
+)
+def test_an_amount_has_the_unit_that_suits_it(count: float, said: str) -> None:
+    assert sized(count) == said
+
+
+def test_amounts_that_are_compared_have_one_unit() -> None:
+    assert [gibibytes(count * 2**30) for count in (0.25, 960, 1024)] == ["0.2 GiB", "960.0 GiB", "1024.0 GiB"]
