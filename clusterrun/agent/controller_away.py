@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 MOST_SECONDS = 600.0
 """How long a controller is waited for."""
 LONGEST_PAUSE = 10.0
-_WORDS = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")
+NO_ANSWER = "it did not answer in time"
+_WORDS = ("Unable to contact slurm controller", "Socket timed out on send/recv operation", NO_ANSWER)
+
+
+def is_away(said: Sequence[str]) -> bool:
+    """These words of a program of the scheduler say that its controller could not be reached."""
+    return any(words in line for line in said for words in _WORDS)
 
 
 class ControllerAway:
@@ -28,7 +34,7 @@ class ControllerAway:
 
     def next_at(self, now: float, said: Sequence[str]) -> float | None:
         """When to launch again after a launcher ended with these words; None where that is not the reason."""
-        if not any(words in line for line in said for words in _WORDS):
+        if not is_away(said):
             return None
         self._since = now if self._since is None else self._since
         if now - self._since > MOST_SECONDS:

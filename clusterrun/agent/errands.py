@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 
+from clusterrun.agent.controller_away import NO_ANSWER
 from clusterrun.agent.loop import steady
 from clusterrun.agent.process import Ended, NotStarted, Program, start_all
 from clusterrun.agent.verdict import code_in_words
@@ -86,7 +87,7 @@ class Errands:
         why = ""
         if child.pid in self._overdue:
             self._overdue.discard(child.pid)
-            why = "it did not answer in time"
+            why = NO_ANSWER
         elif child.code:
             why = f"the program {code_in_words(child.code)}" + (f": {said}" if said else "")
         done(Done(child.code, lines, why))

@@ -11,6 +11,7 @@ Until the answer is here (or late) a TERM leaves the run *undecided*: nobody may
 
 from __future__ import annotations
 
+from clusterrun.agent import lineage
 from clusterrun.agent.actions import AskJob
 from clusterrun.agent.relay import PREEMPTION, STATES, TIME_LIMIT, Relay
 from clusterrun.agent.verdict import Verdict
@@ -86,7 +87,8 @@ class Handover:
     ) -> None:
         self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
         self._grace, self._job_id = orders.grace, job_id
-        self._say, self._course = say, course
+        self._most_restarts = orders.max_restarts
+        self._ledger, self._say, self._course = ledger, say, course
         self.relay = Relay(self._survival, ledger, say)
         self._asked: _Asked | None = None
         self._noticed = ""
@@ -127,6 +129,12 @@ class Handover:
 
     def begin(self, now: Now) -> Verdict | None:
         """The first attempt is ours; the end of the run, where all its budget was used up before."""
+        attempts = self._ledger.attempts
+        used = lineage.restarts_used(attempts)
+        if attempts[-1].cause in lineage.CHARGED and used > self._most_restarts:
+            state = State.NODE_FAIL if attempts[-1].cause == "node" else State.FAILED
+            words = f"the {attempts[-1].cause} of the last attempt was lost"
+            return Verdict(state, f"{words}; --max-restarts is {self._most_restarts}", 1)
         if not self._job_id:
             return None
         self._ask_at = now.steady + FIRST_LOOK_SECONDS

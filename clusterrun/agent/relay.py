@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from clusterrun.agent.actions import DropNext, ExcludeNext, Finish, Note, QueueNext, Requeue
+from clusterrun.agent.controller_away import ControllerAway, is_away
 from clusterrun.agent.verdict import Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.model.states import State
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from clusterrun.agent.ledger import Ledger
     from clusterrun.model.orders import Survival
 
-PARTING_SECONDS = 45.0
-"""For what is queued, or given back, when all else has ended."""
+PARTING_SECONDS = 150.0
+"""For the answer on what is queued, or given back, when all else has ended; a scheduler that says nothing."""
 TIME_LIMIT, PREEMPTION = "time-limit", "preemption"
 STATES = {TIME_LIMIT: State.TIMEOUT, PREEMPTION: State.PREEMPTED}
 _CAUSES = {State.TIMEOUT: TIME_LIMIT, State.PREEMPTED: PREEMPTION, State.NODE_FAIL: "node"}
@@ -38,7 +39,14 @@ class Relay:
         self._queueing = self._ruled = False
         self._way = ""
         self._end: Verdict | None = None
-        self.due_at: float | None = None
+        self._away = ControllerAway()
+        self._again_at: float | None = None
+        self._overdue_at: float | None = None
+
+    @property
+    def due_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        return self._overdue_at if self._again_at is None else self._again_at
 
     # --- budgets ---
 
@@ -103,11 +111,8 @@ class Relay:
     def leave(self, now: Now, code: int) -> None:
         """Nothing of ours is left but this process: hand the run over, and exit with ``code``."""
         excluded = self._ledger.excluded
-        if self._way == "requeue":
-            self.due_at = now.steady + PARTING_SECONDS
-            self._say(Requeue(excluded))
-        elif self._way == "chain" and not self._next:
-            self._queue_at_last(now)
+        if self._way == "requeue" or (self._way == "chain" and not self._next):
+            self._hand(now)
         else:
             if self._way != "chain":
                 self.drop()
@@ -115,16 +120,19 @@ class Relay:
                 self._say(ExcludeNext(excluded))
             self._say(Finish(code))
 
-    def _queue_at_last(self, now: Now) -> None:
-        self._way = "chain"
-        self.due_at = now.steady + PARTING_SECONDS
-        if not self._queueing:
+    def _hand(self, now: Now) -> None:
+        """At last: no rank, no agent, no launcher is left."""
+        self._again_at = None
+        self._overdue_at = now.steady + PARTING_SECONDS
+        if self._way == "requeue":
+            self._say(Requeue(self._ledger.excluded))
+        elif not self._queueing:
             self._say(QueueNext(self._survival.resubmit, self._ledger.excluded))
 
     def queued(self, now: Now, event: NextQueued) -> None:
         """The job that goes on waits in the queue, or cannot."""
         self._queueing = False
-        if self.due_at is not None:
+        if self._overdue_at is not None:
             self._handed(now, "" if event.job_id else event.why)
             return
         self._next = event.job_id
@@ -135,23 +143,30 @@ class Relay:
 
     def handed_over(self, now: Now, event: HandedOver) -> None:
         """This job was given back, or the scheduler would not take it."""
-        if self.due_at is None:
+        if self._overdue_at is None:
             return
-        if event.why and self._survival.resubmit:
+        if event.why and self._survival.resubmit and not is_away((event.why,)):
             self._say(Note(f"the job could not be requeued ({event.why}): another one is queued"))
-            self._queue_at_last(now)
+            self._way = "chain"
+            self._hand(now)
         else:
             self._handed(now, event.why)
 
     def tick(self, now: Now) -> None:
-        """An answer may be overdue."""
-        if self.due_at is not None and now.steady >= self.due_at:
+        """An answer may be overdue, or a controller back that was away."""
+        if self._again_at is not None and now.steady >= self._again_at:
+            self._hand(now)
+        elif self._overdue_at is not None and now.steady >= self._overdue_at:
             self._handed(now, "the scheduler did not answer")
 
     def _handed(self, now: Now, why: str) -> None:
-        self.due_at = None
+        self._overdue_at = None
         if not why or self._end is None:
             self._say(Finish(0))
+            return
+        # Nobody ends a job whose controller is away: it may wait here for it.
+        self._again_at = self._away.next_at(now.steady, (why,))
+        if self._again_at is not None:
             return
         end = replace(self._end, reason=f"{self._end.reason}; it could not go on: {why}")
         self._say(Note(end.reason))

@@ -397,11 +397,26 @@ def test_a_scheduler_that_never_answers_keeps_no_job_alive():
     tape.at(95.1, JobTold("time-limit"))
     over(tape, 97.0, -15)
     gone(tape, 97.5)
-    assert tape.does(142.5) == [Finish(143)]
+    assert tape.does(247.5) == [Finish(143)]
     assert (tape.saved.state, tape.saved.reason) == (
         State.TIMEOUT,
         f"{LIMIT}; it could not go on: the scheduler did not answer",
     )
+
+
+def test_a_controller_that_is_away_at_the_end_of_a_job_is_waited_for():
+    away = HandedOver("the program exited with code 1: Unable to contact slurm controller (connect failure)")
+    tape = training(end_at=100.0)
+    tape.at(95.0, TERM)
+    tape.at(95.1, JobTold("time-limit"))
+    over(tape, 97.0, -15)
+    assert gone(tape, 97.5) == [Requeue(())]
+    assert tape.does(98.0, away) == []
+    assert tape.does(99.0) == [Requeue(())]
+    assert tape.does(99.5, away) == []
+    assert tape.does(101.5) == [Requeue(())]
+    assert tape.does(102.0, HandedOver()) == [Finish(0)]
+    assert tape.saved.state is State.PENDING
 
 
 @pytest.mark.parametrize("cause, outcome, option", [
@@ -418,11 +433,19 @@ def test_a_budget_that_is_used_up_ends_the_run(cause: str, outcome: str, option:
 
 def test_a_job_that_begins_with_its_budget_exceeded_starts_nothing():
     used = tuple(Attempt(n, "", ("n0",), 1.0, 2.0, "PREEMPTED", cause="preemption") for n in range(2))
-    tape = job(earlier=used, cause="node")
+    tape = job(earlier=used, cause="node", max_restarts=1)
     assert LaunchAgents() in tape.began
     tape = job(earlier=used, cause="preemption")
     assert tape.began == [Finish(1)]
     assert (tape.saved.state, tape.saved.reason) == (State.PREEMPTED, "3 preemptions; --max-preemptions is 2")
+
+
+def test_a_coordinator_that_is_lost_once_too_often_is_the_end_of_the_run():
+    used = (Attempt(0, "", ("n0",), 1.0), Attempt(1, "", ("n0",), 2.0, cause="coordinator"))
+    tape = job(earlier=used, cause="coordinator", max_restarts=1)
+    assert tape.began == [Finish(1)]
+    words = "the coordinator of the last attempt was lost; --max-restarts is 1"
+    assert (tape.saved.state, tape.saved.reason) == (State.FAILED, words)
 
 
 def test_when_the_first_process_of_the_batch_step_is_killed_the_run_goes_on_where_it_may():
