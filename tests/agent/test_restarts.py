@@ -1,0 +1,260 @@
+"""From one attempt to the next: budgets, pauses, places, agents that are launched once more; tapes only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.agent import lineage
+from clusterrun.agent.actions import ClaimEpoch, EndLauncher, LaunchAgents, Send
+from clusterrun.agent.coordinator import Coordinator
+from clusterrun.agent.events import AgentJoined, AgentLeft, EpochClaimed, Heard, LauncherEnded
+from clusterrun.agent.messages import (
+    Beat,
+    Farewell,
+    PortReserved,
+    RanksGone,
+    RanksStarted,
+    ReservePort,
+    StartRanks,
+)
+from clusterrun.agent.rooms import Rooms
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Survival
+from clusterrun.model.record import Attempt, Failure
+from clusterrun.model.states import Phase, State
+from tests.agent.tapes import (
+    ORDERS,
+    WALL,
+    Tape,
+    all_gone,
+    failed,
+    hello,
+    sent,
+    train,
+    training,
+)
+
+
+def attempts(*told: tuple[str, int]) -> tuple[Attempt, ...]:
+    """Attempts by cause and the highest step that they reported."""
+    return tuple(Attempt(n, "", (), 0.0, cause=cause, step=step) for n, (cause, step) in enumerate(told))
+
+
+@pytest.mark.parametrize(
+    ("told", "used"),
+    [
+        ([("first", -1)], 0),
+        ([("first", -1), ("failure", -1), ("node", -1), ("hang", -1), ("coordinator", -1)], 4),
+        ([("first", 5), ("failure", 5), ("failure", 3)], 2),
+        ([("first", 5), ("failure", 9)], 0),
+        ([("first", 5), ("failure", 9), ("failure", 9)], 1),
+        ([("first", -1), ("port", -1), ("preemption", -1), ("time-limit", -1), ("requeue", -1)], 0),
+    ],
+)
+def test_restarts_count_since_an_attempt_got_further_than_all_before_it(
+    told: list[tuple[str, int]], used: int
+) -> None:
+    assert lineage.restarts_used(attempts(*told)) == used
+
+
+def test_a_checkpoint_is_progress_too() -> None:
+    first, second = attempts(("first", 5), ("failure", 5))
+    assert lineage.restarts_used((first, replace(second, checkpoint=4))) == 0
+
+
+def test_pauses_double_from_two_seconds_to_a_minute_and_the_first_restart_has_none() -> None:
+    assert [lineage.pause(used) for used in range(9)] == [0, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ([("first", 3), ("failure", 3), ("failure", 3)], ""),
+        ([("first", 3), ("failure", 3), ("failure", 3), ("failure", 3)], "each ended at step 3"),
+        ([("first", 3), ("failure", 3), ("failure", 1), ("hang", 2)], "none got beyond step 3"),
+        ([("first", 3), ("failure", 3), ("preemption", 3), ("failure", 3)], ""),
+        ([("first", 3), ("failure", 3), ("failure", 4), ("failure", 4)], ""),
+        ([("first", -1), ("failure", -1), ("failure", -1), ("failure", -1)], ""),
+    ],
+)
+def test_failures_in_a_row_that_got_no_further_are_in_vain_where_progress_is_reported(
+    told: list[tuple[str, int]], words: str
+) -> None:
+    said = lineage.in_vain(attempts(*told), 3)
+    assert (words in said) if words else (said == "")
+    assert lineage.in_vain(attempts(*told), 0) == ""
+
+
+def crash(tape: Tape, time: float, epoch: int) -> list[Any]:
+    """Rank 3 of ``epoch`` fails and everything of it is gone, at ``time`` + 1 s."""
+    tape.at(time, replace(failed(3, time), message=replace(failed(3, time).message, epoch=epoch)))
+    tape.at(time + 0.3)
+    return all_gone(tape, time + 1.0, epoch)
+
+
+def test_a_script_that_always_crashes_at_step_3_ends_and_says_so() -> None:
+    tape = training(max_restarts=9, survival=Survival(no_progress=2))
+    tape.reported = (3, -1)
+    time = 5.0
+    for epoch in range(2):
+        crash(tape, time, epoch)
+        claims = [] if epoch == 0 else tape.at(time + 3.1)
+        assert (ClaimEpoch(1) in claims) == (epoch == 1)
+        tape.at(time + 3.2, EpochClaimed(epoch + 1))
+        train(tape, time + 3.3, epoch + 1)
+        time += 10.0
+    state = next(a.state for a in reversed(crash(tape, time, 2)) if hasattr(a, "state"))
+    words = "no progress over 2 attempts: each ended at step 3, rank 3 on n1 exited with code 3"
+    assert (state.state, state.reason, state.exit_code) == (State.FAILED, words, 3)
+    assert [(a.cause, a.step) for a in state.attempts] == [("first", 3), ("failure", 3), ("failure", 3)]
+
+
+def test_the_second_restart_in_a_row_waits_and_says_until_when() -> None:
+    tape = training(max_restarts=3)
+    assert ClaimEpoch(0) in crash(tape, 5.0, 0)
+    tape.at(6.1, EpochClaimed(1))
+    train(tape, 6.2, 1)
+    assert ClaimEpoch(1) not in crash(tape, 10.0, 1)
+    state = tape.state(12.0)
+    assert (state.phase, state.state) == (Phase.RESTARTING, State.RUNNING)
+    assert state.reason == "restart 2 of 3: rank 3 on n1 exited with code 3; not before 00:16:53 UTC"
+    assert ClaimEpoch(1) in tape.at(13.0)
+
+
+def allocated(nodes: int, **changes: Any) -> Tape:
+    """A coordinator of more nodes than the two that train, all of them present and training since 1 s."""
+    orders = replace(ORDERS, spares=nodes - 2, launch=("srun",), **changes)
+    names = tuple(f"n{node}" for node in range(nodes))
+    tape = Tape(Coordinator(orders, "login", 42, rooms=Rooms(names=names, job_id="77")))
+    tape.at(0.0)
+    tape.at(0.0, EpochClaimed(0))
+    for node in range(nodes):
+        tape.at(1.0, AgentJoined(node, hello(node)), Heard(node, Beat(0)))
+    train(tape, 1.0)
+    return tape
+
+
+def beat(tape: Tape, first: int, last: int, *nodes: int) -> None:
+    """These nodes are heard once a second."""
+    for second in range(first, last + 1):
+        tape.at(float(second), *(Heard(node, Beat(second)) for node in nodes))
+
+
+def lose(tape: Tape, node: int, *others: int) -> None:
+    """``node`` is last heard at 4 s, so its lease is out at 27 s; ranks on ``others`` are gone at 6 s."""
+    tape.at(4.0, Heard(node, Beat(4)))
+    tape.at(5.0, AgentLeft(node, "connection reset"))
+    tape.at(5.3)
+    tape.at(6.0, *(Heard(other, RanksGone(0)) for other in others))
+    beat(tape, 7, 26, *others, *([2] if 2 not in others and node != 2 else []))
+
+
+def test_a_spare_takes_the_place_of_a_lost_node_and_nobody_else_moves() -> None:
+    tape = allocated(3, max_restarts=1)
+    lose(tape, 0, 1)
+    assert ClaimEpoch(0) in tape.at(27.0)
+    assert sent(tape.does(27.1, EpochClaimed(1))) == [(2, ReservePort(1))]
+    started = sent(tape.does(27.2, Heard(2, PortReserved(1, 1))))
+    assert [
+        (link, order.world.nodes, order.node) for link, order in started if isinstance(order, StartRanks)
+    ] == [
+        (2, ("n2", "n1"), 0),
+        (1, ("n2", "n1"), 1),
+    ]
+    state = tape.state(28.0)
+    assert [(a.cause, a.job_id, a.nodes) for a in state.attempts] == [
+        ("first", "77", ("n0", "n1")),
+        ("node", "77", ("n2", "n1")),
+    ]
+
+
+def test_nothing_starts_before_the_lease_of_a_lost_node_is_out() -> None:
+    tape = allocated(3, max_restarts=1)
+    lose(tape, 0, 1)
+    assert tape.does(26.9) == []
+    assert ClaimEpoch(0) in tape.does(27.0)
+
+
+def test_where_too_few_agents_are_left_all_are_launched_once_more() -> None:
+    tape = allocated(2, max_restarts=1)
+    lose(tape, 1, 0)
+    tape.at(27.0)
+    assert tape.does(27.1, EpochClaimed(1)) == [Send(0, Farewell()), EndLauncher()]
+    assert tape.does(28.0, LauncherEnded(143)) == [LaunchAgents(())]
+    for node in (0, 1):
+        tape.at(29.0, AgentJoined(10 + node, hello(node, pid=2)), Heard(10 + node, Beat(0)))
+    assert sent(tape.does(29.1, Heard(10, PortReserved(1, 5)), Heard(11, RanksStarted(1))))[0][0] == 10
+
+
+def test_a_silent_node_is_left_out_of_the_next_launch_where_enough_remain() -> None:
+    tape = allocated(4, max_restarts=2)
+    for node in (1, 2, 3):
+        tape.at(4.0, Heard(node, Beat(4)))
+    tape.at(5.0, AgentLeft(2, "reset"), AgentLeft(3, "reset"), AgentLeft(1, "reset"))
+    tape.at(5.3)
+    tape.at(6.0, Heard(0, RanksGone(0)))
+    beat(tape, 7, 26, 0)
+    tape.at(27.0)
+    said = ("srun: error: n3: task 3: Exited with exit code 137",)
+    tape.at(27.0, LauncherEnded(137, said, whole=False))
+    tape.at(27.1, EpochClaimed(1))
+    assert tape.does(28.0, LauncherEnded(143)) == [LaunchAgents(("n1", "n2"))]
+    assert tape.state(29.0).excluded == ("n1", "n2")
+
+
+def test_a_node_that_does_not_come_back_is_named_and_left_out_where_the_run_goes_on_elsewhere() -> None:
+    survival = Survival(requeue="requeue", resubmit=("sbatch",))
+    for elsewhere in (Survival(), survival):
+        tape = allocated(2, max_restarts=3, survival=elsewhere)
+        lose(tape, 1, 0)
+        tape.at(27.0)
+        tape.at(27.1, EpochClaimed(1))
+        tape.at(28.0, LauncherEnded(143))
+        said = ("srun: error: Unable to create step: Requested node configuration is not available",)
+        tape.at(29.0, LauncherEnded(1, said))
+        state = tape.state(30.0)
+        words = "n1 (node 1) was lost and did not come back: the launcher ended with code 1: " + said[0]
+        assert state.attempts[1].failure == Failure(-1, "n1", 1, WALL + 29.0, words)
+        assert state.excluded == (("n1",) if elsewhere is survival else ())
+
+
+def test_a_process_that_cannot_be_killed_costs_its_node_and_not_the_run_where_there_is_a_spare() -> None:
+    tape = allocated(3, max_restarts=1)
+    tape.at(5.0, failed(3, 5.0))
+    tape.at(5.3)
+    assert ClaimEpoch(0) in all_gone(tape, 6.0, stuck=("77 in nfs_wait",))
+    assert sent(tape.does(6.1, EpochClaimed(1))) == [(2, ReservePort(1))]
+    assert tape.state(7.0).excluded == ("n0",)
+
+
+def test_agents_that_end_with_their_launcher_blame_no_node() -> None:
+    tape = allocated(2)
+    tape.at(5.0, LauncherEnded(137))
+    tape.at(5.1, Heard(1, RanksGone(0)), AgentLeft(1, "closed"))
+    tape.at(5.4)
+    state = tape.state(6.0, Heard(0, RanksGone(0)))
+    assert state.failure is not None
+    words = "the launcher ended with code 137, and the agents with it"
+    assert (state.state, state.failure.node, state.failure.why) == (State.FAILED, "", words)
+
+
+def test_a_controller_that_is_away_is_waited_for_ten_minutes_and_nothing_is_charged() -> None:
+    orders = replace(ORDERS, launch=("srun",))
+    tape = Tape(Coordinator(orders, "login", 42, rooms=Rooms(names=("n0", "n1"))))
+    tape.at(0.0)
+    tape.at(0.0, EpochClaimed(0))
+    words = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
+    time, launches = 0.0, 0
+    while time < 620:
+        tape.at(time, LauncherEnded(1, (words,)))
+        pause = next((p for p in (1, 2, 4, 8, 10) if LaunchAgents() in tape.does(time + p)), None)
+        if pause is None:
+            break
+        assert pause == min(2**launches, 10)
+        time, launches = time + pause, launches + 1
+    assert 600 < time < 620
+    state = tape.state(time)
+    assert (state.state, len(state.attempts)) == (State.FAILED, 1)
+    assert "Unable to contact slurm controller" in state.reason
