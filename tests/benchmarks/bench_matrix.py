@@ -150,8 +150,8 @@ def process_struck(found: Process, kill: bool) -> Callable[[], None]:
 def host_struck(ground: Ground, run: Run, cell: Cell, host: str) -> Callable[[], None]:
     """A fault of the host's network, disk, power or slurmd; what heals it."""
     lab, word = ground.site.lab, cell.fault.split()[0]
-    first = run.nodes()[0] if run.state and run.state.attempts else host
-    other = next(node for node in run.nodes() if node != first) if host == first else first
+    first = victim(run, "coordinator").host
+    other = first if host != first else next(p.host for p in run.find("agent") if p.host != first)
     orders: dict[str, tuple[str, str, dict[str, str]]] = {
         "cut": ("cut", host, {}),
         "unheard": ("cut", host, {"to": other}),

@@ -191,7 +191,7 @@ class Run:
 
     def nodes(self) -> tuple[str, ...]:
         """The nodes of the newest attempt, in order."""
-        state = until(lambda: (s := self.state) and s.attempts and s, "the first attempt")
+        state = until(lambda: (s := self.state) and s.attempts and s.attempts[-1].nodes and s, "its nodes")
         return tuple(state.attempts[-1].nodes)
 
     # --- its end ---

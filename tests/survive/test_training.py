@@ -1,0 +1,52 @@
+"""The shipped training script, disturbed, ends with the weights of an undisturbed training, to the bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from clusterrun import proc
+from tests.hostile.conftest import Person, logs, marked, until
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS, EVERY = 30, 5
+OPTIONS = ("--nodes", "2", "--gpus", "0", "--max-restarts", "3", "--name", "t")
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    """Somebody on a machine without Slurm."""
+    return Person(tmp_path)
+
+
+def trained(person: Person, name: str) -> Path:
+    """The run directory of a training that has been submitted."""
+    how = ("--steps", str(STEPS), "--checkpoint-every", str(EVERY), "--resume", "--deterministic")
+    kept = ("--checkpoint-dir", str(person.folder / name))
+    return person.submits(*OPTIONS, str(ROOT / "jobs" / "train.py"), *how, *kept)
+
+
+def weights(run: Path) -> list[str]:
+    """The line that tells the weights, of each attempt that got to its end."""
+    said = [path.read_text() for attempt in range(4) for path in logs(run, attempt)[:1]]
+    return [line for text in said for line in text.splitlines() if line.startswith("weights ")]
+
+
+def rank(run: Path, number: int) -> int:
+    """The process of a rank."""
+    found = [p.pid for p in marked(run) if proc.environment(p.pid).get("RANK") == str(number)]
+    return min(found, default=0)
+
+
+def test_a_rank_that_is_killed_changes_no_weight(person: Person) -> None:
+    calm, wild = trained(person, "calm"), trained(person, "wild")
+    until(lambda: list((person.folder / "wild").glob("step-*")), "a checkpoint", 240)
+    os.kill(rank(wild, 1), signal.SIGKILL)
+    for run in (calm, wild):
+        person.reaches(run, "COMPLETED", 240)
+    assert weights(wild) == weights(calm) != []
+    assert len(list((wild / "attempts").iterdir())) == 2
+    assert marked(wild) == []
