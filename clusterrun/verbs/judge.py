@@ -247,7 +247,7 @@ def _told(said: Said) -> str:
     state = said.state
     if state is None:
         return ""
-    told = state.failure.why if state.failure else ""
+    told = state.failure.why if state.failure and state.state is not State.COMPLETED else ""
     if state.state is State.RUNNING and state.epoch and state.attempts and not state.reason:
         again = state.attempts[-1].reason
         return f"{again}, after {told}" if told and told not in again else again
