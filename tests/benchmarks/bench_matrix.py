@@ -44,6 +44,8 @@ FAULTS = (
 VICTIMS = ("coordinator", "agent", "rank", "spare")
 AT_ONCE, SIZE = 3, 6
 OPTIONS = ("--max-restarts", "8", "--requeue", "--spares", "1")
+HANGS = ("--hang-after", "15s", "--on-hang", "restart")
+"""Only the observer sees that a rank which is stopped for good does nothing."""
 TRAINING = Training(ranks=3, steps=30, more=("slow=1",))
 
 
@@ -85,7 +87,8 @@ def play(cell: Cell, seen: list[tuple[Cell, str]]) -> Callable[[Ground], None]:
 
     def run(ground: Ground) -> None:
         name = str(cell).replace(" ", "").replace("×", "-")
-        training = ground.submit(name, *OPTIONS, training=TRAINING, nodes=TRAINING.ranks)
+        watched = HANGS if (cell.fault, cell.victim) == ("stopped for good", "rank") else ()
+        training = ground.submit(name, *OPTIONS, *watched, training=TRAINING, nodes=TRAINING.ranks)
         reach(training, cell.phase)
         with contextlib.ExitStack() as healing:
             node = strike(ground, training, cell, healing)
