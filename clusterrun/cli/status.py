@@ -12,7 +12,6 @@ from clusterrun.cli.board import fitted, plain
 from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import runs
 from clusterrun.cli.completing import states as shown_states
-from clusterrun.cli.entries import document
 from clusterrun.cli.terminal import coloured
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.record import RunStatus
@@ -70,6 +69,8 @@ def status(
     for notice in inquiry.notices:
         say(notice)
     if as_json:
+        from clusterrun.cli.entries import document
+
         print(json.dumps(document(found, desk if listing.named else None)))
     elif len(listing.named) == 1 and chosen == EVERYTHING:
         from clusterrun.cli.detail import show
