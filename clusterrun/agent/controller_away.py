@@ -13,7 +13,12 @@ MOST_SECONDS = 600.0
 """How long a controller is waited for."""
 LONGEST_PAUSE = 10.0
 NO_ANSWER = "it did not answer in time"
-_WORDS = ("Unable to contact slurm controller", "Socket timed out on send/recv operation", NO_ANSWER)
+_WORDS = (
+    "Unable to contact slurm controller",
+    "Socket timed out on send/recv operation",
+    "Unexpected message received",
+    NO_ANSWER,
+)
 
 
 def is_away(said: Sequence[str]) -> bool:
