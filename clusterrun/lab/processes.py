@@ -33,7 +33,10 @@ class Process:
 
 def processes(hosts: dict[str, int]) -> tuple[Process, ...]:
     """Every process of these hosts (name → process 1), whoever started it and wherever it fled to."""
-    by_network = {_namespace(first, "net"): name for name, first in hosts.items() if first}
+    by_network: dict[str, str] = {}
+    for name, first in hosts.items():
+        with contextlib.suppress(FileNotFoundError):  # switched off this very moment
+            by_network.update({_namespace(first, "net"): name} if first else {})
     mine = _namespace(os.getpid(), "pid")
     return tuple(_found(by_network, mine))
 

@@ -1,4 +1,4 @@
-"""Every fault of the list, once, on labs: what became of the training, and how long it took from its submission.
+"""Every fault of the list, once, on labs: what became of the training, and how long it took in all.
 
 python -m tests.benchmarks.bench_faults [NAME …]
 """

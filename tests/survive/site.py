@@ -305,7 +305,10 @@ class Patrol:
     def _walk(self) -> None:
         before: dict[tuple[str, int], set[int]] = {}
         while not self._over.wait(SAMPLE):
-            now = self._ranks()
+            try:
+                now = self._ranks()
+            except OSError:  # a host was switched off meanwhile
+                continue
             # What lives at one look may be passing away while the next attempt starts; at two it is not.
             lasting = [key for key in now if now[key] & before.get(key, set())]
             for name in {name for name, _ in lasting}:
