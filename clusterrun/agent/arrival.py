@@ -44,3 +44,20 @@ def first_claim(epoch: int, state: RunState | None, dead_since: float | None) ->
 
 _CAUSES = {"TIMEOUT": "time-limit", "PREEMPTED": "preemption", "PENDING": "unfit", "NODE_FAIL": "node"}
 """Why a job goes on with a run, by how the attempt before it ended."""
+
+
+def in_words(event: EpochClaimed) -> str:
+    """Why a coordinator makes its first attempt."""
+    if not event.epoch:
+        return "first start"
+    return f"started again {_AFTER.get(event.cause, '')}".rstrip()
+
+
+_AFTER = {
+    "time-limit": "after a time limit",
+    "preemption": "after a preemption",
+    "requeue": "after a requeue",
+    "node": "after the loss of a node",
+    "coordinator": "after the loss of its coordinator",
+    "unfit": "without unfit nodes",
+}

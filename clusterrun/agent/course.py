@@ -19,6 +19,7 @@ import enum
 
 from clusterrun.agent import verdict
 from clusterrun.agent.actions import ClaimEpoch, LaunchAgents, Note, Send
+from clusterrun.agent.arrival import in_words
 from clusterrun.agent.attempt import LiveAttempt
 from clusterrun.agent.closing import Closing
 from clusterrun.agent.judge import SUPERSEDED, Judge
@@ -149,8 +150,7 @@ class Course:
             return
         self._ledger.remember(event.earlier, event.excluded)
         self._judge.trained = any(attempt.nodes for attempt in event.earlier)
-        reason = "started again" if event.epoch else "first start"
-        self._ledger.open(now, event.epoch, reason, event.cause)
+        self._ledger.open(now, event.epoch, in_words(event), event.cause)
         if end := self.handover.begin(now):
             self.conclude(now, end)
         else:

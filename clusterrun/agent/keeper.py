@@ -29,7 +29,11 @@ _MOST_RESTARTS = 3
 _WITHIN_SECONDS = 600.0
 _LONGEST_WAIT = 2.0
 _LOOK_SECONDS = 0.05
-_MAY_RESTART, _WELL = b"r", b"."
+LIFE_SECONDS = 5.0
+"""How often a coordinator gives a sign of life."""
+SILENT_SECONDS = 45.0
+"""Without one no lease is renewed any more: what it coordinated is dead. Longer than lease and kill."""
+_MAY_RESTART, _WELL, _LIVES = b"r", b".", b"a"
 
 
 @frozen
@@ -49,6 +53,13 @@ class Kept:
     def may_restart(self) -> None:
         """Should this coordinator be killed, the run is worth another one."""
         os.write(self.words, _MAY_RESTART)
+
+    def lives(self) -> None:
+        """A sign of life; the first one says that more will come, each ``LIFE_SECONDS``."""
+        try:
+            os.write(self.words, _LIVES)
+        except (BlockingIOError, BrokenPipeError):  # a keeper that is stopped, or gone
+            pass
 
     def is_done(self) -> None:
         """What this process exits with is the run's own word."""
@@ -79,6 +90,8 @@ class _Keeper:
         self._waiting: list[int] = []
         self._restarts: list[float] = []
         self._dead_since: float | None = None
+        self._life_at: float | None = None
+        self._looked_at = steady()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
 
     def run(self) -> int:
@@ -97,7 +110,7 @@ class _Keeper:
                 return self._as_it_ended()
 
     def _begin(self) -> None:
-        self._code, self._said = None, b""
+        self._code, self._said, self._life_at = None, b"", None
         # A signal that comes before the coordinator listens waits for it, here and there.
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
@@ -135,6 +148,21 @@ class _Keeper:
         """Until the coordinator has ended."""
         while self._code is None:
             self._wait(_LONGEST_WAIT)
+            self._hear()
+            self._look()
+
+    def _look(self) -> None:
+        """A coordinator that is stopped for good, or hangs in a file system, coordinates nothing."""
+        now, looked_at = steady(), self._looked_at
+        self._looked_at = now
+        if self._life_at is None or self._code is not None:
+            return
+        if now - looked_at > 2 * _LONGEST_WAIT:
+            self._life_at = now  # this process slept itself, with all the job
+        elif now - self._life_at > SILENT_SECONDS:
+            say(f"clusterrun: the coordinator gave no sign of life for {SILENT_SECONDS:g} s: it is killed")
+            self._life_at = None
+            os.kill(self._pid, signal.SIGKILL)
 
     def _wait(self, seconds: float) -> None:
         if select.select([self._woken], [], [], seconds)[0]:
@@ -149,9 +177,12 @@ class _Keeper:
 
     def _hear(self) -> None:
         try:
-            self._said += os.read(self._heard, 4096)
+            said = os.read(self._heard, 4096)
         except BlockingIOError:
-            pass
+            return
+        if _LIVES in said:
+            self._life_at = steady()
+        self._said += said.replace(_LIVES, b"")
 
     def _again(self) -> bool:
         now = steady()

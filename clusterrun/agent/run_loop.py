@@ -11,6 +11,7 @@ from clusterrun.agent.arrival import first_claim
 from clusterrun.agent.coordinator import Coordinator
 from clusterrun.agent.files import Log, claim_attempt, highest_attempt, read_state
 from clusterrun.agent.filing import Filing
+from clusterrun.agent.keeper import LIFE_SECONDS
 from clusterrun.agent.launcher import Launch, Launcher
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.process import ended_children
@@ -133,6 +134,7 @@ class RunLoop:
             return
         if self._orders.max_restarts or self._orders.survival.requeue:
             self._kept.may_restart()
+        self._loop.every(LIFE_SECONDS, self._kept.lives)
         gone = self._kept.gone
 
         def ended(mask: int) -> None:

@@ -20,6 +20,7 @@ from clusterrun.agent import keeper
 from clusterrun.agent.loop import Loop
 from clusterrun.model import contract
 contract.LEASE_SECONDS = contract.KILL_SECONDS = 0.5
+keeper.SILENT_SECONDS = 3.0
 
 def said(*words):
     print(*words, flush=True)
@@ -133,6 +134,25 @@ def test_no_more_than_three_are_begun_in_ten_minutes(keep):
     kept = keep("said('pid'); kept.may_restart(); os.kill(os.getpid(), 9)")
     assert kept.ends() == -signal.SIGKILL
     assert kept.lines.count("pid") == 4
+
+
+def test_a_coordinator_that_is_stopped_for_good_is_killed_and_followed_by_another(keep):
+    kept = keep(AGAIN.replace("said('ready')", "kept.lives(); said('ready')"))
+    kept.says("ready")
+    os.kill(int(kept.says("pid").split()[1]), signal.SIGSTOP)
+    assert kept.ends() == 5
+    assert "clusterrun: the coordinator gave no sign of life for 3 s: it is killed" in kept.lines
+
+
+def test_one_that_gives_signs_of_life_is_left_alone(keep):
+    kept = keep("""
+kept.lives()
+for _ in range(30):
+    time.sleep(0.1)
+    kept.lives()
+return 4
+""")
+    assert kept.ends() == 4
 
 
 def test_what_a_killed_coordinator_left_is_ended_before_the_next_one(keep):
