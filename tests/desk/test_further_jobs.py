@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from clusterrun.model.errors import SchedulerUnreachable
+from clusterrun.model.errors import BadInput, SchedulerUnreachable
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import Phase, State
 from clusterrun.slurm.queries import JobRow
 from clusterrun.verbs.cancelling import cancel
 from clusterrun.verbs.desk import Desk
+from clusterrun.verbs.submission import draft
 from clusterrun.workflow import find, statuses
 from tests.desk.test_inquiry import Slurm, add, clock, desk, slurm, tell
 from tests.desk.test_logs_follow import HandClock
@@ -236,3 +237,14 @@ def test_a_run_that_cannot_go_on_costs_no_further_question(desk: Desk, slurm: Sl
     slurm.rows = [row()]
     cancel(desk, [chosen], print)
     assert slurm.asked == ["jobs", "jobs"]
+
+
+def test_no_run_is_queued_after_one_whose_last_job_is_not_there_yet(desk: Desk, slurm: Slurm) -> None:
+    slurm.why_not, slurm.cluster_name, slurm.partitions = lambda: "", lambda: "alps", lambda: ()  # type: ignore[attr-defined]
+    slurm.rows = [row("PENDING")]
+    of_chain = chain(desk, waiting="")
+    with pytest.raises(BadInput, match="may end in a job that is not queued yet"):
+        draft(JobSpec(("true",), cwd="/", after=(of_chain,)), desk)
+    of_requeue = add(desk, at=NOW + 1, spec=replace(GOES_ON, requeue_by="requeue"))
+    found = draft(JobSpec(("true",), cwd="/", after=(of_requeue,)), desk)
+    assert "#SBATCH --dependency=afterok:41\n" in found.plan.script
