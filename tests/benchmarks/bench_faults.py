@@ -17,7 +17,7 @@ from clusterrun.lab.lab import Lab
 from clusterrun.lab.spec import LabSpec, Preempt
 from tests.survive import faults
 from tests.survive.faults import FAULTS, Fault, Ground, Grounds
-from tests.survive.site import Site
+from tests.survive.site import PATIENT, Site
 
 AT_ONCE, SIZE = 3, 6
 
@@ -54,7 +54,7 @@ def main() -> None:
 def on_lab(chosen: dict[str, Fault], preempt: Preempt, nodes: int, size: int) -> int:
     """Run them on one lab; how many were broken."""
     lab = Lab(f"faults-{os.getpid()}")
-    lab.up(LabSpec(name=lab.name, nodes=nodes, gpus=0, preempt=preempt))
+    lab.up(LabSpec(name=lab.name, nodes=nodes, gpus=0, preempt=preempt, settings=PATIENT))
     site = Site(lab, Path(tempfile.mkdtemp(prefix="faults-")))
     try:
         with ThreadPoolExecutor(nodes // size) as people:

@@ -25,7 +25,7 @@ from clusterrun.lab.lab import Lab
 from clusterrun.lab.processes import Process
 from clusterrun.lab.spec import LabSpec
 from tests.survive.faults import Ground, Grounds, completed
-from tests.survive.site import Run, Site, Training, until
+from tests.survive.site import PATIENT, Run, Site, Training, until
 
 PHASES = ("starting", "training", "checkpoint", "restart", "ending")
 FAULTS = (
@@ -186,7 +186,7 @@ def main() -> None:
     first, count = (int(sys.argv[n]) if len(sys.argv) > n else default for n, default in ((1, 0), (2, 1000)))
     cells = cover()[first : first + count]
     lab = Lab(f"matrix-{os.getpid()}")
-    lab.up(LabSpec(name=lab.name, nodes=AT_ONCE * SIZE, gpus=0))
+    lab.up(LabSpec(name=lab.name, nodes=AT_ONCE * SIZE, gpus=0, settings=PATIENT))
     site = Site(lab, Path(tempfile.mkdtemp(prefix="matrix-")))
     seen: list[tuple[Cell, str]] = []
     try:

@@ -27,7 +27,7 @@ from clusterrun.lab.spec import LabSpec, Preempt
 from clusterrun.model.errors import ClusterrunError
 from tests.benchmarks import disturbances
 from tests.benchmarks.disturbances import Disturbance
-from tests.survive.site import Broken, Run, Site, Training
+from tests.survive.site import PATIENT, Broken, Run, Site, Training
 
 AT_ONCE, NODES = 2, 12
 PAUSE = 12.0
@@ -198,7 +198,7 @@ def main() -> None:
     before = traces()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     lab = Lab(f"soak-{os.getpid()}")
-    lab.up(LabSpec(name=lab.name, nodes=NODES, gpus=0, preempt=Preempt.REQUEUE))
+    lab.up(LabSpec(name=lab.name, nodes=NODES, gpus=0, preempt=Preempt.REQUEUE, settings=PATIENT))
     try:
         found = Soak(lab, folder, asked.seed, 60 * asked.minutes).whole()
         left = left_on_the_machine(before)

@@ -188,8 +188,9 @@ def first_node_killed_and_requeued(ground: Ground) -> None:
 
 
 def first_node_killed_and_chained(ground: Ground) -> None:
-    run = ground.submit("chain", *RESTARTS, "--requeue", "--requeue-by", "chain")
+    run = ground.submit("chain", *RESTARTS, "--requeue", "--requeue-by", "chain", training=Training(steps=80))
     run.trains()
+    until((run.folder / "next.json").exists, "the next job is queued, some seconds after the start")
     with ground.fault("kill", run.nodes()[0]):
         completed(run)
 

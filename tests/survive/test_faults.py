@@ -15,7 +15,7 @@ from clusterrun.lab.lab import Lab
 from tests.lab_fixture import MakeLab
 from tests.survive import faults
 from tests.survive.faults import FAULTS, Fault, Grounds
-from tests.survive.site import Site
+from tests.survive.site import PATIENT, Site
 
 pytestmark = pytest.mark.lab
 
@@ -51,7 +51,7 @@ def outcome(
 ) -> Iterator[Outcome]:
     """What went wrong with a fault. All that are wanted have begun; one asked for again runs again."""
     wanted = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
-    lab = make_lab(nodes=AT_ONCE * SIZE, gpus=0)
+    lab = make_lab(nodes=AT_ONCE * SIZE, gpus=0, settings=dict(PATIENT))
     site = Site(lab, tmp_path_factory.mktemp("survive"))
     grounds = Grounds(site, SIZE, AT_ONCE)
     with ThreadPoolExecutor(AT_ONCE) as people:
