@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
-from clusterrun.model.record import RunState
 from clusterrun.model.world import Meeting, World
 
 TYPE_CHECKING = False
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Union
 
     from clusterrun.agent.messages import ToAgent, ToCoordinator
+    from clusterrun.model.record import RunState
     from clusterrun.model.report import Report
 
 

@@ -29,24 +29,24 @@ HEAD = len(MAGIC_NUMBER) + 4
 
 def use(archive: zipimporter) -> None:
     """From now on modules come from the bytecode in front of ``archive``, where it is this version's."""
+    # It stays open: what is loaded late must not fail where the run directory was deleted since.
     fd = os.open(archive.archive, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        head = os.read(fd, HEAD)
-        if head[: len(MAGIC_NUMBER)] != MAGIC_NUMBER:
-            return
-        length = int.from_bytes(head[len(MAGIC_NUMBER) :], "little")
-        index = marshal.loads(os.read(fd, length))
-    finally:
+    head = os.read(fd, HEAD)
+    if head[: len(MAGIC_NUMBER)] != MAGIC_NUMBER:
         os.close(fd)
-    sys.meta_path.insert(0, Bytecode(archive, index, HEAD + length))
+        return
+    length = int.from_bytes(head[len(MAGIC_NUMBER) :], "little")
+    index = marshal.loads(os.read(fd, length))
+    sys.meta_path.insert(0, Bytecode(archive, index, fd, HEAD + length))
 
 
 class Bytecode:
-    """A finder and loader of the modules in ``index``, whose code begins at byte ``first`` of the file."""
+    """A finder and loader of the modules in ``index``, whose code begins at byte ``first`` of ``fd``."""
 
-    def __init__(self, archive: zipimporter, index: Index, first: int) -> None:
+    def __init__(self, archive: zipimporter, index: Index, fd: int, first: int) -> None:
         self._archive = archive
         self._index = index
+        self._fd = fd
         self._first = first
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -66,12 +66,8 @@ class Bytecode:
     def exec_module(self, module: ModuleType) -> None:
         """Fill the module."""
         place, size, _ = self._index[module.__name__]
-        fd = os.open(self._archive.archive, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            code = os.pread(fd, size, self._first + place)
-        finally:
-            os.close(fd)
-        exec(marshal.loads(code), module.__dict__)
+        code = marshal.loads(os.pread(self._fd, size, self._first + place))
+        exec(code, module.__dict__)
 
     def get_source(self, name: str) -> str | None:
         """The text of a module, for tracebacks."""

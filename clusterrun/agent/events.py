@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from clusterrun.agent.messages import Hello
 from clusterrun.model.frozen import frozen
-from clusterrun.model.record import Attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 
     from clusterrun.agent.messages import ToAgent, ToCoordinator
+    from clusterrun.model.record import Attempt
 
 
 @frozen

@@ -13,11 +13,11 @@ from clusterrun.model import json_text
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.orders import Orders
-from clusterrun.model.record import RunState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.model.paths import AttemptPaths, RunPaths
+    from clusterrun.model.record import RunState
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_OF_A_DOCUMENT = 64 * 1024 * 1024
@@ -60,6 +60,8 @@ def read_orders(paths: RunPaths) -> Orders:
 
 def read_state(paths: RunPaths) -> RunState | None:
     """The state that an earlier coordinator left; None where there is none or it is damaged."""
+    from clusterrun.model.record import RunState  # by coordinators alone
+
     try:
         return decode(RunState, json_text.loads(_content(paths.state)))
     except (OSError, ValueError, BadDocument):

@@ -9,7 +9,6 @@ import ctypes
 import os
 import resource
 import select
-import signal
 import time
 
 from clusterrun.model import contract
@@ -18,7 +17,10 @@ from clusterrun.model.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Iterator, Sequence
+else:
+    import _signal as signal  # the same without enums, which every call would make: each rank pays it
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -27,7 +29,7 @@ _EXEC_SECONDS = 5.0
 _NOT_EXECUTED = 127
 _CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, signal.SIGHUP, signal.SIGCHLD)
 _ALL_SIGNALS = signal.valid_signals()
-_CHANGED_BY_PYTHON = [number for number in _ALL_SIGNALS if signal.getsignal(number) is not signal.SIG_DFL]
+_CHANGED_BY_PYTHON = [number for number in _ALL_SIGNALS if signal.getsignal(number) != signal.SIG_DFL]
 """What Python set when it started (SIGPIPE and SIGXFSZ ignored, SIGINT caught); found once, it takes long."""
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -72,6 +72,18 @@ def test_what_bytecode_was_made_from_can_still_be_read(program: Path) -> None:
     assert (done.stdout, done.stderr) == (first.partition("\n")[0] + f"\n{content.encode()!r}\n", "")
 
 
+def test_what_is_loaded_late_is_there_when_the_program_was_deleted(program: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "agent.pyz"
+    copy.write_bytes(program.read_bytes())
+    load = (
+        f"import os, sys, zipimport; sys.path.insert(0, {str(copy)!r});"
+        f"import clusterrun.agent.bytecode as b; b.use(zipimport.zipimporter({str(copy)!r}));"
+        f"os.unlink({str(copy)!r}); import clusterrun.agent.verdict as v; print(v.code_in_words(1))"
+    )
+    done = run(sys.executable, "-c", load)
+    assert (done.stdout, done.stderr) == ("exited with code 1\n", "")
+
+
 def test_the_same_sources_give_the_same_bytes_and_are_packed_once(program: Path, tmp_path: Path) -> None:
     other = agent_program(str(tmp_path / "other"))
     assert (other.name, other.read_bytes()) == (program.name, program.read_bytes())
