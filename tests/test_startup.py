@@ -88,6 +88,31 @@ def test_an_agent_loads_on_a_bare_python_and_nothing_heavy_with_it(python, tmp_p
     assert companions == set(), "companions load what they need in processes of their own"
 
 
+ON_THE_WAY_TO_RANKS = ("agent.main", "agent.shim", "agent.guarded", "watch.dressing", "watch.memory")
+"""What an agent of a run without a pre-flight has loaded when its ranks start, with all that these load."""
+MOST_MODULES = 50
+MOST_BYTES = 210_000
+FOR_OTHERS = {"json", "re", "zipfile", "zlib", "hmac", "hashlib", "socket", "errno", "importlib.util"}
+"""What an agent had once loaded, or what others of its tower load."""
+
+
+def test_on_the_way_to_its_ranks_an_agent_loads_little(tmp_path):
+    """64 agents on two processors: each module more is seen in the launch, each kilobyte too."""
+    names = [f"clusterrun.{name}" for name in ON_THE_WAY_TO_RANKS]
+    found = loaded(importing(names), tmp_path, "-I", "-S")
+    own = sorted(name for name in found if name.split(".")[0] == "clusterrun")
+    places = [ROOT / name.replace(".", "/") for name in own]
+    files = [place / "__init__.py" if place.is_dir() else place.with_suffix(".py") for place in places]
+    assert found & FOR_OTHERS == set()
+    assert len(own) <= MOST_MODULES, own
+    assert sum(file.stat().st_size for file in files) <= MOST_BYTES
+
+
+def test_a_coordinator_without_a_check_loads_nothing_of_it(tmp_path):
+    found = loaded(importing(["clusterrun.agent.opening", "clusterrun.agent.keeper"]), tmp_path, "-I", "-S")
+    assert {name for name in found if re.match(r"clusterrun\.(preflight|diagnosis|watch)", name)} == set()
+
+
 @pytest.mark.parametrize("python", pythons())
 def test_what_companions_need_loads_on_a_bare_python(python, tmp_path):
     names = [name for name in nodes_tower("diagnosis", "preflight", "watch") if ".warm" not in name]

@@ -9,11 +9,11 @@ import sys
 from clusterrun import proc
 from clusterrun.agent import environment
 from clusterrun.agent.companion import Companion
+from clusterrun.agent.endings import code_in_words
 from clusterrun.agent.events import CompanionGone, CompanionSpoke
 from clusterrun.agent.files import open_log
 from clusterrun.agent.process import NotStarted, Program, start_all
 from clusterrun.agent.sweep import below, sweep
-from clusterrun.agent.verdict import code_in_words
 from clusterrun.agent.voice import say
 from clusterrun.model import contract, json_text
 from clusterrun.model.frozen import frozen

@@ -9,9 +9,9 @@ import os
 import signal
 
 from clusterrun.agent.controller_away import NO_ANSWER
+from clusterrun.agent.endings import code_in_words
 from clusterrun.agent.loop import steady
 from clusterrun.agent.process import Ended, NotStarted, Program, start_all
-from clusterrun.agent.verdict import code_in_words
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 

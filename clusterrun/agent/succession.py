@@ -6,7 +6,7 @@ answer that says no: a job that waits for this one, and is of this run, is the o
 
 from __future__ import annotations
 
-from clusterrun.agent.verdict import code_in_words
+from clusterrun.agent.endings import code_in_words
 from clusterrun.model.hostlist import fold
 
 TYPE_CHECKING = False

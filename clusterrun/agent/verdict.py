@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import signal
 
+from clusterrun.agent.endings import code_in_words
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
@@ -87,18 +88,6 @@ def of_rank(exited: RankExited, node: str) -> Mishap:
 def of_node(kind: Kind, node: str, at: float, why: str, said: tuple[str, ...] = ()) -> Mishap:
     """A node that failed as a whole; ``at`` is when it was last known to be well."""
     return Mishap(kind, Failure(-1, node, 1, at, why, said))
-
-
-def code_in_words(code: int) -> str:
-    """How a process ended, as a sentence without its subject."""
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        name = f"signal {-code} ({signal.Signals(-code).name})"
-    except ValueError:
-        name = f"signal {-code}"
-    hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
 
 
 def nodes_in_words(numbers: Sequence[int]) -> str:

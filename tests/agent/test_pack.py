@@ -78,7 +78,7 @@ def test_what_is_loaded_late_is_there_when_the_program_was_deleted(program: Path
     load = (
         f"import os, sys, zipimport; sys.path.insert(0, {str(copy)!r});"
         f"import clusterrun.agent.bytecode as b; b.use(zipimport.zipimporter({str(copy)!r}));"
-        f"os.unlink({str(copy)!r}); import clusterrun.agent.verdict as v; print(v.code_in_words(1))"
+        f"os.unlink({str(copy)!r}); import clusterrun.agent.endings as e; print(e.code_in_words(1))"
     )
     done = run(sys.executable, "-c", load)
     assert (done.stdout, done.stderr) == ("exited with code 1\n", "")
