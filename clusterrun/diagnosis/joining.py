@@ -77,7 +77,7 @@ def _begun(seen: Sequence[Seen]) -> Mapping[tuple[int, str], int]:
 
 
 def _members(one: Seen, name: str, seen: Sequence[Seen]) -> tuple[int, ...]:
-    group = next((group for group in one.groups if group.name == name), None)
+    group = next((group for group in one.groups if _same(group, name)), None)
     named = unfolded(group.ranks) if group else ()
     if named:
         return named
@@ -87,7 +87,8 @@ def _members(one: Seen, name: str, seen: Sequence[Seen]) -> tuple[int, ...]:
 
 
 def _same(group: Group, name: str) -> bool:
-    return group.name == name
+    """A group of two backends has two counts, of which the second is told as ``NAME (gloo)``."""
+    return name in (group.name, f"{group.name} (gloo)")
 
 
 def roots(waits: Sequence[Waiting]) -> tuple[int, ...]:

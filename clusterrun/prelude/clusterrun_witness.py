@@ -17,6 +17,9 @@ MOST_GROUPS = 64
 LAST_RECORDS = 16
 MOST_RANKS = 2000
 """Characters of a group's list of ranks."""
+RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+"""NCCL's collectives stand in one of their own, in builds of torch that have it; all others in the second."""
+UNRECORDED = ("_MPI_AVAILABLE", "_UCC_AVAILABLE", "_XCCL_AVAILABLE")
 KEPT = ("collective_seq_id", "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "retired")
 """What is wanted of a flight record beside its group, its state and its times."""
 
@@ -40,10 +43,13 @@ def was_alone(groups: Any, records: Any) -> bool:
     """Whether a rank has never begun a collective with another one, as far as that is certain."""
     if groups:
         return all(group["size"] == 1 or group["sequence"] == 0 for group in groups)
-    # The groups may have been taken apart: only a recorder that is on for every backend knows.
+    # The groups may have been taken apart: only recorders that are on for every backend know.
     torch = sys.modules.get("torch._C._distributed_c10d")
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    others = any(getattr(c10d, name, False) for name in UNRECORDED)
+    others = others or bool(getattr(getattr(c10d, "Backend", None), "_plugins", None))
     sizes = [os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")]
-    return hasattr(torch, "_dump_fr_trace_json") and "0" not in sizes and not records
+    return hasattr(torch, RECORDERS[1]) and not others and "0" not in sizes and not records
 
 
 def words(number: int, records: int) -> str:
@@ -55,7 +61,7 @@ def words(number: int, records: int) -> str:
         return f'{{"ask": {number}, "torch": {torch}}}'
     said = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}
     if records:
-        said["records"], said["states"] = flight(json, records)
+        said["records"] = flight(json, records)
     return str(json.dumps(said))
 
 
@@ -98,22 +104,30 @@ def spans(numbers: list[int]) -> str:
     return text if len(text) <= MOST_RANKS else ""
 
 
-def flight(json: Any, most: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The newest ``most`` records of each group from torch's flight recorder, oldest first."""
+def flight(json: Any, most: int) -> list[dict[str, Any]]:
+    """The newest ``most`` records of each group from torch's flight recorders, oldest first."""
     torch = sys.modules["torch._C._distributed_c10d"]
-    dump = getattr(torch, "_dump_fr_trace_json", None) or getattr(torch, "_dump_nccl_trace_json", None)
-    if dump is None:
-        return [], {}
-    trace = json.loads(dump(True, False))
+    dumps = [getattr(torch, name) for name in RECORDERS if hasattr(torch, name)]
+    entries = [entry for dump in dumps for entry in json.loads(dump(True, False)).get("entries") or ()]
+    mixed = of_two_backends()
     kept = []
     count: dict[str, int] = {}
-    for entry in reversed(trace.get("entries") or ()):
+    for entry in reversed(entries):
         name = str(entry.get("process_group", [entry.get("pg_id")])[0])
+        if name in mixed and str(entry.get("profiling_name")).startswith("gloo:"):
+            name += " (gloo)"
         count[name] = count.get(name, 0) + 1
         if count[name] <= most and not entry.get("is_p2p"):
             kept.append({"group": name, "state": entry.get("state"), "at": moment(entry)})
             kept[-1].update((key, entry.get(key)) for key in KEPT)
-    return kept[::-1], trace.get("pg_status") or {}
+    return kept[::-1]
+
+
+def of_two_backends() -> set[str]:
+    """The groups that use NCCL for tensors on GPUs and gloo for others: each of the two counts for itself."""
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    backends = {name: str(world.pg_map.get(group, [""])[0]) for group, name in world.pg_names.items()}
+    return {str(name) for name, backend in backends.items() if "nccl" in backend and "gloo" in backend}
 
 
 def moment(entry: dict[str, Any]) -> int:
