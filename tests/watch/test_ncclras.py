@@ -1,4 +1,4 @@
-"""What NCCL's own service says is passed on, within limits. The program is played: it comes with NCCL alone."""
+"""What NCCL's own service says is passed on, within limits. The program is played: only NCCL brings it."""
 
 from __future__ import annotations
 
