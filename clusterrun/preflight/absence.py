@@ -43,13 +43,23 @@ def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
         case.label = "a look at the nodes whose agents did not join"
         yield (DialTask,)
         yield from scouting.rounds(case, nonce, [one for one in missing if _answers(case, one)[1] == [HOST]])
+    if missing:
         write(case)
 
 
 def write(case: Case) -> None:
     """Write down what the knocking says."""
-    missing = (one for one in case.subjects.values() if one.absent)
-    case.write("absent", (), [link for one in missing for link in _judged(case, one)])
+    missing = [one for one in case.subjects.values() if one.absent]
+    ill = _coordinators_node_may_be_to_blame(case, len(missing))
+    case.write("absent", (), [link for one in missing for link in _judged(case, one, ill)])
+
+
+def _coordinators_node_may_be_to_blame(case: Case, missing: int) -> bool:
+    """It has trouble with all others, or nobody but it is here to say who has."""
+    there = [one.node for one in case.present()]
+    if there == [HOST]:
+        return missing > 1
+    return any(one.nodes == (HOST,) for one in case.crossings.troubles(there))
 
 
 def _answers(case: Case, one: Subject) -> tuple[list[int], list[int]]:
@@ -59,13 +69,20 @@ def _answers(case: Case, one: Subject) -> tuple[list[int], list[int]]:
     return heard, [way.a for way in ways if way.a not in heard]
 
 
-def _judged(case: Case, one: Subject) -> list[Link]:
+def _judged(case: Case, one: Subject, host_is_ill: bool) -> list[Link]:
     heard, deaf = _answers(case, one)
+    if not heard and len(case.present()) > 1:
+        return []
+    said = one.absent + (f"; the machine itself answers {case.names(heard)}" if heard else "")
+    said += f", but not {case.names(deaf)}" if heard and deaf else ""
+    if host_is_ill:
+        one.excused = True
+        said += f"; over {case.subjects[HOST].name}, which may be to blame, it should have joined"
+        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "let another node be the first")])
+        return []
+    trouble = case.crossings.between(HOST, one.node) if one.listening is not None else None
     if not heard:
         return []
-    said = f"{one.absent}; the machine itself answers {case.names(heard)}"
-    said += f", but not {case.names(deaf)}" if deaf else ""
-    trouble = case.crossings.between(HOST, one.node) if one.listening is not None else None
     # Only over its link to the coordinator's node an agent joins; that several broke is less likely.
     if deaf != [HOST] or (one.listening is not None and trouble is None):
         one.write(

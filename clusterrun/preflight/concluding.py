@@ -36,7 +36,7 @@ def concluded(case: Case) -> Outcome:
     """The outcome by what is known now."""
     choice = case.choice()
     fit = choice.whole and Grade.FAIL not in [one.verdict for one in case.together]
-    unfit = [one.name for one in case.subjects.values() if one.unfit]
+    unfit = [one.name for one in case.subjects.values() if one.unfit and not one.excused]
     parted = [] if choice.whole else [case.subjects[node].name for node in choice.parted]
     for was, now in choice.swaps:
         case.notice(f"{case.subjects[now].name} takes the place of {case.subjects[was].name}")
@@ -76,7 +76,7 @@ def _report(case: Case, choice: Choice, fit: bool) -> Report:
         backend=case.backend,
         world=tuple(subjects[node].name for node in choice.nodes),
         spares=tuple(one.name for one in spares),
-        excluded=tuple(one.name for one in subjects.values() if one.unfit),
+        excluded=tuple(one.name for one in subjects.values() if one.unfit and not one.excused),
         nodes=tuple(_node(one, choice) for one in subjects.values()),
         links=_links(case),
         set_said="; ".join(one.said for one in case.together),

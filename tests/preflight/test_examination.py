@@ -185,6 +185,20 @@ def test_a_node_whose_agent_did_not_join_and_that_only_another_one_does_not_reac
     assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
 
 
+def test_where_the_coordinators_node_is_ill_those_that_did_not_join_over_it_are_not_to_blame():
+    outcome = examined(orders(6), Faults(agentless={2, 4}, blocked={0: {3, 4}}))
+    verdicts = {one.node: one.verdict for one in outcome.report.nodes if one.verdict is not Grade.PASS}
+    assert verdicts == {name(0): Grade.FAIL, name(2): Grade.UNDETERMINED, name(4): Grade.UNDETERMINED}
+    assert (outcome.fit, bad_links(outcome), outcome.excluded) == (False, set(), (name(0),))
+    assert outcome.report.excluded == (name(0),)
+
+
+def test_where_nobody_but_the_coordinators_node_is_there_nobody_is_to_blame():
+    outcome = examined(orders(4), Faults(agentless={1, 2, 3}))
+    assert (outcome.fit, outcome.excluded) == (False, ())
+    assert {one.verdict for one in outcome.report.nodes[1:]} == {Grade.UNDETERMINED}
+
+
 def test_a_node_without_an_agent_that_several_others_do_not_reach_is_to_blame_itself():
     outcome = examined(orders(6), Faults(agentless={2}, cut={(0, 2), (4, 2)}))
     assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
