@@ -19,6 +19,7 @@ HERE = (
     "node dead before the start",
     "node dies during the check",
     "one-way cut",
+    "one-way cut, to the coordinator's node",
     "slow network of a node",
     "slow link of a pair",
     "node frozen during the check",
