@@ -138,7 +138,10 @@ class Handover:
         if not self._job_id:
             return None
         self._ask_at = now.steady + FIRST_LOOK_SECONDS
-        return self.relay.begin()
+        end = self.relay.begin()
+        if end is None:
+            self.relay.queue()  # at once: this node may be lost before anything else
+        return end
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
