@@ -194,6 +194,36 @@ def test_a_rank_that_ends_on_its_own_at_the_signal_is_given_the_time(make: Make)
     assert [run.output(rank) for rank in range(4)] == [b"up\nsaved\n"] * 4
 
 
+NOTICED = """
+import os, signal, sys, time
+def noticed(*_):
+    print("noticed", flush=True)
+    sys.exit(0)
+rank = int(os.environ["RANK"])
+if rank % 2 == 0:
+    signal.signal(signal.SIGUSR2, noticed)
+if os.fork() == 0:
+    signal.signal(signal.SIGUSR2, lambda *_: print("child", flush=True))
+    while True:
+        time.sleep(0.05)
+print("up", flush=True)
+while not os.path.exists(os.environ["CLUSTERRUN_RUN_DIR"] + "/go"):
+    time.sleep(0.05)
+"""
+
+
+def test_a_notice_reaches_the_ranks_that_catch_it_and_no_other_process(make: Make) -> None:
+    run = make([sys.executable, "-c", NOTICED])
+    run.start(QUICK)
+    run.running(4)
+    run.coordinator.send_signal(signal.SIGUSR2)
+    until(lambda: run.output(0) == run.output(2) == b"up\nnoticed\n", "two ranks that heard of it")
+    (run.folder / "go").touch()
+    assert run.wait() == 0
+    assert [run.output(rank) for rank in (1, 3)] == [b"up\n"] * 2
+    assert run.state().state is State.COMPLETED
+
+
 def test_what_a_rank_leaves_behind_is_ended_also_when_it_hides(make: Make) -> None:
     seconds = 10**6 + os.getpid()  # no other sleep on this machine is this one
     hidden = (
