@@ -128,6 +128,8 @@ class Ledger:
         """When ``due`` has something to write (steady clock); None once the run is over."""
         if self._state.state is not State.RUNNING:
             return None
+        if not self._state.attempts:
+            return None  # what an earlier coordinator has left is not read yet, and must not be lost
         if self._saved_at is None:
             return 0.0
         return self._saved_at + (GAP_SECONDS if self._changed else self._period)

@@ -91,9 +91,9 @@ def play(cell: Cell, seen: list[tuple[Cell, str]]) -> Callable[[Ground], None]:
         training = ground.submit(name, *OPTIONS, *watched, training=TRAINING, nodes=TRAINING.ranks)
         reach(training, cell.phase)
         with contextlib.ExitStack() as healing:
-            node = strike(ground, training, cell, healing)
+            hosts = strike(ground, training, cell, healing)
             completed(training, budget=20)
-        seen.append((cell, named(training, node)))
+        seen.append((cell, named(training, cell, hosts)))
 
     return run
 
@@ -123,20 +123,20 @@ def victim(run: Run, who: str) -> Process:
     return (idle or agents)[-1] if who == "spare" else agents[-1]
 
 
-def strike(ground: Ground, run: Run, cell: Cell, healing: contextlib.ExitStack) -> str:
-    """Do it, and return the host; what lasts for a time heals then, the rest when the run has ended."""
-    found = victim(run, cell.victim)
+def strike(ground: Ground, run: Run, cell: Cell, healing: contextlib.ExitStack) -> tuple[str, ...]:
+    """Do it, and return the hosts struck; what lasts for a time heals then, the rest at the end."""
+    found, hosts = victim(run, cell.victim), ()
     if cell.fault in ("killed", "stopped 1 s", "stopped 20 s", "stopped for good"):
         end = process_struck(found, kill=cell.fault == "killed")
     else:
-        end = host_struck(ground, run, cell, found.host)
+        end, hosts = host_struck(ground, run, cell, found.host)
     seconds = [int(word) for word in cell.fault.split() if word.isdigit()]
     if seconds:
         time.sleep(seconds[0])
         end()
     else:
         healing.callback(end)
-    return found.host
+    return (found.host, *hosts)
 
 
 def process_struck(found: Process, kill: bool) -> Callable[[], None]:
@@ -150,8 +150,10 @@ def process_struck(found: Process, kill: bool) -> Callable[[], None]:
     return lambda: None if kill else send(signal.SIGCONT)
 
 
-def host_struck(ground: Ground, run: Run, cell: Cell, host: str) -> Callable[[], None]:
-    """A fault of the host's network, disk, power or slurmd; what heals it."""
+def host_struck(
+    ground: Ground, run: Run, cell: Cell, host: str
+) -> tuple[Callable[[], None], tuple[str, ...]]:
+    """A fault of the host's network, disk, power or slurmd; what heals it, and the other end of a link."""
     lab, word = ground.site.lab, cell.fault.split()[0]
     first = victim(run, "coordinator").host
     other = first if host != first else next(p.host for p in run.find("agent") if p.host != first)
@@ -169,16 +171,22 @@ def host_struck(ground: Ground, run: Run, cell: Cell, host: str) -> Callable[[],
     def heal() -> None:
         lab.heal(where)
 
-    return heal
+    return heal, (other,) if word in ("unheard", "deaf") else ()
 
 
-def named(run: Run, host: str) -> str:
-    """Whether what the attempts say of their ends names the host; 'no end' where none of them failed."""
+def named(run: Run, cell: Cell, hosts: tuple[str, ...]) -> str:
+    """Whether what the attempts say of their ends names a struck host, where any of them failed.
+
+    A restart was brought about by a rank that was killed on purpose: that failure is another's.
+    """
     attempts = run.state.attempts if run.state else ()
     failures = [a.failure for a in attempts if a.failure and a.outcome in ("FAILED", "NODE_FAIL")]
+    failures = failures[1:] if cell.phase == "restart" else failures
     if not failures:
         return "no failure"
-    return "named" if any(host == f.node or host in f.why for f in failures) else "not named"
+    return (
+        "named" if any(host == f.node or host in f.why for f in failures for host in hosts) else "not named"
+    )
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.survive.site import Broken, Run, Site, Training, until
+from tests.survive.site import LIMIT, Broken, Run, Site, Training, until
 
 SMALL = Training()
 RANKS = SMALL.ranks
@@ -64,9 +64,9 @@ class Ground:
         return {node: word for node, word in self.site.lab.node_states().items() if node in self.nodes}
 
 
-def completed(run: Run, names: str = "", attempts: int = 0, budget: int = 20) -> None:
+def completed(run: Run, names: str = "", attempts: int = 0, budget: int = 20, limit: float = LIMIT) -> None:
     """It ended well with the right weights, an attempt names what was hit, and nothing is left."""
-    said = run.ends()
+    said = run.ends(limit)
     if said["state"] != "COMPLETED":
         raise Broken(f"{run.folder.name} is {said['state']}: {said['reason']}; {run.told()}")
     run.same_weights()
@@ -254,10 +254,10 @@ def preempted_and_chained(ground: Ground) -> None:
 
 
 def time_limit_twice(ground: Ground, *by: str) -> None:
-    """Two jobs of a minute, of which Slurm gives notice up to a minute too early, are not enough."""
-    long = Training(steps=50, seconds=0.6)
+    """Two jobs of a minute, of which the last twenty seconds are for the notice, are not enough."""
+    long = Training(steps=150, seconds=0.7)
     run = ground.submit("limit", "--time", "1", "--notice", "20", "--requeue", *by, training=long)
-    completed(run)
+    completed(run, limit=600)
     state = run.state
     if state is None or len(state.attempts) < 3:
         raise Broken(f"the time limit was not reached twice: {run.told()}")
