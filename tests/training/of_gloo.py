@@ -12,17 +12,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 300
+LIMIT = 600
 SETTLED = 40
 """Calls after which all ranks have long agreed."""
 
 
 def several(size: int, folder: str) -> list[dict]:
     """Start so many ranks on this machine and return what each found."""
+    return [json.loads(out.splitlines()[-1]) for out in finished(size, __file__, folder)]
+
+
+def finished(size: int, script: str, *arguments: str, cwd: Path = ROOT, **environment: str) -> list[str]:
+    """Run the script on so many ranks; what each printed, once all have ended well."""
     import torch.distributed as dist
 
     store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    ranks = [start(rank, size, store.port, folder) for rank in range(size)]
+    shared = {"WORLD_SIZE": size, "MASTER_PORT": store.port, **environment}
+    command = [sys.executable, script, *arguments]
+    ranks = [start(command, cwd, {"RANK": rank, "LOCAL_RANK": rank, **shared}) for rank in range(size)]
     try:
         printed = [rank.communicate(timeout=LIMIT) for rank in ranks]
     finally:
@@ -30,23 +37,20 @@ def several(size: int, folder: str) -> list[dict]:
             rank.kill()
             rank.wait()
     assert [rank.returncode for rank in ranks] == [0] * size, "\n".join(err for _, err in printed)
-    return [json.loads(out.splitlines()[-1]) for out, _ in printed]
+    return [out for out, _ in printed]
 
 
-def start(rank: int, size: int, port: int, folder: str) -> subprocess.Popen[str]:
+def start(command: list[str], cwd: Path, placed: dict[str, object]) -> subprocess.Popen[str]:
     """One rank, with what torchrun would set."""
-    placed = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1"}
-    shared = {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": 1}
+    every = {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": 1}
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("CLUSTERRUN_", "TORCH"))
     }
+    placed = {**every, "PYTHONPATH": ROOT, **placed}
     return subprocess.Popen(
-        [sys.executable, __file__, folder],
-        env={
-            **clean,
-            **{name: str(value) for name, value in {**placed, **shared}.items()},
-            "PYTHONPATH": str(ROOT),
-        },
+        command,
+        cwd=cwd,
+        env={**clean, **{name: str(value) for name, value in placed.items()}},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
