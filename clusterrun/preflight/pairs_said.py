@@ -65,7 +65,8 @@ class PairsSaid:
         fastest = max((one.median for one in kinds), default=0.0)
         for one in kinds:
             if one.factor > 1:
-                said = f"the links over {one.levels} levels of switches reach {one.median:.3g} GB/s"
+                over = f"{one.levels} level{'s' if one.levels > 1 else ''} of switches"
+                said = f"the links over {over} reach {one.median:.3g} GB/s"
                 alone = "; there is only one, so whether it is slow cannot be told" if one.links == 1 else ""
                 yield f"{said}, the fastest kind {fastest:.3g}: compared with their like{alone}"
 

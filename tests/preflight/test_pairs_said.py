@@ -33,3 +33,13 @@ def test_where_all_pairs_are_slower_than_the_floor_it_is_said_of_all_and_of_no_n
 def test_a_node_below_the_floor_is_named_where_the_others_are_above_it():
     found = said_of(PairWorld(1, speeds={2: 0.8}), 6, floor=95.0)
     assert [one.node for one in found] == [2]
+
+
+def test_links_over_switches_that_are_slower_alike_are_a_line_that_blames_nobody():
+    world = PairWorld(1, rack=4, across=0.5)
+    result = searched(world, 8, distance=lambda one: int(one.a // 4 != one.b // 4))
+    subjects = [Subject(node, name(node), f"10.0.0.{node}") for node in range(8)]
+    made = Case(orders(8), subjects, 0.0, 0.0, "/r")
+    assert list(PairsSaid(made, result, {}, {}).passing()) == [
+        "the links over 1 level of switches reach 50 GB/s, the fastest kind 100: compared with their like"
+    ]
