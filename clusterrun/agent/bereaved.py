@@ -3,6 +3,8 @@
 A job that outlives its nodes (``--no-kill``) outlives the node of its batch step too: the scheduler
 takes that node out, and the rest of the job stands idle until its time limit. So the agents that are
 left, with no rank any more, ask until the scheduler has noticed; the first of them gives the job back.
+The same where the batch step was killed before it could do so: a node that was silent for a moment
+has all of the job on it killed when it is heard again.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ STAGGER_SECONDS = 0.5
 MOST_STAGGER_SECONDS = 30.0
 """One after the other, so that the others see what the first one did."""
 _LIMIT_SECONDS = 8.0
-_FIELDS = ("State", "RestartCnt", "BatchHost", "NodeList")
+LAST_SECONDS = 4.0
+"""After a TERM, which a KILL will follow."""
+_FIELDS = ("State", "Reason", "exit_code", "RestartCnt", "BatchHost", "NodeList")
 
 
 @frozen
@@ -49,12 +53,15 @@ class Left:
     node: int
 
 
+_BATCH_LOST, _LOST_STATES = "JobLaunchFailure", ("COMPLETING", "FAILED", "NODE_FAIL")
+
+
 class Means(enum.Enum):
     """What is to be done."""
 
     WAIT = "the scheduler has noticed nothing yet"
     LEAVE = "the job is being ended, or was given back"
-    ACT = "the job stands without its first node"
+    ACT = "the job stands without its first node, or ended with it"
 
 
 def left_behind(environment: Mapping[str, str], requeue: bool, node: int) -> Left | None:
@@ -75,19 +82,30 @@ def meaning(left: Left, lines: tuple[str, ...]) -> Means:
     rows = [line.split("|") for line in lines if line.count("|") == len(_FIELDS)]
     if len(rows) != 1:
         return Means.WAIT
-    state, restarts, host, nodes = (cell.strip() for cell in rows[0][:-1])
-    if state != "RUNNING" or restarts != str(left.restarts):
+    state, reason, code, restarts, host, nodes = (cell.strip() for cell in rows[0][:-1])
+    if restarts != str(left.restarts):
         return Means.LEAVE
+    if state != "RUNNING":
+        lost = left.requeue and reason == _BATCH_LOST and _signal_of(code) == signal.SIGKILL
+        return Means.ACT if lost and state in _LOST_STATES else Means.LEAVE
     try:
         return Means.WAIT if not host or host in expand(nodes) else Means.ACT
     except BadInput:
         return Means.WAIT
 
 
+def _signal_of(code: str) -> int:
+    """The signal that ended the batch step: of a wait status, or of ``code:signal``."""
+    number = code.rpartition(":")[2]
+    if not number.isdecimal():
+        return 0
+    return int(number) if ":" in code else int(number) & 0x7F
+
+
 def outlive(
     left: Left, environment: Mapping[str, str], shim: int, live_until: Callable[[float], None]
 ) -> None:
-    """Wait until the job is somebody's, or give it back; ends at once with the shim or by a TERM.
+    """Wait until the job is somebody's, or give it back; ends with the shim, and soon after a TERM.
 
     ``live_until`` tells the shim how long this process may live (steady clock).
     """
@@ -96,24 +114,27 @@ def outlive(
     loop = Loop()
     errands = Errands(loop, environment)
     over: list[bool] = []
+    told_to_end: list[bool] = []
 
     def signalled(number: int) -> None:
         for child in ended_children():
             errands.reaped(child)
-        if number in contract.TERMINATE_SIGNALS:
-            over.append(True)
+        if number in contract.TERMINATE_SIGNALS and not told_to_end:
+            told_to_end.append(True)
+            loop.after(LAST_SECONDS, lambda: over.append(True))
+            ask()
 
     def ask() -> None:
         errands.run(question(left), _LIMIT_SECONDS, told)
 
     def told(said: Done) -> None:
         means = Means.WAIT if said.why else meaning(left, said.lines)
-        if means is Means.WAIT:
+        if means is Means.WAIT and not told_to_end:
             loop.after(ASK_SECONDS, ask)
-        elif means is Means.LEAVE:
+        elif means is not Means.ACT:
             over.append(True)
         else:
-            say(f"clusterrun: job {left.job_id} stands without its first node and its coordinator")
+            say(f"clusterrun: job {left.job_id} is given back: its first node and its coordinator are gone")
             give_back()
 
     def give_back() -> None:

@@ -19,19 +19,30 @@ LEFT = Left("14", 0, True, 1)
 @pytest.mark.parametrize(
     "line, means",
     [
-        ("RUNNING|0|n0001|n[0001-0002]|", Means.WAIT),
-        ("RUNNING|0|n0001|n0002|", Means.ACT),
-        ("RUNNING|0|n0001|n[0002-0009],n0011|", Means.ACT),
-        ("RUNNING|1|n0003|n[0003-0004]|", Means.LEAVE),
-        ("COMPLETING|0|n0001|n0002|", Means.LEAVE),
-        ("PENDING|1|||", Means.LEAVE),
-        ("RUNNING|0||n0002|", Means.WAIT),
-        ("RUNNING|0|n0001|n[|", Means.WAIT),
+        ("RUNNING|None|0|0|n0001|n[0001-0002]|", Means.WAIT),
+        ("RUNNING|None|0|0|n0001|n0002|", Means.ACT),
+        ("RUNNING|None|0|0|n0001|n[0002-0009],n0011|", Means.ACT),
+        ("RUNNING|None|0|1|n0003|n[0003-0004]|", Means.LEAVE),
+        ("COMPLETING|None|36608|0|n0001|n0002|", Means.LEAVE),
+        ("COMPLETING|None|9|0|n0001|n0002|", Means.LEAVE),
+        ("COMPLETING|TimeLimit|0|0|n0001|n0002|", Means.LEAVE),
+        ("COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|", Means.ACT),
+        ("FAILED|JobLaunchFailure|0:9|0|n0001|n[0001-0002]|", Means.ACT),
+        ("FAILED|JobLaunchFailure|256|0|n0001|n[0001-0002]|", Means.LEAVE),
+        ("CANCELLED|JobLaunchFailure|9|0|n0001|n[0001-0002]|", Means.LEAVE),
+        ("PENDING|BeginTime|9|1|||", Means.LEAVE),
+        ("RUNNING|None|0|0||n0002|", Means.WAIT),
+        ("RUNNING|None|0|0|n0001|n[|", Means.WAIT),
         ("", Means.WAIT),
     ],
 )
 def test_a_job_is_given_back_only_when_the_scheduler_took_its_first_node_out(line: str, means: Means) -> None:
     assert meaning(LEFT, (line, "")) is means
+
+
+def test_a_job_of_a_chain_whose_batch_step_was_killed_is_over_and_the_next_one_goes_on() -> None:
+    line = "COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|"
+    assert meaning(Left("14", 0, False, 1), (line, "")) is Means.LEAVE
 
 
 def test_without_a_scheduler_there_is_no_job() -> None:
@@ -68,14 +79,15 @@ def bereaved(folder: Path, squeue: str, word: str) -> tuple[subprocess.Popen[byt
 
 @pytest.mark.parametrize("word, deed", [("requeue", "scontrol requeue 14"), ("end", "scancel 14")])
 def test_the_job_is_given_back_once_and_then_left(tmp_path: Path, word: str, deed: str) -> None:
-    squeue = f"[ -e {tmp_path}/done ] && echo 'COMPLETING|0|n0001|n0002|' || echo 'RUNNING|0|n0001|n0002|'"
+    state = f"$([ -e {tmp_path}/done ] && echo COMPLETING || echo RUNNING)"
+    squeue = f'echo "{state}|None|0|0|n0001|n0002|"'
     process, called = bereaved(tmp_path, squeue, word)
     assert process.wait(60) == 0
     assert [line for line in called.read_text().splitlines() if "squeue" not in line] == [deed]
 
 
 def test_an_agent_that_waits_ends_by_a_term(tmp_path: Path) -> None:
-    process, called = bereaved(tmp_path, "echo 'RUNNING|0|n0001|n[0001-0002]|'", "requeue")
+    process, called = bereaved(tmp_path, "echo 'RUNNING|None|0|0|n0001|n[0001-0002]|'", "requeue")
     until(lambda: called.read_text().count("squeue") >= 2, "two questions")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
