@@ -129,12 +129,14 @@ class Vigil:
         self._heard_at[node] = now
         self._mute.pop(node, None)
         pulses = [self._known(pulse) for pulse in digest.ranks]
-        moves = [self._moves(now, pulse) for pulse in pulses]
-        if any(moves):
+        moved = [pulse for pulse in pulses if self._moves(now, pulse)]
+        if moved:
             self._moved_at = now
         actions: list[VigilAction] = []
-        if self._stalled and self._moved_at == now:
-            actions += [Tell("what hung has gone on")] if self._reported else []
+        if self._stalled and moved:
+            # A rank that has ended, or was ended, has not gone on.
+            lives = any(pulse.state for pulse in moved)
+            actions += [Tell("what hung has gone on")] if self._reported and lives else []
             self._stalled = self._reported = False
         if digest.killed > self._killed.get(node, 0):
             self._killed[node] = digest.killed
@@ -207,9 +209,9 @@ class Vigil:
 
     def _consequences(self, diagnosis: Diagnosis, stalled: float) -> list[VigilAction]:
         """What follows from a stall that nobody asked about."""
-        self._reported = True
         why = f"nothing has moved for {stalled:.0f} s: {diagnosis.said}"
         if diagnosis.verdict is Verdict.NOTHING or self._watch.on_hang == "report":
+            self._reported = True
             return [Tell(why)]
         return [Wish(self._watch.on_hang, why)]  # whoever grants it says why
 

@@ -211,6 +211,16 @@ def test_what_hung_and_goes_on_is_told_and_may_hang_again() -> None:
     assert one.wakes_at() == 160.0
 
 
+def test_ranks_that_are_ended_in_their_hang_have_not_gone_on() -> None:
+    for on_hang in ("report", "restart"):
+        one = vigil(60.0, on_hang)
+        all_same(one, 1.0)
+        quiet_until(one, 61.0)
+        one.tick(61.0, WALL)
+        hangs(one, 62.0, 1)
+        assert all_same(one, 63.0, state="") == []
+
+
 def test_observers_that_are_silent_are_no_stall() -> None:
     one = vigil(60.0)
     all_same(one, 1.0)
