@@ -1,4 +1,4 @@
-"""`make bench`: runs every bench_*.py, one process each, or those named, or parts of them; knows no figure."""
+"""`make bench`: runs every bench_*.py, one process each, or those (or parts) named; knows no figure."""
 
 from __future__ import annotations
 
