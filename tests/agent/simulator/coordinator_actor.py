@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 class CoordinatorActor(Actor):
     """A coordinator process with its launcher."""
 
-    def __init__(self, world: World, number: int, hosts: list[Node]) -> None:
+    def __init__(self, world: World, number: int, hosts: list[Node], dead_since: float | None = None) -> None:
         super().__init__(world, f"coordinator{number}", hosts[0], world.make_coordinator(hosts))
         self.number = number
+        self.dead_since = dead_since
         self.hosts = hosts
         self.links: dict[int, Link] = {}
         self.agents: list[AgentActor] = []
@@ -115,6 +116,8 @@ class CoordinatorActor(Actor):
     def _finish(self, action: act.Finish) -> None:
         self.exit_code = action.code
         self.world.watch.finished(self)
+        if self.states:  # what is still to be written is waited for
+            self.world.write_state(self, self.states[-1])
         self.die("its own decision")
 
     def arrived(self, link: Link, payload: Any) -> None:

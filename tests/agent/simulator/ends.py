@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PROGRAM = ("crash", "collide")
 LOSSES = ("kill agent", "kill launcher", "reset link", "power off")
 """What ends agents, and is survived by starting them again."""
+LAST_LOST = "the node of the last attempt was lost"
+"""A job that begins and finds that the one before it never said its end."""
 ASKING = ("term coordinator", "term agents", "cancel", "slow sweep")
 
 
@@ -73,11 +75,13 @@ def _failed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> Non
     failure = state.failure
     if state.exit_code == 3 and state.reason.startswith("pre-flight"):
         _unfit(watch, coordinator, state)
-    elif failure is None or not state.reason:
+    elif not state.reason or (failure is None and coordinator.dead_since is None):
         watch.fail("FAILED without a failure")
+    elif failure is None:
+        return  # what was killed is the coordinator, and there is no restart left for that
     elif failure.rank >= 0:
         epoch = next(a.epoch for a in reversed(state.attempts) if a.failure)
-        run = watch.world.program.runs[(coordinator.number, epoch)]
+        run = watch.world.program.runs[(watch.world.claims[epoch], epoch)]
         code, how, _ = run.ends[failure.rank]
         if how not in ("natural", "collateral") or code != failure.code:
             watch.fail(f"rank {failure.rank} is blamed with {failure.code}, it ended {code} {how}")
@@ -102,12 +106,14 @@ def _unfit(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None
 
 def _node_fail(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
     scenario = watch.world.scenario
-    if not set(watch.struck) - set(HARMLESS) and not scenario.slow and not scenario.has("no agent"):
+    all_come = not scenario.has("no agent") and not scenario.has("old epoch")
+    if not set(watch.struck) - set(HARMLESS) and not scenario.slow and all_come:
         watch.fail(f"NODE_FAIL without a fault: {state.reason}")
     world = state.attempts[-1].nodes
     if state.failure and world and state.failure.node not in world:
         watch.fail(f"NODE_FAIL for {state.failure.node}, and {world} trained")
-    if not any(f"n{node.index} " in state.reason for node in watch.world.nodes):
+    named = any(f"n{node.index} " in state.reason for node in watch.world.nodes)
+    if not named and not (len(watch.world.coordinators) > 1 and LAST_LOST in state.reason):
         watch.fail(f"NODE_FAIL does not name its node: {state.reason}")
 
 
@@ -138,7 +144,7 @@ def _asked(watch: Watch, state: RunState) -> None:
     limited = scenario.time_limit and scenario.time_limit < scenario.duration
     in_time = state.state is State.TIMEOUT and world.clock.now <= scenario.time_limit + 20
     first = len(world.coordinators) == 1
-    if _only(watch, "time limit") and first and limited and not in_time:
+    if _only(watch, "time limit") and first and limited and not in_time and state.exit_code != 3:
         watch.fail(f"with a limit of {scenario.time_limit:.1f} s the run ended {state.state}")
 
 
@@ -159,7 +165,7 @@ def _expected(watch: Watch, state: RunState) -> None:
     """Where nothing but the program itself went wrong, its end is known beforehand."""
     scenario = watch.world.scenario
     brief = len(watch.frozen_for) < 2 and sum(watch.frozen_for) < contract.LOST_SECONDS + 0.4
-    if not (_only(watch, *PROGRAM) or (_only(watch, "freeze coordinator") and brief)):
+    if not (_only(watch, *PROGRAM) or (_only(watch, "freeze coordinator") and brief and not scenario.slow)):
         return
     if len(watch.world.coordinators) > 1:
         return

@@ -91,6 +91,18 @@ def _kill_coordinator(world: World) -> None:
     _coordinator(world).die("SIGKILL")
 
 
+def _keeper(world: World) -> None:
+    """A coordinator is killed; its keeper ends the launcher and begins another one."""
+    coordinator = world.coordinators[-1]
+    if not coordinator.alive or coordinator.told_superseded or len(world.coordinators) > 3:
+        return
+    coordinator.die("SIGKILL")
+    world.end_launcher(coordinator)
+    node = coordinator.node
+    dead_since = world.clock.now + node.offset
+    node.later(world.fault_chance.uniform(0.5, 24), world.submit, coordinator.hosts, dead_since)
+
+
 def _kill_shim(world: World) -> None:
     # A shim dead and its agent stopped at once is beyond what is promised: two faults on one node.
     agent = _agent(world)
@@ -274,6 +286,7 @@ def _repeat_once(world: World) -> None:
 STRIKES: dict[str, Callable[[World], None]] = {
     "kill agent": _kill_agent,
     "kill coordinator": _kill_coordinator,
+    "keeper": _keeper,
     "kill shim": _kill_shim,
     "kill launcher": _kill_launcher,
     "freeze agent": _freeze_agent,

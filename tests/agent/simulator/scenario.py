@@ -44,6 +44,7 @@ FAULTS = (
     "stopped takeover",
     "mute disk",
     "controller away",
+    "keeper",
 )
 """Each world has a few of them (a swarm): all of them at once would make all worlds alike."""
 
@@ -59,6 +60,8 @@ THEMES = (
     ("crash", "stuck"),
     ("crash", "repeat"),
     ("crash", "kill agent"),
+    ("crash",),
+    ("crash",),
     ("cancel", "slow sweep"),
     ("term agents", "slow sweep"),
     ("freeze coordinator",),
@@ -73,6 +76,9 @@ THEMES = (
     ("kill agent",),
     ("kill launcher",),
     ("controller away",),
+    ("keeper",),
+    ("keeper", "freeze agent"),
+    ("keeper", "freeze node", "slow network"),
     ("controller away", "kill agent"),
 )
 """What is known to be dangerous together; every other world has one of these."""
@@ -167,7 +173,7 @@ def draw(clock: Clockwork) -> Scenario:
     world = Scenario(
         nodes=chance.choice((1, 2, 2, 3, 3, 4, 5)),
         per_node=chance.choice((1, 2, 2, 3)),
-        max_restarts=chance.choice((0, 0, 1, 2, 3)),
+        max_restarts=chance.choice((0, 0, 1, 2, 3, 5)),
         duration=chance.uniform(5, 60),
         heal_at=chance.uniform(20, 100),
         faults=faults,
@@ -182,7 +188,7 @@ def draw(clock: Clockwork) -> Scenario:
     _examination(world, clock.random("examination"))
     reports = clock.random("progress")
     world.progress = reports.choice(("", "", "further", "same"))
-    world.no_progress = reports.choice((0, 1, 2, 3))
+    world.no_progress = reports.choice((0, 1, 1, 2, 3))
     return world
 
 

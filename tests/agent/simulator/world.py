@@ -8,11 +8,11 @@ from typing import Any
 from clusterrun.agent import events as ev
 from clusterrun.agent import messages as msg
 from clusterrun.agent.agent import Agent
+from clusterrun.agent.arrival import first_claim
 from clusterrun.agent.coordinator import Coordinator
 from clusterrun.agent.rooms import Rooms
 from clusterrun.model.orders import Level, Orders, Preflight, Survival
 from clusterrun.model.record import RunState
-from clusterrun.model.states import State
 from tests.agent.examinations import Simple
 
 from . import faults
@@ -100,9 +100,12 @@ class World:
         running = any(c.alive or c.coming for c in self.coordinators)
         return not agents and not running and not any(node.processes for node in self.nodes)
 
-    def submit(self, hosts: list[Node]) -> None:
-        """A batch job starts its coordinator on the first of ``hosts``."""
-        coordinator = CoordinatorActor(self, len(self.coordinators), hosts)
+    def submit(self, hosts: list[Node], dead_since: float | None = None) -> None:
+        """A batch job starts its coordinator on the first of ``hosts``.
+
+        ``dead_since``: or its keeper does, after the one before it died (on that node's clock).
+        """
+        coordinator = CoordinatorActor(self, len(self.coordinators), hosts, dead_since)
         self.coordinators.append(coordinator)
         coordinator.feed(ev.Tick())
 
@@ -161,17 +164,14 @@ class World:
             coordinator.told_superseded = True
             coordinator.feed(ev.Superseded(epoch))
             return
-        told = self.state_file.state if self.state_file is not None else State.UNKNOWN
-        quiet = not self.claims or told.ended or told is State.PENDING
-        earlier = self.state_file.attempts if self.state_file is not None and after < 0 else ()
         self.claims[epoch] = coordinator.number
         self.watch.claimed(coordinator, epoch)
         for other in self.coordinators:
             if other is not coordinator:
                 delay = self.fault_chance.uniform(0.1, SUPERSEDED_SECONDS)
                 self.clock.after(delay, self._tell_superseded, other, epoch)
-        excluded = self.state_file.excluded if self.state_file is not None and after < 0 else ()
-        coordinator.feed(ev.EpochClaimed(epoch, earlier, after >= 0 or quiet, excluded))
+        first = first_claim(epoch, self.state_file, coordinator.dead_since)
+        coordinator.feed(first if after < 0 else ev.EpochClaimed(epoch))
 
     def _tell_superseded(self, coordinator: CoordinatorActor, epoch: int) -> None:
         # It looks every two seconds: one that was stopped looks soon after it goes on, not at once.
