@@ -154,7 +154,8 @@ class Soak:
         except (Broken, ClusterrunError, OSError, AssertionError) as error:
             say(f"   {kind} missed: {str(error)[:120]}")
             return
-        self.struck += [(at, host), (time.time(), host)]
+        words = (host, "launcher") if kind == "srun killed" else (host,)
+        self.struck += [(when, word) for when in (at, time.time()) for word in words]
         self.found.faults[kind] += 1
         say(f"   {kind} {host} ({what.run.folder.name})")
 

@@ -17,7 +17,7 @@ from tests.survive.site import PATIENT, Site
 
 pytestmark = pytest.mark.lab
 
-AT_ONCE, SIZE = 3, 6
+AT_ONCE, SIZE = 5, 6
 ALWAYS = (
     "first_node_killed_and_chained",
     "node_killed_with_a_spare",
