@@ -205,7 +205,7 @@ class Agent:
     def _tick(self, now: Now, event: Tick) -> None:
         if self._lease.over(now.steady):
             self._say(Note("the lease ran out: no heartbeat was acknowledged in time"))
-            self.bereaved = self.bereaved or not self._ends
+            self.bereaved = self.bereaved or self._leaving is None
             self._leave_at_once(now, 1)
         elif self._leave_at is not None and now.steady >= self._leave_at:
             self._leave_at_once(now, 128 + signal.SIGTERM)
@@ -271,7 +271,7 @@ class Agent:
     def _disconnected(self, now: Now, event: Disconnected) -> None:
         self._linked = False
         self._say(Note("lost the coordinator: " + event.why))
-        self.bereaved = self.bereaved or not self._ends
+        self.bereaved = self.bereaved or self._leaving is None
         if self._leaving is None:
             self._leaving = 1
         ends_at = now.steady if self._lease.ends_at is None else self._lease.ends_at
