@@ -23,6 +23,7 @@ from clusterrun.runs.memory import findings_folder, forget, forgotten_at, recall
 from clusterrun.runs.store import Store
 from clusterrun.script import pack
 from clusterrun.script.plan import Submission
+from clusterrun.training import files as checkpoints
 from clusterrun.verbs import submission
 from clusterrun.verbs.cases import Case, read
 from clusterrun.verbs.desk import Desk, quiet
@@ -190,3 +191,24 @@ def test_a_last_word_that_a_crash_has_damaged_is_none_and_is_found_out_again(
                 RECORD,
                 True,
             )
+
+
+def test_the_newest_whole_checkpoint_is_the_last_that_was_told_or_a_later_one_after_any_crash(
+    tmp_path: Path, found: Found
+) -> None:
+    home = tmp_path / "kept"
+    home.mkdir(mode=0o700)
+    with recorded(home) as log:
+        for step in (1, 2, 3):
+            mine = checkpoints.write(
+                str(home), step, 0, lambda file, step=step: file.write(b"%d" % step), bool
+            )
+            checkpoints.drop_old(str(home), mine, 1, ())
+            log.say(str(step))
+    for told, folder in found(log):
+        whole = [
+            one
+            for one in checkpoints.newest_first(str(folder))
+            if not checkpoints.objection(str(folder), one)
+        ]
+        assert (whole[0].step if whole else 0) >= len(told)
