@@ -141,10 +141,11 @@ class Crew:
     def signal(self, number: int) -> Passed:
         """Signal the rank processes alone; a stopped one gets a TERM only when it goes on.
 
-        A notice is for those that catch it, be they started by a launcher of their own.
+        A notice, or a signal of the user's, is for those that catch it, be they started by a launcher of
+        their own.
         """
         processes = self._processes
-        if number == contract.NOTICE_SIGNAL:
+        if number in (contract.NOTICE_SIGNAL, contract.USERS_SIGNAL):
             processes = [process for process in self._rank_processes() if proc.catches(process.pid, number)]
         for process in processes:
             send(process, number)

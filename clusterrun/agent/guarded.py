@@ -17,6 +17,7 @@ from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.messages import Hello
 from clusterrun.agent.node_loop import NodeLoop, tell_shim
 from clusterrun.agent.process import become_subreaper, call_itself, on_parents_death
+from clusterrun.model import contract
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def serve(
 ) -> int:
     """Join the coordinator and obey it; what the agent exits with. Raises ``ClusterrunError``."""
     on_parents_death(os.getppid(), signal.SIGTERM)  # while it waits here, nothing else would notice
+    signal.signal(contract.USERS_SIGNAL, signal.SIG_IGN)  # there are no ranks yet that it could be for
     invitation = read_invitation(_first_line())
     check_run_directory(paths.run_dir)
     orders = read_orders(paths)

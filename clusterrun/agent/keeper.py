@@ -93,6 +93,7 @@ class _Keeper:
         self._life_at: float | None = None
         self._looked_at = steady()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
+        signal.signal(contract.USERS_SIGNAL, signal.SIG_IGN)
 
     def run(self) -> int:
         while True:

@@ -87,7 +87,7 @@ class NodeLoop:
 
     def run(self) -> int:
         """Serve until the machine says ``Exit``; its exit code."""
-        self._loop.catch((*CAUGHT, signal.SIGCHLD), self._signalled)
+        self._loop.catch((*CAUGHT, contract.USERS_SIGNAL, signal.SIGCHLD), self._signalled)
         self._loop.watch(self._shim, self._shim_ended)
         self._link.open(self._received, self._disconnected)
         self._pump.happened(events.Welcomed())
@@ -125,6 +125,8 @@ class NodeLoop:
     def _signalled(self, number: int) -> None:
         if number == signal.SIGCHLD:
             self._reap()
+        elif number == contract.USERS_SIGNAL:
+            self._crew.signal(number)  # it is between the user and the ranks
         else:
             self._pump.happened(events.SignalCame(number))
 

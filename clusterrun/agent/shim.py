@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ANY_EPOCH = 10**9
 _LONGEST_WAIT = 2.0
-_PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
+_PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, contract.USERS_SIGNAL)
 
 
 def under_shim(node: str, agent: Callable[[int, int], int]) -> int:

@@ -60,6 +60,9 @@ KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER")
 TERMINATE_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NOTICE_SIGNAL = signal.SIGUSR2
 """Slurm's early word before a time limit or a preemption; USR1 is taken by NCCL's proxy."""
+USERS_SIGNAL = signal.SIGUSR1
+"""What users let Slurm send to job steps (``--sbatch signal=USR1@90``): for ranks that catch it, and for
+nobody of ours."""
 
 CAUSES = (
     "first",

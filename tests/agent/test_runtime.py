@@ -224,6 +224,22 @@ def test_a_notice_reaches_the_ranks_that_catch_it_and_no_other_process(make: Mak
     assert run.state().state is State.COMPLETED
 
 
+def test_a_signal_of_the_users_to_a_job_step_is_for_ranks_that_catch_it_and_ends_nobody(make: Make) -> None:
+    run = make([sys.executable, "-c", NOTICED.replace("SIGUSR2", "SIGUSR1")])
+    run.start(QUICK)
+    run.running(4)
+    below = proc.descendants(run.coordinator.pid)
+    parents = {run.coordinator.pid, *(p.pid for p in below if p.parent == run.coordinator.pid)}
+    tasks = [p.pid for p in below if p.parent in parents and b"\0agent\0" in command_of(p.pid)]
+    for task in tasks:
+        os.kill(task, signal.SIGUSR1)
+    until(lambda: run.output(0) == run.output(2) == b"up\nnoticed\n", "two ranks that heard of it")
+    (run.folder / "go").touch()
+    assert run.wait() == 0
+    assert [run.output(rank) for rank in (1, 3)] == [b"up\n"] * 2
+    assert (len(tasks) >= 2, run.state().state) == (True, State.COMPLETED)
+
+
 def test_what_a_rank_leaves_behind_is_ended_also_when_it_hides(make: Make) -> None:
     seconds = 10**6 + os.getpid()  # no other sleep on this machine is this one
     hidden = (
