@@ -1,9 +1,10 @@
 """DDP under `clusterrun submit` beside torchrun, step by step in turns: a ratio with its confidence interval.
 
-Launches follow each other by minutes, and in minutes a shared machine changes by more than launchers
-differ. So all of them are started at once, and take turns of a fifth of a second: what is compared is
-a turn with the turns next to it. torchrun itself is started twice: how far it is from itself is what a
-difference must exceed.
+Runs that follow each other are minutes apart, and in minutes a shared machine changes by more than
+launchers differ. So all sides are started at once and take turns of a fifth of a second: a turn is
+compared with those next to it. Two processes of the very same program differ too, by where their
+memory happens to lie, for as long as they live: so everything is started anew several times, and the
+interval is over these starts. torchrun takes part twice: how far it is from itself is the measure.
 """
 
 from __future__ import annotations
@@ -31,8 +32,23 @@ BIN = Path(sys.executable).parent
 TURNS = Path(__file__).resolve().with_name("turns.py")
 LIMIT = 600.0
 STEPS = 25
-SECONDS = 600.0
-"""Turns are taken for so long; what the machine does beside decides how many."""
+STARTS = 8
+SECONDS = 40.0
+"""Turns are taken for so long in each start; what the machine does beside decides how many."""
+STUDENT = {
+    2: 12.71,
+    3: 4.30,
+    4: 3.18,
+    5: 2.78,
+    6: 2.57,
+    7: 2.45,
+    8: 2.36,
+    9: 2.31,
+    10: 2.26,
+    11: 2.23,
+    12: 2.20,
+}
+"""Number of values → how many standard errors make a 95 % interval."""
 AGAINST = "torchrun"
 SIDE_VARIABLE = "TURNS_SIDE"
 """Tells whose processes are whose, ranks or not."""
@@ -100,22 +116,22 @@ def beside(side: str) -> dict[int, float]:
     return found
 
 
-def interval(values: list[float]) -> tuple[float, float, float]:
-    """The geometric mean of ratios and the bounds of its 95 % confidence interval.
-
-    The outer tenths are left out (trimmed mean; Yuen's error): turns in which something else ran.
-    """
-    logs = sorted(map(math.log, values))
+def middle(ratios: list[float]) -> float:
+    """The logarithm of a typical ratio: the mean without the outer tenths, in which something else ran."""
+    logs = sorted(map(math.log, ratios))
     cut = len(logs) // 10
-    inner = logs[cut : len(logs) - cut]
-    mean = statistics.fmean(inner)
-    bent = [*[inner[0]] * cut, *inner, *[inner[-1]] * cut]
-    error = statistics.stdev(bent) / (0.8 * math.sqrt(len(logs)))
-    return math.exp(mean), math.exp(mean - 1.96 * error), math.exp(mean + 1.96 * error)
+    return statistics.fmean(logs[cut : len(logs) - cut])
 
 
-class Figures:
-    """What was found: each side's turns, and the share of a core that its launcher took beside its ranks."""
+def interval(logs: list[float]) -> tuple[float, float, float]:
+    """The ratio of all starts together, and the bounds of its 95 % confidence interval (Student's)."""
+    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+    width = STUDENT[len(logs)] * error
+    return math.exp(mean), math.exp(mean - width), math.exp(mean + width)
+
+
+class Start:
+    """What one start gave: each side's turns, and the share of a core that its launcher took beside them."""
 
     def __init__(self, seconds: float) -> None:
         self.turns: dict[str, list[tuple[float, float]]] = {}
@@ -142,27 +158,26 @@ class Figures:
             self.aside[name] = sum(spent.values()) / seconds
             words.close()
 
-    def ratios(self, name: str, clock: int) -> list[float]:
-        """How much faster each turn was than the turn of torchrun in the same round."""
+    def ratio(self, name: str, clock: int) -> float:
+        """How much faster than torchrun in the same rounds; as a logarithm."""
         both = zip(self.turns[AGAINST], self.turns[name], strict=True)
-        return [theirs[clock] / ours[clock] for theirs, ours in both]
+        return middle([theirs[clock] / ours[clock] for theirs, ours in both])
 
-    def show(self) -> None:
-        """A row per side; more than 1 is faster than torchrun."""
-        print(
-            f"DDP, CNN, 2 ranks of 1 thread, gloo: {STEPS} steps in turns, beside torchrun in the same round"
-        )
-        for name in self.turns:
-            if name == AGAINST:
-                continue
-            for clock, of in enumerate(("on the wall", "CPU time of its ranks")):
-                mean, low, high = interval(self.ratios(name, clock))
-                bounds = f"95 %: {low:.4f} to {high:.4f}, {len(self.turns[name])} turns"
-                print(f"  {name}, {of}: {mean:.4f} × ({bounds})")
-        for name, share in self.aside.items():
-            print(f"  {name}: its other processes took {share:.2%} of a core")
-        print("goal: at least 0.99 × torchrun", flush=True)
+
+def show(starts: list[Start]) -> None:
+    """More than 1 is faster than torchrun."""
+    turns = sum(len(start.turns[AGAINST]) for start in starts)
+    print(f"DDP, CNN, 2 ranks of 1 thread, gloo: {turns} turns of {STEPS} steps in {len(starts)} starts")
+    for name in starts[0].turns:
+        for clock, of in enumerate(("on the wall", "CPU time of its ranks") if name != AGAINST else ()):
+            mean, low, high = interval([start.ratio(name, clock) for start in starts])
+            print(f"  {name}, {of}: {mean:.4f} × torchrun (95 %: {low:.4f} to {high:.4f})")
+        share = statistics.fmean(start.aside[name] for start in starts)
+        print(f"  {name}: its processes that are no ranks took {share:.2%} of a core")
+    print("goal: at least 0.99 × torchrun", flush=True)
 
 
 if __name__ == "__main__":
-    Figures(float(sys.argv[1]) if sys.argv[1:] else SECONDS).show()
+    count = int(sys.argv[1]) if sys.argv[1:] else STARTS
+    seconds = float(sys.argv[2]) if sys.argv[2:] else SECONDS
+    show([Start(seconds) for _ in range(count)])

@@ -1,0 +1,71 @@
+"""Where the training script finds the training room, and what it does without it."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import surviving  # noqa: E402
+from ranks import World  # noqa: E402
+
+ALONE = World(0, 0, 1, 1, torch.device("cpu"), grouped=False)
+
+
+@pytest.fixture
+def not_installed(monkeypatch):
+    """This Python has no clusterrun."""
+    monkeypatch.setitem(sys.modules, "clusterrun", None)
+    monkeypatch.delitem(sys.modules, "clusterrun.training", raising=False)
+    monkeypatch.delitem(sys.modules, surviving.NAME, raising=False)
+
+
+def options(folder=None) -> Namespace:
+    return Namespace(checkpoint_every=2, checkpoint_dir=folder)
+
+
+def test_the_room_is_found_in_a_checkout_where_nothing_is_installed(not_installed, monkeypatch):
+    found = surviving.room()
+    assert found.__name__ == surviving.NAME
+    assert Path(found.__file__).parent == surviving.HERE.parent / "clusterrun" / "training"
+    assert surviving.room() is found
+    assert not found.should_stop()
+    for name in [name for name in sys.modules if name.startswith(surviving.NAME)]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_without_a_room_it_trains_without_checkpoints_and_refuses_to_promise_them(not_installed, monkeypatch):
+    monkeypatch.setattr(surviving, "COPIES", ())
+    keeper = surviving.Keeper(options(), ALONE)
+    keeper.stepped(1, 1, dict)
+    assert not keeper.stopped
+    with pytest.raises(
+        RuntimeError, match="--checkpoint-dir needs the training room: pip install clusterrun, or"
+    ):
+        surviving.Keeper(options("there"), ALONE)
+
+
+def test_a_checkpoint_is_written_every_so_many_steps_at_the_last_one_and_when_asked(tmp_path, monkeypatch):
+    keeper = surviving.Keeper(options(tmp_path), ALONE)
+    saved = []
+    monkeypatch.setattr(keeper._kept, "save", lambda state, step: saved.append((state, step)))
+    wishes = iter([False, False, True, False, False])
+    monkeypatch.setattr(keeper._room, "save_now", lambda: next(wishes))
+    for done in range(1, 6):
+        keeper.stepped(done, 5, lambda: {"weights": 1})
+    assert saved == [({"weights": 1, "step": step}, step) for step in (2, 3, 4, 5)]
+    assert not keeper.stopped
+
+
+def test_where_room_is_wanted_at_the_very_last_step_the_training_is_done_and_not_stopped(
+    tmp_path, monkeypatch
+):
+    keeper = surviving.Keeper(options(tmp_path), ALONE)
+    monkeypatch.setattr(keeper._room, "should_stop", lambda: True)
+    stopped = []
+    for done in (1, 2):
+        keeper.stepped(done, 2, dict)
+        stopped.append(keeper.stopped)
+    assert stopped == [True, False]
