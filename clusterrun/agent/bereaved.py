@@ -113,8 +113,7 @@ def outlive(
     live_until(until + ASK_SECONDS)
     loop = Loop()
     errands = Errands(loop, environment)
-    over: list[bool] = []
-    told_to_end: list[bool] = []
+    over, told_to_end = list[bool](), list[bool]()
 
     def signalled(number: int) -> None:
         for child in ended_children():
