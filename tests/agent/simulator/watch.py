@@ -131,7 +131,7 @@ class Watch:
         scenario, coordinator = self.world.scenario, agent.coordinator
         if not scenario.examined:
             first = tuple(f"n{node.index}" for node in coordinator.hosts[: scenario.nodes])
-            hampered = any(map(scenario.has, ("no agent", "old epoch", "slow sweep")))
+            hampered = any(map(scenario.has, ("no agent", "old epoch", "slow sweep", "stuck")))
             all_came = not hampered and not scenario.slow
             if world != first and not set(self.struck) - set(HARMLESS) and all_came:
                 self.fail(f"unchecked, {world} train")
