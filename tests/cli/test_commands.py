@@ -28,6 +28,7 @@ FIELDS = [
         "world_size",
     ),
     *("nodelist", "attempt", "submitted_at", "started_at", "ended_at", "exit_code", "run_dir"),
+    *("step", "checkpoint", "heard_at"),
 ]
 
 
@@ -153,7 +154,8 @@ def test_status_json_has_the_documented_fields_and_times_with_a_zone(ended: Desk
         "world_size": 6,
         "exit_code": 0,
     }
-    times = [run[key] for key in ("submitted_at", "started_at", "ended_at")]
+    assert (run["step"], run["checkpoint"]) == (None, None)
+    times = [run[key] for key in ("submitted_at", "started_at", "ended_at", "heard_at")]
     iso = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"
     assert all(re.fullmatch(iso, moment) for moment in times)
     assert times == sorted(times)
