@@ -127,9 +127,10 @@ class Search:
     def _discredit_shaky(self) -> None:
         works = self._works
         for node in [node for node in works.failures if node in works.cleared and node in self._there]:
-            failed, _ = self._steady.tests(node, works.cleared)
-            last = failed >= self._confirm and not self._meets(node)
-            if self._steady.shaky(node, works.cleared, works.more, last):
+            shaky = self._steady.shaky(node, works.cleared, works.more, last=True)
+            if shaky and not self._steady.shaky(node, works.cleared, works.more, last=False):
+                shaky = not self._meets(node)
+            if shaky:
                 self._bad[node] = None
                 works.discredit(node)
 

@@ -48,7 +48,9 @@ class Speed:
         self.kinds = kinds_of(best, distance, limits.slow_warn)
         self.of_node: dict[int, list[float]] = {}
         self.of_link: dict[Pair, list[float]] = {}
-        tests = [replace(one, rate=one.rate * self.factor(one.link)) for one in given]
+        tests = given
+        if any(kind.factor > 1 for kind in self.kinds.values()):  # copies cost, with all pairs of 1,250 nodes
+            tests = [replace(one, rate=one.rate * self.factor(one.link)) for one in given]
         planned: dict[int, list[float]] = {}
         for one in tests:
             self.of_link.setdefault(one.link, []).append(one.rate)
