@@ -29,6 +29,8 @@ _MOST_RESTARTS = 3
 _WITHIN_SECONDS = 600.0
 _LONGEST_WAIT = 2.0
 _LOOK_SECONDS = 0.05
+_KILLED_SECONDS = 10.0
+"""For what was killed to be gone; one in an uninterruptible wait is left to the scheduler."""
 LIFE_SECONDS = 5.0
 """How often a coordinator gives a sign of life."""
 SILENT_SECONDS = 45.0
@@ -201,7 +203,7 @@ class _Keeper:
             if hurried and self._waiting:
                 return
             self._wait(_LOOK_SECONDS)
-        until = max(steady(), until) + contract.KILL_SECONDS
+        until = max(steady(), until) + _KILLED_SECONDS
         while steady() < until and (left := _children_of(os.getpid())):
             for pid in left:
                 os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
