@@ -120,7 +120,7 @@ class RunLoop:
         self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
         self._happened(events.Tick())
         code = self._pump.run()
-        self._saver.finish()
+        self._saver.finish(self._deleted())
         if self._slurm:
             self._slurm.finish()
         if self._hooks:
@@ -203,12 +203,15 @@ class RunLoop:
         if self._saver.has_a_place():
             self._gone_since = None
             return
-        now = steady()
-        self._gone_since = self._gone_since or now
-        if now - self._gone_since >= _NOTHING_SECONDS:
+        self._gone_since = self._gone_since or steady()
+        if self._deleted():
             self._cancelled = True
             self._note("the run directory was deleted, and with it the run: ending all ranks")
             self._happened(events.CancelAsked())
+
+    def _deleted(self) -> bool:
+        """The run directory has been gone for so long that it will not come back."""
+        return self._gone_since is not None and steady() - self._gone_since >= _NOTHING_SECONDS
 
     def _tell_refusals(self) -> None:
         fresh = self._server.refused - self._refusals_told

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LEAST_BETWEEN = 0.2
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
-_LAST_TRIES_SECONDS = 10.0
+_LAST_TRIES_SECONDS = 15.0
 _RESERVE_BYTES = 256 * 1024
 
 
@@ -77,13 +77,13 @@ class StateSaver:
             pass
         return True
 
-    def finish(self) -> None:
-        """Write what still waits, within a bounded time."""
+    def finish(self, deleted: bool = False) -> None:
+        """Write what still waits, within a bounded time; in vain where all was ``deleted`` for good."""
         until = steady() + _LAST_TRIES_SECONDS
         remove(self._paths.reserve)
         while self._newest and not self._theirs:
             self._write()
-            if not self._newest or steady() > until or not self.has_a_place():
+            if not self._newest or steady() > until or deleted:
                 return
             time.sleep(_FIRST_PAUSE)
 

@@ -1,10 +1,18 @@
-"""What earlier jobs of a run have left is never overwritten before it was read."""
+"""What earlier jobs of a run have left is never overwritten unread, and its last word is not lost."""
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 from clusterrun.agent.events import Now
+from clusterrun.agent.files import read_state
 from clusterrun.agent.ledger import Ledger
-from clusterrun.model.record import Attempt
+from clusterrun.agent.loop import Loop
+from clusterrun.agent.saver import StateSaver
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import Attempt, RunState
+from clusterrun.model.states import Phase, State
 
 
 def test_a_coordinator_writes_no_state_before_it_knows_what_an_earlier_one_has_left() -> None:
@@ -16,3 +24,18 @@ def test_a_coordinator_writes_no_state_before_it_knows_what_an_earlier_one_has_l
     saved = ledger.due(now)
     assert saved is not None
     assert (saved.state.epoch, [a.epoch for a in saved.state.attempts]) == (1, [0, 1])
+
+
+def test_the_last_word_of_a_run_waits_for_a_run_directory_that_is_away_for_a_while(tmp_path: Path) -> None:
+    folder, away = tmp_path / "run", tmp_path / "away"
+    folder.mkdir(mode=0o700)
+    paths = RunPaths(str(folder))
+    saver = StateSaver(Loop(), paths, lambda text: None)
+    folder.rename(away)
+    back = threading.Timer(1.0, away.rename, (folder,))
+    back.start()
+    saver.save(RunState("r", 0, State.COMPLETED, Phase.ENDED, "", "h", 1, 2.0))
+    saver.finish()
+    state = read_state(paths)
+    assert state is not None and state.state is State.COMPLETED
+    assert [path.name for path in folder.iterdir()] == ["state.json"]
