@@ -25,6 +25,8 @@ EASY = (
     "a 0 after a TERM is success",
     "the port is given back when ranks start",
     "nothing is swept after the last rank",
+    "the same step counts as progress",
+    "causes are all the same",
 )
 """Found within 600 seeds; all of them are in ``benchmarks/bench_simulator.py``."""
 
@@ -61,4 +63,4 @@ def test_a_planted_bug_is_found(name: str) -> None:
 def test_every_planted_bug_still_has_its_place_in_the_source() -> None:
     for mutant in MUTANTS:
         build(mutant)
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 50
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 80

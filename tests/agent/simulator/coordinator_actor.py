@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from clusterrun.agent import actions as act
 from clusterrun.agent import events as ev
 from clusterrun.agent import messages as msg
+from clusterrun.model import contract
 
 from .actors import Actor
 from .kernel import Node
@@ -24,6 +25,7 @@ class CoordinatorActor(Actor):
         super().__init__(world, f"coordinator{number}", hosts[0], world.make_coordinator(hosts))
         self.number = number
         self.dead_since = dead_since
+        self.asked_at: float | None = None
         self.hosts = hosts
         self.links: dict[int, Link] = {}
         self.agents: list[AgentActor] = []
@@ -40,6 +42,12 @@ class CoordinatorActor(Actor):
         self.handed_over = False
         self.dropped: dict[int, bool] = {}
         hosts[0].coordinators.append(self)
+
+    def _step(self, event: Any) -> None:
+        ends = isinstance(event, ev.SignalCame) and event.number in contract.TERMINATE_SIGNALS
+        if self.asked_at is None and (ends or isinstance(event, ev.CancelAsked)):
+            self.asked_at = self.world.clock.now
+        super()._step(event)
 
     def carry_out(self, action: Any) -> None:
         self._carry[type(action)](self, action)

@@ -10,12 +10,6 @@ RESTART_BUGS = (
         "the same step counts as progress", "lineage", "attempt.step > step or", "attempt.step >= step or"
     ),
     Mutant("no progress is not noticed", "lineage", "    if len(fruitless) < most or", "    if True or"),
-    Mutant(
-        "a port in use counts as a failure in vain",
-        "lineage",
-        "any(attempt.cause not in CHARGED for attempt in fruitless)",
-        "False",
-    ),
     Mutant("causes are all the same", "judge", '_CAUSES.get(mishap.kind, "failure")', '"requeue"'),
     Mutant(
         "whoever asked for an end is not heard after a failure",
@@ -34,18 +28,6 @@ RESTART_BUGS = (
         "casualties",
         "return seat is not None and seat.present and not seat.lost",
         "return seat is not None",
-    ),
-    Mutant(
-        "who is out may train",
-        "casualties",
-        "if self._is_here(node) and node not in gone]",
-        "if self._is_here(node)]",
-    ),
-    Mutant(
-        "the dead are tried again although there are spares",
-        "casualties",
-        "[: max(to_spare, 0)]",
-        "[:0]",
     ),
     Mutant(
         "everybody moves up where one is lost",

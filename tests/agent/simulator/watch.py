@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .world import World
 
 SLACK = 0.05
+DECIDED_SECONDS = 10.0
+"""For the scheduler's word on a signal, and for a claim that is under way."""
 SPAWN_SECONDS = 0.4
 """A TERM that was due while ranks were being started comes when they are."""
 
@@ -219,6 +221,9 @@ class Watch:
         budget = self._budgets.setdefault(coordinator.number, Budget(self.world.scenario.max_restarts))
         if before and not budget.pays(self._collided(coordinator, before[-1])):
             self.fail(f"{coordinator.name} makes attempt {epoch} beyond its budget")
+        asked_at = coordinator.asked_at
+        if before and asked_at is not None and self.world.clock.now > asked_at + DECIDED_SECONDS:
+            self.fail(f"{coordinator.name} makes attempt {epoch} although it was asked to end at {asked_at}")
         before.append(epoch)
 
     def _collided(self, coordinator: CoordinatorActor, epoch: int) -> bool:
