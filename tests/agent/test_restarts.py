@@ -9,7 +9,7 @@ import pytest
 from clusterrun.agent import lineage
 from clusterrun.agent.actions import ClaimEpoch, EndLauncher, LaunchAgents, Send
 from clusterrun.agent.coordinator import Coordinator
-from clusterrun.agent.events import AgentJoined, AgentLeft, EpochClaimed, Heard, LauncherEnded
+from clusterrun.agent.events import AgentJoined, AgentLeft, CancelAsked, EpochClaimed, Heard, LauncherEnded
 from clusterrun.agent.messages import (
     Beat,
     Farewell,
@@ -258,3 +258,14 @@ def test_a_controller_that_is_away_is_waited_for_ten_minutes_and_nothing_is_char
     state = tape.state(time)
     assert (state.state, len(state.attempts)) == (State.FAILED, 1)
     assert "Unable to contact slurm controller" in state.reason
+
+
+def test_a_request_to_end_that_comes_late_after_a_failure_leads_to_no_other_attempt() -> None:
+    tape = training(max_restarts=3)
+    tape.at(5.0, failed(3, 5.0))
+    tape.at(5.3)
+    tape.at(9.0, CancelAsked())
+    actions = all_gone(tape, 10.0)
+    assert ClaimEpoch(0) not in actions
+    state = tape.state(11.0)
+    assert (state.state, state.attempts[0].outcome) == (State.CANCELLED, "CANCELLED")

@@ -156,7 +156,8 @@ def _survives(watch: Watch, state: RunState) -> None:
     struck = [fault for fault in watch.struck if fault in LOSSES]
     unfit = len(scenario.unfit(list(range(scenario.allocated))))
     spares = scenario.spares - unfit - sum(node.dead for node in world.nodes)
-    affordable = len(struck) <= scenario.max_restarts and spares >= 0
+    # A node that was lost is done without before the others are known to be fit.
+    affordable = len(struck) <= scenario.max_restarts and spares >= 0 and not unfit
     if affordable and not world.nodes[0].dead and state.state is not State.COMPLETED:
         watch.fail(f"after {struck} the run ended {state.state}: {state.reason}")
 
