@@ -1,4 +1,4 @@
-"""What the soak and the matrix do to a run, by name: each strikes, heals, and returns the host it hit."""
+"""What the soak and the matrix do to a run, by name: each strikes, heals, and returns what it hit."""
 
 from __future__ import annotations
 
@@ -170,9 +170,10 @@ def run_directory_gone(what: Disturbance) -> str:
 
 
 def two_at_once(what: Disturbance) -> str:
-    first = what.run.kill("rank", what.run.nodes()[-1])
-    what.run.kill("agent", what.run.nodes()[0])
-    return first.host
+    nodes = what.run.nodes()
+    what.run.kill("rank", nodes[-1])
+    what.run.kill("agent", nodes[0])
+    return f"{nodes[-1]} {nodes[0]}"
 
 
 ALL: dict[str, Callable[[Disturbance], str]] = {

@@ -154,7 +154,7 @@ class Soak:
         except (Broken, ClusterrunError, OSError, AssertionError) as error:
             say(f"   {kind} missed: {str(error)[:120]}")
             return
-        words = (host, "launcher") if kind == "srun killed" else (host,)
+        words = [*host.split(), *(["launcher"] if kind == "srun killed" else [])]
         self.struck += [(when, word) for when in (at, time.time()) for word in words]
         self.found.faults[kind] += 1
         say(f"   {kind} {host} ({what.run.folder.name})")

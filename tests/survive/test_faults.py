@@ -19,7 +19,6 @@ pytestmark = pytest.mark.lab
 
 AT_ONCE, SIZE = 5, 6
 ALWAYS = (
-    "first_node_killed_and_chained",
     "node_killed_with_a_spare",
     "coordinator_killed",
     "node_killed_and_nobody_may_go_on",
