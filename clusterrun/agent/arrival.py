@@ -20,8 +20,14 @@ def is_over(state: RunState | None, job_id: str) -> bool:
     return bool(job_id) and state.attempts[-1].job_id != job_id
 
 
-def first_claim(epoch: int, state: RunState | None, dead_since: float | None) -> EpochClaimed:
-    """What a coordinator that begins knows of those before it, from the ``state`` that they left."""
+def first_claim(
+    epoch: int, state: RunState | None, dead_since: float | None, dead: int | None = None
+) -> EpochClaimed:
+    """What a coordinator that begins knows of those before it, from the ``state`` that they left.
+
+    ``dead`` is the process id of the one that is dead since then: where the newest state is another
+    one's, that one may live.
+    """
     if state is None:
         # An attempt of which nobody wrote a word may live; the very first one cannot.
         return EpochClaimed(epoch, quiet=epoch == 0, cause="first" if epoch == 0 else "node")
@@ -29,6 +35,8 @@ def first_claim(epoch: int, state: RunState | None, dead_since: float | None) ->
     # A job that was handed over had no ranks any more when it said so.
     quiet = state.state.ended or state.state is State.PENDING
     known = (state.attempts, quiet, state.excluded)
+    if dead is not None and dead != state.pid:
+        dead_since = None
     if dead_since is not None and not (
         state.attempts and (state.attempts[-1].nodes or len(state.attempts) == 1)
     ):

@@ -44,13 +44,14 @@ class Kept:
 
     ``words`` takes what it tells the keeper, ``gone`` is readable when the keeper has ended. Both
     times are of the steady clock: when the job ``began``, and since when an earlier coordinator of
-    it is dead.
+    it is ``dead``: that is its process id.
     """
 
     words: int
     gone: int
     began: float
     dead_since: float | None = None
+    dead: int | None = None
 
     def may_restart(self) -> None:
         """Should this coordinator be killed, the run is worth another one."""
@@ -92,6 +93,7 @@ class _Keeper:
         self._waiting: list[int] = []
         self._restarts: list[float] = []
         self._dead_since: float | None = None
+        self._dead: int | None = None
         self._life_at: float | None = None
         self._looked_at = steady()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
@@ -105,7 +107,7 @@ class _Keeper:
             if _WELL in self._said:
                 self._clear(steady())
                 return self._code or 0
-            self._dead_since = steady()
+            self._dead_since, self._dead = steady(), self._pid
             again = self._again()
             say(f"clusterrun: the coordinator {_words(self._code)}" + (", another one is begun" * again))
             self._clear(self._dead_since + contract.LEASE_SECONDS + contract.KILL_SECONDS, again)
@@ -136,7 +138,7 @@ class _Keeper:
                 signal.signal(number, signal.SIG_DFL)
             for fd in (self._heard, self._living, self._woken, self._wakes):
                 os.close(fd)
-            kept = Kept(self._words, self._gone, self._began, self._dead_since)
+            kept = Kept(self._words, self._gone, self._began, self._dead_since, self._dead)
             code = self._coordinate(kept)
             kept.is_done()
         except BaseException:  # noqa: BLE001 (a bug of ours: shown, and the run is worth another coordinator)

@@ -237,7 +237,8 @@ class RunLoop:
             return
         state = read_state(self._paths) if highest >= 0 else None
         self._filing.arrive(self._environment.get("SLURM_JOB_ID", ""))
-        self._happened(first_claim(epoch, state, self._kept.dead_since if self._kept else None))
+        dead = (self._kept.dead_since, self._kept.dead) if self._kept else (None, None)
+        self._happened(first_claim(epoch, state, *dead))
 
     def _claimed(self, after: int, highest: int) -> int:
         """The attempt that is ours now, -1 where exactly ``after + 1`` was wanted and is somebody's."""

@@ -22,9 +22,10 @@ class CoordinatorActor(Actor):
     """A coordinator process with its launcher."""
 
     def __init__(self, world: World, number: int, hosts: list[Node], dead_since: float | None = None) -> None:
-        super().__init__(world, f"coordinator{number}", hosts[0], world.make_coordinator(hosts))
+        super().__init__(world, f"coordinator{number}", hosts[0], world.make_coordinator(number, hosts))
         self.number = number
         self.dead_since = dead_since
+        self.dead: int | None = None
         self.asked_at: float | None = None
         self.hosts = hosts
         self.links: dict[int, Link] = {}

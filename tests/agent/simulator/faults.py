@@ -100,7 +100,8 @@ def _keeper(world: World) -> None:
     world.end_launcher(coordinator)
     node = coordinator.node
     dead_since = world.clock.now + node.offset
-    node.later(world.fault_chance.uniform(0.5, 24), world.submit, coordinator.hosts, dead_since)
+    killed = (coordinator.hosts, dead_since, coordinator.number)
+    node.later(world.fault_chance.uniform(0.5, 24), world.submit, *killed)
 
 
 def _kill_shim(world: World) -> None:

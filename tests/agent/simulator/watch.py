@@ -229,7 +229,8 @@ class Watch:
     def _collided(self, coordinator: CoordinatorActor, epoch: int) -> bool:
         """Rank 0 of that epoch found its port in use."""
         run = self.world.program.runs.get((coordinator.number, epoch))
-        return run is not None and 0 in run.ranks and run.ranks[0].collides
+        ended = run.ends.get(0) if run is not None else None
+        return ended is not None and ended[:2] == (1, "natural") and run.ranks[0].collides
 
     def progress_told(self, coordinator: CoordinatorActor, step: int) -> None:
         """The coordinator learns how far an epoch has come."""

@@ -100,20 +100,21 @@ class World:
         running = any(c.alive or c.coming for c in self.coordinators)
         return not agents and not running and not any(node.processes for node in self.nodes)
 
-    def submit(self, hosts: list[Node], dead_since: float | None = None) -> None:
+    def submit(self, hosts: list[Node], dead_since: float | None = None, dead: int | None = None) -> None:
         """A batch job starts its coordinator on the first of ``hosts``.
 
-        ``dead_since``: or its keeper does, after the one before it died (on that node's clock).
+        ``dead_since``: or its keeper does, after ``dead``, the one before it, died (on that node's clock).
         """
         coordinator = CoordinatorActor(self, len(self.coordinators), hosts, dead_since)
+        coordinator.dead = dead
         self.coordinators.append(coordinator)
         coordinator.feed(ev.Tick())
 
-    def make_coordinator(self, hosts: list[Node]) -> Any:
-        """A new machine."""
+    def make_coordinator(self, number: int, hosts: list[Node]) -> Any:
+        """A new machine; its process id is its number."""
         examine = Simple if self.scenario.examined else None
         rooms = Rooms(examine, names=tuple(f"n{node.index}" for node in hosts))
-        return self.machines[0](self.orders, "host", 1, rooms=rooms)
+        return self.machines[0](self.orders, "host", number, rooms=rooms)
 
     def make_agent(self, index: int) -> Any:
         """A new machine."""
@@ -170,7 +171,7 @@ class World:
             if other is not coordinator:
                 delay = self.fault_chance.uniform(0.1, SUPERSEDED_SECONDS)
                 self.clock.after(delay, self._tell_superseded, other, epoch)
-        first = first_claim(epoch, self.state_file, coordinator.dead_since)
+        first = first_claim(epoch, self.state_file, coordinator.dead_since, coordinator.dead)
         coordinator.feed(first if after < 0 else ev.EpochClaimed(epoch))
 
     def _tell_superseded(self, coordinator: CoordinatorActor, epoch: int) -> None:
