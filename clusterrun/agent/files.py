@@ -107,6 +107,17 @@ def remove(path: str) -> None:
         pass
 
 
+def drop_drafts(path: str) -> None:
+    """Remove what writers of ``path`` have left that died over it: a node without power, a killed process."""
+    folder, name = os.path.split(path)
+    try:
+        drafts = [one for one in os.listdir(folder) if one.startswith(f".{name}.")]
+    except OSError:
+        return
+    for draft in drafts:
+        remove(os.path.join(folder, draft))
+
+
 def _sync_folder(folder: str) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

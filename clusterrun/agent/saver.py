@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from clusterrun.agent.files import highest_attempt, remove, write_state
+from clusterrun.agent.files import drop_drafts, highest_attempt, remove, write_state
 from clusterrun.agent.loop import steady
 
 TYPE_CHECKING = False
@@ -84,8 +84,10 @@ class StateSaver:
         while self._newest and not self._theirs:
             self._write()
             if not self._newest or steady() > until or deleted:
-                return
+                break
             time.sleep(_FIRST_PAUSE)
+        if not self._theirs:
+            drop_drafts(self._paths.state)
 
     def _write(self) -> None:
         self._due = False

@@ -29,6 +29,7 @@ def test_a_coordinator_writes_no_state_before_it_knows_what_an_earlier_one_has_l
 def test_the_last_word_of_a_run_waits_for_a_run_directory_that_is_away_for_a_while(tmp_path: Path) -> None:
     folder, away = tmp_path / "run", tmp_path / "away"
     folder.mkdir(mode=0o700)
+    (folder / ".state.json.13").touch()  # of a coordinator whose node lost its power over it
     paths = RunPaths(str(folder))
     saver = StateSaver(Loop(), paths, lambda text: None)
     folder.rename(away)
