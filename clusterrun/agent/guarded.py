@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import sys
 
@@ -12,7 +13,7 @@ from clusterrun.agent.companions import Companions, Place
 from clusterrun.agent.crew import Crew, Site
 from clusterrun.agent.files import check_run_directory, read_orders
 from clusterrun.agent.invitation import read_invitation
-from clusterrun.agent.joining import join
+from clusterrun.agent.joining import OutOfReach, join
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.messages import Hello
 from clusterrun.agent.node_loop import NodeLoop, tell_shim
@@ -23,11 +24,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from clusterrun.agent.joining import Joined
+    from clusterrun.agent.timings import Timings
     from clusterrun.model.orders import Orders
     from clusterrun.model.paths import RunPaths
 
 _LONGEST_LINE = 64 * 1024
 _NAME = b"clusterrun node"
+_INVITATION_SECONDS = 2 * contract.JOIN_SECONDS
+"""From the start of an agent to its invitation: srun may hold it back where a node does not answer."""
 
 
 def serve(
@@ -36,13 +41,15 @@ def serve(
     """Join the coordinator and obey it; what the agent exits with. Raises ``ClusterrunError``."""
     on_parents_death(os.getppid(), signal.SIGTERM)  # while it waits here, nothing else would notice
     signal.signal(contract.USERS_SIGNAL, signal.SIG_IGN)  # there are no ranks yet that it could be for
-    invitation = read_invitation(_first_line())
     check_run_directory(paths.run_dir)
     orders = read_orders(paths)
-    timings = invitation.timings
-    tell_shim(lease, f"until {steady() + timings.join + timings.lease!r}")
-    python = ".".join(map(str, sys.version_info[:3]))
-    joined = join(invitation, lambda address: Hello(node, name, address, os.getpid(), python))
+    try:
+        joined, timings = _joined(node, name, lease)
+    except OutOfReach:
+        # The first node may have died before anybody joined: its job would go on without anybody.
+        if orders.launch:
+            _outlive(orders, environment, node, lease, shim)
+        raise
     on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
     _stand_alone()
     address = joined.connection.getsockname()[0]
@@ -57,6 +64,16 @@ def serve(
     if machine.bereaved and orders.launch:
         _outlive(orders, environment, node, lease, shim)
     return code
+
+
+def _joined(node: int, name: str, lease: int) -> tuple[Joined, Timings]:
+    until = steady() + _INVITATION_SECONDS
+    tell_shim(lease, f"until {until + contract.LEASE_SECONDS!r}")
+    invitation = read_invitation(_first_line(until))
+    timings = invitation.timings
+    tell_shim(lease, f"until {steady() + timings.join + timings.lease!r}")
+    python = ".".join(map(str, sys.version_info[:3]))
+    return join(invitation, lambda address: Hello(node, name, address, os.getpid(), python)), timings
 
 
 def _outlive(orders: Orders, environment: Mapping[str, str], node: int, lease: int, shim: int) -> None:
@@ -87,10 +104,20 @@ def _stand_alone() -> None:
     call_itself(_NAME)
 
 
-def _first_line() -> bytes:
-    """The invitation; afterwards the standard input is empty, for nobody below may read it."""
+def _first_line(until: float) -> bytes:
+    """The invitation; afterwards the standard input is empty, for nobody below may read it.
+
+    A launcher whose host lost its power says neither a line nor that there is none: ``OutOfReach``.
+    """
     line = b""
+    heard = select.poll()
+    heard.register(0, select.POLLIN)
     while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+        if not heard.poll(max(0, int(1000 * (until - steady())))):
+            raise OutOfReach(
+                "nothing was heard of the launcher that started this agent",
+                "look whether the first node of the job is alive: sinfo -N",
+            )
         data = os.read(0, _LONGEST_LINE)
         if not data:
             break

@@ -29,6 +29,10 @@ class CannotJoin(ClusterrunError):
     """The coordinator was not reached, or refused."""
 
 
+class OutOfReach(CannotJoin):
+    """Nobody who could be the coordinator answered until the limit."""
+
+
 @frozen
 class Joined:
     """A proven connection; ``early`` are messages that came together with the welcome."""
@@ -60,7 +64,7 @@ def join(invitation: Invitation, hello: Callable[[str], Hello]) -> Joined:
         if all(isinstance(failure, Stranger) for failure in failures):
             raise _failed(invitation, str(failures[-1]))
         if time.monotonic() + pause > until:
-            raise _failed(invitation, str(failures[-1]))
+            raise _failed(invitation, str(failures[-1]), OutOfReach)
         time.sleep(pause * (0.5 + _chance()))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -88,9 +92,9 @@ def _try(address: str, invitation: Invitation, hello: Callable[[str], Hello]) ->
     return Joined(connection, end, tuple(early))
 
 
-def _failed(invitation: Invitation, why: str) -> CannotJoin:
+def _failed(invitation: Invitation, why: str, kind: type[CannotJoin] = CannotJoin) -> CannotJoin:
     where = " or ".join(f"{address} port {invitation.port}" for address in invitation.addresses)
-    return CannotJoin(
+    return kind(
         f"{os.uname().nodename} could not join the coordinator at {where}: {why}",
         "a firewall between the nodes, or a name that resolves to another address, are the usual causes",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun.agent.bereaved import Left, Means, left_behind, meaning
+from clusterrun.model.document import encode
+from clusterrun.model.orders import Orders
 from tests.agent.runs import ROOT, until
 
 LEFT = Left("14", 0, True, 1)
@@ -62,8 +65,8 @@ bereaved.outlive(left, dict(os.environ), shim, lambda until: None)
 """
 
 
-def bereaved(folder: Path, squeue: str, word: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """An agent left behind, with stand-ins for the programs of a scheduler that lost the first node."""
+def stand_ins(folder: Path, squeue: str) -> Path:
+    """Programs of a scheduler, and the file that says how they were called."""
     called = folder / "called"
     called.touch()
     for name, body in (
@@ -73,6 +76,12 @@ def bereaved(folder: Path, squeue: str, word: str) -> tuple[subprocess.Popen[byt
     ):
         (folder / name).write_text(f'#!/bin/sh\n{body}\necho "{name} $*" >>{called}\n')
         (folder / name).chmod(0o755)
+    return called
+
+
+def bereaved(folder: Path, squeue: str, word: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """An agent left behind, with stand-ins for the programs of a scheduler that lost the first node."""
+    called = stand_ins(folder, squeue)
     environment = {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen([sys.executable, "-c", CODE, word], env=environment), called
 
@@ -92,3 +101,37 @@ def test_an_agent_that_waits_ends_by_a_term(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert "scontrol" not in called.read_text()
+
+
+UNINVITED = """
+import os, sys
+from clusterrun.agent import bereaved, guarded
+from clusterrun.model.paths import RunPaths
+bereaved.ASK_SECONDS = guarded._INVITATION_SECONDS = 0.1
+shim, living = os.pipe()
+lease = os.open(os.devnull, os.O_WRONLY)
+guarded.serve(RunPaths(sys.argv[1]), 0, "n0002", {**os.environ, "SLURM_JOB_ID": "14"}, lease, shim)
+"""
+
+
+def test_an_agent_that_never_hears_of_its_launcher_gives_the_job_back_too(tmp_path: Path) -> None:
+    orders = Orders("run-x", "x", 2, 1, 0, 1, ("true",), "/", launch=("srun",))
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    (folder / "orders.json").write_text(json.dumps(encode(orders)))
+    (folder / "orders.json").chmod(0o600)
+    state = f"$([ -e {tmp_path}/done ] && echo COMPLETING || echo RUNNING)"
+    called = stand_ins(tmp_path, f'echo "{state}|None|0|0|n0001|n0002|"')
+    environment = {"PATH": f"{tmp_path}:{os.defpath}", "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", UNINVITED, str(folder)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin and process.stderr
+    with process.stdin, process.stderr:
+        assert process.wait(60) == 1
+        said = process.stderr.read()
+    assert b"nothing was heard of the launcher" in said
+    assert [line for line in called.read_text().splitlines() if "squeue" not in line] == ["scancel 14"]
