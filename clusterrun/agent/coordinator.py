@@ -209,6 +209,9 @@ class Coordinator:
         message = event.message
         if isinstance(message, Beat):
             self._beat(now, seat, message)
+        elif isinstance(message, SignalSeen) and self._course.muster.launched_again:
+            # Meant for the agents of the launch before, of which this one was slow to leave.
+            self._break(now, seat, "it was being ended when it came")
         elif isinstance(message, SignalSeen):
             self._signal(now, message.number, f"{seat.name} got")
         elif isinstance(message, SignalTaken):

@@ -78,7 +78,7 @@ class Gathering:
         self._half = self._ending = False
         self._again_at: float | None = None
         self._away = ControllerAway()
-        self._relaunches = 0
+        self._relaunches = self.launches = 0
         self._missing = Missing(roster)
 
     def begin(self, now: Now, quiet: bool, dead_since: float | None = None) -> None:
@@ -119,6 +119,7 @@ class Gathering:
         self._say(EndLauncher())
 
     def _launch(self, now: Now) -> None:
+        self.launches += 1
         self._began = now.steady
         self._half = self._ending = False
         self._again_at = None

@@ -101,6 +101,11 @@ class Muster:
         return self.stage is Stage.JOINING
 
     @property
+    def launched_again(self) -> bool:
+        """Agents are on their way, and others were ended for that: some of those may still come."""
+        return self.joining and self._gathering.launches > 1
+
+    @property
     def examining(self) -> Selection | None:
         """The pre-flight that is going on."""
         return self._selection if self.stage is Stage.EXAMINING else None

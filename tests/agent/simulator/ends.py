@@ -77,7 +77,7 @@ def _failed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> Non
         _unfit(watch, coordinator, state)
     elif not state.reason or (failure is None and coordinator.dead_since is None):
         watch.fail("FAILED without a failure")
-    elif failure is None:
+    elif failure is None or (coordinator.dead_since is not None and not state.attempts[-1].failure):
         return  # what was killed is the coordinator, and there is no restart left for that
     elif failure.rank >= 0:
         epoch = next(a.epoch for a in reversed(state.attempts) if a.failure)
@@ -137,6 +137,7 @@ def _asked(watch: Watch, state: RunState) -> None:
     if _only(watch, *ASKING) and world.asked_at is not None:
         before_joining = "before" in state.reason and "had joined" in state.reason
         before_asked = before_joining or state.exit_code == 3
+        before_asked = before_asked or _given_up(watch, state)
         if state.state not in (State.CANCELLED, State.COMPLETED) and not before_asked:
             watch.fail(f"asked to end, the run ended {state.state}: {state.reason}")
         if world.clock.now > world.asked_at + 55:
@@ -168,7 +169,7 @@ def _expected(watch: Watch, state: RunState) -> None:
     brief = len(watch.frozen_for) < 2 and sum(watch.frozen_for) < contract.LOST_SECONDS + 0.4
     if not (_only(watch, *PROGRAM) or (_only(watch, "freeze coordinator") and brief and not scenario.slow)):
         return
-    if len(watch.world.coordinators) > 1:
+    if len(watch.world.coordinators) > 1 or _given_up(watch, state):
         return
     unfit = scenario.unfit(list(range(scenario.allocated)))
     if len(unfit) > scenario.spares:
@@ -193,6 +194,12 @@ def _expected(watch: Watch, state: RunState) -> None:
     for agent in watch.world.coordinators[0].agents:
         if agent.exit_code not in known:
             watch.fail(f"{agent.name} exits with {agent.exit_code} at the end of a healthy run")
+
+
+def _given_up(watch: Watch, state: RunState) -> bool:
+    """The launcher gave up a node whose agent had come all the same: that ended all agents, and the node."""
+    never = f"n{watch.world.scenario.unreachable} "
+    return state.state is State.NODE_FAIL and "unreachable" in watch.struck and state.reason.startswith(never)
 
 
 def foretold(scenario: Scenario, steps: list[int]) -> tuple[int, tuple[int, int] | None]:
