@@ -14,6 +14,7 @@ from clusterrun.agent.filing import Filing
 from clusterrun.agent.keeper import LIFE_SECONDS
 from clusterrun.agent.launcher import Launch, Launcher
 from clusterrun.agent.loop import Loop, steady
+from clusterrun.agent.messages import StartRanks
 from clusterrun.agent.process import ended_children
 from clusterrun.agent.pump import Pump
 from clusterrun.agent.saver import StateSaver
@@ -87,7 +88,7 @@ class RunLoop:
 
     def _doing(self) -> dict[type, Callable[[Any], object]]:
         return {
-            actions.Send: lambda order: self._server.send(order.link, order.message),
+            actions.Send: self._send,
             actions.DropLink: lambda order: self._server.drop(order.link),
             actions.ClaimEpoch: self._claim,
             actions.LaunchAgents: lambda order: self._launcher.start(order.without),
@@ -107,6 +108,12 @@ class RunLoop:
             actions.Note: lambda order: self._note(order.text),
             actions.Finish: lambda order: self._pump.end(order.code),
         }
+
+    def _send(self, order: actions.Send) -> None:
+        # Whoever slept through another's attempt may not have heard of it yet.
+        if type(order.message) is StartRanks and self._saver.taken_over(order.message.epoch):
+            return
+        self._server.send(order.link, order.message)
 
     def run(self) -> int:
         """Serve until the machine says ``Finish``; its exit code."""

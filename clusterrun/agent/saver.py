@@ -40,6 +40,7 @@ class StateSaver:
         self._pause = 0.0
         self._due = False
         self._theirs = False
+        self._looked_for = -1
 
     def save(self, state: RunState) -> None:
         """Write ``state``, now or soon; an older one that still waits is forgotten."""
@@ -66,6 +67,13 @@ class StateSaver:
         if highest > self.epoch >= 0 and not self._theirs:
             self._theirs = True
             self.superseded(highest)
+
+    def taken_over(self, epoch: int) -> bool:
+        """Whether another coordinator has a higher attempt; looked up once for each ``epoch`` of ours."""
+        if self._looked_for < epoch:
+            self._looked_for = epoch
+            self.look()
+        return self._theirs
 
     def has_a_place(self) -> bool:
         """Whether the run directory is there; one that cannot be looked at is."""

@@ -208,3 +208,14 @@ def test_the_state_of_a_newer_coordinator_is_never_overwritten(paths: RunPaths) 
     keeper.save(STATE)
     keeper.finish()
     assert told == [1] and read_state(paths) is None
+
+
+def test_before_ranks_start_another_attempt_is_looked_for_once(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    told: list[int] = []
+    keeper = saver.StateSaver(Loop(), paths, lambda text: None)
+    keeper.epoch, keeper.superseded = 0, told.append
+    assert not keeper.taken_over(0)
+    claim_attempt(paths, 1)
+    assert not keeper.taken_over(0)
+    assert keeper.taken_over(1) and keeper.taken_over(1) and told == [1]

@@ -110,7 +110,8 @@ def _node_fail(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> 
     if not set(watch.struck) - set(HARMLESS) and not scenario.slow and all_come:
         watch.fail(f"NODE_FAIL without a fault: {state.reason}")
     world = state.attempts[-1].nodes
-    if state.failure and world and state.failure.node not in world:
+    failure = state.attempts[-1].failure
+    if failure and failure.node and world and failure.node not in world:
         watch.fail(f"NODE_FAIL for {state.failure.node}, and {world} trained")
     named = any(f"n{node.index} " in state.reason for node in watch.world.nodes)
     if not named and not (len(watch.world.coordinators) > 1 and LAST_LOST in state.reason):
@@ -154,6 +155,8 @@ def _survives(watch: Watch, state: RunState) -> None:
     world, scenario = watch.world, watch.world.scenario
     if not _only(watch, *LOSSES) or len(world.coordinators) > 1 or scenario.slow:
         return
+    if _came_late(scenario, state):
+        return
     struck = [fault for fault in watch.struck if fault in LOSSES]
     unfit = len(scenario.unfit(list(range(scenario.allocated))))
     spares = scenario.spares - unfit - sum(node.dead for node in world.nodes)
@@ -169,7 +172,7 @@ def _expected(watch: Watch, state: RunState) -> None:
     brief = len(watch.frozen_for) < 2 and sum(watch.frozen_for) < contract.LOST_SECONDS + 0.4
     if not (_only(watch, *PROGRAM) or (_only(watch, "freeze coordinator") and brief and not scenario.slow)):
         return
-    if len(watch.world.coordinators) > 1 or _given_up(watch, state):
+    if len(watch.world.coordinators) > 1 or _given_up(watch, state) or _came_late(scenario, state):
         return
     unfit = scenario.unfit(list(range(scenario.allocated)))
     if len(unfit) > scenario.spares:
@@ -200,6 +203,12 @@ def _given_up(watch: Watch, state: RunState) -> bool:
     """The launcher gave up a node whose agent had come all the same: that ended all agents, and the node."""
     never = f"n{watch.world.scenario.unreachable} "
     return state.state is State.NODE_FAIL and "unreachable" in watch.struck and state.reason.startswith(never)
+
+
+def _came_late(scenario: Scenario, state: RunState) -> bool:
+    """Whose agent came too late for the check is not known to be fit."""
+    late = scenario.has("old epoch") or scenario.has("lost welcome")
+    return late and state.exit_code == contract.ExitCode.UNFIT and "did not join" in state.reason
 
 
 def foretold(scenario: Scenario, steps: list[int]) -> tuple[int, tuple[int, int] | None]:
