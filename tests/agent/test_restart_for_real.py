@@ -13,7 +13,7 @@ from clusterrun import proc
 from clusterrun.agent.timings import Timings
 from clusterrun.model import contract
 from clusterrun.model.states import State
-from tests.agent.runs import Run, runs
+from tests.agent.runs import Run, runs, until
 
 Make = Callable[..., Run]
 QUICK = Timings(heartbeat=0.3, lease=3.0, lost=2.0, kill=1.0, state=1.0, join=40.0)
@@ -47,7 +47,7 @@ def test_a_frozen_agent_is_replaced_by_the_spare_that_waited(make: Make) -> None
     run = make(["/bin/sh", "-c", ONCE], max_restarts=1, spares=1)
     run.start(QUICK)
     run.running(4)
-    trains = run.state().attempts[0].nodes
+    trains = until(lambda: run.state().attempts[0].nodes, "the state that tells who trains")
     first = [pid for pid in run.agents() if proc.environment(pid)[contract.NODE_NAME_VARIABLE] == trains[0]]
     os.kill(first[0], signal.SIGSTOP)
     assert ends(run) == [("first", "NODE_FAIL"), ("node", "COMPLETED")]
