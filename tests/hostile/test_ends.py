@@ -77,14 +77,15 @@ def test_a_node_that_misses_something_is_named_at_once(user: Person, what: str) 
         seen(user, folders[what])
 
 
-def test_a_run_whose_directory_is_deleted_ends(anybody: Person) -> None:
-    (anybody.folder / "x.py").write_text(WAITS)
-    run = anybody.submits("--nodes", "2", "x.py")
-    anybody.up(run, 2)
+@pytest.mark.lab
+def test_a_run_whose_directory_is_deleted_ends_when_it_has_not_come_back_for_a_minute(user: Person) -> None:
+    (user.folder / "x.py").write_text(WAITS)
+    run = user.submits("--nodes", "2", "x.py")
+    user.up(run, 2)
     # Until nothing is written into it any more by those who have yet to see that it is gone.
     until(lambda: shutil.rmtree(run, ignore_errors=True) or not run.exists(), "the folder is gone")
-    until(lambda: not marked(run), "all ranks ended")
-    assert anybody.types("status", run.name).code == 5
+    until(lambda: not marked(run), "all ranks ended", 180)
+    assert user.types("status", run.name).code == 5
 
 
 def test_a_damaged_state_is_said_and_the_run_goes_on(person: Person) -> None:
