@@ -286,7 +286,7 @@ class Coordinator:
 
     def _cancel_asked(self, now: Now, event: CancelAsked) -> None:
         wish = Verdict(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)
-        self._course.handover.cancelled()
+        self._course.handover.cancelled(now, wish)
         self._course.ask(now, wish)
 
     def _keeper_gone(self, now: Now, event: KeeperGone) -> None:

@@ -203,9 +203,9 @@ class Handover:
         self._asked = _Asked(wish, now.steady)
         self._say(AskJob())
 
-    def cancelled(self) -> None:
+    def cancelled(self, now: Now, wish: Verdict) -> None:
         """The owner ends the run: also the job that waits, and at once, for we may be killed soon."""
-        self.relay.drop()
+        self.relay.cancel(now, wish)
 
     def abandoned(self) -> None:
         """This job's first process was killed: what the scheduler does now, it does for that."""
@@ -262,9 +262,9 @@ class Handover:
 
     def _end(self, now: Now, why: str, wish: Verdict, since: float) -> None:
         if why == CANCELLED:
-            if not self._abandoned:
-                self.relay.drop()
             wish = replace(wish, reason=f"cancelled through the scheduler: {wish.reason}")
+            if not self._abandoned:
+                self.relay.cancel(now, wish)
         elif why in _WORDS:
             wish = Verdict(STATES.get(why, State.CANCELLED), _WORDS[why], wish.exit_code)
         self._course.ask(now, wish, since)

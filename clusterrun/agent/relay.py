@@ -39,6 +39,7 @@ class Relay:
         self._queueing = self._ruled = False
         self._way = ""
         self._end: Verdict | None = None
+        self._wish: Verdict | None = None
         self._away = ControllerAway()
         self._again_at: float | None = None
         self._overdue_at: float | None = None
@@ -71,7 +72,7 @@ class Relay:
     @property
     def lacks(self) -> bool:
         """A job should wait, and none does or is being queued."""
-        waits = self._next or self._queueing or self._ruled
+        waits = self._next or self._queueing or self._ruled or self._wish
         return self._survival.requeue == "chain" and not waits
 
     def queue(self) -> None:
@@ -88,6 +89,25 @@ class Relay:
             self._next = ""
             self._say(DropNext())
 
+    def cancel(self, now: Now, wish: Verdict) -> None:
+        """The owner ends the run, so nobody goes on; where that was said already, it is taken back."""
+        self.drop()
+        self._wish = self._wish or wish
+        if self._way in ("", "itself"):
+            return
+        if self._again_at is not None:
+            self._take_back(now, self._wish)
+        elif self._overdue_at is None:
+            self._way = ""
+            self._say(self._ledger.end(now, self._wish))
+
+    def _take_back(self, now: Now, wish: Verdict) -> None:
+        """All has left, and what was to follow is not given any more."""
+        self._again_at = self._overdue_at = None
+        self.drop()
+        self._say(self._ledger.end(now, wish))
+        self._say(Finish(wish.exit_code))
+
     def rule(self, end: Verdict, requeued: bool, again: bool, affordable: bool) -> Verdict:
         """``end``, or PENDING where the run goes on.
 
@@ -102,6 +122,8 @@ class Relay:
             return end
         elif cause in _OPTIONS and self._used(cause) >= self._most(cause):
             return replace(end, reason=f"{end.reason}; {_OPTIONS[cause]} {self._most(cause)} is used up")
+        elif self._wish is not None:
+            return self._wish
         else:
             self._way = self._survival.requeue
         self._end = end
@@ -118,7 +140,8 @@ class Relay:
                 self.drop()
             elif excluded:
                 self._say(ExcludeNext(excluded))
-            self._say(Finish(code))
+            taken_back = self._wish is not None and self._end is not None and not self._way
+            self._say(Finish(self._wish.exit_code if self._wish and taken_back else code))
 
     def _hand(self, now: Now) -> None:
         """At last: no rank, no agent, no launcher is left."""
@@ -132,11 +155,10 @@ class Relay:
     def queued(self, now: Now, event: NextQueued) -> None:
         """The job that goes on waits in the queue, or cannot."""
         self._queueing = False
+        self._next = event.job_id
         if self._overdue_at is not None:
             self._handed(now, "" if event.job_id else event.why)
-            return
-        self._next = event.job_id
-        if self._ruled and self._way != "chain":
+        elif self._wish is not None or (self._ruled and self._way != "chain"):
             self.drop()
         elif not event.job_id:
             self._ledger.warn(f"no job could be queued that goes on after this one: {event.why}")
@@ -145,7 +167,8 @@ class Relay:
         """This job was given back, or the scheduler would not take it."""
         if self._overdue_at is None:
             return
-        if event.why and self._survival.resubmit and not is_away((event.why,)):
+        another = self._survival.resubmit and self._wish is None
+        if event.why and another and not is_away((event.why,)):
             self._say(Note(f"the job could not be requeued ({event.why}): another one is queued"))
             self._way = "chain"
             self._hand(now)
@@ -161,6 +184,9 @@ class Relay:
 
     def _handed(self, now: Now, why: str) -> None:
         self._overdue_at = None
+        if self._wish is not None and (why or self._way == "chain"):
+            self._take_back(now, self._wish)
+            return
         if not why or self._end is None:
             self._say(Finish(0))
             return

@@ -118,6 +118,7 @@ class RunLoop:
     def run(self) -> int:
         """Serve until the machine says ``Finish``; its exit code."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
+        self._happened(events.Tick())
         self._loop.catch(_CAUGHT, self._signalled)
         self._heed_keeper()
         self._loop.every(_CANCEL_LOOK, self._look_for_cancel)
@@ -125,7 +126,6 @@ class RunLoop:
             self._loop.every(_ASKS_LOOK, self._look_for_asks)
         self._loop.every(_SUPERSEDED_LOOK, self._saver.look)
         self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
-        self._happened(events.Tick())
         code = self._pump.run()
         self._saver.finish(self._deleted())
         if self._slurm:
@@ -245,7 +245,8 @@ class RunLoop:
         state = read_state(self._paths) if highest >= 0 else None
         self._filing.arrive(self._environment.get("SLURM_JOB_ID", ""))
         dead = (self._kept.dead_since, self._kept.dead) if self._kept else (None, None)
-        self._happened(first_claim(epoch, state, *dead))
+        # Before what came meanwhile: an end that is told without them would cost the record its attempts.
+        self._pump.first_of_all(first_claim(epoch, state, *dead))
 
     def _claimed(self, after: int, highest: int) -> int:
         """The attempt that is ours now, -1 where exactly ``after + 1`` was wanted and is somebody's."""

@@ -469,6 +469,69 @@ def test_a_coordinator_that_was_superseded_touches_no_job_that_waits():
     assert gone(tape, 51.5) == [Finish(1)]
 
 
+# --- an owner who ends a run that was to go on ---
+
+
+def test_a_cancelled_run_queues_no_other_job_while_its_ranks_end():
+    tape = training(CHAIN, end_at=9_000.0)
+    assert tape.does(8_939.0, CancelAsked()) == [DropNext(), *STOPPED]
+    assert tape.does(8_941.0) == [AskJob()]
+
+
+def test_a_next_job_that_is_queued_after_the_cancel_is_taken_back_at_once():
+    tape = job(CHAIN)
+    join(tape, 1.0)
+    train(tape, 1.0)
+    assert tape.does(2.0, CancelAsked()) == STOPPED
+    assert tape.does(2.1, NextQueued("8")) == [DropNext()]
+
+
+@pytest.mark.parametrize("cancel", [(CancelAsked(),), (TERM, JobTold("cancelled"))])
+def test_a_cancel_while_ranks_end_for_the_time_limit_ends_the_run(cancel: tuple[Any, ...]):
+    tape = training(CHAIN, end_at=100.0)
+    tape.at(50.0, NOTICE)
+    tape.at(50.1, JobTold("", WALL + 100.0))
+    assert tape.does(77.0)[:2] == STOPPED
+    assert DropNext() in tape.does(78.0, *cancel)
+    over(tape, 79.0, -15)
+    assert (tape.saved.state, tape.saved.attempts[-1].outcome) == (State.CANCELLED, "TIMEOUT")
+    assert gone(tape, 79.5)[-1] == Finish(tape.saved.exit_code)
+
+
+@pytest.mark.parametrize("survival", [REQUEUE, CHAIN])
+def test_a_cancel_after_the_handing_over_was_told_takes_it_back(survival: Survival):
+    tape = training(survival, end_at=100.0)
+    tape.at(95.0, TERM)
+    tape.at(95.1, JobTold("time-limit"))
+    over(tape, 97.0, -15)
+    assert tape.saved.state is State.PENDING
+    assert tape.does(97.1, CancelAsked()) == ([DropNext()] if survival is CHAIN else [])
+    assert (tape.saved.state, tape.saved.reason) == (State.CANCELLED, "cancelled by request")
+    assert gone(tape, 97.5) == [Finish(130)]
+
+
+def test_a_cancel_while_the_controller_is_away_waits_for_it_no_longer():
+    tape = training(end_at=100.0)
+    tape.at(95.0, TERM)
+    tape.at(95.1, JobTold("time-limit"))
+    over(tape, 97.0, -15)
+    gone(tape, 97.5)
+    tape.at(98.0, HandedOver("the program exited with code 1: Unable to contact slurm controller"))
+    assert tape.does(98.5, CancelAsked()) == [Finish(130)]
+    assert tape.saved.state is State.CANCELLED
+
+
+def test_a_cancel_while_the_job_is_given_back_queues_no_other_one():
+    tape = training(end_at=100.0)
+    tape.at(95.0, TERM)
+    tape.at(95.1, JobTold("time-limit"))
+    over(tape, 97.0, -15)
+    assert gone(tape, 97.5) == [Requeue(())]
+    assert tape.does(98.0, CancelAsked()) == []
+    assert tape.does(98.5, HandedOver("it is disabled")) == [Finish(130)]
+    assert tape.saved.state is State.CANCELLED
+
+
 # --- after a coordinator that was killed ---
 
 

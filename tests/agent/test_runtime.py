@@ -403,6 +403,17 @@ def test_a_second_start_of_the_run_keeps_the_lineage_of_the_first(make: Make) ->
     assert sorted(path.name for path in (run.folder / "attempts").iterdir()) == ["000", "001"]
 
 
+def test_a_start_that_finds_the_run_cancelled_keeps_the_record_and_starts_no_rank(make: Make) -> None:
+    run = make(sh("exit 3"))
+    assert run.ended().state is State.FAILED
+    Path(run.paths.cancel).touch()
+    state = run.ended()
+    assert (state.state, state.epoch) == (State.CANCELLED, 1)
+    assert [(a.epoch, a.outcome, a.nodes != ()) for a in state.attempts] == [
+        (0, "FAILED", True), (1, "CANCELLED", False)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("launch, said", [
     (("no-such-srun",), "the program 'no-such-srun' cannot be executed: No such file or directory"),
     (("/bin/sh", "-c", "echo srun: error: no >&2; exit 1"), "srun: error: no"),
