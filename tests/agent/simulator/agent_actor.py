@@ -81,12 +81,26 @@ class AgentActor(Actor):
     def _signal(self, action: act.SignalLocal) -> None:
         if action.number == contract.NOTICE_SIGNAL:
             self.world.watch.noticed(self)
+            if self.world.slurm is not None:
+                self._make_room()
             return
         if self.termed_at is None:
             self.termed_at = self.world.clock.now
         for process in list(self.node.processes):
             if process.agent is self and not process.child:
                 process.term()
+
+    def _make_room(self) -> None:
+        """Ranks that catch a notice end by themselves, with work left."""
+        slurm = self.world.slurm
+        mine = [p for p in self.node.processes if p.agent is self and not p.child]
+        catches = slurm is not None and slurm.plan.catches
+        passed = ev.Passed(self.seen_epoch, contract.NOTICE_SIGNAL, len(mine) if catches else 0)
+        self.world.clock.after(0.01, self.feed, passed)
+        for process in mine if catches else ():
+            run = self.world.program.runs[(process.run, process.epoch)]
+            run.stopping = True
+            process.node.later(self.world.process_chance.uniform(0.1, 8), process.end, 0, "room")
 
     def _sweep(self, action: act.Sweep) -> None:
         self.world.watch.sweeping(self, action)

@@ -42,6 +42,10 @@ class CoordinatorActor(Actor):
         self.reported: dict[int, bool] = {}
         self.handed_over = False
         self.dropped: dict[int, bool] = {}
+        self.job: Any = None
+        self.next_job: Any = None
+        self.restarts = 0
+        self.cancelled = self.knows_next = False
         hosts[0].coordinators.append(self)
 
     def _step(self, event: Any) -> None:
@@ -67,6 +71,11 @@ class CoordinatorActor(Actor):
             link.close(UP, "dropped by the coordinator")
 
     def _claim(self, action: act.ClaimEpoch) -> None:
+        if self.world.slurm is not None and action.after < 0:
+            self.world.claim(self, action.after)  # nothing else is heard before
+            if self.cancelled:
+                self.feed(ev.CancelAsked())
+            return
         self.world.clock.after(self.world.disk(), self.feed, lambda: self.world.claim(self, action.after))
 
     def _launch(self, action: act.LaunchAgents) -> None:
@@ -100,7 +109,9 @@ class CoordinatorActor(Actor):
         step = self.world.program.step(self.number, action.epoch)
         if not self.world.mute():
             self.world.watch.progress_told(self, step)
-            self.world.clock.after(0.001, self.feed, ev.Progressed(action.epoch, step))
+            run = self.world.program.runs.get((self.number, action.epoch))
+            stopping = run is not None and run.stopping and step >= 0
+            self.world.clock.after(0.001, self.feed, ev.Progressed(action.epoch, step, -1, stopping))
 
     def _report(self, action: act.SaveReport) -> None:
         self.world.watch.reported(self, action)
@@ -119,7 +130,26 @@ class CoordinatorActor(Actor):
 
     def _ask_job(self, action: act.AskJob) -> None:
         """The scheduler answers within seconds; of what the user asked it knows nothing here."""
+        if self.world.slurm is not None:
+            self.world.slurm.ask(self)
+            return
         self.world.clock.after(3 * self.world.process_chance.random(), self.feed, ev.JobTold("unknown"))
+
+    def _queue_next(self, action: act.QueueNext) -> None:
+        if self.world.slurm is not None:
+            self.world.slurm.queue_next(self, action.excluded)
+
+    def _drop_next(self, action: act.DropNext) -> None:
+        if self.world.slurm is not None:
+            self.world.slurm.drop_next(self)
+
+    def _exclude_next(self, action: act.ExcludeNext) -> None:
+        if self.world.slurm is not None:
+            self.world.slurm.exclude_next(self, action.nodes)
+
+    def _requeue(self, action: act.Requeue) -> None:
+        if self.world.slurm is not None:
+            self.world.slurm.requeue(self, action.excluded)
 
     def _nothing(self, action: Any) -> None:
         """A word for those who watch, a file for those who poll."""
@@ -168,7 +198,10 @@ class CoordinatorActor(Actor):
         act.AskJob: _ask_job,
         act.Announce: _nothing,
         act.WriteNotice: _nothing,
-        act.DropNext: _nothing,
+        act.DropNext: _drop_next,
+        act.QueueNext: _queue_next,
+        act.ExcludeNext: _exclude_next,
+        act.Requeue: _requeue,
         act.Note: _nothing,
         act.Finish: _finish,
     }

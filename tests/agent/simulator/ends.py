@@ -51,7 +51,10 @@ def check_end(watch: Watch, coordinator: CoordinatorActor, epochs: list[int]) ->
 
 def _handed_over(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
     """Another job goes on: it was queued, without nodes that were named."""
-    if not coordinator.handed_over or coordinator.exit_code != 3 or not state.excluded:
+    if watch.world.slurm is not None:
+        if coordinator.exit_code != 0:
+            watch.fail(f"{coordinator.name} hands over with exit code {coordinator.exit_code}")
+    elif not coordinator.handed_over or coordinator.exit_code != 3 or not state.excluded:
         watch.fail(f"{coordinator.name} hands over with {coordinator.exit_code}: {state.reason}")
 
 
@@ -119,13 +122,18 @@ def _node_fail(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> 
 
 
 def _cancelled(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
-    if not watch.world.was_asked:
+    if not watch.world.was_asked and watch.world.slurm is None:
         watch.fail("CANCELLED, but nobody asked")
 
 
 def _timeout(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
-    if not watch.world.scenario.time_limit:
+    if not watch.world.scenario.time_limit and watch.world.slurm is None:
         watch.fail("TIMEOUT without a time limit")
+
+
+def _preempted(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
+    if watch.world.slurm is None:
+        watch.fail("PREEMPTED without a scheduler")
 
 
 def _unexpected(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
@@ -239,7 +247,8 @@ def foretold(scenario: Scenario, steps: list[int]) -> tuple[int, tuple[int, int]
 
 def _only(watch: Watch, *faults: str) -> bool:
     """There were no faults but these, and such that must not matter."""
-    return not set(watch.world.scenario.faults) - set(HARMLESS) - set(faults)
+    alone = watch.world.slurm is None
+    return alone and not set(watch.world.scenario.faults) - set(HARMLESS) - set(faults)
 
 
 _CHECKS = {
@@ -248,4 +257,5 @@ _CHECKS = {
     State.NODE_FAIL: _node_fail,
     State.CANCELLED: _cancelled,
     State.TIMEOUT: _timeout,
+    State.PREEMPTED: _preempted,
 }

@@ -96,6 +96,8 @@ def _keeper(world: World) -> None:
     coordinator = world.coordinators[-1]
     if not coordinator.alive or coordinator.told_superseded or len(world.coordinators) > 3:
         return
+    if world.slurm is not None:
+        coordinator.job.kept = True
     coordinator.die("SIGKILL")
     world.end_launcher(coordinator)
     node = coordinator.node
@@ -242,6 +244,8 @@ def _term_agent(world: World, agent: AgentActor) -> None:
 
 def _cancel(world: World) -> None:
     world.ask_for_end()
+    if world.slurm is not None:
+        world.slurm.cancel_by_file()
     for coordinator in world.coordinators:
         for tick in range(3):
             world.clock.after(tick + world.fault_chance.random(), coordinator.feed, ev.CancelAsked())

@@ -25,6 +25,7 @@ class EpochRun:
         self.ranks: dict[int, Process] = {}
         self.ends: dict[int, tuple[int, str, float]] = {}
         self.broken = False
+        self.stopping = False
 
 
 class Program:

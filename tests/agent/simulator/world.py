@@ -11,6 +11,7 @@ from clusterrun.agent.agent import Agent
 from clusterrun.agent.arrival import first_claim
 from clusterrun.agent.coordinator import Coordinator
 from clusterrun.agent.rooms import Rooms
+from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level, Orders, Preflight, Survival
 from clusterrun.model.record import RunState
 from tests.agent.examinations import Simple
@@ -20,10 +21,12 @@ from .actors import Actor
 from .agent_actor import AgentActor
 from .clockwork import Clockwork
 from .coordinator_actor import CoordinatorActor
+from .job_plan import REPLACED, draw_jobs
 from .kernel import Node
 from .network import DOWN, UP, Closed, Link
 from .program import Program
 from .scenario import SPARE_NODES, draw
+from .slurm import Slurm
 from .watch import Watch
 
 WELCOME = "welcome"
@@ -33,11 +36,20 @@ SUPERSEDED_SECONDS = 8.0
 
 
 class World:
-    """One seed's world; ``machines`` are the classes of coordinator and agent that are tried."""
+    """One seed's world; ``machines`` are the classes of coordinator and agent that are tried.
 
-    def __init__(self, seed: int, machines: tuple[Any, Any] = (Coordinator, Agent)) -> None:
+    ``jobs``: a scheduler starts and ends the jobs of the run.
+    """
+
+    def __init__(
+        self, seed: int, machines: tuple[Any, Any] = (Coordinator, Agent), jobs: bool = False
+    ) -> None:
         self.clock = Clockwork(seed)
         self.scenario = draw(self.clock)
+        plan = draw_jobs(self.clock.random("jobs")) if jobs else None
+        if plan is not None:
+            self.scenario.faults = tuple(f for f in self.scenario.faults if f not in REPLACED)
+            self.scenario.time_limit, self.scenario.resubmits = 0.0, False
         self.machines = machines
         self.net_chance = self.clock.random("net")
         self.process_chance = self.clock.random("process")
@@ -57,6 +69,7 @@ class World:
         self.healed = False
         self._links: dict[int, AgentActor] = {}
         self._pids = 100
+        self.slurm = Slurm(self, plan) if plan is not None else None
         self.orders = Orders(
             run_id="run",
             run_name="run",
@@ -72,7 +85,7 @@ class World:
             spares=self.scenario.spares,
             launch=("srun",) if self.scenario.one_launcher else (),
             preflight=self._preflight(),
-            survival=Survival(no_progress=self.scenario.no_progress),
+            survival=plan.survival if plan else Survival(no_progress=self.scenario.no_progress),
         )
 
     def _preflight(self) -> Preflight:
@@ -85,20 +98,30 @@ class World:
 
     def run(self) -> Watch:
         """Faults first, then everything is healed, then every run must end in time."""
-        self.submit(self.nodes[: self.scenario.allocated])
+        if self.slurm is None:
+            self.submit(self.nodes[: self.scenario.allocated])
+        else:
+            self.slurm.begin()
         faults.plan(self)
         self.clock.at(self.scenario.heal_at, faults.heal, self)
         restarts = (self.scenario.max_restarts + 5) * (1 + len(self.scenario.crashes))
-        bound = self.scenario.heal_at + 500 + restarts * (self.scenario.duration + 200)
+        bound = (
+            self.scenario.heal_at
+            + (500 if self.slurm is None else 5000)
+            + restarts * (self.scenario.duration + 200)
+        )
         while self.clock.now < bound and not (self.healed and self._quiet()):
             self.clock.run(min(bound, self.clock.now + 10.0))
         self.watch.end_of_the_world()
+        if self.slurm is not None:
+            self.slurm.watch.end_of_the_world()
         return self.watch
 
     def _quiet(self) -> bool:
         agents = any(agent.alive or agent.shim.alive for c in self.coordinators for agent in c.agents)
         running = any(c.alive or c.coming for c in self.coordinators)
-        return not agents and not running and not any(node.processes for node in self.nodes)
+        waiting = self.slurm is not None and not self.slurm.quiet()
+        return not agents and not running and not waiting and not any(node.processes for node in self.nodes)
 
     def submit(self, hosts: list[Node], dead_since: float | None = None, dead: int | None = None) -> None:
         """A batch job starts its coordinator on the first of ``hosts``.
@@ -107,6 +130,9 @@ class World:
         """
         coordinator = CoordinatorActor(self, len(self.coordinators), hosts, dead_since)
         coordinator.dead = dead
+        if self.slurm is not None and not self.slurm.adopt(coordinator, dead):
+            hosts[0].coordinators.remove(coordinator)
+            return
         self.coordinators.append(coordinator)
         coordinator.feed(ev.Tick())
 
@@ -114,6 +140,8 @@ class World:
         """A new machine; its process id is its number."""
         examine = Simple if self.scenario.examined else None
         rooms = Rooms(examine, names=tuple(f"n{node.index}" for node in hosts))
+        if self.slurm is not None:
+            rooms = replace(rooms, job_id=str(self.slurm.running.number))
         return self.machines[0](self.orders, "host", number, rooms=rooms)
 
     def make_agent(self, index: int) -> Any:

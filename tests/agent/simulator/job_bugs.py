@@ -1,0 +1,53 @@
+"""Bugs to plant in what follows the end of a job, each of which worlds with jobs must notice."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+JOB_BUGS = (
+    Mutant(
+        "a run that ends leaves the next job waiting",
+        "relay",
+        '            if self._way != "chain":\n                self.drop()\n            elif excluded:',
+        "            if excluded:",
+    ),
+    Mutant(
+        "a cancel is not heard by a run that goes on",
+        "relay",
+        "        elif self._wish is not None:\n            return self._wish\n",
+        "",
+    ),
+    Mutant(
+        "nobody hands over",
+        "relay",
+        "            self._say(Requeue(self._ledger.excluded))",
+        "            self._handed(now, '')",
+    ),
+    Mutant(
+        "a refusal ends in silence", "relay", "        if not why or self._end is None:", "        if True:"
+    ),
+    Mutant(
+        "preemptions are never too many",
+        "relay",
+        "        return sum(attempt.cause == cause for attempt in self._ledger.attempts)",
+        "        return 0",
+    ),
+    Mutant(
+        "what was held back is never ruled",
+        "handover",
+        "        self._course.decided(now)\n\n    def _meant",
+        "\n    def _meant",
+    ),
+    Mutant(
+        "after a notice another attempt is made",
+        "sequel",
+        "ruling = self._of_closing(ruling, tally) if self._handover.closing else ruling",
+        "pass",
+    ),
+    Mutant(
+        "ranks that made room are done",
+        "handover",
+        "return self.closing and (stopping if reported else self._taken)",
+        "return False",
+    ),
+)
