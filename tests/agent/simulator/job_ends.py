@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterrun.agent import events as ev
+from clusterrun.model import contract
 from clusterrun.model.states import State
 
 if TYPE_CHECKING:
@@ -13,8 +14,16 @@ if TYPE_CHECKING:
     from .slurm import Job, Slurm
     from .world import World
 
-LOSING = ("kill coordinator", "freeze coordinator", "freeze node", "power off", "slow sweep")
-"""What may take the word from a coordinator whose job is being ended."""
+LOSING = (
+    "kill coordinator",
+    "freeze coordinator",
+    "freeze node",
+    "freeze agent",
+    "power off",
+    "slow sweep",
+    "controller away",
+)
+"""What may keep a coordinator from its last word until the scheduler kills all of its job."""
 
 
 class JobWatch:
@@ -44,7 +53,8 @@ class JobWatch:
         fail, now = self._world.watch.fail, self._now()
         job = process.agent.coordinator.job
         state = self._world.state_file
-        if job is not self._slurm.running or job.state != "running":
+        woken = self._world.clock.now <= process.node.thawed_at + contract.KILL_SECONDS
+        if not woken and (job is not self._slurm.running or job.state != "running"):
             fail(f"rank {process.rank} of job {job.number} starts when that is {job.state}")
         if state is not None and state.state.ended and state.attempts[-1].job_id != str(job.number):
             fail(f"rank {process.rank} starts in job {job.number} after the run has ended {state.state}")
