@@ -16,6 +16,7 @@ from clusterrun.model.states import State
 from clusterrun.runs.disk import DiskRefused
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
+from clusterrun.slurm.queries import JobRow
 from clusterrun.slurm.shared import News, SharedJobs
 from clusterrun.system import Clock
 from clusterrun.verbs.cases import Case, damaged, read
@@ -155,6 +156,7 @@ class Inquiry:
     def _status(self, case: Case, heard: Heard, found: Found | None) -> RunStatus:
         record, now = found.record if found else case.record, self._clock.now()
         row = found.row if found else None
+        case = self._latest(case, row)
         if found and not case.record.job_id:  # its submission was answered after all
             self._store.save(replace(case.record, job_id=found.own))
         local = record.cluster == Cluster.LOCAL.value
@@ -184,6 +186,16 @@ class Inquiry:
         if status.state.ended and final and (heard.answered or local) and record.run_id not in heard.doubtful:
             self._settle(status, now)
         return status
+
+    def _latest(self, case: Case, row: JobRow | None) -> Case:
+        """A run that seems to be over may have told how it ended while the scheduler was asked."""
+        if case.damage or (case.state and case.state.state.ended) or (row and not row.state.ended):
+            return case
+        try:
+            again = read(self._store, case.record.run_id)
+        except NoSuchRun:
+            return case
+        return again if isinstance(again, Case) else case
 
     def _settle(self, status: RunStatus, now: float) -> None:
         try:

@@ -189,6 +189,19 @@ def test_the_newest_warning_of_a_live_run_stands_in_its_reason(desk: Desk, slurm
     assert statuses(desk=desk)[0].reason == "warning: ranks never formed one group (and 1 more)"
 
 
+def test_a_run_that_ends_while_slurm_is_asked_ended_as_it_says_itself(desk: Desk, slurm: Slurm) -> None:
+    chosen = add(desk, said=state(updated_at=NOW - 9))
+    Path(desk.store.paths(chosen).next).write_text('{"job_id": "42"}')
+
+    def jobs() -> tuple[JobRow, ...]:
+        # Its coordinator takes the next job of the chain back; of its own job nothing is known any more.
+        tell(desk, chosen, state(State.COMPLETED, phase=Phase.ENDED, exit_code=0, ended_at=NOW))
+        return (row("CANCELLED", job_id="42"),)
+
+    slurm.jobs = jobs  # type: ignore[method-assign]
+    assert [(s.state, s.exit_code) for s in statuses(desk=desk)] == [(State.COMPLETED, 0)]
+
+
 def test_a_coordinator_that_spoke_after_slurms_answer_is_believed(
     desk: Desk, slurm: Slurm, clock: HandClock
 ) -> None:
