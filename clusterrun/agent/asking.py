@@ -7,6 +7,7 @@ was put back into the queue. Without any of them its owner or an administrator c
 
 from __future__ import annotations
 
+from clusterrun.agent import job_row
 from clusterrun.agent.events import JobTold
 from clusterrun.agent.handover import CANCELLED, REQUEUE, UNKNOWN
 from clusterrun.agent.relay import PREEMPTION, TIME_LIMIT
@@ -35,15 +36,15 @@ class Job:
 
 def question(job: Job) -> tuple[str, ...]:
     """The argument list."""
-    return ("squeue", "-h", "-t", "all", "-j", job.job_id, "-O", ",".join(f"{name}:|" for name in _FIELDS))
+    return job_row.question(job.job_id, _FIELDS)
 
 
 def answer(job: Job, lines: tuple[str, ...]) -> JobTold:
     """What the program's lines say."""
-    rows = [line.split("|") for line in lines if line.count("|") == len(_FIELDS)]
-    if len(rows) != 1:
+    cells = job_row.cells(lines, _FIELDS)
+    if not cells:
         return JobTold(UNKNOWN)
-    state, reason, start, end, restarts, preempted = (cell.strip() for cell in rows[0][:-1])
+    state, reason, start, end, restarts, preempted = cells
     was_preempted = preempted.isdecimal() and preempted != "0"
     if restarts.isdecimal() and int(restarts) > job.restarts:
         return JobTold(PREEMPTION if was_preempted else REQUEUE, requeued=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import signal
 
+from clusterrun.agent import job_row
 from clusterrun.agent.errands import Errands
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.process import ended_children
@@ -66,23 +67,21 @@ class Means(enum.Enum):
 
 def left_behind(environment: Mapping[str, str], requeue: bool, node: int) -> Left | None:
     """The job of this environment, None without a scheduler."""
-    restarts = environment.get("SLURM_RESTART_COUNT", "")
-    job_id = environment.get("SLURM_JOB_ID", "")
-    count = int(restarts) if restarts.isdecimal() else 0
-    return Left(job_id, count, requeue, node) if job_id else None
+    job_id, restarts = job_row.job_of(environment)
+    return Left(job_id, restarts, requeue, node) if job_id else None
 
 
 def question(left: Left) -> tuple[str, ...]:
     """The argument list."""
-    return ("squeue", "-h", "-t", "all", "-j", left.job_id, "-O", ",".join(f"{name}:|" for name in _FIELDS))
+    return job_row.question(left.job_id, _FIELDS)
 
 
 def meaning(left: Left, lines: tuple[str, ...]) -> Means:
     """What the scheduler's answer means."""
-    rows = [line.split("|") for line in lines if line.count("|") == len(_FIELDS)]
-    if len(rows) != 1:
+    cells = job_row.cells(lines, _FIELDS)
+    if not cells:
         return Means.WAIT
-    state, reason, code, restarts, host, nodes = (cell.strip() for cell in rows[0][:-1])
+    state, reason, code, restarts, host, nodes = cells
     if restarts != str(left.restarts):
         return Means.LEAVE
     if state != "RUNNING":

@@ -78,10 +78,10 @@ class Casualties:
         Nodes that fell silent are left out as far as enough remain, those first that did so first; a
         node of which the launcher says that its agent ended is there.
         """
-        lost = [node for node in range(self._roster.size) if not self._is_here(node)]
-        lost = [node for node in lost if node not in self._gone()]
+        gone = self._gone()
+        lost = [node for node in range(self._roster.size) if not self._is_here(node) and node not in gone]
         silent = [node for node in lost if not self._came_to_an_end(node)]
-        to_spare = self._roster.size - len(self._gone()) - self._need
+        to_spare = self._roster.size - len(gone) - self._need
         for node in sorted(silent, key=self._heard)[: max(to_spare, 0)]:
             self.leave_out(self._roster.name_of(node), "it was lost and did not come back")
         lost = [node for node in lost if node not in self._out]
@@ -94,23 +94,25 @@ class Casualties:
 
     def suspects(self) -> Suspects:
         """Those who are here, of whom something is to be feared, and the newcomers."""
-        here = self._here()
-        fresh = [node for node in self.world() if node not in self._places]
+        here, places = set(self._here()), set(self._places)
+        fresh = [node for node in self.world() if node not in places]
         nodes = sorted({*(node for node in self._suspects if node in here), *fresh})
         return Suspects(tuple(nodes), any(self._suspects.get(node, False) for node in nodes))
 
     def world(self) -> tuple[int, ...]:
         """Who is to train: everybody keeps his place, the first who idle take those of the others."""
         here = self._here()
-        places = self._places or here[: self._need]
-        idle = iter([node for node in here if node not in places])
-        world = [node if node in here else next(idle, -1) for node in places]
+        places = self._places or tuple(here[: self._need])
+        there, placed = set(here), set(places)
+        idle = iter([node for node in here if node not in placed])
+        world = [node if node in there else next(idle, -1) for node in places]
         return tuple(node for node in world if node >= 0)
 
     def absent(self, whys: Iterable[tuple[int, str, str]] = ()) -> list[tuple[int, str, str]]:
         """Who takes no part: number, name and why; ``whys`` of those who were waited for."""
         known = {node: why for node, _, why in whys}
-        nodes = [node for node in range(self._roster.size) if node not in self._here()]
+        here = set(self._here())
+        nodes = [node for node in range(self._roster.size) if node not in here]
         why = {node: known.get(node) or self._out.get(node) or "its agent was lost" for node in nodes}
         return [(node, self._roster.name_of(node), why[node]) for node in nodes]
 
@@ -137,8 +139,6 @@ class Casualties:
         return self._local or ended_on(self._roster.name_of(node), self._said)
 
     def _numbers(self, names: Sequence[str]) -> list[int]:
-        return (
-            [node for node in range(self._roster.size) if self._roster.name_of(node) in names]
-            if names
-            else []
-        )
+        if not names:
+            return []
+        return [node for node in range(self._roster.size) if self._roster.name_of(node) in names]

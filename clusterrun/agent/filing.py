@@ -15,6 +15,7 @@ from clusterrun.model.document import encode
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from clusterrun.agent.actions import SaveBeside, SaveReport, WriteNotice
     from clusterrun.model.orders import Orders
@@ -61,12 +62,7 @@ class Filing:
 
     def progress(self, epoch: int) -> Progressed:
         """What rank 0 has reported; a file that is no such report says nothing."""
-        text = _small_file(self._paths.attempt(epoch).progress) or "null"
-        try:
-            told = json.loads(text)
-        except ValueError:
-            told = None
-        told = told if isinstance(told, dict) else {}
+        told = _values(self._paths.attempt(epoch).progress)
         counts = [told.get(name) for name in ("step", "checkpoint")]
         step, checkpoint = [n if type(n) is int and n >= 0 else -1 for n in counts]
         return Progressed(epoch, step, checkpoint, told.get("stopping") is True)
@@ -85,14 +81,11 @@ class Filing:
 
     def arrive(self, job_id: str) -> None:
         """``job_id`` runs now: where it is the one that was waited for, it goes on with the run."""
-        try:
-            waited = json.loads(_small_file(self._paths.next) or "null")
-            excluded = tuple(str(name) for name in waited.get("excluded", ()))
-            if waited["job_id"] == job_id:
-                self.successor(job_id, excluded)
-                self.no_next()
-        except (AttributeError, KeyError, TypeError, ValueError):
-            pass
+        waited = _values(self._paths.next)
+        excluded = waited.get("excluded", [])
+        if waited.get("job_id") == job_id and isinstance(excluded, list):
+            self.successor(job_id, tuple(map(str, excluded)))
+            self.no_next()
 
     def notice(self, order: WriteNotice) -> None:
         """The announced end, for ranks that look for it."""
@@ -116,6 +109,15 @@ class Filing:
 
 def _job(job_id: str, excluded: tuple[str, ...]) -> bytes:
     return json.dumps({"job_id": job_id, "excluded": excluded}).encode() + b"\n"
+
+
+def _values(path: str) -> dict[str, Any]:
+    """What a small document holds; nothing where it is none."""
+    try:
+        found = json.loads(_small_file(path) or "null")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _small_file(path: str) -> str | None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections import deque
+from functools import partial
 
 from clusterrun.agent.files import open_log
 from clusterrun.agent.loop import steady
@@ -61,10 +62,7 @@ class Hooks:
             except (NotStarted, OSError) as error:
                 self._note(f"the program for events could not be started: {error}")
                 continue
-            self._limit(self._pid)
-
-    def _limit(self, pid: int) -> None:
-        self._loop.after(LIMIT_SECONDS, lambda: self._give_up(pid))
+            self._loop.after(LIMIT_SECONDS, partial(self._give_up, self._pid))
 
     def _start(self, order: Announce) -> int:
         facts = os.memfd_create("event")

@@ -161,8 +161,6 @@ class RunLoop:
         self._slurm.carry_out(order)
 
     def _announce(self, order: actions.Announce) -> None:
-        if not self._orders.survival.on_event:
-            return
         if self._hooks is None:
             from clusterrun.agent.hooks import Hooks
 

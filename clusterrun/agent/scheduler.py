@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from clusterrun.agent import actions, asking, events
 from clusterrun.agent.errands import Errands
+from clusterrun.agent.job_row import job_of
 from clusterrun.agent.succession import Succession
 
 TYPE_CHECKING = False
@@ -37,10 +38,7 @@ class Scheduler:
         note: Callable[[str], None],
         happened: Callable[[Any], None],
     ) -> None:
-        restarts = environment.get("SLURM_RESTART_COUNT", "")
-        self._job = asking.Job(
-            environment.get("SLURM_JOB_ID", ""), int(restarts) if restarts.isdecimal() else 0, began_wall
-        )
+        self._job = asking.Job(*job_of(environment), began_wall)
         self._argv = orders.survival.resubmit
         self._filing, self._note, self._happened = filing, note, happened
         self._errands = Errands(loop, environment)

@@ -7,6 +7,7 @@ from clusterrun.agent.actions import Note, Resubmit, SaveReport, Send
 from clusterrun.agent.examining import Again, Examinee, Examining, longest
 from clusterrun.agent.messages import EndCompanion
 from clusterrun.agent.verdict import Verdict
+from clusterrun.agent.without import filled, folded
 from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from clusterrun.model.report import Report
 
 RESUBMIT_SECONDS = 120.0
-EXCLUDED = "{excluded}"
 
 
 class Selection:
@@ -165,8 +165,8 @@ class Selection:
 
     def _succeed(self, now: Now, unfit: Verdict) -> None:
         """Queue the run anew without the nodes that are unfit, where that was wished and may help."""
-        nodes = fold([name for name in self._ledger.excluded if " " not in name])
-        argv = tuple(word.replace(EXCLUDED, nodes) for word in self._orders.preflight.resubmit)
+        nodes = folded(self._ledger.excluded)
+        argv = filled(self._orders.preflight.resubmit, self._ledger.excluded)
         if not argv or not nodes or self._ledger.handed_over >= contract.MOST_RESUBMITS:
             self._refused(now, unfit)
             return

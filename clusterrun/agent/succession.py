@@ -7,6 +7,7 @@ answer that says no: a job that waits for this one, and is of this run, is the o
 from __future__ import annotations
 
 from clusterrun.agent.endings import code_in_words
+from clusterrun.agent.without import excluding, filled
 from clusterrun.model.hostlist import fold
 
 TYPE_CHECKING = False
@@ -20,7 +21,6 @@ _PATIENCE_SECONDS = 100.0
 """A scheduler under load takes its time; whoever waits for the answer waits a little longer still."""
 _LOOK_SECONDS = 10.0
 _GIVE_BACK_SECONDS = 30.0
-EXCLUDED, DEPENDENCY = "{excluded}", "{dependency}"
 
 
 class Succession:
@@ -46,7 +46,7 @@ class Succession:
         """
 
         def done(answer: Done) -> None:
-            words = _excluding(argv, excluded)
+            words = excluding(argv, excluded)
             if not answer.why and excluded and words:
                 self._update(self._job_id, words)
             told(answer.why)
@@ -99,7 +99,7 @@ class Succession:
 
     def exclude(self, argv: tuple[str, ...], nodes: tuple[str, ...]) -> None:
         """Keep the waiting job off ``nodes``."""
-        words = _excluding(argv, nodes)
+        words = excluding(argv, nodes)
         if words:
             self._update(self._next, words)
         else:
@@ -124,31 +124,6 @@ class Succession:
                 self._filing.no_next()
 
         self._errands.run(("scancel", job_id), _LOOK_SECONDS, done)
-
-
-def filled(argv: tuple[str, ...], excluded: tuple[str, ...], job_id: str = "") -> tuple[str, ...]:
-    """``argv`` with the bad nodes and the job to wait for; a word for which there is nothing is left out."""
-    nodes = _names(excluded)
-    after = (f"--dependency=afterany:{job_id}",) if job_id else ()
-    words: list[str] = []
-    for word in argv:
-        if word == DEPENDENCY:
-            words += after
-        elif EXCLUDED not in word:
-            words.append(word)
-        elif nodes:
-            words.append(word.replace(EXCLUDED, nodes))
-    return tuple(words)
-
-
-def _excluding(argv: tuple[str, ...], excluded: tuple[str, ...]) -> str:
-    """The whole list of nodes to be kept off; empty where it is not known."""
-    found = [word.partition("=")[2] for word in argv if EXCLUDED in word]
-    return found[0].replace(EXCLUDED, _names(excluded)) if found else ""
-
-
-def _names(excluded: tuple[str, ...]) -> str:
-    return fold([name for name in excluded if " " not in name])
 
 
 def _number(done: Done) -> tuple[str, str]:

@@ -95,5 +95,7 @@ TAIL_LINES = 20
 """How many of the last lines of a failed rank travel with the news of its end."""
 JOIN_SECONDS = 120.0
 """From the launch of the agents until all must have joined."""
+EXCLUDED_PLACE, DEPENDENCY_PLACE = "{excluded}", "{dependency}"
+"""In the arguments that queue a run once more: where its bad nodes go, and the job that it is to wait for."""
 MOST_RESUBMITS = 3
 """How often a run queues itself anew without its unfit nodes."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clusterrun.model import duration
+from clusterrun.model.contract import EXCLUDED_PLACE
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
@@ -59,9 +60,6 @@ REFUSED = {
     "pty": "nobody is at the terminal of a batch job",
 }
 """Options that would break what clusterrun promises, each with what to do instead."""
-
-EXCLUDED = "{excluded}"
-"""What the coordinator puts the host list of unfit nodes in place of."""
 
 _KEY = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
@@ -167,7 +165,7 @@ def resubmit_argv(spec: JobSpec, argv: Sequence[str]) -> tuple[str, ...]:
     if spec.on_unfit is not OnUnfit.RESUBMIT:
         return ()
     own = fold(excluded(spec, "--on-unfit resubmit"))
-    kept = [f"--exclude={','.join(filter(None, (own, EXCLUDED)))}"]
+    kept = [f"--exclude={','.join(filter(None, (own, EXCLUDED_PLACE)))}"]
     waits = any(key == "dependency" for key, _ in passed(spec.sbatch, "--sbatch")) or spec.after
     return (*argv[:-1], *kept, *(["--dependency="] if waits else []), argv[-1])
 

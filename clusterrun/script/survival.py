@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from clusterrun.model.contract import DEPENDENCY_PLACE, EXCLUDED_PLACE
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Survival
 from clusterrun.model.spec import JobSpec
-from clusterrun.script.options import EXCLUDED, Option, excluded, passed
+from clusterrun.script.options import Option, excluded, passed
 
-DEPENDENCY = "{dependency}"
-"""What the coordinator puts ``--dependency=afterany:ID`` in place of."""
 MINUTE = 60
 """Slurm counts time limits in minutes, and looks at them as often."""
 _OWN_NOTICE = re.compile(r"R?B:R?(?:(?:SIG)?USR2|12)(?:@(\d+))?", re.IGNORECASE)
@@ -65,7 +64,7 @@ def orders(spec: JobSpec, argv: Sequence[str]) -> Survival:
     return replace(
         kept,
         requeue=spec.goes_on,
-        resubmit=(*argv[:-1], *_excluding(spec), "--dependency=", DEPENDENCY, argv[-1]),
+        resubmit=(*argv[:-1], *_excluding(spec), "--dependency=", DEPENDENCY_PLACE, argv[-1]),
         notice=float(spec.notice),
         max_preemptions=spec.max_preemptions,
         max_time_limits=spec.max_time_limits,
@@ -78,7 +77,7 @@ def _excluding(spec: JobSpec) -> tuple[str, ...]:
         own = fold(excluded(spec, "--requeue"))
     except BadInput:
         return ()
-    return (f"--exclude={','.join(filter(None, (own, EXCLUDED)))}",)
+    return (f"--exclude={','.join(filter(None, (own, EXCLUDED_PLACE)))}",)
 
 
 def notices(asked: JobSpec, spec: JobSpec) -> tuple[str, ...]:

@@ -64,7 +64,9 @@ def test_a_live_run_whose_ranks_are_isolated_shows_their_lines_all_the_same(clus
     done = clusterrun("submit", *words)
     assert done.code == 0, done.err
     until(lambda: clusterrun("logs", "last").out.count("up") == 2, "both ranks")
+    until(lambda: clusterrun("status", "last", "--json").out.count('"phase": "training"') == 1, "the run's word")
     found = json.loads(clusterrun("diagnose", "--json").out)
+    assert found["groups"], found
     (group,) = found["groups"]
     assert group["ranks"] == [0, 1]
     assert group["stack"][0] == f"{clusterrun.folder}/train.py:10 wait_for_data"

@@ -32,13 +32,13 @@ RESTART_BUGS = (
     Mutant(
         "everybody moves up where one is lost",
         "casualties",
-        "world = [node if node in here else next(idle, -1) for node in places]",
-        "world = [*(node for node in places if node in here), *idle][: len(places)]",
+        "world = [node if node in there else next(idle, -1) for node in places]",
+        "world = [*(node for node in places if node in there), *idle][: len(places)]",
     ),
     Mutant(
         "spares train beside the others",
         "casualties",
-        "places = self._places or here[: self._need]",
+        "places = self._places or tuple(here[: self._need])",
         "places = self._places or here",
     ),
     Mutant(
