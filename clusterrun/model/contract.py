@@ -83,7 +83,7 @@ REQUEUE_WORDS = ("requeue", "chain")
 HEARTBEAT_SECONDS = 5.0
 LEASE_SECONDS = 20.0
 """Counted from the sending of the last heartbeat that the coordinator acknowledged."""
-LOST_SECONDS = 14.0
+LOST_SECONDS = 12.0
 """Silence after which the coordinator calls a node lost (but not yet dead: that takes a lease)."""
 KILL_SECONDS = 3.0
 """Upper bound on the kill after a lease ran out; lease + kill is far below SlurmdTimeout + requeue delay."""

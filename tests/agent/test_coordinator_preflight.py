@@ -334,7 +334,7 @@ def test_silence_is_found_while_nodes_are_examined_too() -> None:
         tape.at(second, *(Heard(node, Beat(second)) for node in (0, 1)), Tick())
     tape.at(17.0, answer(0), answer(1))
     assert tape.state(18.0).warnings == (
-        "pre-flight left n2 out: n2 (node 2) was lost: no heartbeat for 14 s",
+        "pre-flight left n2 out: n2 (node 2) was lost: no heartbeat for 12 s",
     )
 
 

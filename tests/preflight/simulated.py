@@ -146,7 +146,7 @@ class Cluster:
             if self.events and self.events[0][0] <= due:
                 self.now, _, what = heapq.heappop(self.events)
                 if what[0] == "lost":
-                    self.take(self.machine.lost(self.now, what[1], "no heartbeat for 14 s"))
+                    self.take(self.machine.lost(self.now, what[1], "no heartbeat for 12 s"))
                 elif what[1] not in self.lost:
                     self.take(self.machine.answered(self.now, *what[1:]))
             else:
