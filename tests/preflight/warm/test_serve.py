@@ -176,7 +176,8 @@ def test_many_tests_leave_no_process_and_no_descriptor(nodes):
         alone = results(nodes[0], kind="set", megabytes=0.1)[0]
         assert (alone.passed, len(alone.ports)) == (True, 1)
     nodes[0].idle()
-    until(lambda: nodes[0].descriptors() == before, "the last test's descriptors are closed")
+    # The first test's may still have been open when they were counted.
+    until(lambda: nodes[0].descriptors() <= before, "the last test's descriptors are closed")
 
 
 def test_a_gpu_that_torch_does_not_see_is_told_at_once(nodes):
