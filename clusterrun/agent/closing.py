@@ -50,7 +50,8 @@ class Closing:
     def begin(self, now: Now, end: Verdict, mishap: Mishap | None, superseded: bool) -> None:
         """No rank lives anywhere, and this is how it ended."""
         self._superseded = superseded
-        self._say(Note(f"{end.state.value}: {end.reason}"))
+        told = self._ledger.has_just_said(end.reason)
+        self._say(Note(end.state.value if told else f"{end.state.value}: {end.reason}"))
         ruled = end
         if not superseded:
             affordable = lineage.restarts_used(self._ledger.attempts) < self._most

@@ -85,6 +85,10 @@ class Ledger:
         if (phase, reason) != (self._state.phase, self._state.reason):
             self._set(phase=phase, reason=reason)
 
+    def has_just_said(self, reason: str) -> bool:
+        """Whether this is the newest reason there is, as it is when ranks were ended for it."""
+        return reason == self._state.reason
+
     def end(self, now: Now, verdict: Verdict) -> SaveState:
         """The run is over, or another job goes on with it (PENDING): the last writing."""
         if verdict.state is State.PENDING:

@@ -142,8 +142,9 @@ class Sequel:
             self._conclude(now, ruling.verdict, ruling.mishap)
             return
         self._ledger.close(now, ruling.verdict.state, ruling.mishap.failure)
-        self.cause, self.why = ruling.cause, f"{ruling.again}: {ruling.mishap.failure.why}"
-        self._say(Note(self.why))
+        why = ruling.mishap.failure.why
+        self.cause, self.why = ruling.cause, f"{ruling.again}: {why}"
+        self._say(Note(ruling.again if self._ledger.has_just_said(why) else self.why))
         if not ruling.pause:
             self._ledger.says(Phase.RESTARTING, self.why)
             self._again(now)
