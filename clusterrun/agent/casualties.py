@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.agent.launch_words import ended_on
+from clusterrun.agent.launch_words import ended_on, unreached
 from clusterrun.model.frozen import frozen
 
 TYPE_CHECKING = False
@@ -72,15 +72,17 @@ class Casualties:
         """Enough nodes have an agent now and are not out."""
         return len(self._here()) >= self._need
 
-    def without(self) -> dict[int, str]:
+    def without(self, launcher_lives: bool) -> dict[int, str]:
         """Whom the next launch of the agents leaves out, and why; all others it tries.
 
         Nodes that fell silent are left out as far as enough remain, those first that did so first; a
-        node of which the launcher says that its agent ended is there.
+        node of which the launcher says that its agent ended is there. Where all agents ended, or what
+        launched them did, that says nothing of their nodes.
         """
         gone = self._gone()
         lost = [node for node in range(self._roster.size) if not self._is_here(node) and node not in gone]
-        silent = [node for node in lost if not self._came_to_an_end(node)]
+        telling = launcher_lives and bool(self._here())
+        silent = [node for node in lost if self._fell_silent(node, telling)]
         to_spare = self._roster.size - len(gone) - self._need
         for node in sorted(silent, key=self._heard)[: max(to_spare, 0)]:
             self.leave_out(self._roster.name_of(node), "it was lost and did not come back")
@@ -132,11 +134,14 @@ class Casualties:
         seat = self._roster.seats[node]
         return float("-inf") if seat is None else seat.heard
 
-    def _came_to_an_end(self, node: int) -> bool:
+    def _fell_silent(self, node: int, telling: bool) -> bool:
+        """``telling``: that its agent ended, or never came, is its own doing."""
         seat = self._roster.seats[node]
-        if seat is None or seat.silent:
-            return False
-        return self._local or ended_on(self._roster.name_of(node), self._said)
+        name = self._roster.name_of(node)
+        if (seat is not None and seat.silent) or name in unreached(self._said):
+            return True
+        ended = seat is not None and (self._local or ended_on(name, self._said))
+        return telling and not ended
 
     def _numbers(self, names: Sequence[str]) -> list[int]:
         if not names:

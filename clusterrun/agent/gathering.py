@@ -124,6 +124,7 @@ class Gathering:
         self._half = self._ending = False
         self._again_at = None
         self._missing.left.clear()
+        self._missing.said = ()
         self.wakes_at = now.steady + self._join_seconds
         self._launch_agents(tuple(self._roster.name_of(node) for node in sorted(self._missing.without)))
 

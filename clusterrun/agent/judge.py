@@ -24,6 +24,7 @@ FREE_PORT_RETRIES = 3
 COMPLETED = Verdict(State.COMPLETED, "every rank exited 0", 0)
 SUPERSEDED = Verdict(State.FAILED, "another coordinator took the run over", 1)
 _CAUSES = {Kind.NODE: "node", Kind.HANG: "hang"}
+_NOT_OF_RANKS = (Kind.NODE, Kind.LAUNCHER)
 
 
 @frozen
@@ -108,7 +109,8 @@ class Judge:
         if mishap.kind is Kind.COLLISION and lineage.port_retries(closed) < FREE_PORT_RETRIES:
             return Ruling("with another port", end, mishap, "port")
         used = lineage.restarts_used(closed)
-        vain = "" if mishap.kind is Kind.NODE else lineage.in_vain(closed, self._no_progress)
+        # What ranks cannot help says nothing of their progress.
+        vain = "" if mishap.kind in _NOT_OF_RANKS else lineage.in_vain(closed, self._no_progress)
         if vain or used >= self._max_restarts:
             return Ruling("", replace(end, reason=vain) if vain and self._max_restarts else end, mishap)
         words = f"restart {used + 1} of {self._max_restarts}"

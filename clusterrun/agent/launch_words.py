@@ -29,6 +29,11 @@ def ended_on(name: str, said: Sequence[str]) -> bool:
     return any(name in names and what.startswith("task") for names, what in map(_named, said))
 
 
+def unreached(said: Sequence[str]) -> set[str]:
+    """The nodes of which a line says that no task could be launched there."""
+    return {line.partition(" failed on node ")[2].partition(":")[0] for line in said} - {""}
+
+
 def _named(line: str) -> tuple[tuple[str, ...], str]:
     """The nodes an srun's line begins with, and the rest: ``srun: error: n[1-2]: tasks 0-1: Exited …``."""
     names, _, what = line.partition("srun: error: ")[2].partition(": ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.agent.launch_words import words_on
+from clusterrun.agent.launch_words import unreached, words_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Missing:
 
     def unreached(self) -> list[int]:
         """Those of whom the launcher says that it could not reach them."""
-        said = {line.partition(" failed on node ")[2].partition(":")[0] for line in self.said}
+        said = unreached(self.said)
         nodes = [node for node in range(self._roster.size) if node not in self.without]
         return [node for node in nodes if self._roster.name_of(node) in said]
 

@@ -125,7 +125,7 @@ class Muster:
             return
         self.stage = Stage.JOINING
         self._lost = None
-        without = self.casualties.without()
+        without = self.casualties.without(launcher_lives)
         self._gathering.begin_again(now, without, self.casualties.hoped, self._nodes, launcher_lives)
 
     def end(self) -> None:

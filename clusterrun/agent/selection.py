@@ -134,7 +134,10 @@ class Selection:
 
     def _done(self, now: Now, outcome: Outcome) -> None:
         self._examining = self._overdue_at = None
-        self._report = report = outcome.report
+        report = outcome.report
+        # Whoever stays keeps his place: the places are those of the last ones who trained.
+        places = report.world if outcome.fit else self._report.world if self._report else ()
+        self._report = replace(report, world=places)
         self._say(SaveReport(self._epoch, report, report.verdict is not Grade.PASS))
         # Whoever was lost may come back: what is known of him is that, and not that he is unfit.
         unfit = tuple(name for name in outcome.excluded if name not in self._missing)

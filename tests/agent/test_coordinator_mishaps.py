@@ -135,7 +135,7 @@ def test_a_lost_node_ends_the_attempt_and_is_dead_only_when_its_lease_is_out() -
 
 def test_a_silent_node_is_lost_after_twelve_seconds() -> None:
     tape = training()
-    for second in range(2, 13):
+    for second in range(2, 14):
         assert DropLink(1) not in tape.at(float(second), Tick(), Heard(0, Beat(second)))
     assert DropLink(1) in tape.at(14.0)
 

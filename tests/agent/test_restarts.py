@@ -269,3 +269,52 @@ def test_a_request_to_end_that_comes_late_after_a_failure_leads_to_no_other_atte
     assert ClaimEpoch(0) not in actions
     state = tape.state(11.0)
     assert (state.state, state.attempts[0].outcome) == (State.CANCELLED, "CANCELLED")
+
+
+def test_what_ends_all_agents_blames_none_of_their_nodes_and_costs_no_spare() -> None:
+    tape = allocated(3, max_restarts=2)
+    for node in range(3):
+        tape.at(5.0, AgentLeft(node, "closed"))
+    tape.at(5.3)
+    tape.at(29.0)
+    tape.at(29.1, EpochClaimed(1))
+    assert tape.does(29.2, LauncherEnded(137)) == [LaunchAgents(())]
+    assert tape.state(30.0).excluded == ()
+
+
+def test_a_launcher_that_is_killed_before_anybody_has_come_costs_no_spare() -> None:
+    orders = replace(ORDERS, spares=1, launch=("srun",), max_restarts=1)
+    names = ("n0", "n1", "n2")
+    tape = Tape(Coordinator(orders, "login", 42, rooms=Rooms(names=names, job_id="77")))
+    tape.at(0.0)
+    tape.at(0.0, EpochClaimed(0))
+    assert ClaimEpoch(0) in tape.at(1.0, LauncherEnded(137, ("srun: error: killed",)))
+    assert tape.does(1.1, EpochClaimed(1)) == [LaunchAgents(())]
+    assert tape.state(2.0).excluded == ()
+
+
+def test_a_node_that_the_launcher_named_is_left_out_of_the_next_launch() -> None:
+    tape = allocated(3, max_restarts=2)
+    for node in range(3):
+        tape.at(5.0, AgentLeft(node, "closed"))
+    tape.at(5.2, LauncherEnded(233, ("srun: error: Task launch for StepId=1.0 failed on node n0: late",)))
+    tape.at(5.3)
+    tape.at(29.0)
+    assert tape.does(29.1, EpochClaimed(1)) == [LaunchAgents(("n0",))]
+
+
+def test_the_loss_of_the_launcher_is_no_attempt_without_progress() -> None:
+    tape = training(max_restarts=3, survival=Survival(no_progress=1))
+    tape.reported = (3, -1)
+    crash(tape, 5.0, 0)
+    tape.at(6.1, EpochClaimed(1))
+    train(tape, 6.2, 1)
+    tape.at(10.0, LauncherEnded(137))
+    tape.at(10.1, AgentLeft(1, "closed"))
+    tape.at(10.4)
+    tape.at(11.0, Heard(0, RanksGone(1)))
+    for second in range(12, 34):
+        tape.at(float(second), Heard(0, Beat(second)))
+    state = tape.state(35.0)
+    assert (state.state, state.phase) == (State.RUNNING, Phase.RESTARTING)
+    assert state.reason.startswith("restart 2 of 3: the launcher ended with code 137, and the agents with it")

@@ -98,7 +98,7 @@ def _failed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> Non
 def _unfit(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
     """Too few fit nodes: each of them is named, and there was something wrong with it."""
     scenario = watch.world.scenario
-    late = any(map(scenario.has, ("old epoch", "lost welcome")))
+    late = any(map(scenario.has, ("old epoch", "lost welcome"))) or _came_all_the_same(watch)
     faultless = not set(watch.struck) - set(HARMLESS) and not scenario.slow and not late
     named = set(state.excluded)
     runs = [one for one in watch.world.coordinators if one.number <= coordinator.number]
@@ -114,7 +114,8 @@ def _node_fail(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> 
         watch.fail(f"NODE_FAIL without a fault: {state.reason}")
     world = state.attempts[-1].nodes
     failure = state.attempts[-1].failure
-    if failure and failure.node and world and failure.node not in world:
+    trained = (coordinator.number, state.epoch) in watch.world.program.runs
+    if trained and failure and failure.node and failure.node not in world:
         watch.fail(f"NODE_FAIL for {state.failure.node}, and {world} trained")
     named = any(f"n{node.index} " in state.reason for node in watch.world.nodes)
     if not named and not (len(watch.world.coordinators) > 1 and LAST_LOST in state.reason):
@@ -146,7 +147,7 @@ def _asked(watch: Watch, state: RunState) -> None:
     if _only(watch, *ASKING) and world.asked_at is not None:
         before_joining = "before" in state.reason and "had joined" in state.reason
         before_asked = before_joining or state.exit_code == 3
-        before_asked = before_asked or _given_up(watch, state)
+        before_asked = before_asked or _came_all_the_same(watch)
         if state.state not in (State.CANCELLED, State.COMPLETED) and not before_asked:
             watch.fail(f"asked to end, the run ended {state.state}: {state.reason}")
         if world.clock.now > world.asked_at + 55:
@@ -180,7 +181,7 @@ def _expected(watch: Watch, state: RunState) -> None:
     brief = len(watch.frozen_for) < 2 and sum(watch.frozen_for) < contract.LOST_SECONDS + 0.4
     if not (_only(watch, *PROGRAM) or (_only(watch, "freeze coordinator") and brief and not scenario.slow)):
         return
-    if len(watch.world.coordinators) > 1 or _given_up(watch, state) or _came_late(scenario, state):
+    if len(watch.world.coordinators) > 1 or _came_all_the_same(watch) or _came_late(scenario, state):
         return
     unfit = scenario.unfit(list(range(scenario.allocated)))
     if len(unfit) > scenario.spares:
@@ -199,18 +200,20 @@ def _expected(watch: Watch, state: RunState) -> None:
         return
     if state.state is not State.COMPLETED or len(state.attempts) != attempts:
         watch.fail(f"a healthy run ended {state.state} after {len(state.attempts)} attempts: {state.reason}")
-    # A second agent is dropped, or ended with the launcher while it still connects.
-    more = scenario.has("second agent") or scenario.has("late agent") or scenario.unreachable >= 0
+    # A second agent is dropped, or ended with the launcher while it still connects, as one that is
+    # never told that it is welcome.
+    more = any(map(scenario.has, ("second agent", "late agent", "lost welcome"))) or scenario.unreachable >= 0
     known = (0, 1, 143, None) if more else (0,)
     for agent in watch.world.coordinators[0].agents:
         if agent.exit_code not in known:
             watch.fail(f"{agent.name} exits with {agent.exit_code} at the end of a healthy run")
 
 
-def _given_up(watch: Watch, state: RunState) -> bool:
-    """The launcher gave up a node whose agent had come all the same: that ended all agents, and the node."""
-    never = f"n{watch.world.scenario.unreachable} "
-    return state.state is State.NODE_FAIL and "unreachable" in watch.struck and state.reason.startswith(never)
+def _came_all_the_same(watch: Watch) -> bool:
+    """The agent of a node that the launcher cannot reach: it is fit, until the launcher ends all of them."""
+    never = watch.world.scenario.unreachable
+    came = (agent for one in watch.world.coordinators for agent in one.agents if agent.welcomed)
+    return any(agent.index == never for agent in came)
 
 
 def _came_late(scenario: Scenario, state: RunState) -> bool:
