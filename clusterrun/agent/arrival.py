@@ -47,7 +47,9 @@ def first_claim(
         cause = _CAUSES.get(outcome, "requeue")
     elif state.state.ended:
         cause = "requeue"
-    return EpochClaimed(epoch, *known, cause=cause, dead_since=dead_since)
+    handed_over = state.state is State.PENDING or state.state.ended
+    host = "" if handed_over else state.host
+    return EpochClaimed(epoch, *known, cause=cause, dead_since=dead_since, host=host)
 
 
 _CAUSES = {"TIMEOUT": "time-limit", "PREEMPTED": "preemption", "PENDING": "unfit", "NODE_FAIL": "node"}
@@ -58,7 +60,8 @@ def in_words(event: EpochClaimed) -> str:
     """Why a coordinator makes its first attempt."""
     if not event.epoch:
         return "first start"
-    return f"started again {_AFTER.get(event.cause, '')}".rstrip()
+    after = _AT.get(event.cause, "").format(event.host) if event.host else ""
+    return f"started again {after or _AFTER.get(event.cause, '')}".rstrip()
 
 
 _AFTER = {
@@ -69,3 +72,8 @@ _AFTER = {
     "coordinator": "after the loss of its coordinator",
     "unfit": "without unfit nodes",
 }
+_AT = {
+    "node": "after the loss of {}, where its coordinator was",
+    "coordinator": "after the loss of its coordinator on {}",
+}
+"""The same, where it is known on which node the coordinator was that was heard no more."""

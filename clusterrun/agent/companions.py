@@ -21,7 +21,7 @@ from clusterrun.model.world import Lineage, run_environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from clusterrun.agent.actions import PassOn
     from clusterrun.agent.loop import Loop
@@ -66,19 +66,18 @@ class Companions:
     def start(self, epoch: int, name: str) -> None:
         """Start it; a program that cannot be executed has ended."""
         self.end(name)
-        questions, ours = os.pipe2(os.O_CLOEXEC)
-        theirs, answers = os.pipe2(os.O_CLOEXEC)
-        log = self._log(epoch, name)
+        fds: list[int] = []
         try:
+            fds += os.pipe2(os.O_CLOEXEC)
+            fds += os.pipe2(os.O_CLOEXEC)
+            fds.append(self._log(epoch, name))
+            questions, ours, theirs, answers, log = fds
             pid = start_all([self._program(epoch, name, (questions, answers, log))])[0]
-        except NotStarted as error:
-            os.close(ours)
-            os.close(theirs)
-            self.happened(CompanionGone(epoch, name, f"{error.seen}; {error.remedy}"))
+        except (NotStarted, OSError) as error:
+            _close(fds)
+            self.happened(CompanionGone(epoch, name, _in_words(error)))
             return
-        finally:
-            for fd in (questions, answers, log):
-                os.close(fd)
+        _close((questions, answers, log))
         self._living[name] = Companion(
             self._loop,
             pid,
@@ -164,3 +163,12 @@ def _kin(pid: int, name: str) -> list[proc.Process]:
         or process.session == pid
         or proc.environment(process.pid).get(contract.COMPANION_VARIABLE) == name
     ]
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _in_words(error: NotStarted | OSError) -> str:
+    return f"{error.seen}; {error.remedy}" if isinstance(error, NotStarted) else str(error.strerror)

@@ -149,7 +149,7 @@ class EpochClaimed:
     earlier attempt is not known to have ended, so that its ranks may still live somewhere.
     ``excluded`` are the nodes that earlier jobs of this run found unfit; ``cause`` (one of
     ``contract.CAUSES``) is why a coordinator makes its first attempt.
-    ``dead_since``: the coordinator before this one was killed at that time (steady clock), for sure.
+    ``dead_since``: the coordinator before this one, on ``host``, was surely killed then (steady clock).
     """
 
     epoch: int
@@ -158,6 +158,7 @@ class EpochClaimed:
     excluded: tuple[str, ...] = ()
     cause: str = "first"
     dead_since: float | None = None
+    host: str = ""
 
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.agent.arrival import first_claim, is_over
+from clusterrun.agent.arrival import first_claim, in_words, is_over
 from clusterrun.agent.events import EpochClaimed
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Attempt, RunState
@@ -27,9 +27,13 @@ def test_an_attempt_of_which_nobody_wrote_a_word_may_live() -> None:
 
 
 def test_one_that_never_said_how_it_ended_may_live_unless_it_is_known_to_be_dead() -> None:
-    lost = EpochClaimed(1, (FIRST,), False, ("n9",), "node")
-    assert first_claim(1, RUNS, None) == lost
-    assert first_claim(1, RUNS, 20.0) == replace(lost, cause="coordinator", dead_since=20.0)
+    lost = EpochClaimed(1, (FIRST,), False, ("n9",), "node", host=RUNS.host)
+    killed = replace(lost, cause="coordinator", dead_since=20.0)
+    assert (first_claim(1, RUNS, None), first_claim(1, RUNS, 20.0)) == (lost, killed)
+    assert [in_words(lost), in_words(killed)] == [
+        "started again after the loss of n0, where its coordinator was",
+        "started again after the loss of its coordinator on n0",
+    ]
 
 
 def test_one_that_was_killed_while_it_waited_for_an_older_one_is_no_measure() -> None:

@@ -8,7 +8,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,26 +30,14 @@ class Disturbance:
         """One of the nodes that train, the first one too."""
         return self.chance.choice(self.run.nodes())
 
-    @contextlib.contextmanager
-    def fault(self, kind: str, host: str, **details: str | int | bool) -> Iterator[None]:
-        """Broken for a while."""
-        self.site.lab.fault(kind, host, **details)
-        try:
-            yield
-        finally:
-            self.site.lab.heal("ctl" if kind == "controller" else host)
-
     def seconds(self) -> float:
         """How long it lasts."""
         return self.chance.choice(AWAY)
 
 
-def rank_killed(what: Disturbance) -> str:
-    return what.run.kill("rank", what.node()).host
-
-
-def agent_killed(what: Disturbance) -> str:
-    return what.run.kill("agent", what.node()).host
+def killed(kind: str) -> Callable[[Disturbance], str]:
+    """A rank or an agent of one of the nodes is killed."""
+    return lambda what: what.run.kill(kind, what.node()).host
 
 
 def coordinator_killed(what: Disturbance) -> str:
@@ -77,45 +65,29 @@ def stopped(kind: str) -> Callable[[Disturbance], str]:
     return strike
 
 
-def node_cut_off(what: Disturbance) -> str:
-    node = what.node()
-    with what.fault("cut", node):
-        time.sleep(what.seconds())
-    return node
+def broken(kind: str, **details: str) -> Callable[[Disturbance], str]:
+    """Something is broken on one of the nodes for a while."""
+
+    def strike(what: Disturbance) -> str:
+        node = what.node()
+        with what.site.fault(kind, node, **details):
+            time.sleep(what.seconds())
+        return node
+
+    return strike
 
 
 def node_cut_one_way(what: Disturbance) -> str:
     """It hears the first node, or is heard by it, but not both."""
     first, node = what.run.nodes()[0], what.run.nodes()[-1]
     way = (first, node) if what.chance.random() < 0.5 else (node, first)
-    with what.fault("cut", way[0], to=way[1]):
-        time.sleep(what.seconds())
-    return node
-
-
-def node_frozen(what: Disturbance) -> str:
-    node = what.node()
-    with what.fault("freeze", node):
-        time.sleep(what.seconds())
-    return node
-
-
-def node_killed(what: Disturbance) -> str:
-    node = what.node()
-    with what.fault("kill", node):
-        time.sleep(what.seconds())
-    return node
-
-
-def slurmd_killed(what: Disturbance) -> str:
-    node = what.node()
-    with what.fault("kill", node, process="slurmd"):
+    with what.site.fault("cut", way[0], to=way[1]):
         time.sleep(what.seconds())
     return node
 
 
 def controller_away(what: Disturbance) -> str:
-    with what.fault("controller", ""):
+    with what.site.fault("controller"):
         time.sleep(what.chance.choice([2.0, 10.0, 30.0]))
     return "ctl"
 
@@ -141,7 +113,7 @@ def disk_full(what: Disturbance) -> str:
     """Where the checkpoints go, on the node of rank 0."""
     node, name = what.run.nodes()[0], what.run.folder.name.split("-", 3)[3]
     folder = what.site.folder / name / "kept"
-    with what.fault("disk-full", node, path=str(folder)):
+    with what.site.fault("disk-full", node, path=str(folder)):
         time.sleep(what.seconds())
     return node
 
@@ -153,7 +125,7 @@ def checkpoint_damaged(what: Disturbance) -> str:
     if newest is None:
         raise Broken("no checkpoint yet")
     newest.write_bytes(newest.read_bytes()[:-3] + b"bad")
-    return rank_killed(what)
+    return killed("rank")(what)
 
 
 def run_directory_gone(what: Disturbance) -> str:
@@ -177,18 +149,18 @@ def two_at_once(what: Disturbance) -> str:
 
 
 ALL: dict[str, Callable[[Disturbance], str]] = {
-    "rank killed": rank_killed,
-    "agent killed": agent_killed,
+    "rank killed": killed("rank"),
+    "agent killed": killed("agent"),
     "coordinator killed": coordinator_killed,
     "srun killed": launcher_killed,
     "rank stopped": stopped("rank"),
     "agent stopped": stopped("agent"),
     "coordinator stopped": stopped("coordinate"),
-    "node cut off": node_cut_off,
+    "node cut off": broken("cut"),
     "node cut one way": node_cut_one_way,
-    "node frozen": node_frozen,
-    "node killed": node_killed,
-    "slurmd killed": slurmd_killed,
+    "node frozen": broken("freeze"),
+    "node killed": broken("kill"),
+    "slurmd killed": broken("kill", process="slurmd"),
     "controller away": controller_away,
     "requeued": requeued,
     "preempted": preempted,

@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,6 @@ class Ground:
             raise Broken(f"{words}: {done.err}")
         return done.out
 
-    @contextlib.contextmanager
-    def fault(self, kind: str, host: str, **details: str | int | bool) -> Iterator[None]:
-        """Something is broken on a host for a while."""
-        self.site.lab.fault(kind, host, **details)
-        try:
-            yield
-        finally:
-            self.site.lab.heal(host)
-
     def heal(self) -> None:
         """Everything works again, and Slurm knows it."""
         for node in self.nodes:
@@ -86,25 +77,24 @@ RESTARTS = ("--max-restarts", "3")
 # --- one process ----------------------------------------------------------------------------------
 
 
-def rank_killed(ground: Ground) -> None:
-    run = ground.submit("rank", *RESTARTS)
+def killed(ground: Ground, kind: str, place: int) -> None:
+    """One process of a node's is killed, and the node is named."""
+    run = ground.submit(f"{kind}{place}", *RESTARTS)
     run.trains()
-    node = run.kill("rank", run.nodes()[2]).host
+    node = run.kill(kind, run.nodes()[place]).host
     completed(run, node, attempts=2)
+
+
+def rank_killed(ground: Ground) -> None:
+    killed(ground, "rank", 2)
 
 
 def agent_killed(ground: Ground) -> None:
-    run = ground.submit("agent", *RESTARTS)
-    run.trains()
-    node = run.kill("agent", run.nodes()[2]).host
-    completed(run, node, attempts=2)
+    killed(ground, "agent", 2)
 
 
 def agent_of_the_first_node_killed(ground: Ground) -> None:
-    run = ground.submit("agent0", *RESTARTS)
-    run.trains()
-    node = run.kill("agent", run.nodes()[0]).host
-    completed(run, node, attempts=2)
+    killed(ground, "agent", 0)
 
 
 def coordinator_killed(ground: Ground) -> None:
@@ -157,7 +147,7 @@ def node_killed_with_a_spare(ground: Ground) -> None:
     run = ground.submit("spare", *RESTARTS, "--spares", "1")
     run.trains()
     node = run.nodes()[2]
-    with ground.fault("kill", node):
+    with ground.site.fault("kill", node):
         completed(run, node, attempts=2)
 
 
@@ -165,7 +155,7 @@ def node_killed_without_a_spare(ground: Ground) -> None:
     run = ground.submit("node", *RESTARTS, "--requeue")
     run.trains()
     node = run.nodes()[2]
-    with ground.fault("kill", node):
+    with ground.site.fault("kill", node):
         completed(run, node)
 
 
@@ -173,7 +163,7 @@ def node_killed_and_nobody_may_go_on(ground: Ground) -> None:
     run = ground.submit("alone", "--max-restarts", "0")
     run.trains()
     node = run.nodes()[2]
-    with ground.fault("kill", node):
+    with ground.site.fault("kill", node):
         said = run.ends()
         if said["state"] != "NODE_FAIL" or node not in said["reason"]:
             raise Broken(f"I5 {said}; {run.told()}")
@@ -183,7 +173,7 @@ def node_killed_and_nobody_may_go_on(ground: Ground) -> None:
 def first_node_killed_and_requeued(ground: Ground) -> None:
     run = ground.submit("first", *RESTARTS, "--requeue")
     run.trains()
-    with ground.fault("kill", run.nodes()[0]):
+    with ground.site.fault("kill", run.nodes()[0]):
         completed(run)
 
 
@@ -191,14 +181,14 @@ def first_node_killed_and_chained(ground: Ground) -> None:
     run = ground.submit("chain", *RESTARTS, "--requeue", "--requeue-by", "chain", training=Training(steps=80))
     run.trains()
     until((run.folder / "next.json").exists, "the next job is queued, some seconds after the start")
-    with ground.fault("kill", run.nodes()[0]):
+    with ground.site.fault("kill", run.nodes()[0]):
         completed(run)
 
 
 def node_cut_off_for_a_moment(ground: Ground) -> None:
     run = ground.submit("cut", *RESTARTS, training=Training(steps=80))
     run.trains()
-    with ground.fault("cut", run.nodes()[2]):
+    with ground.site.fault("cut", run.nodes()[2]):
         time.sleep(6)
     completed(run)
 
@@ -207,7 +197,7 @@ def node_cut_off_for_long(ground: Ground) -> None:
     run = ground.submit("cutlong", *RESTARTS, "--requeue")
     run.trains()
     node = run.nodes()[2]
-    with ground.fault("cut", node):
+    with ground.site.fault("cut", node):
         until(lambda: run.attempt() >= 1, "another attempt", 120)
     completed(run, node)
 
@@ -217,7 +207,7 @@ def node_frozen(ground: Ground) -> None:
     run = ground.submit("frozen", *RESTARTS, "--spares", "1", training=Training(steps=100))
     run.trains()
     node = run.nodes()[2]
-    with ground.fault("freeze", node):
+    with ground.site.fault("freeze", node):
         until(lambda: run.attempt() >= 1, "another attempt", 120)
     completed(run, node)
 
@@ -336,7 +326,7 @@ def disk_full_at_a_checkpoint(ground: Ground) -> None:
     run = ground.submit("full", *RESTARTS, training=Training(steps=60, more=("fill=600000",)))
     run.trains()
     nodes = run.nodes()
-    with ground.fault("disk-full", nodes[0], path=str(ground.site.folder / "full" / "kept")):
+    with ground.site.fault("disk-full", nodes[0], path=str(ground.site.folder / "full" / "kept")):
         run.trains(run.step() + 12)
     run.kill("rank", nodes[1])
     completed(run, nodes[1])
@@ -375,11 +365,8 @@ def controller_away(ground: Ground, seconds: float = 15.0) -> None:
     ending = ground.submit("ending", nodes=2, training=Training(ranks=2, steps=15))
     ending.trains(3)
     starting = ground.submit("early", nodes=2, training=short)
-    ground.site.lab.fault("controller")
-    try:
+    with ground.site.fault("controller"):
         time.sleep(seconds)
-    finally:
-        ground.site.lab.heal("ctl")
     for run in (begun, ending, starting):
         completed(run, attempts=1)
 

@@ -64,6 +64,15 @@ class Site:
     def home(self) -> Path:
         return self.folder / "home"
 
+    @contextlib.contextmanager
+    def fault(self, kind: str, host: str = "", **details: str | int | bool) -> Iterator[None]:
+        """Something is broken on a host, or the controller is away, for a while."""
+        made = self.lab.fault(kind, host, **details)
+        try:
+            yield
+        finally:
+            self.lab.heal(made.host)
+
     def types(self, *words: str, limit: float = 120.0) -> Completed:
         """The command line on the login host; a traceback is never an answer."""
         environment = {"CLUSTERRUN_HOME": str(self.home), "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
@@ -169,11 +178,12 @@ class Run:
     # --- its processes ---
 
     def processes(self) -> list[Process]:
-        """Everything that carries the run's mark, on any host."""
-        return [p for p in self.site.lab.processes() if self.owns(p.process)]
+        """Everything that carries the run's mark, or was started with its folder, on any host."""
+        return [p for p in self.site.lab.processes() if self._owns(p)]
 
-    def owns(self, pid: int) -> bool:
-        return proc.environment(pid).get(contract.MARKER_VARIABLE, "").startswith(self.folder.name)
+    def _owns(self, process: Process) -> bool:
+        mark = proc.environment(process.process).get(contract.MARKER_VARIABLE, "")
+        return mark.startswith(self.folder.name) or str(self.folder) in process.command + _cwd(process)
 
     def find(self, kind: str, node: str = "") -> list[Process]:
         """Its processes of a kind: ``agent``, ``coordinate``, ``srun``, or ``rank``; on a node or on all."""
@@ -241,7 +251,7 @@ class Run:
         if found := {law: seen for law, seen in broken.items() if seen}:
             raise Broken(f"{self.folder.name}: {found}; {self.told()}")
 
-    def leftovers(self, limit: float = 20.0) -> list[str]:
+    def leftovers(self, limit: float = 60.0) -> list[str]:
         """What is left of it on any host, once it has had some seconds to go."""
         with contextlib.suppress(Broken):
             until(lambda: not self._left(), "nothing is left", limit)
