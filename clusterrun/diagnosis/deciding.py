@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from clusterrun.diagnosis.joining import Difference, Waiting
 
 
+MOST = 4
+"""Ranks of whom one line each is said."""
+
+
 @frozen
 class Judgement:
     """A diagnosis; ``certain`` is false where a longer look might change it."""
@@ -51,7 +55,10 @@ def _stopped(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
         for one in case.seen
         if one.state in STOPPED or (not one.state and (one.rank in missing or _others_wait(case, one)))
     ]
-    return _blame(case, found, waits, certain=True) if found else None
+    if not found:
+        return None
+    late_too = [one for one in case.seen if one.rank in missing and one not in found]
+    return _blame(case, found, waits, [one for one in late_too if one.rank not in {w.rank for w in waits}])
 
 
 def _others_wait(case: Case, gone: Seen) -> bool:
@@ -135,7 +142,7 @@ def _absent(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
     if not any(reason(one).certain for one in found) and not case.long_still:
         said = f"the others wait for {ranks_in_words(tuple(one.rank for one in found))}, which may yet come"
         return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=case.waited(waits)), certain=False)
-    return _blame(case, found, waits, certain=True)
+    return _blame(case, found, waits)
 
 
 def _apart(case: Case, waits: Sequence[Waiting]) -> list[Seen]:
@@ -189,9 +196,14 @@ def _together(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
 
 
 def _crossed(case: Case, waits: Sequence[Waiting]) -> Judgement:
-    """Everybody waits for somebody who waits elsewhere."""
+    """Everybody waits for somebody who waits elsewhere: where most are in one place, the others are odd."""
+    places: dict[tuple[str, int], list[Waiting]] = {}
+    for one in waits:
+        places.setdefault((one.record.group, one.record.sequence), []).append(one)
+    most, *others = sorted(places.values(), key=len, reverse=True)
+    odd = [one for together in others for one in together] if len(most) > len(others[0]) else waits
     culprits = tuple(
-        Culprit(one.rank, case.of(one.rank).node, _inside(case, one)) for one in waits if one.missing
+        Culprit(one.rank, case.of(one.rank).node, _inside(case, one)) for one in odd if one.missing
     )
     said = "ranks wait for each other in different groups or calls: their collectives are not in one order"
     remedy = "let every rank call the collectives of all groups in the same order"
@@ -210,12 +222,18 @@ def _elsewhere(case: Case) -> Judgement:
         return Judgement(Diagnosis(verdict, said), certain=not busy or bool(case.stalled))
     if not case.long_still:
         return Judgement(Diagnosis(Verdict.NOTHING, "the ranks pause outside of collectives"), certain=False)
-    lines = {place(one.stack).line for one in case.seen} - {""}
+    return Judgement(_waiting_apart([one for one in case.seen if one.state] or case.seen, case))
+
+
+def _waiting_apart(living: Sequence[Seen], case: Case) -> Diagnosis:
+    """Those who live wait, each for something outside of torch."""
+    lines = {place(one.stack).line for one in living} - {""}
     where = f", all at {lines.pop()}" if len(lines) == 1 else ""
-    said = f"all {len(case.seen)} ranks wait outside of collectives{where}"
-    first = reason(case.seen[0])
-    evidence = tuple(f"rank {one.rank} on {one.node}: {reason(one).why}" for one in case.seen[:8])
-    return Judgement(Diagnosis(Verdict.WAITING, said, (), (), evidence, first.remedy))
+    gone = tuple(one.rank for one in case.seen if one not in living)
+    said = f"all {len(living)} ranks {'that are left ' if gone else ''}wait outside of collectives{where}"
+    evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in living[:8]]
+    evidence += [f"{ranks_in_words(gone)} {'has' if len(gone) == 1 else 'have'} ended"] if gone else []
+    return Diagnosis(Verdict.WAITING, said, (), (), tuple(evidence), reason(living[0]).remedy)
 
 
 def _met_in_vain(case: Case) -> Judgement:
@@ -231,7 +249,10 @@ def _met_in_vain(case: Case) -> Judgement:
 # --- in words ---
 
 
-def _blame(case: Case, found: Sequence[Seen], waits: Sequence[Waiting], certain: bool) -> Judgement:
+def _blame(
+    case: Case, found: Sequence[Seen], waits: Sequence[Waiting], late_too: Sequence[Seen] = ()
+) -> Judgement:
+    """``late_too``: others that have not come, of whom it is not certain that they will not."""
     reasons = [reason(one) for one in found]
     culprits = tuple(Culprit(one.rank, one.node, why.why) for one, why in zip(found, reasons))
     who = ranks_in_words(tuple(one.rank for one in found))
@@ -239,9 +260,34 @@ def _blame(case: Case, found: Sequence[Seen], waits: Sequence[Waiting], certain:
     on = f" on {first.node}" if len({one.node for one in found}) == 1 else ""
     what = next((one.record for one in waits if first.rank in one.missing), None)
     never = f" never came to {called(what.operation, what.sequence, what.group)}" if what else ""
-    said = f"{who}{on}{never}{': ' if never else ' holds the others up: '}{reasons[0].why}"
-    found_it = Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), case.waited(waits), reasons[0].remedy)
-    return Judgement(found_it, certain)
+    said = f"{who}{on}{never}{': ' if never else ' holds the others up: '}{_why(culprits)}"
+    evidence = [*case.waited(waits)]
+    evidence += [
+        f"rank {one.rank} on {one.node} has not come either: {reason(one).why}" for one in late_too[:MOST]
+    ]
+    remedies = dict.fromkeys(why.remedy for why in reasons)
+    remedy = "; ".join([*list(remedies)[:MOST], *_for_some_only(case, found, waits)])
+    return Judgement(Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), tuple(evidence), remedy))
+
+
+def _why(culprits: Sequence[Culprit]) -> str:
+    first, *others = culprits
+    if not others:
+        return first.why
+    too = ", the others too" if {one.why for one in others} == {first.why} else ""
+    it, _, does = first.why.partition(" ")
+    return f"rank {first.rank}{f' {does}' if it == 'it' else f': {first.why}'}{too}"
+
+
+def _for_some_only(case: Case, found: Sequence[Seen], waits: Sequence[Waiting]) -> list[str]:
+    """Where few have come, and the many that have not are in one line: perhaps they are not meant to come."""
+    lines = {place(one.stack).line for one in found}
+    held = any(one.works or one.state in STOPPED for one in found)
+    if not waits or len(waits) >= len(found) or len(lines) > 1 or "" in lines or held:
+        return []
+    inside = tuple(one.rank for one in waits)
+    where = f"{waits[0].record.operation}{case.line(inside)}"
+    return [f"or is {where} called by {ranks_in_words(inside)} only, where every rank must call it?"]
 
 
 def _inside(case: Case, one: Waiting) -> str:

@@ -41,7 +41,7 @@ class Error:
 
 
 class Listener:
-    """Hears one rank line by line (both streams, in order of time); ``errors`` are what it found."""
+    """Hears one stream of a rank line by line; ``errors`` are what it found."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank

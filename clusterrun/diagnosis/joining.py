@@ -65,14 +65,15 @@ def waiting(seen: Sequence[Seen]) -> list[Waiting]:
 
 
 def _begun(seen: Sequence[Seen]) -> Mapping[tuple[int, str], int]:
-    """How far each rank is in each group."""
+    """How far each rank is in each group: as its records say, for gloo's own number counts sends as well."""
     found: dict[tuple[int, str], int] = {}
     for one in seen:
-        for group in one.groups:
-            found[one.rank, group.name] = group.sequence
+        recorded: dict[tuple[int, str], int] = {}
         for record in one.records:
-            known = found.get((one.rank, record.group), 0)
-            found[one.rank, record.group] = max(known, record.sequence)
+            at = one.rank, record.group
+            recorded[at] = max(recorded.get(at, 0), record.sequence)
+        found.update({(one.rank, group.name): group.sequence for group in one.groups})
+        found.update(recorded)
     return found
 
 

@@ -35,7 +35,8 @@ def found(argv: Sequence[str], source: str = "") -> tuple[str, ...]:
 
     Not for a command that is started once per node: that is what launchers are for.
     """
-    return (*_in_command(argv), *_in_source(source))
+    name = os.path.basename(argv[0])
+    return (*_in_command(argv), *(f"{name}, {said}" for said in _in_source(source)))
 
 
 def _in_command(argv: Sequence[str]) -> Iterator[str]:

@@ -72,10 +72,19 @@ def _of_place(one: Seen) -> Reason:
             f"it sleeps{f' in {one.waits_in}' if one.waits_in else ''} and shows no Python stack",
             f"look at it on {one.node}: clusterrun exec --rank {one.rank} -- cat /proc/{one.pid}/status",
         )
+    runs = _program(one)
     return Reason(
-        f"it waits in user code{_at(one)}",
-        "what does that line wait for: a file, a lock, another process, the network?",
+        f"it waits in user code{_at(one)}" + (f", for {runs}" if runs else ""),
+        f"why does {runs} not end?"
+        if runs
+        else "what does that line wait for: a file, a lock, another process, the network?",
     )
+
+
+def _program(one: Seen) -> str:
+    """What a rank waits for that waits for a program."""
+    waits = any("/subprocess.py:" in frame for frame in one.stack[:4]) and one.children
+    return f"{one.children[0].name} (process {one.children[0].pid})" if waits else ""
 
 
 def _of_data(one: Seen) -> Reason:

@@ -51,7 +51,7 @@ ROWS: tuple[Row, ...] = (
         Verdict.OUT_OF_MEMORY,
     ),
     Row(
-        r"(?i:oom[-_ ]kill|killed by signal: killed|out of memory: killed|exceeded (?:job )?memory limit)",
+        r"(?i:oom[-_ ]kill|out of memory: killed|exceeded (?:job )?memory limit)",
         "the kernel ended a process because memory ran out",
         "ask for more with --mem, use fewer data-loader workers, or a smaller batch",
         Verdict.OUT_OF_MEMORY,
@@ -266,6 +266,16 @@ ROWS: tuple[Row, ...] = (
         r"PermissionError|Errno 13\]",
         "a file may not be touched by this user",
         "ls -l on the node (clusterrun exec -- ls -l …)",
+    ),
+    Row(
+        r"DataLoader worker \(pid.*is killed by signal: Killed",
+        "a worker of the data-loader was killed: mostly by the kernel, for want of memory",
+        "ask for more with --mem, or use fewer data-loader workers; or was it somebody with kill -9?",
+    ),
+    Row(
+        r"EOFError: EOF when reading a line|\bBdbQuit\b",
+        "the script reads from a keyboard (input(), breakpoint()), and ranks have none",
+        "take it out; clusterrun exec --rank N -- py-spy dump --pid $CLUSTERRUN_RANK_PID looks into a rank",
     ),
     # --- training alone ---
     Row(

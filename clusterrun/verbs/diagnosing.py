@@ -18,13 +18,14 @@ from clusterrun.model.record import RunState, RunStatus
 from clusterrun.model.states import Phase, State
 from clusterrun.runs.disk import own_content, private_folder, write_whole
 from clusterrun.verbs.desk import Desk, Tell, quiet
-from clusterrun.verbs.remains import remains
+from clusterrun.verbs.remains import errors, remains
 
 LIMIT = 40.0
 """Seconds for a live run to answer: two looks of its observers and their limits."""
 SPEAK_AFTER = 2.0
 LOOK_EVERY = 0.1
 STALE = 4 * contract.STATE_SECONDS
+MOST_CULPRITS = 16
 OWN = "diagnosis.json"
 """What the coordinator leaves by itself when nothing moves."""
 
@@ -94,10 +95,20 @@ class _Asking:
         question = os.path.join(self._paths.asks, self._name)
         write_whole(question, "{}\n", sync=False)
         try:
-            return self._wait(limit) or self._unanswered(limit)
+            found = self._wait(limit) or self._unanswered(limit)
         finally:
             with suppress(OSError):
                 os.unlink(question)
+        return self._with_what_they_printed(found)
+
+    def _with_what_they_printed(self, found: Diagnosis) -> Diagnosis:
+        """A rank that has failed, but does not end, has mostly said so."""
+        ranks = frozenset(one.rank for one in found.culprits[:MOST_CULPRITS] if one.rank >= 0)
+        if found.verdict is not Verdict.NEVER_ARRIVED or not ranks:
+            return found
+        said = {one.rank: one for one in errors(self._paths, self._state.epoch, ranks) if not one.consequence}
+        printed = (f"rank {rank} has printed: {said[rank].said}" for rank in sorted(said))
+        return replace(found, evidence=(*found.evidence, *printed))
 
     def _wait(self, limit: float) -> Diagnosis | None:
         clock = self._desk.clock

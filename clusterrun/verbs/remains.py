@@ -59,11 +59,12 @@ def _attempt(paths: RunPaths, state: RunState | None, failed: bool) -> Attempt |
     return next((one for one in reversed(known) if one.failure), newest) if failed else newest
 
 
-def errors(paths: RunPaths, epoch: int) -> tuple[Error, ...]:
-    """The errors near the end of what every rank of an attempt printed, by time."""
-    listeners: dict[int, Listener] = {}
-    for piece in so_far(paths, epoch, Selection(None, STREAMS), TAIL_LINES):
-        listener = listeners.setdefault(piece.rank, Listener(piece.rank))
+def errors(paths: RunPaths, epoch: int, ranks: frozenset[int] | None = None) -> tuple[Error, ...]:
+    """The errors near the end of what every rank (or ``ranks``) of an attempt printed, by time."""
+    # Each stream for itself: between two of a moment the order is a guess, and would tear tracebacks.
+    listeners: dict[tuple[int, str], Listener] = {}
+    for piece in so_far(paths, epoch, Selection(ranks, STREAMS), TAIL_LINES):
+        listener = listeners.setdefault((piece.rank, piece.stream), Listener(piece.rank))
         for line in piece.data.decode("utf-8", "surrogateescape").splitlines():
             listener.hear(piece.at, line)
     found = [error for listener in listeners.values() for error in listener.errors]

@@ -66,6 +66,14 @@ def test_a_rank_that_never_came_is_told_whole() -> None:
             "it waits for its data-loader at train.py:17; worker 77 waits at data.py:3 (read)",
         ),
         (
+            rank(
+                1,
+                stack=("/usr/lib/python3.11/subprocess.py:9 wait", *LOOP),
+                children=(Child(7, "rsync", "S"),),
+            ),
+            "it waits in user code at train.py:33 (work), for rsync (process 7)",
+        ),
+        (
             rank(1, stack=("<frozen importlib._bootstrap>:241 _call_with_frames_removed", *LOOP)),
             "it is still importing at train.py:33 (work)",
         ),
@@ -267,3 +275,50 @@ def test_a_stall_that_was_watched_from_outside_needs_no_patience() -> None:
 def test_nothing_seen_is_undetermined() -> None:
     found = decide(case(size=2, mute=(("n0", "lost"),))).diagnosis
     assert (found.verdict, found.evidence) == (Verdict.UNDETERMINED, ("nothing was heard from n0: lost",))
+
+
+def test_of_several_that_are_stopped_each_is_named_with_its_remedy_and_who_else_is_late() -> None:
+    found = verdict(waiter(0), rank(1, state="T"), rank(2, state="T"), rank(3, stack=LOOP))
+    assert found.said == (
+        "ranks 1-2 never came to all_reduce (11 of group 0): rank 1 is stopped (SIGSTOP), the others too"
+    )
+    assert blamed(found) == [(1, "n0", "it is stopped (SIGSTOP)"), (2, "n1", "it is stopped (SIGSTOP)")]
+    assert found.evidence[1] == (
+        "rank 3 on n1 has not come either: it waits in user code at train.py:33 (work)"
+    )
+    assert found.remedy == (
+        "on n0: kill -CONT 101, or find out who stopped it; on n1: kill -CONT 102, or find out who stopped it"
+    )
+
+
+def test_where_few_have_come_and_the_others_stand_in_one_line_it_is_asked_whether_it_is_meant_for_all() -> (
+    None
+):
+    found = verdict(waiter(0), *(rank(number, stack=LOOP) for number in (1, 2, 3)))
+    assert [one.rank for one in found.culprits] == [1, 2, 3]
+    assert found.remedy.endswith(
+        "or is all_reduce at train.py:11 (step) called by rank 0 only, where every rank must call it?"
+    )
+
+
+def test_the_one_that_takes_two_groups_in_another_order_than_most_is_named() -> None:
+    def inside(number: int, begun: str) -> Seen:
+        groups = tuple(Group(name, 4, int(name == begun), False, "gloo", "0-3") for name in "ab")
+        return rank(number, groups=groups, records=(record(1, False, group=begun),), stack=ALL_REDUCE)
+
+    found = verdict(inside(0, "a"), inside(1, "a"), inside(2, "b"), inside(3, "a"))
+    why = "it is in all_reduce at train.py:11 (step), without ranks 0-1 and 3"
+    assert (found.verdict, blamed(found)) == (Verdict.MISMATCH, [(2, "n1", why)])
+
+
+def test_a_number_that_counts_sends_too_hides_no_rank_that_has_not_come() -> None:
+    """gloo's number of a group grows with each send and receive; the records' own does not."""
+    sends = (Group("0", 4, 15, True, "gloo", "0-3"),)
+    found = verdict(waiter(0), rank(1, groups=sends, stack=LOOP), waiter(2), waiter(3))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+
+
+def test_of_ranks_that_wait_outside_of_collectives_those_that_have_ended_are_told_apart() -> None:
+    found = verdict(rank(0, stack=LOOP), rank(1, state=""), rank(2, stack=LOOP), rank(3, stack=LOOP))
+    assert found.said == "all 3 ranks that are left wait outside of collectives, all at train.py:33 (work)"
+    assert found.evidence[-1] == "rank 1 has ended"

@@ -37,6 +37,13 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             "shared memory (/dev/shm) is full",
         ),
         (
+            "RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed. ",
+            Verdict.CRASHED,
+            "a worker of the data-loader was killed",
+        ),
+        ("EOFError: EOF when reading a line", Verdict.CRASHED, "ranks have none"),
+        ("bdb.BdbQuit", Verdict.CRASHED, "ranks have none"),
+        (
             "RuntimeError: unable to write to file </torch_71_1>: No space left on device (28)",
             Verdict.CRASHED,
             "a disk is full",

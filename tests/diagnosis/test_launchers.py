@@ -57,7 +57,7 @@ def test_other_commands_are_not(argv: tuple[str, ...]) -> None:
 )
 def test_a_launcher_in_a_script_is_told_with_its_line(source: str, word: str) -> None:
     (told,) = found(("train.py",), source)
-    assert told.startswith(word)
+    assert told.startswith(f"train.py, {word}")
 
 
 @pytest.mark.parametrize(
