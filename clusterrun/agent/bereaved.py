@@ -3,8 +3,9 @@
 A job that outlives its nodes (``--no-kill``) outlives the node of its batch step too: the scheduler
 takes that node out, and the rest of the job stands idle until its time limit. So the agents that are
 left, with no rank any more, ask until the scheduler has noticed; the first of them gives the job back.
-The same where the batch step was killed before it could do so: a node that was silent for a moment
-has all of the job on it killed when it is heard again.
+The same where the batch step was killed before it could do so, be it that all its processes were, or
+that a node which was silent for a moment has all of the job on it killed when it is heard again. The
+scheduler ends the job at once then: what is left of ``KillWait`` after its TERM is the time there is.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ MOST_STAGGER_SECONDS = 30.0
 """One after the other, so that the others see what the first one did."""
 _LIMIT_SECONDS = 8.0
 LAST_SECONDS = 4.0
-"""After a TERM, which a KILL will follow."""
+"""After a TERM, which a KILL will follow; also after the end of the shim, where this process outlives it."""
+LAST_STAGGER_SECONDS = 0.1
+_LAST_ASK_SECONDS = 0.5
 _FIELDS = ("State", "Reason", "exit_code", "RestartCnt", "BatchHost", "NodeList")
 
 
@@ -101,47 +104,76 @@ def _signal_of(code: str) -> int:
     return int(number) if ":" in code else int(number) & 0x7F
 
 
-def outlive(
-    left: Left, environment: Mapping[str, str], shim: int, live_until: Callable[[float], None]
-) -> None:
-    """Wait until the job is somebody's, or give it back; ends with the shim, and soon after a TERM.
+class Vigil:
+    """The questions of one agent that is left behind.
 
     ``live_until`` tells the shim how long this process may live (steady clock).
     """
-    until = steady() + PATIENCE_SECONDS
-    live_until(until + ASK_SECONDS)
-    loop = Loop()
-    errands = Errands(loop, environment)
-    over, told_to_end = list[bool](), list[bool]()
 
-    def signalled(number: int) -> None:
+    def __init__(
+        self,
+        left: Left,
+        environment: Mapping[str, str],
+        shim: int,
+        live_until: Callable[[float], None],
+    ) -> None:
+        self._live_until = live_until
+        self._left, self._shim = left, shim
+        self._loop = Loop()
+        self._errands = Errands(self._loop, environment)
+        self._over = self._hurried = False
+        self._loop.catch((*contract.TERMINATE_SIGNALS, signal.SIGCHLD), self._signalled)
+        self._loop.watch(shim, lambda mask: self._alone())
+
+    def keep(self) -> None:
+        """Wait until the job is somebody's, or give it back; ends soon after a TERM, or its shim's end."""
+        until = steady() + PATIENCE_SECONDS
+        self._live_until(until + ASK_SECONDS)
+        if not self._hurried:
+            self._loop.after(min(STAGGER_SECONDS * self._left.node, MOST_STAGGER_SECONDS), self._ask)
+        while not self._over and steady() < until:
+            self._loop.wait(until)
+        self._errands.finish(0.0)
+
+    def hurry(self) -> None:
+        """Little time is left: who is not among the first has no turn any more."""
+        if self._hurried:
+            return
+        self._hurried = True
+        turn = LAST_STAGGER_SECONDS * self._left.node
+        self._loop.after(min(turn, LAST_SECONDS), self._ask if turn < LAST_SECONDS else self._leave)
+        self._loop.after(LAST_SECONDS, self._leave)
+
+    def _leave(self) -> None:
+        self._over = True
+
+    def _alone(self) -> None:
+        self._loop.forget(self._shim)
+        self.hurry()
+
+    def _signalled(self, number: int) -> None:
         for child in ended_children():
-            errands.reaped(child)
-        if number in contract.TERMINATE_SIGNALS and not told_to_end:
-            told_to_end.append(True)
-            loop.after(LAST_SECONDS, lambda: over.append(True))
-            ask()
+            self._errands.reaped(child)
+        if number in contract.TERMINATE_SIGNALS:
+            self.hurry()
 
-    def ask() -> None:
-        errands.run(question(left), _LIMIT_SECONDS, told)
+    def _ask(self) -> None:
+        self._errands.run(question(self._left), _LIMIT_SECONDS, self._told)
 
-    def told(said: Done) -> None:
-        means = Means.WAIT if said.why else meaning(left, said.lines)
-        if means is Means.WAIT and not told_to_end:
-            loop.after(ASK_SECONDS, ask)
-        elif means is not Means.ACT:
-            over.append(True)
+    def _told(self, said: Done) -> None:
+        means = Means.WAIT if said.why else meaning(self._left, said.lines)
+        if means is Means.WAIT:
+            self._ask_again()
+        elif means is Means.LEAVE:
+            self._leave()
         else:
-            say(f"clusterrun: job {left.job_id} is given back: its first node and its coordinator are gone")
-            give_back()
+            say(f"clusterrun: job {self._left.job_id} is given back: it goes on without its coordinator")
+            self._give_back()
 
-    def give_back() -> None:
+    def _give_back(self) -> None:
+        left = self._left
         argv = ("scontrol", "requeue", left.job_id) if left.requeue else ("scancel", left.job_id)
-        errands.run(argv, _LIMIT_SECONDS, lambda done: loop.after(ASK_SECONDS, ask))
+        self._errands.run(argv, _LIMIT_SECONDS, lambda done: self._ask_again())
 
-    loop.catch((*contract.TERMINATE_SIGNALS, signal.SIGCHLD), signalled)
-    loop.watch(shim, lambda mask: over.append(True))
-    loop.after(min(STAGGER_SECONDS * left.node, MOST_STAGGER_SECONDS), ask)
-    while not over and steady() < until:
-        loop.wait(until)
-    errands.finish(0.0)
+    def _ask_again(self) -> None:
+        self._loop.after(_LAST_ASK_SECONDS if self._hurried else ASK_SECONDS, self._ask)

@@ -60,9 +60,10 @@ def serve(
     machine = Agent(node, processes, orders.grace, timings, orders.watch.on)
     loop = Loop()
     companions = Companions(orders, paths, Place(node, name, environment), loop)
-    code = NodeLoop(loop, joined, machine, crew, companions, lease, shim).run()
+    served = NodeLoop(loop, joined, machine, crew, companions, lease, shim)
+    code = served.run()
     if machine.bereaved and orders.launch:
-        _outlive(orders, environment, node, lease, shim)
+        _outlive(orders, environment, node, lease, shim, served.told_to_end)
     return code
 
 
@@ -76,12 +77,23 @@ def _joined(node: int, name: str, lease: int) -> tuple[Joined, Timings]:
     return join(invitation, lambda address: Hello(node, name, address, os.getpid(), python)), timings
 
 
-def _outlive(orders: Orders, environment: Mapping[str, str], node: int, lease: int, shim: int) -> None:
+def _outlive(
+    orders: Orders,
+    environment: Mapping[str, str],
+    node: int,
+    lease: int,
+    shim: int,
+    told_to_end: bool = False,
+) -> None:
     from clusterrun.agent import bereaved
 
     left = bereaved.left_behind(environment, orders.survival.requeue == "requeue", node)
-    if left is not None:
-        bereaved.outlive(left, environment, shim, lambda until: tell_shim(lease, f"until {until!r}"))
+    if left is None:
+        return
+    vigil = bereaved.Vigil(left, environment, shim, lambda until: tell_shim(lease, f"until {until!r}"))
+    if told_to_end:
+        vigil.hurry()
+    vigil.keep()
 
 
 def _dressed(orders: Orders, paths: RunPaths) -> Callable[[Mapping[str, str]], dict[str, str]]:

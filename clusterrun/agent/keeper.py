@@ -2,8 +2,8 @@
 
 The scheduler takes the end of this process for the end of the job. So it is tiny: it forks the
 coordinator before anything large is loaded, passes signals on, and waits. A coordinator that is
-killed, or falls over a bug, leaves agents that die by their lease and a launcher that is told to
-end; once they are gone, or at once where the job is being ended, another coordinator takes the next
+killed, or falls over a bug, leaves agents that die by their lease and a launcher, which is told from
+here to end; once they are gone, or at once where the job is being ended, another coordinator takes the next
 attempt, knowing since when nobody renews a lease.
 """
 
@@ -110,6 +110,7 @@ class _Keeper:
             self._dead_since, self._dead = steady(), self._pid
             again = self._again()
             say(f"clusterrun: the coordinator {_words(self._code)}" + (", another one is begun" * again))
+            _tell_to_end(_children_of(os.getpid()))
             self._clear(self._dead_since + contract.LEASE_SECONDS + contract.KILL_SECONDS, again)
             if not again:
                 return self._as_it_ended()
@@ -240,6 +241,13 @@ def _children_of(pid: int) -> list[int]:
             return [int(word) for word in file.read().split()]
     except OSError:
         return []
+
+
+def _tell_to_end(pids: list[int]) -> None:
+    """Children that are not reaped yet, so the numbers are still theirs."""
+    for pid in pids:
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            os.kill(pid, number)
 
 
 def _words(code: int | None) -> str:

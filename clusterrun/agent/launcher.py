@@ -37,7 +37,8 @@ class Launch:
     """What one start of the agents needs: ``agent`` is the argument list of one agent on this machine.
 
     ``open_files`` is the soft limit to give back to what is started; ``invitation`` the line for
-    every standard input.
+    every standard input. ``kept``: who guards this process ends its launcher where it dies. Else srun,
+    told by the kernel, would kill the agents at once, who must still give back a job that lost both.
     """
 
     orders: Orders
@@ -45,6 +46,7 @@ class Launch:
     environment: Mapping[str, str]
     invitation: bytes
     open_files: int
+    kept: bool = False
 
 
 class Launcher:
@@ -103,7 +105,7 @@ class Launcher:
                 stdin=stdin,
                 stdout=self._writable,
                 stderr=self._writable,
-                death_signal=signal.SIGTERM,
+                death_signal=0 if self._launch.kept and argv else signal.SIGTERM,
                 open_files=self._launch.open_files,
             )
             return start_all([program])[0]

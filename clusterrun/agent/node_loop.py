@@ -36,7 +36,10 @@ CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
 
 
 class NodeLoop:
-    """One agent. ``lease`` is where the shim hears of the lease, ``shim`` ends when the shim does."""
+    """One agent. ``lease`` is where the shim hears of the lease, ``shim`` ends when the shim does.
+
+    ``told_to_end``: a TERM came, or an INT.
+    """
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class NodeLoop:
         self._encoder = Encoder()
         self._lease = lease
         self._shim = shim
+        self.told_to_end = False
         self._port: socket.socket | None = None
         self._spawned_at = 0.0
         self._pump = Pump(loop, machine, self._now)
@@ -128,6 +132,7 @@ class NodeLoop:
         elif number == contract.USERS_SIGNAL:
             self._crew.signal(number)  # it is between the user and the ranks
         else:
+            self.told_to_end = self.told_to_end or number in contract.TERMINATE_SIGNALS
             self._pump.happened(events.SignalCame(number))
 
     def _reap(self) -> None:

@@ -68,7 +68,7 @@ def opened(
         timings=timings,
     )
     agent = (sys.executable, "-I", "-S", paths.agent, "agent", paths.run_dir)
-    launch = Launch(orders, agent, environment, written(invitation), open_files)
+    launch = Launch(orders, agent, environment, written(invitation), open_files, kept is not None)
     admission = Admission(secret, orders.run_id, epoch, orders.allocated, (address, _LOOPBACK))
     rooms = rooms_for(orders, paths, environment)
     machine = Coordinator(orders, os.uname().nodename, os.getpid(), timings, rooms)

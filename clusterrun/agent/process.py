@@ -48,7 +48,7 @@ class NotStarted(ClusterrunError):
 class Program:
     """What to execute: strings are exact bytes (surrogate escapes), descriptors are those of this process.
 
-    ``death_signal`` reaches the program when the process that started it dies; ``session`` gives
+    ``death_signal`` (0: none) reaches the program when the process that started it dies; ``session`` gives
     it a session of its own; ``open_files`` is the soft limit it gets (0: as this process has it).
     ``deaf``: a TERM that a scheduler sends to all below this process does not end it.
     """

@@ -61,7 +61,7 @@ bereaved.ASK_SECONDS = 0.1
 shim, living = os.pipe()
 print("here", flush=True)
 left = bereaved.Left("14", 0, sys.argv[1] == "requeue", 0)
-bereaved.outlive(left, dict(os.environ), shim, lambda until: None)
+bereaved.Vigil(left, dict(os.environ), shim, lambda until: None).keep()
 """
 
 
@@ -101,6 +101,27 @@ def test_an_agent_that_waits_ends_by_a_term(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert "scontrol" not in called.read_text()
+
+
+HURRIED = (
+    CODE.replace(".keep()", "")
+    .replace("bereaved.Vigil", "vigil = bereaved.Vigil")
+    .replace('"requeue", 0)', '"requeue", int(sys.argv[2]))')
+)
+KILLED = "COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|"
+
+
+@pytest.mark.parametrize("how", ["vigil.hurry()", "os.close(living)"])
+def test_an_agent_whose_job_is_being_ended_gives_it_back_at_once(tmp_path: Path, how: str) -> None:
+    called = stand_ins(tmp_path, f"echo '{KILLED}'")
+    environment = {"PATH": f"{tmp_path}:{os.defpath}", "PYTHONPATH": str(ROOT)}
+    for node in (1, 1000):  # the second one has no turn any more
+        command = [sys.executable, "-c", f"{HURRIED}\n{how}\nvigil.keep()", "requeue", str(node)]
+        assert subprocess.run(command, env=environment, timeout=60).returncode == 0
+        if node == 1:
+            assert "scontrol requeue 14" in called.read_text()
+            called.write_text("")
+    assert called.read_text() == ""
 
 
 UNINVITED = """

@@ -117,6 +117,24 @@ def test_after_a_killed_coordinator_another_one_knows_since_when(keep):
     assert "clusterrun: the coordinator was killed by SIGKILL, another one is begun" in kept.lines
 
 
+LAUNCHED = """
+import subprocess
+if kept.dead_since:
+    return 5
+kept.may_restart()
+subprocess.Popen(["/bin/sh", "-c", "trap 'echo told; exit' TERM; echo ready; while :; do sleep 0.05; done"])
+time.sleep(60)
+"""
+
+
+def test_what_a_killed_coordinator_has_launched_is_told_to_end(keep):
+    kept = keep(LAUNCHED.replace("import subprocess", "said('pid', os.getpid()); import subprocess"))
+    kept.says("ready")
+    os.kill(int(kept.says("pid").split()[1]), signal.SIGKILL)
+    assert kept.ends() == 5
+    assert "told" in kept.lines
+
+
 def test_a_coordinator_that_fell_over_a_bug_is_shown_and_followed_by_another(keep):
     kept = keep(AGAIN.replace("time.sleep(60)", "1 / 0"))
     assert kept.ends() == 5
