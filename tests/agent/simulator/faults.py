@@ -282,6 +282,16 @@ def _repeat(world: World) -> None:
         world.clock.after(world.fault_chance.uniform(0, 40), _repeat_once, world)
 
 
+def _echoes(world: World) -> None:
+    """What was once said to agents arrives again, every few seconds and until all is healed."""
+    for coordinator in world.coordinators:
+        for agent in coordinator.agents:
+            if agent.link is not None and agent.welcomed:
+                agent.link.repeat(DOWN)
+    if not world.healed:
+        world.clock.after(world.fault_chance.uniform(2, 8), _echoes, world)
+
+
 def _repeat_once(world: World) -> None:
     agent = _agent(world)
     if agent is not None and agent.link is not None and agent.welcomed:
@@ -312,5 +322,6 @@ STRIKES: dict[str, Callable[[World], None]] = {
     "lasting cut": _lasting_cut,
     "stopped takeover": _stopped_takeover,
     "repeat": _repeat,
+    "echoes": _echoes,
     "controller away": _controller_away,
 }

@@ -66,6 +66,30 @@ RESTART_BUGS = (
         "        if False:\n            self._end_launcher(now)",
     ),
     Mutant(
+        "what ended all agents is held against their nodes",
+        "casualties",
+        "telling = launcher_lives and bool(self._here())",
+        "telling = True",
+    ),
+    Mutant(
+        "places are those of a check that came to nothing",
+        "selection",
+        "places = report.world if outcome.fit else self._report.world if self._report else ()",
+        "places = report.world",
+    ),
+    Mutant(
+        "the loss of the launcher is held against the ranks",
+        "judge",
+        "_NOT_OF_RANKS = (Kind.NODE, Kind.LAUNCHER)",
+        "_NOT_OF_RANKS = (Kind.NODE,)",
+    ),
+    Mutant(
+        "what the last launcher said is taken for this one's word",
+        "gathering",
+        "        self._missing.said = ()\n        self.wakes_at = now.steady + self._join_seconds",
+        "        self.wakes_at = now.steady + self._join_seconds",
+    ),
+    Mutant(
         "a pause never ends",
         "sequel",
         "self._pause_until = now.steady + ruling.pause",

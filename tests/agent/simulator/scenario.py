@@ -83,6 +83,17 @@ THEMES = (
 )
 """What is known to be dangerous together; every other world has one of these."""
 
+RARE_FAULTS = ("echoes",)
+RARE_THEMES = (
+    ("requeue", "freeze coordinator", "repeat", "echoes"),
+    ("kill launcher", "power off"),
+    ("kill agent", "kill launcher"),
+    ("kill agent", "cut node"),
+    ("kill agent", "kill shim", "cut link"),
+    ("freeze node",),
+)
+"""What one world in six has beside all else: little of it is left to luck, and there is a spare node."""
+
 SPARE_NODES = 3
 """Nodes that are not in the first allocation."""
 WELL = "well"
@@ -189,7 +200,22 @@ def draw(clock: Clockwork) -> Scenario:
     reports = clock.random("progress")
     world.progress = reports.choice(("", "", "further", "same"))
     world.no_progress = reports.choice((0, 1, 1, 2, 3))
+    rare = clock.random("rare")
+    if rare.random() < 1 / 6:
+        _rarity(world, rare)
     return world
+
+
+def _rarity(world: Scenario, chance: random.Random) -> None:
+    """Worlds in which what follows a first fault is met by a second one."""
+    faults = {*world.faults, *chance.choice(RARE_THEMES)}
+    world.faults = tuple(sorted(faults, key=(*FAULTS, *RARE_FAULTS).index))
+    world.strength = max(world.strength, 0.5)
+    world.duration = chance.uniform(20, 100)
+    world.max_restarts = chance.choice((3, 5, 7))
+    if not world.spares:
+        world.spares = 1
+        world.examiners += (WELL,)
 
 
 def _examination(world: Scenario, chance: random.Random) -> None:
