@@ -22,6 +22,7 @@ class Actor:
         self.machine = machine
         self.alive = True
         self.frozen = False
+        self.woken_at = float("-inf")
         self._inbox: list[Any] = []
         self._wake_at: float | None = None
 
@@ -76,6 +77,7 @@ class Actor:
         """It runs again: what came meanwhile is read, its timers fire first or last."""
         if self.frozen or self.node.frozen:
             return
+        self.woken_at = self.world.clock.now
         waiting, self._inbox = self._inbox, []
         if self.world.fault_chance.random() < 0.5:
             waiting = [e for e in waiting if isinstance(e, ev.Tick)] + [

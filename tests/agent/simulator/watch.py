@@ -227,7 +227,9 @@ class Watch:
         if before and not budget.pays(self._collided(coordinator, before[-1])):
             self.fail(f"{coordinator.name} makes attempt {epoch} beyond its budget")
         asked_at = coordinator.asked_at
-        if before and asked_at is not None and self.world.clock.now > asked_at + DECIDED_SECONDS:
+        # One that was stopped has had no time to hear what the scheduler says of it.
+        since = None if asked_at is None else max(asked_at, coordinator.woken_at)
+        if before and since is not None and self.world.clock.now > since + DECIDED_SECONDS:
             self.fail(f"{coordinator.name} makes attempt {epoch} although it was asked to end at {asked_at}")
         before.append(epoch)
 
