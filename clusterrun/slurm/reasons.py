@@ -64,7 +64,9 @@ REASONS = (
     Reason("TimeLimit", "its time limit was reached", "give it more with --time"),
     Reason("InactiveLimit", "Slurm saw it idle for too long"),
     Reason(
-        "JobLaunchFailure", "its script could not start, or was killed", "see job.out in the run directory"
+        "JobLaunchFailure",
+        "its script could not start, or was killed",
+        "see job.out in the run directory, if the node could write there",
     ),
     Reason("RaisedSignal", "was ended by a signal"),
     Reason("OutOfMemory", "a process was killed for want of memory", "ask for more with --mem"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from clusterrun.model import contract
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.hostlist import fold
+from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
@@ -140,8 +140,10 @@ def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
         return _Verdict(
             State.CANCELLED, Phase.ENDED, told or "cancelled, but not by clusterrun cancel", row.end
         )
-    silent = "" if row.state is State.COMPLETED else f"{SILENT} ({row.explained or row.word}); see job.out"
-    return _Verdict(row.state, Phase.ENDED, told or silent, row.end)
+    where = f" on {expand(row.nodelist)[0]}" if row.nodelist else ""
+    silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"
+    well = row.state is State.COMPLETED
+    return _Verdict(row.state, Phase.ENDED, told or ("" if well else silent), row.end)
 
 
 def _did_not(state: RunState | None) -> str:

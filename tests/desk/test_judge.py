@@ -145,7 +145,11 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
     "given, words",
     [
         ({"row": None, "state": state(**OLD)}, "ended without a word"),
-        ({"row": row("FAILED")}, "ended without a word"),
+        ({"row": row("FAILED", nodelist="")}, "ended without a word (FAILED); see job.out"),
+        (
+            {"row": row("FAILED", nodelist="n[0-1]", reason="JobLaunchFailure")},
+            "ended without a word on n0 (its script could not start, or was killed); see job.out",
+        ),
         ({"record": QUEUED, "now": NOW + 900}, "was never queued"),
         ({"row": row(start=NOW - 900), "state": state(**OLD)}, "no word from its coordinator for 6 min 40 s"),
         ({"answered": False, "state": state(**OLD)}, "the run's last word is 6 min 40 s old"),
