@@ -1,16 +1,13 @@
-"""How fast a hang is named on 8 nodes × 2 ranks, by hand and by itself; what being watched costs a step."""
+"""How fast a hang is named on 8 nodes × 2 ranks, by hand and by itself; what those who watch take."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from clusterrun import proc
@@ -20,13 +17,11 @@ from tests.agent.runs import Run, runs, until
 NODES, RANKS = 8, 2
 HANG = 20.0
 PATIENCE = 300.0
-WARM, WINDOW, ROUNDS = 12, 20, 8
-"""Seconds that do not count (the observer comes when ranks have lived for ten), that count, and pairs."""
+WARM = 12
+"""Seconds that do not count: the observer comes when ranks have lived for ten."""
 MINUTE = 60.0
 OURS = ("coordinate", "agent", "observe")
 """Whose processor time is the price of being watched; the shim sleeps."""
-STUDENT = {3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 9: 2.26, 11: 2.20}
-"""By degrees of freedom, for 95 %."""
 HEAD = """
 import os, sys, time
 import torch, torch.distributed as dist
@@ -71,8 +66,6 @@ def main() -> None:
         hang(run)
     with tempfile.TemporaryDirectory() as folder, runs(Path(folder)) as make:
         share(make([sys.executable, "-c", TIMED, str(WARM), str(2 * MINUTE)], 1, 2, watch=Watch(on=True)))
-    with tempfile.TemporaryDirectory() as folder:
-        cost(Path(folder))
 
 
 def hang(run: Run) -> None:
@@ -151,35 +144,6 @@ def part(pid: int) -> str:
     """Which of ours a process is, by its command line; an agent is its shim's child. '' for others."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     return next((name for name in OURS if name in words[:8]), "")
-
-
-def cost(folder: Path) -> None:
-    """A step of a run that is watched, beside the same run that is not, in pairs."""
-    with runs(folder) as make:
-
-        def side(on: bool) -> tuple[float, float]:
-            command = [sys.executable, "-c", TIMED, str(WARM), str(WINDOW)]
-            run = make(command, nodes=1, ranks=2, watch=Watch(on=on))
-            run.start()
-            run.wait(PATIENCE)
-            wall, processor = run.output(0).split()[1:]
-            return float(wall), float(processor)
-
-        pairs = [
-            (side(True), side(False)) if turn % 2 else (side(False), side(True))[::-1]
-            for turn in range(ROUNDS)
-        ]
-    for number, what in enumerate(("time", "processor time")):
-        more, either_way = confidence([watched[number] / plain[number] for watched, plain in pairs])
-        words = f"{more:+.2%} ± {either_way:.2%} (95 %, {ROUNDS} pairs)"
-        print(f"{what + ' of a step, watched beside not watched':58} {words:38} goal < 1 %", flush=True)
-
-
-def confidence(ratios: Sequence[float]) -> tuple[float, float]:
-    """By how much the first side is more than the second, and half of the 95 % interval of that."""
-    logs = [math.log(ratio) for ratio in ratios]
-    spread = statistics.stdev(logs) / math.sqrt(len(logs))
-    return math.expm1(statistics.mean(logs)), STUDENT[len(logs) - 1] * spread
 
 
 if __name__ == "__main__":

@@ -1,0 +1,149 @@
+"""Ranks that train whenever they are told to, with or without the doors through which they are watched.
+
+    watched.py SOCKET
+
+Rank 0 says a word to SOCKET; for each line ``DOORS SECONDS`` that comes back all ranks open or close
+their doors, step for about so long, and rank 0 answers with the seconds of a step: on the wall, and of
+CPU time of all ranks.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import os
+import signal
+import socket
+import sys
+import time
+from types import ModuleType
+from typing import TextIO
+
+import torch
+import torch.distributed as dist
+
+WARM, TOGETHER = 400, 20
+"""Steps that do not count, and steps between two looks at the clock."""
+SIGNAL = signal.SIGRTMAX - 7
+FOLDER = "/proc/self/fd"
+
+
+class Doors:
+    """What the prelude opened at the start of this rank; closed and opened again while it lives."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._prelude = loaded(os.path.join(folder, "clusterrun_prelude.py"))
+        self.open = bool(self._found())
+        if not self.open:
+            raise SystemExit("this rank has no doors")
+
+    def become(self, wanted: bool) -> None:
+        if wanted and not self.open:
+            os.environ[self._prelude.SWITCH] = str(int(SIGNAL))
+            self._prelude.begin(self._folder)
+            assert self._found(), "the doors do not open"
+        elif self.open and not wanted:
+            self._close()
+        self.open = wanted
+
+    def _found(self) -> dict[int, str]:
+        links = {int(name): link(name) for name in os.listdir(FOLDER)}
+        return {number: target for number, target in links.items() if "memfd:clusterrun." in target}
+
+    def _close(self) -> None:
+        faulthandler.unregister(SIGNAL)
+        found = self._found()
+        ask = next(int(t.split(" ")[0].rpartition(".")[2]) for t in found.values() if ".facts." in t)
+        threads = len(os.listdir("/proc/self/task"))
+        os.write(ask, b"\n")  # no question: the thread that would answer ends
+        until = time.monotonic() + 10.0
+        while len(os.listdir("/proc/self/task")) >= threads and time.monotonic() < until:
+            time.sleep(0.001)
+        ends = [int(name) for name in os.listdir(FOLDER) if link(name) == link(ask)]
+        for number in (*found, *ends):
+            os.close(number)
+
+
+def link(name: str | int) -> str:
+    try:
+        return os.readlink(f"{FOLDER}/{name}")
+    except OSError:
+        return ""
+
+
+def loaded(path: str) -> ModuleType:
+    """The very file that ranks load."""
+    spec = importlib.util.spec_from_file_location("clusterrun_prelude_again", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Steps:
+    """A little work and a collective, again and again."""
+
+    def __init__(self) -> None:
+        self._work = torch.randn(256, 256)
+
+    def take(self, count: int) -> None:
+        for _ in range(count):
+            for _ in range(4):
+                self._work = torch.tanh(self._work @ self._work)
+            dist.all_reduce(self._work)
+
+    def during(self, seconds: float) -> tuple[float, float]:
+        """For about ``seconds``: what one step took on the wall, and of CPU time of all ranks."""
+        go_on, count = torch.ones(1), 0
+        wall, own = time.perf_counter(), time.process_time()
+        while go_on.item():
+            self.take(TOGETHER)
+            count += TOGETHER
+            go_on.fill_(time.perf_counter() < wall + seconds)
+            dist.broadcast(go_on, 0)
+        taken = torch.tensor([time.process_time() - own], dtype=torch.float64)
+        seconds = time.perf_counter() - wall
+        dist.all_reduce(taken)
+        return seconds / count, taken.item() / count
+
+
+def serve(doors: Doors, told: TextIO | None) -> None:
+    steps = Steps()
+    steps.take(WARM)
+    while True:
+        wish = torch.tensor(asked(told))
+        dist.broadcast(wish, 0)
+        if wish[1] <= 0:
+            return
+        doors.become(bool(wish[0]))
+        dist.barrier()
+        taken = steps.during(float(wish[1]))
+        if told:
+            told.write("{} {}\n".format(*taken))
+            told.flush()
+
+
+def asked(told: TextIO | None) -> list[float]:
+    """What is wanted: with doors, and for how many seconds; none at the end."""
+    words = told.readline().split() if told else []
+    return [float(word) for word in words] or [0.0, 0.0]
+
+
+def main() -> None:
+    (path,) = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    told = None
+    if dist.get_rank() == 0:
+        line = socket.socket(socket.AF_UNIX)
+        line.connect(path)
+        told = line.makefile("rw")
+        told.write("ready\n")
+        told.flush()
+    serve(Doors(os.path.join(os.environ["CLUSTERRUN_RUN_DIR"], "prelude")), told)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
