@@ -7,6 +7,7 @@ from clusterrun.diagnosis.joining import difference, roots, waiting
 from clusterrun.diagnosis.lateness import late
 from clusterrun.diagnosis.places import Doing, place
 from clusterrun.diagnosis.reasons import reason
+from clusterrun.diagnosis.stuck import crossed, unended
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
 
@@ -175,39 +176,11 @@ def _together(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
         return None
     stuck = [one for one in waits if not one.missing]
     if not stuck:
-        return _crossed(case, waits)
+        return Judgement(crossed(case, waits))
     if not case.owed and not case.long_still:
         said = "all ranks are in a collective that may yet end"
         return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=case.waited(waits)), certain=False)
-    operation = min(stuck, key=lambda one: one.record.at).record.operation
-    said = f"all ranks have begun {operation}, and it does not end"
-    evidence = [*case.waited(waits)]
-    remedy = "clusterrun check finds the link; until it is mended, leave one of its ends out (--exclude)"
-    if not case.owed:
-        evidence.append("no TCP connection owes an answer: where ranks use RDMA, its counters may tell more")
-        return Judgement(Diagnosis(Verdict.LINK, said, (), (), tuple(evidence), remedy))
-    links = sorted({tuple(sorted((one.node, case.node_at(debt.peer)))) for one, debt in case.owed})
-    culprits = tuple(
-        Culprit(-1, one.node, f"what it sends to {case.node_at(debt.peer)} is not acknowledged")
-        for one, debt in {(one.node, debt.peer): (one, debt) for one, debt in case.owed}.values()
-    )
-    said += f": the link between {' and between '.join(f'{a} and {b}' for a, b in links[:4])} is broken"
-    return Judgement(Diagnosis(Verdict.LINK, said, culprits, (), tuple(evidence), remedy))
-
-
-def _crossed(case: Case, waits: Sequence[Waiting]) -> Judgement:
-    """Everybody waits for somebody who waits elsewhere: where most are in one place, the others are odd."""
-    places: dict[tuple[str, int], list[Waiting]] = {}
-    for one in waits:
-        places.setdefault((one.record.group, one.record.sequence), []).append(one)
-    most, *others = sorted(places.values(), key=len, reverse=True)
-    odd = [one for together in others for one in together] if len(most) > len(others[0]) else waits
-    culprits = tuple(
-        Culprit(one.rank, case.of(one.rank).node, _inside(case, one)) for one in odd if one.missing
-    )
-    said = "ranks wait for each other in different groups or calls: their collectives are not in one order"
-    remedy = "let every rank call the collectives of all groups in the same order"
-    return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy))
+    return Judgement(unended(case, waits, stuck))
 
 
 def _elsewhere(case: Case) -> Judgement:
@@ -288,8 +261,3 @@ def _for_some_only(case: Case, found: Sequence[Seen], waits: Sequence[Waiting]) 
     inside = tuple(one.rank for one in waits)
     where = f"{waits[0].record.operation}{case.line(inside)}"
     return [f"or is {where} called by {ranks_in_words(inside)} only, where every rank must call it?"]
-
-
-def _inside(case: Case, one: Waiting) -> str:
-    line = case.line((one.rank,))
-    return f"it is in {one.record.operation}{line}, without {ranks_in_words(one.missing)}"

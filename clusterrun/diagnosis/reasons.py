@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from clusterrun.diagnosis.evidence import Child, Seen
 
 
+_ENDING = (" _shutdown", " _python_exit", " _exit_function", " _run_finalizers")
+
+
 @frozen
 class Reason:
     """``certain``: it will not go on by itself, as far as one can see without waiting longer."""
@@ -71,6 +74,11 @@ def _of_place(one: Seen) -> Reason:
         return Reason(
             f"it sleeps{f' in {one.waits_in}' if one.waits_in else ''} and shows no Python stack",
             f"look at it on {one.node}: clusterrun exec --rank {one.rank} -- cat /proc/{one.pid}/status",
+        )
+    if not here.frame and any(frame.endswith(_ENDING) for frame in one.stack):
+        return Reason(
+            "its script has ended, and its process has not",
+            "a thread that is no daemon, or an atexit function, holds it: end it before the script ends",
         )
     runs = _program(one)
     return Reason(

@@ -1,0 +1,61 @@
+"""All ranks are in collectives that do not end: a link, or calls that do not belong together; pure."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterrun.diagnosis.case import Case
+    from clusterrun.diagnosis.evidence import Seen
+    from clusterrun.diagnosis.joining import Waiting
+
+
+def unended(case: Case, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> Diagnosis:
+    """``stuck`` wait in a collective that everybody has begun: what ends owe each other tells the link."""
+    operation = min(stuck, key=lambda one: one.record.at).record.operation
+    said = f"all ranks have begun {operation}, and it does not end"
+    evidence = [*case.waited(waits)]
+    remedy = "clusterrun check finds the link; until it is mended, leave one of its ends out (--exclude)"
+    if not case.owed and all(_over_tcp(case.of(one.rank), one) for one in stuck):
+        said += ", though no connection owes an answer"
+        remedy = f"does every rank give {operation} the same root (src, dst) and equal shapes? else: {remedy}"
+        return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
+    if not case.owed:
+        evidence.append("no TCP connection owes an answer: where ranks use RDMA, its counters may tell more")
+        return Diagnosis(Verdict.LINK, said, (), (), tuple(evidence), remedy)
+    links = sorted({tuple(sorted((one.node, case.node_at(debt.peer)))) for one, debt in case.owed})
+    culprits = tuple(
+        Culprit(-1, one.node, f"what it sends to {case.node_at(debt.peer)} is not acknowledged")
+        for one, debt in {(one.node, debt.peer): (one, debt) for one, debt in case.owed}.values()
+    )
+    said += f": the link between {' and between '.join(f'{a} and {b}' for a, b in links[:4])} is broken"
+    return Diagnosis(Verdict.LINK, said, culprits, (), tuple(evidence), remedy)
+
+
+def _over_tcp(one: Seen, where: Waiting) -> bool:
+    """Whether a rank waits in a group that knows no other way: what is lost there is seen as owed."""
+    return any(group.name == where.record.group and group.backend == "gloo" for group in one.groups)
+
+
+def crossed(case: Case, waits: Sequence[Waiting]) -> Diagnosis:
+    """Everybody waits for somebody who waits elsewhere: where most are in one place, the others are odd."""
+    places: dict[tuple[str, int], list[Waiting]] = {}
+    for one in waits:
+        places.setdefault((one.record.group, one.record.sequence), []).append(one)
+    most, *others = sorted(places.values(), key=len, reverse=True)
+    apart = others and len(most) > len(others[0])
+    odd = [one for together in others for one in together] if apart else waits
+    culprits = tuple(
+        Culprit(one.rank, case.of(one.rank).node, _inside(case, one)) for one in odd if one.missing
+    )
+    said = "ranks wait for each other in different groups or calls: their collectives are not in one order"
+    remedy = "let every rank call the collectives of all groups in the same order"
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy)
+
+
+def _inside(case: Case, one: Waiting) -> str:
+    line = case.line((one.rank,))
+    return f"it is in {one.record.operation}{line}, without {ranks_in_words(one.missing)}"
