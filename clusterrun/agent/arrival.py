@@ -49,7 +49,10 @@ def first_claim(
         cause = "requeue"
     handed_over = state.state is State.PENDING or state.state.ended
     host = "" if handed_over else state.host
-    return EpochClaimed(epoch, *known, cause=cause, dead_since=dead_since, host=host)
+    there = (
+        (*state.attempts[-1].nodes, *state.spares) if killed and not handed_over and state.attempts else ()
+    )
+    return EpochClaimed(epoch, *known, cause=cause, dead_since=dead_since, host=host, there=there)
 
 
 _CAUSES = {"TIMEOUT": "time-limit", "PREEMPTED": "preemption", "PENDING": "unfit", "NODE_FAIL": "node"}

@@ -60,6 +60,18 @@ class Casualties:
             self._out.setdefault(node, why)
         self._ledger.exclude((name,))
 
+    def before(self, there: Sequence[str]) -> dict[int, str]:
+        """Whom the first launch leaves out, and why; ``there`` are those that a coordinator before had.
+
+        The others were lost to it; they are tried all the same where else too few would remain.
+        """
+        names = [self._roster.name_of(node) for node in range(self._roster.size)]
+        lost = [name for name in names if name not in there]
+        if self._roster.names_known and len(names) - len(lost) >= self._need:
+            for name in lost:
+                self.leave_out(name, "it was lost and did not come back")
+        return dict(self._out)
+
     # --- what follows ---
 
     @property

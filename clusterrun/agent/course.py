@@ -154,7 +154,7 @@ class Course:
         if end := self.handover.begin(now):
             self.conclude(now, end)
         else:
-            self.muster.begin(now, event.epoch, event.quiet, event.dead_since)
+            self.muster.begin(now, event)
 
     def _launch(self, without: tuple[str, ...]) -> None:
         self._closing.parting.launcher_lives = True

@@ -145,11 +145,10 @@ class Tick:
 class EpochClaimed:
     """Attempt ``epoch`` is ours; its folder exists.
 
-    ``earlier`` are the attempts that an older ``state.json`` tells of; ``quiet`` is False where an
-    earlier attempt is not known to have ended, so that its ranks may still live somewhere.
-    ``excluded`` are the nodes that earlier jobs of this run found unfit; ``cause`` (one of
-    ``contract.CAUSES``) is why a coordinator makes its first attempt.
-    ``dead_since``: the coordinator before this one, on ``host``, was surely killed then (steady clock).
+    ``earlier`` are the attempts that an older ``state.json`` tells of; not ``quiet``: ranks of one may
+    still live somewhere. ``excluded`` are the nodes that earlier jobs of this run found unfit; ``cause``
+    (of ``contract.CAUSES``) is why a coordinator makes its first attempt. ``dead_since``: the one before
+    it, on ``host``, was surely killed then (steady clock); ``there`` are the nodes of this job it had.
     """
 
     epoch: int
@@ -159,6 +158,7 @@ class EpochClaimed:
     cause: str = "first"
     dead_since: float | None = None
     host: str = ""
+    there: tuple[str, ...] = ()
 
 
 if TYPE_CHECKING:

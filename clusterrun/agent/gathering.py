@@ -15,7 +15,7 @@ from clusterrun.model.states import Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from clusterrun.agent.actions import CoordinatorAction
     from clusterrun.agent.events import LauncherEnded, Now
@@ -81,11 +81,12 @@ class Gathering:
         self._relaunches = self.launches = 0
         self._missing = Missing(roster)
 
-    def begin(self, now: Now, quiet: bool, dead_since: float | None = None) -> None:
-        """Launch; not ``quiet``: agents of an older attempt may still live somewhere.
+    def begin(self, now: Now, quiet: bool, dead_since: float | None, without: Mapping[int, str]) -> None:
+        """Launch, but on the nodes ``without``; not ``quiet``: agents of an older attempt may still live.
 
         ``dead_since``: nobody has renewed a lease of theirs since.
         """
+        self._missing.without = dict(without)
         if dead_since is not None:
             self.quiet_until = dead_since + self._timings.lease + self._timings.kill
         elif not quiet:

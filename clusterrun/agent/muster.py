@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from clusterrun.agent.actions import CoordinatorAction
-    from clusterrun.agent.events import LauncherEnded, Now
+    from clusterrun.agent.events import EpochClaimed, LauncherEnded, Now
     from clusterrun.agent.ledger import Ledger
     from clusterrun.agent.rooms import Rooms
     from clusterrun.agent.roster import Roster, Seat
@@ -112,10 +112,11 @@ class Muster:
 
     # --- agents ---
 
-    def begin(self, now: Now, epoch: int, quiet: bool, dead_since: float | None = None) -> None:
+    def begin(self, now: Now, event: EpochClaimed) -> None:
         """For the first attempt of this coordinator: launch agents."""
-        self.stage, self._epoch = Stage.JOINING, epoch
-        self._gathering.begin(now, quiet, dead_since)
+        self.stage, self._epoch = Stage.JOINING, event.epoch
+        without = self.casualties.before(event.there)
+        self._gathering.begin(now, event.quiet, event.dead_since, without)
 
     def begin_again(self, now: Now, epoch: int, launcher_lives: bool) -> None:
         """For a later attempt."""

@@ -318,3 +318,17 @@ def test_the_loss_of_the_launcher_is_no_attempt_without_progress() -> None:
     state = tape.state(35.0)
     assert (state.state, state.phase) == (State.RUNNING, Phase.RESTARTING)
     assert state.reason.startswith("restart 2 of 3: the launcher ended with code 137, and the agents with it")
+
+
+@pytest.mark.parametrize(("spares", "without"), [(1, ("n1",)), (0, ())])
+def test_who_was_lost_to_a_coordinator_is_lost_to_the_next_one_unless_too_few_would_remain(
+    spares: int, without: tuple[str, ...]
+) -> None:
+    orders = replace(ORDERS, nodes=3 - spares, spares=spares, launch=("srun",), max_restarts=2)
+    names = ("n0", "n1", "n2")
+    tape = Tape(Coordinator(orders, "login", 42, rooms=Rooms(names=names, job_id="77")))
+    tape.at(0.0)
+    earlier = (Attempt(0, "first start", ("n0", "n2"), WALL, job_id="77"),)
+    claimed = EpochClaimed(1, earlier, False, (), "coordinator", 0.0, "login", ("n0", "n2"))
+    assert tape.does(0.1, claimed) == [LaunchAgents(without)]
+    assert tape.state(0.2).excluded == without
