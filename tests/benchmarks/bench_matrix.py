@@ -39,11 +39,11 @@ CAUSES = {
     "wrong clock": r"credential expired|clock",
     "out of memory": r"out of memory",
     "no files": r"Too many open files",
-    "home": r"No space left",
-    "read-only": r"Read-only file system",
+    "home": r"No space left|script could not start",
+    "read-only": r"Read-only file system|script could not start",
 }
 """What is said of the cause, by how a fault's name begins; of all others: that a node was not heard."""
-SILENT = r"lost|loss|not heard|silent|hang|no progress|did not join|could not be reached|timed out|no answer"
+SILENT = r"lost|loss|nothing has moved|did not join|could not be reached|onnection failure"
 
 
 @dataclass
@@ -58,7 +58,10 @@ class Told:
         """One more end."""
         cause = next((c for name, c in CAUSES.items() if cell.fault.startswith(name)), SILENT)
         self.words.append(words)
-        self.node += any(host in words for host in hosts)
+        # A launcher is no node: where it was struck, its own name says what.
+        self.node += any(
+            name in words for name in (*hosts, *(["launcher", "srun"] * (cell.victim == "srun")))
+        )
         self.cause += bool(re.search(cause, words))
 
 
@@ -78,12 +81,26 @@ def play(cell: Cell, seen: Seen) -> Callable[[Ground], None]:
             reach(ground, training, cell.phase)
             before = ended(training, cell)
             hosts = strike(ground, training, cell, healing)
+            seen[cell] = Told()
             try:
-                completed(training, budget=20)
+                if not startless(training, cell, hosts, seen[cell]):
+                    completed(training, budget=20)
             finally:
-                seen[cell] = told(training, cell, hosts, before)
+                told(training, cell, hosts, before, seen[cell])
 
     return run
+
+
+def startless(run: Run, cell: Cell, hosts: tuple[str, ...], found: Told) -> bool:
+    """A job of whose script Slurm cannot open the output on its first node: it has failed, and says where."""
+    there = cell.phase in WAITING and cell.victim == "coordinator"
+    if not there or not cell.fault.startswith(("home", "read-only")):
+        return False
+    if (said := run.ends())["state"] != "FAILED":
+        return False
+    run.laws()
+    found.hear(said["reason"], cell, hosts)
+    return True
 
 
 def options(cell: Cell) -> Iterator[str]:
@@ -136,20 +153,18 @@ def ended(run: Run, cell: Cell) -> int:
     return sum(bool(attempt.outcome) or cell.phase in WAITING for attempt in attempts)
 
 
-def told(run: Run, cell: Cell, hosts: tuple[str, ...], first: int) -> Told:
-    """What was said of the attempts from ``first`` on, as far as they failed.
+def told(run: Run, cell: Cell, hosts: tuple[str, ...], first: int, found: Told) -> None:
+    """What was said of the attempts from ``first`` on, as far as they failed, goes to ``found``.
 
     Those before it had ended when the run was struck: what made them end is not what the cell did. The
     reason of the next attempt counts too: of a coordinator that is gone nobody else tells.
     """
-    found = Told()
     attempts = run.state.attempts if run.state else ()
     for attempt, following in itertools.zip_longest(attempts[first:], attempts[first + 1 :]):
         if attempt.outcome not in ("", "COMPLETED", "PENDING"):
             failure, after = attempt.failure, following.reason if following else ""
             said = (failure.node, failure.why, *failure.last_lines, failure.traceback) if failure else ()
             found.hear(" ".join((*said, "|", attempt.outcome, after)), cell, hosts)
-    return found
 
 
 def main() -> None:

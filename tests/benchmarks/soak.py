@@ -27,7 +27,7 @@ from clusterrun.lab.spec import LabSpec, Preempt
 from clusterrun.model.errors import ClusterrunError
 from tests.benchmarks import disturbances
 from tests.benchmarks.disturbances import Disturbance
-from tests.survive.site import PATIENT, Broken, Run, Site, Training
+from tests.survive.site import PATIENT, Broken, Run, Site, Training, until
 
 AT_ONCE, NODES = 2, 12
 PAUSE = 12.0
@@ -58,6 +58,7 @@ class Soak:
         self._draws = random.Random(f"{seed}:runs")
         self._until = time.monotonic() + seconds
         self._alive: list[Run] = []
+        self._striking: Run | None = None
         self._numbers = iter(range(1_000_000))
         self._lock = threading.Lock()
 
@@ -112,6 +113,8 @@ class Soak:
     def _end(self, run: Run) -> None:
         limit = max(0.0, self._until - time.monotonic()) + LAST
         said = run.ends(limit)
+        # Who was stopped when the run ended goes on, and ends, once that is over.
+        until(lambda: self._striking is not run, f"nothing is done to {run.folder.name} any more", LAST)
         self.found.runs[said["state"]] += 1
         self._blame(run)
         say(f"{run.folder.name} {said['state']}: {run.told()[:600]}")
@@ -144,7 +147,12 @@ class Soak:
             runs = [run for run in list(self._alive) if not run.over()]
             if not runs or time.monotonic() > self._until:
                 continue
-            self._strike(kind, disturbances.ALL[kind], Disturbance(self.site, pick.choice(runs), pick))
+            self._striking = run = pick.choice(runs)
+            try:
+                if not run.over():
+                    self._strike(kind, disturbances.ALL[kind], Disturbance(self.site, run, pick))
+            finally:
+                self._striking = None
         self.site.lab.heal()
 
     def _strike(self, kind: str, done: Callable[[Disturbance], str], what: Disturbance) -> None:
