@@ -39,11 +39,17 @@ def last_words(paths: AttemptPaths, rank: int) -> LastWords:
 
 def _last_lines(path: str) -> tuple[str, ...]:
     text = _end_of(path, _MOST).decode("utf-8", "surrogateescape")
-    return tuple(_shortened(line) for line in text.splitlines()[-contract.TAIL_LINES :])
+    lines = text.removesuffix("\n").split("\n")[-contract.TAIL_LINES :] if text else []
+    return tuple(_shortened(_last_state(line)) for line in lines)
+
+
+def _last_state(line: str) -> str:
+    """What a progress bar, which goes back to the beginning of its line, shows at the end."""
+    return next((state for state in reversed(line.split("\r")) if state), "")
 
 
 def _shortened(line: str) -> str:
-    """A progress bar or a dump on one line: both of its ends, for it is to be read by people."""
+    """A dump on one line: both of its ends, for it is to be read by people."""
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
 
 

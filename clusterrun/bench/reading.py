@@ -7,7 +7,10 @@ import re
 
 from clusterrun.model.frozen import frozen
 
-_RATE = re.compile(r'\b([A-Za-z]+)_per_second"?\s*[=:]\s*"?([-+0-9.eEinfa]+)')
+_RATE = re.compile(
+    r"""(?<![A-Za-z_])(?:train_)?([A-Za-z]+)_per_second["']?\s*[=:]\s*["']?([-+0-9.eEinfa]+)"""
+)
+_BY_UNIT = re.compile(r"([0-9][0-9.]*(?:[eE][-+]?[0-9]+)?) ?(steps|samples|images|tokens)/s(?:ec(?:ond)?)?\b")
 _PAIR = re.compile(r'\b(steps|parameters|ran_as)"?\s*[=:]\s*"?([\w.+-]+)')
 
 
@@ -29,11 +32,13 @@ class Report:
 def report(text: str) -> Report | None:
     """The last line of ``text`` that reports a pace, or None.
 
-    A pace is ``steps_per_second=12.3`` (``:`` and JSON will do); samples, images or tokens per
-    second may stand beside it. What is not a number above 0 is no pace.
+    A pace is ``steps_per_second=12.3`` (``:``, JSON and the ``train_`` of some trainers will do) or
+    ``12.3 steps/s``; samples, images or tokens per second may stand beside it. What is not a number
+    above 0 is no pace.
     """
     for line in reversed(text.splitlines()):
-        rates = {name: number for name, told in _RATE.findall(line) if (number := _rate(told))}
+        told = [*((name, number) for number, name in _BY_UNIT.findall(line)), *_RATE.findall(line)]
+        rates = {name: number for name, text in told if (number := _rate(text))}
         if "steps" in rates:
             return _from(line, rates)
     return None

@@ -174,6 +174,13 @@ def test_the_last_words_are_of_the_error_stream_or_else_the_output_and_the_trace
     assert last_words(attempt, 0) == words
 
 
+def test_of_a_progress_bar_among_the_last_words_its_last_state_is_kept(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    Path(attempt.err(0)).write_bytes(b"begun\r\n\r 1/9\r 2/9\r 3/9\nKeyError: 'label'\n\r 4/9\r")
+    assert last_words(attempt, 0).lines == ("begun", " 3/9", "KeyError: 'label'", " 4/9")
+
+
 def test_the_last_words_are_bounded_keep_foreign_bytes_and_wait_for_no_pipe(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     attempt = paths.attempt(0)

@@ -14,6 +14,11 @@ from clusterrun.bench.reading import Report, notices, report
         ("epoch 3: steps_per_second: 12.5, loss 0.1", Report(12.5)),
         ('{"steps_per_second": 12.5, "samples_per_second": 800, "steps": 40}', Report(12.5, 800.0, 40)),
         ("steps_per_second=2e1 images_per_second=640", Report(20.0, 640.0)),
+        ("epoch 3: 12.5 steps/s, 800 images/sec", Report(12.5, 800.0)),
+        (
+            "{'train_samples_per_second': 800.0, 'train_steps_per_second': 12.5, 'epoch': 1.0}",
+            Report(12.5, 800.0),
+        ),
         ("tokens_per_second=9 samples_per_second=3 steps_per_second=1", Report(1.0, 3.0)),
         (
             "throughput steps_per_second=13.2364 samples_per_second=833 steps=35 ran_as=ddp parameters=38282",
@@ -32,7 +37,8 @@ def test_the_last_pace_counts():
 @pytest.mark.parametrize(
     "text",
     ["", "steps_per_second=", "steps_per_second=nan", "steps_per_second=inf", "steps_per_second=0",
-     "steps_per_second=-3", "samples_per_second=3", "steps per second 12", "steps_per_second=fast"],
+     "steps_per_second=-3", "samples_per_second=3", "steps per second 12", "steps_per_second=fast",
+     "{'eval_steps_per_second': 3.0}", "0 steps/s", "30 steps/sample"],
 )  # fmt: skip
 def test_what_is_no_pace_is_not_taken_for_one(text):
     assert report(text) is None
