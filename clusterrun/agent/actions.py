@@ -217,6 +217,7 @@ class Spawn:
     node: int
     meeting: Meeting
     environment: tuple[tuple[str, str], ...] = ()
+    last_epoch: int = 0
 
 
 @frozen

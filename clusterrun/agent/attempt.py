@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import enum
 
-from clusterrun.agent import verdict
+from clusterrun.agent import lineage, verdict
 from clusterrun.agent.actions import DropLink, Note, ReadProgress, Send, WriteNotice
 from clusterrun.agent.messages import SignalRanks, StartRanks, StopRanks
 from clusterrun.agent.tally import Tally
 from clusterrun.agent.verdict import Kind
 from clusterrun.model import contract
+from clusterrun.model.frozen import replace
 from clusterrun.model.states import Phase
 from clusterrun.model.world import World
 
@@ -121,9 +122,10 @@ class LiveAttempt:
         world = World(self._roster.names(), self._orders.ranks_per_node)
         where = f"{meeting.address}:{meeting.port}"
         self._say(Note(f"attempt {self.epoch}: ranks are being started, rank 0 is at {where}"))
+        last = self.epoch + lineage.restarts_left(self._ledger.attempts, self._orders.max_restarts)
         for seat in self._roster.training():
             order = StartRanks(self.epoch, world, seat.place, meeting, self._environment)
-            self._say(Send(seat.link, order))
+            self._say(Send(seat.link, replace(order, last_epoch=last)))
         self._ledger.says(self._ledger.phase, "ranks are being started")
 
     def started(self, now: Now, seat: Seat, message: RanksStarted) -> None:

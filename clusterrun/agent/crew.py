@@ -127,7 +127,7 @@ class Crew:
 
     def _environment(self, order: Spawn, rank: int, error_file: str, interface: str) -> dict[str, str]:
         o = self._orders
-        lineage = Lineage(o.run_id, o.run_name, self._paths.run_dir, order.epoch, o.max_restarts)
+        lineage = Lineage(o.run_id, o.run_name, self._paths.run_dir, order.epoch, order.last_epoch)
         if o.per_node:
             own = environment.for_node(
                 self._base, o, order.world, order.node, order.meeting, lineage, interface

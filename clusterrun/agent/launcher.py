@@ -6,6 +6,7 @@ import os
 import re
 import signal
 
+from clusterrun.agent.endings import code_in_words
 from clusterrun.agent.process import Ended, NotStarted, Program, start_all
 from clusterrun.agent.voice import say
 from clusterrun.model import contract
@@ -29,6 +30,8 @@ _WORDS_AFTER = 1.0
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? [0-9,-]+: (?!Exited with exit code 0)(?:\D*(\d+)|.*)")
 _NOT_LAUNCHED = re.compile(r"srun: error: (?:Node failure on |task \d+ launch failed)")
 """srun goes on with the others, maybe for long; where it gives all of them up, its own end says so."""
+_HARMLESS = re.compile(r"srun: cluster configuration lacks support for cpu binding")
+"""Shown, but never the reason of anything."""
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
@@ -130,6 +133,9 @@ class Launcher:
         if child.pid not in self._living:
             return
         self._living.discard(child.pid)
+        if child.code < 0 and self._launch.orders.launch:
+            # Its code alone could as well be that of a task that was killed.
+            self._remember(f"{self._launch.orders.launch[0]} {code_in_words(child.code)}")
         self._code = self._code or (child.code if child.code >= 0 else 128 - child.code)
         if not self._living:
             self._hear()
@@ -165,10 +171,9 @@ class Launcher:
                 self._show(line[:_LONGEST_LINE].decode("utf-8", "backslashreplace"))
 
     def _show(self, line: str) -> None:
-        # The first error mostly is the cause, the last ones tell what became of it.
-        del self._said[_FIRST_LINES : len(self._said) - _LAST_LINES + 1]
-        self._said.append(line)
         self._shown += 1
+        if not _HARMLESS.match(line):
+            self._remember(line)
         task = _TASK_ENDED.match(line)
         if task:
             self._agent_ended(int(task[1] or 1))
@@ -176,6 +181,11 @@ class Launcher:
             self._agent_ended(1)
         if self._shown <= _MOST_SHOWN:
             say(line)
+
+    def _remember(self, line: str) -> None:
+        # The first error mostly is the cause, the last ones tell what became of it.
+        del self._said[_FIRST_LINES : len(self._said) - _LAST_LINES + 1]
+        self._said.append(line)
 
 
 def relaunch(launch: Launch, without: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -21,6 +21,11 @@ def restarts_used(attempts: Sequence[Attempt]) -> int:
     return sum(attempt.cause in CHARGED for attempt in _since_progress(attempts))
 
 
+def restarts_left(attempts: Sequence[Attempt], most: int) -> int:
+    """How many of ``most`` restarts are left to the last of ``attempts``, and to those after it."""
+    return max(0, most - restarts_used(attempts))
+
+
 def port_retries(attempts: Sequence[Attempt]) -> int:
     """How many attempts were made because a port was taken."""
     return sum(attempt.cause == "port" for attempt in attempts)

@@ -25,7 +25,7 @@ class StartRanks:
     """Start the ranks of this node; an epoch that is not above every epoch seen is refused.
 
     ``node`` is this node's index in ``world``. ``environment`` is what was found best for all nodes,
-    for names that are set nowhere else.
+    for names that are set nowhere else. ``last_epoch`` is the last one that may follow, if all fail.
     """
 
     epoch: int
@@ -33,6 +33,7 @@ class StartRanks:
     node: int
     meeting: Meeting
     environment: tuple[tuple[str, str], ...] = ()
+    last_epoch: int = 0
 
 
 @frozen

@@ -79,7 +79,8 @@ class Ranks:
     def _spawn(self, order: StartRanks) -> None:
         self.stage = Stage.SPAWNING
         self._alive = self._processes
-        self._say(Spawn(order.epoch, order.world, order.node, order.meeting, order.environment))
+        where = (order.world, order.node, order.meeting)
+        self._say(Spawn(order.epoch, *where, order.environment, order.last_epoch))
 
     def spawned(self, now: Now, event: RanksSpawned) -> None:
         """All processes exist; a request to end that came meanwhile is carried out now."""

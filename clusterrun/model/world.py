@@ -52,14 +52,14 @@ class Lineage:
     """Which run and which start of its ranks this is.
 
     ``epoch`` is the number of the attempt, from 0: every start of the ranks has its own, and the
-    highest one seen is the only one obeyed.
+    highest one seen is the only one obeyed. ``last_epoch`` is the last that may follow, if all fail.
     """
 
     run_id: str
     run_name: str
     run_dir: str
     epoch: int
-    max_restarts: int
+    last_epoch: int
 
     @property
     def marker(self) -> str:
@@ -107,8 +107,10 @@ def rank_environment(
         "LOCAL_SIZE": local_size,
         "MASTER_ADDR": meeting.address,
         "MASTER_PORT": str(meeting.port),
+        # As torchrun's: their difference is how many restarts are left. Over all jobs of a run, and with
+        # a budget that is full again after progress, it is the second one that has to follow.
         "TORCHELASTIC_RESTART_COUNT": str(lineage.epoch),
-        "TORCHELASTIC_MAX_RESTARTS": str(lineage.max_restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(lineage.last_epoch),
         "TORCHELASTIC_RUN_ID": f"{lineage.run_id}.{lineage.epoch}",
         # Only "True" makes every rank a client of a store that somebody else holds; nobody does.
         "TORCHELASTIC_USE_AGENT_STORE": "False",

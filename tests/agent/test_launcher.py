@@ -99,3 +99,24 @@ def test_a_launcher_that_goes_on_without_a_node_tells_which_and_one_that_gives_u
     assert ends == [(1, line, False) if early else (0, line, True)]
     one.kill()
     until(lambda: passes() and not one.alive, "its end")
+
+
+def test_a_launcher_that_is_killed_is_told_from_one_that_says_so_of_its_tasks(tmp_path: Path) -> None:
+    program = tmp_path / "srun"
+    harmless = "srun: cluster configuration lacks support for cpu binding"
+    program.write_text(f"#!/bin/sh\necho '{harmless}' >&2\nkill -9 $$\n")
+    program.chmod(stat.S_IRWXU)
+    loop = Loop()
+    ends: list[tuple[int, tuple[str, ...]]] = []
+    one = Launcher(loop, launch((str(program),)), lambda code, said, whole: ends.append((code, said)))
+
+    def passes() -> bool:
+        for child in ended_children():
+            one.reaped(child)
+        loop.wait(steady() + 0.02)
+        return bool(ends)
+
+    one.start()
+    until(passes, "its end")
+    hint = "as the kernel does when memory runs out"
+    assert ends == [(137, (f"{program} was killed by signal 9 (SIGKILL), {hint}",))]

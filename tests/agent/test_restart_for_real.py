@@ -62,9 +62,18 @@ def test_a_rank_that_fails_twice_is_started_a_third_time_on_the_same_nodes(make:
     assert {attempt.nodes for attempt in run.state().attempts} == {("local-0", "local-1")}
 
 
-def test_the_environment_tells_ranks_how_often_they_were_started_again(make: Make) -> None:
-    script = 'echo "$TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS"; exit $((1 - CLUSTERRUN_ATTEMPT))'
-    run = make(["/bin/sh", "-c", script], max_restarts=3)
+def test_the_environment_tells_ranks_how_often_they_were_started_again_and_how_often_they_may(
+    make: Make,
+) -> None:
+    progress = '{"format": 1, "step": 7, "checkpoint": null, "stopping": false, "at": 1.0}'
+    told = (
+        'echo "$TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS"; [ $CLUSTERRUN_ATTEMPT = 2 ] && exit'
+    )
+    moved = (
+        f"[ $CLUSTERRUN_ATTEMPT = 1 ] && echo '{progress}' >$CLUSTERRUN_RUN_DIR/attempts/001/progress.json"
+    )
+    run = make(["/bin/sh", "-c", f"{told}; {moved}; exit 1"], max_restarts=3)
     run.start()
-    assert ends(run) == [("first", "FAILED"), ("failure", "COMPLETED")]
-    assert [run.output(0, epoch=epoch) for epoch in (0, 1)] == [b"0/3\n", b"1/3\n"]
+    assert ends(run) == [("first", "FAILED"), ("failure", "FAILED"), ("failure", "COMPLETED")]
+    # Attempt 1 got further than all before it, so the budget is full again: two more after attempt 2.
+    assert [run.output(0, epoch=epoch) for epoch in (0, 1, 2)] == [b"0/3\n", b"1/3\n", b"2/4\n"]
