@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -73,6 +74,9 @@ def _lines(axes: Any, table: Table) -> None:
     for number, name in enumerate(names):
         own = [row for row in good if row.cell.strategy == name]
         rows = _with_baseline(own, good, table)
+        # A line leads to no world that it would only have passed through.
+        failed = [row for row in table.rows if row.failed and row.cell.strategy == name]
+        rows = sorted([*rows, *failed], key=lambda row: row.cell.world)
         # Side by side, or one strategy's bars would hide another's.
         worlds = [row.cell.world * (1 + APART * (number - (len(names) - 1) / 2)) for row in rows]
         # The baseline's own bar is drawn once, where it is measured.
@@ -80,7 +84,7 @@ def _lines(axes: Any, table: Table) -> None:
         high = [max(0.0, row.fastest - row.speed_up) if row in own else 0.0 for row in rows]
         axes.errorbar(
             worlds,
-            [row.speed_up for row in rows],
+            [row.speed_up or math.nan for row in rows],
             yerr=(low, high),
             color=f"C{number}",
             marker="o",
@@ -90,7 +94,17 @@ def _lines(axes: Any, table: Table) -> None:
             capsize=2.5,
             label=name or "measured",
         )
+        _failed(axes, [row.cell.world for row in failed], f"C{number}", name)
     _predictions(axes, table, good)
+
+
+def _failed(axes: Any, worlds: list[int], color: str, name: str) -> None:
+    """Worlds in which a strategy that could be measured has failed."""
+    if worlds:
+        axes.plot(
+            worlds, [0.0] * len(worlds), "x", color=color, clip_on=False, zorder=5,
+            label=f"{name}, failed" if name else "failed", transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
 
 
 def _predictions(axes: Any, table: Table, good: list[Row]) -> None:
@@ -109,7 +123,7 @@ def _predictions(axes: Any, table: Table, good: list[Row]) -> None:
             color=f"C{number}",
             linestyle="--",
             linewidth=1,
-            label=f"{name or 'measured'}, predicted",
+            label=f"{name}, predicted" if name else "predicted",
         )
 
 

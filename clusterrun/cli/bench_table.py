@@ -36,7 +36,7 @@ def show(study: Study, table: Table) -> None:
 
 def _cells(row: Row, study: Study, table: Table) -> list[str]:
     if not row.rate:
-        reason = f"failed: {row.failed}" if row.failed else "; ".join(row.notes)
+        reason = failure(row) if row.failed else "; ".join(row.notes)
         return [row.cell.name, *["–"] * (len(HEADS) - 3), "0", reason]
     return [
         row.cell.name,
@@ -48,10 +48,13 @@ def _cells(row: Row, study: Study, table: Table) -> list[str]:
         f"{row.rate:.4g} {table.unit}",
         f"{row.spread:.0%}" if row.runs > 1 else "–",
         str(row.runs),
-        "; ".join(
-            [where(row, study, table.probed), *row.notes, *([f"failed: {row.failed}"] if row.failed else [])]
-        ),
+        "; ".join([where(row, study, table.probed), *row.notes, *([failure(row)] if row.failed else [])]),
     ]
+
+
+def failure(row: Row) -> str:
+    """Why there is no figure."""
+    return f"failed: {row.failed.removeprefix('FAILED: ')}"
 
 
 def where(row: Row, study: Study, probed: Probed | None) -> str:

@@ -53,7 +53,8 @@ class Together:
         said = self._small_groups()
         if not said and self._left:
             ranks = ranks_in_words(tuple(sorted(self._left)))
-            said = f"training alone: {ranks} ended without ever having joined the others"
+            some = "" if len(self._left) == self._size else "at least "
+            said = f"training alone: {some}{ranks} ended without ever having joined the others"
         if not said and now - self._began >= NO_GROUP_AT_END:
             said = self._no_group(now, NO_GROUP_AT_END)
         return self._once(said) if self._size > 1 else ""

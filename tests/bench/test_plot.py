@@ -12,6 +12,7 @@ from clusterrun.bench.result import Row, Table
 from clusterrun.bench.shape import Shape
 from clusterrun.bench.study import Cell
 from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
 
 SINGLE, DDP = Cell("single", 1), Cell("ddp", 4)
 ROWS = (
@@ -36,6 +37,19 @@ def test_the_picture_says_what_it_shows(tmp_path):
     for words in ("ideal", "ddp", "ddp, predicted", "my title", "two cores", "more ranks than the 2 cores"):
         assert f"<!-- {words} -->" in text
     assert "fsdp" not in text
+
+
+def test_a_world_that_failed_breaks_the_line_and_is_marked(tmp_path):
+    pytest.importorskip("matplotlib")
+    cells = [Cell("", world) for world in (1, 2, 4)]
+    rows = (
+        replace(ROWS[0], cell=cells[0]),
+        Row(cells[1], Shape(1, 2), 0, failed="FAILED: no"),
+        replace(ROWS[1], cell=cells[2]),
+    )
+    plot.draw(replace(TABLE, rows=rows, baseline=cells[0]), "train.py", "two cores", str(tmp_path / "a.svg"))
+    text = (tmp_path / "a.svg").read_text()
+    assert all(f"<!-- {words} -->" in text for words in ("measured", "predicted", "failed"))
 
 
 def test_a_missing_matplotlib_is_said_with_its_remedy(monkeypatch, tmp_path):
