@@ -166,10 +166,14 @@ class Coordinator:
         self._sweep_at = now.steady + SWEEP_SECONDS
         if overslept or self._course.stage is Stage.PARTING:
             return
-        for seat in self._roster.silent(now, self._timings.lost):
+        silent, here = self._roster.silent(now, self._timings.lost), self._ledger.state.host
+        why = f"no heartbeat for {self._timings.lost:g} s"
+        if silent and self._roster.hears_none(now, here, self._timings.heartbeat):
+            why += f"; nor of any other node: {here} may itself be cut off"
+        for seat in silent:
             self._say(DropLink(seat.link))
             seat.silent = True
-            self._lose(now, seat, f"no heartbeat for {self._timings.lost:g} s")
+            self._lose(now, seat, why)
 
     # --- agents ---
 

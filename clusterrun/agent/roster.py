@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from clusterrun.agent.events import Now
     from clusterrun.agent.messages import Hello
 
+LATE_BEATS = 1.2
+"""A heartbeat that took no longer, counted in beats, was on its way."""
+
 
 class Seat:
     """One node's seat, taken by an agent; ``present`` once a beat shows that it knows it is welcome.
@@ -162,6 +165,14 @@ class Roster:
         if seat is not None:
             return seat.name
         return self._names.get(node, f"node {node}")
+
+    def hears_none(self, now: Now, host: str, beat: float) -> bool:
+        """Of several nodes other than ``host`` none was heard when it should: the fault may be its own.
+
+        ``beat``: seconds from one heartbeat of a node to the next.
+        """
+        others = [s for s in self.taken() if s.name != host and (s.silent or not s.lost)]
+        return len(others) > 1 and all(now.steady - seat.heard > LATE_BEATS * beat for seat in others)
 
     def silent(self, now: Now, limit: float) -> list[Seat]:
         """Those not heard for ``limit`` seconds."""

@@ -142,8 +142,10 @@ def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
         )
     where = f" on {expand(row.nodelist)[0]}" if row.nodelist else ""
     silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"
-    well = row.state is State.COMPLETED
-    return _Verdict(row.state, Phase.ENDED, told or ("" if well else silent), row.end)
+    if row.state is State.COMPLETED:
+        silent = ""
+    reason = _joined(told, silent) if _did_not(said.state) else told or silent
+    return _Verdict(row.state, Phase.ENDED, reason, row.end)
 
 
 def _did_not(state: RunState | None) -> str:

@@ -332,3 +332,16 @@ def test_who_was_lost_to_a_coordinator_is_lost_to_the_next_one_unless_too_few_wo
     claimed = EpochClaimed(1, earlier, False, (), "coordinator", 0.0, "login", ("n0", "n2"))
     assert tape.does(0.1, claimed) == [LaunchAgents(without)]
     assert tape.state(0.2).excluded == without
+
+
+@pytest.mark.parametrize(
+    ("heard", "more"), [((), "; nor of any other node: login may itself be cut off"), ((2,), "")]
+)
+def test_a_coordinator_that_hears_no_other_node_says_where_it_is(heard: tuple[int, ...], more: str) -> None:
+    tape = allocated(3, max_restarts=2)
+    for second in range(2, 40):
+        beat(tape, second, second, *heard)
+        tape.at(second + 0.5)
+    failure = tape.state(40.1).attempts[0].failure
+    assert failure is not None
+    assert failure.why == f"n0 (node 0) was lost: no heartbeat for 12 s{more}"
