@@ -25,7 +25,7 @@ from clusterrun.lab.lab import Lab
 from clusterrun.lab.spec import LabSpec
 from clusterrun.model.states import Phase
 from tests.benchmarks.cells import WAITING, Cell, cover
-from tests.benchmarks.strikes import strike
+from tests.benchmarks.strikes import Missed, strike
 from tests.survive.faults import Ground, Grounds, completed
 from tests.survive.site import PATIENT, Run, Site, Training, until
 
@@ -53,6 +53,7 @@ class Told:
     words: list[str] = field(default_factory=list)
     node: int = 0
     cause: int = 0
+    missed: bool = False
 
     def hear(self, words: str, cell: Cell, hosts: tuple[str, ...]) -> None:
         """One more end."""
@@ -79,9 +80,10 @@ def play(cell: Cell, seen: Seen) -> Callable[[Ground], None]:
         training = ground.submit(name, *OPTIONS, *options(cell), training=TRAINING, nodes=TRAINING.ranks)
         with contextlib.ExitStack() as healing:
             reach(ground, training, cell.phase)
-            before = ended(training, cell)
-            hosts = strike(ground, training, cell, healing)
-            seen[cell] = Told()
+            before, hosts = ended(training, cell), ()
+            with contextlib.suppress(Missed):
+                hosts = strike(ground, training, cell, healing)
+            seen[cell] = Told(missed=not hosts)
             try:
                 if not startless(training, cell, hosts, seen[cell]):
                     completed(training, budget=20)
@@ -123,7 +125,7 @@ def reach(ground: Ground, run: Run, phase: str) -> None:
     elif phase == "pre-flight":
         until(lambda: (state := run.state) and state.phase is Phase.PREFLIGHT, "the check")
     else:
-        run.trains({"training": 7, "checkpoint": 4, "ending": TRAINING.steps - 2}.get(phase, 6))
+        run.trains({"training": 7, "checkpoint": 4, "ending": TRAINING.steps - 4}.get(phase, 6))
     if phase == "checkpoint":
         until(lambda: run.step() >= 5, "the checkpoint")
     if phase == "between jobs":
@@ -193,7 +195,8 @@ def report(cells: int, broken: int, seen: Seen) -> None:
     tally = Counter(ends=0, node=0, cause=0)
     for one in seen.values():
         tally.update(ends=len(one.words), node=one.node, cause=one.cause)
-    print(f"{cells} cells of {len(cover())}: {broken} broken    goal: 0")
+    missed = sum(one.missed for one in seen.values())
+    print(f"{cells} cells of {len(cover())}: {broken} broken, {missed} not struck in time    goal: 0")
     for what in ("node", "cause"):
         share = tally[what] / tally["ends"] if tally["ends"] else 1.0
         print(f"failures that name the {what}: {tally[what]} of {tally['ends']} ({share:.0%})    goal: 99 %")
@@ -208,6 +211,7 @@ def played(grounds: Grounds, cells: list[Cell], seen: Seen) -> Iterator[str]:
         wrong = grounds.run(play(cell, seen))
         said = seen.get(cell, Told())
         names = f"{len(said.words)} failures, {said.node} name the node, {said.cause} the cause"
+        names += "; it ended before it was struck" * said.missed
         print(f"{time.monotonic() - began:6.1f} s  {cell}: {wrong[:1500] or 'ok'}; {names}", flush=True)
         if said.words and min(said.node, said.cause) < len(said.words):
             print("".join(f"            {words[:600]!r}\n" for words in said.words), end="", flush=True)

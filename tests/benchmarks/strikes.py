@@ -31,6 +31,10 @@ KINDS: dict[str, tuple[str, dict[str, str]]] = {
 """Faults of the lab's that need no more than a host, by the first word of their name."""
 
 
+class Missed(Exception):
+    """The run was faster than who was to disturb it."""
+
+
 def strike(ground: Ground, run: Run, cell: Cell, healing: contextlib.ExitStack) -> tuple[str, ...]:
     """Do it, and return the hosts struck; what lasts for a time heals then, the rest at the end."""
     if cell.fault in PROCESS_FAULTS:
@@ -57,14 +61,21 @@ def strike(ground: Ground, run: Run, cell: Cell, healing: contextlib.ExitStack) 
 def process(run: Run, who: str) -> Process:
     """The process that is struck; the spare's agent is the one on a node without a rank."""
     if who in ("coordinator", "srun"):
-        kind = {"coordinator": "coordinate"}.get(who, who)
-        return sorted(until(lambda: run.find(kind), who), key=lambda p: p.inner)[-1]
+        return sorted(there(run, {"coordinator": "coordinate"}.get(who, who)), key=lambda p: p.inner)[-1]
     if who == "rank":
-        return until(lambda: run.find("rank"), "a rank")[-1]
-    agents = until(lambda: run.find("agent"), "agents")
+        return there(run, "rank")[-1]
+    agents = there(run, "agent")
     busy = {p.host for p in run.find("rank")}
     idle = [p for p in agents if p.host not in busy]
     return (idle or agents)[-1] if who == "spare" else agents[-1]
+
+
+def there(run: Run, kind: str) -> Sequence[Process]:
+    """All of a kind, once there are any. Raises ``Missed`` where the run ended instead."""
+    found: Sequence[Process] = until(lambda: run.find(kind) or (run.over() and (None,)), kind)
+    if None in found:
+        raise Missed(f"{run.folder.name} ended before it was struck")
+    return found
 
 
 def process_struck(run: Run, found: Process, fault: str) -> Heal:
