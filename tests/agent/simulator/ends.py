@@ -47,6 +47,7 @@ def check_end(watch: Watch, coordinator: CoordinatorActor, epochs: list[int]) ->
     _asked(watch, state)
     _expected(watch, state)
     _survives(watch, state)
+    _innocent(watch, state)
 
 
 def _handed_over(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
@@ -173,6 +174,18 @@ def _survives(watch: Watch, state: RunState) -> None:
     affordable = len(struck) <= scenario.max_restarts and spares >= 0 and not unfit
     if affordable and not world.nodes[0].dead and state.state is not State.COMPLETED:
         watch.fail(f"after {struck} the run ended {state.state}: {state.reason}")
+
+
+def _innocent(watch: Watch, state: RunState) -> None:
+    """Where only launchers were killed, no node is named for it."""
+    world = watch.world
+    if not _only(watch, "kill launcher") or world.scenario.slow or world.scenario.has("lost welcome"):
+        return
+    unfit = {
+        f"n{one}" for run in world.coordinators for one in world.scenario.unfit([n.index for n in run.hosts])
+    }
+    if not set(state.excluded) <= unfit:
+        watch.fail(f"{state.excluded} are left out, and only {sorted(unfit)} are unfit")
 
 
 def _expected(watch: Watch, state: RunState) -> None:

@@ -10,6 +10,7 @@ from clusterrun.agent import events as ev
 from clusterrun.model import contract
 
 from .network import DOWN, UP
+from .scenario import RARE_FAULTS
 
 if TYPE_CHECKING:
     from .agent_actor import AgentActor
@@ -29,6 +30,7 @@ def plan(world: World) -> None:
             early = chance.random() < 0.3
             when = chance.uniform(0, 4.0 if early else world.scenario.heal_at)
             when = 0.0 if early and fault == "controller away" else when
+            when = chance.uniform(2, 20) if fault in RARE_FAULTS else when
             world.clock.at(when, _strike, world, fault, strike)
 
 
@@ -283,13 +285,40 @@ def _repeat(world: World) -> None:
 
 
 def _echoes(world: World) -> None:
-    """What was once said to agents arrives again, every few seconds and until all is healed."""
-    for coordinator in world.coordinators:
-        for agent in coordinator.agents:
-            if agent.link is not None and agent.welcomed:
-                agent.link.repeat(DOWN)
+    """The coordinator is stopped and another one begins; what the first one said arrives again and again."""
+    world.coordinators[0].freeze(1e9)
+    _requeue(world)
+    _echo(world)
+
+
+def _echo(world: World) -> None:
+    for agent in world.coordinators[0].agents:
+        if agent.link is not None and agent.welcomed:
+            agent.link.repeat(DOWN)
     if not world.healed:
-        world.clock.after(world.fault_chance.uniform(2, 8), _echoes, world)
+        world.clock.after(world.fault_chance.uniform(1, 4), _echo, world)
+
+
+def _mute_takeover(world: World) -> None:
+    """One that was stopped almost for a lease answers what has come, and is not heard any more after that."""
+    stopped = world.coordinators[0]
+    seconds = world.fault_chance.uniform(16, 19)
+    stopped.freeze(seconds)
+    world.clock.after(world.fault_chance.uniform(0, 2), _requeue, world)
+    world.clock.after(seconds + world.fault_chance.uniform(0, 0.5), _mute, world)
+
+
+def _late_answer(world: World) -> None:
+    """What a node is told comes seconds late, and nothing after it."""
+    agent = _agent(world)
+    if agent is not None:
+        _sever(world, agent, (DOWN,), 5.5)
+        world.clock.after(5.6, _sever, world, agent, (UP, DOWN), 60.0)
+
+
+def _mute(world: World) -> None:
+    for agent in world.coordinators[0].agents:
+        _sever(world, agent, (DOWN,), 60.0)
 
 
 def _repeat_once(world: World) -> None:
@@ -323,5 +352,7 @@ STRIKES: dict[str, Callable[[World], None]] = {
     "stopped takeover": _stopped_takeover,
     "repeat": _repeat,
     "echoes": _echoes,
+    "mute takeover": _mute_takeover,
+    "late answer": _late_answer,
     "controller away": _controller_away,
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clusterrun.model.orders import Survival
 
-REPLACED = ("requeue", "stopped takeover", "time limit", "old epoch", "mute disk")
+REPLACED = ("requeue", "stopped takeover", "time limit", "old epoch", "mute disk", "echoes", "mute takeover")
 """Faults that start, or end, what only a scheduler does here; and what its worlds do not know yet."""
 
 

@@ -84,12 +84,6 @@ RESTART_BUGS = (
         "_NOT_OF_RANKS = (Kind.NODE,)",
     ),
     Mutant(
-        "what the last launcher said is taken for this one's word",
-        "gathering",
-        "        self._missing.said = ()\n        self.wakes_at = now.steady + self._join_seconds",
-        "        self.wakes_at = now.steady + self._join_seconds",
-    ),
-    Mutant(
         "a pause never ends",
         "sequel",
         "self._pause_until = now.steady + ruling.pause",

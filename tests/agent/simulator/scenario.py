@@ -83,9 +83,12 @@ THEMES = (
 )
 """What is known to be dangerous together; every other world has one of these."""
 
-RARE_FAULTS = ("echoes",)
+RARE_FAULTS = ("echoes", "mute takeover", "late answer")
 RARE_THEMES = (
-    ("requeue", "freeze coordinator", "repeat", "echoes"),
+    ("repeat", "echoes"),
+    ("mute takeover",),
+    ("late answer",),
+    ("kill launcher",),
     ("kill launcher", "power off"),
     ("kill agent", "kill launcher"),
     ("kill agent", "cut node"),
@@ -208,11 +211,17 @@ def draw(clock: Clockwork) -> Scenario:
 
 def _rarity(world: Scenario, chance: random.Random) -> None:
     """Worlds in which what follows a first fault is met by a second one."""
-    faults = {*world.faults, *chance.choice(RARE_THEMES)}
+    theme = chance.choice(RARE_THEMES)
+    faults = {*theme, *(world.faults if chance.random() < 0.5 else ())}
     world.faults = tuple(sorted(faults, key=(*FAULTS, *RARE_FAULTS).index))
     world.strength = max(world.strength, 0.5)
     world.duration = chance.uniform(20, 100)
+    world.heal_at = max(world.heal_at, 90.0)
     world.max_restarts = chance.choice((3, 5, 7))
+    _program_faults(world, chance)
+    world.examined = world.examined and "late answer" not in theme
+    if "kill launcher" in theme:
+        world.progress, world.no_progress = "same", 1
     if not world.spares:
         world.spares = 1
         world.examiners += (WELL,)
@@ -235,6 +244,7 @@ def _examination(world: Scenario, chance: random.Random) -> None:
 
 
 def _program_faults(world: Scenario, chance: random.Random) -> None:
+    world.crashes, world.collisions, world.time_limit, world.slow = {}, 0, 0.0, 0.0
     if world.has("crash"):
         ranks = world.nodes * world.processes
         for start in range(chance.choice((1, 1, 2, 5, 7))):

@@ -273,7 +273,8 @@ class Watch:
         if state.epoch < before.epoch or len(state.attempts) < len(before.attempts):
             self.fail(f"{coordinator.name}: state goes backwards")
         late = state.updated_at - before.updated_at > contract.STATE_SECONDS + SLACK
-        slept = {"freeze coordinator", "freeze node", "stopped takeover"} & set(self.world.scenario.faults)
+        stopping = {"freeze coordinator", "freeze node", "stopped takeover", "echoes", "mute takeover"}
+        slept = stopping & set(self.world.scenario.faults)
         if late and before.state is State.RUNNING and not slept:
             self.fail(f"{coordinator.name} saves too seldom")
         last = state.state.ended or state.state is State.PENDING
