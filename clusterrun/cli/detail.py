@@ -74,6 +74,8 @@ def _facts(
 
 def _told(desk: Desk, status: RunStatus, state: RunState | None) -> list[tuple[str, str]]:
     """What the coordinator has said beside the reason, and how long ago."""
+    from clusterrun.verbs.remains import left_alone  # with it comes all that diagnoses
+
     if state is None:
         return []
     ago = f"{spoken(max(0.0, desk.clock.now() - state.updated_at))} ago, from its coordinator on {state.host}"
@@ -81,7 +83,7 @@ def _told(desk: Desk, status: RunStatus, state: RunState | None) -> list[tuple[s
         ("left out", fold(state.excluded)),
         ("spares", fold(state.spares)),
         ("last word", "" if status.state.ended else ago),
-        *(("warning", one) for one in state.warnings),
+        *(("warning", one) for one in (*state.warnings, *left_alone(desk, status, state))),
     ]
 
 

@@ -279,7 +279,8 @@ ROWS: tuple[Row, ...] = (
     ),
     # --- training alone ---
     Row(
-        r"Unable to locate sufficient \d+ gpus|(?:not enough|insufficient|[Rr]equires at least \d+) GPUs?",
+        r"Unable to locate sufficient \d+ gpus|(?:not enough|insufficient|[Rr]equires at least \d+) GPUs?"
+        r"|[Nn]eeds? (?:at least )?\d+ GPUs?,? (?:but )?(?:found|got|have|has|only|saw)",
         "the script left because it saw too few GPUs",
         "ask for more with --gpus N, or make the script run with what it has",
         Verdict.ALONE,

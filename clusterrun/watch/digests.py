@@ -49,15 +49,18 @@ class Digests:
         return [json.dumps({"digest": encode(self.digest())})]
 
     def ended(self, now: float) -> list[str]:
-        """A rank has ended just now: what killed it may be known here."""
-        return [json.dumps({"digest": encode(self.digest())})]
+        """A rank has ended just now: what killed it, or that it was alone, may be known here.
+
+        Nobody is asked: ranks that end as well would not answer, and the run may be over before that.
+        """
+        return [json.dumps({"digest": encode(self.digest(asks=False))})]
 
     def asked(self, number: int, wish: Mapping[str, Any]) -> list[str]:
         """Nothing is asked of this part."""
         return []
 
-    def digest(self) -> Digest:
-        """The ranks now."""
+    def digest(self, asks: bool = True) -> Digest:
+        """The ranks now, with what they answer where it ``asks`` them."""
         if self._paths is None:
             return Digest(())
         self._number += 1
@@ -68,7 +71,7 @@ class Digests:
             for rank, (_, door) in ranks.items()
             if door and (moment := moments[rank]) and moment.state not in STOPPED
         ]
-        said = facts(asked, self._number, 0)
+        said = facts(asked, self._number, 0) if asks else {}
         pulses = [
             _pulse(self._paths, rank, pid, moments[rank], said.get(pid)) for rank, (pid, _) in ranks.items()
         ]

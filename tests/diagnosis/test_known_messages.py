@@ -41,6 +41,7 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             Verdict.CRASHED,
             "a worker of the data-loader was killed",
         ),
+        ("needs 8 GPUs, found 0", Verdict.ALONE, "too few GPUs"),
         ("EOFError: EOF when reading a line", Verdict.CRASHED, "ranks have none"),
         ("bdb.BdbQuit", Verdict.CRASHED, "ranks have none"),
         (

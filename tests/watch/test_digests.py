@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from clusterrun.model.orders import Watch
 from clusterrun.model.paths import RunPaths
+from clusterrun.watch import digests
 from clusterrun.watch.digests import Digests
 from clusterrun.watch.observer import _period
 
@@ -36,3 +38,16 @@ def test_whatever_the_limit_of_a_hang_is_ranks_are_looked_at_in_time(
         found.append(at - 100.0)
         part.run(at)
     assert found == times
+
+
+def test_when_a_rank_ends_what_it_left_is_told_and_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "facts", lambda *asked: pytest.fail("a rank was asked"))
+    attempt = RunPaths(str(tmp_path)).attempt(0)
+    Path(attempt.folder).mkdir(parents=True)
+    Path(attempt.beside("00003.farewell.json")).write_text('{"alone": true}')
+    part = Digests(10.0)
+    part.started(0.0, attempt, {3: 1 << 30})
+    (body,) = part.ended(1.0)
+    assert [(one["rank"], one["alone"]) for one in json.loads(body)["digest"]["ranks"]] == [(3, True)]
