@@ -60,8 +60,10 @@ def strike(ground: Ground, run: Run, cell: Cell, healing: contextlib.ExitStack) 
 
 def process(run: Run, who: str) -> Process:
     """The process that is struck; the spare's agent is the one on a node without a rank."""
-    if who in ("coordinator", "srun"):
-        return sorted(there(run, {"coordinator": "coordinate"}.get(who, who)), key=lambda p: p.inner)[-1]
+    if who == "coordinator":
+        return max(there(run, "coordinate"), key=lambda p: p.inner)  # below the one that keeps it
+    if who == "srun":
+        return min(there(run, "srun"), key=lambda p: p.inner)  # above its helper
     if who == "rank":
         return there(run, "rank")[-1]
     agents = there(run, "agent")

@@ -177,6 +177,14 @@ def first_node_killed_and_requeued(ground: Ground) -> None:
         completed(run)
 
 
+def first_node_killed_before_anybody_joined(ground: Ground) -> None:
+    """Nobody but Slurm knows that the run was ever begun."""
+    run = ground.submit("unjoined", *RESTARTS, "--requeue")
+    until(lambda: run.find("srun"), "srun")
+    with ground.site.fault("kill", run.find("coordinate")[0].host):
+        completed(run, limit=420)
+
+
 def first_node_killed_and_chained(ground: Ground) -> None:
     run = ground.submit("chain", *RESTARTS, "--requeue", "--requeue-by", "chain", training=Training(steps=80))
     run.trains()
@@ -376,6 +384,7 @@ FAULTS: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
         node_killed_without_a_spare,
+        first_node_killed_before_anybody_joined,
         first_node_killed_and_requeued,
         first_node_killed_and_chained,
         node_cut_off_for_long,
