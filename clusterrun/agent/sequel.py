@@ -98,6 +98,8 @@ class Sequel:
 
     def mishap(self, now: Now, mishap: Mishap, end: Verdict) -> None:
         """It came to no rank; ``end`` is how the run ends, if not by another attempt."""
+        if self._handover.undecided:
+            return  # no rank lives, so whatever the signal means ends the run, and may be the cause
         self._blame(mishap)
         ruling = self._judge.rule_before(mishap, end, self._ledger.attempts, self._casualties.room)
         self._follow(now, ruling)

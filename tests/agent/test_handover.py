@@ -308,6 +308,16 @@ def test_a_launcher_that_ends_before_the_answer_is_a_consequence():
     assert tape.saved.state is State.CANCELLED
 
 
+def test_what_goes_wrong_before_ranks_and_before_the_answer_costs_no_restart():
+    tape = job(max_restarts=3)
+    tape.at(1.0, TERM)
+    assert ClaimEpoch(0) not in tape.at(1.5, LauncherEnded(143))
+    tape.at(2.0, JobTold("preemption", requeued=True))
+    tape.at(2.1)
+    assert tape.saved is not None
+    assert (tape.saved.state, [a.outcome for a in tape.saved.attempts]) == (State.PENDING, ["PREEMPTED"])
+
+
 def test_a_cancel_needs_no_answer():
     tape = training()
     tape.at(50.0, TERM)
