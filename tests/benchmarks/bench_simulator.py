@@ -16,7 +16,7 @@ JOBS_SHARE = 0.4
 """Of all seeds: worlds in which a scheduler starts and ends the jobs of the run."""
 REPLAYED = 50
 """One seed in so many is run once more, and must have the same history."""
-TOLD = 5_000
+TOLD = 1_000
 """After so many seeds it is said how it goes."""
 SEEDS_FOR_A_MUTANT = 15_000
 GOAL_FOUND = 0.95
