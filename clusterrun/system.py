@@ -28,6 +28,9 @@ class ProgramMissing(ClusterrunError):
     """No program of that name is on PATH."""
 
 
+MOST_NAMED = 60
+
+
 class ProgramTimeout(ClusterrunError):
     """The program did not end within its limit and was killed with all it had started."""
 
@@ -65,9 +68,15 @@ def run(
     except BaseException as error:
         _end(process)
         if isinstance(error, subprocess.TimeoutExpired):
-            raise ProgramTimeout(f"{' '.join(argv)} gave no answer within {timeout:g} s") from error
+            raise ProgramTimeout(f"{_named(argv)} gave no answer within {timeout:g} s") from error
         raise
     return Completed(tuple(argv), process.returncode, out, err, time.monotonic() - began)
+
+
+def _named(argv: Sequence[str]) -> str:
+    """A command as people know it: its first words, without the long ones that only programs read."""
+    words = " ".join(argv)
+    return words if len(words) <= MOST_NAMED else f"{words[:MOST_NAMED].rpartition(' ')[0] or argv[0]} …"
 
 
 def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:

@@ -156,7 +156,7 @@ class Inquiry:
     def _status(self, case: Case, heard: Heard, found: Found | None) -> RunStatus:
         record, now = found.record if found else case.record, self._clock.now()
         row = found.row if found else None
-        case = self._latest(case, row)
+        case = self._latest(case, row if heard.answered else None)
         if found and not case.record.job_id:  # its submission was answered after all
             self._store.save(replace(case.record, job_id=found.own))
         local = record.cluster == Cluster.LOCAL.value
@@ -188,7 +188,7 @@ class Inquiry:
         return status
 
     def _latest(self, case: Case, row: JobRow | None) -> Case:
-        """A run that seems to be over may have told how it ended while the scheduler was asked."""
+        """A run that seems to be over, or silent, may have spoken while the scheduler was asked."""
         if case.damage or (case.state and case.state.state.ended) or (row and not row.state.ended):
             return case
         try:

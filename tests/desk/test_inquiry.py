@@ -423,3 +423,22 @@ def test_a_time_limit_that_slurm_names_late_is_waited_for(desk: Desk, slurm: Slu
 
     clock.acts = [*[lambda: None] * 6, name_it]
     assert Watch(desk, chosen, lambda _: None).wait(None).state is State.TIMEOUT
+
+
+def test_a_coordinator_that_spoke_while_slurm_was_waited_for_in_vain_is_believed(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(desk, said=state(State.RUNNING, updated_at=NOW))
+    answers = [lambda: (row(),)]
+    slurm.jobs = lambda: answers.pop(0)()  # type: ignore[method-assign]
+    assert [one.state for one in statuses(desk=desk)] == [State.RUNNING]
+
+    def waits() -> tuple[JobRow, ...]:
+        clock.time = NOW + 95.0
+        tell(desk, chosen, state(State.RUNNING, updated_at=NOW + 90.0))
+        raise SchedulerUnreachable("Slurm does not answer: squeue gave no answer within 30 s")
+
+    clock.time = NOW + 65.0
+    answers.append(waits)
+    (found,) = statuses(desk=desk)
+    assert found.state is State.RUNNING and "last word" not in found.reason
