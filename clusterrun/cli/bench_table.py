@@ -148,8 +148,10 @@ def title(study: Study) -> str:
 def caption(study: Study, table: Table) -> str:
     """Under the picture: on what it was measured."""
     shared = "ranks share the cores · " if table.probed and table.probed.device == "cpu" else ""
-    return (
-        f"{machine(study, table)} · {shared}{study.repeats} runs each, bars from the slowest to the fastest"
+    return f"{machine(study, table)} · {shared}" + (
+        f"{study.repeats} runs each, bars from the slowest to the fastest"
+        if study.repeats > 1
+        else "one run each"
     )
 
 
