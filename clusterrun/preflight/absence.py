@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterrun.model import contract
 from clusterrun.model.report import Finding, Grade, LinkReport
 from clusterrun.preflight import control, scouting
 from clusterrun.preflight.case import Link
@@ -54,6 +55,32 @@ def write(case: Case) -> None:
     case.write("absent", (), [link for one in missing for link in _judged(case, one, ill)])
 
 
+def review(case: Case) -> None:
+    """Judge nodes that fell silent in the check anew: the coordinator's may be the one that hears nobody."""
+    lost = [one for one in case.subjects.values() if one.lost_at is not None and one.node != HOST]
+    host = case.subjects.get(HOST)
+    if host is None or host.gone or not lost:
+        return
+    if _cut_off(case, lost):
+        said = f"{len(lost)} nodes fell silent at the same time, and it reaches no other: it is cut off"
+        case.explain_links_of(HOST)
+        host.write("alone", [Finding("agent", Grade.FAIL, said, "look at its link: ip -s link, ethtool")])
+    elif not _coordinators_node_may_be_to_blame(case, 0):
+        return
+    for one in lost:
+        one.excused = True
+        said = f"{one.gone}; over {host.name}, which is unfit, it should have been heard"
+        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "let another node be the first")])
+
+
+def _cut_off(case: Case, lost: list[Subject]) -> bool:
+    """Whether the coordinator's node has no good way to any other, and lost several in the same moment."""
+    times = [one.lost_at for one in lost if one.lost_at is not None]
+    others = [one.node for one in case.present() if one.node != HOST]
+    reached = [node for node in others if case.crossings.between(HOST, node) is None]
+    return len(times) > 1 and max(times) - min(times) <= contract.LOST_SECONDS and not reached
+
+
 def _coordinators_node_may_be_to_blame(case: Case, missing: int) -> bool:
     """It has trouble with all others, or nobody but it is here to say who has."""
     there = [one.node for one in case.present()]
@@ -85,9 +112,7 @@ def _judged(case: Case, one: Subject, host_is_ill: bool) -> list[Link]:
         return []
     # Only over its link to the coordinator's node an agent joins; that several broke is less likely.
     if deaf != [HOST] or (one.listening is not None and trouble is None):
-        one.write(
-            "gone", [Finding("agent", Grade.FAIL, said, "see job.out: was there a Python to start it?")]
-        )
+        one.write("gone", [Finding("agent", Grade.FAIL, said, _look_at(one.absent))])
         return []
     if trouble is None:
         said += ": it was not examined"
@@ -96,6 +121,13 @@ def _judged(case: Case, one: Subject, host_is_ill: bool) -> list[Link]:
     said += ": it is left out for this link alone"
     one.write("gone", [Finding("agent", Grade.PASS, said, "mend the link")])
     return [control.link(case, trouble)]
+
+
+def _look_at(why: str) -> str:
+    """What to do about a machine that lives, but has no agent: Slurm's credentials hold for two minutes."""
+    if "credential" in why.lower():
+        return "its clock may be wrong, compare it with the others': timedatectl, chronyc tracking"
+    return "see job.out: was there a Python to start it?"
 
 
 def _link(case: Case, node: int, one: Subject) -> Link:

@@ -118,6 +118,11 @@ class Case:
         """Whether the control round found the link between two nodes broken: no test need be tried on it."""
         return any({link.a, link.b} == {a, b} for link in self._links.get("control", ()))
 
+    def explain_links_of(self, node: int) -> None:
+        """The node itself is to blame for what was found of its links."""
+        for source, links in self._links.items():
+            self._links[source] = tuple(link for link in links if node not in (link.a, link.b))
+
     def _bad_links(self) -> list[Link]:
         return [link for link in self.links if link.report.verdict is Grade.FAIL]
 

@@ -12,7 +12,7 @@ import math
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen
 from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import collective, control, preparing, short, speech, taking
+from clusterrun.preflight import absence, collective, control, preparing, short, speech, taking
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Case
 from clusterrun.preflight.concluding import Outcome, concluded, pairs_wanted
@@ -135,6 +135,7 @@ class Examination:
         subject = self._case.subjects.get(node)
         if subject is None or subject.gone or self.outcome is not None:
             return []
+        subject.lost_at = self._case.now
         subject.leave("agent", f"was lost during the check: {why}", _SILENT)
         self._abandon(node)
         return self._proceed()
@@ -243,6 +244,7 @@ class Examination:
         ):
             said = "the whole set was not tested to its end: no time was left"
             case.write("unfinished", [Said(None, Finding("set", Grade.UNDETERMINED, said))])
+        absence.review(case)
         for words in self._pairs.passing():
             case.notice(words)
         case.asks.clear()

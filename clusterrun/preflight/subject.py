@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 class Subject:
     """``gone`` is why it is asked no more ('' while it is); ``ports`` are those it can lead a test on.
 
-    ``absent`` is why it never joined; ``excused``: by another's fault, it may be fit. ``ends`` are how
-    its warm processes ended before their time.
+    ``absent`` is why it never joined, ``lost_at`` when it fell silent after that; ``excused``: by
+    another's fault, it may be fit. ``ends`` are how its warm processes ended before their time.
     """
 
     def __init__(self, node: int, name: str, address: str) -> None:
         self.node, self.name, self.address = node, name, address
         self.gone = self.absent = ""
         self.excused = False
+        self.lost_at: float | None = None
         self.local: LocalAnswer | None = None
         self.listening: Listening | None = None
         self.earliest, self.latest = float("-inf"), float("inf")

@@ -133,9 +133,8 @@ def _ring(report: Report, seen: Rates) -> Iterator[Markup]:
             if len(report.world) > drawing.MOST_BARS
             else ""
         )
-        text = (
-            f"Link by link in rank order; the line is the median, {number(seen.median or 0)} GB/s.{sharing}"
-        )
+        median = f"the line is the median, {number(seen.median or 0)} GB/s"
+        text = f"Link by link in rank order; {median}; where there is no bar, no test was made.{sharing}"
         yield tag("section", tag("h2", "The ring that trains"), tag("p", text, class_="soft"), drawn)
 
 

@@ -69,8 +69,8 @@ class Found:
 class Case:
     """One situation: ``strike`` makes the fault on the lab; ``after`` is a word of the check's progress.
 
-    ``after`` empty: the fault is there before the job is queued. ``grade`` is that of the blame;
-    of the graver one, ``fail``, nobody has any then.
+    ``after`` empty: the fault is there before the job is queued, as what ``before`` makes always is.
+    ``grade`` is that of the blame; of the graver one, ``fail``, nobody has any then.
     """
 
     name: str
@@ -81,6 +81,7 @@ class Case:
     words: tuple[str, ...] = ()
     after: str = ""
     grade: str = "fail"
+    before: Callable[[Lab, Site], None] = lambda lab, site: None
 
     def exact(self, found: Found) -> bool:
         """Whether exactly the right ones are named."""
@@ -97,6 +98,7 @@ def play(case: Case, site: Site, budget: str = "60s") -> Found:
     lab = site.lab
     chosen = [node(number) for number in range(1, case.nodes + case.spares + 1)]
     options = ("--nodes", str(case.nodes), "--spares", str(case.spares), "--nodelist", fold(chosen))
+    case.before(lab, site)
     if not case.after:
         case.strike(lab, site)
     options = (*options, "--preflight", "full", "--preflight-budget", budget)
@@ -162,14 +164,18 @@ def both(*strikes: Callable[[Lab, Site], None]) -> Callable[[Lab, Site], None]:
     return strike
 
 
-def no_python(lab: Lab, site: Site) -> None:
-    """The ranks' Python lies in a folder that node 3 does not see."""
-    folder = site.project / "python"
-    folder.mkdir()
-    (folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (folder / "python").chmod(0o755)
-    hidden = lab.exec(["mount", "-t", "tmpfs", "none", str(folder)], host=node(3))
-    assert hidden.code == 0, hidden.err
+def no_python(number: int) -> Callable[[Lab, Site], None]:
+    """The ranks' Python lies in a folder that one node does not see."""
+
+    def strike(lab: Lab, site: Site) -> None:
+        folder = site.project / "python"
+        folder.mkdir()
+        (folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        (folder / "python").chmod(0o755)
+        hidden = lab.exec(["mount", "-t", "tmpfs", "none", str(folder)], host=node(number))
+        assert hidden.code == 0, hidden.err
+
+    return strike
 
 
 def nothing(lab: Lab, site: Site) -> None:
@@ -177,6 +183,8 @@ def nothing(lab: Lab, site: Site) -> None:
 
 
 N3 = blame(["n0003"])
+COORDINATORS = 1
+"""The first node of a job runs its batch script, and with it the coordinator."""
 PAIRS = "pair"
 """A word of the check's progress while pairs of nodes are tested."""
 
@@ -185,7 +193,7 @@ CASES = (
     Case("healthy, 5 nodes", 5, nothing, blame()),
     Case("healthy, 2 nodes", 2, nothing, blame()),
     Case("node dead before the start", 4, fault("kill", 3), N3),
-    Case("no Python on a node", 4, no_python, N3, words=("--python", "python/python")),
+    Case("no Python on a node", 4, no_python(3), N3, words=("--python", "python/python")),
     Case("node dies during the check", 4, fault("kill", 3), N3, after=PAIRS),
     Case("link of a node down", 4, fault("cut", 3), N3),
     Case("link of a node goes down during the check", 4, fault("cut", 3), N3, after=PAIRS),
@@ -220,6 +228,13 @@ CASES = (
         5,
         fault("cut", 3, port="40000-60000"),
         blame(["n0003"]),
+    ),
+    Case(
+        "a range of ports blocked on the coordinator's node",
+        5,
+        fault("cut", COORDINATORS, port="40000-60000"),  # from the start, Slurm itself calls the node down
+        blame(["n0001"]),
+        after="local",
     ),
     Case("slow network of a node", 5, fault("slow", 3, rate="20mbit"), N3),
     Case(

@@ -43,6 +43,7 @@ class Faults:
     absent: set[int] = field(default_factory=set)
     agentless: set[int] = field(default_factory=set)
     """They live, and their agent did not join."""
+    why: str = "its agent did not join"
     pythonless: set[int] = field(default_factory=set)
     """No examiner can be started on them from elsewhere."""
     frozen: set[int] = field(default_factory=set)
@@ -117,7 +118,7 @@ class Cluster:
         self.machine = Examination(
             asked,
             [Examinee(node, name(node), address(node)) for node in there],
-            [(node, "its agent did not join") for node in missing],
+            [(node, faults.why) for node in missing],
             START,
             WALL,
             names=[(node, name(node)) for node in missing],

@@ -168,6 +168,44 @@ def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_lin
     assert "it is left out for this link alone" in found.said
 
 
+def test_where_all_others_fall_silent_at_once_the_coordinators_node_is_cut_off_and_they_are_not_blamed():
+    outcome = examined(orders(4), Faults(lost_in=dict.fromkeys((1, 2, 3), "DialTask")))
+    assert (outcome.fit, outcome.excluded) == (False, (name(0),))
+    assert [one.verdict for one in outcome.report.nodes] == [Grade.FAIL, *[Grade.UNDETERMINED] * 3]
+    (found,) = outcome.report.nodes[0].findings
+    assert found.said == "3 nodes fell silent at the same time, and it reaches no other: it is cut off"
+
+
+def test_a_link_to_the_coordinators_node_is_not_blamed_where_that_node_is_cut_off_from_all():
+    faults = Faults(cut={(0, 3), (3, 0)}, lost_in=dict.fromkeys((1, 2), "DialTask"))
+    outcome = examined(orders(4), faults)
+    assert (bad_links(outcome), outcome.excluded) == (set(), (name(0),))
+    assert [one.verdict for one in outcome.report.nodes] == [
+        Grade.FAIL,
+        *[Grade.UNDETERMINED] * 2,
+        Grade.PASS,
+    ]
+
+
+def test_of_two_nodes_the_one_that_falls_silent_is_blamed():
+    outcome = examined(orders(2), Faults(lost_in={1: "DialTask"}))
+    assert blamed(outcome) == {1}
+
+
+def test_who_is_lost_while_ports_of_the_coordinators_node_answer_nobody_is_not_blamed():
+    faults = Faults(blocked={0: {2, 3}}, lost_in={3: "WarmTask"})
+    outcome = examined(orders(5), faults)
+    fail, passed = Grade.FAIL, Grade.PASS
+    assert [one.verdict for one in outcome.report.nodes] == [fail, passed, passed, Grade.UNDETERMINED, passed]
+
+
+def test_a_machine_that_lives_but_takes_no_credential_is_told_to_look_at_its_clock():
+    expired = "its agent did not join (srun: error: Job credential expired)"
+    outcome = examined(orders(4, 1), Faults(agentless={2}, why=expired))
+    (found,) = outcome.report.nodes[2].findings
+    assert (found.verdict, "its clock may be wrong" in found.remedy) == (Grade.FAIL, True)
+
+
 def test_a_node_behind_a_cut_link_that_is_ill_itself_is_named_as_well():
     outcome = examined(orders(4, 1), Faults(agentless={2}, cut={(0, 2)}, full_shm={2}))
     assert (bad_links(outcome), blamed(outcome)) == ({(0, 2, "a->b")}, {2})
