@@ -7,7 +7,7 @@ Laws
 2. Ranks start only under a lease that an acknowledged beat granted, and only when everything older
    on this node is known to be gone.
 3. The lease is lengthened by acknowledged beats alone, from the moment the beat was sent. Where it
-   has run out nothing lengthens it again: the node ends (and the shim sees to it).
+   has run out nothing lengthens it again: the node ends, a little earlier (and the shim sees to it).
 4. A grace time that runs is neither shortened nor lengthened by another request to end; only a lost
    connection may shorten it, because then the lease sets the bound.
 5. However ranks end, what they left behind is swept before the node says ``RanksGone`` or exits.
@@ -66,6 +66,9 @@ PATIENCE_SECONDS = 5.0
 """After a signal of its own and the grace time: how long an agent still waits for the coordinator's word."""
 DECIDE_SECONDS = 4.0
 """For the coordinator to say what a signal means, which it asks the scheduler; then the ranks end anyway."""
+EARLY = 0.15
+"""The part of a lease before its end at which a node ends by itself: the shim, which looks at the end alone,
+would kill the agent too, who must still see that its job is not left without anybody (``bereaved``)."""
 OBSERVE_AFTER_SECONDS = 10.0
 """From the start of ranks to that of their observer: it must not take from them the processor on which they
 start, and ranks that end at once need none."""
@@ -94,6 +97,7 @@ class Agent:
         self._timings = timings
         self._out: list[AgentAction] = []
         self._lease = Lease(timings.lease)
+        self._early = EARLY * timings.lease
         self._ranks = Ranks(processes, self._say, self._objection)
         self._company = Company(self._ranks, self._say)
         self._port = Port(self._ranks, self._say)
@@ -158,7 +162,8 @@ class Agent:
         """When the next ``Tick`` is wanted (steady clock, seconds)."""
         if self._exited or self._hurried:
             return None
-        times = [self._lease.ends_at, self._leave_at, self._decide_at]
+        ends_at = self._lease.ends_at
+        times = [None if ends_at is None else ends_at - self._early, self._leave_at, self._decide_at]
         if self._linked:
             times.append(self._beat_at)
         if self._ranks.stage is Stage.RUNNING:
@@ -203,8 +208,8 @@ class Agent:
             self._messages[type(event.message)](now, event.message)
 
     def _tick(self, now: Now, event: Tick) -> None:
-        if self._lease.over(now.steady):
-            self._say(Note("the lease ran out: no heartbeat was acknowledged in time"))
+        if self._lease.over(now.steady + self._early):
+            self._say(Note("the lease runs out: no heartbeat was acknowledged in time"))
             self.bereaved = self.bereaved or self._leaving is None
             self._leave_at_once(now, 1)
         elif self._leave_at is not None and now.steady >= self._leave_at:
@@ -274,7 +279,7 @@ class Agent:
         self.bereaved = self.bereaved or self._leaving is None
         if self._leaving is None:
             self._leaving = 1
-        ends_at = now.steady if self._lease.ends_at is None else self._lease.ends_at
+        ends_at = now.steady if self._lease.ends_at is None else self._lease.ends_at - self._early
         self._ranks.end(now, self._grace)
         self._ranks.hurry(now, min(now.steady + self._grace, ends_at))
 

@@ -206,6 +206,7 @@ def test_after_a_term_of_its_own_an_agent_leaves_by_itself_when_nobody_answers()
     tape = running()
     tape.at(2.0, SignalCame(signal.SIGTERM), RankEnded(0, 0, -15), RankEnded(0, 1, -15), Swept(0))
     tape.at(6.0)
+    tape.at(6.1, Told(Ack(1, WALL)))
     assert tape.does(18.9) == [Tell(Beat(2))]
     assert tape.does(19.0) == [Exit(143)]
 
@@ -249,8 +250,16 @@ def test_a_lost_coordinator_ends_the_ranks_within_the_grace() -> None:
 def test_a_lost_coordinator_cannot_stretch_the_grace_over_the_end_of_the_lease() -> None:
     tape = running()
     tape.at(15.0, Disconnected("reset"))
-    assert tape.machine.wakes_at() == 20.0
-    assert tape.does(20.0) == [Sweep(0)]
+    assert tape.machine.wakes_at() == 17.0  # before the shim kills all, also who is to see to the job
+    assert tape.does(17.0) == [Sweep(0)]
+
+
+def test_a_node_that_is_not_answered_ends_its_ranks_before_its_shim_does_and_outlives_them() -> None:
+    tape = running()
+    assert tape.does(16.9)[-1] == Tell(Beat(1))
+    assert tape.does(17.0) == [Sweep(0)]
+    assert tape.does(17.1, Swept(0)) == [Tell(RanksGone(0)), Exit(1)]
+    assert tape.machine.bereaved
 
 
 def test_without_its_shim_a_node_ends_its_ranks_at_once() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterrun.agent import actions as act
 from clusterrun.agent import messages as msg
+from clusterrun.agent.agent import EARLY
 from clusterrun.model import contract
 from clusterrun.model.record import RunState
 from clusterrun.model.states import State
@@ -168,7 +169,9 @@ class Watch:
         mine = [
             p for p in agent.node.processes if p.agent is agent and p.epoch == action.epoch and not p.child
         ]
-        if not mine or agent.hurried or not agent.shim.alive or now >= agent.lease_until - SLACK:
+        if not mine or agent.hurried or not agent.shim.alive:
+            return
+        if now >= agent.lease_until - EARLY * contract.LEASE_SECONDS - SLACK:
             return
         link = agent.link
         if link is None or not link.receives(1) or not agent.coordinator.alive:
