@@ -36,11 +36,13 @@ class Post:
         self._looked = -EVERY
         self._wake, self._idle = threading.Event(), threading.Event()
         self._idle.set()
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="clusterrun-training", daemon=True)
 
     def open(self) -> None:
-        """Begin; the thread ends with the process."""
+        """Begin."""
         self.look()
-        threading.Thread(target=self._serve, name="clusterrun-training", daemon=True).start()
+        self._thread.start()
 
     def send(self, news: Mapping[str, object], now: bool = False) -> None:
         """Let the newest word stand in the progress file: at once if ``now``, else within a second."""
@@ -49,9 +51,13 @@ class Post:
             self._hand_over(PATIENCE)
 
     def close(self) -> None:
-        """Send what has not been sent."""
+        """Send what has not been sent, and end: an interpreter that ends should find no thread awake."""
         if self._news is not None:
             self._hand_over(AT_THE_END)
+        self._closing = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(AT_THE_END)
 
     def _may_go(self) -> bool:
         now = self._clock()
@@ -70,7 +76,7 @@ class Post:
             self._idle.wait(patience)
 
     def _serve(self) -> None:
-        while True:
+        while not self._closing:
             self._wake.wait(EVERY)
             self._wake.clear()
             self.write()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun import proc
+from clusterrun.model.document import decode
+from clusterrun.model.record import RunState
 from tests.hostile.conftest import Person, logs, marked, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +38,20 @@ def weights(run: Path) -> list[str]:
     return [line for text in said for line in text.splitlines() if line.startswith("weights ")]
 
 
+def lineage(run: Path) -> list[tuple[int, str, str, str, str]]:
+    """Each attempt with why it was made and how it ended; of a failed rank, its last words too."""
+    state = decode(RunState, json.loads((run / "state.json").read_text()))
+    return [
+        (a.epoch, a.cause, a.outcome, a.failure.why if a.failure else "", _last_words(run, a.epoch))
+        for a in state.attempts
+    ]
+
+
+def _last_words(run: Path, attempt: int) -> str:
+    errors = sorted((run / "attempts" / f"{attempt:03}").glob("*.err"))
+    return "\n".join(path.read_text(errors="replace")[-1500:] for path in errors)
+
+
 def rank(run: Path, number: int) -> int:
     """The process of a rank."""
     found = [p.pid for p in marked(run) if proc.environment(p.pid).get("RANK") == str(number)]
@@ -47,6 +64,7 @@ def test_a_rank_that_is_killed_changes_no_weight(person: Person) -> None:
     os.kill(rank(wild, 1), signal.SIGKILL)
     for run in (calm, wild):
         person.reaches(run, "COMPLETED", 240)
-    assert weights(wild) == weights(calm) != []
-    assert len(list((wild / "attempts").iterdir())) == 2
+    assert [(one[1], one[2]) for one in lineage(calm)] == [("first", "COMPLETED")], lineage(calm)
+    assert [one[2] for one in lineage(wild)] == ["FAILED", "COMPLETED"], lineage(wild)
+    assert weights(wild) == weights(calm) != [], (lineage(calm), lineage(wild))
     assert marked(wild) == []
