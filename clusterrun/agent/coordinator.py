@@ -162,9 +162,10 @@ class Coordinator:
     def _look_for_silence(self, now: Now) -> None:
         if self._sweep_at is not None and now.steady < self._sweep_at:
             return
-        overslept = self._sweep_at is not None and now.steady - self._sweep_at > OVERSLEPT_SECONDS
+        late = now.steady - self._sweep_at if self._sweep_at is not None else 0.0
         self._sweep_at = now.steady + SWEEP_SECONDS
-        if overslept or self._course.stage is Stage.PARTING:
+        self._ledger.was_late(now, late)
+        if late > OVERSLEPT_SECONDS or self._course.stage is Stage.PARTING:
             return
         silent, here = self._roster.silent(now, self._timings.lost), self._ledger.state.host
         why = f"no heartbeat for {self._timings.lost:g} s"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from clusterrun.agent.actions import SaveState
+from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Attempt, RunState
 from clusterrun.model.states import Phase, State
@@ -32,6 +35,7 @@ class Ledger:
         self.excluded_here: tuple[str, ...] = ()
         self._changed = True
         self._saved_at: float | None = None
+        self._stood_still = (math.inf, -math.inf)
 
     def remember(self, earlier: tuple[Attempt, ...], excluded: tuple[str, ...] = ()) -> None:
         """Attempts of a coordinator before this one; how one that never said so ended stays unknown."""
@@ -74,6 +78,19 @@ class Ledger:
         """Something that whoever looks at the run should know; said once, the newest are kept."""
         if text not in self._state.warnings:
             self._set(warnings=(*self._state.warnings, text)[-MOST_WARNINGS:])
+
+    def was_late(self, now: Now, seconds: float) -> None:
+        """The coordinator did nothing for so long, to its own surprise."""
+        if seconds > contract.LOST_SECONDS:
+            self._stood_still = (now.wall - seconds, now.wall)
+
+    def explained(self, failure: Failure) -> Failure:
+        """With what ``was_late`` tells of it: nodes that hear no coordinator for a lease end their ranks."""
+        since, until = self._stood_still
+        if not since <= failure.at <= until:
+            return failure
+        still = f"the coordinator on {self._state.host} stood still then, for {until - since:.0f} s"
+        return replace(failure, why=f"{failure.why}; {still}")
 
     def close(self, now: Now, outcome: State, failure: Failure | None) -> None:
         """The newest attempt has ended, if it has not before."""

@@ -9,6 +9,7 @@ from clusterrun.agent import verdict
 from clusterrun.agent.actions import Note, ReadProgress
 from clusterrun.agent.judge import SUPERSEDED, Ruling
 from clusterrun.agent.verdict import Kind
+from clusterrun.model.frozen import replace
 from clusterrun.model.states import Phase
 
 TYPE_CHECKING = False
@@ -113,6 +114,7 @@ class Sequel:
             return
         for name, why in tally.stuck_on.items():
             self._casualties.leave_out(name, why)
+        tally.mishaps[:] = [replace(m, failure=self._ledger.explained(m.failure)) for m in tally.mishaps]
         ruling = self._judge.rule(tally, self._ledger.attempts, self._casualties.room)
         ruling = self._of_closing(ruling, tally) if self._handover.closing else ruling
         if ruling.mishap:

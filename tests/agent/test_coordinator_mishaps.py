@@ -148,6 +148,24 @@ def test_a_coordinator_that_slept_judges_nobody_before_it_has_read_what_came() -
     assert DropLink(1) not in tape.at(31.5)
 
 
+def test_a_failure_while_the_coordinator_stood_still_names_the_node_where_it_did() -> None:
+    tape = training()
+    tape.at(2.0)
+    tape.at(30.0, failed(3, 25.0))
+    tape.at(30.3)
+    still = "rank 3 on n1 exited with code 3; the coordinator on login stood still then, for 28 s"
+    assert ending(all_gone(tape, 31.0)).reason == still
+
+
+def test_a_failure_after_the_coordinator_stood_still_is_nothing_of_that() -> None:
+    tape = training()
+    tape.at(2.0)
+    tape.at(30.0, Tick(), Heard(0, Beat(1)), Heard(1, Beat(1)))
+    tape.at(31.0, failed(3, 31.0))
+    tape.at(31.3)
+    assert ending(all_gone(tape, 32.0)).reason == "rank 3 on n1 exited with code 3"
+
+
 def test_a_node_that_fell_silent_before_a_rank_failed_elsewhere_is_the_cause() -> None:
     tape = training()
     tape.at(4.0, Heard(0, Beat(1)))

@@ -80,7 +80,7 @@ COORDINATOR_BUGS = (
     ),
     Mutant("ranks that vanish are not missed", "attempt", "if not well and", "if False and"),
     Mutant("silence is not looked for", "coordinator", "self._roster.silent(now, self._timings.lost)", "[]"),
-    Mutant("a coordinator that slept judges at once", "coordinator", "if overslept or", "if"),
+    Mutant("a coordinator that slept judges at once", "coordinator", "if late > OVERSLEPT_SECONDS or", "if"),
     Mutant(
         "the last agent of a node takes its seat",
         "roster",
