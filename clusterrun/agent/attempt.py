@@ -110,7 +110,9 @@ class LiveAttempt:
         if self.stage is Stage.STOPPING:
             self._give_up_on_the_silent(now)
             return
-        words = f"{verdict.nodes_in_words(self.tally.missing)} did not start their ranks"
+        names = self._roster.names()
+        late = [names[place] for place in self.tally.missing]
+        words = f"{verdict.nodes_in_words(late)} did not start their ranks"
         words += f" within {self._start_seconds:g} s"
         self._mishap(now, verdict.of_node(Kind.START, "", now.wall, words))
 

@@ -166,6 +166,10 @@ class Roster:
             return seat.name
         return self._names.get(node, f"node {node}")
 
+    def called(self, nodes: Sequence[int]) -> list[str]:
+        """Nodes by name where the names of all are known, else by number."""
+        return [self.name_of(node) if self.names_known else str(node) for node in nodes]
+
     def hears_none(self, now: Now, host: str, beat: float) -> bool:
         """Of several nodes other than ``host`` none was heard when it should: the fault may be its own.
 

@@ -90,10 +90,10 @@ def of_node(kind: Kind, node: str, at: float, why: str, said: tuple[str, ...] = 
     return Mishap(kind, Failure(-1, node, 1, at, why, said))
 
 
-def nodes_in_words(numbers: Sequence[int]) -> str:
-    """``node 3`` or ``nodes 1, 2 and 7``; no more than eight are named."""
-    shown = [str(number) for number in numbers[:8]]
-    rest = len(numbers) - len(shown)
+def nodes_in_words(names: Sequence[str]) -> str:
+    """``node n3`` or ``nodes n1, n2 and n7``; no more than eight are named."""
+    shown = list(names[:8])
+    rest = len(names) - len(shown)
     if rest:
         return f"nodes {', '.join(shown)} and {rest} more"
     if len(shown) == 1:
