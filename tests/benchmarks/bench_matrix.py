@@ -44,6 +44,9 @@ CAUSES = {
 }
 """What is said of the cause, by how a fault's name begins; of all others: that a node was not heard."""
 SILENT = r"lost|loss|nothing has moved|did not join|could not be reached|onnection failure"
+ARTIFICE = r"cannot be opened: No such file or directory"
+"""A full disk of the lab is one host's own: others do not see a folder made there, as on a shared disk they
+would (or it were refused). What they say of that is not counted."""
 
 
 @dataclass
@@ -166,7 +169,9 @@ def told(run: Run, cell: Cell, hosts: tuple[str, ...], first: int, found: Told) 
         if attempt.outcome not in ("", "COMPLETED", "PENDING"):
             failure, after = attempt.failure, following.reason if following else ""
             said = (failure.node, failure.why, *failure.last_lines, failure.traceback) if failure else ()
-            found.hear(" ".join((*said, "|", attempt.outcome, after)), cell, hosts)
+            words = " ".join((*said, "|", attempt.outcome, after))
+            if not (cell.fault.startswith("home") and re.search(ARTIFICE, words)):
+                found.hear(words, cell, hosts)
 
 
 def main() -> None:
