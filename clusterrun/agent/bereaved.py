@@ -18,6 +18,7 @@ from clusterrun.agent.errands import Errands
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.process import ended_children
 from clusterrun.agent.voice import say
+from clusterrun.agent.without import excluding
 from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
@@ -48,13 +49,14 @@ class Left:
     """A job whose coordinator is gone, and the node that is left: its number in the allocation.
 
     ``restarts``: how often the job had been restarted when it began; ``requeue``: it is to be started
-    again, not ended.
+    again, not ended; ``resubmit`` is what queues such a job, which says what its user excludes.
     """
 
     job_id: str
     restarts: int
     requeue: bool
     node: int
+    resubmit: tuple[str, ...] = ()
 
 
 _BATCH_LOST, _LOST_STATES = "JobLaunchFailure", ("COMPLETING", "FAILED", "NODE_FAIL")
@@ -68,10 +70,12 @@ class Means(enum.Enum):
     ACT = "the job stands without its first node, or ended with it"
 
 
-def left_behind(environment: Mapping[str, str], requeue: bool, node: int) -> Left | None:
+def left_behind(
+    environment: Mapping[str, str], requeue: bool, node: int, resubmit: tuple[str, ...] = ()
+) -> Left | None:
     """The job of this environment, None without a scheduler."""
     job_id, restarts = job_row.job_of(environment)
-    return Left(job_id, restarts, requeue, node) if job_id else None
+    return Left(job_id, restarts, requeue, node, resubmit) if job_id else None
 
 
 def question(left: Left) -> tuple[str, ...]:
@@ -94,6 +98,18 @@ def meaning(left: Left, lines: tuple[str, ...]) -> Means:
         return Means.WAIT if not host or host in expand(nodes) else Means.ACT
     except BadInput:
         return Means.WAIT
+
+
+def came_back(lines: tuple[str, ...]) -> str:
+    """The first node, where it had been taken out of a job whose batch step was killed on it; else empty.
+
+    Its own daemon takes the job for a running one still: started there again the job would be held.
+    """
+    state, *_, host, nodes = job_row.cells(lines, _FIELDS) or [""] * len(_FIELDS)
+    try:
+        return host if host and state != "RUNNING" and host not in expand(nodes) else ""
+    except BadInput:
+        return ""
 
 
 def _signal_of(code: str) -> int:
@@ -168,12 +184,21 @@ class Vigil:
             self._leave()
         else:
             say(f"clusterrun: job {self._left.job_id} is given back: it goes on without its coordinator")
-            self._give_back()
+            self._give_back(came_back(said.lines))
 
-    def _give_back(self) -> None:
+    def _give_back(self, host: str) -> None:
         left = self._left
         argv = ("scontrol", "requeue", left.job_id) if left.requeue else ("scancel", left.job_id)
-        self._errands.run(argv, _LIMIT_SECONDS, lambda done: self._ask_again())
+        words = excluding(left.resubmit, (host,)) if host and left.requeue else ""
+
+        def given(done: Done) -> None:
+            if done.why or not words:
+                self._ask_again()
+                return
+            update = ("scontrol", "update", f"JobId={left.job_id}", f"ExcNodeList={words}")
+            self._errands.run(update, _LIMIT_SECONDS, lambda done: self._ask_again())
+
+        self._errands.run(argv, _LIMIT_SECONDS, given)
 
     def _ask_again(self) -> None:
         self._loop.after(_LAST_ASK_SECONDS if self._hurried else ASK_SECONDS, self._ask)

@@ -87,7 +87,8 @@ def _outlive(
 ) -> None:
     from clusterrun.agent import bereaved
 
-    left = bereaved.left_behind(environment, orders.survival.requeue == "requeue", node)
+    survival = orders.survival
+    left = bereaved.left_behind(environment, survival.requeue == "requeue", node, survival.resubmit)
     if left is None:
         return
     vigil = bereaved.Vigil(left, environment, shim, lambda until: tell_shim(lease, f"until {until!r}"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.agent.bereaved import Left, Means, left_behind, meaning
+from clusterrun.agent.bereaved import Left, Means, came_back, left_behind, meaning
 from clusterrun.model.document import encode
 from clusterrun.model.orders import Orders
 from tests.agent.runs import ROOT, until
@@ -46,6 +46,22 @@ def test_a_job_is_given_back_only_when_the_scheduler_took_its_first_node_out(lin
 def test_a_job_of_a_chain_whose_batch_step_was_killed_is_over_and_the_next_one_goes_on() -> None:
     line = "COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|"
     assert meaning(Left("14", 0, False, 1), (line, "")) is Means.LEAVE
+
+
+@pytest.mark.parametrize(
+    "line, host",
+    [
+        ("COMPLETING|JobLaunchFailure|9|0|n0001|n[0002-0003]|", "n0001"),
+        ("COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0003]|", ""),
+        ("RUNNING|None|0|0|n0001|n[0002-0003]|", ""),
+        ("COMPLETING|JobLaunchFailure|9|0|n0001|n[|", ""),
+        ("", ""),
+    ],
+)
+def test_a_first_node_that_was_taken_out_and_came_back_is_kept_off_the_job_it_believes_in(
+    line: str, host: str
+) -> None:
+    assert came_back((line, "")) == host
 
 
 def test_without_a_scheduler_there_is_no_job() -> None:
