@@ -314,11 +314,19 @@ def _late_answer(world: World) -> None:
     if agent is not None:
         _sever(world, agent, (DOWN,), 5.5)
         world.clock.after(5.6, _sever, world, agent, (UP, DOWN), 60.0)
+        _maybe_stop(world, agent, 5.6)
 
 
 def _mute(world: World) -> None:
     for agent in world.coordinators[0].agents:
         _sever(world, agent, (DOWN,), 60.0)
+        _maybe_stop(world, agent, 0.0)
+
+
+def _maybe_stop(world: World, agent: AgentActor, after: float) -> None:
+    """Where it is stopped too, its shim alone keeps the lease."""
+    if world.fault_chance.random() < 0.6:
+        world.clock.after(after, agent.freeze, 1e9)
 
 
 def _repeat_once(world: World) -> None:
