@@ -85,7 +85,8 @@ class JobWatch:
 
     def told(self, coordinator: CoordinatorActor, told: ev.JobTold) -> None:
         """A coordinator that was told to end learns why; where its owner wants that, it knows it now."""
-        undecided = coordinator.asked_at is not None and coordinator.alive and not coordinator.frozen
+        runs = coordinator.alive and not coordinator.frozen and not coordinator.node.frozen
+        undecided = coordinator.asked_at is not None and runs
         last = coordinator.states[-1].state if coordinator.states else State.RUNNING
         within = coordinator.asked_at is not None and self._world.clock.now <= coordinator.asked_at + 3.4
         if told.why == "cancelled" and undecided and within and last is State.RUNNING:

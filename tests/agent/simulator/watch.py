@@ -120,14 +120,18 @@ class Watch:
     def _places(
         self, coordinator: CoordinatorActor, epoch: int, world: tuple[str, ...], hosts: list[str]
     ) -> None:
-        """The first world is in the order of the nodes; later everybody who stays keeps his place."""
+        """The first world is in the order of the nodes; later everybody who stays keeps his place.
+
+        A world that was formed and came to no rank counts: who was not in it has not stayed.
+        """
         epochs = [e for number, e in self._worlds if number == coordinator.number and e < epoch]
         if not epochs:
             first = epoch == self._epochs[coordinator.number][0]
             if first and [name for name in hosts if name in world] != list(world):
                 self.fail(f"the world {world} is not in the order of {hosts}")
             return
-        before = self._worlds[(coordinator.number, max(epochs))]
+        formed = [a.nodes for a in coordinator.states[-1].attempts if max(epochs) <= a.epoch < epoch]
+        before = [nodes for nodes in formed if nodes][-1]
         if any(name in before and before[place] != name for place, name in enumerate(world)):
             self.fail(f"somebody changes his place from {before} to {world}")
 
