@@ -24,8 +24,9 @@ LOSING = (
     "controller away",
 )
 """What may keep a coordinator from its last word until the scheduler kills all of its job."""
-CUTS = ("cut link", "cut node", "swizzle", "lasting cut", "late answer")
-"""The same where a preemption leaves 30 s: whoever is heard, and does not hear, has a lease for longer."""
+TOO_LATE = ("cut link", "cut node", "swizzle", "lasting cut", "late answer", "keeper")
+"""The same in a job that is killed within 30 s: whoever is heard, and does not hear, has a lease for longer,
+and a coordinator that is killed while it gives the job back has no successor before the end."""
 
 
 class JobWatch:
@@ -83,12 +84,15 @@ class JobWatch:
             self._world.log(f"cancelled {how}")
             self._cancelled = self._now()
 
-    def told(self, coordinator: CoordinatorActor, told: ev.JobTold) -> None:
-        """A coordinator that was told to end learns why; where its owner wants that, it knows it now."""
+    def told(self, coordinator: CoordinatorActor, told: ev.JobTold, question_at: float) -> None:
+        """A coordinator that was told to end learns why; where its owner wants that, it knows it now.
+
+        An answer that comes late decides nothing, whoever of its nodes was told to end first.
+        """
         runs = coordinator.alive and not coordinator.frozen and not coordinator.node.frozen
         undecided = coordinator.asked_at is not None and runs
         last = coordinator.states[-1].state if coordinator.states else State.RUNNING
-        within = coordinator.asked_at is not None and self._world.clock.now <= coordinator.asked_at + 3.4
+        within = coordinator.asked_at is not None and self._world.clock.now <= question_at + 3.4
         if told.why == "cancelled" and undecided and within and last is State.RUNNING:
             self.cancelled("through the scheduler")
 
@@ -122,5 +126,5 @@ class JobWatch:
                 fail(f"jobs {waiting} wait although the run has ended")
             if not state.reason and state.state is not State.COMPLETED:
                 fail(f"the run ended {state.state} without a reason")
-        elif not waiting and not lost and not set(CUTS) & set(self._world.scenario.faults):
+        elif not waiting and not lost and not set(TOO_LATE) & set(self._world.scenario.faults):
             fail(f"nobody goes on, and the run is {state and (state.state, state.reason)}")

@@ -219,9 +219,10 @@ class Slurm:
 
     def _answer(self, coordinator: CoordinatorActor, seconds: float) -> None:
         told = self._of(coordinator.job, coordinator.restarts)
+        asked_at = self.world.clock.now - seconds
 
         def deliver() -> None:
-            self.watch.told(coordinator, told)
+            self.watch.told(coordinator, told, asked_at)
             coordinator.feed(told)
 
         self.world.clock.after(seconds, deliver)
