@@ -91,6 +91,7 @@ class Handover:
         self._ledger, self._say, self._course = ledger, say, course
         self.relay = Relay(self._survival, ledger, say)
         self._asked: _Asked | None = None
+        self._unanswered = 0
         self._noticed = ""
         self._taken = self._requeued = self._over = self._abandoned = False
         self._heard_at: float | None = None
@@ -163,7 +164,7 @@ class Handover:
             if self._is_due(now):
                 self.noticed(now, by_clock=True)
             else:
-                self._say(AskJob())
+                self._ask()
 
     def _is_due(self, now: Now) -> bool:
         return self._end_at is not None and now.steady >= self._end_at - self._survival.notice - DUE_SECONDS
@@ -178,6 +179,10 @@ class Handover:
     def _is_near(self, now: Now) -> bool:
         return self._end_at is not None and self._end_at - now.steady <= self._survival.notice + EARLY_SECONDS
 
+    def _ask(self) -> None:
+        self._unanswered += 1
+        self._say(AskJob())
+
     # --- signals, and what they mean ---
 
     def noticed(self, now: Now, by_clock: bool = False) -> None:
@@ -189,7 +194,7 @@ class Handover:
         self._heard_at = now.steady
         if self._job_id:
             self._asked = _Asked(None, now.steady, by_clock)
-            self._say(AskJob())
+            self._ask()
         else:
             self._notify(now, BY_HAND, 0.0)
 
@@ -201,7 +206,7 @@ class Handover:
             self._course.ask(now, wish)
             return
         self._asked = _Asked(wish, now.steady)
-        self._say(AskJob())
+        self._ask()
 
     def cancelled(self, now: Now, wish: Verdict) -> None:
         """The owner ends the run: also the job that waits, and at once, for we may be killed soon."""
@@ -213,11 +218,14 @@ class Handover:
 
     def told(self, now: Now, event: JobTold) -> None:
         """The scheduler's word on this job."""
+        self._unanswered = max(0, self._unanswered - 1)
         if self._over:
             return
         if event.end_at is not None:
             self._end_at = now.steady + event.end_at - now.wall
         self._requeued = self._requeued or event.requeued
+        if self.undecided and self._unanswered and event.why in ("", UNKNOWN):
+            return  # maybe the answer to what was asked before the signal came
         why = self._by_the_clock(now) if event.why == UNKNOWN else event.why
         self._decide(now, why, sudden=event.end_at is None and event.why in STATES)
         if event.why == UNKNOWN and self._end_at is None:

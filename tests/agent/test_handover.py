@@ -318,6 +318,20 @@ def test_what_goes_wrong_before_ranks_and_before_the_answer_costs_no_restart():
     assert (tape.saved.state, [a.outcome for a in tape.saved.attempts]) == (State.PENDING, ["PREEMPTED"])
 
 
+def test_an_answer_to_what_was_asked_before_a_signal_says_nothing_of_that():
+    tape = job()
+    join(tape, 1.0)
+    train(tape, 1.0)
+    assert tape.does(5.0) == [AskJob()]
+    assert tape.does(5.1, TERM) == [AskJob()]
+    assert tape.does(5.2, JobTold("", WALL + 900.0)) == []
+    tape.at(5.3, JobTold("preemption", requeued=True))
+    tape.at(7.4)
+    over(tape, 8.0, code=-15)
+    assert tape.saved is not None
+    assert (tape.saved.state, tape.saved.attempts[0].outcome) == (State.PENDING, "PREEMPTED")
+
+
 def test_a_cancel_needs_no_answer():
     tape = training()
     tape.at(50.0, TERM)

@@ -27,6 +27,7 @@ class CoordinatorActor(Actor):
         self.dead_since = dead_since
         self.dead: int | None = None
         self.asked_at: float | None = None
+        self.answered_at = float("-inf")
         self.hosts = hosts
         self.links: dict[int, Link] = {}
         self.agents: list[AgentActor] = []

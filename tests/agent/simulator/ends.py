@@ -177,9 +177,13 @@ def _survives(watch: Watch, state: RunState) -> None:
 
 
 def _innocent(watch: Watch, state: RunState) -> None:
-    """Where only launchers were killed no node is named for it; one that was lost in its check may be."""
+    """Where only launchers were killed no node is named for it.
+
+    One that was lost in its check may be, and one whose agent's end is heard before the launcher's.
+    """
     scenario = watch.world.scenario
     hampered = scenario.examined or scenario.slow or scenario.has("lost welcome")
+    hampered = bool(hampered) or "its tasks" in watch.struck
     if state.excluded and not hampered and _only(watch, "kill launcher"):
         watch.fail(f"{state.excluded} are left out, and only launchers were killed")
 
@@ -220,9 +224,10 @@ def _expected(watch: Watch, state: RunState) -> None:
 
 def _came_all_the_same(watch: Watch) -> bool:
     """The agent of a node that the launcher cannot reach: it is fit, until the launcher ends all of them."""
-    never = watch.world.scenario.unreachable
+    scenario = watch.world.scenario
+    never = (scenario.unreachable, scenario.allocated - 1 if scenario.has("no agent") else -1)
     came = (agent for one in watch.world.coordinators for agent in one.agents if agent.welcomed)
-    return any(agent.index == never for agent in came)
+    return any(agent.index in never for agent in came)
 
 
 def _came_late(scenario: Scenario, state: RunState) -> bool:

@@ -126,6 +126,7 @@ def _kill_launcher(world: World) -> None:
     said = ("srun: error: killed",)
     world.clock.after(0.05, coordinator.feed, ev.LauncherEnded(137, said))
     if world.fault_chance.random() < 0.5:
+        world.watch.struck.append("its tasks")
         for agent in coordinator.tasks():
             world.clock.after(world.fault_chance.random(), agent.feed, agent.slurm_kills)
 

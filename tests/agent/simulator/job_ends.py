@@ -24,8 +24,11 @@ LOSING = (
     "controller away",
 )
 """What may keep a coordinator from its last word until the scheduler kills all of its job."""
-TOO_LATE = ("cut link", "cut node", "swizzle", "lasting cut", "late answer", "keeper")
-"""The same in a job that is killed within 30 s: whoever is heard, and does not hear, has a lease for longer,
+TOO_LATE = (
+    *("cut link", "cut node", "swizzle", "lasting cut", "late answer", "reset link"),
+    *("kill agent", "kill shim", "kill launcher", "keeper"),
+)
+"""The same in a job that is killed within 30 s: the lease of an agent that is lost meanwhile lasts as long,
 and a coordinator that is killed while it gives the job back has no successor before the end."""
 
 
@@ -91,9 +94,11 @@ class JobWatch:
         """
         runs = coordinator.alive and not coordinator.frozen and not coordinator.node.frozen
         undecided = coordinator.asked_at is not None and runs
+        decided = coordinator.asked_at is not None and coordinator.answered_at >= coordinator.asked_at
+        coordinator.answered_at = self._world.clock.now
         last = coordinator.states[-1].state if coordinator.states else State.RUNNING
         within = coordinator.asked_at is not None and self._world.clock.now <= question_at + 3.4
-        if told.why == "cancelled" and undecided and within and last is State.RUNNING:
+        if told.why == "cancelled" and undecided and not decided and within and last is State.RUNNING:
             self.cancelled("through the scheduler")
 
     def dropped(self, coordinator: CoordinatorActor, works: bool) -> None:

@@ -212,10 +212,14 @@ class Slurm:
         """Why is my job being ended, and when does it end?"""
         clock, seconds = self.world.clock, self.chance.uniform(0.02, ANSWER_SECONDS)
         if self._is_away() or self.chance.random() < self.plan.mute:
-            clock.after(ANSWER_SECONDS, coordinator.feed, ev.JobTold("unknown"))
+            clock.after(ANSWER_SECONDS, self._say_nothing, coordinator)
             return
         seconds += self.chance.uniform(0, 5) if self.chance.random() < 0.05 else 0.0
         clock.after(seconds / 2, self._answer, coordinator, seconds / 2)
+
+    def _say_nothing(self, coordinator: CoordinatorActor) -> None:
+        coordinator.answered_at = self.world.clock.now
+        coordinator.feed(ev.JobTold("unknown"))
 
     def _answer(self, coordinator: CoordinatorActor, seconds: float) -> None:
         told = self._of(coordinator.job, coordinator.restarts)
