@@ -154,7 +154,8 @@ def _asked(watch: Watch, state: RunState) -> None:
         if world.clock.now > world.asked_at + 55:
             watch.fail(f"asked to end at {world.asked_at:.1f}, the run went on")
     limited = scenario.time_limit and scenario.time_limit < scenario.duration
-    in_time = state.state is State.TIMEOUT and world.clock.now <= scenario.time_limit + 20
+    allowed = scenario.time_limit + 20 + 2 * scenario.slow
+    in_time = state.state is State.TIMEOUT and world.clock.now <= allowed
     first = len(world.coordinators) == 1
     if _only(watch, "time limit") and first and limited and not in_time and state.exit_code != 3:
         watch.fail(f"with a limit of {scenario.time_limit:.1f} s the run ended {state.state}")
