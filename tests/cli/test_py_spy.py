@@ -64,7 +64,8 @@ def test_a_live_run_whose_ranks_are_isolated_shows_their_lines_all_the_same(clus
     done = clusterrun("submit", *words)
     assert done.code == 0, done.err
     until(lambda: clusterrun("logs", "last").out.count("up") == 2, "both ranks")
-    until(lambda: clusterrun("status", "last", "--json").out.count('"phase": "training"') == 1, "the run's word")
+    trains = '"phase": "training"'
+    until(lambda: trains in clusterrun("status", "last", "--json").out, "the run's own word")
     found = json.loads(clusterrun("diagnose", "--json").out)
     assert found["groups"], found
     (group,) = found["groups"]
