@@ -291,7 +291,11 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 class Patrol:
-    """Looks at all runs of a lab twice a second: of which attempt ranks live, and what the state says."""
+    """Looks at all runs of a lab twice a second: of which attempt ranks live, and what the state says.
+
+    A node that thaws has its old ranks for a moment, until its shim has killed them: who still lives
+    half a second later broke the law.
+    """
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -332,9 +336,12 @@ class Patrol:
                 run.look()
 
     def _ranks(self) -> dict[tuple[str, int], set[int]]:
-        """The ranks by run and attempt."""
+        """The ranks by run and attempt; not those of a frozen node, which do nothing until it thaws."""
         found: dict[tuple[str, int], set[int]] = {}
+        frozen = {fault.host for fault in self._lab.faults if fault.kind == "freeze"}
         for process in self._lab.processes():
+            if process.host in frozen:
+                continue
             if TRAINER.name in process.command or "train.py" in process.command:
                 said = proc.environment(process.process)
                 if "RANK" in said and said.get("CLUSTERRUN_ATTEMPT", "").isdigit():
