@@ -212,7 +212,11 @@ class World:
 
     def write_state(self, coordinator: CoordinatorActor, state: RunState) -> None:
         """What was saved reaches the disk, unless a newer attempt stands there (the runtime looks)."""
-        overtaken = self.state_file is not None and state.updated_at < self.state_file.updated_at
+        there = self.state_file
+        overtaken = there is not None and (there.updated_at, there.state.ended) > (
+            state.updated_at,
+            state.state.ended,
+        )
         if self.claims.get(max(self.claims, default=-1), coordinator.number) == coordinator.number:
             self.state_file = self.state_file if overtaken else state
 
