@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 GAP_SECONDS = 0.2
 """Least time between two writings, but for the last one."""
 MOST_WARNINGS = 20
+_READING_SECONDS = 1.0
+"""What came while the coordinator stood still is read after that."""
 
 
 class Ledger:
@@ -82,14 +84,18 @@ class Ledger:
     def was_late(self, now: Now, seconds: float) -> None:
         """The coordinator did nothing for so long, to its own surprise."""
         if seconds > contract.LOST_SECONDS:
-            self._stood_still = (now.wall - seconds, now.wall)
+            self._stood_still = (now.steady - seconds, now.steady + _READING_SECONDS)
 
-    def explained(self, failure: Failure) -> Failure:
-        """With what ``was_late`` tells of it: nodes that hear no coordinator for a lease end their ranks."""
+    def explained(self, failure: Failure, heard_at: float) -> Failure:
+        """With what ``was_late`` tells of it: nodes that hear no coordinator for a lease end their ranks.
+
+        ``heard_at`` is when the news came (steady clock).
+        """
         since, until = self._stood_still
-        if not since <= failure.at <= until:
+        if not since < heard_at <= until:
             return failure
-        still = f"the coordinator on {self._state.host} stood still then, for {until - since:.0f} s"
+        seconds = until - _READING_SECONDS - since
+        still = f"the coordinator on {self._state.host} stood still then, for {seconds:.0f} s"
         return replace(failure, why=f"{failure.why}; {still}")
 
     def close(self, now: Now, outcome: State, failure: Failure | None) -> None:

@@ -109,12 +109,15 @@ class Sequel:
         self._read_by = None
         if self._handover.undecided:
             return
-        tally, self._tally, self.mishap_at = self._tally, None, None
+        tally, heard_at = self._tally, self.mishap_at
+        self._tally = self.mishap_at = None
         if tally is None:
             return
         for name, why in tally.stuck_on.items():
             self._casualties.leave_out(name, why)
-        tally.mishaps[:] = [replace(m, failure=self._ledger.explained(m.failure)) for m in tally.mishaps]
+        if heard_at is not None:
+            told = [self._ledger.explained(mishap.failure, heard_at) for mishap in tally.mishaps]
+            tally.mishaps[:] = [replace(m, failure=f) for m, f in zip(tally.mishaps, told)]
         ruling = self._judge.rule(tally, self._ledger.attempts, self._casualties.room)
         ruling = self._of_closing(ruling, tally) if self._handover.closing else ruling
         if ruling.mishap:

@@ -157,13 +157,23 @@ def test_a_failure_while_the_coordinator_stood_still_names_the_node_where_it_did
     assert ending(all_gone(tape, 31.0)).reason == still
 
 
+def test_a_node_that_left_a_coordinator_which_stood_still_left_for_that() -> None:
+    tape = training()
+    tape.at(2.0)
+    tape.at(30.0, Tick(), AgentLeft(1, "it closed the connection"))
+    tape.at(30.3)
+    state = ending(tape.at(50.0, Heard(0, RanksGone(0))))
+    words = "n1 (node 1) was lost: it closed the connection"
+    assert state.reason == f"{words}; the coordinator on login stood still then, for 28 s"
+
+
 def test_a_failure_after_the_coordinator_stood_still_is_nothing_of_that() -> None:
     tape = training()
     tape.at(2.0)
     tape.at(30.0, Tick(), Heard(0, Beat(1)), Heard(1, Beat(1)))
-    tape.at(31.0, failed(3, 31.0))
-    tape.at(31.3)
-    assert ending(all_gone(tape, 32.0)).reason == "rank 3 on n1 exited with code 3"
+    tape.at(32.0, failed(3, 32.0))
+    tape.at(32.3)
+    assert ending(all_gone(tape, 33.0)).reason == "rank 3 on n1 exited with code 3"
 
 
 def test_a_node_that_fell_silent_before_a_rank_failed_elsewhere_is_the_cause() -> None:
