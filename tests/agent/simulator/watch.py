@@ -201,6 +201,17 @@ class Watch:
         if any(p.agent is agent and p.runs() and not p.unkillable for p in agent.node.processes):
             self.fail(f"{agent.name} lets ranks live without a shim")
 
+    def link_lost(self, agent: AgentActor) -> None:
+        """Ranks whose coordinator cannot be reached have their grace and no more, not a whole lease."""
+        seconds = self.world.orders.grace + 2.0
+        self.world.clock.after(seconds, self._left_behind, agent, self.world.clock.now)
+
+    def _left_behind(self, agent: AgentActor, since: float) -> None:
+        mine = [p for p in agent.node.processes if p.agent is agent and p.runs() and not p.unkillable]
+        stopped = agent.frozen or agent.node.frozen or agent.woken_at >= since
+        if mine and agent.alive and not stopped:
+            self.fail(f"{agent.name} lets ranks live on without a coordinator")
+
     def rank_killed(self, process: Process) -> None:
         """A grace time is not lengthened either."""
         agent, scenario = process.agent, self.world.scenario

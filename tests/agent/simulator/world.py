@@ -325,6 +325,7 @@ class World:
         elif isinstance(payload, Closed):
             if agent.welcomed:
                 agent.feed(ev.Disconnected(payload.why))
+                self.watch.link_lost(agent)
             else:
                 self.clock.after(0.5, agent.feed, lambda: self.connect(agent))
         else:
