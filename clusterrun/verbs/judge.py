@@ -10,7 +10,7 @@ from __future__ import annotations
 from clusterrun.model import contract
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.hostlist import expand, fold
+from clusterrun.model.hostlist import fold
 from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
@@ -140,7 +140,8 @@ def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
         return _Verdict(
             State.CANCELLED, Phase.ENDED, told or "cancelled, but not by clusterrun cancel", row.end
         )
-    where = f" on {expand(row.nodelist)[0]}" if row.nodelist else ""
+    first = lost.first_of(row)
+    where = f" on {first}" if first else ""
     silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"
     if row.state is State.COMPLETED:
         silent = ""

@@ -18,13 +18,23 @@ def words(state: RunState | None, row: JobRow) -> str:
     return f"{said}, with the coordinator of the run" if state.host.partition(".")[0] in nodes else said
 
 
+def first_of(row: JobRow) -> str:
+    """The node of a job's script; empty where it has none yet, or no list that can be read."""
+    nodes = _nodes(row)
+    return nodes[0] if nodes else ""
+
+
 def _lost(state: RunState, row: JobRow) -> list[str]:
     """A job keeps its nodes, but for those that died under it (`--no-kill`)."""
     newest = state.attempts[-1] if state.attempts else None
-    if newest is None or not row.nodelist or newest.job_id not in ("", row.job_id):
-        return []
-    try:
-        left = expand(row.nodelist)
-    except BadInput:
+    left = _nodes(row)
+    if newest is None or not left or newest.job_id not in ("", row.job_id):
         return []
     return [name for name in (*newest.nodes, *state.spares) if name not in left]
+
+
+def _nodes(row: JobRow) -> tuple[str, ...]:
+    try:
+        return expand(row.nodelist) if row.nodelist else ()
+    except BadInput:
+        return ()

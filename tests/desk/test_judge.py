@@ -146,6 +146,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
     [
         ({"row": None, "state": state(**OLD)}, "ended without a word"),
         ({"row": row("FAILED", nodelist="")}, "ended without a word (FAILED); see job.out"),
+        ({"row": row("FAILED", nodelist="n[1-")}, "ended without a word (FAILED); see job.out"),
         (
             {"row": row("FAILED", job_id="42", nodelist="n[0-1]"), "state": HANDED_OVER},
             "the run goes on in job 42; ended without a word on n0 (FAILED); see job.out",
