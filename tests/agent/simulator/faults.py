@@ -111,7 +111,7 @@ def _keeper(world: World) -> None:
 def _kill_shim(world: World) -> None:
     # A shim dead and its agent stopped at once is beyond what is promised: two faults on one node.
     agent = _agent(world)
-    stopping = ("freeze agent", "freeze node")
+    stopping = ("freeze agent", "freeze node", "late answer", "mute takeover")
     if agent is not None and agent.shim.alive and not any(world.scenario.has(fault) for fault in stopping):
         agent.shim.alive = False
         world.clock.after(0.1 * world.fault_chance.random(), agent.feed, ev.ShimLost())
