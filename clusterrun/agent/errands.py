@@ -46,6 +46,7 @@ class Errands:
         }
         self._out: dict[int, tuple[int, Callable[[Done], None]]] = {}
         self._overdue: set[int] = set()
+        self._put_off = 0
 
     def run(
         self,
@@ -72,6 +73,16 @@ class Errands:
         self._out[pid] = words, done
         self._loop.after(seconds, lambda: self._give_up(pid, words))
 
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        """``what`` runs something in so many seconds; until then that is under way too."""
+
+        def now() -> None:
+            self._put_off -= 1
+            what()
+
+        self._put_off += 1
+        self._loop.after(seconds, now)
+
     def _give_up(self, pid: int, words: int) -> None:
         if self._out.get(pid, (-1,))[0] == words:
             self._overdue.add(pid)
@@ -95,7 +106,7 @@ class Errands:
     def finish(self, seconds: float) -> None:
         """Wait for those that are under way, and kill them when the time is up."""
         until = steady() + seconds
-        while self._out and steady() < until + 1.0:
+        while (self._out or self._put_off) and steady() < until + 1.0:
             if steady() >= until:
                 for pid in self._out:
                     _kill(pid)

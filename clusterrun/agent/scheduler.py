@@ -6,6 +6,7 @@ Every program of it runs in a child and within a limit: the scheduler may be awa
 from __future__ import annotations
 
 from clusterrun.agent import actions, asking, events
+from clusterrun.agent.controller_away import MOST_SECONDS
 from clusterrun.agent.errands import Errands
 from clusterrun.agent.job_row import job_of
 from clusterrun.agent.succession import Succession
@@ -108,4 +109,4 @@ class Scheduler:
 
     def finish(self) -> None:
         """Wait, within a limit, for what is under way."""
-        self._errands.finish(LAST_SECONDS)
+        self._errands.finish(MOST_SECONDS if self._succession.takes_back else LAST_SECONDS)

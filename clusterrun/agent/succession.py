@@ -6,7 +6,9 @@ answer that says no: a job that waits for this one, and is of this run, is the o
 
 from __future__ import annotations
 
+from clusterrun.agent.controller_away import ControllerAway
 from clusterrun.agent.endings import code_in_words
+from clusterrun.agent.loop import steady
 from clusterrun.agent.without import excluding, filled
 from clusterrun.model.hostlist import fold
 
@@ -32,6 +34,7 @@ class Succession:
         self._errands, self._filing, self._note = errands, filing, note
         self._job_id, self._run_id = job_id, run_id
         self._next = ""
+        self.takes_back = False
 
     # --- now, instead of this job ---
 
@@ -114,16 +117,28 @@ class Succession:
         self._errands.run(argv, _LOOK_SECONDS, done)
 
     def drop(self) -> None:
-        """Take the waiting job back."""
+        """Take the waiting job back.
+
+        A controller that is away is waited for: it does not end this job either before it is back.
+        """
         job_id, self._next = self._next, ""
+        away, self.takes_back = ControllerAway(), True
 
         def done(answer: Done) -> None:
+            again = away.next_at(steady(), (answer.why,)) if answer.why else None
+            if again is not None:
+                self._errands.later(again - steady(), take_back)
+                return
+            self.takes_back = False
             if answer.why:
                 self._note(f"job {job_id} could not be taken back ({answer.why}); it will end at once")
             else:
                 self._filing.no_next()
 
-        self._errands.run(("scancel", job_id), _LOOK_SECONDS, done)
+        def take_back() -> None:
+            self._errands.run(("scancel", job_id), _LOOK_SECONDS, done)
+
+        take_back()
 
 
 def _number(done: Done) -> tuple[str, str]:

@@ -135,6 +135,17 @@ def test_one_that_cannot_be_taken_back_stays_known(site: Any) -> None:
     ]
 
 
+def test_one_that_a_controller_which_is_away_cannot_take_back_is_taken_back_later(site: Any) -> None:
+    away = 'echo "Unable to contact slurm controller" >&2; exit 1'
+    away = f'[ -e "$0.back" ] && exit 0; touch "$0.back"; {away}'
+    one = site(sbatch="echo 8", scancel=away)
+    one.answer(lambda told: one.succession.queue(ARGV, (), told))
+    one.succession.drop()
+    assert one.succession.takes_back
+    assert one.calls()[2:] == ["scancel 8", "scancel 8"]
+    assert (one.notes, one.succession.takes_back, os.path.exists(one.paths.next)) == ([], False, False)
+
+
 def test_this_job_is_given_back_and_kept_off_bad_nodes(site: Any) -> None:
     one = site()
     assert one.answer(lambda told: one.succession.requeue(ARGV, ("n1",), told)) == ("",)
