@@ -39,6 +39,11 @@ class Phase(str, enum.Enum):
     RESTARTING = "restarting"
     ENDED = "ended"
 
+    @property
+    def before_ranks(self) -> bool:
+        """No rank runs yet: what is said of it is what is being done, and no cause of an end."""
+        return self in (Phase.STARTING, Phase.PREFLIGHT)
+
     def __str__(self) -> str:
         """The word alone."""
         return self.value

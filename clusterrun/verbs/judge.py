@@ -140,11 +140,12 @@ def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
         return _Verdict(
             State.CANCELLED, Phase.ENDED, told or "cancelled, but not by clusterrun cancel", row.end
         )
-    first = lost.first_of(row)
-    where = f" on {first}" if first else ""
+    where = f" on {first}" if (first := lost.first_of(row)) else ""
     silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"
     if row.state is State.COMPLETED:
         silent = ""
+    if row.state is State.FAILED and told and said.state and said.state.phase.before_ranks:
+        told = f"{silent}; its last word was: {told}"
     reason = _joined(told, silent) if _did_not(said.state) else told or silent
     return _Verdict(row.state, Phase.ENDED, reason, row.end)
 

@@ -146,6 +146,13 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
     [
         ({"row": None, "state": state(**OLD)}, "ended without a word"),
         ({"row": row("FAILED", nodelist="")}, "ended without a word (FAILED); see job.out"),
+        (
+            {
+                "row": row("FAILED", nodelist="n[0-1]"),
+                "state": state(phase=Phase.PREFLIGHT, reason="pair round 0"),
+            },
+            "ended without a word on n0 (FAILED); see job.out; its last word was: pair round 0",
+        ),
         ({"row": row("FAILED", nodelist="n[1-")}, "ended without a word (FAILED); see job.out"),
         (
             {"row": row("FAILED", job_id="42", nodelist="n[0-1]"), "state": HANDED_OVER},
