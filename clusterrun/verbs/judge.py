@@ -197,7 +197,7 @@ def _running(said: Said, restarted: bool) -> _Verdict:
         return _Verdict(State.RUNNING, Phase.STARTING, "the coordinator has not been heard of yet")
     age = said.now - state.updated_at
     if age > STALE_SECONDS:
-        nodes = lost.words(state, said.row) if said.row and said.answered else ""
+        nodes = lost.of_running(state, said.row) if said.row and said.answered else ""
         silence = f"no word from its coordinator for {spoken(age)}"
         return _Verdict(State.RUNNING, state.phase, _joined(silence, nodes))
     return _Verdict(State.RUNNING, state.phase, _why(said))

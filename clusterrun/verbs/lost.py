@@ -15,7 +15,21 @@ def words(state: RunState | None, row: JobRow) -> str:
     if not nodes or state is None:
         return ""
     said = f"node {nodes[0]} was lost" if len(nodes) == 1 else f"nodes {fold(nodes)} were lost"
-    return f"{said}, with the coordinator of the run" if state.host.partition(".")[0] in nodes else said
+    return f"{said}, with the coordinator of the run" if _host(state) in nodes else said
+
+
+def of_running(state: RunState | None, row: JobRow) -> str:
+    """The same of a job that runs, with what to do where no agent is left to give it back."""
+    nodes = _nodes(row)
+    if state is None or not nodes or _host(state) in nodes:
+        return words(state, row) if state else ""
+    # Before its first attempt is formed nothing but the coordinator's own host is known.
+    formed = bool(state.attempts and state.attempts[-1].nodes)
+    gone = "" if formed else f"{_host(state)}, where it was, is none of the job's nodes"
+    said = words(state, row) or gone
+    return (
+        said and f"{said}: the agents that are left give the job back; if not, scontrol requeue {row.job_id}"
+    )
 
 
 def first_of(row: JobRow) -> str:
@@ -31,6 +45,10 @@ def _lost(state: RunState, row: JobRow) -> list[str]:
     if newest is None or not left or newest.job_id not in ("", row.job_id):
         return []
     return [name for name in (*newest.nodes, *state.spares) if name not in left]
+
+
+def _host(state: RunState) -> str:
+    return state.host.partition(".")[0]
 
 
 def _nodes(row: JobRow) -> tuple[str, ...]:

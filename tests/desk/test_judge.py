@@ -192,7 +192,15 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"row": row("NODE_FAIL", nodelist="n0"), "state": state(**OLD)}, "node n1 was lost"),
         (
             {"row": row(nodelist="n1", start=NOW - 900), "state": state(**OLD)},
-            "no word from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator",
+            "no word from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator of the run: "
+            "the agents that are left give the job back; if not, scontrol requeue 41",
+        ),
+        (
+            {
+                "row": row(nodelist="n1", start=NOW - 900),
+                "state": state(attempts=(replace(ATTEMPT, nodes=()),), **OLD),
+            },
+            "6 min 40 s; n0, where it was, is none of the job's nodes: the agents that are left give the job",
         ),
         ({"row": row("CANCELLED", job_id="42"), "state": HANDED_OVER}, "it did not go on: the time limit"),
         ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why}"),
