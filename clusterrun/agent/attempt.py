@@ -14,7 +14,6 @@ from clusterrun.agent.messages import SignalRanks, StartRanks, StopRanks
 from clusterrun.agent.tally import Tally
 from clusterrun.agent.verdict import Kind
 from clusterrun.model import contract
-from clusterrun.model.frozen import replace
 from clusterrun.model.states import Phase
 from clusterrun.model.world import World
 
@@ -126,8 +125,8 @@ class LiveAttempt:
         self._say(Note(f"attempt {self.epoch}: ranks are being started, rank 0 is at {where}"))
         last = self.epoch + lineage.restarts_left(self._ledger.attempts, self._orders.max_restarts)
         for seat in self._roster.training():
-            order = StartRanks(self.epoch, world, seat.place, meeting, self._environment)
-            self._say(Send(seat.link, replace(order, last_epoch=last)))
+            order = StartRanks(self.epoch, world, seat.place, meeting, self._environment, last)
+            self._say(Send(seat.link, order))
         self._ledger.says(self._ledger.phase, "ranks are being started")
 
     def started(self, now: Now, seat: Seat, message: RanksStarted) -> None:

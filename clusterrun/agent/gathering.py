@@ -178,8 +178,7 @@ class Gathering:
         elif self.does_without and self._missing.here:
             self._begin_again(now)
         else:
-            late = verdict.nodes_in_words(self._roster.called(self._roster.missing()))
-            words = f"{late} of {self._nodes} did not join"
+            words = f"{self._late()} of {self._nodes} did not join"
             words += f" within {self._join_seconds:g} s; what the launcher said is in job.out"
             self._fail(now, Kind.LAUNCHER, "", words)
 
@@ -256,12 +255,13 @@ class Gathering:
             words = f"an agent ended with code {event.code} before it had joined{said}"
             self._fail(now, kind_of_end(event.code), "", words)
 
+    def _late(self) -> str:
+        return verdict.nodes_in_words(self._roster.called(self._roster.missing()))
+
     def _ended_early(self, now: Now, code: int, words: str) -> None:
         lost = self._missing.unfulfilled()
         if lost < 0:
-            words += (
-                f" (before {verdict.nodes_in_words(self._roster.called(self._roster.missing()))} had joined)"
-            )
+            words += f" (before {self._late()} had joined)"
             self._fail(now, kind_of_end(code), "", words)
         else:
             name = self._roster.name_of(lost)

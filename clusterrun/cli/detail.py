@@ -74,8 +74,6 @@ def _facts(
 
 def _told(desk: Desk, status: RunStatus, state: RunState | None) -> list[tuple[str, str]]:
     """What the coordinator has said beside the reason, and how long ago."""
-    from clusterrun.verbs.remains import left_alone  # with it comes all that diagnoses
-
     if state is None:
         return []
     ago = f"{spoken(max(0.0, desk.clock.now() - state.updated_at))} ago, from its coordinator on {state.host}"
@@ -83,8 +81,17 @@ def _told(desk: Desk, status: RunStatus, state: RunState | None) -> list[tuple[s
         ("left out", fold(state.excluded)),
         ("spares", fold(state.spares)),
         ("last word", "" if status.state.ended else ago),
-        *(("warning", one) for one in (*state.warnings, *left_alone(desk, status, state))),
+        *(("warning", one) for one in (*state.warnings, *_alone(desk, status, state))),
     ]
+
+
+def _alone(desk: Desk, status: RunStatus, state: RunState) -> tuple[str, ...]:
+    """What ranks that trained alone have left, of a run that ended well."""
+    if status.state is not State.COMPLETED:
+        return ()
+    from clusterrun.verbs.remains import left_alone  # with it comes all that diagnoses
+
+    return left_alone(desk.store.paths(status.run_id), state)
 
 
 def _logs(desk: Desk, run_id: str) -> str:

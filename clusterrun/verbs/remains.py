@@ -52,12 +52,12 @@ def remains(desk: Desk, status: RunStatus) -> Remains:
     )
 
 
-def left_alone(desk: Desk, status: RunStatus, state: RunState) -> tuple[str, ...]:
+def left_alone(paths: RunPaths, state: RunState) -> tuple[str, ...]:
     """Of a run that ended well: that its ranks trained alone, where they left word and nobody has told it."""
     told = any(one.startswith(Verdict.ALONE.value) for one in state.warnings)
-    if status.state is not State.COMPLETED or told or not state.attempts:
+    if told or not state.attempts:
         return ()
-    files = desk.store.paths(status.run_id).attempt(state.attempts[-1].epoch)
+    files = paths.attempt(state.attempts[-1].epoch)
     return tuple(_alone(list(farewells(files, ())), (), failed=False))
 
 

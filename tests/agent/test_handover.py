@@ -122,6 +122,15 @@ def gone(tape: Job, time: float) -> list[Any]:
     return tape.does(time, AgentLeft(0, ""), AgentLeft(1, ""), LauncherEnded(0))
 
 
+def stopped_by_the_limit(survival: Survival = REQUEUE) -> Job:
+    """The scheduler has ended it for its time limit: all ranks are gone at 97 s."""
+    tape = training(survival, end_at=100.0)
+    tape.at(95.0, TERM)
+    tape.at(95.1, JobTold("time-limit"))
+    over(tape, 97.0, -15)
+    return tape
+
+
 # --- notices ---
 
 
@@ -407,20 +416,14 @@ def test_a_next_job_that_could_not_be_queued_is_tried_again_and_at_last():
 
 
 def test_where_a_requeue_is_refused_another_job_is_queued():
-    tape = training(end_at=100.0)
-    tape.at(95.0, TERM)
-    tape.at(95.1, JobTold("time-limit"))
-    over(tape, 97.0, -15)
+    tape = stopped_by_the_limit()
     assert gone(tape, 97.5) == [Requeue(())]
     assert tape.does(98.0, HandedOver("it is disabled")) == [QueueNext(ARGV, ())]
     assert tape.does(99.0, NextQueued("9")) == [Finish(0)]
 
 
 def test_a_scheduler_that_never_answers_keeps_no_job_alive():
-    tape = training(end_at=100.0)
-    tape.at(95.0, TERM)
-    tape.at(95.1, JobTold("time-limit"))
-    over(tape, 97.0, -15)
+    tape = stopped_by_the_limit()
     gone(tape, 97.5)
     assert tape.does(247.5) == [Finish(143)]
     assert (tape.saved.state, tape.saved.reason) == (
@@ -431,10 +434,7 @@ def test_a_scheduler_that_never_answers_keeps_no_job_alive():
 
 def test_a_controller_that_is_away_at_the_end_of_a_job_is_waited_for():
     away = HandedOver("the program exited with code 1: Unable to contact slurm controller (connect failure)")
-    tape = training(end_at=100.0)
-    tape.at(95.0, TERM)
-    tape.at(95.1, JobTold("time-limit"))
-    over(tape, 97.0, -15)
+    tape = stopped_by_the_limit()
     assert gone(tape, 97.5) == [Requeue(())]
     assert tape.does(98.0, away) == []
     assert tape.does(99.0) == [Requeue(())]
@@ -524,10 +524,7 @@ def test_a_cancel_while_ranks_end_for_the_time_limit_ends_the_run(cancel: tuple[
 
 @pytest.mark.parametrize("survival", [REQUEUE, CHAIN])
 def test_a_cancel_after_the_handing_over_was_told_takes_it_back(survival: Survival):
-    tape = training(survival, end_at=100.0)
-    tape.at(95.0, TERM)
-    tape.at(95.1, JobTold("time-limit"))
-    over(tape, 97.0, -15)
+    tape = stopped_by_the_limit(survival)
     assert tape.saved.state is State.PENDING
     assert tape.does(97.1, CancelAsked()) == ([DropNext()] if survival is CHAIN else [])
     assert (tape.saved.state, tape.saved.reason) == (State.CANCELLED, "cancelled by request")
@@ -535,10 +532,7 @@ def test_a_cancel_after_the_handing_over_was_told_takes_it_back(survival: Surviv
 
 
 def test_a_cancel_while_the_controller_is_away_waits_for_it_no_longer():
-    tape = training(end_at=100.0)
-    tape.at(95.0, TERM)
-    tape.at(95.1, JobTold("time-limit"))
-    over(tape, 97.0, -15)
+    tape = stopped_by_the_limit()
     gone(tape, 97.5)
     tape.at(98.0, HandedOver("the program exited with code 1: Unable to contact slurm controller"))
     assert tape.does(98.5, CancelAsked()) == [Finish(130)]
@@ -546,10 +540,7 @@ def test_a_cancel_while_the_controller_is_away_waits_for_it_no_longer():
 
 
 def test_a_cancel_while_the_job_is_given_back_queues_no_other_one():
-    tape = training(end_at=100.0)
-    tape.at(95.0, TERM)
-    tape.at(95.1, JobTold("time-limit"))
-    over(tape, 97.0, -15)
+    tape = stopped_by_the_limit()
     assert gone(tape, 97.5) == [Requeue(())]
     assert tape.does(98.0, CancelAsked()) == []
     assert tape.does(98.5, HandedOver("it is disabled")) == [Finish(130)]

@@ -56,6 +56,11 @@ class Kept:
         found = until(lambda: [x for x in self.lines if x.startswith(words)], f"{words!r}", 60.0)
         return str(found[0])
 
+    def strike_coordinator(self, number: int) -> None:
+        """A signal to the coordinator, once that is ready."""
+        self.says("ready")
+        os.kill(int(self.says("pid").split()[1]), number)
+
     def ends(self) -> int:
         return self.process.wait(60)
 
@@ -109,8 +114,7 @@ time.sleep(60)
 
 def test_after_a_killed_coordinator_another_one_knows_since_when(keep):
     kept = keep(AGAIN)
-    kept.says("ready")
-    os.kill(int(kept.says("pid").split()[1]), signal.SIGKILL)
+    kept.strike_coordinator(signal.SIGKILL)
     assert kept.ends() == 5
     second = [line for line in kept.lines if line.startswith("pid")][1]
     assert float(second.split()[2]) <= time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -129,8 +133,7 @@ time.sleep(60)
 
 def test_what_a_killed_coordinator_has_launched_is_told_to_end(keep):
     kept = keep(LAUNCHED.replace("import subprocess", "said('pid', os.getpid()); import subprocess"))
-    kept.says("ready")
-    os.kill(int(kept.says("pid").split()[1]), signal.SIGKILL)
+    kept.strike_coordinator(signal.SIGKILL)
     assert kept.ends() == 5
     assert "told" in kept.lines
 
@@ -143,8 +146,7 @@ def test_a_coordinator_that_fell_over_a_bug_is_shown_and_followed_by_another(kee
 
 def test_one_that_no_restart_was_ordered_for_takes_the_batch_step_with_it(keep):
     kept = keep(AGAIN.replace("kept.may_restart()", ""))
-    kept.says("ready")
-    os.kill(int(kept.says("pid").split()[1]), signal.SIGKILL)
+    kept.strike_coordinator(signal.SIGKILL)
     assert kept.ends() == -signal.SIGKILL
 
 
@@ -156,8 +158,7 @@ def test_no_more_than_three_are_begun_in_ten_minutes(keep):
 
 def test_a_coordinator_that_is_stopped_for_good_is_killed_and_followed_by_another(keep):
     kept = keep(AGAIN.replace("said('ready')", "kept.lives(); said('ready')"))
-    kept.says("ready")
-    os.kill(int(kept.says("pid").split()[1]), signal.SIGSTOP)
+    kept.strike_coordinator(signal.SIGSTOP)
     assert kept.ends() == 5
     assert "clusterrun: the coordinator gave no sign of life for 3 s: it is killed" in kept.lines
 

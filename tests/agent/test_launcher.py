@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,18 @@ ARGV = ("srun", "--nodes=4", "--ntasks=4", "--no-kill", "python", "--nodes", "ag
 def launch(argv: tuple[str, ...], **environment: str) -> Launch:
     everything = {"PATH": os.defpath, "SLURM_JOB_NODELIST": "n[1-4]", **environment}
     return Launch(replace(ORDERS, launch=argv), (), everything, b"invitation\n", 1024)
+
+
+def passing(loop: Loop, one: Launcher, ends: Sequence[object]) -> Callable[[], bool]:
+    """Lets a little time pass, and tells whether anything has been said of an end."""
+
+    def passes() -> bool:
+        for child in ended_children():
+            one.reaped(child)
+        loop.wait(steady() + 0.02)
+        return bool(ends)
+
+    return passes
 
 
 def test_a_second_launch_stands_on_the_other_nodes_and_tells_agents_how_all_are_numbered() -> None:
@@ -44,12 +57,7 @@ def test_the_end_of_the_first_launch_is_not_the_end_of_the_second(
     loop = Loop()
     ends: list[int] = []
     one = Launcher(loop, launch((str(program),)), lambda code, said, whole: ends.append(code))
-
-    def passes() -> bool:
-        for child in ended_children():
-            one.reaped(child)
-        loop.wait(steady() + 0.02)
-        return bool(ends)
+    passes = passing(loop, one, ends)
 
     one.start()
     one.end()
@@ -87,12 +95,7 @@ def test_a_launcher_that_goes_on_without_a_node_tells_which_and_one_that_gives_u
     one = Launcher(
         loop, launch((str(program),)), lambda code, said, whole: ends.append((code, said[0], whole))
     )
-
-    def passes() -> bool:
-        for child in ended_children():
-            one.reaped(child)
-        loop.wait(steady() + 0.02)
-        return bool(ends)
+    passes = passing(loop, one, ends)
 
     one.start()
     until(passes, "a word of the launcher's")
@@ -109,12 +112,7 @@ def test_a_launcher_that_is_killed_is_told_from_one_that_says_so_of_its_tasks(tm
     loop = Loop()
     ends: list[tuple[int, tuple[str, ...]]] = []
     one = Launcher(loop, launch((str(program),)), lambda code, said, whole: ends.append((code, said)))
-
-    def passes() -> bool:
-        for child in ended_children():
-            one.reaped(child)
-        loop.wait(steady() + 0.02)
-        return bool(ends)
+    passes = passing(loop, one, ends)
 
     one.start()
     until(passes, "its end")

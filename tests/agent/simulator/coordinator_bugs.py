@@ -128,8 +128,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "ranks start everywhere as node 0",
         "attempt",
-        "StartRanks(self.epoch, world, seat.place, meeting, self._environment)",
-        "StartRanks(self.epoch, world, 0, meeting, self._environment)",
+        "StartRanks(self.epoch, world, seat.place, meeting, self._environment, last)",
+        "StartRanks(self.epoch, world, 0, meeting, self._environment, last)",
     ),
     Mutant(
         "every notice is passed on",
