@@ -151,6 +151,7 @@ def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> Job
     """
     import difflib
 
+    from clusterrun.config.catalogue import CONFIGURABLE, DURATIONS
     from clusterrun.model.duration import parse
 
     wanted = {"environment" if name == "env" else name: value for name, value in options.items()}
@@ -158,9 +159,10 @@ def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> Job
         if name not in JobSpec.__annotations__:
             near = difflib.get_close_matches(name, JobSpec.__annotations__, n=1)
             raise TypeError(f"{name!r} is no option" + (f"; did you mean {near[0]!r}?" if near else ""))
-    for name in ("time", "preflight_budget", "bad_since", "hang_after", "notice"):
-        if isinstance(wanted.get(name), str):
-            wanted[name] = parse(wanted[name]) if wanted[name] not in ("", "off") else 0
+    for name, value in wanted.items():
+        option = CONFIGURABLE.get(name.replace("_", "-"))
+        if isinstance(value, str) and option and option.kind in DURATIONS:
+            wanted[name] = parse(value, DURATIONS[option.kind]) if value not in ("", "off") else 0
     for name in ("environment", "preflight_limit"):
         if isinstance(wanted.get(name), Mapping):
             wanted[name] = tuple(wanted[name].items())

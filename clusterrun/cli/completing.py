@@ -33,7 +33,7 @@ def profile_names(context: click.Context, parameter: click.Parameter, incomplete
     from clusterrun.config import profiles  # only here: many a command completes run names and reads no file
 
     try:
-        read = [profiles.read(path) for path in profiles.files(os.getcwd(), os.environ)]
+        read = profiles.load(os.getcwd(), os.environ)
     except ClusterrunError:
         return []
     words = dict.fromkeys(name for one in read for name, _ in one.profiles)

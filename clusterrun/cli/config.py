@@ -41,7 +41,7 @@ def show(profile: str | None, as_json: bool) -> int:
       clusterrun config show
       clusterrun config show --json
     """
-    found = [*settled({}, profile).values(), _home()]
+    found = [*settled({}, profile, quiet=True).values(), _home()]
     files = profiles.files(os.getcwd(), os.environ)
     if as_json:
         entries = [{"name": s.name, "value": s.value, "origin": s.origin} for s in found]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from clusterrun.cli.boundary import say
 from clusterrun.cli.completing import profile_names
 from clusterrun.config import catalogue, profiles, settings
 from clusterrun.config.catalogue import Option
@@ -65,15 +66,21 @@ def profile_option(command: F) -> F:
     )(command)
 
 
-def settled(given: dict[str, Any], profile: str | None) -> dict[str, Setting]:
-    """Every option with its value and origin: command line, environment, profile, project, user, built-in."""
+def settled(given: dict[str, Any], profile: str | None, quiet: bool = False) -> dict[str, Setting]:
+    """Every option with its value and origin: command line, environment, profile, project, user, built-in.
+
+    Unless ``quiet``, stderr names the project's file where one was read: it may lie in any folder above.
+    """
     said = tuple(
         (name, value)
         for key, value in given.items()
         if (name := key.replace("_", "-")) in catalogue.CONFIGURABLE and value not in (None, ())
     )
     chosen = profile or os.environ.get(settings.PROFILE_VARIABLE, "")
-    read = [profiles.read(path) for path in profiles.files(os.getcwd(), os.environ)]
+    read = profiles.load(os.getcwd(), os.environ)
+    for one in read:
+        if not quiet and os.path.basename(one.path) == profiles.PROJECT_FILE:
+            say(f"options are read from {one.path}")
     return settings.settle(
         [
             Source("command line", said),
@@ -99,7 +106,7 @@ def to_spec(
     values["preflight_limit"] = tuple(limit(item) for item in values["preflight_limit"])
     if values["template"]:
         values["template"] = os.path.abspath(os.path.expanduser(values["template"]))
-    del values["follow"], values["wait"], values["slurm_every"]
+    del values["follow"], values["wait"], values["slurm_every"], values["trust"]
     return spec_of(command, os.getcwd(), {**values, "after": after, **more})
 
 

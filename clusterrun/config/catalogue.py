@@ -5,6 +5,9 @@ from __future__ import annotations
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 
+DURATIONS = {"time": 60, "seconds": 1}
+"""The kinds of options that are lengths of time, each with the seconds that a bare number counts."""
+
 Value = str | int | bool | tuple[str, ...]
 
 
@@ -12,7 +15,8 @@ Value = str | int | bool | tuple[str, ...]
 class Option:
     """One option: its name without dashes, what kind of value it takes, and what holds when nobody says.
 
-    ``kind`` is ``text``, ``number``, ``switch`` (on or off) or ``list`` (of strings, repeatable).
+    ``kind`` is ``text``, ``number``, ``switch`` (on or off), ``list`` (of strings, repeatable), or one of
+    ``DURATIONS``.
     """
 
     name: str
@@ -34,7 +38,7 @@ RESOURCES = (
     Option("ranks-per-node", "number", "CPU ranks per node, with --gpus 0 (default 1).", "R", 0),
     Option("cpus-per-rank", "number", "CPU cores per rank.", "C", 0),
     Option("spares", "number", "More nodes, to take the place of unfit ones before ranks start.", "K", 0),
-    Option("time", "text", "Time limit: Slurm's formats, or 90m, 2h, 1d12h.", "TIME"),
+    Option("time", "time", "Time limit: Slurm's formats, or 90m, 2h, 1d12h, or minutes.", "TIME"),
     Option("partition", "text", "Slurm partition.", "NAME"),
     Option("account", "text", "Slurm account.", "NAME"),
     Option("qos", "text", "Slurm quality of service.", "NAME"),
@@ -74,7 +78,7 @@ RESOURCES = (
 """Options of every command that asks for nodes."""
 
 PREFLIGHT = (
-    Option("preflight-budget", "text", "Time that the pre-flight check may take.", "TIME", "60s"),
+    Option("preflight-budget", "seconds", "Time that the pre-flight check may take.", "TIME", "60s"),
     Option(
         "preflight-limit",
         "list",
@@ -83,7 +87,7 @@ PREFLIGHT = (
         (),
     ),
     Option("avoid-bad", "switch", "Keep off nodes that were lately found unfit.", "", False),
-    Option("bad-since", "text", "How old a finding may be to count for --avoid-bad.", "TIME", "7d"),
+    Option("bad-since", "seconds", "How old a finding may be to count for --avoid-bad.", "TIME", "7d"),
 )
 """Options of every command that starts with a pre-flight check."""
 
@@ -130,12 +134,14 @@ SUBMISSION = (
     ),
     Option("max-preemptions", "number", "With --requeue: how many preemptions are survived.", "N", 20),
     Option("max-time-limits", "number", "With --requeue: how many time limits are survived.", "N", 20),
-    Option("notice", "text", "With --requeue: how long before its end the job hears of it.", "TIME", "120s"),
+    Option(
+        "notice", "seconds", "With --requeue: how long before its end the job hears of it.", "TIME", "120s"
+    ),
     Option(
         "no-progress", "number", "End after K failed attempts in a row that got no further; 0: never.", "K", 3
     ),
     Option("on-event", "text", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
-    Option("hang-after", "text", "Time without any progress that is a hang; off: none is.", "TIME", "10m"),
+    Option("hang-after", "seconds", "Time without any progress that is a hang; off: none is.", "TIME", "10m"),
     Option(
         "on-hang",
         "text",
@@ -152,7 +158,16 @@ SUBMISSION = (
 UNSAID = {"ranks-per-node": 0, "cpus-per-rank": 0, "max-restarts": -1}
 """The number that stands there where nobody said anything: what holds then depends on other options."""
 
+TRUST = Option(
+    "trust",
+    "list",
+    "Configuration files, or folders of them, to read though another user may write them.",
+    "PATH",
+    (),
+)
+
 SITE = (
+    TRUST,
     Option(
         "slurm-every",
         "number",

@@ -1,7 +1,8 @@
 """Configuration files: where they lie, and the options in their tables; knows no command line.
 
 ``clusterrun.toml`` (the nearest one from the working directory upwards) and
-``~/.config/clusterrun/config.toml``, each with ``[defaults]`` and ``[profile.NAME]``.
+``~/.config/clusterrun/config.toml``, each with ``[defaults]`` and ``[profile.NAME]``. A file that another
+user may have written is refused, unless ``trust`` in the user's own file or environment names it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from clusterrun.config.catalogue import CONFIGURABLE, Value
+from clusterrun.config import ownership
+from clusterrun.config.catalogue import CONFIGURABLE, TRUST, Value
 from clusterrun.config.settings import Source, read_value
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
@@ -29,9 +31,38 @@ class Configuration:
 
 def files(cwd: str, environ: Mapping[str, str]) -> list[str]:
     """The configuration files there are, strongest first: the project's, then the user's."""
+    return [path for path in (_upwards(cwd), _user_file(environ)) if path and os.path.isfile(path)]
+
+
+def load(cwd: str, environ: Mapping[str, str]) -> list[Configuration]:
+    """All configuration files, read, strongest first. Raises ``BadInput`` as ``read`` does."""
+    variable = read_value(TRUST, environ.get(TRUST.variable, ""), TRUST.variable)
+    trusted = variable if isinstance(variable, tuple) else ()
+    project, user = _upwards(cwd), _user_file(environ)
+    found = []
+    if os.path.isfile(user):
+        found.append(read(user, trusted))
+        trusted += tuple(dict(found[0].defaults.values).get(TRUST.name, ()))  # type: ignore[arg-type]
+    for one in found:
+        _refuse_trust([source for _, source in one.profiles], user)
+    if project and project != user:
+        found.insert(0, read(project, trusted))
+        _refuse_trust([found[0].defaults, *(source for _, source in found[0].profiles)], user)
+    return found
+
+
+def _refuse_trust(sources: Iterable[Source], user: str) -> None:
+    """A file must not vouch for itself, and a profile is chosen after the files are read."""
+    for source in sources:
+        if TRUST.name in dict(source.values):
+            raise BadInput(
+                f"{source.origin}: trust does not count here", f"put it in {user}, below [defaults]"
+            )
+
+
+def _user_file(environ: Mapping[str, str]) -> str:
     folder = environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    user = os.path.join(folder, "clusterrun", "config.toml")
-    return [path for path in (_upwards(cwd), user) if path and os.path.isfile(path)]
+    return os.path.join(folder, "clusterrun", "config.toml")
 
 
 def _upwards(folder: str) -> str:
@@ -43,9 +74,12 @@ def _upwards(folder: str) -> str:
     return os.path.join(folder, PROJECT_FILE)
 
 
-def read(path: str) -> Configuration:
-    """The configuration in ``path``. Raises ``BadInput`` naming file, key and the nearest known key."""
-    data = _toml(path)
+def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
+    """The configuration in ``path``. Raises ``BadInput`` naming file, key and the nearest known key.
+
+    Raises it too for a file that another user may have written, unless it is one of ``trusted``, or below one.
+    """
+    data = _toml(path, trusted)
     _refuse_unknown(data, ("defaults", "profile"), path, "table")
     profiles = _table(data, "profile", path)
     return Configuration(
@@ -58,17 +92,26 @@ def read(path: str) -> Configuration:
     )
 
 
-def _toml(path: str) -> dict[str, Any]:
+def _toml(path: str, trusted: Sequence[str]) -> dict[str, Any]:
     try:
         import tomllib
     except ImportError:  # Python 3.10
         import tomli as tomllib
     try:
         with open(path, "rb") as file:
+            if not _below(path, trusted):
+                ownership.check(path, file.fileno())
             data: dict[str, Any] = tomllib.load(file)
             return data
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not TOML: {error}") from error
+    except OSError as error:
+        raise ownership.refusal(path, (error.strerror or str(error)).lower()) from error
+
+
+def _below(path: str, trusted: Sequence[str]) -> bool:
+    places = [os.path.realpath(os.path.expanduser(one)) for one in trusted]
+    return any(os.path.commonpath((place, os.path.realpath(path))) == place for place in places)
 
 
 def _table(data: dict[str, Any], name: str, path: str) -> dict[str, Any]:

@@ -78,17 +78,12 @@ def from_environment(environ: Mapping[str, str]) -> list[Source]:
 
 def read_value(option: Option, given: Any, where: str) -> Value:
     """``given`` (text, or what TOML held) as a value of ``option``. Raises ``BadInput`` naming ``where``."""
-    reader = {"list": _list, "switch": _switch, "number": _number, "text": _text}[option.kind]
+    reader = {"list": _list, "switch": _switch, "number": _number}.get(option.kind, _text)
     value = reader(given)
     if value is None or (option.choices and value not in option.choices):
-        wanted = {
-            "list": "a list of strings",
-            "switch": "true or false",
-            "number": "a whole number",
-            "text": "a string",
-        }
+        wanted = {"list": "a list of strings", "switch": "true or false", "number": "a whole number"}
         choices = " or ".join(option.choices)
-        raise BadInput(f"{where}: {given!r} is not {choices or wanted[option.kind]}")
+        raise BadInput(f"{where}: {given!r} is not {choices or wanted.get(option.kind, 'a string')}")
     return value
 
 

@@ -16,13 +16,15 @@ _ENDLESS = ("unlimited", "infinite")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
-def parse(text: str) -> int:
+def parse(text: str, bare: int = 60) -> int:
     """Seconds in ``text``: ``90m``, ``2h``, ``1d12h``, or Slurm's forms (``D-HH[:MM[:SS]]``, …).
 
-    A bare number is minutes, as in Slurm. Raises ``BadInput``, also for nothing at all and for
-    more than ten years.
+    A bare number counts units of ``bare`` seconds: minutes, as in Slurm, unless said otherwise. Raises
+    ``BadInput``, also for nothing at all and for more than ten years.
     """
-    seconds = _people(text.strip()) or _slurm(text.strip())
+    stripped = text.strip()
+    number = stripped.isascii() and stripped.isdecimal()
+    seconds = int(stripped) * bare if number else _people(stripped) or _slurm(stripped)
     if not 0 < seconds <= LONGEST:
         raise _refusal(text)
     return seconds
@@ -66,7 +68,7 @@ def _refusal(text: str) -> BadInput:
         )
     return BadInput(
         f"{text!r} is no length of time",
-        "write 90m, 2h, 1d12h, or as Slurm does: MINUTES, HH:MM:SS, DAYS-HH:MM:SS",
+        "write 90s, 90m, 2h, 1d12h, or as Slurm does: HH:MM:SS, DAYS-HH:MM:SS",
     )
 
 

@@ -53,7 +53,7 @@ class Desk:
         from clusterrun.config import profiles
 
         try:
-            read = [profiles.read(path) for path in profiles.files(os.getcwd(), self.environ)]
+            read = profiles.load(os.getcwd(), self.environ)
             sources = [*settings.from_environment(self.environ), *profiles.sources(read, "")]
             value = settings.settle(sources)["slurm-every"].value
         except (ClusterrunError, OSError):

@@ -47,9 +47,8 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def found(
     tmp_path: Path, environ: dict[str, str], profile: str = "", **said: settings.Value
 ) -> dict[str, Setting]:
-    files = profiles.files(str(tmp_path / "project/deep/down"), environ)
     line = Source("command line", tuple(said.items()))
-    sources = profiles.sources(map(profiles.read, files), profile)
+    sources = profiles.sources(profiles.load(str(tmp_path / "project/deep/down"), environ), profile)
     return settle([line, *settings.from_environment(environ), *sources])
 
 
@@ -165,7 +164,13 @@ def test_without_files_there_is_nothing_but_built_in_values(tmp_path: Path) -> N
 def test_every_field_of_a_spec_has_an_option_and_every_option_a_field() -> None:
     not_configured = {"command", "cwd", "after", "environment", "alone", "all_pairs"}
     fields = set(JobSpec.__annotations__) - not_configured
-    options = {name.replace("-", "_") for name in CONFIGURABLE} - {"env", "follow", "wait", "slurm_every"}
+    options = {name.replace("-", "_") for name in CONFIGURABLE} - {
+        "env",
+        "follow",
+        "wait",
+        "slurm_every",
+        "trust",
+    }
     assert options == fields
 
 

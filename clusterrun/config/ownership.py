@@ -1,0 +1,86 @@
+"""Decides whether a configuration file can only have been written by this user or by root.
+
+A configuration file can name a program that runs as whoever reads it, and it is found by looking upwards
+from the working directory: another user's file in a shared folder must not count.
+
+The folders above the one that holds the file do not matter: who may write there can replace that folder,
+but cannot put a file of this user's into the new one.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Callable, Iterable
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+
+ROOT = 0
+
+
+@frozen
+class Entry:
+    """One file, link or folder, and what ``stat`` says of it."""
+
+    path: str
+    mode: int
+    uid: int
+    gid: int
+
+
+def objection(entries: Iterable[Entry], user: int, private: Callable[[int], bool]) -> tuple[str, str]:
+    """What is wrong with the first bad one of ``entries``, and the command that mends it; '' for none.
+
+    ``entries`` are the file, the link that leads to it, and the folders that hold them. ``private`` tells
+    whether a group has no member but ``user``: many systems make one per user, and let it write by default.
+    """
+    for one in entries:
+        if one.uid not in (user, ROOT):
+            return f"{one.path} belongs to another user (number {one.uid})", ""
+        shared = one.mode & stat.S_IWGRP and one.gid != ROOT and not private(one.gid)
+        sticky = stat.S_ISDIR(one.mode) and one.mode & stat.S_ISVTX
+        if (one.mode & stat.S_IWOTH or shared) and not (sticky or stat.S_ISLNK(one.mode)):
+            mend = f"chmod go-w {shlex.quote(one.path)}" if one.uid == user else ""
+            return f"{one.path} can be written by others (mode {stat.S_IMODE(one.mode):04o})", mend
+    return "", ""
+
+
+def check(path: str, handle: int) -> None:
+    """Refuse the file ``path``, open as ``handle``, that others may have written. Raises ``BadInput``."""
+    real = os.path.realpath(path)
+    folders = dict.fromkeys((os.path.dirname(real), os.path.dirname(path)))
+    entries = [_entry(real, os.fstat(handle))]
+    entries += [_entry(path, os.lstat(path))] if os.path.islink(path) else []
+    entries += [_entry(folder, os.stat(folder)) for folder in folders]
+    seen, mend = objection(entries, os.geteuid(), _private)
+    if seen:
+        raise refusal(path, f"{seen}, and its lines can run programs as you", mend)
+
+
+def refusal(path: str, seen: str, mend: str = "") -> BadInput:
+    """The error that says why ``path`` is not read, with all the ways on."""
+    ways = [
+        *([mend] if mend else []),
+        f"if you trust all who may write it: export CLUSTERRUN_TRUST={shlex.quote(path)}",
+        f'or in ~/.config/clusterrun/config.toml, below [defaults]: trust = ["{path}"]',
+        "if not: touch clusterrun.toml in your project; the search upwards ends there",
+    ]
+    return BadInput(f"{path} is not read: {seen}", "\n".join(ways))
+
+
+def _entry(path: str, found: os.stat_result) -> Entry:
+    return Entry(path, found.st_mode, found.st_uid, found.st_gid)
+
+
+def _private(gid: int) -> bool:
+    """Whether the group carries this user's name and has no other member."""
+    import grp
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return group.gr_name == user and set(group.gr_mem) <= {user}
