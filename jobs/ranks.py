@@ -66,13 +66,17 @@ def place(environment: Mapping[str, str], kind: str) -> World:
     numbers = {name: 0 if missing else int(environment[name]) for name in ("RANK", "LOCAL_RANK")}
     size = 1 if missing else int(environment["WORLD_SIZE"])
     local_size = int(environment.get("LOCAL_WORLD_SIZE", "1"))
-    device = pick_device(kind, numbers["LOCAL_RANK"])
+    device = pick_device(kind, numbers["LOCAL_RANK"], environment.get("CUDA_VISIBLE_DEVICES"))
     return World(numbers["RANK"], numbers["LOCAL_RANK"], size, local_size, device, grouped=not missing)
 
 
-def pick_device(kind: str, local_rank: int) -> torch.device:
-    """The GPU of this local rank where there is one and it is wanted, else the CPU."""
-    gpus = 0 if kind == "cpu" else torch.cuda.device_count()
+def pick_device(kind: str, local_rank: int, visible: str | None = None) -> torch.device:
+    """The GPU of this local rank where there is one and it is wanted, else the CPU.
+
+    ``visible`` is ``CUDA_VISIBLE_DEVICES``: empty it means no GPU, which HIP does not obey.
+    """
+    hidden = kind == "auto" and visible == ""
+    gpus = 0 if kind == "cpu" or hidden else torch.cuda.device_count()
     if local_rank < gpus:
         return torch.device("cuda", local_rank)
     if kind == "cuda" or gpus:

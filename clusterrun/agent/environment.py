@@ -13,6 +13,7 @@ from clusterrun.model.world import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Callable
 
     from clusterrun.model.orders import Orders
     from clusterrun.model.world import Lineage, Meeting, World
@@ -44,6 +45,16 @@ def inherited(base: Mapping[str, str], orders: Orders) -> dict[str, str]:
         if name not in _MISLEADING and not name.startswith(_MISLEADING_PREFIXES)
     }
     return {**kept, **dict(orders.environment)}
+
+
+def hidden_gpus(exists: Callable[[str], bool]) -> dict[str, str]:
+    """What hides the GPUs of a machine; ``exists`` tells whether a device file is there.
+
+    HIP takes an empty list for none given, Level Zero one of devices that are not there for no device.
+    A variable of another maker's is not set: Ray, for one, refuses some of them.
+    """
+    of_makers = {"/dev/kfd": ("HIP_VISIBLE_DEVICES", "-1"), "/dev/dri": ("ZE_AFFINITY_MASK", "1024")}
+    return {"CUDA_VISIBLE_DEVICES": "", **dict(of_makers[path] for path in of_makers if exists(path))}
 
 
 def for_rank(

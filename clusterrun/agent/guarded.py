@@ -11,6 +11,7 @@ import sys
 from clusterrun.agent.agent import Agent
 from clusterrun.agent.companions import Companions, Place
 from clusterrun.agent.crew import Crew, Site
+from clusterrun.agent.environment import hidden_gpus
 from clusterrun.agent.files import check_run_directory, read_orders
 from clusterrun.agent.invitation import read_invitation
 from clusterrun.agent.joining import OutOfReach, join
@@ -43,6 +44,8 @@ def serve(
     signal.signal(contract.USERS_SIGNAL, signal.SIG_IGN)  # there are no ranks yet that it could be for
     check_run_directory(paths.run_dir)
     orders = read_orders(paths)
+    if orders.hide_gpus:
+        environment = {**environment, **hidden_gpus(os.path.exists)}
     try:
         joined, timings = _joined(node, name, lease)
     except OutOfReach:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _USAGE = """\
 usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR
-beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm
+beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm 0|1
 beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]"""
 
 
@@ -121,11 +121,11 @@ def observe(run_dir: str, node: str, name: str) -> int:
     return observer.main(os.path.abspath(run_dir), int(node), name, dict(os.environ))
 
 
-def warm() -> int:
+def warm(gpus: str) -> int:
     """Be the process that has loaded what ranks load; runs under their Python, in their environment."""
     from clusterrun.preflight.warm import serve
 
-    return serve.main(dict(os.environ))
+    return serve.main(dict(os.environ), gpus == "1")
 
 
 def beside(run_dir: str, node: str, rank: str, *command: str) -> int:
@@ -141,7 +141,7 @@ _DOORS: dict[str, tuple[Callable[..., int], int]] = {
     "agent": (agent, 1),
     "examine": (examine, 2),
     "observe": (observe, 3),
-    "warm": (warm, 0),
+    "warm": (warm, 1),
     _BESIDE: (beside, 3),
 }
 """What each word opens, and how many words follow it."""

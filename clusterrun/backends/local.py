@@ -53,7 +53,6 @@ class PlanExecutor(LocalExecutor):
         return self._submit_command(shlex.join(self._plan.argv))
 
     def _submit_command(self, command: str) -> LocalJob[Any]:
-        spec = self._plan.spec
         environment = {
             **self._environment,
             "SUBMITIT_LOCAL_NTASKS": "1",
@@ -63,7 +62,6 @@ class PlanExecutor(LocalExecutor):
             "SUBMITIT_STDERR_TO_STDOUT": "1",
             "SUBMITIT_LOCAL_WITH_SHELL": "",
             "SUBMITIT_EXECUTOR": "local",
-            **({} if spec.gpus else {"CUDA_VISIBLE_DEVICES": ""}),
         }
         argv = (sys.executable, "-m", "clusterrun.backends.local")
         try:

@@ -90,6 +90,7 @@ class Orders:
     for on top of what the job inherits.
     ``launch`` is the argument list that starts one agent per node with the secret on its stdin
     (an ``srun``); empty: the coordinator starts the agents itself, all on this machine.
+    ``hide_gpus``: nobody asked for GPUs, so neither the check nor ranks may see those of the machine.
     ``time_limit`` is in seconds, 0 where the scheduler keeps the time. ``nodes`` is how many train;
     ``spares`` more are allocated, for those that turn out to be unfit.
     """
@@ -112,6 +113,7 @@ class Orders:
     watch: Watch = Watch()
     survival: Survival = Survival()
     grace: float = contract.GRACE_SECONDS
+    hide_gpus: bool = False
     format: int = contract.FORMAT
 
     @property

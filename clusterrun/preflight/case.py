@@ -7,7 +7,7 @@ from clusterrun.model.report import Grade
 from clusterrun.preflight.crossing import Crossings
 from clusterrun.preflight.limits import limits_of
 from clusterrun.preflight.questions import Questions
-from clusterrun.preflight.tasks import Asked
+from clusterrun.preflight.tasks import Asked, WarmTask
 from clusterrun.preflight.worlds import choose
 
 TYPE_CHECKING = False
@@ -61,6 +61,18 @@ class Case:
     def ask(self, node: int, task: Task, seconds: float, body: str = "") -> None:
         """Ask a node; its answer is waited for that long."""
         self.asks.append(self.questions.ask(self.now, node, task, seconds, body))
+
+    @property
+    def warm_task(self) -> WarmTask:
+        """What has a node import torch."""
+        orders = self.orders
+        return WarmTask(orders.preflight.python, orders.cwd, not orders.hide_gpus)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of each node in a group test: a launcher of its own may start more of them than GPUs."""
+        ranks, gpus = self.orders.ranks_per_node, self.orders.gpus_per_node
+        return min(ranks, gpus) if self.backend == "nccl" and gpus else ranks
 
     @property
     def left(self) -> float:

@@ -159,8 +159,7 @@ def warm_again(case: Case) -> Waits:
     """Start warm processes that were lost in a test anew."""
     cold = [one for one in case.present() if one.warm is None and one.first_warm and not one.unfit]
     for one in cold:
-        task = WarmTask(case.orders.preflight.python, case.orders.cwd)
-        case.ask(one.node, task, _WARM_AGAIN_SECONDS)
+        case.ask(one.node, case.warm_task, _WARM_AGAIN_SECONDS)
     if cold:
         yield (WarmTask,)
 

@@ -48,7 +48,7 @@ def look_at(case: Case, node: int) -> None:
 
 def warm_up(case: Case, node: int) -> None:
     """Have a node import torch."""
-    case.ask(node, WarmTask(case.orders.preflight.python, case.orders.cwd), case.left)
+    case.ask(node, case.warm_task, case.left)
 
 
 def _local_seconds(checks: tuple[str, ...]) -> float:
@@ -91,6 +91,17 @@ def choose_backend(case: Case) -> None:
     backends = [one.warm.backend for one in case.present() if one.warm is not None and one.warm.up]
     if backends:
         case.backend = max(sorted(set(backends)), key=backends.count)
+        _use_gloo_where_gpus_are_shared(case)
         return
     whys = [one.first_warm.why for one in case.present() if one.first_warm is not None]
     case.notice(f"no collective was tested: no node can import torch ({whys[0] if whys else 'no answer'})")
+
+
+def _use_gloo_where_gpus_are_shared(case: Case) -> None:
+    """NCCL takes one rank per GPU: where no number of GPUs was asked, fewer than ranks are no fault."""
+    ranks = case.orders.ranks_per_node
+    seen = {one.name: one.warm.devices for one in case.present() if one.warm is not None}
+    fewest = min(seen, key=lambda name: seen[name])
+    if case.backend == "nccl" and not case.orders.gpus_per_node and seen[fewest] < ranks:
+        case.backend = "gloo"
+        case.notice(f"collectives were tested with gloo: {fewest} has {seen[fewest]} GPUs for {ranks} ranks")

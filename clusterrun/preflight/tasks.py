@@ -58,10 +58,14 @@ class LocalAnswer:
 
 @frozen
 class WarmTask:
-    """Start the warm process with the ranks' interpreter (anew where one runs); ``cwd`` is the ranks'."""
+    """Start the warm process with the ranks' interpreter (anew where one runs); ``cwd`` is the ranks'.
+
+    ``gpus``: it may look for GPUs; else tests use gloo, whatever torch could see.
+    """
 
     python: str
     cwd: str
+    gpus: bool = True
 
 
 # --- the control round ---

@@ -82,7 +82,7 @@ class Trials:
             kind=SET if kind == HALF else kind,
             members=members,
             place=0,
-            ranks=case.orders.ranks_per_node,
+            ranks=case.ranks,
             port=port,
             interface="",
             limit=self._limit(len(nodes)),

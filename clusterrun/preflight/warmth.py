@@ -44,7 +44,7 @@ class Warmth:
         """Start it anew; ``number`` is answered when it is up, or has ended."""
         self._kill("another warm process was asked for")
         self._asked, self._began, self._words = number, time.monotonic(), ""
-        argv = (task.python, "-u", self._program, "warm")
+        argv = (task.python, "-u", self._program, "warm", str(int(task.gpus)))
         try:
             self._child, self._input = execute(argv, self._environment, task.cwd)
         except OSError as error:

@@ -141,6 +141,18 @@ def _gives_way(key: str) -> tuple[str, ...]:
     return alike.get(key, (key,))
 
 
+_OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+_OF_ANYTHING = ("gres", "tres-per-node", "tres-per-task", "tres-per-job")
+
+
+def asks_for_gpus(spec: JobSpec) -> bool:
+    """Whether the job asks for GPUs, be it by ``--gpus`` or by an option that is passed on to Slurm."""
+    own = (*passed(spec.sbatch, "--sbatch"), *passed(spec.srun, "--srun"))
+    return bool(spec.gpus) or any(
+        key in _OF_GPUS or (key in _OF_ANYTHING and "gpu" in value) for key, value in own
+    )
+
+
 def without_slurm(spec: JobSpec) -> tuple[str, ...]:
     """The options that were given and mean nothing where no scheduler is asked."""
     given = ["--" + wish.field for wish in WISHES if getattr(spec, wish.field)]

@@ -234,6 +234,7 @@ def _orders(
         watch=_watch(spec),
         survival=survival.orders(spec, argv),
         time_limit=0.0 if launch else float(spec.time),
+        hide_gpus=not options.asks_for_gpus(spec) if launch else not spec.gpus,
     )
 
 
@@ -268,6 +269,12 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
 
 
 def _no_gpus(spec: JobSpec, there: int) -> str:
-    have = f"{there} GPUs" if there else "no GPU"
-    wanted = spec.allocated * spec.gpus
-    return f"this machine has {have}, not {wanted}: {spec.gpus} CPU ranks on each simulated node"
+    have = {0: "no GPU", 1: "1 GPU"}.get(there, f"{there} GPUs")
+    said = f"this machine has {have}, not {spec.allocated * spec.gpus}"
+    ranks = spec.ranks_per_node or spec.gpus
+    said += f": {ranks} CPU rank{'s' if ranks > 1 else ''} on each simulated node"
+    if there:
+        devices = ",".join(map(str, range(there)))
+        shared = f"--gpus 0 --ranks-per-node {ranks} --env CUDA_VISIBLE_DEVICES={devices}"
+        said += f"; {shared} shares what there is"
+    return said

@@ -17,6 +17,7 @@ import pytest
 
 from clusterrun import proc
 from clusterrun.agent.addresses import held_port
+from clusterrun.agent.environment import hidden_gpus
 from clusterrun.agent.timings import Timings
 from clusterrun.model.record import Failure
 from clusterrun.model.states import Phase, State
@@ -369,6 +370,30 @@ def test_each_simulated_node_sees_its_own_share_of_the_devices(make: Make) -> No
     run.environment["CUDA_VISIBLE_DEVICES"] = "4,5,6,7"
     assert run.ended().state is State.COMPLETED
     assert [run.output(rank) for rank in range(4)] == [b"4,5\n", b"4,5\n", b"6,7\n", b"6,7\n"]
+
+
+def test_gpus_that_nobody_asked_for_are_hidden_from_ranks_unless_their_user_says_which(make: Make) -> None:
+    for mine, seen in (("", b"\n"), ("3", b"3\n")):
+        run = make(sh("echo $CUDA_VISIBLE_DEVICES"))
+        edit(run, hide_gpus=True, environment=[["CUDA_VISIBLE_DEVICES", mine]] if mine else [])
+        run.environment["CUDA_VISIBLE_DEVICES"] = "4,5,6,7"
+        assert run.ended().state is State.COMPLETED
+        assert {run.output(rank) for rank in range(4)} == {seen}
+
+
+@pytest.mark.parametrize(
+    "files, more",
+    [
+        ((), {}),
+        (("/dev/nvidia0",), {}),
+        (("/dev/kfd", "/dev/dri"), {"HIP_VISIBLE_DEVICES": "-1", "ZE_AFFINITY_MASK": "1024"}),
+        (("/dev/dri",), {"ZE_AFFINITY_MASK": "1024"}),
+    ],
+)
+def test_gpus_are_hidden_by_the_variables_of_their_makers(
+    files: tuple[str, ...], more: dict[str, str]
+) -> None:
+    assert hidden_gpus(lambda path: path in files) == {"CUDA_VISIBLE_DEVICES": "", **more}
 
 
 @pytest.mark.parametrize("python", pythons())

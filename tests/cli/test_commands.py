@@ -66,6 +66,28 @@ def test_a_dry_run_touches_nothing_and_shows_the_script(clusterrun: Desk) -> Non
     assert sorted(os.listdir(clusterrun.folder.parent)) == ["work"]
 
 
+PRETENDED = Path(__file__).parent.parent / "preflight" / "warm" / "pretended"
+JOINS = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+print(torch.cuda.device_count(), dist.get_backend(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_cpu_ranks_train_on_a_machine_with_a_pretended_gpu(clusterrun: Desk, isolated: bool) -> None:
+    (clusterrun.folder / "joins.py").write_text(JOINS)
+    clusterrun.environment["PYTHONPATH"] = os.pathsep.join((str(PRETENDED), str(PRETENDED.parents[3])))
+    clusterrun.environment.update({"PRETENDED_ISOLATION": "1"} if isolated else {})
+    ranks = ("--ranks-per-node", "2", "--preflight", "full")
+    if not isolated:  # the ranks of such a machine see the GPU, so that only the check can be shown here
+        assert clusterrun("check", "--cluster", "local", *ranks[:2]).code == 0
+        return
+    done = clusterrun("submit", "-f", *ranks, "joins.py")
+    assert (done.code, sorted(done.out.splitlines())) == (0, [f"local-0 r{rank} | 0 gloo" for rank in (0, 1)])
+
+
 def test_everything_after_the_command_goes_to_it_untouched(clusterrun: Desk) -> None:
     hostile = [
         "--nodes",

@@ -248,7 +248,29 @@ def test_a_run_without_slurm_stays_here_and_says_so() -> None:
 def test_without_enough_gpus_the_run_gets_cpu_ranks_and_a_notice() -> None:
     found = plan(JobSpec(("train.py",), cwd="/", nodes=2, gpus=4), "r", "t", RUN_DIR, replace(HERE, why=""))
     assert (found.orders.gpus_per_node, found.orders.ranks_per_node) == (0, 4)
-    assert found.notices == ("this machine has 2 GPUs, not 8: 4 CPU ranks on each simulated node",)
+    share = "--gpus 0 --ranks-per-node 4 --env CUDA_VISIBLE_DEVICES=0,1 shares what there is"
+    assert found.notices == (f"this machine has 2 GPUs, not 8: 4 CPU ranks on each simulated node; {share}",)
+
+
+@pytest.mark.parametrize(
+    "site, wish, hidden",
+    [
+        (ON_SLURM, {}, True),
+        (ON_SLURM, {"gpus": 8}, False),
+        (ON_SLURM, {"sbatch": ("gres=gpu:a100:8",), "ranks_per_node": 8}, False),
+        (ON_SLURM, {"sbatch": ("gpus=8",)}, False),
+        (ON_SLURM, {"srun": ("tres-per-task=cpu=1,gres/gpu=1",)}, False),
+        (ON_SLURM, {"sbatch": ("gres=shard:1,nvme",)}, True),
+        (ON_SLURM, {"sbatch": ("exclusive",)}, True),
+        (HERE, {}, True),
+        (HERE, {"gpus": 2}, False),
+        (HERE, {"gpus": 4}, True),
+        (HERE, {"sbatch": ("gres=gpu:2",)}, True),
+    ],
+)
+def test_gpus_are_hidden_where_nobody_asked_for_any(site: Site, wish: dict[str, Any], hidden: bool) -> None:
+    spec = JobSpec(("train.py",), cwd="/w", **wish)
+    assert plan(spec, "r", "t", RUN_DIR, site).orders.hide_gpus is hidden
 
 
 @pytest.mark.parametrize(

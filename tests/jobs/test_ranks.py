@@ -43,6 +43,12 @@ def test_a_rank_takes_the_gpu_of_its_number_where_a_fake_torch_has_one(monkeypat
     assert ranks.pick_device(kind, 1) == torch.device(device)
 
 
+def test_an_empty_list_of_gpus_means_the_cpu_where_a_fake_torch_sees_one_all_the_same(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert ranks.pick_device("auto", 1, visible="") == CPU
+    assert ranks.pick_device("auto", 0, visible="0") == ranks.pick_device("cuda", 0, visible="")
+
+
 def test_a_world_of_gpu_and_cpu_ranks_is_refused():
     store = dist.HashStore()
     ranks.agree_on_device(ranks.World(0, 0, 2, 1, torch.device("cuda", 0), grouped=True), store)

@@ -37,9 +37,13 @@ class Devices:
     why: str = ""
 
 
-def look(seconds: float = _SECONDS) -> Seen:
-    """What there is. A driver that does not answer within ``seconds`` counts as no GPU, and is said."""
-    devices = _devices(seconds) if torch.version.cuda or getattr(torch.version, "hip", None) else Devices()
+def look(gpus: bool = True, seconds: float = _SECONDS) -> Seen:
+    """What there is, but for ``gpus`` where they are not wanted.
+
+    A driver that does not answer within ``seconds`` counts as no GPU, and is said.
+    """
+    built = torch.version.cuda or getattr(torch.version, "hip", None)
+    devices = _devices(seconds) if gpus and built else Devices()
     usable = devices.count > 0 and dist.is_nccl_available()
     return Seen(
         NCCL if usable else GLOO,

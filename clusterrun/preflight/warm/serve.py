@@ -34,14 +34,17 @@ CORRUPT_VARIABLE = "CLUSTERRUN_TEST_CORRUPT_NODE"
 _SHORTEST_WAIT = 0.02
 
 
-def main(environment: Mapping[str, str]) -> int:
-    """Be the warm process; ``environment`` is its own. What it exits with: 1 where torch cannot be used."""
+def main(environment: Mapping[str, str], gpus: bool = True) -> int:
+    """Be the warm process; ``environment`` is its own. What it exits with: 1 where torch cannot be used.
+
+    ``gpus`` as in ``WarmTask``.
+    """
     began = time.monotonic()
     end_with(os.getppid())
     out = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not get among the answers
     try:
-        warm = _warmed(began)
+        warm = _warmed(began, gpus)
     except BaseException as error:  # noqa: BLE001 (an import may fail in any way, and that is the answer)
         warm = WarmUp(up=False, seconds=time.monotonic() - began, why=_last_line(error))
     ports = Ports()
@@ -59,7 +62,7 @@ def main(environment: Mapping[str, str]) -> int:
     return 0
 
 
-def _warmed(began: float) -> WarmUp:
+def _warmed(began: float, gpus: bool) -> WarmUp:
     import torch.distributed
 
     if not torch.distributed.is_available():
@@ -67,7 +70,7 @@ def _warmed(began: float) -> WarmUp:
     # What imports torch at its top is loaded here, once, for all children.
     from clusterrun.preflight.warm import looking, product, rank  # noqa: F401
 
-    seen = looking.look()
+    seen = looking.look(gpus)
     return WarmUp(
         up=True,
         seconds=round(time.monotonic() - began, 3),

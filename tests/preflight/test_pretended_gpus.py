@@ -1,0 +1,74 @@
+"""What is checked where torch sees GPUs: GPUs are pretended here, the rest is real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.model.report import Grade
+from clusterrun.preflight.tasks import WarmTask, WarmUp
+from tests.preflight import loopback
+from tests.preflight.simulated import Cluster, Faults, orders
+
+PRETENDED = str(Path(__file__).parent / "warm" / "pretended")
+
+
+@pytest.mark.parametrize("ranks, gpus", [(1, 1), (2, 1), (2, 8)])
+def test_with_pretended_gpus_that_nobody_asked_for_real_examiners_test_with_gloo(
+    tmp_path: Path, ranks: int, gpus: int
+) -> None:
+    asked = replace(loopback.loopback_orders(2), ranks_per_node=ranks, hide_gpus=True)
+    seen = {"PYTHONPATH": PRETENDED, "PRETENDED_GPUS": str(gpus)}
+    made = loopback.Loopback(loopback.run_directory(tmp_path), asked, {0: seen, 1: seen})
+    try:
+        outcome = made.outcome()
+    finally:
+        made.end()
+    assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, (0, 1), Grade.PASS)
+    assert outcome.report.backend == "gloo"
+
+
+class WithGpus(Cluster):
+    """Nodes whose torch sees so many pretended GPUs."""
+
+    gpus: tuple[int, ...] = ()
+
+    def answer(self, node: int, task: object) -> tuple[float, object]:
+        delay, said = super().answer(node, task)
+        if isinstance(task, WarmTask) and isinstance(said, WarmUp) and task.gpus and self.gpus[node]:
+            said = replace(said, backend="nccl", devices=self.gpus[node], versions=(("cuda", "12.8"),))
+        return delay, said
+
+
+@pytest.mark.parametrize(
+    "seen, ranks, wish, backend, tested",
+    [
+        ((8, 8, 8), 8, {"gpus_per_node": 8}, "nccl", 8),
+        ((8, 8, 8), 8, {}, "nccl", 8),
+        ((8, 8, 8), 8, {"hide_gpus": True}, "gloo", 8),
+        ((1, 1, 1), 2, {}, "gloo", 2),
+        ((8, 8, 1), 2, {}, "gloo", 2),
+        ((2, 2, 2), 6, {"gpus_per_node": 2, "per_node": True}, "nccl", 2),
+    ],
+)
+def test_a_group_of_pretended_gpus_is_tested_with_nccl_only_where_each_rank_has_one(
+    seen: tuple[int, ...], ranks: int, wish: dict[str, object], backend: str, tested: int
+) -> None:
+    cluster = WithGpus(replace(orders(3), ranks_per_node=ranks, **wish), Faults())
+    cluster.gpus = seen
+    tasks = []
+    gather = cluster.gather
+    cluster.gather = lambda ask, task: (tasks.append(task), gather(ask, task))  # type: ignore[method-assign, assignment, func-returns-value]
+    outcome = cluster.outcome()
+    assert {(task.backend, task.ranks) for task in tasks} == {(backend, tested)}
+    assert outcome.fit
+    assert [one for one in outcome.report.notices if "fewer" in one or "GPUs for" in one] == (
+        [] if wish or min(seen) >= ranks else [f"collectives were tested with gloo: {shown(seen, ranks)}"]
+    )
+
+
+def shown(seen: tuple[int, ...], ranks: int) -> str:
+    fewest = seen.index(min(seen))
+    return f"n{fewest:04d} has {seen[fewest]} GPUs for {ranks} ranks"

@@ -1,0 +1,62 @@
+"""Makes torch pretend that this machine has GPUs; for processes with this folder on ``PYTHONPATH``.
+
+``PRETENDED_GPUS`` says how many. With ``PRETENDED_ISOLATION`` their driver obeys ``CUDA_VISIBLE_DEVICES``, as
+CUDA does; without it the ranks of a machine see them all, as HIP does with an empty list.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def count() -> int:
+    there = int(os.environ.get("PRETENDED_GPUS", "1"))
+    if "PRETENDED_ISOLATION" not in os.environ or VISIBLE not in os.environ:
+        return there
+    return min(there, len([name for name in os.environ[VISIBLE].split(",") if name]))
+
+
+def pretend(torch: ModuleType) -> None:
+    """Give ``torch`` as many GPUs as ``count`` says at each look."""
+    import torch.distributed as dist
+
+    torch.version.cuda = "12.8"
+    torch.cuda.init = lambda: None
+    torch.cuda.device_count = count
+    torch.cuda.is_available = lambda: count() > 0
+    torch.cuda.get_device_name = lambda number: "NVIDIA Pretended"
+    torch.cuda.nccl.version = lambda: (2, 27, 5)
+    dist.is_nccl_available = lambda: True
+
+
+class Pretending(Loader):
+    """torch's own loader, and then ``pretend``."""
+
+    def __init__(self, real: Loader) -> None:
+        self.real = real
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.real.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.real.exec_module(module)
+        pretend(module)
+
+
+class Finder(MetaPathFinder):
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        spec = PathFinder.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = Pretending(spec.loader)
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
