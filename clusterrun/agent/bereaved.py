@@ -59,7 +59,9 @@ class Left:
     resubmit: tuple[str, ...] = ()
 
 
-_BATCH_LOST, _LOST_STATES = "JobLaunchFailure", ("COMPLETING", "FAILED", "NODE_FAIL")
+_BATCH_KILLED = ("JobLaunchFailure", "RaisedSignal")
+"""Why the job of a killed batch step ended, until Slurm 22.05 and since 23.02 (`RaisedSignal:9(Killed)`)."""
+_LOST_STATES = ("COMPLETING", "FAILED", "NODE_FAIL")
 
 
 class Means(enum.Enum):
@@ -92,8 +94,8 @@ def meaning(left: Left, lines: tuple[str, ...]) -> Means:
     if restarts != str(left.restarts):
         return Means.LEAVE
     if state != "RUNNING":
-        lost = left.requeue and reason == _BATCH_LOST and _signal_of(code) == signal.SIGKILL
-        return Means.ACT if lost and state in _LOST_STATES else Means.LEAVE
+        killed = reason.partition(":")[0] in _BATCH_KILLED and _signal_of(code) == signal.SIGKILL
+        return Means.ACT if left.requeue and killed and state in _LOST_STATES else Means.LEAVE
     try:
         return Means.WAIT if not host or host in expand(nodes) else Means.ACT
     except BadInput:

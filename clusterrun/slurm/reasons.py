@@ -77,24 +77,28 @@ REASONS = (
 )
 
 _TABLE = {reason.word: reason for reason in REASONS}
-_NOTHING = ("", "None", "(null)", "N/A")
+_NOTHING = ("", "None", "null", "N/A")
+_DETAILS = re.compile(r"[,:]\s*")
+_BRACKETED = re.compile(r"\(([^()]*)\)$")
 _LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max|Min)?\w*")
 
 
 def explain(word: str) -> Reason:
     """The row for a reason as ``squeue`` prints it; one that stands in no row is shown as it is.
 
-    ``ReqNodeNotAvail, UnavailableNodes:n1`` and the like keep their details.
+    ``ReqNodeNotAvail, UnavailableNodes:n1``, ``RaisedSignal:9(Killed)`` and the like keep their details.
     """
-    text = word.strip().strip("()")
+    text = word.strip()
+    text = text[1:-1] if text[:1] == "(" and text[-1:] == ")" else text
     if text in _NOTHING:
         return Reason(text, "")
     if text in _TABLE:
         return _TABLE[text]
-    head, _, details = text.partition(",")
-    if head in _TABLE:
+    head, *details = _DETAILS.split(text, maxsplit=1)
+    if head in _TABLE and details:
         row = _TABLE[head]
-        return Reason(text, f"{row.said} ({details.strip()})", row.remedy)
+        shown = _BRACKETED.sub(r": \1", details[0])
+        return Reason(text, f"{row.said} ({shown})", row.remedy)
     match = _LIMIT.fullmatch(text)
     return _limit(match) if match else Reason(text, f"Slurm says: {text}")
 

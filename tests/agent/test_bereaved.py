@@ -1,4 +1,4 @@
-"""What an agent makes of the scheduler's word once its coordinator is gone; lines as of Slurm 22.05."""
+"""What an agent makes of the scheduler's word once its coordinator is gone: Slurm 22.05 and 24.11."""
 
 from __future__ import annotations
 
@@ -41,6 +41,23 @@ LEFT = Left("14", 0, True, 1)
 )
 def test_a_job_is_given_back_only_when_the_scheduler_took_its_first_node_out(line: str, means: Means) -> None:
     assert meaning(LEFT, (line, "")) is means
+
+
+RECORDED = sorted((ROOT / "tests" / "recorded").glob("*/job-ends.txt"))
+ACTED_UPON = ("killed", "came back")
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.name)
+def test_each_release_names_a_killed_batch_step_in_its_own_words_and_only_that_job_is_given_back(
+    path: Path,
+) -> None:
+    rows = [row.split("\t") for row in path.read_text().splitlines()]
+    ended = [(what, line) for what, line in rows if not line.startswith(("RUNNING|", "SUSPENDED|"))]
+    assert {what for what, _ in ended} >= {*ACTED_UPON, "cancelled", "terminated", "requeued", "failed"}
+    assert {(what, line): meaning(LEFT, (line, "")) for what, line in ended} == {
+        (what, line): Means.ACT if what in ACTED_UPON else Means.LEAVE for what, line in ended
+    }
+    assert [came_back((line, "")) for what, line in ended if what == "came back"] == ["n0001"]
 
 
 def test_a_job_of_a_chain_whose_batch_step_was_killed_is_over_and_the_next_one_goes_on() -> None:

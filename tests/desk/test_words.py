@@ -90,6 +90,9 @@ def test_a_word_that_is_not_slurms_is_unknown_and_never_ended(text: str) -> None
             "waits for nodes that are down, drained or reserved (UnavailableNodes:n[1-2])",
             "see sinfo -R",
         ),
+        ("RaisedSignal:9(Killed)", "was ended by a signal (9: Killed)", ""),
+        ("(RaisedSignal:53(Real-time signal 19))", "was ended by a signal (53: Real-time signal 19)", ""),
+        ("(null)", "", ""),
         (
             "AssocGrpGRES",
             "waits: all jobs together under your account may not use more now (AssocGrpGRES)",
