@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Level
-from clusterrun.model.report import Grade, NodeReport, Report, worst
-from clusterrun.preflight.agreement import common_interface
+from clusterrun.model.report import Finding, Grade, NodeReport, Report, worst
+from clusterrun.preflight.agreement import Said, common_interface
+from clusterrun.preflight.trials import PRODUCT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from clusterrun.preflight.subject import Subject
     from clusterrun.preflight.worlds import Choice
 
+_NONE_PASSED = (
+    "look at what all of them share: the interface that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names, "
+    "and the firewall between the nodes of a job"
+)
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -30,6 +35,27 @@ class Outcome:
     world: tuple[int, ...]
     environment: tuple[tuple[str, str], ...]
     excluded: tuple[str, ...]
+
+
+def unverified(case: Case) -> list[Said]:
+    """Several nodes of which no two passed a test together: never a pass.
+
+    It fails where tests were made and all of them failed, and is undetermined where none was made.
+    """
+    known = [one.verdict for one in case.together]
+    if case.orders.nodes < 2 or not case.set_wanted or Grade.FAIL in known or not case.choice().whole:
+        return []
+    tests = [one for one in case.tests if one.test != PRODUCT and len(one.nodes) > 1]
+    if any(one.outcome == "passed" for one in tests):
+        return []
+    failed = [one for one in tests if one.outcome == "failed"]
+    if failed:
+        why = next((one.said for one in failed if one.said), "no answer within the limit")
+        said = f"none of {len(failed)} tests of nodes together passed: {why}"
+        return [Said(None, Finding("set", Grade.FAIL, said, _NONE_PASSED))]
+    if Grade.UNDETERMINED in known:
+        return []
+    return [Said(None, Finding("set", Grade.UNDETERMINED, "no two nodes were tested together"))]
 
 
 def concluded(case: Case) -> Outcome:
@@ -79,10 +105,15 @@ def _report(case: Case, choice: Choice, fit: bool) -> Report:
         excluded=tuple(one.name for one in subjects.values() if one.unfit and not one.excused),
         nodes=tuple(_node(one, choice) for one in subjects.values()),
         links=_links(case),
-        set_said="; ".join(one.said for one in case.together),
+        set_said="; ".join(map(_of_all, case.together)),
         tests=tuple(case.tests),
         notices=tuple(case.notices),
     )
+
+
+def _of_all(one: Finding) -> str:
+    """A finding of all together, with what to do about it where it keeps the run from training."""
+    return f"{one.said} -> {one.remedy}" if one.verdict is Grade.FAIL and one.remedy else one.said
 
 
 def _node(one: Subject, choice: Choice) -> NodeReport:

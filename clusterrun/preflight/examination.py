@@ -15,7 +15,7 @@ from clusterrun.model.report import Finding, Grade
 from clusterrun.preflight import absence, collective, control, preparing, short, speech, taking
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Case
-from clusterrun.preflight.concluding import Outcome, concluded, pairs_wanted
+from clusterrun.preflight.concluding import Outcome, concluded, pairs_wanted, unverified
 from clusterrun.preflight.questions import Ask
 from clusterrun.preflight.subject import Subject
 from clusterrun.preflight.tasks import DialTask, GroupTask, ListenTask, LocalTask, ThroughTask, WarmTask
@@ -179,7 +179,8 @@ class Examination:
     def _rounds(self) -> Generator[tuple[type, ...], None, None]:
         case = self._case
         yield from preparing.rounds(case, self._nonce)
-        if not case.backend:
+        # What is wrong with all together is the same in every test of theirs.
+        if not case.backend or Grade.FAIL in [one.verdict for one in case.together]:
             return
         yield from collective.products(case, self._trials)
         preparing.write(case)
@@ -245,6 +246,7 @@ class Examination:
             said = "the whole set was not tested to its end: no time was left"
             case.write("unfinished", [Said(None, Finding("set", Grade.UNDETERMINED, said))])
         absence.review(case)
+        case.write("verified", unverified(case))
         for words in self._pairs.passing():
             case.notice(words)
         case.asks.clear()

@@ -286,7 +286,7 @@ def test_a_name_that_most_resolve_wrongly_is_the_fault_of_its_entry():
 
 def test_ranks_that_are_no_python_program_are_tested_without_collectives():
     outcome = examined(orders(3, python=""))
-    assert (outcome.fit, outcome.report.verdict, outcome.report.backend) == (True, Grade.PASS, "")
+    assert (outcome.fit, outcome.report.verdict, outcome.report.backend) == (True, Grade.UNDETERMINED, "")
     assert outcome.report.notices == ("no collective was tested: the ranks are no Python program",)
 
 
@@ -296,6 +296,26 @@ def test_where_no_node_has_torch_that_is_a_notice_and_no_failure():
     assert outcome.report.notices == (
         "no collective was tested: no node can import torch (No module named 'torch')",
     )
+
+
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+@pytest.mark.parametrize("budget", [15.0, 30.0, 60.0, 200.0])
+@pytest.mark.parametrize("nodes", [2, 3, 4, 8])
+def test_where_no_test_of_nodes_together_passes_the_run_does_not_begin(nodes, budget, level):
+    outcome = examined(orders(nodes, budget=budget, level=level), Faults(broken=set(range(nodes))))
+    assert (outcome.fit, outcome.report.verdict) == (False, Grade.FAIL)
+    assert outcome.excluded == ()
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8])
+@pytest.mark.parametrize("budget", [0.5, 2.0, 5.0, 10.0, 60.0])
+@pytest.mark.parametrize(
+    "faults", [Faults(), Faults(no_torch=set(range(8))), Faults(broken=set(range(8))), Faults(frozen={1})]
+)
+def test_a_pass_means_that_nodes_passed_a_test_together(nodes, budget, faults):
+    report = examined(orders(nodes, budget=budget), faults).report
+    together = [one for one in report.tests if one.outcome == "passed" and len(one.nodes) > 1]
+    assert together or report.verdict in (Grade.UNDETERMINED, Grade.FAIL)
 
 
 def test_a_set_that_fails_though_all_its_parts_work_blames_no_node():

@@ -6,6 +6,7 @@ import os
 import re
 
 from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.interfaces import interfaces
 from clusterrun.preflight.majority import unlike
 from clusterrun.preflight.parts import entries, text, words
 from clusterrun.preflight.surroundings import variables
@@ -27,6 +28,8 @@ OF_A_NODE = frozenset(
 """These may well differ: they tell a node's own name, machine or file."""
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 LOOPBACK = "lo"
+ALL = ""
+"""Stands for the node in a finding of all together, as in the catalogue."""
 _MOST, _LONGEST = 200, 500
 _UNSET = "not set"
 _SAME = "set it for all nodes alike (--env NAME=VALUE); look at the node's own prolog, profile and modules"
@@ -35,7 +38,29 @@ _SAME = "set it for all nodes alike (--env NAME=VALUE); look at the node's own p
 def probe(asked: Asked) -> object:
     """The variables by name, and the network interfaces of this node."""
     found = {name: value[:_LONGEST] for name, value in variables().items() if name.startswith(PREFIXES)}
-    return {"variables": dict(sorted(found.items())[:_MOST]), "interfaces": _interfaces()}
+    return {
+        "variables": dict(sorted(found.items())[:_MOST]),
+        "interfaces": _interfaces(),
+        "addresses": _addresses(),
+        "machine": _machine(),
+    }
+
+
+def _addresses() -> dict[str, str]:
+    """The first address of each interface that is up, in the order of the kernel: what gloo and NCCL use."""
+    found: dict[str, str] = {}
+    for one in interfaces():
+        found.setdefault(one.name, one.address)
+    return found
+
+
+def _machine() -> str:
+    """Equal on two nodes only where both are the same machine and the same network stack."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return ""
 
 
 def _interfaces() -> list[str]:
@@ -57,6 +82,8 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
                 failed.add((node, name))
                 said = f"{name}={text(reading, 'variables', name)}: {why}"
                 yield node, Finding(NAME, Grade.FAIL, said, _SAME)
+    for name in INTERFACES:
+        yield from _shared(name, readings, needed=name.startswith("GLOO_") or asked.gpus > 0)
     for name in sorted({name for reading in readings.values() for name in entries(reading, "variables")}):
         values = {node: text(reading, "variables", name) or _UNSET for node, reading in readings.items()}
         if name in OF_A_NODE or (len(readings) > 2 and len(set(values.values())) == len(readings)):
@@ -76,6 +103,42 @@ def _useless(name: str, value: str, interfaces: list[str], nodes: int) -> str:
     if chosen == [LOOPBACK] and nodes > 1:
         return "the loopback reaches no other node"
     return ""
+
+
+def _shared(name: str, readings: Mapping[str, Any], needed: bool) -> Iterator[tuple[str, Finding]]:
+    """Fail all together where ``name`` chooses an interface that has one address on several nodes.
+
+    Ranks tell each other this address, and each of them then calls itself. Of several interfaces gloo
+    needs all, NCCL the first; ``needed``: the ranks use that library.
+    """
+    holders: dict[tuple[str, str], dict[str, str]] = {}
+    first: set[tuple[str, str]] = set()
+    for node, reading in readings.items():
+        value = text(reading, "variables", name)
+        known = entries(reading, "addresses")
+        chosen = [one for one in known if value and one != LOOPBACK and _chooses(name, value, one)]
+        for place, one in enumerate(chosen):
+            key = (one, text(known, one))
+            holders.setdefault(key, {})[text(reading, "machine") or node] = node
+            first |= {key} if place == 0 or name.startswith("GLOO_") else set()
+    for (interface, address), nodes in holders.items():
+        if len(nodes) > 1:
+            grade = Grade.FAIL if needed and (interface, address) in first else Grade.WARN
+            names = sorted(nodes.values())
+            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            said = f"{name} chooses {interface}, which has the same address {address} on {shown}"
+            said += ": a rank that calls it reaches itself"
+            yield ALL, Finding(NAME, grade, said, _own(name, readings))
+
+
+def _own(name: str, readings: Mapping[str, Any]) -> str:
+    """Which interfaces have an address of its own on every node, and how to choose one."""
+    tables = [entries(reading, "addresses") for reading in readings.values()]
+    common = [one for one in tables[0] if one != LOOPBACK and all(one in table for table in tables)]
+    own = [one for one in common if len({text(table, one) for table in tables}) == len(tables)]
+    leave = f"unset {name}: clusterrun then sets the interface on which the nodes reach each other"
+    choose = f"; or set it to one whose address differs on every node: {name}={own[0]}" if own else ""
+    return leave + choose
 
 
 def _chooses(name: str, value: str, interface: str) -> bool:

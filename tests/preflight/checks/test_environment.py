@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.preflight.checks import environment
-from tests.preflight.checks.values import ASKED, FAIL, WARN, nodes, verdicts
+from tests.preflight.checks.values import ASKED, FAIL, WARN, asked, nodes, verdicts
 
 
 def reading(interfaces: str = "eth0 ib0 ib1 lo", **variables: str) -> dict[str, object]:
@@ -69,6 +69,62 @@ def test_the_same_value_is_unfit_only_where_the_interface_is_missing():
 def test_interfaces_are_chosen_by_the_librarys_own_rules(name, value, useless):
     found = verdicts(environment, nodes(2, reading(**{name: value})))
     assert [verdict for _, verdict, _ in found] == ([FAIL, FAIL] if useless else [])
+
+
+def addressed(node: int, shared: str = "docker0", machine: str = "", **variables: str) -> dict[str, object]:
+    """A node with an address of its own on eth0, and one that all have on the interface ``shared``."""
+    addresses = {"lo": "127.0.0.1", "eth0": f"10.0.0.{node}", "docker0": f"172.17.1.{node}"}
+    if shared:
+        addresses[shared] = "172.17.0.1"
+    own = machine or f"boot-{node} 4026531840"
+    return {**reading("eth0 docker0 lo", **variables), "addresses": addresses, "machine": own}
+
+
+def shared_by(count: int, **options: str) -> list[tuple[str, object, str]]:
+    given = asked(gpus=int(options.pop("gpus", "0")))
+    readings = {f"n{i}": addressed(i, **options) for i in range(1, count + 1)}
+    return verdicts(environment, readings, given)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 16])
+@pytest.mark.parametrize(
+    ("name", "value", "gpus", "verdict"),
+    [
+        ("GLOO_SOCKET_IFNAME", "docker0", "0", FAIL),
+        ("GLOO_SOCKET_IFNAME", "docker0", "8", FAIL),
+        ("GLOO_SOCKET_IFNAME", "eth0,docker0", "0", FAIL),
+        ("NCCL_SOCKET_IFNAME", "docker0", "8", FAIL),
+        ("NCCL_SOCKET_IFNAME", "docker0", "0", WARN),
+        ("NCCL_SOCKET_IFNAME", "^lo", "8", WARN),
+        ("NCCL_SOCKET_IFNAME", "=eth0", "8", None),
+        ("GLOO_SOCKET_IFNAME", "eth0", "0", None),
+    ],
+)
+def test_an_address_that_several_nodes_share_fails_all_together_and_blames_no_node(
+    count, name, value, gpus, verdict
+):
+    found = shared_by(count, gpus=gpus, **{name: value})
+    assert [(node, grade) for node, grade, _ in found] == ([("", verdict)] if verdict else [])
+    assert all(f"{name} chooses docker0, which has the same address 172.17.0.1" in one[2] for one in found)
+
+
+def test_the_remedy_names_an_interface_with_an_address_of_its_own_on_every_node():
+    readings = {f"n{i}": addressed(i, GLOO_SOCKET_IFNAME="docker0") for i in (1, 2, 3)}
+    ((_, found),) = environment.judge(asked(gpus=0), readings)
+    assert found.remedy.startswith("unset GLOO_SOCKET_IFNAME")
+    assert found.remedy.endswith("GLOO_SOCKET_IFNAME=eth0")
+
+
+def test_two_of_many_nodes_with_one_address_are_the_ones_that_are_named():
+    readings = {f"n{i}": addressed(i, shared="", GLOO_SOCKET_IFNAME="eth0") for i in range(1, 7)}
+    readings["n4"]["addresses"]["eth0"] = "10.0.0.2"
+    ((node, grade, said),) = verdicts(environment, readings, asked(gpus=0))
+    assert (node, grade) == ("", FAIL)
+    assert "same address 10.0.0.2 on n2, n4:" in said
+
+
+def test_simulated_nodes_of_one_machine_share_its_addresses_and_that_is_no_finding():
+    assert shared_by(4, machine="boot 4026531840", GLOO_SOCKET_IFNAME="docker0") == []
 
 
 def test_one_node_alone_may_use_its_loopback():
