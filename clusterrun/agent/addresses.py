@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-# The C module itself: ``socket`` makes enums of a thousand constants, an eighth of an agent's whole start.
-import _socket as socket
 import fcntl
+import socket
 import struct
 
 _SIOCGIFADDR = 0x8915

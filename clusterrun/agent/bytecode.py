@@ -4,7 +4,7 @@ An import from a zip archive opens it once more for each module and looks throug
 not wanted: a quarter of an agent's start, and 1,250 agents start at once. A Python of another
 version than the one that packed the program passes all this over and reads the archive's sources.
 
-The file: ``MAGIC_NUMBER`` of that version, the length of the index (4 bytes), the index, the code
+The file: the tag of that version (``BYTECODE_TAG``), the length of the index (4 bytes), the index, the code
 of every module, then the archive. The index has each module's name with where its code begins
 (from the first one), how long it is, and whether the module is a package.
 """
@@ -14,8 +14,9 @@ from __future__ import annotations
 import marshal
 import os
 import sys
-from _frozen_importlib import ModuleSpec
-from _frozen_importlib_external import MAGIC_NUMBER
+from importlib.machinery import ModuleSpec
+
+from clusterrun.model.contract import BYTECODE_TAG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     Index = dict[str, tuple[int, int, bool]]
 
-HEAD = len(MAGIC_NUMBER) + 4
+HEAD = len(BYTECODE_TAG) + 4
 
 
 def use(archive: zipimporter) -> None:
@@ -32,10 +33,10 @@ def use(archive: zipimporter) -> None:
     # It stays open: what is loaded late must not fail where the run directory was deleted since.
     fd = os.open(archive.archive, os.O_RDONLY | os.O_CLOEXEC)
     head = os.read(fd, HEAD)
-    if head[: len(MAGIC_NUMBER)] != MAGIC_NUMBER:
+    if head[: len(BYTECODE_TAG)] != BYTECODE_TAG:
         os.close(fd)
         return
-    length = int.from_bytes(head[len(MAGIC_NUMBER) :], "little")
+    length = int.from_bytes(head[len(BYTECODE_TAG) :], "little")
     index = marshal.loads(os.read(fd, length))
     sys.meta_path.insert(0, Bytecode(archive, index, fd, HEAD + length))
 

@@ -6,10 +6,10 @@ Everything is JSON with the name of its kind, but for the heartbeat and its ackn
 
 from __future__ import annotations
 
+import json
 import struct
 
 from clusterrun.agent.messages import TO_AGENT, TO_COORDINATOR, Ack, Beat
-from clusterrun.model import json_text
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import fields
@@ -50,9 +50,9 @@ class Encoder:
 
     def _text(self, value: Any) -> str:
         if type(value).__name__ != "World":
-            return json_text.dumps(encode(value))
+            return json.dumps(encode(value))
         if value is not self._world:
-            self._world, self._world_text = value, json_text.dumps(encode(value))
+            self._world, self._world_text = value, json.dumps(encode(value))
         return self._world_text
 
 
@@ -107,7 +107,7 @@ def _decoded(cls: type[Any], data: Any) -> Any:
 
 def _json_object(data: bytes) -> dict[str, Any]:
     try:
-        value = json_text.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise BadBody("not JSON") from error
     if not isinstance(value, dict):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from clusterrun.agent.loop import READABLE, WRITABLE
-from clusterrun.model import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Companion:
         """Hand a question over, now or when it reads again."""
         if not self._open:
             return
-        self._unread += json_text.dumps({"number": number, "body": body}).encode() + b"\n"
+        self._unread += json.dumps({"number": number, "body": body}).encode() + b"\n"
         self._hand_over(WRITABLE)
         if self._open and len(self._unread) > _MOST_UNREAD:
             self._break("reads nothing of what it is asked")
@@ -108,10 +108,10 @@ class Companion:
 
     def _answer(self, line: bytes) -> bool:
         try:
-            said = json_text.loads(line)
+            said = json.loads(line)
             number, body = said["number"], said["body"]
             # As it travels on; a frame has a limit, and what is beyond it would cost the link.
-            fits = len(line) <= LONGEST_LINE and len(json_text.dumps(body)) <= LONGEST_LINE
+            fits = len(line) <= LONGEST_LINE and len(json.dumps(body)) <= LONGEST_LINE
         except (ValueError, KeyError, TypeError, RecursionError):
             number = body = None
             fits = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from clusterrun.agent.files import open_log
 from clusterrun.agent.process import NotStarted, Program, start_all
 from clusterrun.agent.sweep import below, sweep
 from clusterrun.agent.voice import say
-from clusterrun.model import contract, json_text
+from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.world import Lineage, run_environment
 
@@ -88,7 +89,7 @@ class Companions:
             self.clear,
         )
         if name == contract.OBSERVER:
-            self._living[name].ask(0, json_text.dumps({"ranks": self.ranks(), "epoch": epoch}))
+            self._living[name].ask(0, json.dumps({"ranks": self.ranks(), "epoch": epoch}))
 
     def _log(self, epoch: int, name: str) -> int:
         try:

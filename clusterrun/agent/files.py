@@ -6,10 +6,10 @@ whatever the umask.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 
-from clusterrun.model import json_text
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.orders import Orders
@@ -46,7 +46,7 @@ def check_run_directory(path: str) -> None:
 def read_orders(paths: RunPaths) -> Orders:
     """What the nodes are to do. Raises ``BadRunDirectory``."""
     try:
-        return decode(Orders, json_text.loads(_content(paths.orders)))
+        return decode(Orders, json.loads(_content(paths.orders)))
     except OSError as error:
         raise BadRunDirectory(
             f"{paths.orders} cannot be read on {os.uname().nodename}: {error.strerror}",
@@ -63,7 +63,7 @@ def read_state(paths: RunPaths) -> RunState | None:
     from clusterrun.model.record import RunState  # by coordinators alone
 
     try:
-        return decode(RunState, json_text.loads(_content(paths.state)))
+        return decode(RunState, json.loads(_content(paths.state)))
     except (OSError, ValueError, BadDocument):
         return None
 
@@ -128,7 +128,7 @@ def _sync_folder(folder: str) -> None:
 
 def write_state(paths: RunPaths, state: RunState) -> None:
     """``state.json``. Raises ``OSError``."""
-    write_whole(paths.state, json_text.dumps(encode(state)).encode() + b"\n")
+    write_whole(paths.state, json.dumps(encode(state)).encode() + b"\n")
 
 
 def highest_attempt(paths: RunPaths) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
 from clusterrun.agent.timings import Timings
-from clusterrun.model import json_text
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
@@ -36,13 +37,13 @@ class Invitation:
 
 def written(invitation: Invitation) -> bytes:
     """The line."""
-    return json_text.dumps(encode(invitation)).encode() + b"\n"
+    return json.dumps(encode(invitation)).encode() + b"\n"
 
 
 def read_invitation(line: bytes) -> Invitation:
     """The invitation in a line. Raises ``NotInvited``, which does not repeat what was there."""
     try:
-        return decode(Invitation, json_text.loads(line))
+        return decode(Invitation, json.loads(line))
     except (ValueError, BadDocument) as error:
         raise NotInvited(
             "no invitation stood on the standard input of this agent",

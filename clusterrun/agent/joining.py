@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import _socket as socket  # see addresses.py
 import os
+import socket
 import time
 
 from clusterrun.agent.link import tuned

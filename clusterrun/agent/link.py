@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket as socket  # see addresses.py
+import socket
 
 from clusterrun.agent.loop import READABLE, WRITABLE
 

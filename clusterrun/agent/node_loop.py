@@ -20,7 +20,7 @@ from clusterrun.model import contract
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import _socket as socket
+    import socket
     from collections.abc import Callable
     from typing import Any
 

@@ -9,6 +9,7 @@ import ctypes
 import os
 import resource
 import select
+import signal
 import time
 
 from clusterrun.model import contract
@@ -17,10 +18,7 @@ from clusterrun.model.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Iterator, Sequence
-else:
-    import _signal as signal  # the same without enums, which every call would make: each rank pays it
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 
-from clusterrun.model import contract, json_text
+from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 
 TYPE_CHECKING = False
@@ -57,7 +58,7 @@ def _traceback(path: str) -> str:
     """The traceback in a ``TORCHELASTIC_ERROR_FILE``, as torch's ``@record`` writes it, or as plain text."""
     text = _end_of(path, _MOST_OF_DOCUMENT).decode("utf-8", "replace")
     try:
-        said = _callstack(json_text.loads(text))
+        said = _callstack(json.loads(text))
     except (ValueError, RecursionError):
         said = text
     return said.strip()[-_MOST:]
@@ -69,7 +70,7 @@ def _callstack(document: Any) -> str:
         extra = message.get("extraInfo")
         stack = extra.get("py_callstack") if isinstance(extra, dict) else None
         message = stack or message.get("message", "")
-    return message if isinstance(message, str) else json_text.dumps(message)
+    return message if isinstance(message, str) else json.dumps(message)
 
 
 def _end_of(path: str, most: int) -> bytes:

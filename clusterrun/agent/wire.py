@@ -14,13 +14,13 @@ reordered or cut unseen. There is no secrecy: no secret may travel in a message.
 
 from __future__ import annotations
 
+import hmac
+import json
 import struct
 
 from clusterrun.agent.codec import BadBody, read_document, read_to_agent, read_to_coordinator
-from clusterrun.agent.mac import SIZE as MAC
-from clusterrun.agent.mac import Key
 from clusterrun.agent.messages import Hello
-from clusterrun.model import contract, json_text
+from clusterrun.model import contract
 from clusterrun.model.document import encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
@@ -38,6 +38,7 @@ MOST_BEFORE_PROOF = 512
 MOST_AFTER_PROOF = 1024 * 1024
 """Bytes in one piece; the last words of a rank and a world of 10,000 nodes fit in."""
 NONCE = 32
+MAC = 32
 _LENGTH = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
 _CLOCK = struct.Struct(">d")
@@ -103,19 +104,27 @@ def _framed(*parts: bytes) -> bytes:
     return b"".join(map(_piece, parts))
 
 
+def _mac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _is_mac(key: bytes, mac: bytes, message: bytes) -> bool:
+    return hmac.compare_digest(_mac(key, message), mac)
+
+
 class _End:
     """What both ends of a connection share once the proofs are exchanged."""
 
     def __init__(self, secret: bytes) -> None:
         self.proven = False
-        self._secret = Key(secret)
+        self._secret = secret
         self._pieces = Pieces(MOST_BEFORE_PROOF)
         self._sent = self._received = 0
         self._key_out = self._key_in = self._secret
 
     def _begin(self, mine: bytes, theirs: bytes, hello: bytes, nonce: bytes) -> None:
-        self._key_out = Key(self._secret.mac(_framed(b"cr1|frames of " + mine, hello, nonce)))
-        self._key_in = Key(self._secret.mac(_framed(b"cr1|frames of " + theirs, hello, nonce)))
+        self._key_out = _mac(self._secret, _framed(b"cr1|frames of " + mine, hello, nonce))
+        self._key_in = _mac(self._secret, _framed(b"cr1|frames of " + theirs, hello, nonce))
         self._pieces.most = MOST_AFTER_PROOF
         self.proven = True
 
@@ -127,13 +136,13 @@ class _End:
             raise WireError(f"a message of {len(body)} bytes is too large to send")
         self._sent += 1
         signed = number + body
-        return _LENGTH.pack(length) + signed + self._key_out.mac(signed)
+        return _LENGTH.pack(length) + signed + _mac(self._key_out, signed)
 
     def _open(self, piece: bytes) -> bytes:
         if len(piece) <= _NUMBER.size + MAC:
             raise WireError("a frame without a body")
         signed, mac = piece[:-MAC], piece[-MAC:]
-        if not self._key_in.made(mac, signed):
+        if not _is_mac(self._key_in, mac, signed):
             raise WireError("a frame whose MAC is wrong")
         if _NUMBER.unpack_from(signed)[0] != self._received:
             raise WireError("a frame that is repeated, missing or out of order")
@@ -180,11 +189,11 @@ class ServerEnd(_End):
         greeting = _read(_read_greeting, words)
         reason = self._objection(greeting)
         if reason:
-            proof = self._secret.mac(_framed(b"cr1|refusal", words, reason.encode()))
+            proof = _mac(self._secret, _framed(b"cr1|refusal", words, reason.encode()))
             self._output = _piece(b"R" + proof + reason.encode())
             raise WireError(reason)
         self._words, self._greeting = words, greeting
-        proof = self._secret.mac(_framed(b"cr1|coordinator", words, self._nonce))
+        proof = _mac(self._secret, _framed(b"cr1|coordinator", words, self._nonce))
         self._output = _piece(b"S" + self._nonce + proof)
 
     def _objection(self, greeting: Greeting) -> str:
@@ -199,10 +208,10 @@ class ServerEnd(_End):
         return ""
 
     def _prove(self, proof: bytes, wall: float) -> None:
-        if not self._secret.made(proof, _framed(b"cr1|agent", self._words, self._nonce)):
+        if not _is_mac(self._secret, proof, _framed(b"cr1|agent", self._words, self._nonce)):
             raise WireError("an agent without the secret")
         clock = _CLOCK.pack(wall)
-        welcome = self._secret.mac(_framed(b"cr1|welcome", self._words, self._nonce, clock))
+        welcome = _mac(self._secret, _framed(b"cr1|welcome", self._words, self._nonce, clock))
         self._output = _piece(welcome + clock)
         self._begin(b"coordinator", b"agent", self._words, self._nonce)
         self.hello = self._greeting.hello if self._greeting else None
@@ -216,7 +225,7 @@ class ClientEnd(_End):
         self.wall = 0.0
         """The coordinator's clock, in seconds, when it sent its welcome."""
         greeting = Greeting((contract.WIRE,), contract.VERSION, run_id, epoch, "agent", nonce.hex(), hello)
-        self._words = json_text.dumps(encode(greeting), separators=(",", ":")).encode()
+        self._words = json.dumps(encode(greeting), separators=(",", ":")).encode()
         if len(self._words) > MOST_BEFORE_PROOF:
             raise WireError(f"the hello has {len(self._words)} bytes; {MOST_BEFORE_PROOF} are allowed")
         self._nonce = b""
@@ -244,21 +253,21 @@ class ClientEnd(_End):
         kind, proof = piece[:1], piece[-MAC:]
         if kind == b"R" and len(piece) > MAC:
             proof, reason = piece[1 : 1 + MAC], piece[1 + MAC :]
-            if self._secret.made(proof, _framed(b"cr1|refusal", self._words, reason)):
+            if _is_mac(self._secret, proof, _framed(b"cr1|refusal", self._words, reason)):
                 raise Refused(reason.decode("utf-8", "replace"))
             raise Stranger("a refusal by somebody who does not know the secret")
         nonce = piece[1:-MAC]
         if kind != b"S" or len(nonce) != NONCE:
             raise Stranger("an answer that is not of this protocol")
-        if not self._secret.made(proof, _framed(b"cr1|coordinator", self._words, nonce)):
+        if not _is_mac(self._secret, proof, _framed(b"cr1|coordinator", self._words, nonce)):
             raise Stranger("an answer by somebody who does not know the secret")
         self._nonce = nonce
-        self._output = _piece(self._secret.mac(_framed(b"cr1|agent", self._words, nonce)))
+        self._output = _piece(_mac(self._secret, _framed(b"cr1|agent", self._words, nonce)))
 
     def _welcomed(self, piece: bytes) -> None:
         proof, clock = piece[:MAC], piece[MAC:]
         welcome = _framed(b"cr1|welcome", self._words, self._nonce, clock)
-        if len(clock) != _CLOCK.size or not self._secret.made(proof, welcome):
+        if len(clock) != _CLOCK.size or not _is_mac(self._secret, proof, welcome):
             raise Stranger("a welcome by somebody who does not know the secret")
         (self.wall,) = _CLOCK.unpack(clock)
         self._begin(b"agent", b"coordinator", self._words, self._nonce)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from clusterrun.backends import lean
+from submitit.slurm.slurm import SlurmExecutor, SlurmJob
+
 from clusterrun.script import inherited
 from clusterrun.script.plan import Plan, Submission
 from clusterrun.slurm import sending
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.system import Clock, RealClock
-
-if TYPE_CHECKING:
-    from submitit.slurm.slurm import SlurmExecutor, SlurmJob
-else:
-    _submitit = lean.load("submitit.slurm.slurm")
-    SlurmExecutor, SlurmJob = _submitit.SlurmExecutor, _submitit.SlurmJob
 
 
 def submit(

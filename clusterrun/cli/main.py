@@ -8,15 +8,11 @@ import os
 import sys
 from typing import NoReturn
 
-from clusterrun.cli.lean import load_click
+import click
 
-load_click()
-
-import click  # noqa: E402
-
-from clusterrun.cli.boundary import Wishes, guarded  # noqa: E402
-from clusterrun.cli.group import Door, LazyGroup  # noqa: E402
-from clusterrun.model import contract  # noqa: E402
+from clusterrun.cli.boundary import Wishes, guarded
+from clusterrun.cli.group import Door, LazyGroup
+from clusterrun.model import contract
 
 COMPLETION_VARIABLE = "_CLUSTERRUN_COMPLETE"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import signal
+import sys
 
 VERSION = "0.1.0"
 """The version of the package; the only place that says it."""
@@ -13,6 +14,9 @@ FORMAT = 1
 
 WIRE = 1
 """Version of the control protocol between coordinator and agents."""
+
+BYTECODE_TAG = f"{sys.implementation.cache_tag}-{sys.hexversion:08x}".encode()
+"""The Python that compiled the bytecode of the packed program: exactly this version may run it."""
 
 
 class ExitCode(enum.IntEnum):

@@ -1,7 +1,7 @@
 """Packs the node-side program into one file; knows which rooms belong to it and no run.
 
 The file is an archive of every source with the bytecode of the packing interpreter in front of it:
-the same minor version starts at once, another one compiles the sources for itself. Bytecode is not
+the same version starts at once, another one compiles the sources for itself. Bytecode is not
 compressed: 1,250 agents start at the same time, and each would have to unpack it; sources are, for
 few are ever read.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterrun
+from clusterrun.model import contract
 
 if TYPE_CHECKING:
     import zipfile
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 _ROOMS = ("model", "proc.py", "diagnosis", "preflight", "watch", "prelude", "agent")
 _MAIN = "agent/__main__.py"
 _START = "__main__.py"
-_BEFORE_ALL = tuple(f"clusterrun/{name}.py" for name in ("__init__", "agent/__init__", "agent/bytecode"))
+_FIRST = ("__init__", "model/__init__", "model/contract", "agent/__init__", "agent/bytecode")
+_BEFORE_ALL = tuple(f"clusterrun/{name}.py" for name in _FIRST)
 """What is loaded before the bytecode in front can be: it lies in the archive as bytecode too."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
@@ -56,7 +58,7 @@ def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _digest(sources: dict[str, bytes]) -> str:
-    digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
+    digest = hashlib.sha256(contract.BYTECODE_TAG)
     for name, source in sources.items():
         digest.update(f"{name} {len(source)}\n".encode())
         digest.update(source)
@@ -88,7 +90,7 @@ def _front(sources: dict[str, bytes]) -> bytes:
         index[whole] = (len(codes), len(code), name.endswith("/__init__.py"))
         codes += code
     listed = marshal.dumps(index)
-    return importlib.util.MAGIC_NUMBER + len(listed).to_bytes(4, "little") + listed + codes
+    return contract.BYTECODE_TAG + len(listed).to_bytes(4, "little") + listed + codes
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

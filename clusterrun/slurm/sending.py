@@ -7,7 +7,6 @@ by looking for the token that stands in the job's comment.
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -126,6 +125,8 @@ def _offer(slurm: Slurm, wanted: str) -> str:
     except SchedulerError:
         return ""
     names = [partition.name for partition in found]
+    import difflib  # for a refused submission alone
+
     near = difflib.get_close_matches(wanted, names, 1) if wanted and wanted not in names else []
     meant = [f"did you mean {near[0]}?"] if near else []
     chosen = [one for one in found if one.name == wanted or (not wanted and one.default)] or found

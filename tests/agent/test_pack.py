@@ -63,12 +63,12 @@ def test_what_bytecode_was_made_from_can_still_be_read(program: Path) -> None:
     ask = (
         f"import sys, zipimport; sys.path.insert(0, {str(program)!r}); import clusterrun.agent.bytecode as b;"
         f"b.use(zipimport.zipimporter({str(program)!r})); "
-        "import linecache, clusterrun.model as m, clusterrun.model.paths as p;"
+        "import linecache, clusterrun.watch as m, clusterrun.model.paths as p;"
         " print(linecache.getline(p.__file__, 1, vars(p)), end='');"
         "print(m.__loader__.get_data(m.__file__))"
     )
     done = run(sys.executable, "-c", ask)
-    first, content = [(Path("clusterrun/model") / name).read_text() for name in ("paths.py", "__init__.py")]
+    first, content = [(Path("clusterrun") / n).read_text() for n in ("model/paths.py", "watch/__init__.py")]
     assert (done.stdout, done.stderr) == (first.partition("\n")[0] + f"\n{content.encode()!r}\n", "")
 
 
