@@ -1,20 +1,22 @@
 """The shipped script as a form to be filled in; knows the places and no template language.
 
 A form is ``templates/job.sbatch.j2`` rendered ahead of time, with a place where each value goes
-and the rule by which it is written there. Starting the template engine costs a fifth of the time
-that a whole submission takes, and the shipped template never changes between two releases.
-``make form`` writes it anew, and a test holds the two against each other.
+and the rule by which it is written there: starting the template engine costs a fifth of the time
+that a whole submission takes. The form's first line holds the checksum of the templates that it was
+made from; where they were edited since, the template engine renders them. ``make form`` writes it anew.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections.abc import Mapping
 
 from clusterrun.script import quoting, shipped
 
 NAME = "job.sbatch.form"
+TEMPLATES = ("job.sbatch.j2", "start.sh.j2")
 
 VARIABLES = {
     "directives": "the options for sbatch, `--key=value` each; the filter `sbatch` makes lines of them",
@@ -47,8 +49,23 @@ class Place:
         return f"@{{{rule}:{self._name}}}@"
 
 
+def checksum() -> str:
+    """The line that names the present content of the shipped templates."""
+    sums = (zlib.crc32(_shipped(name).encode()) for name in TEMPLATES)
+    return "".join(f"{one:08x}" for one in sums) + "\n"
+
+
+def is_current() -> bool:
+    """Whether the form was made from the shipped templates as they are now."""
+    return _shipped(NAME).startswith(checksum())
+
+
 def fill(values: Mapping[str, quoting.Value]) -> str:
     """The shipped script with ``values`` in their places. Raises ``BadInput`` as the rules do."""
-    with open(os.path.join(shipped.folder("templates"), NAME), encoding="utf-8") as file:
-        text = file.read()
+    text = _shipped(NAME).partition("\n")[2]
     return _PLACE.sub(lambda match: quoting.RULES[match[1]](values[match[2]]), text)
+
+
+def _shipped(name: str) -> str:
+    with open(os.path.join(shipped.folder("templates"), name), encoding="utf-8") as file:
+        return file.read()

@@ -11,7 +11,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Level, Orders, Preflight, Watch
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
-from clusterrun.script import form, options, quoting, survival
+from clusterrun.script import form, options, quoting, shipped, survival
 
 MOST_PROCESSES_HERE = 5000
 """Agents and ranks of a run that stays on this machine; a typing error must not bring it down."""
@@ -146,7 +146,7 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
         token=token,
         run_dir=run_dir,
         spec=spec,
-        script=_from_template(spec, values, token) if spec.template else form.fill(values),
+        script=_from_template(spec, values, token) if spec.template else _from_shipped(values),
         argv=argv,
         orders=_orders(spec, run_id, _preflight(spec, site, argv), options.launch_argv(spec, paths), argv),
         notices=options.replaced(spec),
@@ -172,6 +172,14 @@ def _values(
         "gpus": spec.gpus,
         "ranks_per_node": spec.local_size,
     }
+
+
+def _from_shipped(values: Mapping[str, quoting.Value]) -> str:
+    if form.is_current():
+        return form.fill(values)
+    from clusterrun.script import render  # only where a shipped template was edited
+
+    return render.render(values, os.path.join(shipped.folder("templates"), form.TEMPLATES[0]))
 
 
 def _from_template(spec: JobSpec, values: Mapping[str, quoting.Value], token: str) -> str:
@@ -261,7 +269,7 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
         token=token,
         run_dir=run_dir,
         spec=spec,
-        script=form.fill(_values(spec, run_id, paths, ())),
+        script=_from_shipped(_values(spec, run_id, paths, ())),
         argv=("/bin/bash", paths.script),
         orders=_orders(spec, run_id, _preflight(spec, site)),
         notices=tuple(notices),

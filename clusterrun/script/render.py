@@ -25,7 +25,7 @@ def render(values: Mapping[str, quoting.Value], template: str) -> str:
 
 def compile_form() -> str:
     """The shipped template as a form: rendered with the places of the values instead of the values."""
-    return _render({name: form.Place(name) for name in form.VARIABLES}, "job.sbatch.j2", [])
+    return _render({name: form.Place(name) for name in form.VARIABLES}, form.TEMPLATES[0], [])
 
 
 def _render(values: Mapping[str, Any], name: str, places: list[str]) -> str:
@@ -68,4 +68,4 @@ def _apply(rule: str, value: Any) -> _Done:
 
 
 if __name__ == "__main__":
-    print(compile_form(), end="")
+    print(form.checksum() + compile_form(), end="")

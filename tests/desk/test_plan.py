@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level, Orders, Preflight, Survival, Watch
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
-from clusterrun.script import inherited
+from clusterrun.script import form, inherited, shipped
 from clusterrun.script.plan import Plan, Site, default_name, plan
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -60,6 +61,19 @@ def made(name: str) -> Plan:
 @pytest.mark.parametrize("name", SPECS)
 def test_the_script_is_the_golden_one_whole(name: str) -> None:
     assert made(name).script == (GOLDEN / f"{name}.sh").read_text()
+
+
+def test_an_edit_of_a_shipped_template_takes_effect_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(shipped.folder("templates"), tmp_path / "templates")
+    monkeypatch.setattr(shipped, "folder", lambda name: str(tmp_path / name))
+    as_shipped = made("small").script
+    for name in form.TEMPLATES:
+        with open(tmp_path / "templates" / name, "a", encoding="utf-8") as file:
+            file.write(f"# edited: {name}\n")
+        assert f"# edited: {name}" not in as_shipped
+        assert f"# edited: {name}" in made("small").script
 
 
 def test_sbatch_is_called_with_the_script_and_only_with_what_no_directive_carries() -> None:
