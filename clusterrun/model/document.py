@@ -21,11 +21,30 @@ class BadDocument(ClusterrunError):
     """A document is damaged, from a newer version, or not what it should be."""
 
 
+MUST_UNDERSTAND = "must_understand"
 _AS_IT_IS = frozenset((str, int, float, bool, type(None)))
 
 
 def encode(value: object) -> Any:
     """``value`` as what ``json`` can write: objects for frozen values, lists for tuples, enums by value."""
+    return _encoded(value, fields)
+
+
+def encode_set(value: object) -> Any:
+    """As ``encode``, without fields that have their defaults: a version that lacks one can read the rest."""
+    return _encoded(value, _set_fields)
+
+
+def _set_fields(value: object) -> dict[str, Any]:
+    defaults: dict[str, Any] = value.__defaults_of_fields__  # type: ignore[attr-defined]
+    return {
+        name: item
+        for name, item in fields(value).items()
+        if name == "format" or name not in defaults or item != defaults[name]
+    }
+
+
+def _encoded(value: object, chosen: Callable[[object], dict[str, Any]]) -> Any:
     if value.__class__ in _AS_IT_IS:
         return value
     if isinstance(value, enum.Enum):
@@ -33,9 +52,10 @@ def encode(value: object) -> Any:
     if isinstance(value, (str, int, float)):
         return value
     if isinstance(value, (tuple, list)):
-        return [encode(item) for item in value]
+        return [_encoded(item, chosen) for item in value]
     return {
-        name: item if item.__class__ in _AS_IT_IS else encode(item) for name, item in fields(value).items()
+        name: item if item.__class__ in _AS_IT_IS else _encoded(item, chosen)
+        for name, item in chosen(value).items()
     }
 
 
@@ -56,9 +76,10 @@ With each reader the type of which a value needs no reading: most are plain.
 
 
 def decode(cls: type[T], data: Any, where: str = "") -> T:
-    """A ``cls`` from ``data``; absent fields take their defaults, unknown ones are refused.
+    """A ``cls`` from ``data``; absent fields take their defaults, unknown ones are ignored.
 
-    Raises ``BadDocument`` naming the field.
+    A newer version lists under ``must_understand`` the fields that change what the others mean; one of
+    them that is unknown here is refused. Raises ``BadDocument`` naming the field.
     """
     try:
         return _object(cls, data)
@@ -72,15 +93,23 @@ def _object(cls: type[T], data: Any) -> T:
     readers = _READERS.get(cls) or _readers(cls)
     unknown = data.keys() - readers.keys()
     if unknown:
-        raise _Wrong(f"unknown field {min(unknown)!r}")
+        _check_ignorable(unknown, data.get(MUST_UNDERSTAND, ()))
     values = {}
     for name, item in data.items():
-        as_it_is, read = readers[name]
-        values[name] = item if item.__class__ is as_it_is else _field(name, read, item)
+        if name not in unknown:
+            as_it_is, read = readers[name]
+            values[name] = item if item.__class__ is as_it_is else _field(name, read, item)
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
         raise _Wrong(str(error)) from error
+
+
+def _check_ignorable(unknown: set[str], needed: Any) -> None:
+    known = needed if isinstance(needed, (list, tuple)) else [MUST_UNDERSTAND]
+    missing = [name for name in known if name in unknown]
+    if missing:
+        raise _Wrong(f"field {missing[0]!r} is of a newer clusterrun and changes what the others mean")
 
 
 def _field(name: str, read: Reader, data: Any) -> Any:

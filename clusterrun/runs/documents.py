@@ -16,16 +16,23 @@ PORTION = 1 << 16
 
 
 def read_document(cls: type[T], path: str) -> T | None:
-    """The document at ``path``; None where there is none. Raises ``BadDocument`` and ``DiskRefused``."""
+    """The document at ``path``; None where there is none. Raises ``BadDocument`` and ``DiskRefused``.
+
+    Of a newer format what this version knows is read, so that such a run can be shown and cancelled.
+    """
     data = _json(path)
     if data is _NOTHING:
         return None
-    if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > contract.FORMAT:
+    try:
+        return decode(cls, data, path)
+    except BadDocument as error:
+        found = data.get("format") if isinstance(data, dict) else None
+        if not isinstance(found, int) or found <= contract.FORMAT:
+            raise
         raise BadDocument(
-            f"{path} has format {data['format']}, of a newer clusterrun; this one reads {contract.FORMAT}",
+            f"{path} has format {found}, of a newer clusterrun ({error.seen})",
             "use the clusterrun that submitted the run, or a newer one",
-        )
-    return decode(cls, data, path)
+        ) from error
 
 
 def _content(handle: int) -> bytes:

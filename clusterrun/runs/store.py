@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from clusterrun.model import contract
-from clusterrun.model.document import BadDocument, encode
+from clusterrun.model.document import BadDocument, encode, encode_set
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.paths import RunPaths, runs_folder
@@ -103,7 +103,7 @@ class Store:
     def save(self, record: RunRecord) -> None:
         """Write ``record.json`` whole, to outlive a crash: it leads to the job. Mark the run as live."""
         write_whole(os.path.join(self.live, record.run_id), "", sync=False)
-        write_whole(self.paths(record.run_id).record, _text(record))
+        write_whole(self.paths(record.run_id).record, _text(encode_set(record)))
 
     def read(self, run_id: str) -> RunRecord:
         """The record of a run; its job is the newest that has started, where the run has queued itself again.
@@ -153,7 +153,7 @@ class Store:
         Not made to outlive a crash of this machine: one that is damaged is found out again, and
         thousands may be seen ended at once.
         """
-        write_whole(self.paths(status.run_id).ended, _text(Ended(now, status)), sync=False)
+        write_whole(self.paths(status.run_id).ended, _text(encode(Ended(now, status))), sync=False)
         self._forget_live(status.run_id)
 
     def ask_cancel(self, run_id: str) -> None:
@@ -250,5 +250,5 @@ def _listed(folder: str) -> list[str]:
     return sorted((name for name in names if _RUN_ID.fullmatch(name)), reverse=True)
 
 
-def _text(value: object) -> str:
-    return json.dumps(encode(value), indent=1) + "\n"
+def _text(document: object) -> str:
+    return json.dumps(document, indent=1) + "\n"

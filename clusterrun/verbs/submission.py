@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterable
 
-from clusterrun.model.document import encode
+from clusterrun.model.document import encode_set
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.paths import RunPaths
@@ -233,7 +233,7 @@ def _write_program(paths: RunPaths, desk: Desk) -> None:
 def _json(planned: Plan) -> str:
     import json
 
-    return json.dumps(encode(planned.orders), indent=1) + "\n"
+    return json.dumps(encode_set(planned.orders), indent=1) + "\n"
 
 
 def _queue(planned: Plan, record: RunRecord, desk: Desk, tell: Tell) -> Submission:

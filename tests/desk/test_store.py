@@ -251,8 +251,6 @@ def test_the_job_of_a_run_is_the_newest_one_and_both_numbers_find_it(home: Store
         '{"job_id": "57 58"}',
         '{"job_id": "--user=root"}',
         '{"job_id": ""}',
-        '{"job_id": "57", "host": "n1"}',
-        '{"job_id": "57", "format": 9}',
         '{"job_id": "\\u0665"}',
         '{"job_id": "' + "5" * 21 + '"}',
     ],

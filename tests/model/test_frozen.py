@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.model.document import BadDocument, decode, encode, encode_set
 from clusterrun.model.frozen import fields, frozen, replace
 from clusterrun.model.record import Attempt, Failure, RunState
 from clusterrun.model.states import Phase, State
@@ -88,10 +90,35 @@ def test_a_document_survives_json_byte_for_byte() -> None:
         ({"epoch": True}, "RunState.epoch: expected int, found True"),
         ({"attempts": 3}, "RunState.attempts: expected a list, found 3"),
         ({"attempts": [4]}, "RunState.attempts[0]: expected an object, found 4"),
-        ({"colour": 1}, "RunState: unknown field 'colour'"),
+        (
+            {"colour": 1, "must_understand": ["colour"]},
+            "RunState: field 'colour' is of a newer clusterrun and changes what the others mean",
+        ),
+        (
+            {"must_understand": "colour"},
+            "RunState: field 'must_understand' is of a newer clusterrun and changes what the others mean",
+        ),
     ],
 )
 def test_a_damaged_document_is_refused_by_the_name_of_the_field(change: dict[str, object], said: str) -> None:
     with pytest.raises(BadDocument) as caught:
         decode(RunState, {**encode(STATE), **change})
     assert caught.value.seen == said
+
+
+@given(st.dictionaries(st.text(min_size=1), st.none() | st.integers() | st.lists(st.text())))
+def test_fields_that_only_a_newer_version_knows_are_ignored(more: dict[str, object]) -> None:
+    known = encode(STATE)
+    more = {name: value for name, value in more.items() if name not in known and name != "must_understand"}
+    attempts = [{**attempt, **more} for attempt in known["attempts"]]
+    assert decode(RunState, {**more, **known, "attempts": attempts}) == STATE
+    assert decode(RunState, {**more, **known, "must_understand": ["epoch"]}) == STATE
+
+
+def test_fields_that_have_their_defaults_need_not_be_written() -> None:
+    written = encode_set(STATE)
+    assert written.keys() == {
+        *("run_id", "epoch", "state", "phase", "reason", "host", "pid", "updated_at"),
+        *("attempts", "exit_code", "format"),
+    }
+    assert decode(RunState, json.loads(json.dumps(written))) == STATE

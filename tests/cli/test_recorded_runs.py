@@ -1,0 +1,89 @@
+"""Runs that other versions wrote are shown, read and cancelled; of each format some are recorded for good."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import ROOT, Desk
+
+RECORDED = ROOT / "tests" / "recorded" / "runs"
+RUNS = sorted(path.relative_to(RECORDED).as_posix() for path in RECORDED.glob("*/*"))
+FAILED = "format-1/20261122-111902-eaq1-train"
+CHECKED = "format-1/20261122-111905-c5d9-train"
+STATES = {FAILED: "FAILED", CHECKED: "COMPLETED"}
+
+
+@pytest.fixture
+def desk(clusterrun: Desk) -> Desk:
+    """A home with every recorded run."""
+    home = Path(clusterrun.environment["CLUSTERRUN_HOME"])
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for run in RUNS:
+        (home / "runs").mkdir(mode=0o700, exist_ok=True)
+        shutil.copytree(RECORDED / run, home / "runs" / Path(run).name)
+    for path in home.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    return clusterrun
+
+
+def documents(desk: Desk, run: str) -> list[Path]:
+    return [directory(desk, run) / name for name in ("record.json", "state.json", "ended.json")]
+
+
+def directory(desk: Desk, run: str) -> Path:
+    return Path(desk.environment["CLUSTERRUN_HOME"], "runs", Path(run).name)
+
+
+def extended(value: Any) -> Any:
+    """A document as a newer version may write it: every object has a field more."""
+    if isinstance(value, list):
+        return [extended(item) for item in value]
+    if isinstance(value, dict):
+        return {"licenses": ["matlab"], **{name: extended(item) for name, item in value.items()}}
+    return value
+
+
+def status(desk: Desk, run: str) -> dict[str, Any]:
+    said = desk("status", "--json", Path(run).name)
+    assert (said.code, said.err) == (0, "")
+    found: dict[str, Any] = json.loads(said.out)["runs"][0]
+    return found
+
+
+def test_every_recorded_run_has_its_state_here() -> None:
+    assert sorted(STATES) == RUNS
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("newer", [{}, {"format": 1}, {"format": 2}], ids=["as it is", "more", "newer"])
+def test_a_run_of_another_version_is_shown_as_ever(desk: Desk, run: str, newer: dict[str, int]) -> None:
+    as_recorded = status(desk, run)
+    assert as_recorded["state"] == STATES[run]
+    if newer:
+        for path in documents(desk, run):
+            path.write_text(json.dumps({**extended(json.loads(path.read_text())), **newer}))
+    assert status(desk, run) == as_recorded
+    name = Path(run).name
+    assert desk("logs", name, "--rank", "0").out.count("rank 0 step 2") == 1
+    assert desk("wait", name).code == (STATES[run] == "FAILED")
+    cancelled = desk("cancel", name)
+    assert (cancelled.code, "already ended" in cancelled.out + cancelled.err) == (0, True)
+
+
+def test_the_failure_and_the_check_of_a_recorded_run_are_told(desk: Desk) -> None:
+    assert "ValueError: loss is NaN at step 3" in desk("status", Path(FAILED).name).out
+    assert json.loads(desk("report", "--json", Path(CHECKED).name).out)["verdict"] == "pass"
+
+
+def test_a_field_that_changes_the_meaning_is_named_and_not_guessed_at(desk: Desk) -> None:
+    path, *_ = documents(desk, FAILED)
+    document = {**json.loads(path.read_text()), "licenses": [], "must_understand": ["licenses"]}
+    path.write_text(json.dumps(document))
+    found = status(desk, FAILED)
+    assert found["state"] == "UNKNOWN"
+    assert "field 'licenses' is of a newer clusterrun" in found["reason"]
