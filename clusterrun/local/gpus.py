@@ -9,8 +9,8 @@ from clusterrun import system
 
 DRIVER = "/proc/driver/nvidia/gpus"
 PLACES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin")
-LIMIT = 15.0
-"""Seconds for ``nvidia-smi``, which hangs where a driver is broken."""
+LIMIT = 60.0
+"""Seconds for ``nvidia-smi``: slow where the driver is loaded anew, it hangs where that is broken."""
 
 
 def count_gpus(

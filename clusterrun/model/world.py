@@ -132,8 +132,15 @@ def node_environment(world: World, node: int, meeting: Meeting, lineage: Lineage
 
 
 def default_environment(ranks_per_node: int, cpus_per_rank: int, interface: str) -> dict[str, str]:
-    """What a rank gets where its user has set nothing: threads, error handling, interfaces, no buffering."""
-    chosen = {"PYTHONUNBUFFERED": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    """What a rank gets where its user has set nothing: threads, error handling, interfaces, no buffering.
+
+    torch 2.6 and 2.7.0 use NCCL without blocking where ``device_id`` is given, and hang (pytorch#153960).
+    """
+    chosen = {
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "TORCH_NCCL_USE_COMM_NONBLOCKING": "0",
+    }
     if ranks_per_node > 1 or cpus_per_rank > 1:
         chosen["OMP_NUM_THREADS"] = str(max(cpus_per_rank, 1))
     if interface:

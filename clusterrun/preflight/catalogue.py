@@ -46,7 +46,10 @@ if TYPE_CHECKING:
         def judge(self, asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]: ...
 
     class Check(Judge, Protocol):
-        """A judge that has a probe of its own; ``LIMIT`` is in seconds, ``LATE`` what exceeding it means."""
+        """A judge that has a probe of its own; ``LIMIT`` is in seconds, ``LATE`` what exceeding it means.
+
+        ``LATE_EVERYWHERE``, where it has one, is said instead where each of several nodes exceeded it.
+        """
 
         LIMIT: float
         LATE: Finding
@@ -131,10 +134,18 @@ def _everything(
     }
     for check in CHECKS:
         own = read.setdefault(check.NAME, {})
-        for node, answer in answers.items():
-            for reading in answer.readings:
-                if reading.check == check.NAME:
-                    yield from ((node, finding) for finding in _taken(check, reading, node, own))
+        made = [
+            (node, reading)
+            for node, answer in answers.items()
+            for reading in answer.readings
+            if reading.check == check.NAME
+        ]
+        everywhere = getattr(check, "LATE_EVERYWHERE", None)
+        if everywhere and len(made) > 1 and all(reading.late for _, reading in made):
+            yield ALL, everywhere
+            continue
+        for node, reading in made:
+            yield from ((node, finding) for finding in _taken(check, reading, node, own))
     for judge in (*CHECKS, *SECONDS):
         of = getattr(judge, "OF", judge.NAME)
         yield from _judged(judge, asked, read.get(of, {}))

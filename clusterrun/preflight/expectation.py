@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from clusterrun.preflight.bandwidths import Reached
     from clusterrun.preflight.case import Case
     from clusterrun.preflight.subject import Subject
     from clusterrun.preflight.trials import Trial
 
-SET_MEGABYTES = bandwidths.LARGE_MEGABYTES
-"""Messages of the whole set where there are GPUs: smaller ones reach less than the table says."""
+SET_MEGABYTES = 256.0
+"""Messages of the whole set where there are GPUs, but where the table knows what larger ones reach."""
 _SLOW = "compare pairs and halves: clusterrun check --all-pairs; then look at the switches between the halves"
 _SOCKETS = (
     "see NCCL_DEBUG=INFO: is NCCL_IB_DISABLE set, NCCL_IB_HCA wrong, or libibverbs missing in the container?"
@@ -39,19 +40,25 @@ def of_set(case: Case, trial: Trial) -> Iterator[Said]:
         yield Said(None, Finding("transport", Grade.WARN, said, _SOCKETS))
 
 
+def megabytes(case: Case, nodes: Sequence[int]) -> float:
+    """The size of messages for a set with GPUs: that of which the table speaks, where it does."""
+    return bandwidths.LARGE_MEGABYTES if _known(case, nodes) else SET_MEGABYTES
+
+
 def floor_of(case: Case, nodes: Sequence[int]) -> tuple[float, str]:
     """What these should reach together, in GB/s, and whose number it is; the user's before the table's."""
     if case.limits.set_floor:
         return case.limits.set_floor, "set_floor"
-    many = len(nodes) > 1
-    gigabits = int(min(sum(_active(case.subjects[node])) for node in nodes)) if many else 0
-    if case.backend != "nccl" or (many and not gigabits):
-        return 0.0, ""
+    known = _known(case, nodes)
+    return (known.floor, known.source) if known else (0.0, "")
+
+
+def _known(case: Case, nodes: Sequence[int]) -> Reached | None:
     models = {_model(one) for one in case.subjects.values() if one.warm is not None}
-    gpu, gpus = models.pop() if len(models) == 1 else "", case.orders.gpus_per_node
-    known = bandwidths.row(gpu, gpus, gigabits)
-    floor = bandwidths.floor(gpu, gpus, gigabits, SET_MEGABYTES)
-    return floor, known.source if known is not None else f"half of {gigabits} Gb/s"
+    if case.backend != "nccl" or len(models) != 1:
+        return None
+    gigabits = int(min(sum(_active(case.subjects[node])) for node in nodes)) if len(nodes) > 1 else 0
+    return bandwidths.row(models.pop(), case.orders.gpus_per_node, gigabits, len(nodes))
 
 
 def _model(one: Subject) -> str:

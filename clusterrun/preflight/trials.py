@@ -6,7 +6,7 @@ import statistics
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.report import Measurement
-from clusterrun.preflight.expectation import SET_MEGABYTES
+from clusterrun.preflight import expectation
 from clusterrun.preflight.speech import Alike
 from clusterrun.preflight.tasks import GroupTask, Member
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PAIR, SET, HALF, PRODUCT = "pair", "set", "half", "product"
 USUAL_MEGABYTES = 4.0
-_MEGABYTES = {(PAIR, "nccl"): 64.0, (SET, "nccl"): SET_MEGABYTES}
+_PAIR_MEGABYTES = 64.0
 """What fills the ways between GPUs; over gloo a small message tells as much, and costs the others less."""
 SLACK_SECONDS = 8.0
 """An examiner answers for a late test by itself; this long after the test's limit it is silent."""
@@ -86,13 +86,18 @@ class Trials:
             port=port,
             interface="",
             limit=self._limit(len(nodes)),
-            megabytes=_MEGABYTES.get((kind, case.backend), USUAL_MEGABYTES),
+            megabytes=self._megabytes(kind, nodes),
             backend=case.backend,
         )
         alike = Alike(task)
         for place, node in enumerate(nodes):
             body = alike.said(place=place, interface=self._interface(node))
             case.ask(node, task, task.limit + SLACK_SECONDS, body)
+
+    def _megabytes(self, kind: str, nodes: tuple[int, ...]) -> float:
+        if self._case.backend != "nccl" or kind == PRODUCT:
+            return USUAL_MEGABYTES
+        return _PAIR_MEGABYTES if kind == PAIR else expectation.megabytes(self._case, nodes)
 
     def _limit(self, nodes: int) -> float:
         if not self._took:

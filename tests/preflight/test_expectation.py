@@ -8,6 +8,7 @@ import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.preflight import expectation
+from clusterrun.preflight.bandwidths import LARGE_MEGABYTES
 from clusterrun.preflight.case import Case
 from clusterrun.preflight.subject import Subject
 from clusterrun.preflight.tasks import LocalAnswer, Reading, WarmUp
@@ -40,7 +41,6 @@ def said(made: Case, rate: float, transports: tuple[str, ...] = ()) -> list[str]
     [
         (case(1), "296: ml-engineering: 370 without NVLink SHARP, 480 with it; four fifths of the lower"),
         (case(2, "400 Gb/sec (4X NDR)"), "440: OCI ncclscout: floor for two nodes"),
-        (case(2, "25 Gb/sec (1X EDR)"), "12.5: half of 200 Gb/s"),
         (case(2, "400 Gb/sec", floor=100.0), "100: set_floor"),
     ],
 )
@@ -52,6 +52,22 @@ def test_a_set_slower_than_its_hardware_is_a_warning_with_its_source(made, limit
 def test_nothing_is_expected_of_gloo_or_of_unknown_networks():
     assert said(case(2, "400 Gb/sec", backend="gloo"), 0.1) == []
     assert said(case(2), 0.1) == []
+    assert said(case(2, "25 Gb/sec (1X EDR)"), 0.1) == []
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 8, 31])
+def test_of_more_than_two_nodes_only_the_users_number_is_a_floor(nodes):
+    assert said(case(nodes, "400 Gb/sec"), 5.0) == []
+    assert said(case(nodes, "400 Gb/sec", floor=100.0), 5.0) != []
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 8])
+@pytest.mark.parametrize("rate", ["", "25 Gb/sec (1X EDR)", "400 Gb/sec (4X NDR)"])
+def test_what_a_floor_judges_was_measured_with_messages_of_its_size(nodes, rate):
+    made = case(nodes, rate)
+    floor, _ = expectation.floor_of(made, tuple(range(nodes)))
+    size = expectation.megabytes(made, tuple(range(nodes)))
+    assert size == (LARGE_MEGABYTES if floor else expectation.SET_MEGABYTES)
 
 
 def test_sockets_are_a_warning_only_where_every_node_has_infiniband():

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.model.report import Grade
-from clusterrun.preflight.tasks import WarmTask, WarmUp
+from clusterrun.preflight.tasks import LocalAnswer, LocalTask, Reading, WarmTask, WarmUp
 from tests.preflight import loopback
-from tests.preflight.simulated import Cluster, Faults, orders
+from tests.preflight.checks.values import gpus
+from tests.preflight.simulated import Cluster, Faults, blamed, orders
 
+HANGS = 1e9
+READING = json.dumps(gpus())
 PRETENDED = str(Path(__file__).parent / "warm" / "pretended")
 
 
-@pytest.mark.parametrize("ranks, gpus", [(1, 1), (2, 1), (2, 8)])
+@pytest.mark.parametrize("ranks, count", [(1, 1), (2, 1), (2, 8)])
 def test_with_pretended_gpus_that_nobody_asked_for_real_examiners_test_with_gloo(
-    tmp_path: Path, ranks: int, gpus: int
+    tmp_path: Path, ranks: int, count: int
 ) -> None:
     asked = replace(loopback.loopback_orders(2), ranks_per_node=ranks, hide_gpus=True)
-    seen = {"PYTHONPATH": PRETENDED, "PRETENDED_GPUS": str(gpus)}
+    seen = {"PYTHONPATH": PRETENDED, "PRETENDED_GPUS": str(count)}
     made = loopback.Loopback(loopback.run_directory(tmp_path), asked, {0: seen, 1: seen})
     try:
         outcome = made.outcome()
@@ -31,12 +35,18 @@ def test_with_pretended_gpus_that_nobody_asked_for_real_examiners_test_with_gloo
 
 
 class WithGpus(Cluster):
-    """Nodes whose torch sees so many pretended GPUs."""
+    """Nodes whose torch sees so many pretended GPUs; ``drivers`` take so many seconds to load."""
 
     gpus: tuple[int, ...] = ()
+    drivers: tuple[float, ...] = ()
 
     def answer(self, node: int, task: object) -> tuple[float, object]:
         delay, said = super().answer(node, task)
+        if self.drivers and isinstance(task, LocalTask):
+            late = self.drivers[node] >= HANGS
+            said = LocalAnswer((Reading("gpus", "" if late else READING, 1.0, late=late),))
+        if self.drivers and isinstance(task, (LocalTask, WarmTask)):
+            delay += min(self.drivers[node], 60.0)
         if isinstance(task, WarmTask) and isinstance(said, WarmUp) and task.gpus and self.gpus[node]:
             said = replace(said, backend="nccl", devices=self.gpus[node], versions=(("cuda", "12.8"),))
         return delay, said
@@ -72,3 +82,28 @@ def test_a_group_of_pretended_gpus_is_tested_with_nccl_only_where_each_rank_has_
 def shown(seen: tuple[int, ...], ranks: int) -> str:
     fewest = seen.index(min(seen))
     return f"n{fewest:04d} has {seen[fewest]} GPUs for {ranks} ranks"
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    "usual, first, ill",
+    [
+        (0.1, 0.1, set()),
+        (30.0, 30.0, set()),
+        (45.0, 50.0, set()),
+        (0.1, 30.0, set()),  # one node without persistence mode
+        (30.0, 0.1, set()),
+        (0.1, HANGS, {0}),
+        (HANGS, HANGS, set()),
+    ],
+)
+def test_pretended_drivers_that_are_slow_are_waited_for_and_one_that_hangs_is_named(
+    nodes: int, usual: float, first: float, ill: set[int]
+) -> None:
+    cluster = WithGpus(replace(orders(nodes), gpus_per_node=8, ranks_per_node=8), Faults())
+    cluster.gpus, cluster.drivers = (8,) * nodes, (first,) + (usual,) * (nodes - 1)
+    outcome = cluster.outcome()
+    alone = nodes == 1 and first == HANGS  # with nobody to compare it with, a minute of silence is enough
+    assert blamed(outcome) == ({0} if alone else ill)
+    assert outcome.fit == (not ill and not alone)
+    assert outcome.report.seconds <= 60 + 45

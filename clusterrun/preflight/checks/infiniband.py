@@ -11,6 +11,7 @@ from clusterrun.model.limits import chosen
 from clusterrun.model.report import Finding, Grade
 from clusterrun.preflight.majority import split, unlike
 from clusterrun.preflight.parts import entries, number, text
+from clusterrun.preflight.surroundings import variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,14 +42,45 @@ _CABLE = "look at the cable and both its ends: ibstat, mlxlink -d DEVICE"
 
 
 def probe(asked: Asked, folder: str = CLASS) -> object:
-    """Every port by ``device/port``: state, rate, kind, and its error counters, read twice."""
-    ports = {name: _port(path) for name, path in _paths(folder)}
-    if ports:
+    """Every port by ``device/port``: state, rate, kind, whether NCCL may use it; its error counters twice."""
+    found = ports(folder)
+    if found:
         time.sleep(BETWEEN)
     for name, path in _paths(folder):
-        if name in ports:
-            ports[name]["later"] = _counters(path)
-    return ports
+        if name in found:
+            found[name]["later"] = _counters(path)
+    return found
+
+
+def ports(folder: str) -> dict[str, dict[str, Any]]:
+    """Every port by ``device/port``, its counters read once."""
+    return {name: {**_port(path), "used": may_use(name, variables())} for name, path in _paths(folder)}
+
+
+def may_use(port: str, environment: Mapping[str, str]) -> bool:
+    """Whether NCCL's variables leave it ``device/number``.
+
+    ``NCCL_IB_HCA`` holds names, or what they begin with, each with or without a number (``mlx5_0:1``);
+    ``=`` in front means whole names, ``^`` all others.
+    """
+    if environment.get("NCCL_IB_DISABLE", "0") != "0" or environment.get("NCCL_NET", "IB") == "Socket":
+        return False
+    wish = environment.get("NCCL_IB_HCA", "").strip()
+    words = [word for word in wish.lstrip("^=").split(",") if word]
+    exact = wish.startswith(("=", "^="))
+    named = any(_names(word, *port.partition("/")[::2], exact) for word in words)
+    return not words or named != wish.startswith("^")
+
+
+def _names(word: str, device: str, number: str, exact: bool) -> bool:
+    name, _, wanted = word.partition(":")
+    return wanted in ("", number) and (device == name if exact else device.startswith(name))
+
+
+def used(reading: Any) -> list[str]:
+    """The ports that are active and that NCCL may use; all of them where that was not read."""
+    ports = entries(reading)
+    return [name for name in _up(ports) if ports[name].get("used") is not False]
 
 
 def _paths(folder: str) -> list[tuple[str, str]]:
@@ -70,21 +102,40 @@ def _counters(path: str) -> dict[str, int]:
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
-    """Fail where a port is down that is up elsewhere, warn of slow ports and of links with errors."""
+    """Fail where a port is down that is up elsewhere, warn of slow ports and of links with errors.
+
+    What ranks do not use is no more than a warning: they are on CPUs, ``NCCL_IB_HCA`` leaves the port out,
+    or it is slower than the node's others, as ports for storage are.
+    """
     counts = {node: f"{len(_up(entries(reading)))} ports" for node, reading in readings.items()}
     elsewhere = _active_share(readings)
     down = {node: _down(entries(reading), elsewhere) for node, reading in readings.items()}
+    rails = _rails(readings) if asked.gpus else set()
     for node, ports in down.items():
         for name, state in ports:
             said = f"port {name} is {state}, and active on the other nodes"
-            yield node, Finding(NAME, Grade.FAIL, said, _CABLE)
+            verdict = Grade.FAIL if name in rails and _wanted(readings[node], name) else Grade.WARN
+            yield node, Finding(NAME, verdict, said, _CABLE)
     if not any(down.values()):
         what = "the number of active InfiniBand or RoCE ports"
-        yield from unlike(
-            NAME, what, counts, Grade.FAIL, "an adapter is missing: lspci and ibstat on the node"
-        )
+        verdict = Grade.FAIL if asked.gpus else Grade.WARN
+        yield from unlike(NAME, what, counts, verdict, "an adapter is missing: lspci and ibstat on the node")
     yield from _slow(readings)
     yield from _ill(readings, chosen(asked.limits)["link_errors"])
+
+
+def _wanted(reading: Any, name: str) -> bool:
+    return entries(reading)[name].get("used") is not False
+
+
+def _rails(readings: Mapping[str, Any]) -> set[str]:
+    """The ports that are among their node's fastest wherever they are active: what NCCL takes."""
+    fastest: dict[str, bool] = {}
+    for reading in readings.values():
+        rates = {name: _gigabits(text(reading, name, "rate")) for name in used(reading)}
+        for name, rate in rates.items():
+            fastest[name] = fastest.get(name, False) or rate >= max(rates.values())
+    return {name for name, is_one in fastest.items() if is_one}
 
 
 def _up(reading: Mapping[str, Any]) -> list[str]:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from clusterrun.preflight.tasks import Asked
 
 NAME = "nvlink"
-LIMIT = 15.0
+LIMIT = 62.0
 LATE = Finding(
     NAME,
     Grade.UNDETERMINED,
     f"nvidia-smi nvlink gave no answer within {LIMIT:g} s",
     "nvidia-smi nvlink --status on the node: does it answer?",
 )
-_ONE = 6.0
+_ONE = 30.0
 _GPU = re.compile(r"GPU (\d+):")
 _LINK = re.compile(r"\s+Link (\d+): (<inactive>|([\d.]+) GB/s)")
 _ERRORS = re.compile(r"\s+Link (\d+): (\w[\w ]*) Errors: (\d+)")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import resource
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.checks import infiniband
 from clusterrun.preflight.parts import number
 
 TYPE_CHECKING = False
@@ -34,13 +34,10 @@ _PROCESSES = "ulimit -u, or LimitNPROC in slurmd's unit file"
 
 
 def probe(asked: Asked) -> object:
-    """Soft and hard limits, null for none; and whether there are RDMA adapters."""
+    """Soft and hard limits, null for none; and whether there are RDMA ports that NCCL would use."""
     limits = {name: [_number(n) for n in resource.getrlimit(kind)] for name, kind in _KINDS.items()}
     values = {name: {"soft": soft, "hard": hard} for name, (soft, hard) in limits.items()}
-    return {
-        **values,
-        "rdma": os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband")),
-    }
+    return {**values, "rdma": bool(infiniband.used(infiniband.ports(infiniband.CLASS)))}
 
 
 def _number(limit: int) -> int | None:
@@ -54,7 +51,7 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
     for node, reading in readings.items():
         locked, most_files = number(reading, "memlock", "soft"), number(reading, "open_files", "hard")
         most_processes = number(reading, "processes", "soft")
-        rdma = isinstance(reading, dict) and reading.get("rdma") is True
+        rdma = asked.gpus and isinstance(reading, dict) and reading.get("rdma") is True
         if rdma and locked is not None and locked < gib * 2**30:
             said = f"a rank may lock {locked / 2**30:.3g} GiB of memory; RDMA wants {gib:g} GiB or more"
             yield node, Finding(NAME, Grade.FAIL if locked < 2**30 else Grade.WARN, said, _MEMLOCK)

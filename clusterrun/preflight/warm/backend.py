@@ -27,7 +27,9 @@ def variables(backend: str, interface: str, users: Mapping[str, str]) -> dict[st
     """What a test sets in its environment; an empty value unsets.
 
     The interface is set where the user set none. NCCL is made to tell which network it chose, on
-    its stdout; torch's watchdog is kept from writing dumps, and from making each wait block.
+    its stdout; torch's watchdog is kept from writing dumps, and from making each wait block. With
+    ``device_id`` torch 2.6 and 2.7.0 would not have NCCL block, which hangs now and then on sound nodes
+    (pytorch#153960).
     """
     named = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}
     chosen = {name: value for name, value in named.items() if name not in users}
@@ -40,6 +42,7 @@ def variables(backend: str, interface: str, users: Mapping[str, str]) -> dict[st
         "NCCL_DEBUG_FILE": _UNSET,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
         "TORCH_NCCL_BLOCKING_WAIT": "0",
+        "TORCH_NCCL_USE_COMM_NONBLOCKING": "0",
         "NCCL_BLOCKING_WAIT": _UNSET,
     }
 

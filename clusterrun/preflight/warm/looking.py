@@ -14,7 +14,7 @@ from clusterrun.preflight.warm.backend import GLOO, NCCL
 from clusterrun.preflight.warm.forks import await_lines, fork
 from clusterrun.preflight.warm.words import of_error
 
-_SECONDS = 30.0
+_SECONDS = 60.0
 
 
 @frozen

@@ -16,7 +16,7 @@ from clusterrun.preflight import catalogue, checks
 from clusterrun.preflight.parts import entries, number, rows, text, words
 from clusterrun.preflight.tasks import GroupResult, LocalAnswer, Reading, WarmUp
 from tests.preflight.checks import values
-from tests.preflight.checks.values import ASKED, FAIL, UNDETERMINED, answer, asked
+from tests.preflight.checks.values import ASKED, FAIL, UNDETERMINED, WARN, answer, asked, gpus
 
 FILES = {
     name: importlib.import_module(f"{checks.__name__}.{name}")
@@ -42,7 +42,8 @@ def test_every_file_is_in_the_list_and_every_name_is_its_files():
 @pytest.mark.parametrize("check", catalogue.CHECKS, ids=lambda check: check.NAME)
 def test_a_late_answer_is_said_in_the_checks_own_words(check):
     assert isinstance(check.LATE, Finding)
-    assert (check.LATE.check, 0 < check.LIMIT <= 15) == (check.NAME, True)
+    of_driver = check.NAME in ("gpus", "nvlink")
+    assert (check.LATE.check, 0 < check.LIMIT <= (62 if of_driver else 15)) == (check.NAME, True)
     late = LocalAnswer(
         (Reading(check.NAME, "", check.LIMIT, late=True, why="waits in rpc_wait_bit_killable"),)
     )
@@ -50,6 +51,14 @@ def test_a_late_answer_is_said_in_the_checks_own_words(check):
     assert catalogue.findings(ASKED, {"n1": late}, {}, {}) == {
         "n1": (Finding(check.NAME, check.LATE.verdict, said, check.LATE.remedy),)
     }
+
+
+def test_where_nvidia_smi_is_late_on_every_one_of_several_nodes_no_node_is_blamed():
+    late, well = LocalAnswer((Reading("gpus", "", 60.0, late=True),)), answer(gpus=gpus())
+    everywhere = catalogue.findings(ASKED, {"n1": late, "n2": late}, {}, {})
+    assert {node: [one.verdict for one in said] for node, said in everywhere.items()} == {"": [WARN]}
+    assert set(catalogue.findings(ASKED, {"n1": late, "n2": well}, {}, {})) == {"n1"}
+    assert set(catalogue.findings(ASKED, {"n1": late}, {}, {})) == {"n1"}
 
 
 @pytest.mark.parametrize("check", catalogue.CHECKS, ids=lambda check: check.NAME)

@@ -98,6 +98,12 @@ def test_limits_of_processes_are_judged_by_what_the_ranks_need():
     ]
 
 
+def test_locked_memory_matters_only_to_ranks_with_gpus():
+    locked = {"memlock": {"soft": 65536}, "rdma": True}
+    assert verdicts(resource_limits, {"n1": locked}, asked(gpus=0)) == []
+    assert blamed(resource_limits, {"n1": locked}) == {"n1": FAIL}
+
+
 @pytest.mark.parametrize(
     ("error", "step", "said"),
     [

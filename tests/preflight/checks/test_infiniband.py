@@ -48,7 +48,7 @@ def test_a_folder_of_adapters_is_read_whole(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "mlx5_bond").mkdir()
     counted = {"symbol_error": 7, "link_downed": 1}
     assert infiniband.probe(ASKED, str(tmp_path)) == {
-        "mlx5_0/1": {**ACTIVE, "first": counted, "later": counted}
+        "mlx5_0/1": {**ACTIVE, "used": True, "first": counted, "later": counted}
     }
 
 
@@ -109,3 +109,41 @@ def test_errors_far_beyond_all_other_ports_are_a_warning():
     ]
     assert verdicts(infiniband, nodes(2, ports(), bad=flapping), asked(limits=(("link_errors", 300),))) == []
     assert verdicts(infiniband, nodes(2, ports(), bad=ports(first={"link_downed": 3}))) == []
+
+
+THERE = ("mlx5_0/1", "mlx5_0/2", "mlx5_1/1", "mlx5_10/1", "irdma0/1")
+
+
+@pytest.mark.parametrize(
+    ("environment", "used"),
+    [
+        ({}, set(THERE)),
+        ({"NCCL_IB_DISABLE": "1"}, set()),
+        ({"NCCL_IB_DISABLE": "0", "NCCL_NET": "IB"}, set(THERE)),
+        ({"NCCL_NET": "Socket"}, set()),
+        ({"NCCL_IB_HCA": "mlx5"}, {"mlx5_0/1", "mlx5_0/2", "mlx5_1/1", "mlx5_10/1"}),
+        ({"NCCL_IB_HCA": "mlx5_1"}, {"mlx5_1/1", "mlx5_10/1"}),
+        ({"NCCL_IB_HCA": "=mlx5_1"}, {"mlx5_1/1"}),
+        ({"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1"}, {"mlx5_0/1", "mlx5_1/1"}),
+        ({"NCCL_IB_HCA": "^mlx5_1"}, {"mlx5_0/1", "mlx5_0/2", "irdma0/1"}),
+        ({"NCCL_IB_HCA": "^=mlx5_1"}, {"mlx5_0/1", "mlx5_0/2", "mlx5_10/1", "irdma0/1"}),
+    ],
+)
+def test_variables_of_nccl_say_which_ports_it_uses(environment: dict[str, str], used: set[str]):
+    assert {name for name in THERE if infiniband.may_use(name, environment)} == used
+
+
+STORAGE = {"mlx5_9/1": port(rate="100 Gb/sec (4X EDR)")}
+UNUSED = {"mlx5_9/1": port(used=False)}  # type: ignore[arg-type]
+RAIL = {"mlx5_9/1": port()}
+
+
+@pytest.mark.parametrize(
+    ("more", "gpus", "verdict"), [(STORAGE, 8, WARN), (UNUSED, 8, WARN), (RAIL, 8, FAIL), (RAIL, 0, WARN)]
+)
+def test_a_port_that_is_down_is_unfit_only_where_the_ranks_use_it(
+    more: dict[str, Any], gpus: int, verdict: Any
+):
+    ill = {"mlx5_9/1": {**more["mlx5_9/1"], **DOWN}}
+    found = blamed(infiniband, nodes(3, {**ports(), **more}, bad={**ports(), **ill}), asked(gpus=gpus))
+    assert found == {"bad": verdict}

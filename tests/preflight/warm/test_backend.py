@@ -33,6 +33,7 @@ def test_nccl_tells_its_network_on_stdout_and_no_wait_of_its_own_blocks():
         "NCCL_DEBUG_FILE": "",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
         "TORCH_NCCL_BLOCKING_WAIT": "0",
+        "TORCH_NCCL_USE_COMM_NONBLOCKING": "0",
         "NCCL_BLOCKING_WAIT": "",
     }
 
