@@ -88,6 +88,52 @@ def slow(host: str, to: str, rate: str, name: str) -> None:
     _bite(name, "slow-link" if to else "slow", host, to=to, rate=rate)
 
 
+@_command("lose")
+@HOST
+@click.option("--to", default="", help="Only of what it sends to this host.")
+@click.option("--share", required=True, help="Of the packets, in percent.")
+@NAME
+def lose(host: str, to: str, share: str, name: str) -> None:
+    """Lose packets that a host sends, at random; those to it arrive.
+
+    \b
+    Examples:
+      clusterrun lab fault lose n0003 --share 20
+      clusterrun lab fault lose n0003 --to n0005 --share 10
+    """
+    _bite(name, "lose", host, to=to, share=share)
+
+
+@_command("firewall")
+@HOST
+@click.option("--to", default="", help="Only of those to this host.")
+@NAME
+def firewall(host: str, to: str, name: str) -> None:
+    """Drop the connections that a host begins; those that others begin work.
+
+    \b
+    Examples:
+      clusterrun lab fault firewall n0003
+      clusterrun lab fault firewall n0003 --to n0001
+    """
+    _bite(name, "firewall", host, to=to)
+
+
+@_command("flap")
+@HOST
+@click.option("--down", default="4", show_default=True, help="Seconds for which it is cut off.")
+@click.option("--every", default="10", show_default=True, help="Seconds from one time to the next.")
+@NAME
+def flap(host: str, down: str, every: str, name: str) -> None:
+    """Cut a host off for some seconds, again and again.
+
+    \b
+    Examples:
+      clusterrun lab fault flap n0003 --down 4 --every 10
+    """
+    _bite(name, "flap", host, down=down, every=every)
+
+
 @_command("freeze")
 @HOST
 @PROCESS

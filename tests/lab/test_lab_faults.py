@@ -122,6 +122,81 @@ def test_a_one_way_cut_swallows_one_direction_only(lab: Lab) -> None:
     assert wait_for(lambda: pings(lab, "n0002", "n0003"), LIMIT)
 
 
+COUNT = """
+import socket, sys
+line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+line.bind(("", 9998))
+line.settimeout(0.5)
+count = 0
+try:
+    while True:
+        line.recv(9)
+        count += 1
+except TimeoutError:
+    print(count)
+"""
+SEND_MANY = """
+import socket, sys
+line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(1000):
+    line.sendto(b"hi", (sys.argv[1], 9998))
+"""
+
+
+def arrived(lab: Lab, one: str, other: str) -> int:
+    """How many of a thousand datagrams arrive."""
+    with ThreadPoolExecutor() as pool:
+        got = pool.submit(lab.exec, [sys.executable, "-c", COUNT], host=other)
+        bound = ["sh", "-c", "until grep -q ':270E ' /proc/net/udp; do sleep 0.01; done"]
+        assert lab.exec(bound, host=other, timeout=60).code == 0
+        lab.exec([sys.executable, "-c", SEND_MANY, other], host=one)
+        return int(got.result().out)
+
+
+def test_a_lossy_host_loses_its_share_of_what_it_sends_and_nothing_of_what_it_gets(lab: Lab) -> None:
+    lab.fault("lose", "n0002", share=30)
+    lab.fault("lose", "n0003", to="n0004", share=50)
+    assert wait_for(lambda: 600 < arrived(lab, "n0002", "n0001") < 800, LIMIT)
+    assert wait_for(lambda: arrived(lab, "n0001", "n0002") == 1000, LIMIT)
+    assert wait_for(lambda: 400 < arrived(lab, "n0003", "n0004") < 600, LIMIT)
+    assert wait_for(lambda: arrived(lab, "n0003", "n0001") == 1000, LIMIT)
+    lab.heal()
+    assert wait_for(lambda: arrived(lab, "n0002", "n0001") == 1000, LIMIT)
+
+
+def test_behind_a_firewall_a_host_begins_no_connection_and_answers_those_of_others(lab: Lab) -> None:
+    with serving(lab, "n0002", 7004), serving(lab, "n0001", 7004), serving(lab, "n0003", 7004):
+        lab.fault("firewall", "n0002", to="n0001")
+        ways = (("n0002", "n0001"), ("n0002", "n0003"), ("n0001", "n0002"))
+        assert wait_for(lambda: [reaches(lab, *way, 7004) for way in ways] == [False, True, True], LIMIT)
+        lab.heal()
+        lab.fault("firewall", "n0002")
+        assert wait_for(lambda: [reaches(lab, *way, 7004) for way in ways] == [False, False, True], LIMIT)
+        assert wait_for(lambda: pings(lab, "n0002", "n0003"), LIMIT)
+        lab.heal()
+        assert wait_for(lambda: [reaches(lab, *way, 7004) for way in ways] == [True, True, True], LIMIT)
+
+
+def test_a_flapping_host_comes_and_goes_until_it_is_healed(lab: Lab) -> None:
+    with serving(lab, "n0002", 7005):
+        lab.fault("flap", "n0002", down=2, every=4)
+        for _ in range(2):
+            assert wait_for(lambda: not reaches(lab, "n0001", "n0002", 7005), LIMIT)
+            assert wait_for(lambda: reaches(lab, "n0001", "n0002", 7005), LIMIT)
+        lab.heal()
+        assert wait_for(lambda: reaches(lab, "n0001", "n0002", 7005), LIMIT)
+    assert not [one for one in lab.processes() if "ip rule add" in one.command]
+
+
+@pytest.mark.parametrize(
+    ("kind", "details"),
+    [("lose", {"share": "0"}), ("lose", {"share": "100"}), ("flap", {"down": "4", "every": "4"})],
+)
+def test_a_share_or_a_time_that_cannot_be_is_refused(lab: Lab, kind: str, details: dict[str, str]) -> None:
+    with pytest.raises(BadInput):
+        lab.fault(kind, "n0002", **details)
+
+
 def test_a_cut_both_ways_swallows_both_directions_of_that_pair(lab: Lab) -> None:
     lab.fault("cut", "n0002", to="n0003", both=True)
     assert wait_for(

@@ -1,8 +1,9 @@
-"""Faults of the network: cut and slow; all done at the router and the cable, hosts know nothing of it."""
+"""Faults of the network: cut, slow, lossy, flapping; all done at the router and the cable."""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import re
 
 from clusterrun.lab.faults.kinds import Kind, told
@@ -82,7 +83,8 @@ def _refuse_beside(site: Site, fault: Fault, kind: str) -> None:
 
 def _slow(site: Site, fault: Fault) -> Fault:
     rate, burst = _rate(fault)
-    _refuse_beside(site, fault, "slow-link")
+    for kind in ("slow-link", "lose", "firewall"):
+        _refuse_beside(site, fault, kind)
     shape = ["root", "tbf", "rate", rate, "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
     site.router("tc", "qdisc", "replace", "dev", site.host(fault.host).link, *shape)
     site.on_outside_root(fault.host, "tc", "qdisc", "replace", "dev", "eth0", *shape)
@@ -148,8 +150,114 @@ def _quicken_link(site: Site, fault: Fault) -> None:
                 site.router("tc", "qdisc", "del", "dev", cable, "root")
 
 
+# --- packets that vanish by chance, or by what they begin ---
+
+_SENDER = ("lose", "firewall")
+_LOAD_WORD, _LOAD_BYTE, _AND, _EQUALS, _ABOVE, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x25, 0x06
+"""Instructions of the kernel's classic packet filter."""
+_RANDOM = 0xFFFFF038
+"""What it reads there is a random number of 32 bits."""
+_IP = 0xFFF00000
+"""Where the IP header begins."""
+_PROTOCOL, _DESTINATION, _TCP_FLAGS = _IP + 9, _IP + 16, _IP + 33
+_TCP, _SYN, _SYN_ACK = 6, 0x02, 0x12
+
+
+def _lose(site: Site, fault: Fault) -> Fault:
+    """Packets that a host sends are lost at random; ``netem`` does this too, but few kernels have it."""
+    word = fault.get("share")
+    share = int(word) if word.isdigit() else 0
+    if not 0 < share < 100:
+        raise BadInput(f"--share {word} is no share of the packets", "1 to 99, in percent")
+    return _drop(site, fault, [(_LOAD_WORD, _RANDOM, None), (_ABOVE, (1 << 32) // 100 * share, False)])
+
+
+def _firewall(site: Site, fault: Fault) -> Fault:
+    """Connections that a host begins vanish: its first packets of them do, its answers pass."""
+    first = [(_LOAD_BYTE, _TCP_FLAGS, None), (_AND, _SYN_ACK, None), (_EQUALS, _SYN, True)]
+    return _drop(site, fault, [(_LOAD_BYTE, _PROTOCOL, None), (_EQUALS, _TCP, True), *first])
+
+
+def _drop(site: Site, fault: Fault, steps: list[tuple[int, int, bool | None]]) -> Fault:
+    """Of what the host sends, drop what passes all ``steps``: instruction, number, how its test must end."""
+    if fault.get("to"):
+        there = int.from_bytes(ipaddress.ip_address(site.host(fault.get("to")).address).packed, "big")
+        steps = [(_LOAD_WORD, _DESTINATION, None), (_EQUALS, there, True), *steps]
+    _refuse_beside(site, fault, "slow")
+    if not _droppers(site, fault):
+        _on_cable(site, fault, "qdisc", "replace", "root", "handle", "1:", "htb", "default", "0")
+        _on_cable(site, fault, "class", "add", "parent", "1:", "classid", "1:1", "htb", "rate", "10gbit")
+        _on_cable(site, fault, "qdisc", "add", "parent", "1:1", "blackhole")
+    taken = {int(other.get("number")) for other in _droppers(site, fault)}
+    number = str(next(number for number in range(1, len(taken) + 2) if number not in taken))
+    chosen = ["bpf", "bytecode", _bytecode(steps), "flowid", "1:1"]
+    _on_cable(site, fault, "filter", "add", "parent", "1:", "protocol", "ip", "pref", number, *chosen)
+    return told(fault, number=number)
+
+
+def _bytecode(steps: list[tuple[int, int, bool | None]]) -> str:
+    """The filter as `tc` wants it; its last two lines mean "drop it" and "let it pass"."""
+    lines = []
+    for place, (instruction, number, wanted) in enumerate(steps):
+        away = len(steps) - place
+        yes, no = {None: (0, 0), True: (0, away), False: (away, 0)}[wanted]
+        lines.append(f"{instruction} {yes} {no} {number}")
+    lines += [f"{_RETURN} 0 0 {0xFFFFFFFF}", f"{_RETURN} 0 0 0"]
+    return f"{len(lines)},{','.join(lines)}"
+
+
+def _droppers(site: Site, fault: Fault) -> list[Fault]:
+    known = [other for other in site.state.faults if other.kind in _SENDER and other.host == fault.host]
+    return [other for other in known if other != fault]
+
+
+def _on_cable(site: Site, fault: Fault, what: str, how: str, *words: str) -> None:
+    site.on_outside_root(fault.host, "tc", what, how, "dev", "eth0", *words)
+
+
+def _pass(site: Site, fault: Fault) -> None:
+    if _droppers(site, fault):
+        _on_cable(site, fault, "filter", "del", "parent", "1:", "protocol", "ip", "pref", fault.get("number"))
+    else:
+        _on_cable(site, fault, "qdisc", "del", "root")
+
+
+# --- a link that comes and goes ---
+
+_FLAPPING = """
+while :; do
+    ip rule add pref $1 from $2 blackhole; ip rule add pref $(($1 + 1)) to $2 blackhole; sleep $3
+    ip rule del pref $1; ip rule del pref $(($1 + 1)); sleep $4
+done
+"""
+
+
+def _flap(site: Site, fault: Fault) -> Fault:
+    """Every so many seconds the host is cut off for some of them."""
+    down, every = fault.get("down"), fault.get("every")
+    if not (down.isdigit() and every.isdigit() and 0 < int(down) < int(every)):
+        seen = f"--down {down} --every {every} are no times"
+        raise BadInput(seen, "whole seconds, as in --down 4 --every 10")
+    number = str(_free_rule(site))
+    words = [number, site.host(fault.host).address, down, str(int(every) - int(down))]
+    start = 'setsid sh -c "$0" sh "$@" </dev/null >/dev/null 2>&1 & echo $!'
+    process = site.router("sh", "-c", start, _FLAPPING, *words).strip()
+    return told(fault, rule=number, process=process)
+
+
+def _stay(site: Site, fault: Fault) -> None:
+    number = int(fault.get("rule"))
+    site.router("sh", "-c", 'kill -9 "-$0"', fault.get("process"))
+    for rule in (number, number + 1):
+        with contextlib.suppress(LabError):  # it was up just then
+            site.router("ip", "rule", "del", "pref", str(rule))
+
+
 KINDS = (
     Kind("cut", frozenset({"to", "port", "both"}), _cut, _join),
     Kind("slow-link", frozenset({"to", "rate"}), _slow_link, _quicken_link),
     Kind("slow", frozenset({"rate"}), _slow, _quicken, alone=True, lives_in_host=True),
+    Kind("lose", frozenset({"to", "share"}), _lose, _pass, lives_in_host=True),
+    Kind("firewall", frozenset({"to"}), _firewall, _pass, lives_in_host=True),
+    Kind("flap", frozenset({"down", "every"}), _flap, _stay, alone=True),
 )
