@@ -47,7 +47,7 @@ def fetch(suites: Sequence[str]) -> list[str]:
 def _refused(suite: str) -> str:
     """Fetch ``suite``; why that could not be, or ''."""
     try:
-        roots.make(suite, roots.MIRROR, print)
+        roots.make(suite, "", print)
     except (ClusterrunError, OSError, subprocess.SubprocessError) as error:
         return f"Debian {suite} (Slurm {roots.SUITES.get(suite, '?')}): {error}"
     return ""

@@ -133,8 +133,8 @@ def cgroup_conf(spec: LabSpec, version: str, unified: bool) -> str:
     """How slurmd is to meet the kernel's cgroups; ``unified``: this machine has version 2 only."""
     if spec.proctrack is Proctrack.CGROUP:
         plugin = "cgroup/v2" if unified else "cgroup/v1"
-    elif release(version) >= (23, 11):
-        plugin = "disabled"
+    elif release(version) >= (24, 5):
+        plugin = "disabled"  # 23.11 knows the word too, and its nodes stay down with it
     else:
         plugin = "cgroup/v1"
     lines = [f"CgroupPlugin={plugin}"] if release(version) >= (21, 8) else []

@@ -45,7 +45,14 @@ def test_options_become_lines(options: dict, key: str, value: str) -> None:
 
 @pytest.mark.parametrize(
     ("version", "plugin"),
-    [("20.11.4", None), ("22.05.8", "cgroup/v1"), ("24.11.5", "disabled"), ("26.05.5", "disabled")],
+    [
+        ("20.11.4", None),
+        ("22.05.8", "cgroup/v1"),
+        ("23.11.10", "cgroup/v1"),
+        ("24.05.1", "disabled"),
+        ("24.11.5", "disabled"),
+        ("26.05.5", "disabled"),
+    ],
 )
 def test_releases_differ_in_how_cgroups_are_declined(version: str, plugin: str | None) -> None:
     text = conf.cgroup_conf(LabSpec(), version, unified=False)

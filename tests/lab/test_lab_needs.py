@@ -12,6 +12,7 @@ from clusterrun.lab.namespaces import LabError
 from clusterrun.lab.place import HOME_VARIABLE
 from clusterrun.lab.spec import LabSpec, Proctrack
 from clusterrun.model.errors import BadInput
+from tests import slurm_versions
 
 
 def refused(spec: LabSpec) -> LabError:
@@ -108,3 +109,20 @@ def test_fetched_releases_are_found_by_what_they_are(monkeypatch: pytest.MonkeyP
     (tmp_path / "old" / roots.GRAFT).mkdir()
     assert roots.ground("24.11") == roots.Ground("24.11.5", root=str(tmp_path / "new"))
     assert roots.ground("20.11.4") == roots.Ground("20.11.4", graft=str(tmp_path / "old" / roots.GRAFT))
+
+
+def test_the_tests_of_all_releases_fetch_what_is_not_here_and_name_what_cannot_be_had(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(roots.HOME_VARIABLE, str(tmp_path))
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / roots.VERSION_FILE).write_text("24.11.5\n")
+
+    def fetched(suite: str, folder: Path, mirror: str) -> None:
+        raise LabError(f"debootstrap {suite} failed", f"no such suite at {mirror!r}")
+
+    monkeypatch.setattr(roots, "_debootstrap", fetched)
+    monkeypatch.setattr(roots, "_check_can_fetch", lambda: None)
+    assert [line.splitlines()[0] for line in slurm_versions.fetch(["here", "sid"])] == [
+        "Debian sid (Slurm 26.05): debootstrap sid failed"
+    ]

@@ -21,26 +21,28 @@ ROOT = Path(__file__).resolve().parents[2]
 WAITS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
 
 
-def python_for_all() -> str:
-    """This version of Python where users other than root may run it; skips without one."""
-    mine = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    for python in (os.path.realpath(sys.executable), mine):
-        path = Path(python)
-        if path.exists() and all(one.stat().st_mode & 0o001 for one in (path, *path.parents)):
+PATHS = f"{ROOT}{os.pathsep}{sysconfig.get_path('purelib')}"
+
+
+def python_for(lab: Lab, user: str) -> str:
+    """A Python of the lab's hosts that this user may run and that runs clusterrun; skips without one."""
+    own = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (os.path.realpath(sys.executable), own, "/usr/bin/python3"):
+        argv = [python, "-m", "clusterrun", "--version"]
+        if lab.exec(argv, user=user, cwd="/", timeout=60, env={"PYTHONPATH": PATHS}).code == 0:
             return python
-    pytest.skip("alice may run no Python of this version here")
+    pytest.skip(f"{user} may run no Python with clusterrun here")
 
 
 class Alice:
     """An ordinary user of the lab, in her home, with a run that waits."""
 
     def __init__(self, lab: Lab) -> None:
-        self.lab, self.python = lab, python_for_all()
+        self.lab, self.python = lab, python_for(lab, "alice")
         self.run_id, self.run_dir = "", Path()
 
     def does(self, *argv: str) -> Completed:
-        paths = f"{ROOT}{os.pathsep}{sysconfig.get_path('purelib')}"
-        return self.lab.exec(argv, user="alice", cwd="/", timeout=120, env={"PYTHONPATH": paths})
+        return self.lab.exec(argv, user="alice", cwd="/", timeout=120, env={"PYTHONPATH": PATHS})
 
     def types(self, *words: str) -> Completed:
         return self.does(
