@@ -77,7 +77,7 @@ def _upwards(folder: str) -> str:
 def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
     """The configuration in ``path``. Raises ``BadInput`` naming file, key and the nearest known key.
 
-    Raises it too for a file that another user may have written, unless it is in ``trusted`` or below it.
+    Also for a file that another user may have written, unless it is or lies below one of ``trusted``.
     """
     data = _toml(path, trusted)
     _refuse_unknown(data, ("defaults", "profile"), path, "table")

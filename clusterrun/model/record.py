@@ -18,7 +18,8 @@ class RunRecord:
     ``token`` stands in the job's comment, so that a submission whose answer was lost is found
     again; ``job_id`` is empty until the scheduler's answer is known. ``host`` is the machine that
     submitted: a local run's process can be seen from there only. ``submitted_at`` is seconds since
-    the epoch.
+    the epoch. ``slurm`` is the cluster that holds the job, as ``NAME@CONTROLLER`` ('': not known):
+    homes are shared between clusters, and another one's Slurm knows nothing of this job.
     """
 
     run_id: str
@@ -29,6 +30,7 @@ class RunRecord:
     submitted_at: float
     job_id: str = ""
     host: str = ""
+    slurm: str = ""
     format: int = contract.FORMAT
 
 

@@ -49,6 +49,15 @@ def name_of(run_id: str) -> str:
     return run_id[_NAME_AT:]
 
 
+FORGOTTEN = "Slurm no longer knows the job"
+"""In the reason of a run whose end nobody told."""
+
+
+def inferred(status: RunStatus) -> bool:
+    """Whether nothing but the scheduler's silence about its job speaks for the end of a run."""
+    return FORGOTTEN in status.reason
+
+
 @frozen
 class Ended:
     """``ended.json``: the desk's last word on a run, kept because Slurm forgets a job after minutes."""
@@ -56,6 +65,11 @@ class Ended:
     at: float
     status: RunStatus
     format: int = contract.FORMAT
+
+    @property
+    def inferred(self) -> bool:
+        """Whether the end was inferred."""
+        return inferred(self.status)
 
 
 class Store:
@@ -155,6 +169,16 @@ class Store:
         """
         write_whole(self.paths(status.run_id).ended, _text(encode(Ended(now, status))), sync=False)
         self._forget_live(status.run_id)
+
+    def reopen(self, run_id: str) -> None:
+        """Take back the last word on a run: it lives. Raises ``DiskRefused``."""
+        write_whole(os.path.join(self.live, run_id), "", sync=False)
+        try:
+            os.unlink(self.paths(run_id).ended)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise refusal(self.paths(run_id).ended, error) from error
 
     def ask_cancel(self, run_id: str) -> None:
         """Leave the word for the coordinator that its run is to end."""

@@ -68,6 +68,7 @@ class SlurmClient:
         self._run = run
         self._clock = clock or system.RealClock()
         self._user = os.getuid() if user is None else user
+        self._named: tuple[str, str] | None = None
 
     def why_not(self) -> str:
         """Why Slurm cannot be used here, in a sentence; '' where it can.
@@ -134,14 +135,29 @@ class SlurmClient:
 
         Its configuration says so nearly everywhere; else ``scontrol`` is asked.
         """
+        return self._cluster()[0] or UNNAMED
+
+    def identity(self) -> str:
+        """Which cluster this is, as ``NAME@CONTROLLER``: many are called alike; '' where it is not known."""
+        name, controller = self._cluster()
+        return f"{name}@{controller}" if name and controller else ""
+
+    def _cluster(self) -> tuple[str, str]:
+        """The cluster's name and its first controller's; empty where they are not known. Found out once."""
+        if self._named is None:
+            self._named = self._look_up_cluster()
+        return self._named
+
+    def _look_up_cluster(self) -> tuple[str, str]:
         for path in (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED):
-            if named := _cluster_name(_text(path)):
-                return named
+            text = _text(path)
+            if name := _setting(text, "ClusterName"):
+                return name, _controller(text)
         try:
             done = self._run(("scontrol", "show", "config"), NAME_SECONDS, env=self._environment)
         except (system.ProgramMissing, system.ProgramTimeout):
-            return UNNAMED
-        return _cluster_name(done.out) or UNNAMED
+            return "", ""
+        return _setting(done.out, "ClusterName"), _controller(done.out)
 
     def sbatch(self, argv: Sequence[str], cwd: str) -> Answer:
         """Run ``sbatch`` once, never again: what is known then, in one value."""
@@ -217,9 +233,14 @@ def _text(path: str) -> str:
         return ""
 
 
-def _cluster_name(configuration: str) -> str:
-    found = re.search(r"(?im)^\s*ClusterName\s*=\s*([^\s#]+)", configuration)
+def _setting(configuration: str, key: str) -> str:
+    found = re.search(rf"(?im)^\s*{key}(?:\[0\])?\s*=\s*([^\s#(]+)", configuration)
     return found[1] if found else ""
+
+
+def _controller(configuration: str) -> str:
+    found = _setting(configuration, "SlurmctldHost") or _setting(configuration, "ControlMachine")
+    return found.partition(".")[0].lower()
 
 
 def _found(rows: Sequence[JobRow], token: str) -> str:

@@ -34,6 +34,8 @@ def beside(
     (status,) = desk.inquiry(tell).statuses([run_id])
     record = desk.store.read(run_id)
     _refuse_absent(status, record)
+    if other := desk.other_cluster(record):
+        raise BadInput(f"{run_id} runs on the cluster {other}, this is another one", "go there first")
     nodes = _nodes(desk, status)
     node = nodes[_place(wish, nodes, record)] if nodes else ""
     if not node:

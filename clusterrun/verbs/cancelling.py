@@ -42,6 +42,8 @@ def cancel(desk: Desk, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, 
     silence = silence or queue.silence
     if silence and (queue.may_hold or not all(status.state.ended for status in after)):
         raise _unsure(silence, after)
+    if away := queue.unreachable([status.run_id for status in after if not status.state.ended]):
+        raise _away(away)
     return list(zip(before, after, strict=True))
 
 
@@ -60,6 +62,16 @@ def _unsure(silence: SchedulerError, after: Sequence[RunStatus]) -> SchedulerErr
         f"{silence.seen}\n{states}; a job in Slurm's queue may not have been told",
         "the word is left in the run directory: a coordinator that lives, or starts later, ends its run\n"
         f"once Slurm answers, say it again: clusterrun cancel {' '.join(status.run_id for status in after)}",
+    )
+
+
+def _away(runs: Sequence[tuple[str, str]]) -> SchedulerError:
+    """Runs that live on because this cluster's Slurm cannot end another one's jobs."""
+    words = " ".join(run_id for run_id, _ in runs)
+    return SchedulerError(
+        "\n".join(f"{run_id} is not ended: its jobs are on the cluster {name}" for run_id, name in runs),
+        "the word is left in the run directory: a coordinator that lives, or starts later, ends its run\n"
+        f"to take its jobs from the queue too, on a login node of that cluster: clusterrun cancel {words}",
     )
 
 
@@ -107,13 +119,18 @@ class Queue:
     def _rows(self, since: float) -> Jobs:
         news = self._desk.jobs().jobs(since=since)
         if not news.failure:
-            return Jobs(news.rows)
+            return Jobs(news.rows, self._desk.other_cluster)
         if news.failed_at >= self._began:
             raise SchedulerUnreachable(news.failure, news.remedy)
-        return Jobs(self._desk.client().jobs())
+        return Jobs(self._desk.client().jobs(), self._desk.other_cluster)
 
     def _of(self, record: RunRecord, jobs: Jobs) -> list[JobRow]:
         return jobs.of(record, self._desk.store.further_jobs(record.run_id).waiting)
+
+    def unreachable(self, run_ids: Sequence[str]) -> list[tuple[str, str]]:
+        """Those of the runs whose jobs are another cluster's, each with its name."""
+        names = [(one.run_id, self._desk.other_cluster(one)) for one in self._records]
+        return [(run_id, name) for run_id, name in names if name and run_id in run_ids]
 
     def _end(self, known: Jobs) -> bool:
         rows = [row for one in self._records for row in self._of(one, known)]

@@ -9,10 +9,14 @@ from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.runs.further import FurtherJobs
-from clusterrun.runs.store import Ended, Store
+from clusterrun.runs.store import Ended, Store, inferred
 
 ROWS_LIVE = 600.0
 """Seconds after its end during which Slurm may still know better why a run failed (MinJobAge is 300)."""
+
+
+INFERRED_SECONDS = 86400.0
+"""For how long an end that was only inferred is asked about again: the queue may know the job after all."""
 
 
 @frozen
@@ -32,12 +36,21 @@ class Case:
 
     def open(self, now: float) -> bool:
         """Whether a scheduler could still add something."""
-        newer = self.state is not None and self.ended is not None and self.state.updated_at > self.ended.at
-        if self.ended and self.ended.status.job_id == self.record.job_id and not newer:
-            return False
+        if self.ended and self.ended.status.job_id == self.record.job_id and not self._newer:
+            return self.ended.inferred and now - self.ended.at < INFERRED_SECONDS
         if self.state is None or not self.state.state.ended:
             return True
         return self.state.state is not State.COMPLETED and now - self.state.updated_at < ROWS_LIVE
+
+    @property
+    def _newer(self) -> bool:
+        """Whether the coordinator has written since the end was noted."""
+        return self.state is not None and self.ended is not None and self.state.updated_at > self.ended.at
+
+    def still_inferred(self, status: RunStatus) -> bool:
+        """Whether ``status`` says no more than the end that was inferred before."""
+        known = self.ended is not None and self.ended.inferred and not self._newer
+        return known and inferred(status)
 
 
 def read(store: Store, run_id: str) -> Case | RunStatus:

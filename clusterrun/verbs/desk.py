@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from clusterrun import system
 from clusterrun.config import catalogue, settings
 from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.record import RunRecord
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.shared import SharedJobs
@@ -48,6 +49,13 @@ class Desk:
             self._jobs = SharedJobs(self.store.cache, self.environ, ask, self.clock, self._floor())
         return self._jobs
 
+    def other_cluster(self, record: RunRecord) -> str:
+        """The name of the cluster that holds the run's jobs, where that is another one than this; else ''."""
+        if not record.slurm:
+            return ""
+        here = self.client().identity()
+        return "" if here in ("", record.slurm) else record.slurm.partition("@")[0]
+
     def _floor(self) -> float:
         """Seconds between two questions to Slurm; a configuration that cannot be read says nothing here."""
         from clusterrun.config import profiles
@@ -62,4 +70,4 @@ class Desk:
 
     def inquiry(self, tell: Tell = quiet) -> Inquiry:
         """One round of questions about runs; ``tell`` hears of a wait that gets long."""
-        return Inquiry(self.store, self.client, self.jobs, self.clock, tell)
+        return Inquiry(self.store, self.client, self.jobs, self.clock, tell, self.other_cluster)

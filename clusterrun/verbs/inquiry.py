@@ -30,13 +30,15 @@ SPEAK_AFTER = 2.0
 class Heard:
     """What the scheduler said of each run by its id, when, and whether it answered.
 
-    Of the runs in ``doubtful`` more may be learnt later: their last word is not kept yet.
+    Of the runs in ``doubtful`` more may be learnt later: their last word is not kept yet. ``elsewhere``
+    names, by run id, the cluster that holds the jobs of a run, where it is not the one that was asked.
     """
 
     rows: tuple[tuple[str, Found], ...] = ()
     at: float | None = None
     answered: bool = True
     doubtful: tuple[str, ...] = ()
+    elsewhere: tuple[tuple[str, str], ...] = ()
 
 
 class Inquiry:
@@ -49,8 +51,10 @@ class Inquiry:
         jobs: Callable[[], SharedJobs],
         clock: Clock,
         tell: Callable[[str], None],
+        other_cluster: Callable[[RunRecord], str] = lambda _: "",
     ) -> None:
-        """``tell`` hears of a wait that gets long."""
+        """``tell`` hears of a wait that gets long; ``other_cluster`` is ``Desk.other_cluster``."""
+        self._other_cluster = other_cluster
         self._store = store
         self._tell = tell
         self._client = client
@@ -111,15 +115,25 @@ class Inquiry:
     def _asked(self, cases: list[Case], oldest: float, since: float) -> Heard:
         began = self._clock.now()
         news = self._jobs().jobs(oldest, since)
-        rows = _rows(cases, news)
-        if not news.failure and any(self._outdated(c, news.at, rows.get(c.record.run_id)) for c in cases):
+        rows = self._rows(cases, news)
+        away = {} if news.failure else self._elsewhere(cases, rows)
+        ours = [c for c in cases if c.record.run_id not in away]
+        if not news.failure and any(self._outdated(c, news.at, rows.get(c.record.run_id)) for c in ours):
             news = self._jobs().jobs(oldest, since=began)  # it may have been queued since that answer
-            rows = _rows(cases, news)
+            rows = self._rows(cases, news)
         if news.failure:
             self.notices.append(self._silence(news))
             return Heard(tuple(rows.items()), news.at or None, False)
-        doubtful = self._account(cases, rows)
-        return Heard(tuple(rows.items()), news.at, True, doubtful)
+        doubtful = self._account(ours, rows)
+        return Heard(tuple(rows.items()), news.at, True, doubtful, tuple(away.items()))
+
+    def _rows(self, cases: list[Case], news: News) -> dict[str, Found]:
+        jobs = Jobs(news.rows, self._other_cluster)
+        return {c.record.run_id: found for c in cases if (found := jobs.speaking(c))}
+
+    def _elsewhere(self, cases: list[Case], rows: dict[str, Found]) -> dict[str, str]:
+        unknown = [c.record for c in cases if c.record.run_id not in rows]
+        return {record.run_id: name for record in unknown if (name := self._other_cluster(record))}
 
     def _outdated(self, case: Case, answered_at: float, found: Found | None) -> bool:
         """An answer must not bury a job that it should know, nor tell of one that has ended since."""
@@ -137,11 +151,7 @@ class Inquiry:
 
     def _account(self, cases: list[Case], rows: dict[str, Found]) -> tuple[str, ...]:
         """Let the accounting speak of jobs that the queue has forgotten; the runs that it did not tell of."""
-        missing = [
-            c
-            for c in cases
-            if c.record.run_id not in rows and c.record.job_id and not (c.state and c.state.state.ended)
-        ]
+        missing = [c for c in cases if c.record.run_id not in rows and c.record.job_id and not _told(c)]
         if not missing:
             return ()
         wanted = dict.fromkeys(job for c in missing for job in (c.record.job_id, c.waiting) if job)
@@ -174,18 +184,28 @@ class Inquiry:
                 asked_at=heard.at,
                 alive=_alive(record) if local else None,
                 cancel_asked=self._store.cancel_asked(record.run_id),
+                elsewhere=dict(heard.elsewhere).get(record.run_id, ""),
             )
         )
         if case.damage or case.doubt:
             status = replace(status, reason="; ".join(filter(None, (status.reason, case.damage, case.doubt))))
         if case.damage:
             return status
-        if case.ended and not case.open(now):
+        if case.ended and (not case.open(now) or case.still_inferred(status)):
             return kept(case.ended.status, case.state, case.ended.at, status)
-        final = row is None or row.state.ended  # else the scheduler may soon say better why
-        if status.state.ended and final and (heard.answered or local) and record.run_id not in heard.doubtful:
-            self._settle(status, now)
+        self._note(status, case, row is None or row.state.ended, heard, now)
         return status
+
+    def _note(self, status: RunStatus, case: Case, final: bool, heard: Heard, now: float) -> None:
+        """Keep an end, unless the scheduler may soon say better why; take one back that was none."""
+        told = heard.answered and status.run_id not in (*heard.doubtful, *dict(heard.elsewhere))
+        try:
+            if status.state.ended and final and (told or status.cluster == Cluster.LOCAL.value):
+                self._store.settle(status, now)
+            elif case.ended and status.state in (State.PENDING, State.RUNNING):
+                self._store.reopen(status.run_id)
+        except DiskRefused as error:  # a full disk takes nothing from what was found out
+            self.notices.append(f"the state of {status.run_id} could not be noted: {error.seen}")
 
     def _latest(self, case: Case, row: JobRow | None) -> Case:
         """A run that seems to be over, or silent, may have spoken while the scheduler was asked."""
@@ -197,16 +217,10 @@ class Inquiry:
             return case
         return again if isinstance(again, Case) else case
 
-    def _settle(self, status: RunStatus, now: float) -> None:
-        try:
-            self._store.settle(status, now)
-        except DiskRefused as error:  # a full disk takes nothing from what was found out
-            self.notices.append(f"the end of {status.run_id} could not be noted: {error.seen}")
 
-
-def _rows(cases: list[Case], news: News) -> dict[str, Found]:
-    jobs = Jobs(news.rows)
-    return {c.record.run_id: found for c in cases if (found := jobs.speaking(c))}
+def _told(case: Case) -> bool:
+    """Whether the accounting need not be asked about the run: its end is known, or it was asked before."""
+    return bool((case.state and case.state.state.ended) or (case.ended and case.ended.inferred))
 
 
 def _alive(record: RunRecord) -> bool | None:

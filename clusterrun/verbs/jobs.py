@@ -8,7 +8,7 @@ no comments, the job's name must do.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord
@@ -32,7 +32,14 @@ class Found:
 class Jobs:
     """Rows of Slurm, to be asked for those of one run after the other."""
 
-    def __init__(self, rows: Iterable[JobRow]) -> None:
+    def __init__(
+        self, rows: Iterable[JobRow], other_cluster: Callable[[RunRecord], str] = lambda _: ""
+    ) -> None:
+        """``other_cluster`` names the cluster that holds a run's jobs, where it is not that of the rows.
+
+        A row of the same number is another job then.
+        """
+        self._other_cluster = other_cluster
         self._by_id: dict[str, JobRow] = {}
         self._by_token: dict[str, list[JobRow]] = {}
         for row in rows:
@@ -44,6 +51,8 @@ class Jobs:
     def of(self, record: RunRecord, *hints: str) -> list[JobRow]:
         """The rows of a run's jobs, oldest job first; ``hints`` are ids that may be its."""
         named = {row.job_id: row for row in self._by_token.get(record.token, ())}
+        if not named and self._other_cluster(record):
+            return []
         for job_id in (record.job_id, *hints):
             row = self._by_id.get(job_id)
             if row and _unmarked(row, record):

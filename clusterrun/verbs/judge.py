@@ -14,6 +14,7 @@ from clusterrun.model.hostlist import fold
 from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
+from clusterrun.runs.store import FORGOTTEN
 from clusterrun.slurm.queries import JobRow
 from clusterrun.verbs import between, lost
 
@@ -32,7 +33,8 @@ class Said:
 
     ``answered`` tells a scheduler that does not know the job from one that was not heard; ``asked_at``
     is when it spoke, and where it was not heard, ``row`` is what it said then. ``alive`` is whether a
-    local run's coordinator lives (None: cannot be told from here).
+    local run's coordinator lives (None: cannot be told from here). ``elsewhere`` names the cluster
+    that holds the run's jobs, where another one was asked: its silence means nothing.
     """
 
     record: RunRecord
@@ -44,6 +46,7 @@ class Said:
     asked_at: float | None = None
     alive: bool | None = None
     cancel_asked: bool = False
+    elsewhere: str = ""
 
 
 @frozen
@@ -161,13 +164,15 @@ def _without_row(said: Said) -> _Verdict:
     state = said.state
     if state and state.state.ended:
         return _by_state(said, state)
-    if not said.answered:
+    if not said.answered or said.elsewhere:
         return _unheard(said)
+    if state and state.state is State.RUNNING and said.now - state.updated_at <= STALE_SECONDS:
+        return _running(said, False)  # its coordinator wrote a moment ago: that outranks silence
     if said.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
     if not said.record.job_id:
         return _submitting(said)
-    return _Verdict(State.FAILED, Phase.ENDED, _silent_end(said, "Slurm no longer knows the job"))
+    return _Verdict(State.FAILED, Phase.ENDED, _silent_end(said, FORGOTTEN))
 
 
 def _unheard(said: Said) -> _Verdict:
@@ -182,7 +187,8 @@ def _unheard(said: Said) -> _Verdict:
         why = f" ({between.waiting(row, said.now)})" if row.state is State.PENDING else ""
         told.append(f"{spoken(said.now - said.asked_at)} ago it said {row.word}{why}")
     known = "; ".join(told) or "the run has not been heard of"
-    return _Verdict(State.UNKNOWN, _phase(state), f"Slurm does not answer; {known}")
+    why = f"its jobs are on the cluster {said.elsewhere}" if said.elsewhere else "Slurm does not answer"
+    return _Verdict(State.UNKNOWN, _phase(state), f"{why}; {known}")
 
 
 def _submitting(said: Said) -> _Verdict:

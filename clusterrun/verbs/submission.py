@@ -142,7 +142,13 @@ def _job_ids(words: Iterable[str], desk: Desk) -> Iterable[str]:
                 f"--after {word}: the run {status.run_id} is not in Slurm's queue",
                 f"wait for it first: clusterrun wait {status.run_id}",
             )
-        if desk.store.read(status.run_id).spec.goes_on == "chain":
+        record = desk.store.read(status.run_id)
+        if other := desk.other_cluster(record):
+            raise BadInput(
+                f"--after {word}: the run {status.run_id} is on the cluster {other}",
+                f"submit there, or wait for it first: clusterrun wait {status.run_id}",
+            )
+        if record.spec.goes_on == "chain":
             raise BadInput(
                 f"--after {word}: the run {status.run_id} may end in a job that is not queued yet",
                 f"wait for it first: clusterrun wait {status.run_id}",
@@ -195,6 +201,7 @@ def _prepare(made: Draft, desk: Desk) -> RunRecord:
         spec=_without_secrets(planned.spec),
         submitted_at=desk.clock.now(),
         host=os.uname().nodename,
+        slurm=desk.client().identity() if planned.spec.cluster is Cluster.SLURM else "",
     )
     desk.store.claim(planned.run_id)
     try:

@@ -292,6 +292,25 @@ def test_a_cluster_is_called_as_its_configuration_says_else_as_the_controller_do
     assert found == name
 
 
+@pytest.mark.parametrize(
+    "text, identity",
+    [
+        ("ClusterName=alps\nSlurmctldHost=Ctl1.site.org(10.0.0.1)\nSlurmctldHost=ctl2\n", "alps@ctl1"),
+        ("ControlMachine=old\nClusterName=alps\n", "alps@old"),
+        ("ClusterName=alps\n", ""),
+        ("", "asked@away"),
+    ],
+)
+def test_a_cluster_is_told_from_others_of_its_name_by_its_controller_and_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, identity: str
+) -> None:
+    monkeypatch.setattr("clusterrun.slurm.client.CONFIGURATIONS", ())
+    (tmp_path / "slurm.conf").write_text(text)
+    shown = "ClusterName             = asked\nSlurmctldHost[0]        = away(1.2.3.4)\nSlurmctldHost[1] = b\n"
+    client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms((0, shown, "")))
+    assert [client.identity(), client.identity()] == [identity, identity]
+
+
 @pytest.mark.parametrize("answer", [(1, "", DOWN), system.ProgramTimeout("no answer"), (0, "nothing", "")])
 def test_a_cluster_that_nobody_names_has_a_name_all_the_same(
     answer: tuple[int, str, str] | Exception,

@@ -30,12 +30,18 @@ from tests.desk.values import NOW, RECORD, row, state
 class Slurm:
     """A Slurm that knows the rows it was given and counts the questions."""
 
-    def __init__(self, *rows: JobRow, down: bool = False, accounted: Sequence[JobRow] = ()) -> None:
+    def __init__(
+        self, *rows: JobRow, down: bool = False, accounted: Sequence[JobRow] = (), cluster: str = "here"
+    ) -> None:
         self.rows = list(rows)
+        self.cluster = cluster
         self.down = down
         self.accounted = tuple(accounted)
         self.asked: list[str] = []
         self.cancelled: list[str] = []
+
+    def identity(self) -> str:
+        return f"{self.cluster}@ctl"
 
     def jobs(self) -> tuple[JobRow, ...]:
         self.asked.append("jobs")
@@ -442,3 +448,97 @@ def test_a_coordinator_that_spoke_while_slurm_was_waited_for_in_vain_is_believed
     answers.append(waits)
     (found,) = statuses(desk=desk)
     assert found.state is State.RUNNING and "last word" not in found.reason
+
+
+class Clusters:
+    """One home and two clusters, A and B: a desk on each, both of which see the same runs."""
+
+    def __init__(self, home: Path, clock: HandClock) -> None:
+        self.clock = clock
+        self.a, self.b = Slurm(cluster="a"), Slurm(cluster="b")
+        environ = {"CLUSTERRUN_HOME": str(home)}
+        self.on_a = Desk({**environ, "SLURM_CONF": "/a"}, clock, self.a)  # type: ignore[arg-type]
+        self.on_b = Desk({**environ, "SLURM_CONF": "/b"}, clock, self.b)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def clusters(tmp_path: Path, clock: HandClock) -> Clusters:
+    return Clusters(tmp_path / "home", clock)
+
+
+@pytest.mark.parametrize("comment", ["", f"clusterrun:{RECORD.run_id}:token"])
+@pytest.mark.parametrize(
+    "word, spoken, seen_on_b",
+    [
+        ("PENDING", None, State.UNKNOWN),
+        ("RUNNING", 1.0, State.RUNNING),
+        ("RUNNING", 400.0, State.UNKNOWN),
+        ("RUNNING", None, State.UNKNOWN),
+    ],
+)
+def test_another_clusters_slurm_ends_no_run_and_none_of_its_jobs_is_taken_for_the_runs(
+    clusters: Clusters, word: str, spoken: float | None, seen_on_b: State, comment: str
+) -> None:
+    said = state(updated_at=NOW - spoken) if spoken is not None else None
+    chosen = add(clusters.on_a, said=said, slurm="a@ctl")
+    clusters.a.rows = [row(word, comment=comment)]
+    clusters.b.rows = [row("FAILED", comment="")]  # of the same number and name
+    clusters.b.accounted = (row("FAILED", comment=""),)
+    before = find(chosen, clusters.on_a).state
+    (on_b,) = statuses([chosen], clusters.on_b)
+    assert (on_b.state, "cluster a" in on_b.reason) == (seen_on_b, seen_on_b is State.UNKNOWN)
+    assert clusters.on_b.store.ended(chosen) is None
+    clusters.clock.time += 3
+    assert find(chosen, clusters.on_a).state is before is State[word]
+
+
+def test_a_run_is_cancelled_where_it_is_and_elsewhere_that_is_said(clusters: Clusters) -> None:
+    chosen = add(clusters.on_a, slurm="a@ctl")
+    clusters.a.rows = [row("PENDING")]
+    clusters.b.rows = [row("RUNNING", comment="")]
+    with pytest.raises(SchedulerError) as told:
+        cancel(clusters.on_b, [chosen], print)
+    assert told.value.seen == f"{chosen} is not ended: its jobs are on the cluster a"
+    assert clusters.b.cancelled == [] and clusters.on_b.store.cancel_asked(chosen)
+    assert [s.state for _, s in cancel(clusters.on_a, [chosen], print)] == [State.CANCELLED]
+    assert clusters.a.cancelled == ["41"]
+
+
+def test_a_coordinator_that_hears_the_word_ends_its_run_from_another_cluster_too(clusters: Clusters) -> None:
+    chosen = add(clusters.on_a, said=state(updated_at=NOW), slurm="a@ctl")
+    clusters.clock.acts = [lambda: tell(clusters.on_b, chosen, state(State.CANCELLED))]
+    assert [s.state for _, s in cancel(clusters.on_b, [chosen], print)] == [State.CANCELLED]
+
+
+def test_a_heartbeat_outranks_the_silence_of_a_queue(desk: Desk, slurm: Slurm, clock: HandClock) -> None:
+    chosen = add(desk, said=state(updated_at=NOW - 1))
+    assert find(chosen, desk).state is State.RUNNING
+    clock.time += 60
+    assert find(chosen, desk).state is State.FAILED
+
+
+@pytest.mark.parametrize("word", ["PENDING", "RUNNING"])
+def test_an_end_that_was_only_inferred_is_taken_back_when_the_queue_knows_the_job(
+    desk: Desk, slurm: Slurm, clock: HandClock, word: str
+) -> None:
+    chosen = add(desk)
+    assert find(chosen, desk).state is State.FAILED and desk.store.ended(chosen) is not None
+    clock.time += 3600
+    slurm.rows = [row(word, start=None)]
+    assert find(chosen, desk).state is State[word]
+    assert desk.store.ended(chosen) is None and desk.store.current(0) == [chosen]
+
+
+def test_an_inferred_end_is_written_once_and_asked_about_for_a_day(
+    desk: Desk, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(desk)
+    first = find(chosen, desk).status()
+    clock.time += 3600
+    assert find(chosen, desk).status() == first
+    noted = desk.store.ended(chosen)
+    assert noted is not None and noted.at == NOW
+    assert slurm.asked.count("finished 41") == 1
+    clock.time += 86400
+    asked = len(slurm.asked)
+    assert find(chosen, desk).status() == first and len(slurm.asked) == asked
