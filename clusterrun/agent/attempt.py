@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 SETTLE_SECONDS = 0.3
 """From the first mishap heard of until ranks are stopped: an earlier one from another node may still come."""
+CAUSE_SECONDS = 3.0
+"""The same while all that failed only noticed that another rank had gone: on a busy node a process that fails
+closes its connections long before its end is seen."""
 START_SECONDS_PER_NODE = 0.1
 """Added to the time for joining and starting, for each node."""
 STOP_SLACK_SECONDS = 10.0
@@ -72,7 +75,7 @@ class LiveAttempt:
         self.stage = Stage.STARTING
         self.mishap_at: float | None = None
         processes = 1 if orders.per_node else orders.ranks_per_node
-        self.tally = Tally(epoch, orders.nodes, processes)
+        self.tally = Tally(epoch, orders.nodes, processes, orders.per_node)
         self._orders, self._timings = orders, timings
         self._roster, self._ledger, self._judge = roster, ledger, judge
         self._say, self._over = say, over
@@ -152,7 +155,7 @@ class LiveAttempt:
 
     def exited(self, now: Now, seat: Seat, message: RankExited) -> None:
         """A rank ended. Raises ``ValueError`` where ``seat`` has no such rank."""
-        if self.tally.exited(seat.place, message, seat.name):
+        if self.tally.exited(seat.place, message, seat.name, self._peer(message)) or self.tally.mishaps:
             self._settle(now)
         elif self.tally.completed and self.stage is not Stage.STOPPING:
             # Nothing needs to be stopped: each node sweeps by itself once its ranks have ended.
@@ -202,11 +205,23 @@ class LiveAttempt:
         self.tally.mishaps.append(mishap)
         self._settle(now)
 
+    def _peer(self, message: RankExited) -> str:
+        """The node whose address, which no other node has, is named last in the words of a rank's end."""
+        names: dict[str, str] = {}
+        for seat in self._roster.training() if message.noticed else ():
+            names[seat.hello.address] = "" if seat.hello.address in names else seat.name
+        parts = "\n".join(message.last_lines).split("[")
+        return next(
+            (names[a] for a in (part.partition("]")[0] for part in reversed(parts)) if a in names), ""
+        )
+
     def _settle(self, now: Now) -> None:
         if self.mishap_at is None:
             self.mishap_at = now.steady
-        if self.stage is not Stage.STOPPING and self._settled_at is None:
-            self._settled_at = now.steady + SETTLE_SECONDS
+        if self.stage is Stage.STOPPING:
+            return
+        due = now.steady + (CAUSE_SECONDS if self.tally.cause_may_come else SETTLE_SECONDS)
+        self._settled_at = due if self._settled_at is None else min(due, self._settled_at)
 
     # --- stopping ---
 

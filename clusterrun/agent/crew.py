@@ -8,13 +8,14 @@ import signal
 from clusterrun import proc
 from clusterrun.agent import environment
 from clusterrun.agent.addresses import interface_of
+from clusterrun.agent.endings import STARVED
 from clusterrun.agent.events import Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
-from clusterrun.agent.files import GrowthIndex, open_log
+from clusterrun.agent.files import GrowthIndex, no_room, open_log
 from clusterrun.agent.process import NotStarted, Program, ended_children, start_all
 from clusterrun.agent.sweep import Quarry, below, marked, send, sweep
 from clusterrun.agent.tails import LastWords, last_words
 from clusterrun.model import contract
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.world import Lineage
 
 TYPE_CHECKING = False
@@ -173,20 +174,24 @@ class Crew:
                 self.stranger(child)
                 continue
             self._processes = [process for process in self._processes if process.pid != child.pid]
-            words = last_words(self._paths.attempt(self._epoch), rank) if child.code else LastWords()
-            lines = words.lines + self._starved(child.code)
-            ended.append(RankEnded(self._epoch, rank, child.code, lines, words.traceback, words.collision))
+            words = self._words(rank, child.code, wall) if child.code else LastWords()
+            told = (words.lines, words.traceback, words.collision, words.noticed)
+            ended.append(RankEnded(self._epoch, rank, child.code, *told))
         if ended:
             self.note_growth(wall)
         return ended
 
-    def _starved(self, code: int) -> tuple[str, ...]:
-        """The kernel's reason for a kill, where it was want of memory: the rank itself could not say it."""
-        if code != -signal.SIGKILL or _memory_kills() <= self._memory_kills:
-            return ()
-        return (
-            "clusterrun: out of memory: killed by the kernel, for this job's memory on this node was full",
-        )
+    def _words(self, rank: int, code: int, wall: float) -> LastWords:
+        """What a failed rank printed last, and what it could not say itself: no memory, a full disk."""
+        paths = self._paths.attempt(self._epoch)
+        self.note_growth(wall)
+        grown = self._index.grown if self._index else {}
+        words = last_words(paths, rank, code, grown, self.per_node)
+        more = (STARVED,) if _memory_kills() > self._memory_kills else ()
+        trouble = no_room(paths.folder) or (self._index.trouble if self._index else "")
+        if trouble:
+            more = (*more, f"clusterrun: what ranks print cannot be written to {paths.folder}: {trouble}")
+        return replace(words, lines=words.lines + more)
 
     def note_growth(self, wall: float) -> bool:
         """Write down which logs grew; False when there are none to watch."""

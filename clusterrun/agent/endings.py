@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 
+STARVED = "clusterrun: out of memory: the kernel ended a process of this job on this node"
+"""Among the last lines of a rank where the kernel's own count of such kills has risen."""
+
 
 def code_in_words(code: int) -> str:
     """How a process ended, as a sentence without its subject."""
@@ -13,5 +16,4 @@ def code_in_words(code: int) -> str:
         name = f"signal {-code} ({signal.Signals(-code).name})"
     except ValueError:
         name = f"signal {-code}"
-    hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
+    return f"was killed by {name}"

@@ -214,6 +214,7 @@ class RankEnded:
     last_lines: tuple[str, ...] = ()
     traceback: str = ""
     collision: bool = False
+    noticed: bool = False
 
 
 @frozen

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_OF_A_DOCUMENT = 64 * 1024 * 1024
+_NO_ROOM = 4096
+"""Bytes: a disk with less has no block left for a line."""
+_MARKS = 32
+"""Growths of each log that are kept in memory: half a minute of one that grows all the time."""
 
 
 class BadRunDirectory(ClusterrunError):
@@ -184,16 +188,31 @@ class Log:
         os.close(self._fd)
 
 
+def no_room(folder: str) -> str:
+    """Why nothing more can be written where ``folder`` is, in words; '' where there is room."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError as error:
+        return error.strerror or str(error)
+    # Some file systems count no files: then there are none, and none are free.
+    full = disk.f_bavail * disk.f_frsize < _NO_ROOM or (disk.f_files > 0 and disk.f_favail == 0)
+    return "No space left on device" if full else ""
+
+
 class GrowthIndex:
     """``node-KKKK.index``: which byte of which log was there when; a line for each growth of a file.
 
     ``watched`` maps (rank, ``"o"`` or ``"e"``) to the descriptor of that log; it may still grow.
+    ``grown`` holds the newest of these lines for each log: when it was seen, and its size then.
+    ``trouble`` is why the last line could not be written.
     """
 
     def __init__(self, paths: AttemptPaths, node: int, watched: dict[tuple[int, str], int]) -> None:
         self._fd = open_log(paths.index(node))
         self._watched = watched
         self._sizes: dict[tuple[int, str], int] = {}
+        self.grown: dict[tuple[int, str], list[tuple[float, int]]] = {}
+        self.trouble = ""
 
     def note(self, wall: float) -> None:
         """Write a line for every file that grew since the last time; what fails is written next time."""
@@ -204,8 +223,13 @@ class GrowthIndex:
             if lines:
                 _write_all(self._fd, "".join(lines).encode())
             self._sizes.update(grown)
-        except OSError:
-            pass
+        except OSError as error:
+            self.trouble = error.strerror or str(error)
+            return
+        for key, size in grown.items():
+            marks = self.grown.setdefault(key, [])
+            marks.append((wall, size))
+            del marks[:-_MARKS]
 
     def close(self) -> None:
         """Close the index and every watched file."""

@@ -72,7 +72,7 @@ class Judge:
             return SUPERSEDED.reason
         if self.asked is not None and self._asked_first:
             return self.asked.reason
-        return verdict.first(tally.mishaps).failure.why if tally.mishaps else ""
+        return tally.first.failure.why if tally.mishaps else ""
 
     def rule(self, tally: Tally, attempts: Sequence[Attempt], room: bool) -> Ruling:
         """What follows, once no rank of ``tally``'s epoch lives anywhere but what is stuck.
@@ -86,7 +86,7 @@ class Judge:
             return Ruling("", COMPLETED)
         if self.asked is not None and (self._asked_first or not tally.mishaps):
             return Ruling("", self.asked)
-        mishap = verdict.first(tally.mishaps)
+        mishap = tally.first
         end = verdict.of_mishap(mishap, tally.stuck)
         ruling = self._ruling(mishap, end, attempts, room)
         if self.asked is not None and (ruling.again or mishap.ended_by_request):

@@ -139,6 +139,7 @@ class RankExited:
     what its program left in ``TORCHELASTIC_ERROR_FILE``, both only for a failure; ``collision``
     says that its words are those of a port already in use. ``stopped``: this node had been told to
     end its ranks before (by the coordinator or a signal of its own), so the end is a consequence.
+    ``noticed``: its words are those of a rank that only noticed that another one had gone.
     """
 
     epoch: int
@@ -149,6 +150,7 @@ class RankExited:
     traceback: str = ""
     collision: bool = False
     stopped: bool = False
+    noticed: bool = False
 
 
 @frozen

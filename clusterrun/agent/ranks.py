@@ -107,9 +107,9 @@ class Ranks:
         """A rank ended; after the last one the node is swept at once: what ranks leave behind holds GPUs."""
         if event.epoch != self.epoch or self.idle:
             return
-        words = (event.last_lines, event.traceback, event.collision)
         stopped = self._ending or self.told
-        self._say(Tell(RankExited(event.epoch, event.rank, event.code, now.wall, *words, stopped)))
+        words = (event.last_lines, event.traceback, event.collision, stopped, event.noticed)
+        self._say(Tell(RankExited(event.epoch, event.rank, event.code, now.wall, *words)))
         self._alive -= 1
         if self._alive == 0 and self.stage is Stage.RUNNING:
             self._sweep()

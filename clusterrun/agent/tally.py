@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 class Tally:
     """One epoch's counts: every report costs one step, whatever the number of ranks."""
 
-    def __init__(self, epoch: int, nodes: int, processes: int) -> None:
+    def __init__(self, epoch: int, nodes: int, processes: int, per_node: bool = False) -> None:
         self.epoch = epoch
+        self._per_node = per_node
         self.mishaps: list[Mishap] = []
         self.stuck: list[str] = []
         self.stuck_on: dict[str, str] = {}
@@ -22,6 +23,7 @@ class Tally:
         self._processes = processes
         self._started: dict[int, bool] = {}
         self._exited: dict[int, int] = {}
+        self._ended: list[int] = []
         self._well = 0
         self._unwell = [processes] * nodes
         self._gone: dict[int, bool] = {}
@@ -38,8 +40,11 @@ class Tally:
         """The nodes that have not said that their ranks run."""
         return [node for node in range(self._nodes) if node not in self._started]
 
-    def exited(self, node: int, report: RankExited, name: str) -> Mishap | None:
-        """A rank ended; the mishap, where that is one. Raises ``ValueError`` for a rank of another node."""
+    def exited(self, node: int, report: RankExited, name: str, peer: str = "") -> Mishap | None:
+        """A rank ended; the mishap, where that is one. Raises ``ValueError`` for a rank of another node.
+
+        ``peer`` is the node whose address its last words name.
+        """
         if report.rank // self._processes != node:
             raise ValueError(f"rank {report.rank} is none of node {node}")
         if report.rank in self._exited:
@@ -48,12 +53,27 @@ class Tally:
         if report.stopped:
             return None
         if report.code == 0:
+            self._ended.append(report.rank)
             self._well += 1
             self._unwell[node] -= 1
             return None
-        mishap = verdict.of_rank(report, name)
+        mishap = verdict.of_rank(report, name, self._per_node, peer)
         self.mishaps.append(mishap)
         return mishap
+
+    @property
+    def first(self) -> Mishap:
+        """The mishap to report; there must be one. Whoever ended before those that only noticed is named."""
+        found = verdict.first(self.mishaps)
+        if not found.noticed or not self._ended:
+            return found
+        return verdict.after_early_ends(found, self._ended, "node" if self._per_node else "rank")
+
+    @property
+    def cause_may_come(self) -> bool:
+        """All that failed only noticed that another one had gone, and that one's end was not told yet."""
+        running = len(self._exited) < self._nodes * self._processes
+        return running and not self._ended and all(mishap.noticed for mishap in self.mishaps)
 
     @property
     def completed(self) -> bool:

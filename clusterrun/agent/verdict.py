@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 import signal
 
-from clusterrun.agent.endings import code_in_words
-from clusterrun.model.frozen import frozen
+from clusterrun.agent.endings import STARVED, code_in_words
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 
@@ -34,6 +34,11 @@ class Mishap:
 
     kind: Kind
     failure: Failure
+
+    @property
+    def noticed(self) -> bool:
+        """It is the end of a rank that only noticed that another one had gone."""
+        return self.failure.noticed
 
     @property
     def state(self) -> State:
@@ -71,18 +76,34 @@ def of_mishap(mishap: Mishap, stuck: Sequence[str] = ()) -> Verdict:
 def first(mishaps: list[Mishap]) -> Mishap:
     """The one to report: the first in time, in order of arrival where times are equal.
 
-    A port in use goes before all others: it is never the consequence of something else.
+    A port in use goes before all others: it is never the consequence of something else. Who only
+    noticed comes last: a process closes its connections before its end is seen.
     """
     collisions = [m for m in mishaps if m.kind is Kind.COLLISION]
-    return min(collisions or mishaps, key=lambda m: m.failure.at)
+    return min(collisions or mishaps, key=lambda m: (m.noticed, m.failure.at))
 
 
-def of_rank(exited: RankExited, node: str) -> Mishap:
-    """A rank that ended with a code other than 0."""
+def of_rank(exited: RankExited, node: str, per_node: bool = False, peer: str = "") -> Mishap:
+    """A rank (with ``per_node`` the launcher of a node) that ended with a code other than 0.
+
+    ``peer`` is the node whose address its last words name.
+    """
     kind = Kind.COLLISION if exited.collision and exited.rank == 0 else Kind.RANK
-    why = f"rank {exited.rank} on {node} {code_in_words(exited.code)}"
-    words = (exited.last_lines, exited.traceback)
-    return Mishap(kind, Failure(exited.rank, node, exited.code, exited.at, why, *words))
+    who = f"node {exited.rank} ({node})" if per_node else f"rank {exited.rank} on {node}"
+    why = f"{who} {code_in_words(exited.code)}"
+    if exited.code == -signal.SIGKILL and STARVED in exited.last_lines:
+        why += ", as the kernel does when memory runs out"
+    words = (exited.last_lines, exited.traceback, exited.noticed)
+    return Mishap(kind, Failure(exited.rank, node, exited.code, exited.at, why, *words, peer=peer))
+
+
+def after_early_ends(mishap: Mishap, ended: Sequence[int], noun: str) -> Mishap:
+    """The same where ranks had ended with exit code 0 while others still needed them."""
+    from clusterrun.diagnosis.words import folded, ranks_in_words  # at the end of an attempt, not before
+
+    ranks = tuple(sorted(ended))
+    why = f"{ranks_in_words(ranks, noun)} ended with exit code 0 before the others; then {mishap.failure.why}"
+    return replace(mishap, failure=replace(mishap.failure, why=why, ended=folded(ranks)))
 
 
 def of_node(kind: Kind, node: str, at: float, why: str, said: tuple[str, ...] = ()) -> Mishap:

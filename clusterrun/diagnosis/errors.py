@@ -6,28 +6,67 @@ import re
 
 from clusterrun.diagnosis.messages import meaning
 from clusterrun.diagnosis.places import is_library, short
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.diagnosis.rows import Row
 
-_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
-_FRAME = re.compile(r'^\s+File "(.*)", line (\d+),? in (\S+)')
-_FATAL = re.compile(r"^Fatal Python error: (.*)")
-_NAMED = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")
 MOST = 400
+MOST_CONTINUED = 3
+"""Lines that are added to the first one of a message."""
+MOST_PARTS = 3
+"""Exceptions of a group that are shown."""
+SAME_DUMP = 2.0
+"""Seconds within which a stack dump belongs to the message before it."""
+
+_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
+_HEADER = re.compile(r"(?:^|[\s─])Traceback \(most recent call last\)")
+_FRAME = re.compile(r'^[>\s]+File "(.*)", line (\d+)(?:,? in (\S+))?\s*$')
+_RICH_FRAME = re.compile(r"^\s*│ (/.*):(\d+) in (\S+)\s*│$")
+_FATAL = re.compile(r"^Fatal Python error: (.*)")
+_DUMPED = re.compile(r"^(?:Current t|T)hread 0x")
+_NAMED = re.compile(
+    r"^(?:[A-Za-z_<][\w<>]*\.)*(?!(?:DEBUG|INFO|NOTE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)"
+    r"(?:[A-Z_]\w*|error|timeout|gaierror|herror)(?:: ?|$)"
+)
+"""An exception's class is written with a capital, but for a few of the standard library."""
+_THROWN = re.compile(r"^terminate called after throwing an instance of '(.*)'")
+_WHAT = re.compile(r"^\s*what\(\):\s*(.*)")
+_USAGE = re.compile(r"^\s*usage: ", re.IGNORECASE)
+_MISUSED = re.compile(r"^(?:\S+: )?error: ", re.IGNORECASE)
+_IGNORED = re.compile(r"^(?:Exception ignored in|Error in atexit\._run_exitfuncs|--- Logging error ---)")
+_LINKS = {
+    "The above exception was the direct cause of the following exception:": "its cause",
+    "During handling of the above exception, another exception occurred:": "raised while handling",
+}
+_WORKER = re.compile(r"Caught \S+ in (.*?)\.?$")
+_WRAPS = re.compile(r"Caught \S+ in |(?:ProcessRaisedException|RemoteTraceback):\s*$")
+_GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
+_IN_GROUP = re.compile(r"^\s*(?:\| ?|\+(?P<rule>[-+ ]*\d*[ -]*)$)")
+_PARTS = re.compile(r"\(\d+ sub-exceptions?\)$")
+_ROOT_CAUSE = "Root Cause (first observed failure):"
+_CHILD = re.compile(r"^\s+(rank|exitcode)\s+: (-?\d+)\s*\((?:local_rank|pid): \d+\)\s*(?:\((\w+)\))?")
 
 
 @frozen
 class Error:
-    """What a rank complained of at ``at`` (seconds); ``frame`` is where in the user's code, if it said so."""
+    """What a rank complained of at ``at`` (seconds); ``frame`` is where in the user's code, if it said so.
+
+    ``more`` is what belongs to it: the exception that it was raised from, the process it came from.
+    ``inner`` is the rank that said it below a launcher that ``rank`` is (-1: ``rank`` itself).
+    ``ends``: torch marks it as what ended the rank; ``survived``: the rank printed on for long after it.
+    """
 
     at: float
     rank: int
     text: str
     frame: str = ""
     row: Row | None = None
+    more: str = ""
+    inner: int = -1
+    ends: bool = False
+    survived: bool = False
 
     @property
     def consequence(self) -> bool:
@@ -35,57 +74,289 @@ class Error:
         return self.row is not None and self.row.consequence
 
     @property
-    def said(self) -> str:
+    def placed(self) -> str:
         """The message, and where it came from."""
         return self.text + (f", at {short(self.frame)}" if self.frame else "")
 
+    @property
+    def said(self) -> str:
+        """The message, where it came from and what belongs to it."""
+        return self.placed + self.more
+
 
 class Listener:
-    """Hears one stream of a rank line by line; ``errors`` are what it found."""
+    """Reads one stream of a rank line by line; ``errors`` are what it found.
 
-    def __init__(self, rank: int) -> None:
+    ``launcher``: that rank starts others, which share its stream: torch marks the lines of each.
+    """
+
+    def __init__(self, rank: int, launcher: bool = False) -> None:
         self._rank = rank
-        self._frame = ""
-        self._open = False
-        self._fatal: tuple[float, str] | None = None
+        self._launcher = _LauncherReport() if launcher else None
+        self._readers: dict[str, _Reader] = {}
         self.errors: list[Error] = []
 
     def hear(self, at: float, line: str) -> None:
         """One line, without its end."""
-        text = _PREFIX.sub("", line)
-        if "Traceback (most recent call last)" in text:
-            self._open, self._frame = True, ""
-        elif frame := _FRAME.match(text):
-            self._note(at, f"{frame[1]}:{frame[2]} {frame[3]}")
-        elif fatal := _FATAL.match(text):
-            self._fatal = (at, fatal[1])
-        elif self._open and text and not text[0].isspace():
-            self._open = False
-            self._add(at, text)
-        elif not self._open and (row := meaning(text)):
-            self._add(at, text.strip(), row)
+        prefix = _PREFIX.match(line)
+        mark = prefix[1] if prefix else ""
+        reader = self._readers.get(mark)
+        if reader is None:
+            inner = int(mark) if mark and self._launcher else -1
+            reader = self._readers[mark] = _Reader(
+                Error(0.0, self._rank, "", inner=inner, ends=bool(mark)), self.errors
+            )
+        reader.hear(at, line[prefix.end() :] if prefix else line)
+        child = self._launcher.hear(line) if self._launcher and not mark else None
+        if child:
+            self._child_failed(at, *child)
 
-    def _note(self, at: float, frame: str) -> None:
+    def _child_failed(self, at: float, inner: int, text: str) -> None:
+        """The launcher names the first of its ranks that failed; news where that rank did not."""
+        if any(one.inner == inner for one in self.errors):
+            return
+        for place, one in enumerate(self.errors):
+            if one.inner < 0 and not one.consequence:
+                self.errors[place] = replace(one, inner=inner)
+                return
+        self.errors.append(Error(at, self._rank, text, inner=inner))
+
+
+class _LauncherReport:
+    """The end of what torchrun prints of its children: which failed first, and how."""
+
+    def __init__(self) -> None:
+        self._open = False
+        self._rank = -1
+
+    def hear(self, line: str) -> tuple[int, str] | None:
+        """The rank and how it ended, with the line that completes them."""
+        if line.startswith(_ROOT_CAUSE):
+            self._open, self._rank = True, -1
+        found = _CHILD.match(line) if self._open else None
+        if found and found[1] == "rank":
+            self._rank = int(found[2])
+        elif found and self._rank >= 0:
+            self._open = False
+            code = int(found[2])
+            name = f" ({found[3]})" if found[3] else ""
+            ended = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}{name}"
+            return self._rank, f"rank {self._rank} {ended}"
+        return None
+
+
+class _Reader:
+    """Reads the lines of one process; appends to ``errors``, and completes there what it appended last."""
+
+    def __init__(self, form: Error, errors: list[Error]) -> None:
+        self._form = form
+        """What all errors of this process have in common."""
+        self._errors = errors
+        self._last = -1
+        """Which of the errors is the newest one of this reader, that following lines may complete."""
+        self._frame = ""
+        self._open = self._rich = self._skipped = self._usage = False
+        self._continued = 0
+        """How many more lines may belong to the message."""
+        self._link = self._thrown = ""
+        self._dump = ""
+        self._group: list[str] | None = None
+
+    def hear(self, at: float, text: str) -> None:
+        """One line."""
+        if self._group is not None and self._hear_group(at, text):
+            return
+        link = _LINKS.get(text.strip())
+        if link:
+            self._link, self._continued = link, 0
+        elif _GROUP.match(text):
+            self._begin()
+            self._group = []
+        elif _HEADER.search(text):
+            self._begin()
+            self._rich = "─" in text
+        elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
+            self._note(f"{frame[1]}:{frame[2]} {frame[3] or '<module>'}", "in" if frame[3] else "")
+        elif self._open:
+            self._hear_open(at, text)
+        elif not self._continues(text):
+            self._hear_other(at, text)
+
+    def _begin(self) -> None:
+        """A traceback begins."""
+        self._open, self._frame, self._dump, self._continued = True, "", "", 0
+
+    def _hear_open(self, at: float, text: str) -> None:
+        """A line within a traceback; the first that is not indented and names an exception ends it."""
+        if self._rich:
+            self._rich = "╰" not in text
+            self._continued = 1
+            return
+        line = text.strip() if self._continued else text
+        if line and not line[0].isspace() and (_NAMED.match(line) or meaning(line)):
+            self._open, self._continued = False, 0
+            if self._skipped:
+                self._skipped = False
+            else:
+                self._add(at, line)
+
+    def _hear_other(self, at: float, text: str) -> None:
+        fatal, thrown = _FATAL.match(text), _THROWN.match(text)
+        if fatal:
+            self._begin_dump(at, f"Fatal Python error: {fatal[1]}")
+        elif thrown:
+            self._thrown = thrown[1]
+        elif _DUMPED.match(text):
+            self._dump = self._dump and ("current" if text.startswith("Current") else "other")
+        elif text.strip():
+            self._skipped = bool(_IGNORED.match(text))
+            self._hear_message(at, text)
+
+    def _hear_message(self, at: float, text: str) -> None:
+        """A line outside of any traceback and stack dump."""
+        what = _WHAT.match(text)
+        if self._skipped:
+            return
+        if _USAGE.match(text):
+            self._usage = True
+        elif self._usage and _MISUSED.match(text):
+            self._usage = False
+            self._append(self._error(at, text.strip()))
+        elif what and self._thrown and not meaning(text):
+            self._append(self._error(at, f"{self._thrown}: {what[1]}"))
+        elif row := meaning(text):
+            self._known(at, text.strip(), row)
+
+    def _known(self, at: float, text: str, row: Row) -> None:
+        """A line that means something by itself; not where it only goes on with what was said."""
+        last = self._newest()
+        if last is None or last.row is not row or at - last.at > SAME_DUMP:
+            self._append(replace(self._error(at, text), row=row))
+
+    # --- tracebacks ---
+
+    def _note(self, frame: str, function: str) -> None:
         """A frame of a traceback (outermost first), or of a fatal error's stack (innermost first)."""
+        if not function and not self._open:
+            self._begin()  # a script that is no Python has no traceback, only its place
         own = not is_library(frame)
         if self._open and own:
             self._frame = frame
-        elif self._fatal and own:
-            self._close_fatal(at, frame)
+        elif self._dump and own and not self._open:
+            self._place_dump(frame)
 
-    def _close_fatal(self, at: float, frame: str) -> None:
-        """An abort says where it was, after what it was about."""
-        said = f"Fatal Python error: {self._fatal[1]}" if self._fatal else ""
-        self._fatal = None
-        if self.errors and not self.errors[-1].frame and at - self.errors[-1].at < 2.0:
-            before = self.errors.pop()
-            self.errors.append(Error(before.at, before.rank, before.text, frame, before.row))
-        else:
-            self.errors.append(Error(at, self._rank, said, frame))
-
-    def _add(self, at: float, text: str, row: Row | None = None) -> None:
-        row = row or meaning(text)
-        if row is None and not _NAMED.match(text):
-            return
-        self.errors.append(Error(at, self._rank, text[:MOST], self._frame, row))
+    def _add(self, at: float, text: str) -> None:
+        """An exception, alone or as the next one of a chain; in a wrapper the one that was wrapped."""
+        found = replace(self._error(at, text), frame=self._frame, row=meaning(text))
         self._frame = ""
+        last = self._newest()
+        link, self._link = self._link, ""
+        if last and not link and _WRAPS.search(last.text):
+            self._errors[self._last] = _unwrapped(last, found)
+        elif last and link:
+            self._errors[self._last] = _chained(last, found, link)
+        else:
+            self._append(found)
+        self._continued = MOST_CONTINUED
+
+    def _continues(self, text: str) -> bool:
+        """Whether a line goes on with the message before it: indented, or the first words of all."""
+        last = self._newest()
+        if not self._continued or last is None:
+            return False
+        empty = last.text.endswith(":") and ":" not in last.text[:-1]
+        if not text.strip():
+            return True
+        wrapper = text.startswith("-- Process ")
+        goes_on = (text[0].isspace() or empty) and any(map(str.isalnum, text))
+        if wrapper or _WRAPS.search(last.text) or not goes_on:
+            self._continued = 0
+            if wrapper:
+                self._errors[self._last] = replace(last, more=f", in {text[3:].partition(' term')[0]}")
+            return wrapper
+        self._continued -= 1
+        whole = f"{last.text.rstrip()} {text.strip()}"[:MOST]
+        self._errors[self._last] = replace(last, text=whole, row=last.row or meaning(whole))
+        return True
+
+    # --- groups of exceptions ---
+
+    def _hear_group(self, at: float, text: str) -> bool:
+        """A line of an exception group, below its header; False once the group is over."""
+        within = _IN_GROUP.match(text)
+        if not within or self._group is None:
+            self._group, self._open = None, False
+            return False
+        line = text[within.end() :]
+        while inner := _IN_GROUP.match(line):
+            line = line[inner.end() :]
+        if within["rule"] is not None or _HEADER.search(line):
+            self._open, self._frame = True, ""
+        elif frame := _FRAME.match(line):
+            self._note(f"{frame[1]}:{frame[2]} {frame[3] or '<module>'}", "in")
+        elif self._open and line and not line[0].isspace() and _NAMED.match(line):
+            self._open = False
+            self._part(at, line)
+        return True
+
+    def _part(self, at: float, line: str) -> None:
+        """The group itself, which stands first, or one of its exceptions."""
+        found = replace(self._error(at, line), frame=self._frame, row=meaning(line))
+        last = self._newest()
+        if self._group == [] or self._group is None or last is None:
+            self._group = [""]
+            self._append(found)
+        elif not _PARTS.search(line) and len(self._group) <= MOST_PARTS:
+            self._group.append(found.placed)
+            more = f": {'; '.join(self._group[1:])}"
+            self._errors[self._last] = replace(last, more=more, row=_of_chain(last.row, found.row))
+
+    # --- what the interpreter or the library prints when it aborts ---
+
+    def _begin_dump(self, at: float, text: str) -> None:
+        """An abort says where it was, after what it was about."""
+        self._dump = "other"
+        last = self._newest()
+        if last is None or last.frame or at - last.at >= SAME_DUMP:
+            self._append(self._error(at, text))
+
+    def _place_dump(self, frame: str) -> None:
+        """The innermost frame of the user's: that of the thread that failed, if it is told."""
+        last = self._newest()
+        if last is None or (last.frame and self._dump != "current"):
+            return
+        if self._dump == "current":
+            self._dump = ""
+        self._errors[self._last] = replace(last, frame=frame)
+
+    def _error(self, at: float, text: str) -> Error:
+        return replace(self._form, at=at, text=text[:MOST])
+
+    def _append(self, found: Error) -> None:
+        self._last = len(self._errors)
+        self._errors.append(found)
+
+    def _newest(self) -> Error | None:
+        return self._errors[self._last] if self._last >= 0 else None
+
+
+def _chained(before: Error, found: Error, link: str) -> Error:
+    """The final exception of a chain with the one before it; whoever only noticed at first, only noticed."""
+    row = _of_chain(before.row, found.row)
+    if before.text == found.text:  # the same one, told by another process first
+        return replace(before, row=row)
+    return replace(found, at=before.at, row=row, more=f"; {link}: {before.said}")
+
+
+def _of_chain(before: Row | None, found: Row | None) -> Row | None:
+    if before is not None and before.consequence:
+        return before
+    return found if found is not None and not found.consequence else before
+
+
+def _unwrapped(wrapper: Error, found: Error) -> Error:
+    """An exception that came from another process, by its own words and place."""
+    worker = _WORKER.search(wrapper.text)
+    more = f", in {worker[1]}" if worker else wrapper.more
+    row, frame = found.row or wrapper.row, found.frame or wrapper.frame
+    return replace(found, at=wrapper.at, row=row, frame=frame, more=more)

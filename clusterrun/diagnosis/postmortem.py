@@ -6,12 +6,15 @@ import re
 import signal
 
 from clusterrun.diagnosis.joining import difference
-from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.messages import meaning
+from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.model.frozen import frozen
 from clusterrun.model.states import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clusterrun.diagnosis.errors import Error
     from clusterrun.diagnosis.evidence import Seen
     from clusterrun.diagnosis.joining import Difference, Side
@@ -20,17 +23,26 @@ if TYPE_CHECKING:
 SAME_MOMENT = 1.0
 """Seconds: the time of a line is known no better."""
 MOST_WORDS = 180
+MOST_CULPRITS = 16
 BEFORE = 60.0
 """Seconds before the first failure: an error that was survived for longer did not end the run."""
 _SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
 _OUT_OF_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid.*is killed by signal: Killed")
+_MARK = re.compile(r"^\[rank\d+\]:\s?")
+_FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
+"""What draws a box around a line."""
+_TOLD_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT)
+"""Signals that come after words of one's own, or from whoever ends the others."""
+_MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
 
 
 @frozen
 class Remains:
     """What a run left. ``nodes`` are those of its ranks, by rank; ``notes`` other words about it.
 
-    ``last`` are the flight records of ranks that could still leave them.
+    ``last`` are the flight records of ranks that could still leave them. ``per_node``: each "rank" is
+    the launcher of one node, which starts ranks of its own.
     """
 
     state: State
@@ -40,10 +52,27 @@ class Remains:
     nodes: tuple[str, ...]
     notes: tuple[str, ...] = ()
     last: tuple[Seen, ...] = ()
+    per_node: bool = False
 
     def node(self, rank: int) -> str:
         """Where a rank ran."""
         return self.nodes[rank] if 0 <= rank < len(self.nodes) else ""
+
+    def name(self, rank: int, inner: int = -1) -> str:
+        """``rank 3``, or ``node 3`` where that is the launcher of a node and its rank is not known."""
+        return f"rank {inner}" if inner >= 0 else f"{'node' if self.per_node else 'rank'} {rank}"
+
+    def who(self, rank: int, inner: int = -1) -> str:
+        """The same with where that is."""
+        by_node = self.per_node and inner < 0
+        return self.name(rank, inner) + (f" ({self.node(rank)})" if by_node else f" on {self.node(rank)}")
+
+    def several(self, errors: Iterable[Error]) -> str:
+        """``ranks 0-2 and 5``: who said these."""
+        found = list(errors)
+        if self.per_node and all(one.inner >= 0 for one in found):
+            return ranks_in_words(tuple(sorted({one.inner for one in found})))
+        return ranks_in_words(tuple(sorted({one.rank for one in found})), "node" if self.per_node else "rank")
 
 
 def explain(left: Remains) -> Diagnosis:
@@ -54,11 +83,12 @@ def explain(left: Remains) -> Diagnosis:
 
 
 def _root(left: Remains) -> Error | None:
-    """The earliest error; of the same moment the one whose meaning is known, then of who ended first."""
+    """The earliest error that was not survived; of one moment the known one, then that of who ended first."""
     since = left.failure.at - BEFORE if left.failure else 0.0
     roots = [one for one in left.errors if not one.consequence and (not one.at or one.at >= since)]
     if not roots or _killed(left):
         return None
+    roots = [one for one in roots if not one.survived] or roots
     earliest = min(one.at for one in roots)
     first = left.failure.rank if left.failure else -1
     together = [one for one in roots if one.at <= earliest + SAME_MOMENT]
@@ -66,9 +96,12 @@ def _root(left: Remains) -> Error | None:
 
 
 def _killed(left: Remains) -> bool:
-    """A rank that was killed says nothing, and what others say follows from it."""
+    """A rank that a signal ended says nothing, and what others say follows from it."""
     failure = left.failure
-    if failure is None or failure.rank < 0 or failure.code != -signal.SIGKILL:
+    number = 0 if failure is None else -failure.code if failure.code < 0 else failure.code - 128
+    if failure is None or failure.rank < 0 or number <= 0 or number in _TOLD_TO_END:
+        return False
+    if number != signal.SIGKILL and any(one.rank == failure.rank for one in left.errors):
         return False
     return not any(
         one.at and one.at < failure.at - SAME_MOMENT and not one.consequence for one in left.errors
@@ -76,16 +109,24 @@ def _killed(left: Remains) -> bool:
 
 
 def _of_error(left: Remains, root: Error) -> Diagnosis:
-    node = left.node(root.rank)
-    verdict = root.row.verdict if root.row else Verdict.CRASHED
-    meaning = f": {root.row.cause}" if root.row else ""
-    said = f"rank {root.rank} on {node} failed first{meaning}"
+    who = left.who(root.rank, root.inner)
+    memory = _memory(left) if _WORKER_KILLED.search(root.text) else ()
+    verdict = Verdict.OUT_OF_MEMORY if memory else root.row.verdict if root.row else Verdict.CRASHED
+    cause = f": {root.row.cause}" if root.row else ""
     remedy = root.row.remedy if root.row else f"clusterrun logs --rank {root.rank} shows all that it said"
-    same = tuple(sorted({one.rank for one in left.errors if one.text == root.text} - {root.rank}))
-    evidence = [f"rank {root.rank}: {root.said}"]
+    same = [one for one in left.errors if one.text == root.text and one.rank != root.rank]
+    evidence = [f"{left.name(root.rank, root.inner)}: {root.said}", *memory]
     if same:
-        evidence.append(f"{ranks_in_words(same)} said the same")
-    return Diagnosis(verdict, said, (Culprit(root.rank, node, root.said),), (), tuple(evidence), remedy)
+        evidence.append(f"{left.several(same)} said the same")
+    culprit = Culprit(root.inner if left.per_node else root.rank, left.node(root.rank), root.said)
+    said = f"{who} failed first{cause}"
+    return Diagnosis(verdict, said, (culprit,), (), tuple(evidence), _MEMORY_REMEDY if memory else remedy)
+
+
+def _memory(left: Remains) -> tuple[str, ...]:
+    """Words of the kernel's, or of Slurm's, about memory that ran out."""
+    lines = left.failure.last_lines if left.failure else ()
+    return tuple(note for note in (*left.notes, left.reason, *lines) if _OUT_OF_MEMORY.search(note))
 
 
 def _of_end(left: Remains) -> Diagnosis:
@@ -93,29 +134,74 @@ def _of_end(left: Remains) -> Diagnosis:
     failure = left.failure
     if failure is None:
         return _without_failure(left)
-    who = f"{_who(failure)} "
-    why = failure.why[len(who) :] if failure.why.startswith(who) else failure.why
-    culprit = Culprit(failure.rank, failure.node, why)
-    words = (*left.notes, left.reason, *failure.last_lines)
-    memory = [note for note in words if _OUT_OF_MEMORY.search(note)]
+    if failure.ended:
+        return _of_early_end(left, failure)
+    who = left.who(failure.rank) if failure.rank >= 0 else failure.node
+    why = failure.why[len(who) + 1 :] if failure.why.startswith(f"{who} ") else failure.why
+    rank = -1 if left.per_node else failure.rank
+    memory = _memory(left)
     killed = failure.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
     if left.state is State.OUT_OF_MEMORY or (killed and memory):
-        said = f"{_who(failure)} was killed because memory ran out"
-        remedy = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
-        return Diagnosis(Verdict.OUT_OF_MEMORY, said, (culprit,), (), (failure.why, *memory), remedy)
-    remedy = "clusterrun logs shows what was said before"
-    if killed:
-        remedy = "was it the kernel, for want of memory (--mem), or somebody with kill -9?"
+        said = f"{who} was killed because memory ran out"
+        culprit = Culprit(rank, failure.node, why)
+        return Diagnosis(Verdict.OUT_OF_MEMORY, said, (culprit,), (), (failure.why, *memory), _MEMORY_REMEDY)
+    return _of_last_words(left, failure, Culprit(rank, failure.node, why))
+
+
+def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnosis:
+    """A rank or a node that failed, and what it printed last; its code alone where that is nothing."""
+    remedy = f"clusterrun logs --rank {failure.rank} shows all that it said"
     if failure.rank < 0:
         remedy = "clusterrun report shows what the pre-flight check found; --exclude leaves a node out"
-    return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), _silence(left), remedy)
+        return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), remedy)
+    if failure.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        remedy = (
+            "no process was counted as killed for want of memory: who sends kill -9, a script or a person?"
+        )
+    name, said = left.name(failure.rank), failure.why
+    last = _last_word(failure.last_lines)
+    known = meaning(last)
+    if known:
+        said, remedy = f"{failure.why}: {known.cause}", known.remedy
+    own = [one for one in left.errors if one.rank == failure.rank]
+    if own:
+        evidence = [f"{name}: {own[0].said}"]
+    else:
+        evidence = [f"{name} printed last: {_cut(last)}" if last else f"{name} printed nothing"]
+    if failure.peer:
+        evidence.append(f"its message names an address of {failure.peer}")
+    why = f"{culprit.why}; it printed last: {_cut(last)}" if last and not own else culprit.why
+    culprit = Culprit(culprit.rank, culprit.node, why)
+    return Diagnosis(Verdict.CRASHED, said, (culprit,), (), tuple(evidence), remedy)
 
 
-def _silence(left: Remains) -> tuple[str, ...]:
-    failure = left.failure
-    if failure is None or failure.rank < 0 or any(one.rank == failure.rank for one in left.errors):
-        return ()
-    return (f"rank {failure.rank} printed no error",)
+def _last_word(lines: tuple[str, ...]) -> str:
+    """The last line with words in it, without marks and frames around them."""
+    for line in reversed(lines):
+        word = _FRAMING.sub("", _MARK.sub("", line))
+        if any(map(str.isalnum, word)):
+            return word
+    return ""
+
+
+def _of_early_end(left: Remains, failure: Failure) -> Diagnosis:
+    """Ranks ended with exit code 0 while others still waited for them."""
+    ended = unfolded(failure.ended)
+    others = len(left.nodes) - len(ended)
+    noun = "node" if left.per_node else "rank"
+    early = ranks_in_words(ended, noun)
+    odd = ended if len(ended) <= others else (failure.rank,)
+    why = "it ended with exit code 0 while others waited for it"
+    if odd != ended:
+        why = f"it went on after {early} had ended with exit code 0"
+    culprits = tuple(
+        Culprit(-1 if left.per_node else rank, left.node(rank), why) for rank in odd[:MOST_CULPRITS]
+    )
+    evidence = [f"{early} ended with exit code 0, then {left.who(failure.rank)} failed"]
+    evidence += [f"its message names an address of {failure.peer}"] if failure.peer else []
+    said = f"{early} ended with exit code 0 before the others"
+    remedy = "let all ranks make the same number of steps: uneven data, or an exit in one rank only"
+    return Diagnosis(Verdict.CRASHED, said, culprits, (), tuple(evidence), remedy)
 
 
 def _without_failure(left: Remains) -> Diagnosis:
@@ -127,10 +213,6 @@ def _without_failure(left: Remains) -> Diagnosis:
     if left.state is State.COMPLETED:
         return Diagnosis(Verdict.NOTHING, "the run ended well")
     return Diagnosis(Verdict.NOT_RUNNING, left.reason or f"the run is {left.state.value}")
-
-
-def _who(failure: Failure) -> str:
-    return f"rank {failure.rank} on {failure.node}" if failure.rank >= 0 else failure.node
 
 
 # --- ranks that did not agree, known by what was left ---
@@ -201,12 +283,18 @@ def _cut(text: str) -> str:
 
 def _with_consequences(left: Remains, found: Diagnosis) -> Diagnosis:
     """The same, with who only noticed."""
-    to_blame = {one.rank for one in found.culprits}
-    noticed = {one.rank: one for one in left.errors if one.consequence and one.rank not in to_blame}
+    to_blame = {(one.node, one.rank) for one in found.culprits}
+
+    def blamed(one: Error) -> bool:
+        return (left.node(one.rank), one.inner if left.per_node else one.rank) in to_blame
+
+    noticed = [one for one in left.errors if one.consequence and not blamed(one)]
+    # A launcher's own words add nothing to those of its ranks.
+    noticed = [one for one in noticed if one.inner >= 0] or noticed
     if not noticed:
         return found
-    first = noticed[min(noticed)]
-    line = f"a consequence only, of {ranks_in_words(tuple(sorted(noticed)))}: {_cut(first.text)}"
+    first = min(noticed, key=lambda one: (one.rank, one.inner))
+    line = f"a consequence only, of {left.several(noticed)}: {_cut(first.text)}"
     return Diagnosis(
         found.verdict, found.said, found.culprits, found.groups, (*found.evidence, line), found.remedy
     )

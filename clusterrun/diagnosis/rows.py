@@ -26,12 +26,16 @@ CONSEQUENCES = (
     (r"ncclRemoteError|remote process (?:has )?exited", "a peer of this rank ended or was ended"),
     (r"NCCL communicator was aborted", "another rank failed and the communicator was given up"),
     (r"Process group (?:watchdog )?.*terminated with exception", "a collective failed before"),
-    (r"failed to recv, got 0 bytes", "rank 0, which holds the store, had ended"),
     (
-        r"DistStoreError|Socket Timeout.*store|recvValue failed",
+        r"(?i:failed to (?:recv|send)\b|(?:recv|send)(?:Bytes|Value)\w* failed)"
+        r"|DistStoreError|Socket Timeout.*store",
         "rank 0, which holds the store, had ended",
     ),
-    (r"ChildFailedError|SignalException: Process \d+ got signal", "a process started here failed before"),
+    (
+        r"ChildFailedError|SignalException: Process \d+ got signal"
+        r"|CalledProcessError: Command '\['[^']*python[\d.]*'",
+        "a process started here failed before",
+    ),
     (r"DataLoader worker \(pid.*exited unexpectedly", "a worker of the data-loader ended before"),
 )
 """Messages of those who only noticed that somebody else had failed, with what they noticed."""
@@ -258,6 +262,11 @@ ROWS: tuple[Row, ...] = (
         "load what it needs in --setup ('module load cuda'), or set LD_LIBRARY_PATH with --env",
     ),
     Row(
+        r"\b(?:SyntaxError|IndentationError|TabError): ",
+        "the script is no valid Python for the ranks' interpreter",
+        "correct that line; --python names another interpreter",
+    ),
+    Row(
         r"FileNotFoundError|Errno 2\]",
         "a file is not there, as this node sees it",
         "is it on a file system that all nodes share? paths are relative to where submit was called",
@@ -269,8 +278,8 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         r"DataLoader worker \(pid.*is killed by signal: Killed",
-        "a worker of the data-loader was killed: mostly by the kernel, for want of memory",
-        "ask for more with --mem, or use fewer data-loader workers; or was it somebody with kill -9?",
+        "a worker of the data-loader was killed by signal 9",
+        "nobody counted a process killed for want of memory: was it a kill -9? dmesg on the node tells",
     ),
     Row(
         r"EOFError: EOF when reading a line|\bBdbQuit\b",

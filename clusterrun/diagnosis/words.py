@@ -62,14 +62,14 @@ class Diagnosis:
     format: int = contract.FORMAT
 
 
-def ranks_in_words(ranks: tuple[int, ...]) -> str:
+def ranks_in_words(ranks: tuple[int, ...], noun: str = "rank") -> str:
     """``rank 3``, ``ranks 0-2 and 5``."""
     parts = folded(ranks).split(",")
     if len(ranks) == 1:
-        return f"rank {parts[0]}"
+        return f"{noun} {parts[0]}"
     if len(parts) > 8:
-        return f"ranks {', '.join(parts[:8])} and more, {len(ranks)} in all"
-    return "ranks " + (f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0])
+        return f"{noun}s {', '.join(parts[:8])} and more, {len(ranks)} in all"
+    return f"{noun}s " + (f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0])
 
 
 def folded(ranks: tuple[int, ...]) -> str:

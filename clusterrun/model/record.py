@@ -40,6 +40,10 @@ class Failure:
 
     ``code`` is an exit code, negative for a signal. ``rank`` is -1 where a node failed rather
     than a rank. ``at`` is seconds since the epoch on the coordinator's clock.
+
+    ``noticed``: its words are those of a rank that only noticed that another one had gone; ``ended``
+    are then the ranks that had ended with exit code 0 (folded, ``0-2,5``), ``peer`` the node whose
+    address those words name.
     """
 
     rank: int
@@ -49,6 +53,9 @@ class Failure:
     why: str
     last_lines: tuple[str, ...] = ()
     traceback: str = ""
+    noticed: bool = False
+    ended: str = ""
+    peer: str = ""
 
 
 @frozen

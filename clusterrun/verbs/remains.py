@@ -14,6 +14,7 @@ from clusterrun.diagnosis.words import Verdict, ranks_in_words
 from clusterrun.logs.files import attempts, read_at, size_of
 from clusterrun.logs.reading import so_far
 from clusterrun.logs.selection import STREAMS, Selection
+from clusterrun.model.frozen import replace
 from clusterrun.model.paths import AttemptPaths, RunPaths
 from clusterrun.model.record import Attempt, RunState, RunStatus
 from clusterrun.model.states import State
@@ -21,6 +22,10 @@ from clusterrun.verbs.desk import Desk
 
 TAIL_LINES = 150
 """Of each stream of each rank: an error stands near its end, and there may be ten thousand ranks."""
+TAIL_OF_THE_FIRST = 5000
+"""Of the rank that failed first: much may be printed after the error."""
+SURVIVED_SECONDS = 5.0
+"""Whoever still prints so long after an error went on in spite of it."""
 MOST_FAREWELLS = 512
 MOST_BYTES = 1 << 20
 _FAREWELL = re.compile(r"(\d{5,})\.farewell\.json")
@@ -37,7 +42,7 @@ def remains(desk: Desk, status: RunStatus) -> Remains:
     names = attempt.nodes if attempt else ()
     nodes = tuple(name for name in names for _ in range(each))
     files = paths.attempt(attempt.epoch) if attempt else None
-    heard = errors(paths, attempt.epoch) if attempt else ()
+    heard = _of_attempt(paths, attempt, spec.per_node) if attempt else ()
     said = list(farewells(files, nodes)) if files else []
     warned = state.warnings if state else ()
     notes = (*_alone(said, heard, failed), *warned, *_memory(paths))
@@ -49,6 +54,7 @@ def remains(desk: Desk, status: RunStatus) -> Remains:
         nodes=nodes,
         notes=notes,
         last=tuple(one for one, alone in said if not alone),
+        per_node=spec.per_node,
     )
 
 
@@ -68,15 +74,40 @@ def _attempt(paths: RunPaths, state: RunState | None, failed: bool) -> Attempt |
     return next((one for one in reversed(known) if one.failure), newest) if failed else newest
 
 
-def errors(paths: RunPaths, epoch: int, ranks: frozenset[int] | None = None) -> tuple[Error, ...]:
-    """The errors near the end of what every rank (or ``ranks``) of an attempt printed, by time."""
+def _of_attempt(paths: RunPaths, attempt: Attempt, per_node: bool) -> tuple[Error, ...]:
+    """The errors of all ranks; for the one that failed first it is looked for further back."""
+    heard = errors(paths, attempt.epoch, per_node=per_node)
+    first = attempt.failure.rank if attempt.failure else -1
+    if first < 0 or any(one.rank == first for one in heard):
+        return heard
+    more = errors(paths, attempt.epoch, frozenset({first}), per_node, TAIL_OF_THE_FIRST)
+    return tuple(sorted((*heard, *more), key=lambda one: (one.at, one.rank)))
+
+
+def errors(
+    paths: RunPaths,
+    epoch: int,
+    ranks: frozenset[int] | None = None,
+    per_node: bool = False,
+    tail: int = TAIL_LINES,
+) -> tuple[Error, ...]:
+    """The errors near the end of what every rank (or ``ranks``) of an attempt printed, by time.
+
+    ``per_node``: what is started there starts ranks of its own.
+    """
     # Each stream for itself: between two of a moment the order is a guess, and would tear tracebacks.
     listeners: dict[tuple[int, str], Listener] = {}
-    for piece in so_far(paths, epoch, Selection(ranks, STREAMS), TAIL_LINES):
-        listener = listeners.setdefault((piece.rank, piece.stream), Listener(piece.rank))
+    newest: dict[int, float] = {}
+    for piece in so_far(paths, epoch, Selection(ranks, STREAMS), tail):
+        listener = listeners.setdefault((piece.rank, piece.stream), Listener(piece.rank, per_node))
+        newest[piece.rank] = max(newest.get(piece.rank, 0.0), piece.at)
         for line in piece.data.decode("utf-8", "surrogateescape").splitlines():
             listener.hear(piece.at, line)
-    found = [error for listener in listeners.values() for error in listener.errors]
+    found = [
+        replace(one, survived=not one.ends and one.at > 0 and newest[one.rank] - one.at > SURVIVED_SECONDS)
+        for listener in listeners.values()
+        for one in listener.errors
+    ]
     return tuple(sorted(found, key=lambda one: (one.at, one.rank)))
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from clusterrun.agent.actions import ClaimEpoch, DropLink, Note
+from clusterrun.agent.endings import STARVED
 from clusterrun.agent.events import (
+    AgentJoined,
     AgentLeft,
     EpochClaimed,
     Heard,
@@ -13,6 +17,7 @@ from clusterrun.agent.events import (
 )
 from clusterrun.agent.messages import (
     Beat,
+    Hello,
     RankExited,
     RanksGone,
     ReservePort,
@@ -24,6 +29,7 @@ from tests.agent.tapes import (
     STOP,
     WALL,
     all_gone,
+    coordinator,
     ending,
     failed,
     sent,
@@ -49,6 +55,98 @@ def test_the_first_failure_in_time_is_the_one_reported_even_where_its_news_comes
     words = "rank 0 on n0 was killed by signal 11 (SIGSEGV)"
     assert state.failure == Failure(0, "n0", -11, WALL + 4.5, words)
     assert [state.reason, state.exit_code, state.state] == [words, 139, State.FAILED]
+
+
+NOTICED = {"code": 1, "noticed": True, "last_lines": ("Connection closed by peer [10.0.0.2]:4711.",)}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([0, 1, 3])))
+@pytest.mark.parametrize("ended_at", [4.0, 7.9])
+def test_whoever_only_noticed_is_not_the_first_failure_however_late_the_cause_is_seen(
+    order: tuple[int, ...], ended_at: float
+) -> None:
+    """On a busy node the rank that failed is seen to end long after its peers."""
+    tape = training()
+    for rank in order:
+        tape.at(5.0, failed(rank, 5.0, **NOTICED))
+    assert sent(tape.at(5.3)) == []
+    tape.at(7.9, failed(2, ended_at, code=1))
+    tape.at(8.2)
+    state = ending(all_gone(tape, 9.0))
+    assert state.failure == Failure(2, "n1", 1, WALL + ended_at, "rank 2 on n1 exited with code 1")
+
+
+def test_the_cause_is_waited_for_as_long_as_it_may_come_and_no_longer() -> None:
+    tape = training()
+    tape.at(5.0, failed(3, 5.0, **NOTICED))
+    assert [sent(tape.at(7.99)), sent(tape.at(8.0))] == [[], STOP]
+    tape = training()
+    tape.at(5.0, failed(3, 5.0, **NOTICED))
+    tape.at(6.0, failed(0, 6.0))
+    assert [sent(tape.at(6.29)), sent(tape.at(6.3))] == [[], STOP]
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"), [((1,), "rank 1"), ((1, 2), "ranks 1-2"), ((0, 1, 2), "ranks 0-2")]
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_ranks_that_ended_with_exit_code_0_before_those_that_only_noticed_are_named(
+    ended: tuple[int, ...], words: str, first: bool
+) -> None:
+    tape = training()
+    events = [failed(rank, 5.0, code=0) for rank in ended]
+    tape.at(5.0, *(events if first else ()), failed(3, 5.0, **NOTICED), *(() if first else events))
+    assert sent(tape.at(5.3)) == STOP
+    state = ending(all_gone(tape, 6.0))
+    assert state.failure is not None
+    assert [state.failure.rank, state.failure.ended, state.failure.peer] == [3, words.split()[1], "n1"]
+    assert (
+        state.reason
+        == f"{words} ended with exit code 0 before the others; then rank 3 on n1 exited with code 1"
+    )
+
+
+def test_a_rank_that_fails_by_itself_after_others_have_ended_well_is_the_failure() -> None:
+    tape = training()
+    tape.at(5.0, *(failed(rank, 5.0, code=0) for rank in range(3)), failed(3, 5.0))
+    tape.at(5.3)
+    state = ending(all_gone(tape, 6.0))
+    assert state.failure == Failure(3, "n1", 3, WALL + 5, "rank 3 on n1 exited with code 3")
+
+
+def test_an_address_that_several_nodes_have_names_none() -> None:
+    tape = coordinator()
+    for node in range(2):
+        tape.at(1.0, AgentJoined(node, Hello(node, f"n{node}", "10.0.0.2", 1, "3.9")), Heard(node, Beat(0)))
+    train(tape, 1.0)
+    tape.at(5.0, failed(3, 5.0, **NOTICED))
+    tape.at(8.0)
+    state = ending(all_gone(tape, 9.0))
+    assert state.failure is not None
+    assert [state.failure.noticed, state.failure.peer] == [True, ""]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ((), ""),
+        (("clusterrun: out of memory: it seems",), ""),
+        ((STARVED,), ", as the kernel does when memory runs out"),
+    ],
+)
+def test_memory_is_named_for_a_kill_only_where_the_kernel_counted_one(
+    lines: tuple[str, ...], words: str
+) -> None:
+    tape = stopped(failed(3, 5.0, code=-9, last_lines=lines))
+    state = ending(all_gone(tape, 6.0))
+    assert state.reason == f"rank 3 on n1 was killed by signal 9 (SIGKILL){words}"
+
+
+def test_with_one_launcher_for_each_node_the_node_is_named() -> None:
+    tape = training(per_node=True)
+    tape.at(5.0, Heard(1, RankExited(0, 1, 1, WALL + 5)))
+    tape.at(5.3)
+    assert ending(all_gone(tape, 6.0)).reason == "node 1 (n1) exited with code 1"
 
 
 def test_what_ends_after_the_stop_is_no_failure() -> None:

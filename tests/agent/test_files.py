@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import types
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,9 @@ def test_an_index_that_cannot_be_written_now_is_written_later(
 @pytest.mark.parametrize("out, err, document, words", [
     ("o1\no2", "", None, LastWords(("o1", "o2"))),
     ("o", "e\n" * 50, None, LastWords(("e",) * 20)),
+    ("o\n" * 50, "e\n" * 50, None, LastWords(("e",) * 20)),
+    ("o\n" * 50, "e1\ne2", None, LastWords((*("o",) * 18, "e1", "e2"))),
+    ("address already in use", "e", None, LastWords(("address already in use", "e"))),
     ("", "EADDRINUSE, port 4", None, LastWords(("EADDRINUSE, port 4",), "", True)),
     ("", "", {"message": {"message": "m", "extraInfo": {"py_callstack": "Trace"}}}, LastWords((), "Trace")),
     ("", "", {"message": {"message": "m"}}, LastWords((), "m")),
@@ -172,6 +176,59 @@ def test_the_last_words_are_of_the_error_stream_or_else_the_output_and_the_trace
     if document is not None:
         Path(attempt.error(0)).write_text(document if isinstance(document, str) else json.dumps(document))
     assert last_words(attempt, 0) == words
+
+
+def test_the_last_words_of_both_streams_stand_in_the_order_of_time(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    logs = {(0, stream): open_log(path) for stream, path in (("o", attempt.out(0)), ("e", attempt.err(0)))}
+    index = GrowthIndex(attempt, 0, logs)
+    for at, (stream, line) in enumerate(
+        (("e", "warming up"), ("o", "step 6"), ("e", "slow"), ("o", "empty: leaving"))
+    ):
+        os.write(logs[0, stream], f"{line}\n".encode())
+        index.note(float(at))
+    index.close()
+    lines = last_words(attempt, 0, 1, index.grown).lines
+    assert lines == ("warming up", "step 6", "slow", "empty: leaving")
+
+
+HEADER = "Traceback (most recent call last):"
+HANDLING = "During handling of the above exception, another exception occurred:"
+PEER = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.3]:4711. This is typically"
+
+
+@pytest.mark.parametrize(("code", "lines", "noticed"), [
+    (1, [PEER], True),
+    (-6, ["terminate called after", PEER], True),
+    (1, ["torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was closed."], True),
+    (1, [HEADER, PEER, "", HANDLING, "", HEADER, "TrainerError: step failed"], True),
+    (1, [HEADER, "KeyError: 'vocab'", "", HANDLING, "", HEADER, PEER], False),
+    (1, [HEADER, "ValueError: bad", PEER], False),
+    (-9, [PEER], False),
+    (1, ["loss 0.3"], False),
+    (1, [], False),
+])  # fmt: skip
+def test_whoever_says_of_nothing_but_a_peer_that_has_gone_only_noticed(
+    paths: RunPaths, code: int, lines: list[str], noticed: bool
+) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    Path(attempt.err(0)).write_text("\n".join(lines))
+    assert last_words(attempt, 0, code).noticed is noticed
+
+
+def test_a_disk_without_room_is_told_from_one_with_room(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert files.no_room(paths.run_dir) == ""
+    assert files.no_room(paths.run_dir + "/gone") == "No such file or directory"
+    known = os.statvfs(paths.run_dir)
+    for free in ({"f_bavail": 0}, {"f_favail": 0, "f_files": 9}):
+        values = {name: getattr(known, name) for name in ("f_bavail", "f_frsize", "f_files", "f_favail")}
+        disk = types.SimpleNamespace(**{**values, **free})
+        monkeypatch.setattr(files.os, "statvfs", lambda _, disk=disk: disk)
+        assert files.no_room(paths.run_dir) == "No space left on device"
 
 
 def test_of_a_progress_bar_among_the_last_words_its_last_state_is_kept(paths: RunPaths) -> None:

@@ -147,7 +147,7 @@ def test_where_no_rank_says_why_the_state_does() -> None:
     assert (found.verdict, found.said, found.evidence) == (
         Verdict.CRASHED,
         "rank 1 on n1 exited with code 1",
-        ("rank 1 printed no error",),
+        ("rank 1 printed nothing",),
     )
 
 
