@@ -56,7 +56,7 @@ def last_words(
     own = [line for _, line in err or out]
     said = "\n".join(own[-contract.TAIL_LINES :]) + traceback
     collision = any(words in said for words in _IN_USE)
-    return LastWords(lines, traceback, collision, _noticed(rank, code, own, launcher))
+    return LastWords(lines, traceback, collision, noticed(rank, code, own, launcher))
 
 
 def _printed(path: str) -> list[tuple[int, str]]:
@@ -85,7 +85,7 @@ def _in_order(out: list[tuple[float, str]], err: list[tuple[float, str]]) -> tup
     return tuple(line for _, line in both[-contract.TAIL_LINES :])
 
 
-def _noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
+def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
     """Whether a rank says of nothing but that a peer has gone; who is killed says nothing at all."""
     if code < 0 and code != -signal.SIGABRT:
         return False

@@ -137,7 +137,7 @@ def _tell_failure(desk: Desk, status: RunStatus) -> None:
     for line in words(attempts[-1]):
         say(line)
     if status.world_size > 1:
-        say("  the other ranks were ended because of it: what they say after that is a consequence")
+        say("  all others were ended because of it: what they say after that is a consequence")
 
 
 def words(attempt: Attempt) -> list[str]:

@@ -21,7 +21,7 @@ SAME_DUMP = 2.0
 """Seconds within which a stack dump belongs to the message before it."""
 
 _PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
-_HEADER = re.compile(r"(?:^|[\s─])Traceback \(most recent call last\)")
+_HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
 _FRAME = re.compile(r'^[>\s]+File "(.*)", line (\d+)(?:,? in (\S+))?\s*$')
 _RICH_FRAME = re.compile(r"^\s*│ (/.*):(\d+) in (\S+)\s*│$")
 _FATAL = re.compile(r"^Fatal Python error: (.*)")
@@ -141,7 +141,7 @@ class _LauncherReport:
             code = int(found[2])
             name = f" ({found[3]})" if found[3] else ""
             ended = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}{name}"
-            return self._rank, f"rank {self._rank} {ended}"
+            return self._rank, ended
         return None
 
 
@@ -264,7 +264,7 @@ class _Reader:
         last = self._newest()
         if not self._continued or last is None:
             return False
-        empty = last.text.endswith(":") and ":" not in last.text[:-1]
+        empty = re.fullmatch(r"[\w.<>]+:\s*", last.text) is not None
         if not text.strip():
             return True
         wrapper = text.startswith("-- Process ")

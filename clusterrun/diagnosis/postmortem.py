@@ -28,12 +28,16 @@ BEFORE = 60.0
 """Seconds before the first failure: an error that was survived for longer did not end the run."""
 _SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
 _OUT_OF_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
-_WORKER_KILLED = re.compile(r"DataLoader worker \(pid.*is killed by signal: Killed")
+_CHILD_KILLED = re.compile(
+    r"is killed by signal: Killed|was killed by signal 9|terminated with signal SIGKILL"
+)
 _MARK = re.compile(r"^\[rank\d+\]:\s?")
 _FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 """What draws a box around a line."""
 _TOLD_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT)
 """Signals that come after words of one's own, or from whoever ends the others."""
+OURS = "clusterrun: "
+"""How a line begins that a node adds to the last ones of a rank."""
 _MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
 
 
@@ -110,7 +114,7 @@ def _killed(left: Remains) -> bool:
 
 def _of_error(left: Remains, root: Error) -> Diagnosis:
     who = left.who(root.rank, root.inner)
-    memory = _memory(left) if _WORKER_KILLED.search(root.text) else ()
+    memory = _memory(left) if _CHILD_KILLED.search(root.text) else ()
     verdict = Verdict.OUT_OF_MEMORY if memory else root.row.verdict if root.row else Verdict.CRASHED
     cause = f": {root.row.cause}" if root.row else ""
     remedy = root.row.remedy if root.row else f"clusterrun logs --rank {root.rank} shows all that it said"
@@ -156,23 +160,31 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
         return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), remedy)
     if failure.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         remedy = (
-            "no process was counted as killed for want of memory: who sends kill -9, a script or a person?"
+            "nothing there says that memory ran out: who sends kill -9, a script, a scheduler or a person?"
         )
-    name, said = left.name(failure.rank), failure.why
-    last = _last_word(failure.last_lines)
+    told = _last_word(failure.last_lines)
+    last = told.removeprefix(OURS)
     known = meaning(last)
-    if known:
-        said, remedy = f"{failure.why}: {known.cause}", known.remedy
-    own = [one for one in left.errors if one.rank == failure.rank]
-    if own:
-        evidence = [f"{name}: {own[0].said}"]
-    else:
-        evidence = [f"{name} printed last: {_cut(last)}" if last else f"{name} printed nothing"]
+    cause = last if told != last else known.cause if known else ""
+    said = failure.why + (f": {cause}" if cause else "")
+    evidence = _printed(left, failure, told)
     if failure.peer:
-        evidence.append(f"its message names an address of {failure.peer}")
-    why = f"{culprit.why}; it printed last: {_cut(last)}" if last and not own else culprit.why
-    culprit = Culprit(culprit.rank, culprit.node, why)
-    return Diagnosis(Verdict.CRASHED, said, (culprit,), (), tuple(evidence), remedy)
+        evidence = (*evidence, f"its message names an address of {failure.peer}")
+    if last and not any(one.rank == failure.rank for one in left.errors):
+        how = "" if told != last else "it printed last: "
+        culprit = Culprit(culprit.rank, culprit.node, f"{culprit.why}; {how}{_cut(last)}")
+    return Diagnosis(Verdict.CRASHED, said, (culprit,), (), evidence, known.remedy if known else remedy)
+
+
+def _printed(left: Remains, failure: Failure, last: str) -> tuple[str, ...]:
+    """What a rank said of its end, or its node for it."""
+    name = left.name(failure.rank)
+    own = [one for one in left.errors if one.rank == failure.rank]
+    if last.startswith(OURS):
+        return (f"{failure.node}: {last[len(OURS) :]}",)
+    if own:
+        return (f"{name}: {own[0].said}",)
+    return (f"{name} printed last: {_cut(last)}" if last else f"{name} printed nothing",)
 
 
 def _last_word(lines: tuple[str, ...]) -> str:

@@ -279,7 +279,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         r"DataLoader worker \(pid.*is killed by signal: Killed",
         "a worker of the data-loader was killed by signal 9",
-        "nobody counted a process killed for want of memory: was it a kill -9? dmesg on the node tells",
+        "nothing there says that memory ran out: was it a kill -9? dmesg on the node tells",
     ),
     Row(
         r"EOFError: EOF when reading a line|\bBdbQuit\b",

@@ -10,6 +10,7 @@ from clusterrun.diagnosis.errors import Error, Listener
 from clusterrun.diagnosis.evidence import Group, Record, Seen
 from clusterrun.diagnosis.postmortem import Remains, explain
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict
+from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 
@@ -149,6 +150,117 @@ def test_where_no_rank_says_why_the_state_does() -> None:
         "rank 1 on n1 exited with code 1",
         ("rank 1 printed nothing",),
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "said", "evidence"),
+    [
+        (("step 3", "no checkpoint in /data", "", "╰────╯"), "", "rank 1 printed last: no checkpoint in /data"),
+        (("│ No such option: --lrr │",), "", "rank 1 printed last: No such option: --lrr"),
+        (("clusterrun: what ranks print cannot be written to /runs/7: No space left on device",),
+         ": what ranks print cannot be written to /runs/7: No space left on device",
+         "n1: what ranks print cannot be written to /runs/7: No space left on device"),
+    ],
+)  # fmt: skip
+def test_without_an_error_the_last_that_was_printed_is_told(
+    lines: tuple[str, ...], said: str, evidence: str
+) -> None:
+    found = explain(left(failure=replace(failure(1), last_lines=lines)))
+    assert (found.said, found.evidence) == (f"rank 1 on n1 exited with code 1{said}", (evidence,))
+
+
+@pytest.mark.parametrize(
+    ("ended", "culprits"), [("3", [3]), ("2-3", [2, 3]), ("0-1,3", [2]), ("0,3", [0, 3])]
+)
+def test_who_exited_0_while_others_waited_is_the_culprit_or_the_few_who_went_on(
+    ended: str, culprits: list[int]
+) -> None:
+    last = replace(failure(2), noticed=True, ended=ended, peer="n3")
+    found = explain(left(*heard(2, *traceback(2, PEER)), failure=last))
+    assert [one.rank for one in found.culprits] == culprits
+    assert "ended with exit code 0 before the others" in found.said
+    assert "its message names an address of n3" in found.evidence
+
+
+def test_an_error_that_its_rank_survived_gives_way_to_one_that_ended_another() -> None:
+    retried = replace(heard(2, *traceback(2, "ConnectionError: again"), at=90.0)[0], survived=True)
+    assert explain(left(retried, *heard(1, *traceback(1, BAD)))).culprits[0].rank == 1
+    assert explain(left(retried)).culprits[0].rank == 2
+
+
+@pytest.mark.parametrize("code", [-11, -14, 139])
+def test_a_rank_that_a_signal_ended_without_words_is_the_culprit(code: int) -> None:
+    errors = heard(0, *traceback(0, "TrainerError: step failed"), at=101.0)
+    assert explain(left(*errors, failure=failure(1, code))).culprits[0].rank == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed.",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
+    ],
+)
+def test_a_child_that_was_killed_is_put_down_to_memory_where_the_kernel_says_so(said: str) -> None:
+    errors = heard(1, *traceback(1, said))
+    starved = replace(failure(1), last_lines=("clusterrun: out of memory: the kernel ended a process",))
+    assert explain(left(*errors)).verdict is Verdict.CRASHED
+    assert explain(left(*errors, failure=starved)).verdict is Verdict.OUT_OF_MEMORY
+
+
+# --- launchers ---
+
+BELOW = """[rank0]: Traceback (most recent call last):
+[rank2]: Traceback (most recent call last):
+[rank0]:   File "/home/me/train.py", line 8, in <module>
+[rank2]:   File "/home/me/train.py", line 6, in step
+[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:5.
+[rank2]: ValueError: bad tokens
+Traceback (most recent call last):
+  File "/venv/bin/torchrun", line 6, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+Root Cause (first observed failure):
+[0]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 7)
+"""
+KILLED = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Failures:
+[1]:
+  rank      : 2 (local_rank: 0)
+  exitcode  : -15 (pid: 6)  (SIGTERM)
+Root Cause (first observed failure):
+[0]:
+  rank      : 3 (local_rank: 1)
+  exitcode  : -9 (pid: 7)  (SIGKILL)
+"""
+
+
+def below(text: str) -> Remains:
+    """What two launchers left, of which the second printed ``text``."""
+    listener = Listener(1, launcher=True)
+    for line in text.splitlines():
+        listener.hear(100.0, line)
+    return left(*listener.errors, per_node=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "evidence"),
+    [
+        (BELOW, "rank 2 on n1 failed first", "rank 2: ValueError: bad tokens, at train.py:6 (step)"),
+        (KILLED, "rank 3 on n1 failed first", "rank 3: was killed by signal 9 (SIGKILL)"),
+        ("ValueError: x", "rank 1 on n1 exited with code 1", "node 1 printed nothing"),
+        (
+            "Traceback (most recent call last):\nValueError: x",
+            "node 1 (n1) failed first",
+            "node 1: ValueError: x",
+        ),
+    ],
+)
+def test_below_a_launcher_the_rank_is_named_else_the_node(text: str, said: str, evidence: str) -> None:
+    found = explain(below(text))
+    assert (found.said, found.evidence[0]) == (said, evidence)
 
 
 def test_a_run_that_ended_well_has_nothing_wrong() -> None:
