@@ -19,6 +19,7 @@ PACKAGE = ROOT / "clusterrun"
 NODES, DESK, GROUND, APART = "nodes", "desk", "ground", "apart"
 ROOMS = {
     "model": (GROUND, 1),
+    "atomic_file": (GROUND, 1.1),
     "proc": (GROUND, 1.2),
     "diagnosis": (GROUND, 1.5),
     "preflight": (NODES, 2),
@@ -42,11 +43,21 @@ ROOMS = {
     "prelude": (APART, 0),
 }
 """Tower and floor of every room; a room is a folder or a file right under the package."""
-APART_MAY_USE = {"lab": {"model", "system"}, "training": {"model"}, "prelude": set()}
+APART_MAY_USE = {"lab": {"model", "system", "atomic_file"}, "training": {"model"}, "prelude": set()}
 MAY_USE_WHAT_IS_APART = {"cli": {"lab"}}
 """The only door: the command line opens the lab, in a subcommand (and `python -m` may open any command)."""
 
-PYTHON_39_ROOMS = ("model", "proc", "diagnosis", "preflight", "watch", "agent", "prelude", "training")
+PYTHON_39_ROOMS = (
+    "model",
+    "atomic_file",
+    "proc",
+    "diagnosis",
+    "preflight",
+    "watch",
+    "agent",
+    "prelude",
+    "training",
+)
 ONE_IMPORTER = {
     "click": ("cli/",),
     "rich": ("cli/",),

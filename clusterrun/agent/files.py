@@ -10,6 +10,7 @@ import json
 import os
 import stat
 
+from clusterrun.atomic_file import draft_prefix, remove, sync_names, write_all, write_whole
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.orders import Orders
@@ -78,56 +79,15 @@ def _content(path: str) -> bytes:
         return file.read(_MOST_OF_A_DOCUMENT)
 
 
-def write_whole(path: str, data: bytes) -> None:
-    """Put ``data`` at ``path`` so that a reader sees the old or the new content, also after a crash.
-
-    Raises ``OSError``; then the old content stands.
-    """
-    folder, name = os.path.split(path)
-    draft = os.path.join(folder, f".{name}.{os.getpid()}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb", buffering=0) as file:
-            _write_all(file.fileno(), data)
-            os.fsync(fd)
-        os.rename(draft, path)
-    except OSError:
-        remove(draft)
-        raise
-    _sync_folder(folder)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def remove(path: str) -> None:
-    """Remove a file, where there is one and it can be."""
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
-
-
 def drop_drafts(path: str) -> None:
     """Remove what writers of ``path`` have left that died over it: a node without power, a killed process."""
     folder, name = os.path.split(path)
     try:
-        drafts = [one for one in os.listdir(folder) if one.startswith(f".{name}.")]
+        drafts = [one for one in os.listdir(folder) if one.startswith(draft_prefix(name))]
     except OSError:
         return
     for draft in drafts:
         remove(os.path.join(folder, draft))
-
-
-def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def write_state(paths: RunPaths, state: RunState) -> None:
@@ -154,7 +114,7 @@ def claim_attempt(paths: RunPaths, epoch: int) -> bool:
         os.mkdir(paths.attempt(epoch).folder, 0o700)
     except FileExistsError:
         return False
-    _sync_folder(paths.attempts)
+    sync_names(paths.attempts)
     return True
 
 
@@ -221,7 +181,7 @@ class GrowthIndex:
             grown = {key: size for key, size in sizes.items() if size != self._sizes.get(key, 0)}
             lines = [f"{wall:.3f} {rank} {stream} {size}\n" for (rank, stream), size in grown.items()]
             if lines:
-                _write_all(self._fd, "".join(lines).encode())
+                write_all(self._fd, "".join(lines).encode())
             self._sizes.update(grown)
         except OSError as error:
             self.trouble = error.strerror or str(error)

@@ -9,7 +9,7 @@ import stat
 import time
 
 from clusterrun.agent.events import Progressed
-from clusterrun.agent.files import remove, write_whole
+from clusterrun.atomic_file import remove, write_whole
 from clusterrun.model.document import encode
 
 TYPE_CHECKING = False

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import time
 
-from clusterrun.agent.files import drop_drafts, highest_attempt, remove, write_state
+from clusterrun.agent.files import drop_drafts, highest_attempt, write_state
 from clusterrun.agent.loop import steady
+from clusterrun.atomic_file import remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ import fcntl
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from clusterrun import atomic_file
 from clusterrun.lab.spec import LabSpec, Layout, Preempt, Proctrack
 
 HOME_VARIABLE = "CLUSTERRUN_LAB_HOME"
@@ -217,10 +217,4 @@ def locked(place: Place) -> Iterator[None]:
 
 def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old or the new one, never a part."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fchmod(file.fileno(), mode)
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
+    atomic_file.write_whole(str(path), text.encode(), mode)

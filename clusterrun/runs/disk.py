@@ -7,6 +7,7 @@ import os
 import shlex
 import stat
 
+from clusterrun import atomic_file
 from clusterrun.model.errors import BadInput
 
 
@@ -35,22 +36,10 @@ def new_folder(path: str) -> None:
     os.mkdir(path, 0o700)
     try:
         os.chmod(path, 0o700)
-        _sync_names(os.path.dirname(path))
+        atomic_file.sync_names(os.path.dirname(path))
     except OSError:
         os.rmdir(path)
         raise
-
-
-def _sync_names(folder: str) -> None:
-    """Let the names in ``folder`` outlive a crash; a file system that cannot be asked to is let off."""
-    handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(handle)
 
 
 def trust(path: str, links: bool = True) -> None:
@@ -75,22 +64,11 @@ def trust(path: str, links: bool = True) -> None:
 
 
 def write_whole(path: str, data: str | bytes, mode: int = 0o600, sync: bool = True) -> None:
-    """Put ``data`` at ``path`` at once or not at all: a reader sees the old file or the new one.
-
-    With ``sync`` it also outlives a crash of this machine once this has returned, its name included;
-    without, a crash in the next seconds may leave it empty or in part. Raises ``DiskRefused``.
-    """
-    beside = os.path.join(
-        os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.{os.urandom(4).hex()}"
-    )
+    """As ``atomic_file.write_whole``, but raises ``DiskRefused``."""
     content = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     try:
-        _write_new(beside, content, mode, sync)
-        os.replace(beside, path)
-        if sync:
-            _sync_names(os.path.dirname(path))
+        atomic_file.write_whole(path, content, mode, sync)
     except OSError as error:
-        _forget(beside)
         raise refusal(path, error) from error
 
 
@@ -108,23 +86,6 @@ def share(source: str, path: str) -> None:
         except OSError as error:
             raise refusal(source, error) from error
         write_whole(path, content)
-
-
-def _write_new(path: str, content: bytes, mode: int, sync: bool) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    with open(handle, "wb") as file:
-        os.fchmod(handle, mode)
-        file.write(content)
-        file.flush()
-        if sync:
-            os.fsync(handle)
-
-
-def _forget(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 def refusal(path: str, error: OSError) -> DiskRefused:

@@ -12,19 +12,19 @@ import hashlib
 import importlib.util
 import io
 import marshal
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterrun
+from clusterrun.atomic_file import write_whole
 from clusterrun.model import contract
 
 if TYPE_CHECKING:
     import zipfile
     from types import CodeType
 
-_ROOMS = ("model", "proc.py", "diagnosis", "preflight", "watch", "prelude", "agent")
+_ROOMS = ("model", "proc.py", "atomic_file.py", "diagnosis", "preflight", "watch", "prelude", "agent")
 _MAIN = "agent/__main__.py"
 _START = "__main__.py"
 _FIRST = ("__init__", "model/__init__", "model/contract", "agent/__init__", "agent/bytecode")
@@ -44,7 +44,7 @@ def agent_program(cache: str) -> Path:
     path = Path(cache) / f"agent-{_digest(sources)}.pyz"
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write_whole(path, packed(sources))
+        write_whole(str(path), packed(sources))
     return path
 
 
@@ -108,17 +108,3 @@ def _bytecode(name: str, source: bytes) -> bytes:
 
 def _code(name: str, source: bytes) -> CodeType:
     return compile(source, name, "exec", dont_inherit=True, optimize=0)
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")  # threads may pack at once
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
-        os.rename(draft, path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise

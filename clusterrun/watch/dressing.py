@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 
+from clusterrun.atomic_file import write_whole
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,13 +32,8 @@ def lay_out(folder: str) -> None:
 
 
 def _write(path: str, content: bytes) -> None:
-    folder, name = os.path.split(path)
-    os.makedirs(folder, 0o700, exist_ok=True)
-    draft = os.path.join(folder, f".{name}.{os.getpid()}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(content)
-    os.rename(draft, path)
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    write_whole(path, content, sync=False)
 
 
 def _source(name: str) -> bytes:

@@ -11,6 +11,7 @@ import json
 import os
 import time
 
+from clusterrun.atomic_file import write_whole
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import replace
 from clusterrun.model.usage import UNKNOWN, NodeUse, Whole, merged
@@ -160,14 +161,8 @@ def _append(path: str, use: NodeUse) -> None:
 
 
 def _replace(path: str, use: NodeUse) -> None:
-    draft = f"{path}.{os.getpid()}"
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, _line(use))
-        finally:
-            os.close(fd)
-        os.replace(draft, path)
+        write_whole(path, _line(use), sync=False)
     except OSError:
         pass
 

@@ -60,7 +60,7 @@ def test_an_attempt_is_taken_once_and_only_its_owner_can_look_inside(paths: RunP
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("call", ["write", "fsync", "rename", "open"])
+@pytest.mark.parametrize("call", ["write", "fsync", "replace", "open"])
 def test_a_write_that_fails_anywhere_leaves_the_old_content_and_no_draft(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:

@@ -1,0 +1,59 @@
+"""Writes a file whole: a reader sees the old content or the new one, never a part."""
+
+from __future__ import annotations
+
+import os
+
+
+def write_whole(path: str, data: bytes, mode: int = 0o600, sync: bool = True) -> None:
+    """Put ``data`` at ``path`` at once or not at all. Raises ``OSError``; then the old content stands.
+
+    With ``sync`` the file and its name also outlive a crash of this machine once this has returned; without,
+    a crash in the next seconds may leave the file empty or in part.
+    """
+    folder, name = os.path.split(path)
+    draft = os.path.join(folder, f"{draft_prefix(name)}{os.getpid()}.{os.urandom(4).hex()}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        try:
+            os.fchmod(handle, mode)  # whatever the umask
+            write_all(handle, data)
+            if sync:
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.replace(draft, path)
+    except BaseException:
+        remove(draft)
+        raise
+    if sync:
+        sync_names(folder)
+
+
+def draft_prefix(name: str) -> str:
+    """How the names of unfinished files for ``name`` begin; a writer that was killed leaves one."""
+    return f".{name}."
+
+
+def remove(path: str) -> None:
+    """Remove a file, where there is one and it can be."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def sync_names(folder: str) -> None:
+    """Let the names in ``folder`` outlive a crash of this machine."""
+    handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_all(handle: int, data: bytes) -> None:
+    """Write all of ``data``, however little the system takes at once."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
