@@ -28,6 +28,8 @@ LIMITS = (
     Limit("set_floor", 0.0, "GB/s", "the whole set may not be slower; 0: as the table of hardware says"),
     Limit("noise", 0.02, "share", "tests that may fail by chance"),
     Limit("false_blame", 0.001, "chance", "accepted that something healthy is blamed by such chance"),
+    Limit("loss_warn", 0.01, "share", "of the TCP segments one way must be sent again: a warning"),
+    Limit("loss_fail", 0.03, "share", "of the TCP segments one way must be sent again: unfit"),
     Limit("clock_warn", 1, "seconds", "a clock away from the others': log lines stand in a wrong order"),
     Limit("clock_fail", 30, "seconds", "a clock away from the others': no clock that is kept strays so far"),
     Limit("gpu_memory_warn", 0.02, "share", "of a GPU's memory in use before the job begins: a warning"),

@@ -7,6 +7,7 @@ from clusterrun.model.report import Grade
 from clusterrun.preflight.crossing import Crossings
 from clusterrun.preflight.limits import limits_of
 from clusterrun.preflight.questions import Questions
+from clusterrun.preflight.retransmissions import Losses
 from clusterrun.preflight.tasks import Asked, WarmTask
 from clusterrun.preflight.worlds import choose
 
@@ -44,6 +45,8 @@ class Case:
         self.questions = Questions()
         self.asks: list[Ask] = []
         self.crossings = Crossings()
+        self.losses = Losses()
+        self.watched: list[int] = []
         self.tests: list[Measurement] = []
         self.notices: list[str] = []
         self.label = "local round"

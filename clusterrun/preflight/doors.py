@@ -7,6 +7,9 @@ import random
 import socket
 import time
 
+from clusterrun.preflight.tasks import Exchanged
+from clusterrun.preflight.tcp_counts import sent_and_resent
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,13 +24,14 @@ WELCOME = b"ok\n"
 _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _USUAL = (32768, 60999)
 _LONGEST_GREETING = 100
+_STAYS = " stays"
 _MOST_GUESTS = 1024
 _VISIT_SECONDS = 15.0
 
 
-def greeting(nonce: str, node: int) -> bytes:
-    """What a dialler says first, and what its datagrams hold."""
-    return f"{nonce} {node}\n".encode()
+def greeting(nonce: str, node: int, stays: bool = False) -> bytes:
+    """What a dialler says first, and what its datagrams hold; who ``stays`` goes on with messages."""
+    return f"{nonce} {node}{_STAYS if stays else ''}\n".encode()
 
 
 class Doors:
@@ -61,6 +65,11 @@ class Doors:
             one.close()
         self._guests.clear()
 
+    def exchanged(self) -> list[Exchanged]:
+        """What was sent, and sent again, to those who stay."""
+        staying = [(guest, seen.node) for guest, seen in self._guests.items() if seen.stays]
+        return [Exchanged(node, *sent_and_resent(guest)) for guest, node in staying]
+
     def _open(self, listener: socket.socket) -> None:
         self._watch(listener, READ, lambda _: self._accept(listener))
 
@@ -69,8 +78,8 @@ class Doors:
             data = self._datagrams.recv(_LONGEST_GREETING)
         except OSError:
             return
-        node = _greeted(data, self._nonce)
-        if node is not None:
+        node, _ = _greeted(data, self._nonce)
+        if node >= 0:
             self.heard.add(node)
 
     def _accept(self, listener: socket.socket) -> None:
@@ -111,7 +120,7 @@ class _Guest:
     def __init__(self, until: float) -> None:
         self.until = until
         self.to_say = b""
-        self._known = False
+        self.node, self.stays = -1, False
         self._first = b""
         self._returned = 0
 
@@ -121,7 +130,7 @@ class _Guest:
             return False
         if self.to_say:
             self.to_say = self.to_say[guest.send(self.to_say) :]
-        return self._returned <= LARGE
+        return self.stays or self._returned <= LARGE
 
     def _listen(self, guest: socket.socket, nonce: str) -> bool:
         try:
@@ -130,24 +139,28 @@ class _Guest:
             return True
         if not data:
             return False
-        if not self._known:
+        if self.node < 0:
             line, sign, data = (self._first + data).partition(b"\n")
             if not sign:
                 self._first = line
                 return len(line) < _LONGEST_GREETING
-            if _greeted(line + sign, nonce) is None:
+            self.node, self.stays = _greeted(line + sign, nonce)
+            if self.node < 0:
                 return False
-            self._known, self.to_say = True, WELCOME
+            self.to_say = WELCOME
+            self.until = float("inf") if self.stays else self.until
         self._returned += len(data)
         self.to_say += data
         return True
 
 
-def _greeted(data: bytes, nonce: str) -> int | None:
-    """The number of the node that speaks; None for a stranger."""
-    said, _, node = data.strip().rpartition(b" ")
+def _greeted(data: bytes, nonce: str) -> tuple[int, bool]:
+    """The number of the node that speaks, -1 for a stranger; and whether it stays."""
+    line = data.rstrip(b"\n")
+    stays = line.endswith(_STAYS.encode())
+    said, _, node = (line[: -len(_STAYS)] if stays else line).rpartition(b" ")
     known = hmac.compare_digest(said, nonce.encode()) and node.isdigit() and len(node) < 8
-    return int(node) if known else None
+    return (int(node), stays) if known else (-1, False)
 
 
 def _spread(count: int) -> list[socket.socket]:

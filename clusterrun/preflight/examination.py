@@ -12,13 +12,21 @@ import math
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen
 from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import absence, collective, control, preparing, short, speech, taking
+from clusterrun.preflight import absence, collective, control, loss, preparing, short, speech, taking
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Case
 from clusterrun.preflight.concluding import Outcome, concluded, pairs_wanted, unverified
 from clusterrun.preflight.questions import Ask
 from clusterrun.preflight.subject import Subject
-from clusterrun.preflight.tasks import DialTask, GroupTask, ListenTask, LocalTask, ThroughTask, WarmTask
+from clusterrun.preflight.tasks import (
+    DialTask,
+    GroupTask,
+    ListenTask,
+    LocalTask,
+    ThroughTask,
+    WarmTask,
+    WatchTask,
+)
 from clusterrun.preflight.trials import Trials
 
 TYPE_CHECKING = False
@@ -38,6 +46,7 @@ _WORDS = {
     WarmTask: "the import of torch",
     GroupTask: "a collective test",
     ThroughTask: "a look through it at another node",
+    WatchTask: "an exchange of messages",
 }
 OVERSLEPT_SECONDS = 1.0
 _OURS = "this is a fault of clusterrun: please report it with this line"
@@ -181,12 +190,18 @@ class Examination:
         yield from preparing.rounds(case, self._nonce)
         # What is wrong with all together is the same in every test of theirs.
         if not case.backend or Grade.FAIL in [one.verdict for one in case.together]:
+            yield from loss.read(case, self._nonce)
             return
         yield from collective.products(case, self._trials)
         preparing.write(case)
         if pairs_wanted(case):
             yield from self._pairs.rounds()
+        yield from loss.read(case, self._nonce)
         yield from collective.Whole(case, self._trials, self._pairs, self._nonce).rounds()
+        before = case.choice().world
+        yield from loss.read(case, self._nonce)
+        if case.choice().world != before:
+            yield from collective.Whole(case, self._trials, self._pairs, self._nonce).rounds()
 
     def _short(self, suspects: Sequence[int], network: bool) -> Generator[tuple[type, ...], None, None]:
         parts = (self._case, self._trials, self._pairs, self._nonce)

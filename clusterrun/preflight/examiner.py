@@ -13,6 +13,7 @@ from clusterrun.model.document import BadDocument
 from clusterrun.preflight import speech
 from clusterrun.preflight.doors import Doors
 from clusterrun.preflight.errands import Dialling, Local
+from clusterrun.preflight.exchange import Exchange, Watching
 from clusterrun.preflight.interfaces import interfaces
 from clusterrun.preflight.relay import Scouts
 from clusterrun.preflight.tasks import (
@@ -23,6 +24,7 @@ from clusterrun.preflight.tasks import (
     LocalTask,
     ThroughTask,
     WarmTask,
+    WatchTask,
 )
 from clusterrun.preflight.warmth import Warmth
 
@@ -62,6 +64,7 @@ class Examiner:
         self._selector = selectors.DefaultSelector()
         self._errands: dict[int, Errand] = {}
         self._doors: Doors | None = None
+        self._exchange: Exchange | None = None
         self._warmth = Warmth(os.path.join(run_dir, "agent.pyz"), environment, self._answer, self._watch)
         self._scouts = Scouts(environment, self._watch)
         self._half = b""
@@ -87,11 +90,14 @@ class Examiner:
 
     def _seconds(self) -> float:
         times = [errand.due_at() for errand in self._errands.values()]
-        due = min([*times, self._warmth.due_at()])
+        messages = self._exchange.due_at() if self._exchange is not None else _LONGEST_WAIT + time.monotonic()
+        due = min([*times, self._warmth.due_at(), messages])
         return min(_LONGEST_WAIT, max(0.0, due - time.monotonic()))
 
     def _tick(self) -> None:
         self._warmth.tick()
+        if self._exchange is not None:
+            self._exchange.tick()
         for number, errand in list(self._errands.items()):
             if self._errands.get(number) is errand and errand.tick():
                 del self._errands[number]
@@ -138,6 +144,8 @@ class Examiner:
             self._errands[number] = Dialling(task, heard, self._watch)
         elif isinstance(task, ThroughTask):
             self._errands[number] = self._scouts.through(task)
+        elif isinstance(task, WatchTask):
+            self._errands[number] = self._watching(task)
         elif isinstance(task, WarmTask):
             self._warmth.start(number, task)
         elif isinstance(task, GroupTask):
@@ -149,6 +157,13 @@ class Examiner:
         self._doors = Doors(task.nonce, self._watch)
         topology = self._environment.get(_TOPOLOGY, "")
         return Listening(interfaces(), self._doors.ports, self._doors.datagrams, time.time(), topology)
+
+    def _watching(self, task: WatchTask) -> Watching:
+        if task.targets:
+            if self._exchange is not None:
+                self._exchange.end()
+            self._exchange = Exchange(task, self._watch)
+        return Watching(task, self._exchange, self._doors)
 
     def _answer(self, number: int, value: Any) -> None:
         line = json.dumps({"number": number, "body": speech.said(value)}) + "\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.preflight import absence, catalogue, control
+from clusterrun.preflight import absence, catalogue, control, loss
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
 
@@ -40,6 +40,7 @@ def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
     yield (ListenTask,)
     yield from control.rounds(case, nonce)
     yield from absence.rounds(case, nonce)
+    yield from loss.begin(case, nonce)
     case.label = "local round"
     yield (LocalTask,)
     case.label = "torch is being imported"

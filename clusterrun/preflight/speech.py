@@ -18,17 +18,25 @@ from clusterrun.preflight.tasks import (
     ThroughTask,
     WarmTask,
     WarmUp,
+    WatchAnswer,
+    WatchTask,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Union
 
-    Task = Union[LocalTask, ListenTask, DialTask, WarmTask, GroupTask, ThroughTask]
-    Answer = Union[LocalAnswer, Listening, DialAnswer, WarmUp, GroupResult, ThroughAnswer]
+    Task = Union[LocalTask, ListenTask, DialTask, WarmTask, GroupTask, ThroughTask, WatchTask]
+    Answer = Union[LocalAnswer, Listening, DialAnswer, WarmUp, GroupResult, ThroughAnswer, WatchAnswer]
 
-TASKS: tuple[type[Task], ...] = (LocalTask, ListenTask, DialTask, WarmTask, GroupTask, ThroughTask)
-ANSWERS: tuple[type[Answer], ...] = (LocalAnswer, Listening, DialAnswer, WarmUp, GroupResult, ThroughAnswer)
+TASKS: tuple[type[Task], ...] = (
+    *(LocalTask, ListenTask, DialTask, WarmTask, GroupTask, ThroughTask),
+    WatchTask,
+)
+ANSWERS: tuple[type[Answer], ...] = (
+    *(LocalAnswer, Listening, DialAnswer, WarmUp, GroupResult, ThroughAnswer),
+    WatchAnswer,
+)
 _ANSWER_OF: dict[type, type] = dict(zip(TASKS, ANSWERS))
 
 

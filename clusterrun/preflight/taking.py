@@ -15,6 +15,7 @@ from clusterrun.preflight.tasks import (
     ThroughAnswer,
     ThroughTask,
     WarmUp,
+    WatchAnswer,
 )
 from clusterrun.preflight.trials import PRODUCT
 
@@ -40,6 +41,8 @@ def take(case: Case, trials: Trials, question: Question, value: Any) -> None:
         if isinstance(question.task, DialTask):
             case.crossings.take(question.task, value)
         _time(case, question, value.wall)
+    elif isinstance(value, WatchAnswer):
+        case.losses.take(question.node, value)
     elif isinstance(value, WarmUp):
         subject.warm_up(value)
     elif isinstance(value, GroupResult):

@@ -150,6 +150,41 @@ class DialAnswer:
     wall: float = 0.0
 
 
+@frozen
+class WatchTask:
+    """Exchange messages with ``targets`` from now on, and answer ``seconds`` later with all that was seen.
+
+    Without targets: with those of an earlier such task.
+    """
+
+    nonce: str
+    node: int
+    targets: tuple[Target, ...]
+    seconds: float
+
+
+@frozen
+class Exchanged:
+    """With one node so far: data segments that were sent to it, and how many had to be sent again.
+
+    ``longest`` is how long one message and its answer took at most, in seconds; ``stalls`` are those
+    that took long while the kernel sent again.
+    """
+
+    node: int
+    sent: int
+    resent: int
+    longest: float = 0.0
+    stalls: int = 0
+
+
+@frozen
+class WatchAnswer:
+    """One entry for each connection: those that this node made and those that others made to it."""
+
+    exchanged: tuple[Exchanged, ...]
+
+
 # --- through another node ---
 
 

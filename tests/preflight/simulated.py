@@ -16,6 +16,7 @@ from clusterrun.preflight.tasks import (
     DialAnswer,
     Dialled,
     DialTask,
+    Exchanged,
     GroupResult,
     GroupTask,
     Interface,
@@ -28,6 +29,8 @@ from clusterrun.preflight.tasks import (
     ThroughTask,
     WarmTask,
     WarmUp,
+    WatchAnswer,
+    WatchTask,
 )
 
 PORTS = tuple(33000 + 3500 * part for part in range(8))
@@ -72,6 +75,13 @@ class Faults:
     full_shm: set[int] = field(default_factory=set)
     late_checks: set[int] = field(default_factory=set)
     nonsense: set[int] = field(default_factory=set)
+    loses: dict[int, float] = field(default_factory=dict)
+    """The share of what a node sends that is lost."""
+    lossy: dict[tuple[int, int], float] = field(default_factory=dict)
+    """The same of what goes one way."""
+    noise: float = 0.0
+    """The same of all that anybody sends."""
+    flaps: set[int] = field(default_factory=set)
     set_only: bool = False
     crowded: frozenset[int] = frozenset()
     """These share what is too narrow for them all: slow together, fast in pairs."""
@@ -132,6 +142,7 @@ class Cluster:
         self.tests: dict[int, list[tuple[int, int, GroupTask]]] = {}
         self.lost: set[int] = set()
         self.deaths: dict[int, int] = {}
+        self.lines: dict[int, list[int]] = {}
 
     def put(self, delay: float, what: tuple[Any, ...]) -> None:
         self.number += 1
@@ -189,6 +200,8 @@ class Cluster:
             return self.dial(node, task)
         if isinstance(task, ThroughTask):
             return self.through(node, task)
+        if isinstance(task, WatchTask):
+            return self.watch(node, task)
         if isinstance(task, WarmTask):
             if node in faults.no_torch:
                 return 0.2, WarmUp(False, 0.2, "No module named 'torch'")
@@ -223,6 +236,24 @@ class Cluster:
                 free = 1000 if node in self.faults.full_shm else 1 << 34
                 found.append(Reading(check, json.dumps({"size": 1 << 34, "free": free}), 0.1))
         return LocalAnswer(tuple(found))
+
+    def watch(self, node: int, task: WatchTask) -> tuple[float, WatchAnswer]:
+        """Segments sent so far: ten messages of five segments a second, on each connection of the node."""
+        if task.targets:
+            self.lines[node] = [target.node for target in task.targets]
+            return 0.05, WatchAnswer(())
+        ends = [*self.lines.get(node, ())]
+        ends += [one for one, others in self.lines.items() for other in others if other == node]
+        seen = []
+        for other in ends:
+            seconds = self.now + task.seconds - START
+            sent = int(50 * seconds)
+            share = self.faults.lossy.get((node, other), self.faults.loses.get(node, self.faults.noise))
+            stalled = node in self.faults.flaps or other in self.faults.flaps
+            stalls = (seconds > 3.0) * stalled * (other in self.lines.get(node, ()))
+            resent = sum(self.chance.random() < share for _ in range(sent)) + 4 * stalls
+            seen.append(Exchanged(other, sent, resent, 4.5 * bool(stalls), stalls))
+        return 0.05 + task.seconds, WatchAnswer(tuple(seen))
 
     def passes(self, a: int, b: int) -> bool:
         return (a, b) not in self.faults.cut and b not in self.faults.frozen | self.lost

@@ -129,6 +129,37 @@ def test_a_slow_link_is_named_and_both_its_nodes_are_cleared():
     assert outcome.world in ((0, 1, 2, 8, 4, 5, 6, 7), (0, 1, 8, 3, 4, 5, 6, 7))
 
 
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("nodes", [3, 4, 5, 8, 13])
+def test_a_node_that_loses_what_it_sends_is_named_alone_and_replaced(nodes, share):
+    outcome = examined(orders(nodes, 1), Faults(loses={2: share}))
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({2}, set(), True)
+    assert 2 not in outcome.world
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+@pytest.mark.parametrize(("nodes", "way"), [(2, (0, 1)), (5, (3, 2)), (8, (6, 7))])
+def test_a_link_that_loses_packets_one_way_is_named_with_its_direction(nodes, way, share):
+    outcome = examined(orders(nodes), Faults(lossy={way: share}))
+    assert (blamed(outcome), bad_links(outcome)) == (set(), {(*way, "a->b")})
+    assert outcome.fit is False
+
+
+@pytest.mark.parametrize("nodes", [3, 5, 8])
+def test_a_node_whose_network_comes_and_goes_is_named_alone(nodes):
+    outcome = examined(orders(nodes, 1), Faults(flaps={1}))
+    assert (blamed(outcome), bad_links(outcome)) == ({1}, set())
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.0005, 0.005, 0.05, 0.2])
+@pytest.mark.parametrize("nodes", [3, 4, 8])
+def test_loss_that_is_alike_everywhere_blames_no_node_and_no_link(nodes, noise):
+    for seed in range(5):
+        outcome = examined(orders(nodes), Faults(noise=noise), seed)
+        assert (outcome.fit, blamed(outcome), bad_links(outcome)) == (True, set(), set())
+        assert ("has to be sent again" in outcome.report.set_said) == (noise >= 0.05)
+
+
 def test_a_warm_process_that_ends_once_is_started_again_and_that_is_said():
     outcome = examined(orders(4), Faults(dies_alone={2: 1}))
     assert (outcome.fit, blamed(outcome)) == (True, set())

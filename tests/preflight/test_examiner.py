@@ -24,6 +24,7 @@ from clusterrun.preflight.tasks import (
     Member,
     Target,
     WarmTask,
+    WatchTask,
 )
 from tests.preflight.loopback import Loopback, Node, loopback_orders, run_directory
 from tests.preflight.test_children import eventually, is_gone
@@ -64,6 +65,22 @@ def test_two_nodes_reach_each_other_on_all_ports_with_large_packets_and_datagram
     assert "127.0.0.1" in dict(answer.resolved)["localhost"]
     back = DialTask(NONCE, 1, (target(0, first),), (), 30.0)
     assert other.ask(2, back).heard == (0,)
+
+
+def test_messages_go_to_and_fro_from_the_first_watch_task_on_and_both_ends_count(two):
+    one, other = two
+    first, second = one.ask(1, ListenTask(NONCE)), other.ask(1, ListenTask(NONCE))
+    assert one.ask(2, WatchTask(NONCE, 0, (target(1, second),), 0.0)).exchanged[0].node == 1
+    assert other.ask(2, WatchTask(NONCE, 1, (target(0, first),), 0.0)).exchanged
+
+    def enough() -> bool:
+        numbers.append(numbers[-1] + 1)
+        seen = [node.ask(numbers[-1], WatchTask(NONCE, at, (), 0.1)).exchanged for at, node in enumerate(two)]
+        assert all({line.node for line in own} == {1 - at} for at, own in enumerate(seen))
+        return all(len(own) == 2 and all(line.sent >= 5 for line in own) for own in seen)
+
+    numbers = [2]
+    eventually(enough)
 
 
 def test_what_does_not_answer_is_silent_or_refused_and_costs_one_limit(two):

@@ -1,0 +1,150 @@
+"""Which node or link loses packets, from what had to be sent again and what stalled; pure, knows no names."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterrun.preflight.tasks import WatchAnswer
+
+LEAST_RESENT = 8
+"""With fewer segments sent again the share says nothing."""
+LEAST_SENT = 50
+TIMES_USUAL = 5
+"""So much more than elsewhere: what is alike everywhere is the network's way to be."""
+ENOUGH = 2
+"""So many other nodes must see it before it is a node's and not a link's."""
+
+
+@frozen
+class Way:
+    """What went from ``a`` to ``b``: data segments, those sent again, and messages that stalled."""
+
+    a: int
+    b: int
+    sent: int
+    resent: int
+    longest: float
+    stalls: int
+
+    @property
+    def share(self) -> float:
+        return self.resent / self.sent if self.sent else 0.0
+
+
+@frozen
+class Trouble:
+    """``nodes`` is (node,) or a link (a, b). ``side`` of a node: ``all``, ``out`` or ``in``.
+
+    ``both``: of a link, both ways.
+    """
+
+    nodes: tuple[int, ...]
+    ways: tuple[Way, ...]
+    side: str = ""
+    both: bool = False
+
+    @property
+    def share(self) -> float:
+        return sum(way.resent for way in self.ways) / max(1, sum(way.sent for way in self.ways))
+
+
+class Losses:
+    """Everything that was sent: by the examiners' messages, and by tests of pairs."""
+
+    def __init__(self) -> None:
+        self._watched: dict[tuple[int, int], Way] = {}
+        self._tested: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def take(self, node: int, answer: WatchAnswer) -> None:
+        """What one node saw until now: it takes the place of what it had seen before."""
+        self._watched = {way: seen for way, seen in self._watched.items() if way[0] != node}
+        for one in answer.exchanged:
+            was = self._watched.get((node, one.node), Way(node, one.node, 0, 0, 0.0, 0))
+            sums = (was.sent + one.sent, was.resent + one.resent)
+            longest = max(was.longest, one.longest)
+            self._watched[node, one.node] = Way(node, one.node, *sums, longest, was.stalls + one.stalls)
+
+    def note(self, a: int, b: int, sent: int, resent: int) -> None:
+        """What a test of a pair sent one way."""
+        was = self._tested.get((a, b), (0, 0))
+        self._tested[a, b] = (was[0] + sent, was[1] + resent)
+
+    def ways(self, present: Iterable[int]) -> list[Way]:
+        """All ways between those that are present."""
+        there, found = set(present), []
+        for a, b in dict.fromkeys([*self._watched, *self._tested]):
+            if a in there and b in there:
+                seen = self._watched.get((a, b), Way(a, b, 0, 0, 0.0, 0))
+                sent, resent = self._tested.get((a, b), (0, 0))
+                sums = (seen.sent + sent, seen.resent + resent)
+                found.append(Way(a, b, *sums, seen.longest, seen.stalls))
+        return found
+
+
+def troubles(ways: list[Way], least_share: float) -> list[Trouble]:
+    """Nodes first, then links: who explains the ways on which packets get lost.
+
+    A node is to blame where all its ways of a side are ill, with ``ENOUGH`` others, and one of these ways
+    is explained by no other such node.
+    """
+    usual = usual_share(ways)
+    ill = {(way.a, way.b): way for way in ways if _lossy(way, least_share, usual)}
+    ill.update({(one.a, one.b): one for way in ways if way.stalls for one in _stalled(way, ways)})
+    able = {node: found for node in _nodes(ways) if (found := _side(node, ways, ill)) is not None}
+    guilty = [one for node, one in able.items() if _alone(node, one, able)]
+    # Where words that something arrived get lost, the other end sends some of it again too.
+    nodes = {node for one in guilty for node in one.nodes}
+    return [*guilty, *_links([way for way in ill.values() if not {way.a, way.b} & nodes])]
+
+
+def _stalled(way: Way, ways: list[Way]) -> list[Way]:
+    """Of a line with stalls the way that loses far more; where there is none, both: messages need them."""
+    back = next((one for one in ways if (one.a, one.b) == (way.b, way.a)), way)
+    worse, better = sorted((way, back), key=lambda one: -one.share)
+    one_way = worse.resent >= LEAST_RESENT and worse.share > TIMES_USUAL * better.share
+    return [worse] if one_way else [worse, better]
+
+
+def usual_share(ways: list[Way]) -> float:
+    """What three quarters of the ways lose at least; of two nodes nothing is usual."""
+    shares = sorted(way.share for way in ways if way.sent >= LEAST_SENT)
+    return shares[len(shares) // 4] if shares and len(_nodes(ways)) > ENOUGH else 0.0
+
+
+def _lossy(way: Way, least_share: float, usual: float) -> bool:
+    return way.resent >= LEAST_RESENT and way.share >= max(least_share, TIMES_USUAL * usual)
+
+
+def _nodes(ways: list[Way]) -> dict[int, None]:
+    return dict.fromkeys(node for way in ways for node in (way.a, way.b))
+
+
+def _side(node: int, ways: list[Way], ill: dict[tuple[int, int], Way]) -> Trouble | None:
+    """The side of a node that is ill as a whole: both, what it sends or gets, or one way of each line."""
+    out, into = [way for way in ways if way.a == node], [way for way in ways if way.b == node]
+    for side, own in (("all", out + into), ("out", out), ("in", into)):
+        others = {way.b if way.a == node else way.a for way in own}
+        if len(others) >= ENOUGH and all((way.a, way.b) in ill for way in own):
+            return Trouble((node,), tuple(own), side)
+    others = {way.b if way.a == node else way.a for way in out + into}
+    seen = [way for way in out + into if (way.a, way.b) in ill]
+    if len(others) >= ENOUGH and others == {way.b if way.a == node else way.a for way in seen}:
+        return Trouble((node,), tuple(seen), "all")
+    return None
+
+
+def _alone(node: int, one: Trouble, able: dict[int, Trouble]) -> bool:
+    """Whether it explains a way that no other node does."""
+    others = {(way.a, way.b) for other, found in able.items() if other != node for way in found.ways}
+    return any((way.a, way.b) not in others for way in one.ways)
+
+
+def _links(ways: list[Way]) -> list[Trouble]:
+    pairs: dict[frozenset[int], list[Way]] = {}
+    for way in ways:
+        pairs.setdefault(frozenset((way.a, way.b)), []).append(way)
+    return [Trouble((own[0].a, own[0].b), tuple(own), both=len(own) > 1) for own in pairs.values()]
