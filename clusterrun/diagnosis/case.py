@@ -76,7 +76,8 @@ class Case:
         record = together[0].record
         members = tuple(one.rank for one in together)
         since = max(max(0.0, self.of(one.rank).clock - one.record.at) for one in together)
-        line = f"{ranks_in_words(members)} {'has' if len(members) == 1 else 'have'} waited {since:.0f} s in "
+        has, waits = ("has", "waits") if len(members) == 1 else ("have", "wait")
+        line = f"{ranks_in_words(members)} {f'{has} waited {since:.0f} s' if record.at else waits} in "
         line += f"{called(record.operation, record.sequence, record.group)}{self.line(members)}"
         missing = tuple(sorted({rank for one in together for rank in one.missing}))
         return line + (f", for {ranks_in_words(missing)}" if missing else "")
@@ -120,5 +121,7 @@ def _usual_gap(times: Sequence[float]) -> float:
 
 
 def called(operation: str, sequence: int, group: str) -> str:
-    """``all_reduce (12 of group 0)``."""
+    """``all_reduce (12 of group 0)``; a send or receive has no number."""
+    if not sequence:
+        return operation
     return f"{operation} ({sequence} of group {group if len(group) <= 12 else group[:9] + '…'})"

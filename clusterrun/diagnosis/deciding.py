@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from clusterrun.diagnosis.case import STOPPED, called
-from clusterrun.diagnosis.joining import difference, roots, waiting
+from clusterrun.diagnosis.joining import counted, difference, roots, waiting
 from clusterrun.diagnosis.lateness import late
 from clusterrun.diagnosis.places import Doing, place
-from clusterrun.diagnosis.reasons import reason
+from clusterrun.diagnosis.reasons import has_ended, reason
 from clusterrun.diagnosis.stuck import crossed, unended
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
@@ -35,8 +35,12 @@ class Judgement:
 def decide(case: Case) -> Judgement:
     """The verdict on ``case``."""
     waits = waiting(case.seen)
+    if case.stalled and not any(one.records for one in case.seen):
+        waits = waits or counted(case.seen, max((one.clock for one in case.seen), default=0.0) - case.stalled)
     judged = _stopped(case, waits) or _moving(case, waits) or _differing(case, waits)
-    judged = judged or _absent(case, waits) or _together(case, waits) or _elsewhere(case)
+    judged = (
+        judged or _other_world(case) or _absent(case, waits) or _together(case, waits) or _elsewhere(case)
+    )
     whole = replace(
         judged.diagnosis,
         groups=case.stacks(),
@@ -80,7 +84,8 @@ def _moving(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
         return Judgement(found, certain=not awaited)
     rank = case.of(slow.rank)
     said = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
-    evidence = f"it came last to {slow.last} of the last {slow.of} collectives, within {slow.seconds:.1f} s"
+    evidence = f"it came last to {slow.last} of the last {slow.of} that were waited for"
+    evidence += f", within {slow.seconds:.1f} s"
     remedy = "has every rank the same work? if so: clusterrun check compares that node with others"
     here = place(rank.stack)
     where = f"; when it was looked at it stood{case.line((slow.rank,))}" if here.doing is Doing.USER else ""
@@ -119,6 +124,30 @@ def _differing(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
     said += "; ".join(f"{ranks_in_words(side.ranks)} {side.called}" for side in others)
     remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"
     return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, evidence=tuple(evidence), remedy=remedy))
+
+
+def _other_world(case: Case) -> Judgement | None:
+    """Ranks that wait in ``init_process_group`` for more ranks than there are, or for another number."""
+    asked = [one for one in case.seen if one.world]
+    differs = len({one.world for one in asked}) > 1
+    wrong = [one for one in asked if one.world > one.started > 0 or (differs and one.world != one.started)]
+    if not wrong:
+        return None
+    culprits = tuple(
+        Culprit(
+            one.rank,
+            one.node,
+            f"it waits in init_process_group{case.line((one.rank,))} for a world of {one.world} ranks, "
+            f"and was started as one of {one.started}",
+        )
+        for one in wrong
+    )
+    who = ranks_in_words(tuple(one.rank for one in wrong))
+    said = (
+        f"{who} asked init_process_group for a world of {wrong[0].world} ranks; there are {wrong[0].started}"
+    )
+    remedy = "give init_process_group no rank and no world_size: it takes them from RANK and WORLD_SIZE"
+    return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, remedy=remedy))
 
 
 def _called(case: Case, found: Difference, rank: int) -> str:
@@ -189,13 +218,31 @@ def _elsewhere(case: Case) -> Judgement:
     if doing == {Doing.RENDEZVOUS} or doing == {Doing.COLLECTIVE}:
         return _met_in_vain(case)
     busy = [one for one in case.seen if one.works]
+    if busy and case.stalled and any(one.may_spin for one in busy):
+        return Judgement(_busy_without_progress(case, busy))
     if busy or not case.seen:
         said = f"{ranks_in_words(tuple(one.rank for one in busy))} compute" if busy else "no rank was seen"
         verdict = Verdict.NOTHING if busy else Verdict.UNDETERMINED
         return Judgement(Diagnosis(verdict, said), certain=not busy or bool(case.stalled))
     if not case.long_still:
         return Judgement(Diagnosis(Verdict.NOTHING, "the ranks pause outside of collectives"), certain=False)
+    held = [one for one in case.seen if one.state and has_ended(one)]
+    if held and all(one in held or not one.state for one in case.seen):
+        return _blame(case, held, ())
     return Judgement(_waiting_apart([one for one in case.seen if one.state] or case.seen, case))
+
+
+def _busy_without_progress(case: Case, busy: Sequence[Seen]) -> Diagnosis:
+    """A rank that waits for its GPU spins, and one that computes does not tell: neither is blamed."""
+    who = ranks_in_words(tuple(one.rank for one in busy))
+    said = (
+        f"{who} keep{'s' if len(busy) == 1 else ''} a processor busy, but no rank has begun a collective or "
+        f"printed for {case.stalled:.0f} s: it computes, or waits for its GPU"
+    )
+    evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in busy[:MOST]]
+    evidence.append("torch keeps no flight records here: it is too old, or TORCH_NCCL_TRACE_BUFFER_SIZE is 0")
+    remedy = "clusterrun top shows whether the GPUs work; ranks that print now and then are not taken to hang"
+    return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
 
 
 def _waiting_apart(living: Sequence[Seen], case: Case) -> Diagnosis:
@@ -256,7 +303,7 @@ def _for_some_only(case: Case, found: Sequence[Seen], waits: Sequence[Waiting]) 
     """Where few have come, and the many that have not are in one line: perhaps they are not meant to come."""
     lines = {place(one.stack).line for one in found}
     held = any(one.works or one.state in STOPPED for one in found)
-    if not waits or len(waits) >= len(found) or len(lines) > 1 or "" in lines or held:
+    if not waits or len(waits) > len(found) or len(lines) > 1 or "" in lines or held:
         return []
     inside = tuple(one.rank for one in waits)
     where = f"{waits[0].record.operation}{case.line(inside)}"

@@ -38,7 +38,8 @@ class Record:
 class Group:
     """A process group as one rank knows it; ``ranks`` are global ones, folded (``0-3,8``; '' unknown).
 
-    ``sequence`` is how many collectives this rank has begun in it, -1 where nobody counts.
+    ``sequence`` is how many collectives this rank has begun in it, -1 where nobody counts. After
+    ``timeout`` seconds in one collective the group ends the rank by itself (0: unknown).
     """
 
     name: str
@@ -47,6 +48,7 @@ class Group:
     default: bool = False
     backend: str = ""
     ranks: str = ""
+    timeout: float = 0.0
 
 
 @frozen
@@ -78,7 +80,9 @@ class Seen:
     ``source`` told it. ``answered``: the rank's own thread did, so that ``torch``, ``groups`` and
     ``records`` are known. ``moved``: it began a collective while it was looked at, ``printed``: it
     printed something; ``quiet`` is how many seconds ago it last did. ``clock`` is its node's wall
-    clock when it was looked at, ``addresses`` are those it speaks from.
+    clock when it was looked at, ``addresses`` are those it speaks from. ``call`` is ``send`` or ``recv``
+    where its main thread waits in one, with rank ``peer``; in ``init_process_group`` it has asked for
+    a world of ``world`` ranks and was started as one of ``started`` (0: not there).
     """
 
     rank: int
@@ -102,11 +106,20 @@ class Seen:
     addresses: tuple[str, ...] = ()
     backlog: tuple[Backlog, ...] = ()
     problem: str = ""
+    call: str = ""
+    peer: int = -1
+    world: int = 0
+    started: int = 0
 
     @property
     def works(self) -> bool:
         """Whether it computes; on a crowded machine it may get little of a processor and still want one."""
         return self.busy >= BUSY or (self.state == "R" and self.busy >= CROWDED)
+
+    @property
+    def may_spin(self) -> bool:
+        """Whether it could be waiting for a GPU while it looks busy: gloo sleeps, and records would tell."""
+        return not self.records and any(group.backend != "gloo" for group in self.groups)
 
     @property
     def default(self) -> Group | None:
@@ -134,6 +147,7 @@ class Pulse:
     ``seconds`` of processor time and bytes of ``output`` only grow. ``answered``, ``torch``: as in
     ``Seen``. ``size`` is that of the default group, 0 without one; ``begun`` how many collectives
     it has begun in all its groups, -1 where that is not known. ``alone``: it ended without the others.
+    ``timeout`` is the smallest of its groups' (0: unknown).
     """
 
     rank: int
@@ -146,6 +160,7 @@ class Pulse:
     size: int = 0
     begun: int = -1
     alone: bool = False
+    timeout: float = 0.0
 
 
 @frozen

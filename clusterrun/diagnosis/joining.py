@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from clusterrun.diagnosis.evidence import Record
+from clusterrun.diagnosis.places import Doing, place
 from clusterrun.diagnosis.words import unfolded
 from clusterrun.model.frozen import frozen
 
@@ -9,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterrun.diagnosis.evidence import Group, Record, Seen
+    from clusterrun.diagnosis.evidence import Group, Seen
 
 EQUAL_SIZES = ("all_reduce", "reduce", "broadcast", "_all_gather_base", "all_gather", "_reduce_scatter_base")
 """Where every rank brings a tensor of one size and type; of other collectives only the names are compared."""
@@ -48,20 +50,76 @@ class Difference:
 
 
 def waiting(seen: Sequence[Seen]) -> list[Waiting]:
-    """Every rank that is inside a collective, at its oldest one that is not done, by rank."""
+    """Every rank in a collective, at its oldest one that is not done, or in a send or receive, by rank."""
     begun = _begun(seen)
     found = []
     for one in seen:
         inside = [record for record in one.records if not record.done]
-        if inside:
+        if one.call and one.peer >= 0:
+            found.append(_with_peer(one, seen))
+        elif inside:
             record = min(inside, key=lambda r: r.at)
             missing = tuple(
                 member
-                for member in _members(one, record.group, seen)
+                for member in members(one, record.group, seen)
                 if member != one.rank and begun.get((member, record.group), 0) < record.sequence
             )
             found.append(Waiting(one.rank, record, missing))
     return found
+
+
+def _with_peer(one: Seen, seen: Sequence[Seen]) -> Waiting:
+    """A send or receive is a collective of two that no recorder knows: has the other one called its half?"""
+    fits = {"send": "recv", "recv": "send"}[one.call]
+    meets = any(two.rank == one.peer and (two.call, two.peer) == (fits, one.rank) for two in seen)
+    group = f"of ranks {min(one.rank, one.peer)} and {max(one.rank, one.peer)}"
+    what = f"{one.call} {'to' if one.call == 'send' else 'from'} rank {one.peer}"
+    return Waiting(one.rank, Record(group, 0, what, "", "", False, 0.0), () if meets else (one.peer,))
+
+
+def counted(seen: Sequence[Seen], at: float) -> list[Waiting]:
+    """Who waits by the groups' own counts, where no record tells: some members have begun more than others.
+
+    ``at`` is since when, in seconds since the epoch. Only where no count includes sends: gloo's does.
+    """
+    found = []
+    for one in seen:
+        for group in one.groups:
+            counts = _counts(group, seen)
+            ahead = max(counts.values(), default=0)
+            missing = tuple(sorted(rank for rank, count in counts.items() if count < ahead))
+            if missing and one.rank not in missing and "gloo" not in group.backend:
+                record = Record(group.name, ahead, "a collective", "", "", False, at)
+                found.append(Waiting(one.rank, record, missing))
+                break
+    return found
+
+
+def _counts(group: Group, seen: Sequence[Seen]) -> dict[int, int]:
+    """How many collectives each member has begun in ``group``; {} unless every one of them says it."""
+    members = {
+        one.rank: other.sequence
+        for one in seen
+        for other in one.groups
+        if (other.name, other.ranks, other.size) == (group.name, group.ranks, group.size)
+    }
+    complete = len(members) == group.size and min(members.values()) >= 0
+    return members if complete else {}
+
+
+def shortest_timeout(seen: Sequence[Seen]) -> float:
+    """Of the groups that ranks wait in, the smallest time-out in seconds; 0: none, or unknown."""
+    waits = {one.rank: one.record.group for one in waiting(seen)}
+    unrecorded = any(one.rank not in waits and place(one.stack).doing is Doing.COLLECTIVE for one in seen)
+    return min(
+        (
+            group.timeout
+            for one in seen
+            for group in one.groups
+            if group.timeout and (unrecorded or _same(group, waits.get(one.rank, "")))
+        ),
+        default=0.0,
+    )
 
 
 def _begun(seen: Sequence[Seen]) -> Mapping[tuple[int, str], int]:
@@ -77,7 +135,8 @@ def _begun(seen: Sequence[Seen]) -> Mapping[tuple[int, str], int]:
     return found
 
 
-def _members(one: Seen, name: str, seen: Sequence[Seen]) -> tuple[int, ...]:
+def members(one: Seen, name: str, seen: Sequence[Seen]) -> tuple[int, ...]:
+    """The ranks of the group called ``name`` that ``one`` is in, as far as it is known."""
     group = next((group for group in one.groups if _same(group, name)), None)
     named = unfolded(group.ranks) if group else ()
     if named:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from clusterrun.model.frozen import frozen
 
 TYPE_CHECKING = False
@@ -13,7 +15,10 @@ if TYPE_CHECKING:
 LEAST_COLLECTIVES = 16
 LEAST_SECONDS = 0.3
 LAST_SHARE = 0.85
-"""A rank that comes last this often does so by more than chance."""
+"""Of the collectives that somebody waited for: a rank that comes last this often does so by no chance,
+where they are many enough."""
+CHANCE = 1e-4
+LEAST_WAITS = 5
 WAITED_SHARE = 0.15
 """Of the time, spent waiting for one rank: less is the noise of any job."""
 NEAR_SECONDS = 0.005
@@ -23,7 +28,10 @@ FAR_SECONDS = 0.03
 
 @frozen
 class Late:
-    """``rank`` came last to ``last`` of ``of`` collectives; the others waited ``share`` of ``seconds``."""
+    """``rank`` came last to ``last`` of the ``of`` collectives that somebody waited for.
+
+    The others waited ``share`` of ``seconds``.
+    """
 
     rank: int
     last: int
@@ -50,9 +58,9 @@ def _in_group(seen: Sequence[Seen], name: str, ranks: str, offsets: Mapping[str,
     common = sorted(set.intersection(*(set(of_rank) for of_rank in times.values())))
     if len(common) < LEAST_COLLECTIVES:
         return None
-    common = common[-max(LEAST_COLLECTIVES, len(common) // 2) :]  # what was before may be another phase
+    newest = common[-max(LEAST_COLLECTIVES, len(common) // 2) :]  # what was before may be another phase
     margin = NEAR_SECONDS if len({one.node for one in members}) == 1 else FAR_SECONDS
-    return _judged(times, common, margin)
+    return _judged(times, newest, margin) or _judged(times, common, margin)
 
 
 def _judged(times: Mapping[int, Mapping[int, float]], common: Sequence[int], margin: float) -> Late | None:
@@ -67,10 +75,17 @@ def _judged(times: Mapping[int, Mapping[int, float]], common: Sequence[int], mar
     if not last or seconds < LEAST_SECONDS:
         return None
     rank = max(last, key=lambda one: len(last[one]))
+    # Several collectives a step: all come together to those that follow a late one.
+    waited = sum(map(len, last.values()))
     share = _length(last[rank]) / seconds
-    if len(last[rank]) < LAST_SHARE * len(common) or share < WAITED_SHARE:
+    if waited < _least_waits(len(times)) or len(last[rank]) < LAST_SHARE * waited or share < WAITED_SHARE:
         return None
-    return Late(rank, len(last[rank]), len(common), share, seconds)
+    return Late(rank, len(last[rank]), waited, share, seconds)
+
+
+def _least_waits(size: int) -> int:
+    """So many that one of ``size`` equal ranks is last each time by a chance of ``CHANCE`` at most."""
+    return max(LEAST_WAITS, 1 + math.ceil(math.log(1 / CHANCE, size)))
 
 
 def _length(spans: Sequence[tuple[float, float]]) -> float:

@@ -7,8 +7,9 @@ import signal
 
 from clusterrun.diagnosis.joining import difference
 from clusterrun.diagnosis.messages import meaning
+from clusterrun.diagnosis.timeouts import explain_timeout, is_timeout
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 
 TYPE_CHECKING = False
@@ -26,6 +27,8 @@ MOST_WORDS = 180
 MOST_CULPRITS = 16
 BEFORE = 60.0
 """Seconds before the first failure: an error that was survived for longer did not end the run."""
+DUMPING = 540.0
+"""Seconds more from a collective's time-out to the abort: NCCL's watchdog first writes its records."""
 _SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
 _OUT_OF_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
 _CHILD_KILLED = re.compile(
@@ -82,21 +85,46 @@ class Remains:
 def explain(left: Remains) -> Diagnosis:
     """What ended the run: the first error in time that is no consequence of another one."""
     root = _root(left)
+    if root and is_timeout(root):
+        return _with_printed(left, explain_timeout(left.errors, left.nodes))
     found = (_mismatch(left, root) if root else None) or (_of_error(left, root) if root else _of_end(left))
     return _with_consequences(left, found)
+
+
+def _with_printed(left: Remains, found: Diagnosis) -> Diagnosis:
+    """The same, with errors of those to blame that are too old to have ended the run by themselves."""
+    to_blame = {one.rank for one in found.culprits}
+    last = {one.rank: one for one in left.errors if one.rank in to_blame and not one.consequence}
+    printed = tuple(
+        f"rank {rank} has printed: {one.said}" for rank, one in last.items() if not is_timeout(one)
+    )
+    return replace(found, evidence=(*found.evidence, *printed))
+
+
+def ended_by_timeout(left: Remains) -> bool:
+    """Whether the first error is a collective's time-out: what was seen before it tells more."""
+    root = _root(left)
+    return root is not None and is_timeout(root)
 
 
 def _root(left: Remains) -> Error | None:
     """The earliest error that was not survived; of one moment the known one, then that of who ended first."""
     since = left.failure.at - BEFORE if left.failure else 0.0
-    roots = [one for one in left.errors if not one.consequence and (not one.at or one.at >= since)]
+    roots = [
+        one
+        for one in left.errors
+        if not one.consequence and (not one.at or one.at >= since - (DUMPING if is_timeout(one) else 0.0))
+    ]
     if not roots or _killed(left):
         return None
     roots = [one for one in roots if not one.survived] or roots
     earliest = min(one.at for one in roots)
     first = left.failure.rank if left.failure else -1
     together = [one for one in roots if one.at <= earliest + SAME_MOMENT]
-    return min(together, key=lambda one: (one.row is None, one.rank != first, one.at, one.rank))
+    # A rank's own exception may be what the others' collective waited for, never the other way round.
+    return min(
+        together, key=lambda one: (is_timeout(one), one.row is None, one.rank != first, one.at, one.rank)
+    )
 
 
 def _killed(left: Remains) -> bool:

@@ -75,7 +75,7 @@ def _of_place(one: Seen) -> Reason:
             f"it sleeps{f' in {one.waits_in}' if one.waits_in else ''} and shows no Python stack",
             f"look at it on {one.node}: clusterrun exec --rank {one.rank} -- cat /proc/{one.pid}/status",
         )
-    if not here.frame and any(frame.endswith(_ENDING) for frame in one.stack):
+    if has_ended(one):
         return Reason(
             "its script has ended, and its process has not",
             "a thread that is no daemon, or an atexit function, holds it: end it before the script ends",
@@ -87,6 +87,11 @@ def _of_place(one: Seen) -> Reason:
         if runs
         else "what does that line wait for: a file, a lock, another process, the network?",
     )
+
+
+def has_ended(one: Seen) -> bool:
+    """Whether the script of a rank is over, and something holds its process."""
+    return not place(one.stack).frame and any(frame.endswith(_ENDING) for frame in one.stack)
 
 
 def _program(one: Seen) -> str:

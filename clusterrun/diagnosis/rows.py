@@ -24,6 +24,7 @@ CONSEQUENCES = (
     (r"Broken pipe", "whoever read from this process had ended"),
     (r"(?:socketProgress|recvBytes).*(?:closed|reset)", "a peer of this rank ended or was ended"),
     (r"ncclRemoteError|remote process (?:has )?exited", "a peer of this rank ended or was ended"),
+    (r"[Ll]ast enqueued (?:\w+ )?work: -?\d+", "a collective timed out, here or in another rank"),
     (r"NCCL communicator was aborted", "another rank failed and the communicator was given up"),
     (r"Process group (?:watchdog )?.*terminated with exception", "a collective failed before"),
     (
@@ -210,7 +211,8 @@ ROWS: tuple[Row, ...] = (
     # --- a collective that did not come back ---
     Row(
         r"Watchdog caught collective operation timeout|collective operation timeout"
-        r"|Timed out waiting \d+ms for (?:recv|send) operation|monitoredBarrier.*(?:timed out|did not)",
+        r"|Timed out waiting \d+ms for (?:recv|send) operation|monitoredBarrier.*(?:timed out|did not)"
+        r"|failed to pass monitoredBarrier|watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out",
         "a collective did not end in time: a rank did not join it, or a link is down",
         "clusterrun diagnose while it hangs names the rank; --hang-after makes that happen by itself",
         Verdict.NEVER_ARRIVED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterrun.diagnosis.joining import members
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
 
 TYPE_CHECKING = False
@@ -41,7 +42,13 @@ def _over_tcp(one: Seen, where: Waiting) -> bool:
 
 
 def crossed(case: Case, waits: Sequence[Waiting]) -> Diagnosis:
-    """Everybody waits for somebody who waits elsewhere: where most are in one place, the others are odd."""
+    """Everybody waits for somebody who waits elsewhere: where most are in one place, the others are odd.
+
+    Who waits for a rank that has gone on to a call of a wider group is right to wait: that rank skipped it.
+    """
+    skipped = _skipped(case, waits)
+    if skipped:
+        return skipped
     places: dict[tuple[str, int], list[Waiting]] = {}
     for one in waits:
         places.setdefault((one.record.group, one.record.sequence), []).append(one)
@@ -54,6 +61,46 @@ def crossed(case: Case, waits: Sequence[Waiting]) -> Diagnosis:
     said = "ranks wait for each other in different groups or calls: their collectives are not in one order"
     remedy = "let every rank call the collectives of all groups in the same order"
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy)
+
+
+def _skipped(case: Case, waits: Sequence[Waiting]) -> Diagnosis | None:
+    """Members of a group are missing in its call and wait in one that has all its members and others."""
+    at = {one.rank: one for one in waits}
+    found: dict[int, Waiting] = {}
+    for one in waits:
+        for rank in one.missing:
+            if rank in at and _awaited(case, one) < _awaited(case, at[rank]):
+                found[rank] = one
+    found = {rank: one for rank, one in found.items() if one.rank not in found}
+    if not found:
+        return None
+    culprits = tuple(
+        Culprit(
+            rank,
+            case.of(rank).node,
+            f"it is in {at[rank].record.operation}{case.line((rank,))} and has not called "
+            f"{_half(one)}, in which rank {one.rank} waits for it{case.line((one.rank,))}",
+        )
+        for rank, one in sorted(found.items())
+    )
+    first = culprits[0]
+    said = f"rank {first.rank} on {first.node} went on without a call that others wait in: {first.why}"
+    remedy = (
+        "let all members of a group make its calls before those of wider groups; or is that one too many?"
+    )
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy)
+
+
+def _awaited(case: Case, one: Waiting) -> set[int]:
+    """The ranks that take part in the call that ``one`` waits in."""
+    return set(members(case.of(one.rank), one.record.group, case.seen)) or {one.rank, *one.missing}
+
+
+def _half(one: Waiting) -> str:
+    """What the missing rank should have called."""
+    verb = one.record.operation.partition(" ")[0]
+    other = {"send": f"recv from rank {one.rank}", "recv": f"send to rank {one.rank}"}.get(verb)
+    return other or f"{one.record.operation} of group {one.record.group}"
 
 
 def _inside(case: Case, one: Waiting) -> str:

@@ -41,12 +41,13 @@ def begin(here: str) -> None:
     facts = os.memfd_create(f"clusterrun.facts.{rank}.{pid}.{ask}")
     stacks = os.memfd_create(f"clusterrun.stacks.{rank}.{pid}.{_thread.get_ident():x}")
     faulthandler.register(number, file=stacks, all_threads=True, chain=False)
-    _thread.start_new_thread(answer, (asked, facts, here))
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    _thread.start_new_thread(answer, (asked, facts, here, size))
     if not faulthandler.is_enabled():
         faulthandler.enable()  # a rank that aborts in a library says in which line of the user's
     attempt = int(os.environ.get("CLUSTERRUN_ATTEMPT", "0"))
     name = f"{os.environ.get('CLUSTERRUN_RUN_DIR', '')}/attempts/{attempt:03d}/{int(rank):05d}.farewell.json"
-    atexit.register(farewell, name, pid, here, int(os.environ.get("WORLD_SIZE", "1")))
+    atexit.register(farewell, name, pid, here, size)
 
 
 def launches() -> bool:
@@ -69,7 +70,7 @@ def forget_path(here: str) -> None:
         os.environ.pop("PYTHONPATH", None)
 
 
-def answer(asked: int, facts: int, here: str) -> None:
+def answer(asked: int, facts: int, here: str, size: int) -> None:
     """Sleep until somebody asks, write the answer, for ever."""
     known: dict[str, Any] = {}
     while True:
@@ -77,7 +78,7 @@ def answer(asked: int, facts: int, here: str) -> None:
             number, records = os.read(asked, 4096).split(b"\n")[-2].split()
             try:
                 known = known or witness(here)
-                text = known["words"](int(number), int(records))
+                text = known["words"](int(number), int(records), size)
             except Exception as error:  # noqa: BLE001 (torch of any version may refuse)
                 text = f'{{"ask": {int(number)}, "problem": "{type(error).__name__}"}}'
             os.ftruncate(facts, 0)

@@ -17,9 +17,15 @@ MOST_GROUPS = 64
 LAST_RECORDS = 16
 MOST_RANKS = 2000
 """Characters of a group's list of ranks."""
+HEARTBEAT_SECONDS = 480
+"""What torch gives NCCL's watchdog thread before it aborts the rank, where the environment names no other."""
 RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """NCCL's collectives stand in one of their own, in builds of torch that have it; all others in the second."""
 UNRECORDED = ("_MPI_AVAILABLE", "_UCC_AVAILABLE", "_XCCL_AVAILABLE")
+MEETING = ("_create_c10d_store", "_env_rendezvous_handler", "init_process_group")
+PEERS = {"send": "dst", "recv": "src"}
+"""Which argument of a call names the other rank."""
+MAIN_THREAD = getattr(getattr(sys.modules.get("threading"), "main_thread", lambda: None)(), "ident", 0) or 0
 KEPT = ("collective_seq_id", "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "retired")
 """What is wanted of a flight record beside its group, its state and its times."""
 
@@ -52,8 +58,11 @@ def was_alone(groups: Any, records: Any) -> bool:
     return hasattr(torch, RECORDERS[1]) and not others and "0" not in sizes and not records
 
 
-def words(number: int, records: int) -> str:
-    """The answer to a question, as JSON; ``records``: how many flight records of each group are wanted."""
+def words(number: int, records: int, size: int = 0) -> str:
+    """The answer to a question, as JSON; ``records``: how many flight records of each group are wanted.
+
+    ``size`` is the world that this rank was started in.
+    """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     json = sys.modules.get("json")
     if c10d is None or json is None or not hasattr(c10d, "_world"):
@@ -62,7 +71,25 @@ def words(number: int, records: int) -> str:
     said = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}
     if records:
         said["records"] = flight(json, records)
+        said["call"] = {**call(c10d), "started": size}
     return str(json.dumps(said))
+
+
+def call(c10d: Any) -> dict[str, Any]:
+    """What no record tells: the peer of a send or receive, the world ``init_process_group`` waits for."""
+    frame = sys._current_frames().get(MAIN_THREAD)
+    while frame is not None:
+        name, local = frame.f_code.co_name, frame.f_locals
+        if name in MEETING and isinstance(local.get("world_size"), int) and local["world_size"] > 0:
+            return {"world": local["world_size"]}
+        if name in PEERS and frame.f_globals.get("__name__") == c10d.__name__:
+            peer, group = local.get(PEERS[name]), local.get("group")
+            among = local.get(f"group_{PEERS[name]}")
+            if not isinstance(peer, int) and isinstance(among, int):
+                peer = c10d.get_global_rank(group or c10d.GroupMember.WORLD, among)
+            return {"name": name, "peer": peer if isinstance(peer, int) else -1}
+        frame = frame.f_back
+    return {}
 
 
 def groups(c10d: Any, ranks: bool) -> list[dict[str, Any]]:
@@ -76,6 +103,7 @@ def groups(c10d: Any, ranks: bool) -> list[dict[str, Any]]:
             "size": len(members),
             "sequence": sequence(group),
             "default": group is c10d.GroupMember.WORLD,
+            "timeout": timeout(group),
         }
         if ranks:
             one["backend"] = str(world.pg_map.get(group, [""])[0])
@@ -90,6 +118,20 @@ def sequence(group: Any) -> int:
         return int(group._get_sequence_number_for_group())
     except Exception:  # noqa: BLE001
         return -1
+
+
+def timeout(group: Any) -> float:
+    """Seconds in one collective after which torch ends this rank by itself; 0 where it does not say."""
+    found = []
+    for device in getattr(group, "_device_types", ()):
+        try:
+            backend = group._get_backend(device)
+            found.append(backend.options._timeout.total_seconds())
+            if "NCCL" in type(backend).__name__ and os.environ.get("TORCH_NCCL_ENABLE_MONITORING") != "0":
+                found.append(float(os.environ.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC") or HEARTBEAT_SECONDS))
+        except Exception:  # noqa: BLE001
+            continue
+    return min(found, default=0.0)
 
 
 def spans(numbers: list[int]) -> str:

@@ -7,7 +7,7 @@ import os
 import secrets
 from contextlib import suppress
 
-from clusterrun.diagnosis.postmortem import explain
+from clusterrun.diagnosis.postmortem import ended_by_timeout, explain
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict
 from clusterrun.logs.files import readable
 from clusterrun.model import contract
@@ -47,12 +47,12 @@ def diagnose(desk: Desk, run_id: str, limit: float = LIMIT, tell: Tell = quiet) 
 def of_ended(desk: Desk, status: RunStatus, state: RunState | None) -> Diagnosis:
     """Why a run ended as it did. A hang that was diagnosed while it lived explains its end."""
     hang = _kept(desk, status, state)
-    found = explain(remains(desk, status))
+    left = remains(desk, status)
+    found = explain(left)
     if hang is None or hang.verdict is Verdict.NOTHING or status.state is State.COMPLETED:
         return found
     if found.culprits and found.culprits[0].rank >= 0 and status.state is not State.TIMEOUT:
-        hung = hang.said not in (status.reason or "")
-        if hung:
+        if hang.said not in (status.reason or "") and not ended_by_timeout(left):
             return found
     return replace(hang, evidence=(f"the run ended as {status.state.value}: {status.reason}", *hang.evidence))
 

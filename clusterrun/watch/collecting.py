@@ -13,7 +13,7 @@ from clusterrun.model.document import encode
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.watch.children import nccl_ras, spy
 from clusterrun.watch.doors import doors
-from clusterrun.watch.facts import facts, groups, records
+from clusterrun.watch.facts import calls, facts, groups, records
 from clusterrun.watch.sockets import connections
 from clusterrun.watch.stacks import stack_of_fork, stacks
 
@@ -113,6 +113,7 @@ class Look:
             addresses=joined.addresses,
             backlog=joined.backlog,
             problem=str((said or {}).get("problem", "")),
+            **calls(said or {}),
         )
 
     def _children(self, first: First, stack: tuple[str, ...]) -> tuple[Child, ...]:

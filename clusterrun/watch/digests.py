@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from clusterrun.model.paths import AttemptPaths
 
+LEAST_PERIOD = 1.0
+PERIODS_PER_TIMEOUT = 8
+"""A hang is called at half a group's time-out: until then some digests must have told that nothing moves."""
 EAGER = (2.0, 5.0)
 """Seconds after the start of the ranks: a short run is to be seen as well."""
 
@@ -45,8 +48,11 @@ class Digests:
 
     def run(self, now: float) -> list[str]:
         """The bodies to send; the next time is set."""
-        self._times = self._times[1:] or [now + self._period]
-        return [json.dumps({"digest": encode(self.digest())})]
+        found = self.digest()
+        timeouts = [pulse.timeout / PERIODS_PER_TIMEOUT for pulse in found.ranks if pulse.timeout]
+        period = min(self._period, max(LEAST_PERIOD, min(timeouts, default=self._period)))
+        self._times = self._times[1:] or [now + period]
+        return [json.dumps({"digest": encode(found)})]
 
     def ended(self, now: float) -> list[str]:
         """A rank has ended just now: what killed it, or that it was alone, may be known here.
@@ -82,7 +88,8 @@ def _pulse(
     paths: AttemptPaths, rank: int, pid: int, moment: proc.Moment | None, said: Mapping[str, Any] | None
 ) -> Pulse:
     known = said is not None and "problem" not in said
-    default = next((group for group in groups(said or {}) if group.default), None)
+    known_groups = groups(said or {})
+    default = next((group for group in known_groups if group.default), None)
     counts = begun(said)
     return Pulse(
         rank,
@@ -95,6 +102,7 @@ def _pulse(
         default.size if default else 0,
         sum(counts) if known and all(count >= 0 for count in counts) else -1,
         moment is None and _was_alone(paths, rank),
+        min((group.timeout for group in known_groups if group.timeout and group.size > 1), default=0.0),
     )
 
 

@@ -91,9 +91,21 @@ def groups(said: Mapping[str, Any]) -> tuple[Group, ...]:
             bool(one.get("default")),
             str(one.get("backend", "")),
             str(one.get("ranks", "")),
+            float(one.get("timeout") or 0.0),
         )
         for one in said.get("groups") or ()
     )
+
+
+def calls(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of ``Seen``: what the main thread waits for, beyond what records tell."""
+    found = said.get("call") or {}
+    return {
+        "call": str(found.get("name", "")),
+        "peer": int(found.get("peer", -1)),
+        "world": int(found.get("world", 0)),
+        "started": int(found.get("started", 0)),
+    }
 
 
 def records(said: Mapping[str, Any]) -> tuple[Record, ...]:

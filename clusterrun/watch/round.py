@@ -21,6 +21,9 @@ FIRST_LOOK = 1.0
 LONG_LOOK = 5.5
 MANY_RANKS = 256
 FEW_RECORDS = 16
+FEW_RANKS = 64
+MANY_RECORDS = 256
+"""A step may begin many collectives, and several steps are wanted."""
 
 
 class Round:
@@ -40,7 +43,8 @@ class Round:
 
     def asks(self) -> list[Ask]:
         """The questions."""
-        wanted = Wanted(self.seconds, FEW_RECORDS if self._size > MANY_RANKS else Wanted().records)
+        records = MANY_RECORDS if self._size <= FEW_RANKS else Wanted().records
+        wanted = Wanted(self.seconds, FEW_RECORDS if self._size > MANY_RANKS else records)
         body = json.dumps({"collect": encode(wanted)})
         return [Ask(node, self.number, body) for node in self._nodes]
 

@@ -4,8 +4,9 @@ Laws
 ----
 1. A rank moves when it prints, begins a collective or joins a group; one that is in no group, or that
    does not say, also when it computes. The run moves when any rank does.
-2. A stall is declared once for each time that nothing moves for ``hang_seconds``, and only while the
-   observers speak: their silence is no stall.
+2. A stall is declared once for each time that nothing moves for ``hang_seconds``, or for half of the
+   time after which the waiting ranks' process group would end them; it is acted on after
+   ``hang_seconds``. It is declared only while the observers speak: their silence is no stall.
 3. One collection at a time; a question that comes meanwhile gets its answer. It ends when every node has
    answered or is mute, or at its limit. What might still come on its own is looked at once more, longer.
 4. A body that cannot be read is as good as none.
@@ -18,6 +19,7 @@ import json
 from clusterrun.diagnosis.alone import Together
 from clusterrun.diagnosis.deciding import decide
 from clusterrun.diagnosis.evidence import Collected, Digest
+from clusterrun.diagnosis.joining import shortest_timeout
 from clusterrun.diagnosis.words import Diagnosis, Verdict
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from clusterrun.diagnosis.case import Case
     from clusterrun.diagnosis.evidence import Pulse
     from clusterrun.model.orders import Orders
     from clusterrun.watch.actions import VigilAction
@@ -38,6 +41,8 @@ OWN = "diagnosis"
 """The name under which a stall that nobody asked about is kept."""
 QUIET_PERIODS = 3.5
 """So many missed digests make an observer mute."""
+LEAST_LIMIT = 4.0
+"""Seconds: a group whose time-out is shorter than a few digests ends its ranks before a look at them."""
 COMPUTES = 0.03
 """Of a processor: a rank that loads torch from a slow file system, on a crowded node, gets little more."""
 
@@ -61,6 +66,7 @@ class Vigil:
         self._killed: dict[int, int] = {}
         self._moved_at = now
         self._stalled = self._reported = False
+        self._again_at: float | None = None
         self._number = 0
         self._round: Round | None = None
         self._names: list[str] = []
@@ -105,7 +111,7 @@ class Vigil:
         if self._round is not None and now >= self._round.overdue_at:
             return self._judge(now, wall)
         if self._round is None and self._stall_due(now):
-            self._stalled = True
+            self._stalled, self._again_at = True, None
             self._names.append(OWN)
             return self._look(now, wall, FIRST_LOOK)
         return []
@@ -119,9 +125,19 @@ class Vigil:
         """When ``tick`` is wanted."""
         if self._round is not None:
             return self._round.overdue_at
-        if self._stalled or not self._watch.hang_seconds:
+        return self._due_at()
+
+    def _due_at(self) -> float | None:
+        """When the ranks are looked at without being asked."""
+        if not self._watch.hang_seconds:
             return None
-        return self._moved_at + self._watch.hang_seconds
+        return self._again_at if self._stalled else self._moved_at + self._limit()
+
+    def _limit(self) -> float:
+        """Seconds without movement that are a stall: the process groups must not time out first."""
+        hang = self._watch.hang_seconds
+        timeouts = [pulse.timeout for _, pulse in self._pulses.values() if pulse.timeout]
+        return min(hang, max(LEAST_LIMIT, min(timeouts) / 2)) if timeouts else hang
 
     # --- moving or not ---
 
@@ -150,7 +166,7 @@ class Vigil:
         if pulse.answered or before is None or before[1].pid != pulse.pid:
             return pulse
         known = before[1]
-        return replace(pulse, torch=known.torch, size=known.size, begun=known.begun)
+        return replace(pulse, torch=known.torch, size=known.size, begun=known.begun, timeout=known.timeout)
 
     def _moves(self, now: float, pulse: Pulse) -> bool:
         """Law 1; the pulse is remembered."""
@@ -167,8 +183,8 @@ class Vigil:
         return not counted and pulse.seconds - before.seconds >= COMPUTES * (now - at) > 0
 
     def _stall_due(self, now: float) -> bool:
-        limit = self._watch.hang_seconds
-        if not limit or self._stalled or now - self._moved_at < limit:
+        due_at = self._due_at()
+        if due_at is None or now < due_at:
             return False
         patience = QUIET_PERIODS * self._watch.sample_seconds
         for node, at in self._heard_at.items():
@@ -176,6 +192,7 @@ class Vigil:
                 self._mute[node] = f"its observer has said nothing for {now - at:.0f} s"
         if not self._pulses or len(self._mute) == len(self._nodes):
             self._moved_at = now  # nobody speaks: that is no stall, and is looked at again later
+            self._again_at = now + self._watch.hang_seconds
             return False
         return True
 
@@ -197,7 +214,12 @@ class Vigil:
             return []
         looked, self._round = self._round, None
         stalled = now - self._moved_at if self._stalled else 0.0
-        judged = decide(looked.case(stalled))
+        case = looked.case(stalled)
+        if stalled and OWN in self._names and self._too_early(case):
+            self._names.remove(OWN)
+            if not self._names:
+                return []
+        judged = decide(case)
         if not judged.certain and looked.seconds < LONG_LOOK:
             return self._look(now, wall, LONG_LOOK)
         # What moved while it was looked at does not hang.
@@ -207,10 +229,25 @@ class Vigil:
         saved: list[VigilAction] = [Save(f"{name}.json", _text(diagnosis)) for name in names]
         return saved + (self._consequences(diagnosis, stalled) if OWN in names else [])
 
+    def _too_early(self, case: Case) -> bool:
+        """The time-out that made us look is of a group that nobody waits in: look again when it is due."""
+        hang = self._watch.hang_seconds
+        timeout = shortest_timeout(case.seen)
+        due = min(hang, max(LEAST_LIMIT, timeout / 2)) if timeout else hang
+        if case.stalled >= due:
+            return False
+        self._again_at = self._moved_at + due
+        return True
+
     def _consequences(self, diagnosis: Diagnosis, stalled: float) -> list[VigilAction]:
         """What follows from a stall that nobody asked about."""
         why = f"nothing has moved for {stalled:.0f} s: {diagnosis.said}"
-        if diagnosis.verdict is Verdict.NOTHING or self._watch.on_hang == "report":
+        acts = self._watch.on_hang != "report"
+        nothing = diagnosis.verdict is Verdict.NOTHING
+        early = stalled < self._watch.hang_seconds  # told before the process group ends the ranks
+        if early and (acts or nothing):
+            self._again_at = self._moved_at + self._watch.hang_seconds
+        if early or nothing or not acts:
             self._reported = True
             return [Tell(why)]
         return [Wish(self._watch.on_hang, why)]  # whoever grants it says why

@@ -336,3 +336,100 @@ def test_of_ranks_that_wait_outside_of_collectives_those_that_have_ended_are_tol
     found = verdict(rank(0, stack=LOOP), rank(1, state=""), rank(2, stack=LOOP), rank(3, stack=LOOP))
     assert found.said == "all 3 ranks that are left wait outside of collectives, all at train.py:33 (work)"
     assert found.evidence[-1] == "rank 1 has ended"
+
+
+# --- calls that are left out, worlds that do not fit, what no record tells ---
+
+
+def subgroup(number: int, size: int, few: int, **changes: object) -> Seen:
+    """A rank in a world of ``size`` whose first ``few`` ranks share a group ``1``."""
+    groups = [Group("0", size, 8, True, "gloo", f"0-{size - 1}")]
+    groups += [Group("1", few, 0, False, "gloo", f"0-{few - 1}")] if number < few else []
+    return rank(number, size, 8, groups=tuple(groups), **changes)
+
+
+@pytest.mark.parametrize(("size", "few"), [(3, 2), (4, 2), (4, 3), (8, 4), (64, 8)])
+def test_who_skips_a_subgroups_barrier_and_goes_on_is_named_not_who_waits_in_it(size: int, few: int) -> None:
+    for skips in range(few):
+        seen = []
+        for number in range(size):
+            waits = number < few and number != skips
+            inside = record(1, False, "barrier", "", "", group="1") if waits else record(9, False)
+            stack = BARRIER if waits else ALL_REDUCE
+            seen.append(subgroup(number, size, few, records=(*history(8), inside), stack=stack))
+        found = verdict(*seen)
+        assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [skips])
+        assert "has not called barrier of group 1" in found.culprits[0].why
+
+
+@pytest.mark.parametrize("call", ["send", "recv"])
+def test_who_does_not_answer_a_send_or_receive_is_named_not_who_waits_in_it(call: str) -> None:
+    """Rank 0 waits for rank 1, which is in an all_reduce, in its own code, or in another send."""
+    half = {"send": "recv from rank 0", "recv": "send to rank 0"}[call]
+    waits = rank(0, stack=ALL_REDUCE, call=call, peer=1)
+    went_on = verdict(waits, waiter(1), waiter(2), waiter(3))
+    assert (went_on.verdict, [one.rank for one in went_on.culprits]) == (Verdict.MISMATCH, [1])
+    assert f"has not called {half}" in went_on.culprits[0].why
+    sleeps = verdict(waits, rank(1, stack=LOOP), waiter(2), waiter(3))
+    assert (sleeps.verdict, [one.rank for one in sleeps.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+
+
+def test_a_send_that_its_receiver_waits_for_blames_neither() -> None:
+    both = [
+        rank(0, 2, stack=ALL_REDUCE, call="send", peer=1),
+        rank(1, 2, stack=ALL_REDUCE, call="recv", peer=0),
+    ]
+    found = verdict(*both, stalled=60.0)
+    assert found.culprits == ()
+    assert "rank 0 waits in send to rank 1 at train.py:11 (step)" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("worlds", "wrong"),
+    [((5, 5, 5, 5), [0, 1, 2, 3]), ((4, 5, 4, 4), [1]), ((4, 4, 2, 4), [2]), ((0, 5, 0, 0), [1])],
+)
+def test_ranks_that_ask_for_another_world_than_they_were_started_in_are_named(
+    worlds: tuple[int, ...], wrong: list[int]
+) -> None:
+    seen = [
+        rank(n, groups=(), records=(), stack=MEETING, world=world, started=4 if world else 0)
+        for n, world in enumerate(worlds)
+    ]
+    found = verdict(*seen)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
+    assert "and was started as one of 4" in found.culprits[0].why
+
+
+@pytest.mark.parametrize("worlds", [(4, 4, 4, 4), (2, 2, 2, 2)])
+def test_worlds_that_agree_and_are_no_larger_than_the_run_are_no_mistake(worlds: tuple[int, ...]) -> None:
+    seen = [
+        rank(n, groups=(), records=(), stack=MEETING, world=world, started=4)
+        for n, world in enumerate(worlds)
+    ]
+    assert verdict(*seen).verdict is Verdict.UNDETERMINED
+
+
+def test_a_rank_whose_process_a_thread_holds_when_all_others_have_ended_is_named() -> None:
+    held = rank(2, stack=("/usr/lib/python3.11/threading.py:1590 _shutdown",))
+    found = verdict(rank(0, state=""), rank(1, state=""), held, rank(3, state=""))
+    assert blamed(found) == [(2, "n1", "its script has ended, and its process has not")]
+
+
+def on_gpus(number: int, begun: int, **changes: object) -> Seen:
+    """A rank that spins while its GPU waits, with a torch that keeps no records."""
+    groups = (Group("0", 4, begun, True, "nccl", "0-3"),)
+    return rank(number, groups=groups, records=(), stack=LOOP, busy=1.0, state="R", **changes)
+
+
+@pytest.mark.parametrize("behind", range(4))
+def test_without_records_the_groups_own_counts_tell_who_is_behind(behind: int) -> None:
+    seen = [on_gpus(n, 11 if n == behind else 12) for n in range(4)]
+    found = verdict(*seen, stalled=300.0)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [behind])
+    assert "have waited 300 s in a collective (12 of group 0)" in found.evidence[0]
+
+
+def test_a_stall_of_ranks_that_may_spin_is_never_called_nothing_wrong() -> None:
+    found = verdict(*(on_gpus(n, 12) for n in range(4)), stalled=300.0)
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert "it computes, or waits for its GPU" in found.said

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from clusterrun.diagnosis.evidence import Seen
 from clusterrun.diagnosis.lateness import Late, late
 from tests.diagnosis.ranks import rank, record
@@ -70,3 +72,34 @@ def test_too_few_collectives_tell_nothing() -> None:
 def test_groups_of_one_have_nobody_who_waits() -> None:
     assert late([rank(0, 1)], {}) is None
     assert Late(0, 1, 1, 0.5, 1.0).rank == 0
+
+
+@pytest.mark.parametrize("each", [1, 2, 5, 12])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_a_slow_rank_is_told_however_many_collectives_a_step_has_and_equal_ranks_never(
+    size: int, each: int
+) -> None:
+    for seed in range(6):
+        slow = seed % size
+        found = late(_steps(random.Random(seed), size, each, slow), {})
+        assert found is not None
+        assert found.rank == slow
+        assert late(_steps(random.Random(seed), size, each, None), {}) is None
+
+
+def _steps(chance: random.Random, size: int, each: int, slow: int | None) -> list[Seen]:
+    """Ranks whose steps jitter and end with ``each`` collectives; ``slow`` takes twice as long."""
+    times: list[list[float]] = [[] for _ in range(size)]
+    now = 0.0
+    for _ in range(60):
+        arrivals = [now + 0.1 * chance.uniform(0.8, 1.2) * (2 if n == slow else 1) for n in range(size)]
+        for _ in range(each):
+            for n in range(size):
+                times[n].append(arrivals[n])
+            met = max(arrivals) + 0.002
+            arrivals = [met + chance.uniform(0.0, 0.001) for _ in range(size)]
+        now = max(arrivals)
+    return [
+        rank(n, size, len(at), node="n0", records=tuple(record(i, at=1000.0 + t) for i, t in enumerate(at)))
+        for n, at in enumerate(newest[-256:] for newest in times)
+    ]

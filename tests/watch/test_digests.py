@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.diagnosis.evidence import Digest, Pulse
 from clusterrun.model.orders import Watch
 from clusterrun.model.paths import RunPaths
 from clusterrun.watch import digests
@@ -51,3 +52,16 @@ def test_when_a_rank_ends_what_it_left_is_told_and_nobody_is_asked(
     part.started(0.0, attempt, {3: 1 << 30})
     (body,) = part.ended(1.0)
     assert [(one["rank"], one["alone"]) for one in json.loads(body)["digest"]["ranks"]] == [(3, True)]
+
+
+def test_digests_are_more_frequent_where_a_group_times_out_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = Digests(10.0)
+    part.started(100.0, RunPaths(str(tmp_path)).attempt(0), {})
+    soon = Digest((Pulse(0, 1, "S", 1.0, 0, timeout=30.0), Pulse(1, 2, "S", 1.0, 0, timeout=1800.0)))
+    monkeypatch.setattr(part, "digest", lambda: soon)
+    for at in (102.0, 105.0, 110.0):
+        assert part.wakes_at() == at
+        part.run(at)
+    assert part.wakes_at() == 113.75

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from clusterrun.diagnosis.evidence import Collected, Digest, Pulse, Seen
 from clusterrun.diagnosis.words import Diagnosis, Verdict
 from clusterrun.model.document import decode, encode
+from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders, Watch
 from clusterrun.watch.actions import Ask, Save, Tell, Wish
 from clusterrun.watch.vigil import Vigil
@@ -135,6 +138,79 @@ def test_a_run_that_stands_still_is_looked_at_once_by_itself() -> None:
     told = f"nothing has moved for 61 s: rank 1 on n0 never came to all_reduce (11 of group 0): {why}"
     assert others(actions) == [Tell(told)]
     assert (one.wakes_at(), one.tick(500.0, WALL)) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("hang", "timeouts", "due"),
+    [
+        (600.0, (600.0, 1800.0), 300.0),
+        (30.0, (30.0, 30.0), 15.0),
+        (60.0, (0.0, 0.0), 60.0),
+        (60.0, (2.0, 9.0), 4.0),
+    ],
+)
+def test_a_hang_is_called_at_half_of_the_smallest_time_out_of_the_groups(
+    hang: float, timeouts: tuple[float, float], due: float
+) -> None:
+    one = vigil(hang)
+    digest(one, 1.0, 0, pulse(0, timeout=timeouts[0]), pulse(1, timeout=timeouts[1]))
+    digest(one, 1.0, 2, pulse(2), pulse(3))
+    assert one.wakes_at() == 1.0 + due
+
+
+def of_timeout(seconds: float, looks: tuple[Seen, ...]) -> list[Seen]:
+    """The same ranks in a group that ends them after ``seconds``."""
+    return [replace(one, groups=tuple(replace(g, timeout=seconds) for g in one.groups)) for one in looks]
+
+
+LOOPS = (waiter(0, node="n0"), rank(1, stack=LOOP, busy=1.0), waiter(2, node="n2"), waiter(3, node="n2"))
+
+
+def looked_at(one: Vigil, at: float, number: int, timeout: float) -> list[Any]:
+    seen = of_timeout(timeout, LOOPS)
+    return answer(one, at, 0, number, *seen[:2]) + answer(one, at, 2, number, *seen[2:])
+
+
+@pytest.mark.parametrize("on_hang", ["report", "restart", "kill"])
+def test_a_hang_that_is_called_early_is_acted_on_when_it_was_ordered(on_hang: str) -> None:
+    one = vigil(60.0, on_hang)
+    all_same(one, 1.0, timeout=60.0)
+    assert [type(ask) for ask in one.tick(31.0, WALL)] == [Ask, Ask]
+    early = looked_at(one, 32.0, 1, 60.0)
+    assert saved(early)["diagnosis.json"].culprits[0].rank == 1
+    assert [type(action) for action in others(early)] == [Tell]
+    if on_hang == "report":
+        assert one.wakes_at() is None
+        return
+    assert one.wakes_at() == 61.0
+    assert all_same(one, 55.0, timeout=60.0) == []
+    assert [type(ask) for ask in one.tick(61.0, WALL)] == [Ask, Ask]
+    (wish,) = others(looked_at(one, 62.0, 2, 60.0))
+    assert (type(wish), wish.what) == (Wish, on_hang)
+    assert one.wakes_at() is None
+
+
+def test_the_time_out_of_a_group_that_nobody_waits_in_calls_no_hang() -> None:
+    """One small group has a short time-out; the ranks wait in the one of all, whose time-out is longer."""
+    one = vigil(600.0)
+    all_same(one, 1.0, timeout=20.0)
+    one.tick(11.0, WALL)
+    assert looked_at(one, 12.0, 1, 100.0) == []
+    assert one.wakes_at() == 51.0
+    assert all_same(one, 45.0, timeout=20.0) == []
+    one.tick(51.0, WALL)
+    assert list(saved(looked_at(one, 52.0, 2, 100.0))) == ["diagnosis.json"]
+
+
+def test_observers_that_fall_silent_after_an_early_call_are_asked_no_more_often_than_before() -> None:
+    one = vigil(60.0, "kill")
+    all_same(one, 1.0, timeout=60.0)
+    one.tick(31.0, WALL)
+    looked_at(one, 32.0, 1, 60.0)
+    assert one.tick(61.0, WALL) == []
+    wakes_at = one.wakes_at()
+    assert wakes_at is not None
+    assert wakes_at > 61.0
 
 
 def test_restart_and_kill_are_wished_for_where_they_were_ordered() -> None:
