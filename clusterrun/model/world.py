@@ -145,8 +145,13 @@ def default_environment(ranks_per_node: int, cpus_per_rank: int, interface: str)
         chosen["OMP_NUM_THREADS"] = str(max(cpus_per_rank, 1))
     if interface:
         chosen["GLOO_SOCKET_IFNAME"] = interface
-        chosen["NCCL_SOCKET_IFNAME"] = interface
+        chosen["NCCL_SOCKET_IFNAME"] = exactly(interface)
     return chosen
+
+
+def exactly(interface: str) -> str:
+    """An interface as NCCL is told of it: a name without ``=`` also means all that begin with it."""
+    return f"={interface}"
 
 
 def framework_environment(world: World, gpus_per_node: int) -> dict[str, str]:

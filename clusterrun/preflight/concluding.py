@@ -5,6 +5,7 @@ from __future__ import annotations
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Level
 from clusterrun.model.report import Finding, Grade, NodeReport, Report, worst
+from clusterrun.model.world import exactly
 from clusterrun.preflight.agreement import Said, common_interface
 from clusterrun.preflight.trials import PRODUCT
 
@@ -80,7 +81,8 @@ def concluded(case: Case) -> Outcome:
 def _environment(case: Case, choice: Choice) -> tuple[tuple[str, str], ...]:
     given = dict(case.orders.environment)
     name = common_interface([case.subjects[node] for node in choice.nodes])
-    return tuple((variable, name) for variable in _INTERFACES if name and variable not in given)
+    chosen = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": exactly(name)} if name else {}
+    return tuple((variable, value) for variable, value in chosen.items() if variable not in given)
 
 
 def _report(case: Case, choice: Choice, fit: bool) -> Report:

@@ -54,7 +54,7 @@ def _records(fd: int) -> Iterator[str]:
 
 
 def _of_journal() -> list[tuple[float, str]] | None:
-    argv = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic", "--grep", "NVRM")
+    argv = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic", "--grep", "NVRM|SXid")
     said = answer(*argv, seconds=4)
     found = list(journal(said.out, time.clock_gettime(time.CLOCK_MONOTONIC)))
     return found or None

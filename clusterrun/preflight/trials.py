@@ -24,10 +24,13 @@ _PAIR_MEGABYTES = 64.0
 """What fills the ways between GPUs; over gloo a small message tells as much, and costs the others less."""
 SLACK_SECONDS = 8.0
 """An examiner answers for a late test by itself; this long after the test's limit it is silent."""
-_FIRST_LIMIT = {"nccl": 30.0}
+_LONGEST_LIMIT = 30.0
+"""Of the first with NCCL, which loads its kernels."""
 _LIMIT = 12.0
 _LEAST_LIMIT = 8.0
 _SECONDS_PER_NODE = 0.02
+_SECONDS_PER_GPU = 0.03
+"""To form a group of a thousand GPUs takes NCCL half a minute."""
 _OWN_INTERFACE = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
 
 
@@ -54,11 +57,13 @@ class Trials:
         self._last = 0
         self._open: dict[int, tuple[str, tuple[int, ...], float]] = {}
         self._results: dict[int, dict[int, GroupResult | None]] = {}
-        self._took: list[float] = []
+        self._took: dict[str, list[float]] = {}
+        """Seconds of tests that passed, by kind."""
 
     def has_time_for(self, rounds: int) -> bool:
         """Whether so many rounds that pass, and some that do not, leave half of the time that is left."""
-        usual = statistics.median(self._took) if self._took else _LIMIT
+        took = self._took.get(PAIR) or self._took.get(SET)
+        usual = statistics.median(took) if took else _LIMIT
         return usual * rounds + 2 * _LEAST_LIMIT < self._case.left / 2
 
     def begin(self, kind: str, groups: Sequence[tuple[int, ...]]) -> None:
@@ -85,7 +90,7 @@ class Trials:
             ranks=case.ranks,
             port=port,
             interface="",
-            limit=self._limit(len(nodes)),
+            limit=self._limit(kind, len(nodes)),
             megabytes=self._megabytes(kind, nodes),
             backend=case.backend,
         )
@@ -99,12 +104,15 @@ class Trials:
             return USUAL_MEGABYTES
         return _PAIR_MEGABYTES if kind == PAIR else expectation.megabytes(self._case, nodes)
 
-    def _limit(self, nodes: int) -> float:
-        if not self._took:
-            first = _FIRST_LIMIT.get(self._case.backend, _LIMIT)
-            return first + _SECONDS_PER_NODE * nodes
-        usual = 4 * statistics.median(self._took) + 2
-        return min(max(_LEAST_LIMIT, usual), _FIRST_LIMIT["nccl"]) + _SECONDS_PER_NODE * nodes
+    def _limit(self, kind: str, nodes: int) -> float:
+        """By what tests took that passed; with NCCL those of the kind: a product forms no group."""
+        case = self._case
+        nccl = case.backend == "nccl"
+        took = self._took.get(kind, []) if nccl else [one for some in self._took.values() for one in some]
+        usual = max(_LEAST_LIMIT, 4 * statistics.median(took) + 2) if took else _LONGEST_LIMIT
+        first = _LONGEST_LIMIT if nccl else _LIMIT
+        forming = (_SECONDS_PER_NODE + nccl * _SECONDS_PER_GPU * case.ranks) * nodes
+        return min(usual, _LONGEST_LIMIT if took else first) + forming
 
     def _interface(self, node: int) -> str:
         """What gloo and NCCL are told; nothing where the user said it."""
@@ -129,7 +137,7 @@ class Trials:
         for trial in done:
             self._measure(trial)
             if trial.passed:
-                self._took.append(trial.seconds)
+                self._took.setdefault(trial.kind, []).append(trial.seconds)
         self._open.clear()
         self._results.clear()
         return done

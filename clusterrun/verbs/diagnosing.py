@@ -51,9 +51,10 @@ def of_ended(desk: Desk, status: RunStatus, state: RunState | None) -> Diagnosis
     found = explain(left)
     if hang is None or hang.verdict is Verdict.NOTHING or status.state is State.COMPLETED:
         return found
-    if found.culprits and found.culprits[0].rank >= 0 and status.state is not State.TIMEOUT:
-        if hang.said not in (status.reason or "") and not ended_by_timeout(left):
-            return found
+    told_by_hang = hang.said in (status.reason or "") or ended_by_timeout(left)
+    names_a_rank = bool(found.culprits) and found.culprits[0].rank >= 0
+    if names_a_rank and status.state is not State.TIMEOUT and not told_by_hang:
+        return found
     return replace(hang, evidence=(f"the run ended as {status.state.value}: {status.reason}", *hang.evidence))
 
 

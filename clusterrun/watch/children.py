@@ -1,8 +1,9 @@
-"""Runs what the observer asks, within a limit: py-spy, nvidia-smi, ncclras; judges nothing."""
+"""Asks others for the observer, within a limit: py-spy, nvidia-smi, NCCL itself; judges nothing."""
 
 from __future__ import annotations
 
 import os
+import time
 
 from clusterrun.diagnosis.frames import of_py_spy
 from clusterrun.model.usage import UNKNOWN, GpuUse
@@ -11,8 +12,12 @@ ANSWER_SECONDS = 5.0
 NAME = "py-spy"
 GPU_PROGRAM = "nvidia-smi"
 GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
-RAS_PROGRAM = "ncclras"
-MOST_LINES, MOST_CHARACTERS = 30, 200
+RAS_VARIABLE = "NCCL_RAS_ADDR"
+RAS_ADDRESS = "localhost:28028"
+RAS_QUESTIONS = b"CLIENT PROTOCOL 2\nTIMEOUT 3\nVERBOSE STATUS\n"
+"""What NCCL's own client says (src/ras/client.cc), which its wheels lack; its peers have 3 s."""
+_RAS_GREETING = b"SERVER PROTOCOL "
+MOST_LINES, MOST_CHARACTERS, MOST_BYTES = 30, 200, 1 << 20
 MEBIBYTE = 1 << 20
 
 
@@ -39,11 +44,28 @@ def nvidia_smi(path: str) -> tuple[GpuUse, ...]:
     return tuple(gpu for gpu in map(gpu_of_row, rows) if gpu)
 
 
-def nccl_ras(path: str) -> tuple[str, ...]:
-    """What NCCL's own service on this node reports of its communicators; () where there is none."""
-    program = _found(RAS_PROGRAM, path.split(os.pathsep))
-    lines = _said([program, "-v"]).splitlines() if program else []
-    return tuple(line.strip()[:MOST_CHARACTERS] for line in lines if line.strip())[:MOST_LINES]
+def nccl_ras(address: str = RAS_ADDRESS) -> tuple[str, ...]:
+    """What NCCL's own service on this node (2.24 and later) reports of its communicators; () without one."""
+    import socket  # only where ranks use NCCL
+
+    host, _, port = address.rpartition(":")
+    until = time.monotonic() + ANSWER_SECONDS
+    said = b""
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS) as peer:
+            peer.sendall(RAS_QUESTIONS)
+            while len(said) < MOST_BYTES and time.monotonic() < until:
+                peer.settimeout(max(0.01, until - time.monotonic()))
+                data = peer.recv(1 << 16)
+                if not data:
+                    break
+                said += data
+    except (OSError, ValueError, OverflowError):
+        pass  # nobody there, or somebody else: what came by then is looked at
+    if not said.startswith(_RAS_GREETING):
+        return ()
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines()[2:]]  # the third answer
+    return tuple(line[:MOST_CHARACTERS] for line in lines if line)[:MOST_LINES]
 
 
 def gpu_of_row(row: str) -> GpuUse | None:

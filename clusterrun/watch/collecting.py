@@ -11,7 +11,7 @@ from clusterrun.diagnosis.evidence import Child, Collected, Seen, Wanted
 from clusterrun.diagnosis.frames import in_data_loader
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.watch.children import nccl_ras, spy
+from clusterrun.watch.children import RAS_ADDRESS, RAS_VARIABLE, nccl_ras, spy
 from clusterrun.watch.doors import doors
 from clusterrun.watch.facts import calls, facts, groups, records
 from clusterrun.watch.sockets import connections
@@ -63,8 +63,9 @@ class Look:
         told = stacks(doors)
         seconds = time.monotonic() - began
         seen = [self._seen(rank, one, said.get(one.pid), told, seconds) for rank, one in before.items()]
-        by_nccl = any("nccl" in group.backend for one in seen for group in one.groups)
-        return Collected(self._node, clock, tuple(self._spied(seen)), nccl_ras(self._path) if by_nccl else ())
+        by_nccl = [one.pid for one in seen if any("nccl" in group.backend for group in one.groups)]
+        ras = nccl_ras(proc.environment(by_nccl[0]).get(RAS_VARIABLE) or RAS_ADDRESS) if by_nccl else ()
+        return Collected(self._node, clock, tuple(self._spied(seen)), ras)
 
     def _may_answer(self, pid: int) -> bool:
         moment = proc.look(pid)

@@ -23,7 +23,7 @@ def test_healthy_nodes_pass_and_train_in_their_order(nodes, level):
     outcome = examined(orders(nodes, level=level))
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, tuple(range(nodes)), ())
     assert (outcome.report.verdict, blamed(outcome), bad_links(outcome)) == (Grade.PASS, set(), set())
-    assert outcome.environment == (("GLOO_SOCKET_IFNAME", "eth0"), ("NCCL_SOCKET_IFNAME", "eth0"))
+    assert outcome.environment == (("GLOO_SOCKET_IFNAME", "eth0"), ("NCCL_SOCKET_IFNAME", "=eth0"))
 
 
 NODE_FAULTS = {

@@ -182,7 +182,7 @@ def test_a_whole_examination_of_three_real_examiners_passes(run_dir, no_checks):
     assert {one.verdict for one in outcome.report.nodes} == {Grade.PASS}
     assert (outcome.fit, outcome.world, outcome.report.backend) == (True, (0, 1, 2), "gloo")
     assert {test.outcome for test in outcome.report.tests} == {"passed"}
-    assert outcome.environment == (("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "lo"))
+    assert outcome.environment == (("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "=lo"))
 
 
 def test_a_real_node_that_adds_wrongly_is_named(run_dir, no_checks):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Level
 from clusterrun.model.report import Grade
 from clusterrun.preflight.tasks import LocalAnswer, LocalTask, Reading, WarmTask, WarmUp
 from tests.preflight import loopback
@@ -107,3 +108,30 @@ def test_pretended_drivers_that_are_slow_are_waited_for_and_one_that_hangs_is_na
     assert blamed(outcome) == ({0} if alone else ill)
     assert outcome.fit == (not ill and not alone)
     assert outcome.report.seconds <= 60 + 45
+
+
+@pytest.mark.parametrize("nodes", [2, 16])
+def test_a_product_that_was_quick_takes_no_time_from_the_first_group_of_pretended_gpus(
+    nodes: int,
+) -> None:
+    cluster = WithGpus(replace(orders(nodes), gpus_per_node=8, ranks_per_node=8), Faults())
+    cluster.gpus = (8,) * nodes
+    limits: dict[str, list[float]] = {}
+    gather = cluster.gather
+    cluster.gather = lambda ask, task: (  # type: ignore[method-assign, assignment, func-returns-value]
+        limits.setdefault(task.kind, []).append(task.limit),
+        gather(ask, task),
+    )
+    assert cluster.outcome().fit
+    assert limits["pair"][0] >= 30.0
+    assert min(limits["set"]) >= 30.0 + nodes * 8 * 0.03
+
+
+def test_a_set_of_a_thousand_pretended_gpus_has_time_to_form() -> None:
+    cluster = WithGpus(replace(orders(128, level=Level.QUICK), gpus_per_node=8, ranks_per_node=8), Faults())
+    cluster.gpus = (8,) * 128
+    limits: list[float] = []
+    gather = cluster.gather
+    cluster.gather = lambda ask, task: (limits.append(task.limit), gather(ask, task))  # type: ignore[method-assign, assignment, func-returns-value]
+    assert cluster.outcome().fit
+    assert max(limits) > 60.0

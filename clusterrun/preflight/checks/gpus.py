@@ -41,8 +41,7 @@ def probe(asked: Asked) -> object:
     said = answer("nvidia-smi", "-q", "-x", seconds=LIMIT)
     if said.code == _NO_SUCH_PROGRAM:
         return {"found": False}
-    given = variables().get("CUDA_VISIBLE_DEVICES", "").split(",")
-    reading = {"found": True, "code": said.code, "given": [word.strip() for word in given]}
+    reading = {"found": True, "code": said.code, "given": names()}
     try:
         return {**reading, **_with_users(smi.gpus(said.out))}
     except ValueError:
@@ -84,12 +83,30 @@ def _of_node(asked: Asked, reading: Any) -> Finding | None:
     return None
 
 
+def names() -> list[str]:
+    """How the job's GPUs are named to its ranks."""
+    return [word.strip() for word in variables().get("CUDA_VISIBLE_DEVICES", "").split(",")]
+
+
 def given(reading: Any) -> list[tuple[int, dict[str, Any]]]:
     """The GPUs that this job was given, with their numbers; all, where it cannot be told which."""
-    there = list(enumerate(rows(reading, "gpus")))
-    names = words(reading, "given")
-    chosen = [(i, gpu) for i, gpu in there if str(i) in names or (text(gpu, "uuid") or "none") in names]
+    return among(words(reading, "given"), list(enumerate(rows(reading, "gpus"))))
+
+
+def among(names: list[str], there: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
+    """Those of ``there`` that are named by number, UUID, its beginning, or an instance (MIG) of theirs."""
+    chosen = [(number, gpu) for number, gpu in there if any(_means(name, number, gpu) for name in names)]
+    if not chosen and any(name.startswith("MIG-") for name in names):
+        # The driver tells no instance's own UUID here: it is of one of the GPUs that are divided.
+        chosen = [(number, gpu) for number, gpu in there if text(gpu, "mig") == "Enabled"]
     return chosen or there
+
+
+def _means(name: str, number: int, gpu: Mapping[str, Any]) -> bool:
+    if name.isdecimal():
+        return int(name) == number
+    whole = name.removeprefix("MIG-").partition("/")[0]  # MIG-GPU-<UUID>/<instance>/<instance>, before 470
+    return whole.startswith("GPU-") and text(gpu, "uuid").startswith(whole)
 
 
 def _devices(gpu: Mapping[str, Any]) -> int:

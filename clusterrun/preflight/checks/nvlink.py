@@ -7,6 +7,7 @@ from collections import Counter
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.checks import gpus
 from clusterrun.preflight.parts import number, rows
 from clusterrun.preflight.programs import answer
 
@@ -26,7 +27,7 @@ LATE = Finding(
     "nvidia-smi nvlink --status on the node: does it answer?",
 )
 _ONE = 30.0
-_GPU = re.compile(r"GPU (\d+):")
+_GPU = re.compile(r"GPU (\d+):(?:.*\(UUID: ([^)]+)\))?")
 _LINK = re.compile(r"\s+Link (\d+): (<inactive>|([\d.]+) GB/s)")
 _ERRORS = re.compile(r"\s+Link (\d+): (\w[\w ]*) Errors: (\d+)")
 _SLOWER = 0.9
@@ -36,22 +37,26 @@ _REMEDY = (
 
 
 def probe(asked: Asked) -> object:
-    """For each GPU the speed of its links in GB/s, 0 for an inactive one, and its errors.
+    """For each GPU of the job the speed of its links in GB/s, 0 for an inactive one, and its errors.
 
     Where nvidia-smi gives no answer the check of GPUs says so, and this one nothing.
     """
     status = answer("nvidia-smi", "nvlink", "--status", seconds=_ONE)
     errors = answer("nvidia-smi", "nvlink", "-e", seconds=_ONE)
-    return of_text(status.out, errors.out)
+    found = of_text(status.out, errors.out)
+    return [row for _, row in gpus.among(gpus.names(), [(row["gpu"], row) for row in found])]
 
 
-def of_text(status: str, errors: str) -> list[dict[str, object]]:
+def of_text(status: str, errors: str) -> list[dict[str, Any]]:
     """What the two answers tell, one row for each GPU that has links."""
     speeds: dict[int, dict[str, float]] = {}
+    uuids: dict[int, str] = {}
     gpu = -1
     for line in status.splitlines():
         head, link = _GPU.match(line), _LINK.match(line)
-        gpu = int(head[1]) if head else gpu
+        if head:
+            gpu = int(head[1])
+            uuids[gpu] = head[2] or ""
         if link:
             speeds.setdefault(gpu, {})[link[1]] = float(link[3] or 0)
     counted: Counter[int] = Counter()
@@ -61,7 +66,8 @@ def of_text(status: str, errors: str) -> list[dict[str, object]]:
         if error:
             counted[gpu] += int(error[3])
     return [
-        {"gpu": one, "speeds": list(links.values()), "errors": counted[one]} for one, links in speeds.items()
+        {"gpu": one, "uuid": uuids.get(one, ""), "speeds": list(links.values()), "errors": counted[one]}
+        for one, links in speeds.items()
     ]
 
 

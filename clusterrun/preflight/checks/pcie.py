@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from clusterrun.model.report import Finding, Grade
 from clusterrun.preflight.checks import gpus
 from clusterrun.preflight.majority import split
@@ -17,25 +19,28 @@ if TYPE_CHECKING:
 NAME = "pcie"
 OF = gpus.NAME
 _SEVERAL = 3
+_LEAST_NODES, _LEAST_GPUS = 2, 4
+"""So many others with more lanes, on other nodes or of this one, make it no slot that is built so."""
 _RESEAT = "reseat the GPU or its riser; drain the node until then"
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Warn of lost lanes, and of a node whose links could be faster everywhere else.
 
-    The generation of this moment is not judged: an idle GPU lowers it to save power. Where all nodes
-    have the same lanes, these machines are built so.
+    A slot may be built with fewer lanes than its GPU has: they are lost where most of its like have more.
+    The generation of this moment is not judged: an idle GPU lowers it to save power.
     """
     best: dict[str, str] = {}
-    built_so = _alike(readings)
-    for node, reading in readings.items():
-        for index, gpu in gpus.given(reading):
-            width, most = number(gpu, "width"), number(gpu, "width_most")
-            if width and most and width < most and not built_so:
+    given = {node: gpus.given(reading) for node, reading in readings.items()}
+    lanes = Counter((i, number(gpu, "width") or 0.0) for there in given.values() for i, gpu in there)
+    for node, there in given.items():
+        for index, gpu in there:
+            width, most = number(gpu, "width") or 0.0, number(gpu, "width_most") or 0.0
+            if 0 < width < most and _lost(index, width, lanes, there, len(readings)):
                 said = f"GPU {index}: PCIe has {width:.0f} lanes of {most:.0f}"
                 verdict = Grade.FAIL if width * 4 <= most else Grade.WARN
                 yield node, Finding(NAME, verdict, said, _RESEAT)
-        generations = [number(gpu, "generation_most") for _, gpu in gpus.given(reading)]
+        generations = [number(gpu, "generation_most") for _, gpu in there]
         known = [generation for generation in generations if generation]
         if known:
             best[node] = f"{min(known):.0f}"
@@ -46,7 +51,17 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
             yield node, Finding(NAME, Grade.WARN, said, _RESEAT)
 
 
-def _alike(readings: Mapping[str, Any]) -> bool:
-    """The GPUs of several nodes have the same lanes, one by one."""
-    lanes = {tuple(number(gpu, "width") for _, gpu in gpus.given(reading)) for reading in readings.values()}
-    return len(readings) >= _SEVERAL and len(lanes) == 1
+def _lost(
+    index: int,
+    width: float,
+    lanes: Mapping[tuple[int, float], int],
+    there: list[tuple[int, dict[str, Any]]],
+    nodes: int,
+) -> bool:
+    """Whether most of its like have more lanes: GPUs of its number, or, with few nodes, those of its node."""
+    if nodes >= _SEVERAL:
+        widths, least = {of: many for (i, of), many in lanes.items() if i == index}, _LEAST_NODES
+    else:
+        widths, least = Counter(number(gpu, "width") or 0.0 for _, gpu in there), _LEAST_GPUS
+    more = sum(many for of, many in widths.items() if of > width)
+    return more >= least and 2 * more > sum(widths.values())

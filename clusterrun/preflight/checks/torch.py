@@ -62,7 +62,7 @@ def _devices(asked: Asked, up: Mapping[str, Any]) -> Iterator[tuple[str, Finding
 
 
 def _built_for_gpus(reading: Any) -> bool:
-    return _versions(reading).get("cuda", "none") != "none"
+    return _versions(reading).get("cuda", "none") != "none" or "xpu" in _versions(reading)
 
 
 def _versions(reading: Any) -> dict[str, str]:

@@ -32,6 +32,7 @@ LATE = Finding(
 
 REBOOT, RESET, MONITOR = "reboot", "reset", "monitor"
 CLASSES: dict[int, tuple[str, str]] = {
+    46: (RESET, "the GPU stopped processing"),
     48: (RESET, "an uncorrectable memory error"),
     54: (REBOOT, "the auxiliary power is not connected"),
     62: (RESET, "the GPU's microcontroller halted"),
@@ -50,14 +51,22 @@ CLASSES: dict[int, tuple[str, str]] = {
     140: (RESET, "a memory error that was not recovered"),
     143: (RESET, "the GPU could not be initialized"),
     **dict.fromkeys(range(144, 151), (RESET, "an NVLink error")),
-    156: (MONITOR, "a part of the GPU was retired"),
-    157: (MONITOR, "a part of the GPU could not be retired"),
+    155: (RESET, "an NVLink error that software defines"),
+    156: (RESET, "a part of the GPU was retired"),
+    157: (RESET, "a part of the GPU could not be retired"),
     158: (RESET, "a fatal timeout of the GPU"),
     167: (RESET, "a fatal timeout of PCIe"),
 }
 ASKS = 154
 """Not an error of its own: the driver says what the GPU needs now."""
-_NEEDS = {"Node Reboot Required": REBOOT, "GPU Reset Required": RESET, "Drain": MONITOR}
+_NEEDS = {"1": RESET, "2": REBOOT, "3": MONITOR, "4": RESET}
+"""By the action's number (nvmlDeviceGpuRecoveryAction_t): its words differ over drivers."""
+_ACTION = re.compile(r" to 0x([0-9a-f]+) \((.*?)\)")
+_SWITCH = re.compile(r"nvidia-nvswitch\d+: SXid \(PCI:([0-9A-Fa-f:.]+)\): (\d+), Fatal, (.*)")
+"""An error of an NVSwitch; those that are not fatal need nothing (Fabric Manager's guide)."""
+SWITCHES = "NVSwitch"
+_LINK_DOWN = 20034
+"""Also when a GPU behind the link is reset: a GPU that is lost says so itself."""
 _LINE = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+),? ?(.*)")
 _FALLEN = re.compile(r"NVRM: .*GPU ([0-9A-Fa-f:.]+).*fallen off the bus")
 """The same misfortune at the driver's start, when there is no Xid yet."""
@@ -69,9 +78,11 @@ REMEDIES = {
     MONITOR: "watch it; a reset of the GPU clears it",
 }
 
+_SWITCH_REMEDY = "drain the node and reboot it: GPUs and NVSwitches are to be reset together"
+
 
 def probe(asked: Asked) -> object:
-    """Every Xid since the driver was loaded last, and how many GPUs the machine has."""
+    """Every Xid and SXid since the driver was loaded last, and how many GPUs the machine has."""
     log = kernel_log.lines()
     return {"readable": log is not None, "xids": of_lines(log or []), "installed": _installed()}
 
@@ -82,8 +93,11 @@ def of_lines(log: list[tuple[float, str]]) -> list[dict[str, object]]:
     for ago, line in log:
         if _LOADED in line:
             found = []
-        match, fallen = _LINE.search(line), _FALLEN.search(line)
-        if match:
+        match, fallen, switch = _LINE.search(line), _FALLEN.search(line), _SWITCH.search(line)
+        if switch:
+            row = {"xid": int(switch[2]), "bus": switch[1], "ago": round(ago), "said": switch[3][:120]}
+            found.append({**row, "of": SWITCHES})
+        elif match:
             said = match[3].rpartition("name=<unknown>, ")[2]
             found.append({"xid": int(match[2]), "bus": match[1], "ago": round(ago), "said": said[:120]})
         elif fallen:
@@ -97,34 +111,39 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
     for node, reading in readings.items():
         # Where the job has only some of the machine's GPUs the error may be of another's.
         ours = asked.gpus >= (number(reading, "installed") or 0)
-        for (xid, bus), rows_of_one in _by_gpu(reading).items():
+        for (xid, of), rows_of_one in _by_device(reading).items():
             ago = min(number(row, "ago") or 0.0 for row in rows_of_one)
-            kind, meaning = min((_class(xid, row) for row in rows_of_one), key=_rank)
+            counted = rows_of_one[-1:] if xid == f"Xid {ASKS}" else rows_of_one  # what is needed now
+            kind, meaning = min((_class(row) for row in counted), key=_rank)
             if not kind or (kind == MONITOR and ago > fresh):
                 continue
             bad = ours and (kind == REBOOT or (kind == RESET and ago <= fresh))
             again = f", {len(rows_of_one)} times" if len(rows_of_one) > 1 else ""
-            said = f"Xid {xid} of GPU {bus}: {meaning} ({_age(ago)} ago{again})"
-            yield node, Finding(NAME, Grade.FAIL if bad else Grade.WARN, said, REMEDIES[kind])
+            said = f"{xid} of {of}: {meaning} ({_age(ago)} ago{again})"
+            remedy = _SWITCH_REMEDY if xid.startswith("S") else REMEDIES[kind]
+            yield node, Finding(NAME, Grade.FAIL if bad else Grade.WARN, said, remedy)
 
 
-def _by_gpu(reading: Any) -> dict[tuple[int, str], list[dict[str, Any]]]:
-    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+def _by_device(reading: Any) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The rows by error and device, each with its name; oldest first."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows(reading, "xids"):
         xid = number(row, "xid")
         if xid is not None:
-            found.setdefault((int(xid), text(row, "bus")), []).append(row)
+            kind, device = ("SXid", SWITCHES) if text(row, "of") == SWITCHES else ("Xid", "GPU")
+            found.setdefault((f"{kind} {xid:.0f}", f"{device} {text(row, 'bus')}"), []).append(row)
     return found
 
 
-def _class(xid: int, row: Mapping[str, Any]) -> tuple[str, str]:
+def _class(row: Mapping[str, Any]) -> tuple[str, str]:
     """The class and the meaning of one line; empty where it says nothing of the machine."""
-    said = text(row, "said")
+    said, xid = text(row, "said"), int(number(row, "xid") or 0)
+    if text(row, "of") == SWITCHES:
+        return (MONITOR if xid == _LINK_DOWN else RESET), said
     if xid == ASKS:
-        last = said.rpartition(" to ")[2]
-        return next(
-            ((kind, f"the driver says: {last}") for word, kind in _NEEDS.items() if word in last), ("", "")
-        )
+        action = _ACTION.search(said)
+        kind = _NEEDS.get(action[1], "") if action else ""
+        return (kind, f"the driver asks for: {action[2]}") if action and kind else ("", "")
     kind, meaning = CLASSES.get(xid, ("", ""))
     harmless = 144 <= xid <= 150 and "nonfatal" in said.replace("-", "").lower()
     return (MONITOR if harmless else kind), meaning

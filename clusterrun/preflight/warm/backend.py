@@ -10,6 +10,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from clusterrun.model.world import exactly
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +33,8 @@ def variables(backend: str, interface: str, users: Mapping[str, str]) -> dict[st
     ``device_id`` torch 2.6 and 2.7.0 would not have NCCL block, which hangs now and then on sound nodes
     (pytorch#153960).
     """
-    named = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}
+    both = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": exactly(interface)}
+    named = both if interface else {}
     chosen = {name: value for name, value in named.items() if name not in users}
     if backend == GLOO:
         return chosen

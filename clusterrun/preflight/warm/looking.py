@@ -42,9 +42,9 @@ def look(gpus: bool = True, seconds: float = _SECONDS) -> Seen:
 
     A driver that does not answer within ``seconds`` counts as no GPU, and is said.
     """
-    built = torch.version.cuda or getattr(torch.version, "hip", None)
-    devices = _devices(seconds) if gpus and built else Devices()
-    usable = devices.count > 0 and dist.is_nccl_available()
+    nccls = torch.version.cuda or getattr(torch.version, "hip", None)
+    devices = _devices(seconds) if gpus and (nccls or _xpu()) else Devices()
+    usable = nccls and devices.count > 0 and dist.is_nccl_available()
     return Seen(
         NCCL if usable else GLOO,
         devices.count,
@@ -53,10 +53,15 @@ def look(gpus: bool = True, seconds: float = _SECONDS) -> Seen:
     )
 
 
+def _xpu() -> str:
+    return str(getattr(torch.version, "xpu", None) or "")
+
+
 def _versions(devices: Devices) -> dict[str, str]:
     return {
         "torch": str(torch.__version__),
         "cuda": str(torch.version.cuda or getattr(torch.version, "hip", None) or "none"),
+        "xpu": _xpu(),
         "nccl": devices.nccl,
         "gpu": devices.model,
         "python": platform.python_version(),
@@ -74,6 +79,9 @@ def _devices(seconds: float) -> Devices:
 
 def _counted() -> Devices:
     try:
+        if _xpu():
+            torch.xpu.init()
+            return Devices(torch.xpu.device_count(), torch.xpu.get_device_name(0))
         torch.cuda.init()
         nccl = ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else ""
         return Devices(torch.cuda.device_count(), torch.cuda.get_device_name(0), nccl)

@@ -108,6 +108,8 @@ class Serving:
         self._ports = ports
         self._answer = answer
         self._trials: list[Trial] = []
+        self._waiting: list[tuple[GroupTask, float]] = []
+        """Tests with GPUs that were asked for while processes of an earlier one were still leaving."""
         self._rest = b""
 
     def run(self) -> None:
@@ -115,12 +117,21 @@ class Serving:
         asked = True
         while asked:
             asked = self._take_tasks() if self._wait() else True
-            now = time.monotonic()
-            for trial in self._trials:
-                result = trial.look(now)
-                if result:
-                    self._answer(replace(result, ports=self._ports.fill()))
-            self._trials = [trial for trial in self._trials if not trial.over(now)]
+            self.step(time.monotonic())
+
+    def take(self, task: GroupTask, now: float) -> None:
+        """Begin this test, now or when it may begin."""
+        self._waiting.append((task, now))
+        self._begin_waiting()
+
+    def step(self, now: float) -> None:
+        """Answer for tests that have ended, forget those that are gone, and begin what waited for them."""
+        for trial in self._trials:
+            result = trial.look(now)
+            if result:
+                self._answer(replace(result, ports=self._ports.fill()))
+        self._trials = [trial for trial in self._trials if not trial.over(now)]
+        self._begin_waiting()
 
     def kill(self) -> None:
         """Kill the children of all trials."""
@@ -142,11 +153,22 @@ class Serving:
         data = os.read(0, 65536)
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            self._begin(decode(GroupTask, json.loads(line)))
+            self.take(decode(GroupTask, json.loads(line)), time.monotonic())
         return bool(data)
 
-    def _begin(self, task: GroupTask) -> None:
-        now = time.monotonic()
+    def _begin_waiting(self) -> None:
+        """Begin tests in the order of asking; a GPU may take one process only (EXCLUSIVE_PROCESS)."""
+        while self._waiting:
+            task, asked = self._waiting[0]
+            if self._backend(task) == "nccl" and any(trial.leaving for trial in self._trials):
+                return
+            del self._waiting[0]
+            self._begin(task, asked)
+
+    def _backend(self, task: GroupTask) -> str:
+        return task.backend or self._warm.backend
+
+    def _begin(self, task: GroupTask, now: float) -> None:
         try:
             children = self._fork(task, now + task.limit)
         except OSError as error:
@@ -156,7 +178,7 @@ class Serving:
         self._trials.append(Trial(task, children, now))
 
     def _fork(self, task: GroupTask, until: float) -> list[Child]:
-        backend = task.backend or self._warm.backend
+        backend = self._backend(task)
         if task.kind == "product":
             return _products(backend, task, until)
         listening = self._ports.take(task.port) if task.place == 0 else None

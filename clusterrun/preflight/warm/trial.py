@@ -110,6 +110,11 @@ class Trial:
         who = f"local rank {rank}: " if len(self._parts) > 1 else ""
         return f"{who}killed after {now - self._began:.1f} s without an end"
 
+    @property
+    def leaving(self) -> bool:
+        """It has answered, and processes of it live."""
+        return self._answered_at is not None and not all(part.child.gone() for part in self._parts)
+
     def over(self, now: float) -> bool:
         """Whether all is gone; what still lives some time after the result is killed."""
         if self._answered_at is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from clusterrun.preflight.checks import clocks, driver, fabric, gpu_errors, gpu_memory, gpus, nvlink, pcie
+from clusterrun.preflight.programs import Answer
 from tests.preflight.checks.values import ASKED, FAIL, WARN, asked, blamed, gpu, nodes, verdicts
 from tests.preflight.checks.values import gpus as reading
 
@@ -140,6 +143,40 @@ def test_lanes_that_all_nodes_lack_are_how_they_are_built():
     assert verdicts(pcie, nodes(3, reading(), bad=narrow)) == [("bad", WARN, "GPU 3: PCIe has 8 lanes of 16")]
 
 
+def one_machine(*widths: int) -> dict[str, Any]:
+    return {**reading(), "gpus": [gpu(uuid=f"GPU-{i}", width=width) for i, width in enumerate(widths)]}
+
+
+@pytest.mark.parametrize(
+    "widths",
+    [(4,), (1,), (16, 4), (16, 16, 4), (16, 8, 16, 8), (8, 8, 8, 8), (8,) * 8, (4,) * 8, (16, 8, 8, 4)],
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_slots_of_workstations_and_of_clouds_are_no_lost_lanes(widths: tuple[int, ...], count: int) -> None:
+    assert verdicts(pcie, nodes(count, one_machine(*widths))) == []
+
+
+@pytest.mark.parametrize(
+    "names, ours",
+    [
+        (["3"], [3]),
+        (["0", "3"], [0, 3]),
+        (["GPU-3a5f"], [3]),  # the beginning of a UUID
+        (["GPU-3a5f0000-1111"], [3]),
+        (["MIG-GPU-3a5f0000-1111/1/0"], [3]),
+        (["MIG-77777777-1111"], [1, 3]),  # an instance that the driver does not tell of: of those divided
+        (["GPU-"], [0, 1, 2, 3]),
+        ([""], [0, 1, 2, 3]),
+        (["NoDevFiles"], [0, 1, 2, 3]),
+        (["GPU-99"], [0, 1, 2, 3]),
+    ],
+)
+def test_the_jobs_gpus_are_those_that_its_ranks_are_given(names: list[str], ours: list[int]) -> None:
+    uuids = ["GPU-0a", "GPU-1a", "GPU-2a", "GPU-3a5f0000-1111"]
+    there = [{"uuid": one, "mig": "Enabled" if one[4] in "13" else "Disabled"} for one in uuids]
+    assert [index for index, _ in gpus.given({"given": names, "gpus": there})] == ours
+
+
 def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
     slower = reading(generation_most=4)
     assert verdicts(pcie, nodes(3, reading(), bad=slower)) == [
@@ -215,7 +252,7 @@ def test_made_up_answers_of_nvidia_smi_nvlink_in_its_form_are_read():
     one_down = HEALTHY_LINKS.replace("Link 2: 26.562 GB/s", "Link 2: <inactive>")
     replays = "\t Link 0: Replay Errors: 12\n\t Link 0: CRC Flit Errors: 3\n"
     assert links(one_down, errors=replays) == [
-        {"gpu": 0, "speeds": [26.562, 26.562, 0.0, *[26.562] * 15], "errors": 15}
+        {"gpu": 0, "uuid": "GPU-0", "speeds": [26.562, 26.562, 0.0, *[26.562] * 15], "errors": 15}
     ]
     assert (
         nvlink.of_text("GPU 0: NVIDIA L4 (UUID: GPU-0)\nDevice does not have or support Nvlink\n", "") == []
@@ -232,6 +269,14 @@ def test_a_gpu_with_fewer_active_links_than_the_others_is_unfit():
     assert verdicts(nvlink, {"n1": links(one_down, HEALTHY_LINKS)}) == [
         ("n1", FAIL, "GPU 0 has 17 active NVLinks, 18 is usual")
     ]
+
+
+@pytest.mark.parametrize("mine, rows", [("0,1", [0, 1]), ("GPU-5", [5]), ("", range(8))])
+def test_only_links_of_the_jobs_gpus_are_read(monkeypatch, mine, rows):
+    text = "".join(f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n{HEALTHY_LINKS}" for i in range(8))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mine)
+    monkeypatch.setattr(nvlink, "answer", lambda *argv, seconds: Answer(0, text, ""))
+    assert [row["gpu"] for row in nvlink.probe(ASKED)] == list(rows)
 
 
 def test_slow_links_and_errors_of_links_are_warnings():

@@ -72,7 +72,11 @@ def test_errors_of_programs_are_no_fault_of_a_node():
     [
         ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", [FAIL]),
         ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", [FAIL]),
+        ("GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)", [FAIL]),
+        ("GPU recovery action changed from 0x0 (None) to 0x1 (PF FLR)", [FAIL]),
+        ("GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", [FAIL]),
         ("GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", [WARN]),
+        ("GPU recovery action changed", []),
         ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", []),
     ],
 )
@@ -119,3 +123,44 @@ def test_records_of_the_kernel_are_lines_with_their_age():
 def test_lines_of_the_journal_are_read_where_the_log_itself_is_closed():
     text = f"[    5.000000] gpu-12 kernel: first\n[ 1007.500000] gpu-12 kernel: {LINE_79}\n-- No entries --\n"
     assert list(kernel_log.journal(text, now=1010.0)) == [(1005.0, "first"), (2.5, LINE_79)]
+
+
+@pytest.mark.parametrize("number", [46, 155, 156])
+def test_errors_that_nvidia_answers_with_a_reset_are_unfit(number: int):
+    assert blamed(xid, nodes(2, reading(), bad=reading((number, 60)))) == {"bad": FAIL}
+
+
+NEEDS = "GPU recovery action changed from 0x{} (…) to 0x{} (…)"
+
+
+@pytest.mark.parametrize(
+    ("actions", "verdict"),
+    [((1, 2), FAIL), ((2, 0), None), ((1, 0, 3), WARN), ((3, 1, 0, 1), FAIL), ((0,), None)],
+)
+def test_of_what_the_driver_asks_for_the_last_counts(actions, verdict):
+    steps = zip((0, *actions), actions, strict=False)
+    log = [
+        (100.0 - i, f"NVRM: Xid (PCI:0000:9b:00): 154, {NEEDS.format(*step)}") for i, step in enumerate(steps)
+    ]
+    found = blamed(xid, {"n1": {"readable": True, "xids": xid.of_lines(log), "installed": 8}})
+    assert found == ({"n1": verdict} if verdict else {})
+
+
+SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): {}"
+
+
+def test_a_fatal_error_of_an_nvswitch_is_unfit_and_another_is_none():
+    fatal, harmless, more = (
+        "24007, Fatal, Link 30 sourcetrack timeout error",
+        "12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
+        "24007, Severity 1 Engine instance 60 Sub-engine instance 00",
+    )
+    log = [(60.0, SWITCH.format(words)) for words in (harmless, fatal, more)]
+    ill = {"readable": True, "xids": xid.of_lines(log), "installed": 8}
+    assert verdicts(xid, nodes(2, reading(), bad=ill)) == [
+        ("bad", FAIL, "SXid 24007 of NVSwitch 0000:05:00.0: Link 30 sourcetrack timeout error (60 s ago)")
+    ]
+    assert blamed(xid, {"n1": ill}, asked(gpus=4)) == {"n1": WARN}
+    assert xid.of_lines([*log, (5.0, LOADED)]) == []
+    link = xid.of_lines([(60.0, SWITCH.format("20034, Fatal, Link 30 LTSSM Fault Up"))])
+    assert blamed(xid, {"n1": {"readable": True, "xids": link, "installed": 8}}) == {"n1": WARN}

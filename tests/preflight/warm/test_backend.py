@@ -14,11 +14,11 @@ from clusterrun.preflight.warm.backend import OnCpu, OnGpu, OutOfTime, dress, va
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_the_interface_is_set_for_both_libraries_where_the_user_set_none(backend):
     found = variables(backend, "eth1", {})
-    assert (found["GLOO_SOCKET_IFNAME"], found["NCCL_SOCKET_IFNAME"]) == ("eth1", "eth1")
+    assert (found["GLOO_SOCKET_IFNAME"], found["NCCL_SOCKET_IFNAME"]) == ("eth1", "=eth1")
 
 
 def test_what_the_user_set_stays():
-    assert variables("gloo", "eth1", {"GLOO_SOCKET_IFNAME": "ib0"}) == {"NCCL_SOCKET_IFNAME": "eth1"}
+    assert variables("gloo", "eth1", {"GLOO_SOCKET_IFNAME": "ib0"}) == {"NCCL_SOCKET_IFNAME": "=eth1"}
     assert "NCCL_SOCKET_IFNAME" not in variables("nccl", "eth1", {"NCCL_SOCKET_IFNAME": "^lo"})
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from clusterrun.preflight.tasks import GroupTask, Member
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.preflight.tasks import GroupTask, Member, WarmUp
+from clusterrun.preflight.warm.ports import Ports
 from clusterrun.preflight.warm.report import RankWord, line
+from clusterrun.preflight.warm.serve import Serving
 from clusterrun.preflight.warm.trial import Trial
 
 TASK = GroupTask(9, "pair", (Member(0, "a", "10.0.0.1"), Member(1, "b", "10.0.0.2")), 0, 2, 1, "", 10.0)
@@ -119,3 +124,37 @@ def test_children_that_are_done_may_leave_by_themselves_and_are_killed_after_a_w
     assert trial.over(104.0) is False
     assert second.killed is True
     assert trial.over(104.1) is True
+
+
+class Leaving(Child):
+    """One that has said its last word, and lives on for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.say(DONE)
+        self.dead = False
+
+    def gone(self) -> bool:
+        return self.dead
+
+
+@pytest.mark.parametrize("backend, at_once", [("nccl", False), ("gloo", True)])
+def test_a_pretended_gpu_is_free_of_the_test_before_when_the_next_one_begins(
+    monkeypatch: pytest.MonkeyPatch, backend: str, at_once: bool
+) -> None:
+    children, begun, answers = {1: Leaving(), 2: Leaving()}, [], []
+
+    def fork(task: GroupTask, until: float) -> list[Leaving]:
+        begun.append((task.test, until))
+        return [children[task.test]]
+
+    serving = Serving(WarmUp(True, 0.0, backend=backend), {}, Ports(), answers.append)
+    monkeypatch.setattr(serving, "_fork", fork)
+    serving.take(replace(TASK, test=1), 100.0)
+    serving.step(101.0)
+    serving.take(replace(TASK, test=2), 101.5)
+    serving.step(102.0)
+    assert ([one.test for one in answers][:1], len(begun)) == ([1], 2 if at_once else 1)
+    children[1].dead = True
+    serving.step(103.0)
+    assert begun == [(1, 110.0), (2, 111.5)]
