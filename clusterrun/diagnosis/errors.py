@@ -161,6 +161,8 @@ class _Reader:
         self._link = self._thrown = ""
         self._dump = ""
         self._group: list[str] | None = None
+        self._plain = ""
+        """The last line, where it names an exception and no traceback stood before it."""
 
     def hear(self, at: float, text: str) -> None:
         """One line."""
@@ -168,7 +170,7 @@ class _Reader:
             return
         link = _LINKS.get(text.strip())
         if link:
-            self._link, self._continued = link, 0
+            self._begin_link(at, link)
         elif _GROUP.match(text):
             self._begin()
             self._group = []
@@ -182,9 +184,16 @@ class _Reader:
         elif not self._continues(text):
             self._hear_other(at, text)
 
+    def _begin_link(self, at: float, link: str) -> None:
+        """A chain goes on; an exception in it that was never raised has no traceback."""
+        if self._plain:
+            self._append(self._error(at, self._plain))
+        self._link, self._continued = link, 0
+
     def _begin(self) -> None:
         """A traceback begins."""
         self._open, self._frame, self._dump, self._continued = True, "", "", 0
+        self._plain = ""
 
     def _hear_open(self, at: float, text: str) -> None:
         """A line within a traceback; the first that is not indented and names an exception ends it."""
@@ -209,6 +218,7 @@ class _Reader:
         elif _DUMPED.match(text):
             self._dump = self._dump and ("current" if text.startswith("Current") else "other")
         elif text.strip():
+            self._plain = text.strip() if _NAMED.match(text) else ""
             self._skipped = bool(_IGNORED.match(text))
             self._hear_message(at, text)
 

@@ -52,8 +52,9 @@ def of_ended(desk: Desk, status: RunStatus, state: RunState | None) -> Diagnosis
     if hang is None or hang.verdict is Verdict.NOTHING or status.state is State.COMPLETED:
         return found
     told_by_hang = hang.said in (status.reason or "") or ended_by_timeout(left)
-    names_a_rank = bool(found.culprits) and found.culprits[0].rank >= 0
-    if names_a_rank and status.state is not State.TIMEOUT and not told_by_hang:
+    failure = state.failure if state else None
+    by_rank = (failure is not None and failure.rank >= 0) or any(one.rank >= 0 for one in found.culprits)
+    if found.culprits and by_rank and status.state is not State.TIMEOUT and not told_by_hang:
         return found
     return replace(hang, evidence=(f"the run ended as {status.state.value}: {status.reason}", *hang.evidence))
 

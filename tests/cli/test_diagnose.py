@@ -7,6 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.agent.runs import until
 from tests.cli.conftest import Desk
 
@@ -131,6 +133,33 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: Desk) -> None:
         "evidence": ["rank 1: ValueError: the data are bad, at train.py:7 (step)"],
         "remedy": "clusterrun logs --rank 1 shows all that it said",
     }
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ("sys.exit('no checkpoint in /data')", "rank 1 printed last: no checkpoint in /data"),
+        (
+            "print('early', file=sys.stderr, flush=True); time.sleep(2); print('no data'); sys.exit(5)",
+            "rank 1 printed last: no data",
+        ),
+        ("exec('def f(:')", "rank 1: SyntaxError: invalid syntax, at train.py:3"),
+        (
+            "import argparse; argparse.ArgumentParser('train').parse_args(['--lr', '1'])",
+            "rank 1: train: error: unrecognized arguments: --lr 1",
+        ),
+        (
+            "b = KeyError('lr'); raise ValueError('no rate') from b",
+            "ValueError: no rate, at train.py:3; its cause: KeyError: 'lr'",
+        ),
+    ],
+)
+def test_whatever_a_rank_prints_of_its_end_is_told(ends: str, said: str, clusterrun: Desk) -> None:
+    begins = 'import os, sys, time\nif os.environ["RANK"] == "1":\n    '
+    (clusterrun.folder / "train.py").write_text(f"{begins}{ends}\ntime.sleep(600)\n")
+    ended = clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py")
+    assert said in ended.err
+    assert "printed nothing" not in ended.err
 
 
 def test_a_known_message_is_explained_with_its_remedy_at_the_end(clusterrun: Desk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 from tests.cli.conftest import Desk
 
@@ -38,6 +39,55 @@ def test_a_size_mismatch_that_ended_a_run_is_called_one(clusterrun: Desk) -> Non
     found = json.loads(clusterrun("diagnose", "--json").out)
     assert found["verdict"] == "mismatch"
     assert any("op.preamble.length <= op.nbytes" in line for line in found["evidence"])
+
+
+LEAVES = (
+    BEGIN
+    + "if rank == 1: sys.exit(0)\nfor step in range(100): dist.all_reduce(torch.ones(4)); time.sleep(0.05)\n"
+)
+LOADS = (
+    BEGIN
+    + """
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        if rank == 1 and i == 9:
+            raise ValueError("sample 9 has no label")
+        return torch.ones(2)
+for batch in torch.utils.data.DataLoader(Items(), batch_size=4, num_workers=2):
+    dist.all_reduce(batch.sum())
+"""
+)
+
+
+def test_a_rank_that_exits_0_while_others_wait_is_named_and_not_they(clusterrun: Desk) -> None:
+    said = run(clusterrun, LEAVES, "train.py")
+    assert "  rank 1 ended with exit code 0 before the others; then rank 0 on local-0 exited with" in said
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    assert [(one["rank"], one["node"]) for one in found["culprits"]] == [(1, "local-1")]
+
+
+def test_an_error_of_a_data_loaders_worker_is_told_by_its_own_words_and_line(clusterrun: Desk) -> None:
+    run(clusterrun, LOADS, "train.py")
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    why = "ValueError: sample 9 has no label, at train.py:15 (__getitem__), in DataLoader worker process 0"
+    assert [(one["rank"], one["why"]) for one in found["culprits"]] == [(1, why)]
+
+
+def test_below_a_launcher_the_rank_that_failed_is_named(clusterrun: Desk) -> None:
+    fails = BEGIN + "if rank == 2: raise ValueError('bad tokens')\ndist.barrier()\n"
+    (clusterrun.folder / "train.py").write_text(fails)
+    launch = (
+        f"exec {sys.executable} -m torch.distributed.run --nnodes $NNODES --node-rank $NODE_RANK "
+        "--nproc-per-node 2 --master-addr $MASTER_ADDR --master-port $MASTER_PORT train.py"
+    )
+    clusterrun("submit", "--nodes", "2", "--per-node", "--wait", "bash", "-c", launch, limit=LIMIT)
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    assert found["said"] == "rank 2 on local-1 failed first"
+    assert [(one["rank"], one["why"]) for one in found["culprits"]] == [
+        (2, "ValueError: bad tokens, at train.py:9")
+    ]
 
 
 def test_ranks_that_trained_alone_are_told_although_all_exited_with_0(clusterrun: Desk) -> None:

@@ -155,7 +155,7 @@ def test_where_no_rank_says_why_the_state_does() -> None:
 @pytest.mark.parametrize(
     ("lines", "said", "evidence"),
     [
-        (("step 3", "no checkpoint in /a", "", "╰────╯"), "", "rank 1 printed last: no checkpoint in /a"),
+        (("step 3", "no checkpoint in /data", "", "╰──╯"), "", "rank 1 printed last: no checkpoint in /data"),
         (("│ No such option: --lrr │",), "", "rank 1 printed last: No such option: --lrr"),
         (("clusterrun: what ranks print cannot be written to /runs/7: No space left on device",),
          ": what ranks print cannot be written to /runs/7: No space left on device",
