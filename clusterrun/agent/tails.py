@@ -94,7 +94,9 @@ def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
     listener = Listener(rank, launcher)
     for line in lines:
         listener.hear(0.0, line)
-    return bool(listener.errors) and all(one.consequence for one in listener.errors)
+    # What ended the rank counts, where torch marks it: it may have survived other errors before.
+    errors = [one for one in listener.errors if one.ends] or listener.errors
+    return bool(errors) and all(one.consequence for one in errors)
 
 
 def _last_state(line: str) -> str:

@@ -10,6 +10,8 @@ from clusterrun.model.frozen import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clusterrun.diagnosis.rows import Row
 
 MOST = 400
@@ -17,6 +19,8 @@ MOST_CONTINUED = 3
 """Lines that are added to the first one of a message."""
 MOST_PARTS = 3
 """Exceptions of a group that are shown."""
+SURVIVED_SECONDS = 5.0
+"""Whoever still prints so long after an error went on in spite of it."""
 SAME_DUMP = 2.0
 """Seconds within which a stack dump belongs to the message before it."""
 
@@ -120,6 +124,27 @@ class Listener:
                 self.errors[place] = replace(one, inner=inner)
                 return
         self.errors.append(Error(at, self._rank, text, inner=inner))
+
+
+def heard(pieces: Iterable[tuple[int, str, float, str]], launchers: bool = False) -> tuple[Error, ...]:
+    """The errors in what ranks printed, by time: pieces of rank, stream, time (seconds) and lines.
+
+    ``launchers``: what is called a rank starts others.
+    """
+    # Each stream for itself: between two of a moment the order is a guess, and would tear tracebacks.
+    listeners: dict[tuple[int, str], Listener] = {}
+    newest: dict[int, float] = {}
+    for rank, stream, at, text in pieces:
+        listener = listeners.setdefault((rank, stream), Listener(rank, launchers))
+        newest[rank] = max(newest.get(rank, 0.0), at)
+        for line in text.splitlines():
+            listener.hear(at, line)
+    found = [
+        replace(one, survived=not one.ends and one.at > 0 and newest[one.rank] - one.at > SURVIVED_SECONDS)
+        for listener in listeners.values()
+        for one in listener.errors
+    ]
+    return tuple(sorted(found, key=lambda one: (one.at, one.rank)))
 
 
 class _LauncherReport:

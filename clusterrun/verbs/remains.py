@@ -7,14 +7,13 @@ import os
 import re
 from collections.abc import Iterator
 
-from clusterrun.diagnosis.errors import Error, Listener
+from clusterrun.diagnosis.errors import Error, heard
 from clusterrun.diagnosis.evidence import Group, Record, Seen
 from clusterrun.diagnosis.postmortem import Remains
 from clusterrun.diagnosis.words import Verdict, ranks_in_words
 from clusterrun.logs.files import attempts, read_at, size_of
 from clusterrun.logs.reading import so_far
 from clusterrun.logs.selection import STREAMS, Selection
-from clusterrun.model.frozen import replace
 from clusterrun.model.paths import AttemptPaths, RunPaths
 from clusterrun.model.record import Attempt, RunState, RunStatus
 from clusterrun.model.states import State
@@ -24,8 +23,6 @@ TAIL_LINES = 150
 """Of each stream of each rank: an error stands near its end, and there may be ten thousand ranks."""
 TAIL_OF_THE_FIRST = 5000
 """Of the rank that failed first: much may be printed after the error."""
-SURVIVED_SECONDS = 5.0
-"""Whoever still prints so long after an error went on in spite of it."""
 MOST_FAREWELLS = 512
 MOST_BYTES = 1 << 20
 _FAREWELL = re.compile(r"(\d{5,})\.farewell\.json")
@@ -42,15 +39,15 @@ def remains(desk: Desk, status: RunStatus) -> Remains:
     names = attempt.nodes if attempt else ()
     nodes = tuple(name for name in names for _ in range(each))
     files = paths.attempt(attempt.epoch) if attempt else None
-    heard = _of_attempt(paths, attempt, spec.per_node) if attempt else ()
+    printed = _of_attempt(paths, attempt, spec.per_node) if attempt else ()
     said = list(farewells(files, nodes)) if files else []
     warned = state.warnings if state else ()
-    notes = (*_alone(said, heard, failed), *warned, *_memory(paths))
+    notes = (*_alone(said, printed, failed), *warned, *_memory(paths))
     return Remains(
         state=status.state,
         reason=status.reason,
         failure=attempt.failure if attempt else None,
-        errors=heard if failed else (),
+        errors=printed if failed else (),
         nodes=nodes,
         notes=notes,
         last=tuple(one for one, alone in said if not alone),
@@ -76,12 +73,12 @@ def _attempt(paths: RunPaths, state: RunState | None, failed: bool) -> Attempt |
 
 def _of_attempt(paths: RunPaths, attempt: Attempt, per_node: bool) -> tuple[Error, ...]:
     """The errors of all ranks; for the one that failed first it is looked for further back."""
-    heard = errors(paths, attempt.epoch, per_node=per_node)
+    found = errors(paths, attempt.epoch, per_node=per_node)
     first = attempt.failure.rank if attempt.failure else -1
-    if first < 0 or any(one.rank == first for one in heard):
-        return heard
+    if first < 0 or any(one.rank == first for one in found):
+        return found
     more = errors(paths, attempt.epoch, frozenset({first}), per_node, TAIL_OF_THE_FIRST)
-    return tuple(sorted((*heard, *more), key=lambda one: (one.at, one.rank)))
+    return tuple(sorted((*found, *more), key=lambda one: (one.at, one.rank)))
 
 
 def errors(
@@ -95,20 +92,9 @@ def errors(
 
     ``per_node``: what is started there starts ranks of its own.
     """
-    # Each stream for itself: between two of a moment the order is a guess, and would tear tracebacks.
-    listeners: dict[tuple[int, str], Listener] = {}
-    newest: dict[int, float] = {}
-    for piece in so_far(paths, epoch, Selection(ranks, STREAMS), tail):
-        listener = listeners.setdefault((piece.rank, piece.stream), Listener(piece.rank, per_node))
-        newest[piece.rank] = max(newest.get(piece.rank, 0.0), piece.at)
-        for line in piece.data.decode("utf-8", "surrogateescape").splitlines():
-            listener.hear(piece.at, line)
-    found = [
-        replace(one, survived=not one.ends and one.at > 0 and newest[one.rank] - one.at > SURVIVED_SECONDS)
-        for listener in listeners.values()
-        for one in listener.errors
-    ]
-    return tuple(sorted(found, key=lambda one: (one.at, one.rank)))
+    pieces = so_far(paths, epoch, Selection(ranks, STREAMS), tail)
+    texts = ((one.rank, one.stream, one.at, one.data.decode("utf-8", "surrogateescape")) for one in pieces)
+    return heard(texts, per_node)
 
 
 def farewells(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[Seen, bool]]:
