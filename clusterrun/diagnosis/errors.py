@@ -24,6 +24,7 @@ SURVIVED_SECONDS = 5.0
 SAME_DUMP = 2.0
 """Seconds within which a stack dump belongs to the message before it."""
 
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
 _FRAME = re.compile(r'^[>\s]+File "(.*)", line (\d+)(?:,? in (\S+))?\s*$')
@@ -102,6 +103,7 @@ class Listener:
 
     def hear(self, at: float, line: str) -> None:
         """One line, without its end."""
+        line = _COLOURS.sub("", line)
         prefix = _PREFIX.match(line)
         mark = prefix[1] if prefix else ""
         reader = self._readers.get(mark)
@@ -266,7 +268,7 @@ class _Reader:
         """A line that means something by itself; not where it only goes on with what was said."""
         last = self._newest()
         if last is None or last.row is not row or at - last.at > SAME_DUMP:
-            self._append(replace(self._error(at, text), row=row))
+            self._append(replace(self._error(at, text), row=row, ends=False))
 
     # --- tracebacks ---
 

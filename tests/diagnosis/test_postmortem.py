@@ -61,6 +61,38 @@ def test_what_is_no_error_is_not_heard() -> None:
     assert heard(0, "step 3 loss 0.1", "", "warning: slow", "Traceback is a word", "a: b") == ()
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            ["\x1b[1mTraceback (most recent call last):\x1b[0m", "\x1b[31mKeyError\x1b[0m: 'x'"],
+            ["KeyError: 'x'"],
+        ),
+        (
+            ["Traceback (most recent call last):", '  File "/x.py", line 2, in f', "INFO: step 3", "step 4"],
+            [],
+        ),
+        (
+            ["Exception ignored in: <function A.__del__>", "Traceback (most recent call last):", "OSError: x"]
+            + ["Traceback (most recent call last):", "ValueError: y"],
+            ["ValueError: y"],
+        ),
+        (
+            ["usage: train.py [-h]", "train.py: error: no such file", "x: error: y"],
+            ["train.py: error: no such file"],
+        ),
+        (["RuntimeError: not below a traceback"], []),
+        (
+            ["Traceback (most recent call last):", "KeyError: 'a'", "", "Traceback (most recent call last):"]
+            + ["ValueError: later"],
+            ["KeyError: 'a'", "ValueError: later"],
+        ),
+    ],
+)
+def test_an_error_is_what_ends_a_traceback_or_a_usage(lines: list[str], said: list[str]) -> None:
+    assert [one.said for one in heard(1, *lines)] == said
+
+
 def test_an_abort_is_told_with_the_line_that_its_stack_names() -> None:
     (found,) = heard(
         0,
