@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from clusterrun.model import contract
 from clusterrun.model.world import (
     default_environment,
     framework_environment,
     node_environment,
     rank_environment,
+    slurm_environment,
 )
 
 TYPE_CHECKING = False
@@ -34,17 +37,30 @@ _MISLEADING = frozenset(
         contract.NODES_VARIABLE,
     }
 )
-"""What describes our one task per node. A rank that believed it would form a world of nodes, not of ranks."""
+"""What describes our own step, of one task per node; ``slurm_environment`` describes that of the ranks."""
 
 
-def inherited(base: Mapping[str, str], orders: Orders) -> dict[str, str]:
-    """The job's environment without what misleads, with what the user asked for on top."""
+def inherited(
+    base: Mapping[str, str], orders: Orders, step: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """The job's environment without what misleads, with ``step`` and what the user asked for on top."""
     kept = {
         name: value
         for name, value in base.items()
         if name not in _MISLEADING and not name.startswith(_MISLEADING_PREFIXES)
     }
-    return {**kept, **dict(orders.environment)}
+    return {**kept, **step, **dict(orders.environment)}
+
+
+def _step(base: Mapping[str, str], world: World, task: int, tasks_per_node: int) -> dict[str, str]:
+    """Slurm's variables for one of our processes; none where no Slurm has started us."""
+    if "SLURM_JOB_ID" not in base:
+        return {}
+    step = slurm_environment(world, task, tasks_per_node)
+    cpus = base.get("SLURM_CPUS_PER_TASK", "")
+    if cpus.isdecimal():  # of our one task, which is all ranks of a node
+        step["SLURM_CPUS_PER_TASK"] = str(max(1, int(cpus) // tasks_per_node))
+    return step
 
 
 def hidden_gpus(exists: Callable[[str], bool]) -> dict[str, str]:
@@ -71,7 +87,8 @@ def for_rank(
     own = rank_environment(world, rank, meeting, lineage, error_file)
     defaults = default_environment(world.ranks_per_node, orders.cpus_per_rank, interface)
     frameworks = framework_environment(world, orders.gpus_per_node)
-    return {**defaults, **frameworks, **inherited(base, orders), **own}
+    step = _step(base, world, rank, world.ranks_per_node)
+    return {**defaults, **frameworks, **inherited(base, orders, step), **own}
 
 
 def with_chosen(
@@ -97,6 +114,7 @@ def for_node(
     """Everything that a launcher started once per node finds; what only a rank may carry is absent."""
     own = node_environment(world, node, meeting, lineage)
     foreign = rank_environment(world, 0, meeting, lineage, "").keys() - own.keys()
-    kept = {name: value for name, value in inherited(base, orders).items() if name not in foreign}
+    step = _step(base, world, node, 1)
+    kept = {name: value for name, value in inherited(base, orders, step).items() if name not in foreign}
     defaults = default_environment(1, orders.cpus_per_rank, interface)
     return {**defaults, **kept, **own}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import fold
 
 
 @frozen
@@ -128,6 +129,34 @@ def node_environment(world: World, node: int, meeting: Meeting, lineage: Lineage
         "NPROC_PER_NODE": str(world.ranks_per_node),
         "MASTER_ADDR": meeting.address,
         "MASTER_PORT": str(meeting.port),
+    }
+
+
+def slurm_environment(world: World, task: int, tasks_per_node: int) -> dict[str, str]:
+    """What ``srun`` would set for ``task`` of a step whose tasks are the processes that we start.
+
+    Our own step has one task on each allocated node, spares included. Scripts and wrappers that are written
+    for srun form their world from these names.
+    """
+    node, local = divmod(task, tasks_per_node)
+    nodes, tasks, names = len(world.nodes), len(world.nodes) * tasks_per_node, fold(world.nodes)
+    first = node * tasks_per_node
+    per_node = f"{tasks_per_node}(x{nodes})" if nodes > 1 else str(tasks_per_node)
+    return {
+        "SLURM_PROCID": str(task),
+        "SLURM_LOCALID": str(local),
+        "SLURM_NODEID": str(node),
+        "SLURM_GTIDS": ",".join(map(str, range(first, first + tasks_per_node))),
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_NPROCS": str(tasks),
+        "SLURM_NTASKS_PER_NODE": str(tasks_per_node),
+        "SLURM_TASKS_PER_NODE": per_node,
+        "SLURM_NNODES": str(nodes),
+        "SLURM_NODELIST": names,
+        "SLURM_STEP_NUM_TASKS": str(tasks),
+        "SLURM_STEP_NUM_NODES": str(nodes),
+        "SLURM_STEP_TASKS_PER_NODE": per_node,
+        "SLURM_STEP_NODELIST": names,
     }
 
 

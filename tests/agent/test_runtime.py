@@ -59,7 +59,58 @@ def test_every_rank_finds_the_whole_environment_and_nothing_that_misleads(make: 
         assert {name: environment[name] for name in wanted} == wanted
         assert environment["MINE"] + environment["OMP_NUM_THREADS"] + environment["SLURM_JOB_ID"] == "1777"
         assert environment["GLOO_SOCKET_IFNAME"] == "lo"
-        assert not {"SLURM_NTASKS", "SLURM_PROCID", "PET_NNODES", "CLUSTERRUN_NODE"} & set(environment)
+        assert not {"PET_NNODES", "CLUSTERRUN_NODE"} & set(environment)
+
+
+INSIDE = {  # what the agent's own task of a step over three nodes, one of them a spare, has
+    "SLURM_JOB_ID": "77",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "2",
+    "SLURM_NTASKS": "3",
+    "SLURM_NNODES": "3",
+    "SLURM_NODELIST": "n[1-3]",
+    "SLURM_JOB_NODELIST": "n[1-3]",
+    "SLURM_STEP_NODELIST": "n[1-3]",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_TASK_PID": "1",
+    "SLURM_CPUS_PER_TASK": "8",
+}
+
+
+@pytest.mark.parametrize("per_node", [False, True])
+def test_every_process_finds_what_srun_would_set_for_a_task_in_its_place(make: Make, per_node: bool) -> None:
+    run = make([sys.executable, "-c", SHOW], per_node=per_node, environment=(("SLURM_NPROCS", "mine"),))
+    run.environment |= INSIDE
+    assert run.ended().state is State.COMPLETED
+    nodes, each = 2, 1 if per_node else 2
+    for task in range(nodes * each):
+        found = json.loads(run.output(task))
+        assert {name: value for name, value in found.items() if name.startswith("SLURM_")} == {
+            "SLURM_JOB_ID": "77",
+            "SLURM_JOB_NODELIST": "n[1-3]",
+            "SLURM_PROCID": str(task),
+            "SLURM_LOCALID": str(task % each),
+            "SLURM_NODEID": str(task // each),
+            "SLURM_GTIDS": str(task) if per_node else ("0,1", "2,3")[task // 2],
+            "SLURM_NTASKS": str(nodes * each),
+            "SLURM_NPROCS": "mine",
+            "SLURM_NTASKS_PER_NODE": str(each),
+            "SLURM_TASKS_PER_NODE": f"{each}(x2)",
+            "SLURM_NNODES": "2",
+            "SLURM_NODELIST": "local-[0-1]",
+            "SLURM_STEP_NUM_TASKS": str(nodes * each),
+            "SLURM_STEP_NUM_NODES": "2",
+            "SLURM_STEP_TASKS_PER_NODE": f"{each}(x2)",
+            "SLURM_STEP_NODELIST": "local-[0-1]",
+            "SLURM_CPUS_PER_TASK": str(8 // each),
+        }
+
+
+def test_a_run_without_slurm_finds_nothing_of_slurm(make: Make) -> None:
+    run = make([sys.executable, "-c", SHOW])
+    assert run.ended().state is State.COMPLETED
+    assert not [name for name in json.loads(run.output(0)) if name.startswith("SLURM_")]
 
 
 def test_a_launcher_per_node_finds_what_it_needs_and_no_rank(make: Make) -> None:
