@@ -169,7 +169,7 @@ def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> Job
     for name, words in (("cluster", Cluster), ("on_unfit", OnUnfit)):
         if isinstance(wanted.get(name), str):
             wanted[name] = words(wanted[name])
-    for name in ("sbatch", "srun", "setup", "after"):
+    for name in ("sbatch", "srun", "setup", "after", "snapshot_include"):
         if not isinstance(wanted.get(name, ()), tuple):
             wanted[name] = (wanted[name],) if isinstance(wanted[name], str) else tuple(wanted[name])
     return JobSpec(command=tuple(command), cwd=os.path.abspath(cwd), **wanted)

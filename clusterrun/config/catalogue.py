@@ -109,7 +109,16 @@ SUBMISSION = (
         ("fail", "resubmit"),
     ),
     Option("per-node", "switch", "Start COMMAND once per node, not once per rank.", "", False),
-    Option("snapshot", "switch", "Copy the code into the run directory and run the copy.", "", False),
+    Option(
+        "snapshot", "switch", "Copy the code into the run directory and run the copy, in the copy.", "", False
+    ),
+    Option(
+        "snapshot-include",
+        "list",
+        "With --snapshot: take PATH along, which git ignores (linked to where it is large). Repeatable.",
+        "PATH",
+        (),
+    ),
     Option(
         "max-restarts",
         "number",

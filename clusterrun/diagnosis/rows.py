@@ -271,7 +271,8 @@ ROWS: tuple[Row, ...] = (
     Row(
         r"FileNotFoundError|Errno 2\]",
         "a file is not there, as this node sees it",
-        "is it on a file system that all nodes share? paths are relative to where submit was called",
+        "is it on a file system that all nodes share? relative paths start where submit was called; "
+        "with --snapshot in the copy, which lacks what git ignores: --snapshot-include PATH",
     ),
     Row(
         r"PermissionError|Errno 13\]",

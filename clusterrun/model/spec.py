@@ -93,6 +93,7 @@ class JobSpec:
     cluster: Cluster = Cluster.AUTO
     per_node: bool = False
     snapshot: bool = False
+    snapshot_include: tuple[str, ...] = ()
     max_restarts: int = UNSAID
     requeue: bool = False
     requeue_by: str = ""

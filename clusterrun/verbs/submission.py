@@ -54,11 +54,12 @@ def draft(spec: JobSpec, desk: Desk) -> Draft:
     if offered:
         offered.check(as_asked.spec)
     if not spec.snapshot:
-        return Draft(as_asked, as_asked.notices + said)
-    snapshot = look(spec.cwd)
+        idle = ("--snapshot-include has no effect without --snapshot",) if spec.snapshot_include else ()
+        return Draft(as_asked, as_asked.notices + said + idle)
+    snapshot = look(spec.cwd, spec.snapshot_include)
     planned = plan(_moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
-    taken = f"snapshot: {len(snapshot.files)} files, {snapshot.size / 1e6:.1f} MB of {snapshot.root}"
-    return Draft(planned, (*planned.notices, *said, taken), snapshot)
+    where = f"ranks run in the copy: what they write by a relative path lands below {planned.spec.cwd}"
+    return Draft(planned, (*planned.notices, *said, str(snapshot), where), snapshot)
 
 
 class Offered:
