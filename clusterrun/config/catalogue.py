@@ -64,7 +64,12 @@ RESOURCES = (
         "KEY[=VALUE]",
         (),
     ),
-    Option("python", "text", "The ranks' interpreter (default: the one clusterrun runs in).", "PATH"),
+    Option(
+        "python",
+        "text",
+        "The ranks' interpreter (default: the active environment's, else the one clusterrun runs in).",
+        "PATH",
+    ),
     Option("template", "text", "Your own sbatch template.", "FILE"),
     Option(
         "cluster",

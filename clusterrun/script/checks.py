@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
@@ -129,6 +130,24 @@ def check_python(python: str, torch: bool, run: Run = system.run) -> tuple[str, 
             f"{python!r} is Python {version[0]}.{version[1]}", "ranks need Python 3.9 or newer: --python"
         )
     return _without_torch(python) if torch and found[3] == "False" else ()
+
+
+def ranks_python(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The Python that ranks run in where nobody says, and what to tell about it ('': nothing).
+
+    It is that of the active virtual or conda environment, which ``python`` means in this shell, else our
+    own; that too where only ours has torch, for a base environment may be active by itself.
+    """
+    found = shutil.which("python", path=environ.get("PATH", os.defpath)) or ""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        prefix = os.path.normpath(environ.get(name) or "/")
+        if os.path.dirname(found) != os.path.join(prefix, "bin") or os.path.samefile(prefix, sys.prefix):
+            continue
+        if _torch_beside_us() and not glob.glob(os.path.join(prefix, "lib/python3*/site-packages/torch")):
+            said = f"the active environment {prefix} ({name}) has no torch: ranks use {sys.executable}"
+            return sys.executable, f"{said}; --python {found} takes the active one"
+        return found, f"ranks use {found}, of the active environment ({name}); --python takes another one"
+    return sys.executable, ""
 
 
 def wants_torch(script: str) -> bool:

@@ -23,7 +23,8 @@ class Site:
 
     ``why`` says why Slurm is not there; ``gpus`` is the number of real GPUs on this machine and
     matters only where the run stays on it. ``cluster`` is the cluster's own name, ``findings`` the
-    folder that keeps what was found out about its nodes (empty: nothing is kept).
+    folder that keeps what was found out about its nodes (empty: nothing is kept). ``python`` is what
+    ranks run in where nobody says, ``about_python`` what to tell of it then.
     """
 
     slurm: bool
@@ -32,6 +33,7 @@ class Site:
     gpus: int = 0
     cluster: str = ""
     findings: str = ""
+    about_python: str = ""
 
 
 @frozen

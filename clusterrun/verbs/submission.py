@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Iterable
 
@@ -18,7 +17,7 @@ from clusterrun.runs.disk import DiskRefused, private_folder, refusal, share, wr
 from clusterrun.runs.memory import findings_folder, recall
 from clusterrun.runs.snapshot import Snapshot, look, take
 from clusterrun.runs.store import run_id
-from clusterrun.script.checks import check
+from clusterrun.script.checks import check, ranks_python
 from clusterrun.script.plan import Plan, Site, Submission, default_name, plan
 from clusterrun.slurm import offers
 from clusterrun.slurm.queries import Partition
@@ -50,7 +49,7 @@ def draft(spec: JobSpec, desk: Desk) -> Draft:
     paths = desk.store.paths(chosen)
     token = os.urandom(8).hex()
     as_asked = plan(spec, chosen, token, paths.run_dir, site)
-    said = (*avoided, *check(as_asked))
+    said = (*avoided, *filter(None, (site.about_python,)), *check(as_asked))
     if offered:
         offered.check(as_asked.spec)
     if not spec.snapshot:
@@ -111,9 +110,11 @@ def _site(spec: JobSpec, desk: Desk) -> Site:
         )
     here = spec.cluster is Cluster.LOCAL or bool(why)
     name = Cluster.LOCAL.value if here else desk.client().cluster_name()
+    python, about = (spec.python, "") if spec.python else ranks_python(desk.environ)
     return Site(
         slurm=not here,
-        python=sys.executable,
+        python=python,
+        about_python=about,
         why=why,
         gpus=_gpus(desk) if here and spec.gpus else 0,
         cluster=name,

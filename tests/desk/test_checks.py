@@ -109,3 +109,54 @@ def test_a_launcher_in_every_rank_is_said_but_not_where_one_may_be(
         said,
         said,
     ]
+
+
+def environment(folder: Path, torch: bool) -> str:
+    """The prefix of a virtual environment as far as it is looked at."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/python").touch(0o755)
+    if torch:
+        (folder / "lib/python3.11/site-packages/torch").mkdir(parents=True)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "active, torch, torch_here, chosen",
+    [
+        (("VIRTUAL_ENV",), True, True, "venv"),
+        (("CONDA_PREFIX",), True, True, "conda"),
+        (("CONDA_PREFIX",), False, False, "conda"),
+        (("CONDA_PREFIX",), False, True, ""),
+        (("VIRTUAL_ENV", "CONDA_PREFIX"), True, True, "venv"),
+        ((), True, True, ""),
+    ],
+)
+def test_ranks_use_the_active_environment_unless_only_ours_has_torch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    active: tuple[str, ...],
+    torch: bool,
+    torch_here: bool,
+    chosen: str,
+) -> None:
+    prefixes = {
+        "VIRTUAL_ENV": environment(tmp_path / "venv", torch),
+        "CONDA_PREFIX": environment(tmp_path / "conda", torch),
+    }
+    monkeypatch.setattr(checks, "_torch_beside_us", lambda: torch_here)
+    environ = {name: prefixes[name] for name in active}
+    environ["PATH"] = os.pathsep.join([*(f"{prefix}/bin" for prefix in environ.values()), "/usr/bin"])
+    python, said = checks.ranks_python(environ)
+    assert python == (f"{tmp_path}/{chosen}/bin/python" if chosen else sys.executable)
+    assert bool(said) == bool(active) and all(word in said for word in active[:1])
+
+
+def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_nothing(tmp_path: Path) -> None:
+    other, first = environment(tmp_path / "other", True), environment(tmp_path / "first", True)
+    for environ in (
+        {"CONDA_PREFIX": other, "PATH": f"{first}/bin:{other}/bin"},
+        {"CONDA_PREFIX": str(tmp_path / "gone"), "PATH": f"{first}/bin"},
+        {"VIRTUAL_ENV": sys.prefix, "PATH": f"{sys.prefix}/bin"},
+        {"VIRTUAL_ENV": "", "PATH": ""},
+    ):
+        assert checks.ranks_python(environ) == (sys.executable, "")
