@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from clusterrun.preflight.subject import Subject
 
+_NETWORKS = ("device", "infiniband")
 _FEW = 3
 _SHOWN = 3
 
@@ -185,3 +186,20 @@ def common_interface(subjects: Sequence[Subject]) -> str:
     """The name of the interface that all these use; '' where they differ or one is not known."""
     used = {_name(one) for one in subjects}
     return used.pop() if len(used) == 1 else ""
+
+
+def faster_interface(subjects: Sequence[Subject]) -> tuple[str, int, int]:
+    """The fastest interface of all these that is at least twice as fast as the one in use, and both speeds.
+
+    Of each node's the slowest counts, in Mb/s. An empty name where there is none, or speeds are not known.
+    """
+    speeds: dict[str, list[int]] = {}
+    for one in subjects:
+        own = one.listening.interfaces if one.listening is not None else ()
+        fitting = [i for i in own if i.kind in _NETWORKS and ":" not in i.address and i.megabits]
+        for name, megabits in {i.name: i.megabits for i in fitting}.items():
+            speeds.setdefault(name, []).append(megabits)
+    common = {name: min(each) for name, each in speeds.items() if len(each) == len(subjects)}
+    used = common.get(common_interface(subjects), 0)
+    best = max(common, key=lambda name: (common[name], name), default="")
+    return (best, common[best], used) if used and common[best] >= 2 * used else ("", 0, used)

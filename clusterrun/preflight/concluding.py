@@ -6,7 +6,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Level
 from clusterrun.model.report import Finding, Grade, NodeReport, Report, worst
 from clusterrun.model.world import exactly
-from clusterrun.preflight.agreement import Said, common_interface
+from clusterrun.preflight.agreement import Said, common_interface, faster_interface
 from clusterrun.preflight.trials import PRODUCT
 
 TYPE_CHECKING = False
@@ -67,6 +67,7 @@ def concluded(case: Case) -> Outcome:
     parted = [] if choice.whole else [case.subjects[node].name for node in choice.parted]
     for was, now in choice.swaps:
         case.notice(f"{case.subjects[now].name} takes the place of {case.subjects[was].name}")
+    _name_a_faster_interface(case, choice)
     if parted:
         case.notice(f"fit by itself, but not together with the others: leave out {', '.join(parted)}")
     return Outcome(
@@ -76,6 +77,16 @@ def concluded(case: Case) -> Outcome:
         _environment(case, choice),
         (*unfit, *parted),
     )
+
+
+def _name_a_faster_interface(case: Case, choice: Choice) -> None:
+    """It may lead elsewhere than to the other nodes, and was not tested: it is the user's to choose."""
+    name, fast, slow = faster_interface([case.subjects[node] for node in choice.nodes])
+    if len(choice.nodes) > 1 and name and "GLOO_SOCKET_IFNAME" not in dict(case.orders.environment):
+        case.notice(
+            f"every node has {name} with {fast / 1000:g} Gb/s, the interface in use has {slow / 1000:g}: "
+            f"if it joins the nodes, --env GLOO_SOCKET_IFNAME={name} --env NCCL_SOCKET_IFNAME=={name}"
+        )
 
 
 def _environment(case: Case, choice: Choice) -> tuple[tuple[str, str], ...]:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from clusterrun.model.report import Grade
-from clusterrun.preflight.agreement import ClockLimits, clocks, common_interface, interfaces, names
+from clusterrun.preflight.agreement import (
+    ClockLimits,
+    clocks,
+    common_interface,
+    faster_interface,
+    interfaces,
+    names,
+)
 from clusterrun.preflight.subject import Subject
 from clusterrun.preflight.tasks import Interface, Listening
 
@@ -106,3 +115,38 @@ def test_a_common_interface_is_one_that_all_use():
     assert common_interface([subject(0), subject(1)]) == "eth0"
     assert common_interface([subject(0), subject(1, interface="eno1")]) == ""
     assert common_interface([Subject(0, "n0", "10.0.0.1")]) == ""
+
+
+def with_speeds(node: int, *each: tuple[str, int, str]) -> Subject:
+    """Its first interface is the one in use."""
+    one = Subject(node, f"n{node}", f"10.0.0.{node}")
+    own = [
+        Interface(name, f"10.{i}.0.{node}", 1500, speed, kind) for i, (name, speed, kind) in enumerate(each)
+    ]
+    one.listening = Listening((Interface("lo", "127.0.0.1", 65536, 0, "loopback"), *own), (1,), 2, 0.0)
+    return one
+
+
+SLOW, FAST = ("eth0", 1000, "device"), ("eth1", 100_000, "device")
+
+
+@pytest.mark.parametrize(
+    "first, second, found",
+    [
+        ((SLOW, FAST), (SLOW, FAST), ("eth1", 100_000, 1000)),
+        ((SLOW, FAST), (SLOW, ("eth1", 10_000, "device")), ("eth1", 10_000, 1000)),
+        ((SLOW, FAST, ("ib0", 400_000, "infiniband")), (SLOW, FAST), ("eth1", 100_000, 1000)),
+        ((SLOW, FAST), (SLOW,), ("", 0, 1000)),
+        ((FAST, SLOW), (FAST, SLOW), ("", 0, 100_000)),
+        ((SLOW, ("eth1", 0, "device")), (SLOW, ("eth1", 0, "device")), ("", 0, 1000)),  # not told
+        ((SLOW, ("docker0", 10_000, "bridge")), (SLOW, ("docker0", 10_000, "bridge")), ("", 0, 1000)),
+        ((("eth0", 0, "device"), FAST), (("eth0", 0, "device"), FAST), ("", 0, 0)),
+    ],
+)
+def test_the_fastest_interface_that_all_have_is_named(first, second, found):
+    assert faster_interface([with_speeds(0, *first), with_speeds(1, *second)]) == found
+
+
+def test_of_nodes_that_said_nothing_no_interface_is_named():
+    assert faster_interface([Subject(0, "n0", "10.0.0.1")]) == ("", 0, 0)
+    assert faster_interface([]) == ("", 0, 0)

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level
 from clusterrun.model.report import Grade
 from clusterrun.preflight.tasks import LocalAnswer, LocalTask, Reading, WarmTask, WarmUp
+from clusterrun.preflight.warm import looking
 from tests.preflight import loopback
 from tests.preflight.checks.values import gpus
 from tests.preflight.simulated import Cluster, Faults, blamed, orders
@@ -135,3 +137,19 @@ def test_a_set_of_a_thousand_pretended_gpus_has_time_to_form() -> None:
     cluster.gather = lambda ask, task: (limits.append(task.limit), gather(ask, task))  # type: ignore[method-assign, assignment, func-returns-value]
     assert cluster.outcome().fit
     assert max(limits) > 60.0
+
+
+@pytest.mark.parametrize(
+    "wanted, seen", [(True, ("gloo", 2, "Pretended Max 1550")), (False, ("gloo", 0, ""))]
+)
+def test_pretended_xpus_are_seen_and_tested_with_gloo(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool, seen: tuple[str, int, str]
+) -> None:
+    monkeypatch.setattr(torch.version, "xpu", "20250201", raising=False)
+    monkeypatch.setattr(torch.xpu, "init", lambda: None)
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.xpu, "get_device_name", lambda number: "Pretended Max 1550")
+    found = looking.look(wanted)
+    versions = dict(found.versions)
+    assert (found.backend, found.devices, versions.get("gpu", "")) == seen
+    assert versions["xpu"] == "20250201"

@@ -62,6 +62,15 @@ def test_half_the_nodes_with_another_version_blame_nobody_alone():
     ]
 
 
+def test_a_build_for_xpus_is_no_build_for_cpus():
+    xpu = {"torch": "2.9.0+xpu", "cuda": "none", "xpu": "20250201", "python": "3.11.7"}
+    assert verdicts(torch, nodes(2, warm(versions=xpu, backend="gloo"))) == []
+    blind = warm(0, versions=xpu, why="torch sees no GPU: no XPU devices are available")
+    assert verdicts(torch, nodes(1, blind)) == [
+        ("n1", FAIL, "torch sees 0 of 8 GPUs: torch sees no GPU: no XPU devices are available")
+    ]
+
+
 def test_fewer_gpus_than_asked_for_are_unfit_also_when_only_torch_sees_too_few():
     assert verdicts(torch, nodes(2, warm(), bad=warm(7))) == [("bad", FAIL, "torch sees 7 of 8 GPUs")]
     blind = warm(0, why="CUDA error 803: system has unsupported display driver")
