@@ -31,6 +31,7 @@ class GpuUse:
     memory_total: float
     watts: float
     celsius: float
+    uuid: str = ""
 
 
 @frozen

@@ -11,7 +11,7 @@ from clusterrun.model.usage import UNKNOWN, GpuUse
 ANSWER_SECONDS = 5.0
 NAME = "py-spy"
 GPU_PROGRAM = "nvidia-smi"
-GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
+GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,uuid"
 RAS_VARIABLE = "NCCL_RAS_ADDR"
 RAS_ADDRESS = "localhost:28028"
 RAS_QUESTIONS = b"CLIENT PROTOCOL 2\nTIMEOUT 3\nVERBOSE STATUS\n"
@@ -73,9 +73,9 @@ def gpu_of_row(row: str) -> GpuUse | None:
     cells = [cell.strip() for cell in row.split(",")]
     if len(cells) != len(GPU_FIELDS.split(",")) or not cells[0].isdecimal():
         return None
-    busy, used, total, watts, celsius = map(_number, cells[1:])
-    held = used * MEBIBYTE if used >= 0 else UNKNOWN
-    return GpuUse(int(cells[0]), busy, held, total * MEBIBYTE if total >= 0 else UNKNOWN, watts, celsius)
+    busy, used, total, watts, celsius = map(_number, cells[1:-1])
+    held, whole = (one * MEBIBYTE if one >= 0 else UNKNOWN for one in (used, total))
+    return GpuUse(int(cells[0]), busy, held, whole, watts, celsius, cells[-1])
 
 
 def _number(cell: str) -> float:

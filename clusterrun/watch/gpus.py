@@ -25,10 +25,10 @@ _QUESTION = b"?"
 
 
 class GpuWatch:
-    """The GPUs of this node that are ``wanted`` (their indexes; None: all)."""
+    """The GPUs of this node that are ``wanted``, as ``visible_to`` names them (None: all)."""
 
     def __init__(
-        self, path: str, wanted: frozenset[int] | None = None, open_look: Callable[[str], Look] | None = None
+        self, path: str, wanted: frozenset[str] | None = None, open_look: Callable[[str], Look] | None = None
     ) -> None:
         self.said = ""
         self._path, self._wanted = path, wanted
@@ -39,7 +39,7 @@ class GpuWatch:
 
     def look(self) -> tuple[GpuUse, ...]:
         """The GPUs now; () where there are none, or where the driver does not answer: ``said`` says so."""
-        if time.monotonic() < self._not_before:
+        if self._wanted == frozenset() or time.monotonic() < self._not_before:
             return ()
         try:
             found = self._asked()
@@ -50,7 +50,7 @@ class GpuWatch:
             self._give_up(f"the GPUs' driver gave no answer within {LATE_SECONDS:g} s")
             return ()
         self.said = ""
-        return tuple(gpu for gpu in found if self._wanted is None or gpu.index in self._wanted)
+        return tuple(gpu for gpu in found if self._wanted is None or _is_named(gpu, self._wanted))
 
     def close(self) -> None:
         """End the process that asks."""
@@ -114,7 +114,16 @@ def _serve(look: Look, questions: int, answers: int) -> None:
         os.write(answers, data)
 
 
-def visible_to(devices: str | None) -> frozenset[int] | None:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` names by number; None where it names none that way."""
-    words = [word.strip() for word in (devices or "").split(",")]
-    return frozenset(map(int, words)) if all(word.isdecimal() for word in words) else None
+def visible_to(devices: str | None) -> frozenset[str] | None:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` names: numbers and UUIDs, or their beginnings.
+
+    None where it is not set, or names instances (MIG), whose GPUs cannot be told from their names.
+    """
+    words = frozenset(word.strip() for word in (devices or "").split(","))
+    if devices is None or any(word.startswith("MIG-") for word in words):
+        return None
+    return frozenset(word for word in words if word.isdecimal() or word.startswith("GPU-"))
+
+
+def _is_named(gpu: GpuUse, names: frozenset[str]) -> bool:
+    return any(name == str(gpu.index) or gpu.uuid.startswith(name) for name in names)

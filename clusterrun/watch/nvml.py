@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LIBRARY = "libnvidia-ml.so.1"
 _CORE_SENSOR = 0
+_LONGEST_UUID = 96
 
 
 class NoLibrary(ClusterrunError):
@@ -68,4 +69,10 @@ class Gpus:
             float(memory.total) if held else UNKNOWN,
             watts.value / 1000 if power else UNKNOWN,
             float(celsius.value) if heat else UNKNOWN,
+            self._uuid(device),
         )
+
+    def _uuid(self, device: ctypes.c_void_p) -> str:
+        said = ctypes.create_string_buffer(_LONGEST_UUID)
+        failed = self._library.nvmlDeviceGetUUID(device, said, ctypes.c_uint(_LONGEST_UUID))
+        return "" if failed else said.value.decode("ascii", "replace")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.model.document import decode
+from clusterrun.model.frozen import replace
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.usage import GpuUse, NodeUse, RankUse, Whole, merged
 from clusterrun.proc import below
@@ -138,12 +139,12 @@ def test_a_folder_that_is_gone_loses_samples_and_nothing_else(tmp_path: Path):
 
 def test_a_row_of_nvidia_smi_is_read_and_what_is_not_supported_is_unknown():
     assert [
-        gpu_of_row("0, 31, 1024, 81559, 301.25, 44"),
-        gpu_of_row("7, [N/A], 0, 81559, [Not Supported], 44"),
+        gpu_of_row("0, 31, 1024, 81559, 301.25, 44, GPU-1a"),
+        gpu_of_row("7, [N/A], 0, 81559, [Not Supported], 44, GPU-2b"),
         gpu_of_row("Unable to determine the device handle for GPU0000:0A:00.0: Unknown Error"),
     ] == [
-        GpuUse(0, 31.0, 1024.0 * 2**20, 81559.0 * 2**20, 301.25, 44.0),
-        GpuUse(7, -1.0, 0.0, 81559.0 * 2**20, -1.0, 44.0),
+        GpuUse(0, 31.0, 1024.0 * 2**20, 81559.0 * 2**20, 301.25, 44.0, "GPU-1a"),
+        GpuUse(7, -1.0, 0.0, 81559.0 * 2**20, -1.0, 44.0, "GPU-2b"),
         None,
     ]
 
@@ -165,20 +166,27 @@ def test_a_driver_that_crashes_costs_its_own_process_only():
     assert (watch.look(), "has ended" in watch.said) == ((), True)
 
 
-def test_only_the_gpus_of_the_job_are_looked_at():
-    both = (GPU, GpuUse(1, 1.0, 1.0, 1.0, 1.0, 1.0))
-    watch = GpuWatch("", visible_to("1"), lambda path: lambda: both)
+@pytest.mark.parametrize(
+    "devices, seen",
+    [
+        (None, [0, 1]),
+        ("1", [1]),
+        ("0,1", [0, 1]),
+        ("GPU-2b40-55", [1]),
+        ("GPU-2b", [1]),
+        ("MIG-77aa", [0, 1]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+    ],
+)
+def test_only_the_gpus_of_the_job_are_looked_at(devices: str | None, seen: list[int]):
+    both = (replace(GPU, uuid="GPU-1a30-44"), GpuUse(1, 1.0, 1.0, 1.0, 1.0, 1.0, "GPU-2b40-55"))
+    watch = GpuWatch("", visible_to(devices), lambda path: lambda: both)
     try:
-        assert (watch.look(), watch.look(), watch.said) == (both[1:], both[1:], "")
+        assert ([gpu.index for gpu in watch.look()], watch.said) == (seen, "")
     finally:
         watch.close()
-    assert [visible_to(text) for text in (None, "", "0,3", "GPU-1a", "NoDevFiles")] == [
-        None,
-        None,
-        frozenset({0, 3}),
-        None,
-        None,
-    ]
 
 
 def test_a_library_that_is_not_there_is_said():
@@ -187,6 +195,7 @@ def test_a_library_that_is_not_there_is_said():
 
 
 FAKE = """
+#include <string.h>
 typedef struct { unsigned gpu, memory; } utilization;
 typedef struct { unsigned long long total, free, used; } memory;
 int nvmlInit_v2(void) { return 0; }
@@ -196,6 +205,7 @@ int nvmlDeviceGetUtilizationRates(void *d, utilization *u) { u->gpu = 31; return
 int nvmlDeviceGetMemoryInfo(void *d, memory *m) { m->total = 80; m->used = 61; return 0; }
 int nvmlDeviceGetPowerUsage(void *d, unsigned *w) { *w = 301250; return 0; }
 int nvmlDeviceGetTemperature(void *d, int s, unsigned *t) { *t = 44; return s; }
+int nvmlDeviceGetUUID(void *d, char *u, unsigned n) { strncpy(u, "GPU-1a", n); return d == (void *)2; }
 """
 
 
@@ -207,7 +217,7 @@ def test_a_made_up_library_with_the_real_ones_names_is_read_number_by_number(tmp
     except FileNotFoundError:
         pytest.skip("no C compiler makes the stand-in library")
     assert Gpus(str(library)).look() == (
-        GpuUse(0, 31.0, 61.0, 80.0, 301.25, 44.0),
+        GpuUse(0, 31.0, 61.0, 80.0, 301.25, 44.0, "GPU-1a"),
         GpuUse(1, -1.0, 61.0, 80.0, 301.25, 44.0),
     )
 
