@@ -54,6 +54,13 @@ class LaunchAgents:
 
 
 @frozen
+class LookAtLauncher:
+    """Find out which of these nodes hold a connection to the program that starts the agents."""
+
+    names: tuple[str, ...]
+
+
+@frozen
 class EndLauncher:
     """End the program that started the agents (TERM, then KILL)."""
 
@@ -169,6 +176,7 @@ if TYPE_CHECKING:
         ClaimEpoch,
         LaunchAgents,
         EndLauncher,
+        LookAtLauncher,
         SaveState,
         SaveReport,
         SaveBeside,

@@ -70,6 +70,13 @@ class LauncherEnded:
 
 
 @frozen
+class LauncherReached:
+    """The nodes that hold a connection to the program that starts the agents."""
+
+    names: tuple[str, ...]
+
+
+@frozen
 class KeeperGone:
     """The first process of the batch step was killed: for the scheduler the job is over."""
 
@@ -170,6 +177,7 @@ if TYPE_CHECKING:
         SignalCame,
         CancelAsked,
         LauncherEnded,
+        LauncherReached,
         Superseded,
         KeeperGone,
         EpochClaimed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.agent import verdict
-from clusterrun.agent.actions import EndLauncher, Note, Send
+from clusterrun.agent.actions import EndLauncher, LookAtLauncher, Note, Send
 from clusterrun.agent.attempt import START_SECONDS_PER_NODE
 from clusterrun.agent.controller_away import ControllerAway
 from clusterrun.agent.launch_words import kind_of_end
@@ -34,6 +34,11 @@ MOST_RELAUNCHES = 5
 NAMED_SECONDS = 2.0
 """For those of whom the launcher says that they will not come."""
 OVERSLEPT_SECONDS = 1.0
+LOOK_AFTER_SECONDS, LOOK_EVERY_SECONDS = 10.0, 5.0
+"""While nobody has joined it is asked which nodes hold a connection to the launcher: srun hands its input,
+without which no agent can join, to all tasks only when each node has one."""
+LEAST_LINK_PATIENCE = 30.0
+"""Once half the nodes have one, the others get three times as long as those took, and at least this (s)."""
 
 
 @frozen
@@ -76,6 +81,8 @@ class Gathering:
         self._least = 0
         self._began = 0.0
         self._half = self._ending = False
+        self._look_at: float | None = None
+        self._linked_after: float | None = None
         self._again_at: float | None = None
         self._away = ControllerAway()
         self._relaunches = self.launches = 0
@@ -123,6 +130,9 @@ class Gathering:
         self.launches += 1
         self._began = now.steady
         self._half = self._ending = False
+        self._linked_after = None
+        looks = self._means.relaunch and self.does_without and self._roster.names_known
+        self._look_at = now.steady + LOOK_AFTER_SECONDS if looks else None
         self._again_at = None
         self._missing.left.clear()
         self._missing.said = ()
@@ -157,8 +167,16 @@ class Gathering:
         if self._half and self._missing.said and self.wakes_at is not None and not self._missing.unnamed():
             self.wakes_at = min(self.wakes_at, now.steady + NAMED_SECONDS)
 
+    def due_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        if self._look_at is None or self.wakes_at is None:
+            return self.wakes_at
+        return min(self._look_at, self.wakes_at)
+
     def tick(self, now: Now) -> None:
         """The time for joining may be over."""
+        if self._look_at is not None and now.steady >= self._look_at:
+            self._look(now)
         if self.wakes_at is None or now.steady < self.wakes_at:
             return
         if now.steady - self.wakes_at > OVERSLEPT_SECONDS:
@@ -193,6 +211,34 @@ class Gathering:
             return
         self.wakes_at = None
         self._gathered(now)
+
+    # --- a node from which no connection comes ---
+
+    def _look(self, now: Now) -> None:
+        if self._roster.present or self._ending or self._again_at is not None:
+            self._look_at = None
+            return
+        self._look_at = now.steady + LOOK_EVERY_SECONDS
+        names = [self._roster.name_of(node) for node in self._roster.missing()]
+        self._say(LookAtLauncher(tuple(names)))
+
+    def launcher_reached(self, now: Now, names: Sequence[str]) -> None:
+        """These nodes hold a connection to the launcher; one that has none long after most keeps all back."""
+        if self._look_at is None or self._roster.present or self._relaunches >= MOST_RELAUNCHES:
+            return
+        wanted = [node for node in self._roster.missing() if node not in self._missing.without]
+        without = [node for node in wanted if self._roster.name_of(node) not in names]
+        took = now.steady - self._began
+        if not without or 2 * len(without) > len(wanted):
+            return
+        if self._linked_after is None:
+            self._linked_after = took
+        if took >= max(PATIENCE_FACTOR * self._linked_after, LEAST_LINK_PATIENCE):
+            for node in without:
+                others = len(wanted) - len(without)
+                self._missing.reaches_nothing(node, self._roster.name_of(0), others, took)
+            self._leave_out(now, without)
+            self._end_launcher(now)
 
     # --- a launch that cannot reach all nodes ---
 

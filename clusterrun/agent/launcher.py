@@ -116,6 +116,13 @@ class Launcher:
             os.close(stdin)
             os.close(line)
 
+    def links_question(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The program that prints which of these nodes hold a connection to the one that was started."""
+        if len(self._living) != 1:
+            return ()
+        (process,) = self._living
+        return (*self._launch.agent[:-2], "launcher-links", str(process), fold(list(names)))
+
     def end(self) -> None:
         """End them: TERM (and CONT) now, KILL for those that still live a little later."""
         told = frozenset(self._living)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _USAGE = """\
 usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR
 beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm 0|1
+beside a coordinator: launcher-links PROCESS NODES
 beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]"""
 
 
@@ -121,6 +122,14 @@ def observe(run_dir: str, node: str, name: str) -> int:
     return observer.main(os.path.abspath(run_dir), int(node), name, dict(os.environ))
 
 
+def launcher_links(process: str, names: str) -> int:
+    """Print which of these nodes (a host list) hold a connection to the launcher."""
+    from clusterrun.agent import launcher_links
+    from clusterrun.model.hostlist import expand
+
+    return launcher_links.main(int(process), expand(names))
+
+
 def warm(gpus: str) -> int:
     """Be the process that has loaded what ranks load; runs under their Python, in their environment."""
     from clusterrun.preflight.warm import serve
@@ -142,6 +151,7 @@ _DOORS: dict[str, tuple[Callable[..., int], int]] = {
     "examine": (examine, 2),
     "observe": (observe, 3),
     "warm": (warm, 1),
+    "launcher-links": (launcher_links, 2),
     _BESIDE: (beside, 3),
 }
 """What each word opens, and how many words follow it."""

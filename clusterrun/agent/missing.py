@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.agent.launch_words import unreached, words_on
+from clusterrun.model import contract
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +48,13 @@ class Missing:
         """One that was hoped for and has not come; -1 where there is none."""
         missing = {*self._roster.missing(), *self.left}
         return next((node for node in self.hoped if node in missing), -1)
+
+    def reaches_nothing(self, node: int, host: str, others: int, seconds: float) -> None:
+        """Agents are launched without it from now on: nothing comes from there to the launcher."""
+        words = (
+            f"it {contract.NO_CONNECTION} to {host} within {seconds:.0f} s, as the {others} other nodes did"
+        )
+        self.without.setdefault(node, words)
 
     def give_up(self, node: int, seconds: float) -> None:
         """Agents are launched without it from now on; it was waited for so long."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from clusterrun.agent.actions import CoordinatorAction
-    from clusterrun.agent.events import EpochClaimed, LauncherEnded, Now
+    from clusterrun.agent.events import EpochClaimed, LauncherEnded, LauncherReached, Now
     from clusterrun.agent.ledger import Ledger
     from clusterrun.agent.rooms import Rooms
     from clusterrun.agent.roster import Roster, Seat
@@ -85,7 +85,7 @@ class Muster:
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
         if self.stage is Stage.JOINING:
-            return self._gathering.wakes_at
+            return self._gathering.due_at()
         return self.examining.wakes_at() if self.examining else None
 
     def tick(self, now: Now) -> None:
@@ -147,6 +147,11 @@ class Muster:
         self.casualties.said(event.said)
         if self.stage is Stage.JOINING:
             self._gathering.launcher_ended(now, event, words)
+
+    def launcher_reached(self, now: Now, event: LauncherReached) -> None:
+        """What came of a look at the launcher."""
+        if self.stage is Stage.JOINING:
+            self._gathering.launcher_reached(now, event.names)
 
     def lost(self, now: Now, seat: Seat, why: str, mishap: Mishap) -> None:
         """An agent will not be heard again."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from clusterrun.agent.errands import Done, Errands
     from clusterrun.agent.hooks import Hooks
     from clusterrun.agent.keeper import Kept
     from clusterrun.agent.scheduler import Scheduler
@@ -41,6 +42,7 @@ _NOTHING_SECONDS = 60.0
 _SUPERSEDED_LOOK = 2.0
 _REFUSALS_TOLD = 60.0
 _LAUNCHER_SECONDS = 5.0
+_LINKS_SECONDS = 4.0
 _CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, signal.SIGCHLD)
 
 
@@ -78,6 +80,7 @@ class RunLoop:
         self._filing = Filing(launch.orders, paths, self._note)
         self._watched = launch.orders.watch.on
         self._slurm: Scheduler | None = None
+        self._looks: Errands | None = None
         self._hooks: Hooks | None = None
         self._log: Log | None = None
         self._unlogged: list[str] = []
@@ -93,6 +96,7 @@ class RunLoop:
             actions.ClaimEpoch: self._claim,
             actions.LaunchAgents: lambda order: self._launcher.start(order.without),
             actions.EndLauncher: lambda order: self._launcher.end(),
+            actions.LookAtLauncher: self._look_at_launcher,
             actions.SaveState: lambda order: self._saver.save(order.state),
             actions.SaveReport: self._filing.report,
             actions.SaveBeside: self._filing.beside,
@@ -187,6 +191,8 @@ class RunLoop:
             return
         for child in ended_children():
             self._launcher.reaped(child)
+            if self._looks:
+                self._looks.reaped(child)
             if self._slurm:
                 self._slurm.reaped(child)
             if self._hooks:
@@ -194,6 +200,21 @@ class RunLoop:
 
     def _launcher_ended(self, code: int, said: tuple[str, ...], whole: bool) -> None:
         self._happened(events.LauncherEnded(code, said, whole))
+
+    def _look_at_launcher(self, order: actions.LookAtLauncher) -> None:
+        question = self._launcher.links_question(order.names)
+        if not question:
+            return
+        if self._looks is None:
+            from clusterrun.agent.errands import Errands
+
+            self._looks = Errands(self._loop, self._environment)
+
+        def done(said: Done) -> None:
+            if not said.why:  # what was not found out blames nobody
+                self._happened(events.LauncherReached(tuple(filter(None, said.lines))))
+
+        self._looks.run(question, _LINKS_SECONDS, done)
 
     def _look_for_asks(self) -> None:
         for name, body in self._filing.asks():

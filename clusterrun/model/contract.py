@@ -103,3 +103,5 @@ EXCLUDED_PLACE, DEPENDENCY_PLACE = "{excluded}", "{dependency}"
 """In the arguments that queue a run once more: where its bad nodes go, and the job that it is to wait for."""
 MOST_RESUBMITS = 3
 """How often a run queues itself anew without its unfit nodes."""
+NO_CONNECTION = "opened no connection"
+"""Said of a node from which nothing came to the program that starts the agents."""

@@ -24,6 +24,10 @@ Many, for each is dialled from another port of ours: where a range is blocked, s
 _SECONDS = 4.0
 _SLACK_SECONDS = 10.0
 _MOST_WITNESSES = 16
+_OUTGOING = (
+    "a firewall on it drops the connections that it begins, or its slurmd hangs: "
+    "iptables -S OUTPUT, nft list ruleset, and the log of slurmd there"
+)
 _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
 
 
@@ -125,6 +129,8 @@ def _judged(case: Case, one: Subject, host_is_ill: bool) -> list[Link]:
 
 def _look_at(why: str) -> str:
     """What to do about a machine that lives, but has no agent: Slurm's credentials hold for two minutes."""
+    if contract.NO_CONNECTION in why:
+        return _OUTGOING
     if "credential" in why.lower():
         return "its clock may be wrong, compare it with the others': timedatectl, chronyc tracking"
     return "see job.out: was there a Python to start it?"

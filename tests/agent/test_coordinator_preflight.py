@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent.actions import EndLauncher, Finish, LaunchAgents, Resubmit, SaveReport, Send
+from clusterrun.agent.actions import (
+    EndLauncher,
+    Finish,
+    LaunchAgents,
+    LookAtLauncher,
+    Resubmit,
+    SaveReport,
+    Send,
+)
 from clusterrun.agent.coordinator import Coordinator
 from clusterrun.agent.events import (
     AgentJoined,
@@ -16,6 +24,7 @@ from clusterrun.agent.events import (
     EpochClaimed,
     Heard,
     LauncherEnded,
+    LauncherReached,
     Resubmitted,
     SignalCame,
     Superseded,
@@ -245,6 +254,52 @@ def test_a_launcher_that_may_still_try_to_reach_somebody_is_ended_before_it_ends
         LaunchAgents(("n2",))
     ]
     assert len(rejoin(tape, 17.0)) == 2
+
+
+def launching(nodes: int = 4) -> Tape:
+    """By srun, and nobody has joined: srun keeps its input back until each node has a connection to it."""
+    check = Preflight(Level.FULL)
+    orders = replace(ORDERS, nodes=nodes - 1, spares=1, preflight=check, launch=("srun", "agent", "/run"))
+    names = tuple(f"n{node}" for node in range(nodes))
+    tape = Tape(Coordinator(orders, "login", 42, rooms=Rooms(Simple, names=names)))
+    tape.at(0.0)
+    tape.at(0.0, EpochClaimed(0))
+    return tape
+
+
+@pytest.mark.parametrize("absent", [(2,), (3,), (2, 3)])
+def test_where_nobody_joins_for_a_node_without_a_connection_to_the_launcher_it_is_named(absent) -> None:
+    tape = launching()
+    assert tape.does(10.0) == [LookAtLauncher(NAMES)]
+    linked = LauncherReached(tuple(name for node, name in enumerate(NAMES) if node not in absent))
+    tape.at(10.5, linked)
+    assert LookAtLauncher(NAMES) in tape.does(15.0)
+    assert EndLauncher() not in tape.does(29.0, linked)
+    assert EndLauncher() in tape.does(35.0, linked)
+    without = LaunchAgents(tuple(NAMES[node] for node in absent))
+    assert tape.does(36.0, LauncherEnded(143)) == [without]
+    there = [node for node in range(4) if node not in absent]
+    for place, node in enumerate(there):
+        tape.at(37.0, AgentJoined(20 + place, hello(node)), Heard(20 + place, Beat(0)))
+    state = tape.state(38.0)
+    assert state.phase is Phase.PREFLIGHT
+    tape.at(39.0, *(Heard(20 + place, CompanionSaid(0, "examiner", 1, WELL)) for place in range(len(there))))
+    told = "; ".join((*tape.state(40.0).warnings, tape.state(40.0).reason))
+    assert f"it opened no connection to n0 within 35 s, as the {len(there)} other nodes did" in told
+
+
+@pytest.mark.parametrize("linked", [(), ("n0",), NAMES])
+def test_nodes_are_waited_for_where_most_have_no_connection_yet_or_all_have_one(linked) -> None:
+    tape = launching()
+    for time in (10.5, 40.5, 80.5, 119.0):
+        assert EndLauncher() not in tape.does(time, LauncherReached(linked))
+
+
+def test_once_somebody_has_joined_no_one_looks_at_the_launcher() -> None:
+    tape = launching()
+    tape.at(1.0, AgentJoined(0, hello(0)), Heard(0, Beat(0)))
+    assert tape.does(10.0) == []
+    assert EndLauncher() not in tape.does(11.0, LauncherReached(("n0", "n1", "n2")))
 
 
 def test_a_launcher_that_has_told_of_an_agent_s_end_has_reached_its_node_and_may_go_on() -> None:

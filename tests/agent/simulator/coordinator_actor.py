@@ -198,6 +198,7 @@ class CoordinatorActor(Actor):
         act.Resubmit: _resubmit,
         act.AskJob: _ask_job,
         act.Announce: _nothing,
+        act.LookAtLauncher: _nothing,
         act.WriteNotice: _nothing,
         act.DropNext: _drop_next,
         act.QueueNext: _queue_next,

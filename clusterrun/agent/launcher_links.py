@@ -1,0 +1,75 @@
+"""Which nodes hold a connection to srun: each task's slurmstepd opens one before srun hands out its input.
+
+It looks names up, which may take long, and so it runs in a process of its own; decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+_ESTABLISHED, _LISTENING = "01", "0A"
+
+
+def main(process: int, names: Sequence[str]) -> int:
+    """Print each of the nodes ``names`` from which a connection to ``process`` came in."""
+    peers = connected(_rows(), _sockets_of(process))
+    for name in names:
+        if peers & _addresses(name):
+            print(name, flush=True)
+    return 0
+
+
+def connected(rows: Iterable[str], sockets: set[str]) -> set[str]:
+    """The addresses whose connections a program accepted that has these sockets (inode numbers).
+
+    ``rows`` are those of /proc/net/tcp and tcp6, without their heads.
+    """
+    found = [words for words in map(str.split, rows) if len(words) > 9 and words[9] in sockets]
+    ports = {words[1].rpartition(":")[2] for words in found if words[3] == _LISTENING}
+    return {
+        _address(words[2].rpartition(":")[0])
+        for words in found
+        if words[3] == _ESTABLISHED and words[1].rpartition(":")[2] in ports
+    }
+
+
+def _address(digits: str) -> str:
+    """``0200640A`` is 10.100.0.2: words of four bytes in the order of this machine."""
+    words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
+    packed = b"".join(word.to_bytes(4, "little") for word in words)
+    if len(packed) == 16 and packed.startswith(bytes(10) + b"\xff\xff"):
+        packed = packed[12:]
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+def _rows() -> Iterator[str]:
+    for table in _TABLES:
+        try:
+            with open(table, encoding="ascii") as file:
+                yield from file.read().splitlines()[1:]
+        except OSError:
+            continue
+
+
+def _sockets_of(process: int) -> set[str]:
+    folder, found = f"/proc/{process}/fd", set()
+    try:
+        for name in os.listdir(folder):
+            kind, _, number = os.readlink(f"{folder}/{name}").partition(":[")
+            found |= {number.rstrip("]")} if kind == "socket" else set()
+    except OSError:  # it has just ended, and what was seen counts
+        pass
+    return found
+
+
+def _addresses(name: str) -> set[str]:
+    try:
+        return {str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except (OSError, UnicodeError):
+        return set()
