@@ -81,6 +81,14 @@ class Ledger:
         if text not in self._state.warnings:
             self._set(warnings=(*self._state.warnings, text)[-MOST_WARNINGS:])
 
+    def take_back(self, beginning: str) -> bool:
+        """Drop the warnings that begin like this; whether there were any."""
+        kept = tuple(one for one in self._state.warnings if not one.startswith(beginning))
+        dropped = kept != self._state.warnings
+        if dropped:
+            self._set(warnings=kept)
+        return dropped
+
     def was_late(self, now: Now, seconds: float) -> None:
         """The coordinator did nothing for so long, to its own surprise."""
         if seconds > contract.LOST_SECONDS:

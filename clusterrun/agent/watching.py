@@ -51,6 +51,7 @@ class Watching:
         self._does: dict[str, Callable[[Now, Any], None]] = {
             "Ask": self._pass_on,
             "Tell": self._tell,
+            "TakeBack": self._take_back,
             "Save": self._save,
             "Wish": self._wish,
         }
@@ -93,6 +94,10 @@ class Watching:
     def _tell(self, now: Now, told: Any) -> None:
         self._say(Note(told.text))
         self._ledger.warn(told.text)
+
+    def _take_back(self, now: Now, taken: Any) -> None:
+        if self._ledger.take_back(taken.beginning) and taken.text:
+            self._say(Note(taken.text))
 
     def _save(self, now: Now, save: Any) -> None:
         self._say(SaveBeside(self._live.epoch, save.name, save.text))

@@ -5,7 +5,7 @@ A script that never makes one group of all ranks trains as many copies, exits 0,
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.words import ranks_in_words
+from clusterrun.diagnosis.words import Verdict, ranks_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
     from clusterrun.diagnosis.evidence import Pulse
 
+ALONE = Verdict.ALONE.value
+SILENCE = "; --env CLUSTERRUN_INDEPENDENT=1 where ranks are meant to be independent"
+KIND = 40
+"""Characters that tell one sentence from another."""
 NO_GROUP_SECONDS = 120.0
 """Preparing data before the group is made takes time as well: only after this much is its absence told."""
 NO_GROUP_AT_END = 30.0
@@ -24,7 +28,7 @@ WORKED = 0.25
 
 
 class Together:
-    """The pulses of ``size`` ranks since ``now``; ``says`` is the sentence to tell, once each."""
+    """The pulses of ``size`` ranks since ``now``; one sentence stands at a time, the most exact one."""
 
     def __init__(self, size: int, now: float) -> None:
         self._size = size
@@ -35,7 +39,7 @@ class Together:
         self._formed: float | None = None
         self._output = 0
         self._seconds = 0.0
-        self._told: set[str] = set()
+        self.told = ""
         self._left: set[int] = set()
 
     def heard(self, now: float, pulses: Iterable[Pulse]) -> str:
@@ -46,18 +50,24 @@ class Together:
             self._left |= {pulse.rank} if pulse.alone else set()
             if pulse.size:
                 self._small[pulse.rank] = self._small.get(pulse.rank, 0) + 1
-        return self._once(self._judged(now)) if self._size > 1 else ""
+        return self._news(self._judged(now)) if self._size > 1 else ""
+
+    @property
+    def together(self) -> bool:
+        """Whether one group of all ranks was formed, and is used: what was told before holds no more."""
+        used = any(pulse.begun > FEW_COLLECTIVES or pulse.begun < 0 for pulse in self._all())
+        return self._size > 1 and self._largest >= self._size and used
 
     def over(self, now: float) -> str:
         """All ranks have ended well."""
-        said = self._small_groups()
-        if not said and self._left:
+        said = self._small_groups() or self.told
+        if not said and self._left and self._largest < self._size:
             ranks = ranks_in_words(tuple(sorted(self._left)))
             some = "" if len(self._left) == self._size else "at least "
-            said = f"training alone: {some}{ranks} ended without ever having joined the others"
+            said = f"{ALONE}: {some}{ranks} ended without ever having joined the others{SILENCE}"
         if not said and now - self._began >= NO_GROUP_AT_END:
             said = self._no_group(now, NO_GROUP_AT_END)
-        return self._once(said) if self._size > 1 else ""
+        return self._news(said) if self._size > 1 else ""
 
     def _judged(self, now: float) -> str:
         return self._small_groups() or self._no_group(now, NO_GROUP_SECONDS) or self._silent(now)
@@ -68,8 +78,8 @@ class Together:
             return ""
         form = "each rank is in a group of its own" if self._largest == 1 else "the ranks form several groups"
         return (
-            f"training alone: {form}, the largest has {self._largest} of {self._size} ranks: "
-            "is init_process_group given another world_size? it needs none"
+            f"{ALONE}: {form}, the largest has {self._largest} of {self._size} ranks: "
+            f"is init_process_group given another world_size? it needs none{SILENCE}"
         )
 
     def _no_group(self, now: float, after: float) -> str:
@@ -79,8 +89,8 @@ class Together:
         if any(pulse.seconds < WORKED * after for pulse in known):
             return ""
         return (
-            f"training alone: {self._size} ranks work, and none has called init_process_group: each trains "
-            "a copy of its own (docs/frameworks.md says what a framework needs to join them)"
+            f"{ALONE}: {self._size} ranks work, and none has called init_process_group: each trains "
+            f"a copy of its own (docs/frameworks.md says what a framework needs to join them){SILENCE}"
         )
 
     def _silent(self, now: float) -> str:
@@ -95,16 +105,16 @@ class Together:
         if now - self._formed < SILENT_SECONDS or not worked:
             return ""
         return (
-            f"training alone: the group of {self._size} ranks exists, but they have exchanged nothing for "
-            f"{now - self._formed:.0f} s while they work: does the framework know its world size?"
+            f"{ALONE}: the group of {self._size} ranks exists, but they have exchanged nothing for "
+            f"{now - self._formed:.0f} s while they work: does the framework know its world size?{SILENCE}"
         )
 
     def _all(self) -> list[Pulse]:
         return list(self._pulses.values())
 
-    def _once(self, said: str) -> str:
-        kind = said[:40]
-        if not said or kind in self._told:
+    def _news(self, said: str) -> str:
+        """``said`` where it is another sentence than the one that stands, its numbers aside."""
+        if not said or said[:KIND] == self.told[:KIND]:
             return ""
-        self._told.add(kind)
+        self.told = said
         return said

@@ -26,13 +26,24 @@ if TYPE_CHECKING:
 SWITCH = "CLUSTERRUN_PRELUDE"
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "conda", "mamba", "uv", "mpirun", "mpiexec", "srun")
 """Programs in Python, or started by one, whose children are the ranks: they are left alone."""
+WORKED_SECONDS = 30.0
+"""Of a processor: what is started per node may run short programs that use torch before it trains."""
+RECORDS = 2000
+SIZES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
+DUMPS = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
 LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
 
 def begin(here: str) -> None:
     """Open the doors of this process where it is a rank; ``here`` is the prelude's folder."""
-    rank = os.environ.get("RANK", "")
-    if not rank.isdigit() or launches():
+    rank, node = os.environ.get("RANK", ""), os.environ.get("NODE_RANK", "")
+    if not (rank or node).isdigit() or launches():
+        return
+    run, attempt = os.environ.get("CLUSTERRUN_RUN_DIR", ""), int(os.environ.get("CLUSTERRUN_ATTEMPT", "0"))
+    folder = f"{run}/attempts/{attempt:03d}"
+    if not rank:  # started once per node: if it starts no ranks, it trains there without the other nodes
+        size = int(os.environ.get("NNODES", "1"))
+        atexit.register(farewell, f"{folder}/{int(node):05d}.farewell.json", os.getpid(), here, size, True)
         return
     number = int(os.environ.pop(SWITCH))
     forget_path(here)
@@ -45,9 +56,33 @@ def begin(here: str) -> None:
     _thread.start_new_thread(answer, (asked, facts, here, size))
     if not faulthandler.is_enabled():
         faulthandler.enable()  # a rank that aborts in a library says in which line of the user's
-    attempt = int(os.environ.get("CLUSTERRUN_ATTEMPT", "0"))
-    name = f"{os.environ.get('CLUSTERRUN_RUN_DIR', '')}/attempts/{attempt:03d}/{int(rank):05d}.farewell.json"
-    atexit.register(farewell, name, pid, here, size)
+    atexit.register(farewell, f"{folder}/{int(rank):05d}.farewell.json", pid, here, size, False)
+    if run:
+        keep_records(folder)
+
+
+def keep_records(folder: str) -> None:
+    """Have torch keep flight records, and write them into the run directory when a collective times out.
+
+    torch 2.4 to 2.6 keep none of NCCL's by default; torch 2.8 warns of the older names.
+    """
+    newest = torch_version() >= (2, 8)
+    for names, value in ((SIZES, str(RECORDS)), (DUMPS, f"{folder}/flight-records-")):
+        if not any(name in os.environ for name in names):
+            os.environ[names[newest]] = value
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+
+
+def torch_version() -> "tuple[int, int]":
+    """Of the torch that this rank would import, from its file; (0, 0) where it is not found."""
+    for place in sys.path:
+        try:
+            with open(os.path.join(place, "torch", "version.py"), "rb") as file:
+                words = file.read(4096).partition(b"__version__ = '")[2].split(b".")
+            return int(words[0]), int(words[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    return 0, 0
 
 
 def launches() -> bool:
@@ -96,9 +131,15 @@ def witness(here: str) -> "dict[str, Any]":
     return space
 
 
-def farewell(name: str, pid: int, here: str, size: int) -> None:
-    """At the end of a rank that used torch among others: what only it knows."""
+def farewell(name: str, pid: int, here: str, size: int, per_node: bool) -> None:
+    """At the end of a rank that used torch among others: what only it knows.
+
+    ``per_node``: it may be no rank. What works less than the processes that it starts is a launcher.
+    """
     if size < 2 or os.getpid() != pid or "torch" not in sys.modules:
+        return
+    user, system, *children = os.times()[:4]
+    if per_node and user + system < max(WORKED_SECONDS, sum(children)):
         return
     try:
         witness(here)["last_words"](name, size)

@@ -26,6 +26,10 @@ MEETING = ("_create_c10d_store", "_env_rendezvous_handler", "init_process_group"
 PEERS = {"send": "dst", "recv": "src"}
 """Which argument of a call names the other rank."""
 MAIN_THREAD = getattr(getattr(sys.modules.get("threading"), "main_thread", lambda: None)(), "ident", 0) or 0
+INDEPENDENT = "CLUSTERRUN_INDEPENDENT"
+"""Set to 1 by users whose ranks are not meant to train together."""
+UNUSED = {"FAKE"}
+"""A backend for tests, which FSDP, and with it many frameworks, registers whenever it is imported."""
 KEPT = ("collective_seq_id", "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "retired")
 """What is wanted of a flight record beside its group, its state and its times."""
 
@@ -37,7 +41,7 @@ def last_words(name: str, size: int) -> None:
     if json is None:
         return
     said = json.loads(words(0, LAST_RECORDS))
-    alone = was_alone(said.get("groups", ()), said.get("records", ()))
+    alone = os.environ.get(INDEPENDENT) != "1" and was_alone(said.get("groups", ()), said.get("records", ()))
     if alone or (failed and said.get("records")):
         said.update({"failed": failed, "alone": alone, "size": size})
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -53,7 +57,7 @@ def was_alone(groups: Any, records: Any) -> bool:
     torch = sys.modules.get("torch._C._distributed_c10d")
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     others = any(getattr(c10d, name, False) for name in UNRECORDED)
-    others = others or bool(getattr(getattr(c10d, "Backend", None), "_plugins", None))
+    others = others or bool(set(getattr(getattr(c10d, "Backend", None), "_plugins", ())) - UNUSED)
     sizes = [os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")]
     return hasattr(torch, RECORDERS[1]) and not others and "0" not in sizes and not records
 

@@ -42,7 +42,9 @@ def remains(desk: Desk, status: RunStatus) -> Remains:
     printed = _of_attempt(paths, attempt, spec.per_node) if attempt else ()
     said = list(farewells(files, nodes)) if files else []
     warned = state.warnings if state else ()
-    notes = (*_alone(said, printed, failed), *warned, *_memory(paths))
+    told = [one for one in warned if one.startswith(Verdict.ALONE.value)]
+    alone = [*_left_early(printed), *told, *_alone(said, failed)][:1]  # the most exact one comes first
+    notes = (*alone, *(one for one in warned if one not in told), *_memory(paths))
     return Remains(
         state=status.state,
         reason=status.reason,
@@ -61,7 +63,7 @@ def left_alone(paths: RunPaths, state: RunState) -> tuple[str, ...]:
     if told or not state.attempts:
         return ()
     files = paths.attempt(state.attempts[-1].epoch)
-    return tuple(_alone(list(farewells(files, ())), (), failed=False))
+    return tuple(_alone(list(farewells(files, ())), failed=False))
 
 
 def _attempt(paths: RunPaths, state: RunState | None, failed: bool) -> Attempt | None:
@@ -133,13 +135,17 @@ def _record(one: dict[str, object]) -> Record:
     )
 
 
-def _alone(said: list[tuple[Seen, bool]], heard: tuple[Error, ...], failed: bool) -> Iterator[str]:
-    """Ranks that trained without the others, or left for want of GPUs, in a run that ended well."""
-    ranks = tuple(one.rank for one, alone in said if alone)
+def _left_early(heard: tuple[Error, ...]) -> Iterator[str]:
+    """Ranks that left for want of GPUs."""
     left = [one for one in heard if one.row and one.row.verdict is Verdict.ALONE]
     if left:
         who = ranks_in_words(tuple(sorted({one.rank for one in left})))
         yield f"{Verdict.ALONE.value}: {who} left early: {left[0].text}"
+
+
+def _alone(said: list[tuple[Seen, bool]], failed: bool) -> Iterator[str]:
+    """Ranks that trained without the others, in a run that ended well."""
+    ranks = tuple(one.rank for one, alone in said if alone)
     if ranks and not failed:
         yield (
             f"{Verdict.ALONE.value}: {ranks_in_words(ranks)} never joined the others: each trained "

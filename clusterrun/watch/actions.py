@@ -26,6 +26,14 @@ class Tell:
 
 
 @frozen
+class TakeBack:
+    """No warning that begins like this holds any more; ``text`` says why."""
+
+    beginning: str
+    text: str
+
+
+@frozen
 class Save:
     """A file of the attempt, written whole."""
 
@@ -42,4 +50,4 @@ class Wish:
 
 
 if TYPE_CHECKING:
-    VigilAction = Union[Ask, Tell, Save, Wish]
+    VigilAction = Union[Ask, Tell, TakeBack, Save, Wish]

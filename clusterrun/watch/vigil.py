@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 
-from clusterrun.diagnosis.alone import Together
+from clusterrun.diagnosis.alone import ALONE, Together
 from clusterrun.diagnosis.deciding import decide
 from clusterrun.diagnosis.evidence import Collected, Digest
 from clusterrun.diagnosis.joining import shortest_timeout
@@ -24,7 +24,7 @@ from clusterrun.diagnosis.words import Diagnosis, Verdict
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.frozen import replace
-from clusterrun.watch.actions import Ask, Save, Tell, Wish
+from clusterrun.watch.actions import Ask, Save, TakeBack, Tell, Wish
 from clusterrun.watch.round import FIRST_LOOK, LONG_LOOK, Round
 
 TYPE_CHECKING = False
@@ -59,7 +59,10 @@ class Vigil:
         self._watch = orders.watch
         self._nodes = dict(nodes)
         self._size = len(self._nodes) * orders.ranks_per_node
-        self._together = Together(self._size, now)
+        self._per_node = orders.per_node
+        self._each = orders.ranks_per_node
+        independent = dict(orders.environment).get(contract.INDEPENDENT_VARIABLE) == "1"
+        self._together = Together(1 if independent else self._size, now)
         self._pulses: dict[int, tuple[float, Pulse]] = {}
         self._heard_at: dict[int, float] = dict.fromkeys(self._nodes, now)
         self._mute: dict[int, str] = {}
@@ -118,8 +121,8 @@ class Vigil:
 
     def over(self, now: float, wall: float, completed: bool) -> list[VigilAction]:
         """No rank lives any more."""
-        said = self._together.over(now) if completed else ""
-        return [Tell(said)] if said else []
+        before = self._together.told
+        return _instead(before, self._together.over(now) if completed else "")
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted."""
@@ -144,7 +147,7 @@ class Vigil:
     def _digest(self, now: float, node: int, digest: Digest) -> list[VigilAction]:
         self._heard_at[node] = now
         self._mute.pop(node, None)
-        pulses = [self._known(pulse) for pulse in digest.ranks]
+        pulses = [self._known(pulse) for pulse in self._numbered(node, digest.ranks)]
         moved = [pulse for pulse in pulses if self._moves(now, pulse)]
         if moved:
             self._moved_at = now
@@ -157,8 +160,24 @@ class Vigil:
         if digest.killed > self._killed.get(node, 0):
             self._killed[node] = digest.killed
             actions.append(Tell(f"out of memory on {self._nodes[node]}: the kernel ended a process there"))
+        return actions + self._alone_or_not(now, pulses)
+
+    def _numbered(self, node: int, pulses: Sequence[Pulse]) -> Sequence[Pulse]:
+        """Launchers of one node each may number their ranks alike: here each has a number of its own."""
+        if not self._per_node:
+            return pulses
+        first = list(self._nodes).index(node) * self._each
+        return [replace(pulse, rank=first + place) for place, pulse in enumerate(pulses)]
+
+    def _alone_or_not(self, now: float, pulses: Sequence[Pulse]) -> list[VigilAction]:
+        """Whether the ranks train together, where that is news."""
+        was_together, before = self._together.together, self._together.told
         said = self._together.heard(now, pulses)
-        return [*actions, Tell(said)] if said else actions
+        if self._together.together and not was_together:
+            return [
+                TakeBack(ALONE, "the ranks train together now: the warning that they do not is taken back")
+            ]
+        return _instead(before, said)
 
     def _known(self, pulse: Pulse) -> Pulse:
         """The pulse, with what a rank that does not answer said before: silence is no movement."""
@@ -251,6 +270,13 @@ class Vigil:
             self._reported = True
             return [Tell(why)]
         return [Wish(self._watch.on_hang, why)]  # whoever grants it says why
+
+
+def _instead(before: str, said: str) -> list[VigilAction]:
+    """One sentence stands at a time."""
+    if not said:
+        return []
+    return [TakeBack(ALONE, ""), Tell(said)] if before else [Tell(said)]
 
 
 def _text(diagnosis: Diagnosis) -> str:

@@ -80,7 +80,10 @@ def test_one_rank_is_never_alone() -> None:
 def test_a_short_run_is_told_at_its_end_by_what_its_ranks_left() -> None:
     together = Together(2, 0.0)
     assert together.heard(5.0, pulses(5.0, 2, alone=True, state="")) == ""
-    assert together.over(6.0) == "training alone: ranks 0-1 ended without ever having joined the others"
+    assert together.over(6.0) == (
+        "training alone: ranks 0-1 ended without ever having joined the others"
+        "; --env CLUSTERRUN_INDEPENDENT=1 where ranks are meant to be independent"
+    )
 
 
 def test_a_short_run_of_which_nothing_is_known_is_not_accused() -> None:

@@ -263,3 +263,57 @@ def test_a_rank_was_alone_where_no_group_of_several_was_ever_used(
     space: dict[str, Any] = {"__name__": "witness"}
     exec((ROOT / "clusterrun/prelude/clusterrun_witness.py").read_text(), space)
     assert space["was_alone"](groups, []) is alone
+
+
+RECORDS = "import os; print(sorted((n, v) for n, v in os.environ.items() if n.startswith('TORCH_')))"
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "size", "file"),
+    [
+        ("2.4.1+cu121", {}, "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        ("2.6.0", {}, "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        ("2.8.0", {}, "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
+        ("2.13.0+cpu", {}, "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
+        ("unreadable", {}, "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        ("2.6.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, "", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        ("2.13.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}, "", "TORCH_FR_DUMP_TEMP_FILE"),
+        ("2.13.0", {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/d"}, "TORCH_FR_BUFFER_SIZE", ""),
+        ("2.13.0", {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
+    ],
+)
+def test_torch_keeps_records_by_the_names_of_its_release_and_what_the_user_set_stays(
+    folder: str, tmp_path: Path, version: str, given: dict[str, str], size: str, file: str
+) -> None:
+    (tmp_path / "site/torch").mkdir(parents=True)
+    (tmp_path / "site/torch/version.py").write_text(f"__all__ = []\n__version__ = '{version}'\n")
+    environment = {**RANK, "CLUSTERRUN_RUN_DIR": "/run", "PYTHONPATH": str(tmp_path / "site"), **given}
+    out, _ = said(
+        [sys.executable, "-S", "-c", "import sitecustomize; " + RECORDS], dressed(environment, folder)
+    )
+    expected = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", **given}
+    expected.update({size: "2000"} if size else {})
+    expected.update({file: "/run/attempts/000/flight-records-"} if file else {})
+    assert out == str(sorted(expected.items()))
+
+
+@pytest.mark.parametrize(
+    ("times", "per_node", "leaves"),
+    [
+        ((2.0, 1.0, 0.0, 0.0), False, True),
+        ((2.0, 1.0, 0.0, 0.0), True, False),
+        ((40.0, 1.0, 5.0, 1.0), True, True),
+        ((40.0, 1.0, 500.0, 9.0), True, False),
+    ],
+)
+def test_what_is_started_per_node_says_farewell_where_it_worked_more_than_what_it_started(
+    monkeypatch: pytest.MonkeyPatch, times: tuple[float, ...], per_node: bool, leaves: bool
+) -> None:
+    space: dict[str, Any] = {"__name__": "prelude"}
+    exec((ROOT / "clusterrun/prelude/clusterrun_prelude.py").read_text(), space)
+    left: list[tuple[str, int]] = []
+    space["witness"] = lambda here: {"last_words": lambda name, size: left.append((name, size))}
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    monkeypatch.setattr(os, "times", lambda: (*times, 0.0))
+    space["farewell"]("name", os.getpid(), "here", 2, per_node)
+    assert left == ([("name", 2)] if leaves else [])

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from clusterrun.diagnosis.alone import SILENCE
 from clusterrun.diagnosis.evidence import Collected, Digest, Pulse, Seen
 from clusterrun.diagnosis.words import Diagnosis, Verdict
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders, Watch
-from clusterrun.watch.actions import Ask, Save, Tell, Wish
+from clusterrun.watch.actions import Ask, Save, TakeBack, Tell, Wish
 from clusterrun.watch.vigil import Vigil
 from tests.diagnosis.ranks import LOOP, rank, waiter
 
@@ -317,6 +318,7 @@ def test_without_a_limit_nothing_hangs_by_itself() -> None:
 
 def test_a_node_that_ran_out_of_memory_is_told_once() -> None:
     one = vigil()
+    all_same(one, 1.0)
     told = [Tell("out of memory on n2: the kernel ended a process there")]
     assert digest(one, 5.0, 2, pulse(2), killed=1) == told
     assert digest(one, 6.0, 2, pulse(2), killed=1) == []
@@ -346,8 +348,59 @@ def test_ranks_that_train_alone_are_told_while_they_run_and_at_the_end_at_the_la
     assert one.over(9.0, WALL, True) == []
     short = vigil()
     all_same(short, 2.0, size=1, begun=3)
-    digest(short, 4.0, 0, pulse(0, state="", alone=True))
+    digest(short, 4.0, 0, pulse(0, state="", alone=True, size=1))
     assert short.over(5.0, WALL, False) == []
     assert short.over(5.0, WALL, True) == [
-        Tell("training alone: at least rank 0 ended without ever having joined the others")
+        Tell(f"training alone: at least rank 0 ended without ever having joined the others{SILENCE}")
     ]
+
+
+def prepares(one: Vigil, until: float) -> list[Any]:
+    """Ranks that compute in no group, every ten seconds."""
+    told = []
+    for step in range(1, int(until / 10) + 1):
+        told += all_same(one, 10.0 * step, size=0, begun=0, seconds=10.0 * step, output=step)
+    return told
+
+
+def test_the_warning_that_ranks_train_alone_is_taken_back_when_they_form_one_group() -> None:
+    one = vigil(600.0)
+    (told,) = prepares(one, 200.0)
+    assert told.text.startswith("training alone: 4 ranks work, and none has called init_process_group")
+    taken = all_same(one, 210.0, begun=50)
+    assert [(type(action), action.beginning) for action in taken] == [(TakeBack, "training alone")]
+    assert all_same(one, 220.0, begun=60) == []
+    assert one.over(230.0, WALL, True) == []
+
+
+def test_one_warning_stands_at_a_time_the_more_exact_one() -> None:
+    one = vigil(600.0)
+    prepares(one, 120.0)
+    all_same(one, 130.0, size=1, begun=3)
+    took, told = all_same(one, 140.0, size=1, begun=4)
+    assert took == TakeBack("training alone", "")
+    assert told.text.startswith("training alone: each rank is in a group of its own")
+    digest(one, 150.0, 0, pulse(0, state="", alone=True, size=1))
+    assert one.over(160.0, WALL, True) == []
+
+
+def test_ranks_that_are_independent_by_design_are_not_warned_about() -> None:
+    watch = Watch(on=True, hang_seconds=600.0)
+    said = (("CLUSTERRUN_INDEPENDENT", "1"),)
+    orders = Orders("r", "r", 2, 2, 0, 1, ("x",), "/", environment=said, watch=watch)
+    one = Vigil(orders, 0, NODES, 0.0, WALL)
+    assert prepares(one, 200.0) == []
+    assert one.over(210.0, WALL, True) == []
+
+
+def test_launchers_that_number_the_ranks_of_each_node_alike_hide_no_group() -> None:
+    """``torchrun --standalone`` on each of two nodes: two worlds of two, both with ranks 0 and 1."""
+    watch = Watch(on=True, hang_seconds=600.0)
+    one = Vigil(Orders("r", "r", 2, 2, 0, 1, ("x",), "/", per_node=True, watch=watch), 0, NODES, 0.0, WALL)
+    told = []
+    for at in (5.0, 10.0, 15.0):
+        for place, node in enumerate((0, 2)):
+            both = [Pulse(n, 10 * place + n, "S", at, 1, True, True, 2, int(at)) for n in (0, 1)]
+            told += digest(one, at, node, *both)
+    (said,) = told
+    assert "the ranks form several groups, the largest has 2 of 4 ranks" in said.text

@@ -106,7 +106,9 @@ def test_a_group_of_two_backends_counts_each_for_itself(witness: Callable[..., d
     [
         (dump(), (), True),
         (dump(entry("0", "nccl:all_reduce", 1)), (), False),
-        (dump(), ("ucc",), False),
+        (dump(), ("UCC",), False),
+        (dump(), ("FAKE",), True),
+        (dump(entry("0", "nccl:all_reduce", 1)), ("FAKE",), False),
     ],
 )
 def test_a_rank_whose_groups_are_gone_was_alone_only_where_no_recorder_and_no_stranger_says_otherwise(
