@@ -7,7 +7,7 @@ from clusterrun.diagnosis.joining import counted, difference, roots, waiting
 from clusterrun.diagnosis.lateness import late
 from clusterrun.diagnosis.places import Doing, place
 from clusterrun.diagnosis.reasons import has_ended, reason
-from clusterrun.diagnosis.stuck import crossed, unended
+from clusterrun.diagnosis.stuck import crossed, half, unended
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
 
@@ -278,8 +278,7 @@ def _blame(
     who = ranks_in_words(tuple(one.rank for one in found))
     first = found[0]
     on = f" on {first.node}" if len({one.node for one in found}) == 1 else ""
-    what = next((one.record for one in waits if first.rank in one.missing), None)
-    never = f" never came to {called(what.operation, what.sequence, what.group)}" if what else ""
+    never = _never(first.rank, waits)
     said = f"{who}{on}{never}{': ' if never else ' holds the others up: '}{_why(culprits)}"
     evidence = [*case.waited(waits)]
     evidence += [
@@ -288,6 +287,18 @@ def _blame(
     remedies = dict.fromkeys(why.remedy for why in reasons)
     remedy = "; ".join([*list(remedies)[:MOST], *_for_some_only(case, found, waits)])
     return Judgement(Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), tuple(evidence), remedy))
+
+
+def _never(rank: int, waits: Sequence[Waiting]) -> str:
+    """What others wait in for ``rank``: a collective rather than a send."""
+    waited = [one for one in waits if rank in one.missing]
+    if not waited:
+        return ""
+    one = max(waited, key=lambda one: one.record.sequence > 0)
+    record = one.record
+    if not record.sequence:
+        return f" never called {half(one)}"
+    return f" never came to {called(record.operation, record.sequence, record.group)}"
 
 
 def _why(culprits: Sequence[Culprit]) -> str:

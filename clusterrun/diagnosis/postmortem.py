@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
+from clusterrun.diagnosis.alone import SILENCE
 from clusterrun.diagnosis.joining import difference
 from clusterrun.diagnosis.messages import meaning
 from clusterrun.diagnosis.timeouts import explain_timeout, is_timeout
@@ -249,6 +250,7 @@ def _without_failure(left: Remains) -> Diagnosis:
     alone = [note[len(prefix) :] for note in left.notes if note.startswith(prefix)]
     if alone:
         remedy = "docs/frameworks.md says what a framework needs to join its ranks"
+        remedy += "" if alone[0].endswith(SILENCE) else SILENCE
         return Diagnosis(Verdict.ALONE, alone[0], (), (), tuple(alone[1:]), remedy)
     if left.state is State.COMPLETED:
         return Diagnosis(Verdict.NOTHING, "the run ended well")

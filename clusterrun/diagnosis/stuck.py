@@ -79,7 +79,7 @@ def _skipped(case: Case, waits: Sequence[Waiting]) -> Diagnosis | None:
             rank,
             case.of(rank).node,
             f"it is in {at[rank].record.operation}{case.line((rank,))} and has not called "
-            f"{_half(one)}, in which rank {one.rank} waits for it{case.line((one.rank,))}",
+            f"{half(one)}, in which rank {one.rank} waits for it{case.line((one.rank,))}",
         )
         for rank, one in sorted(found.items())
     )
@@ -96,7 +96,7 @@ def _awaited(case: Case, one: Waiting) -> set[int]:
     return set(members(case.of(one.rank), one.record.group, case.seen)) or {one.rank, *one.missing}
 
 
-def _half(one: Waiting) -> str:
+def half(one: Waiting) -> str:
     """What the missing rank should have called."""
     verb = one.record.operation.partition(" ")[0]
     other = {"send": f"recv from rank {one.rank}", "recv": f"send to rank {one.rank}"}.get(verb)

@@ -372,6 +372,9 @@ def test_who_does_not_answer_a_send_or_receive_is_named_not_who_waits_in_it(call
     assert f"has not called {half}" in went_on.culprits[0].why
     sleeps = verdict(waits, rank(1, stack=LOOP), waiter(2), waiter(3))
     assert (sleeps.verdict, [one.rank for one in sleeps.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+    assert sleeps.said.startswith("rank 1 on n0 never came to all_reduce (11 of group 0): ")
+    alone = verdict(waits, rank(1, stack=LOOP), stalled=60.0)
+    assert alone.said.startswith(f"rank 1 on n0 never called {half}: ")
 
 
 def test_a_send_that_its_receiver_waits_for_blames_neither() -> None:
