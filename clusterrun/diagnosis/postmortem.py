@@ -86,10 +86,18 @@ class Remains:
 def explain(left: Remains) -> Diagnosis:
     """What ended the run: the first error in time that is no consequence of another one."""
     root = _root(left)
-    if root and is_timeout(root):
-        return _with_printed(left, explain_timeout(left.errors, left.nodes))
+    if root and is_timeout(root) and (root.inner >= 0 or not left.per_node):
+        return _of_timeout(left)
     found = (_mismatch(left, root) if root else None) or (_of_error(left, root) if root else _of_end(left))
     return _with_consequences(left, found)
+
+
+def _of_timeout(left: Remains) -> Diagnosis:
+    """A collective's time-out; how many ranks a launcher starts on each node is not known here."""
+    if left.per_node:
+        ranks = tuple(replace(one, rank=one.inner) for one in left.errors if one.inner >= 0)
+        return explain_timeout(ranks, ())
+    return _with_printed(left, explain_timeout(left.errors, left.nodes))
 
 
 def _with_printed(left: Remains, found: Diagnosis) -> Diagnosis:

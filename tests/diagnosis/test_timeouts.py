@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from clusterrun.diagnosis.errors import Error, Listener
 from clusterrun.diagnosis.postmortem import Remains, ended_by_timeout, explain
 from clusterrun.diagnosis.words import Diagnosis, Verdict
+from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 
@@ -189,6 +190,18 @@ def test_a_rank_that_raised_before_the_others_timed_out_is_named() -> None:
 def test_other_words_of_a_time_out(lines: dict[int, list[str]], verdict: Verdict, ranks: list[int]) -> None:
     traced = {rank: ["Traceback (most recent call last):", *said] for rank, said in lines.items()}
     assert named(explained(4, traced if 2 not in lines or len(lines) > 2 else lines)) == (verdict, ranks)
+
+
+@pytest.mark.parametrize(("odd", "ranks"), [(78, []), (70, [5])])
+def test_launchers_of_one_node_each_are_never_named_for_their_ranks(odd: int, ranks: list[int]) -> None:
+    """Two nodes of four ranks: what is silent cannot be known, what stands lower can."""
+    errors = [
+        replace(error, rank=rank // 4, inner=rank)
+        for rank in range(7)
+        for error in heard(rank, watchdog("2.5", rank, odd if rank == 5 else 78))
+    ]
+    left = Remains(State.FAILED, "", None, tuple(errors), ("n0", "n1"), per_node=True)
+    assert named(explain(left)) == (Verdict.NEVER_ARRIVED, ranks)
 
 
 def test_an_end_by_a_time_out_is_told_from_other_ends() -> None:
