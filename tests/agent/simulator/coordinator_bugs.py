@@ -65,7 +65,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "the first to arrive is blamed",
         "verdict",
-        "return min(collisions or mishaps, key=lambda m: m.failure.at)",
+        "return min(collisions or mishaps, key=lambda m: (m.noticed, m.failure.at))",
         "return mishaps[0]",
     ),
     Mutant("the last in time is blamed", "verdict", "return min(", "return max("),
