@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 
 import click
 
@@ -152,6 +153,10 @@ def exec_(name: str, host: str, user: str, argv: tuple[str, ...]) -> None:
       clusterrun lab exec --user alice -- sbatch job.sh
     """
     words, environment = Lab(name, say).entering(host, {}, os.getcwd(), user)
+    if user:
+        from clusterrun.lab.apart import run_apart
+
+        sys.exit(run_apart([*words, *argv], environment))
     os.execvpe(words[0], [*words, *argv], environment)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 
 from clusterrun.model import contract, limits
 from clusterrun.model.errors import BadInput
@@ -49,6 +50,10 @@ LEAST = (
     ("hang_after", 0),
 )
 """The least that a number of a spec can be."""
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+"""A name that every shell on the way to a rank hands on."""
 
 
 @frozen
@@ -130,9 +135,10 @@ class JobSpec:
                 "leave --ranks-per-node out, or use --gpus 0 for CPU ranks",
             )
         for name, value in self.environment:
-            if not name or "=" in name or "\0" in name + value:
+            if not _VARIABLE.fullmatch(name) or "\0" in value:
                 raise BadInput(
-                    f"{name!r} is no name for an environment variable", "--env KEY=VALUE or --env KEY"
+                    f"--env {name!r}: not the name of a variable, or a NUL character in its value",
+                    "a name has letters, digits and _, and no digit first: --env KEY=VALUE or --env KEY",
                 )
         self._check_preflight()
         self._check_survival()

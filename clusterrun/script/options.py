@@ -57,6 +57,7 @@ REFUSED = {
     "clusters": "the job would be queued where `clusterrun status` does not look",
     "input": "the launch of the agents needs it",
     "multi-prog": "every node starts the same agent",
+    "bcast": "a Python is no single file: copy an environment to the nodes with --setup (sbcast, tar)",
     "pty": "nobody is at the terminal of a batch job",
 }
 """Options that would break what clusterrun promises, each with what to do instead."""

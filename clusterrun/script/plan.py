@@ -120,8 +120,11 @@ def default_name(command: tuple[str, ...]) -> str:
 
 def rank_command(command: tuple[str, ...], python: str) -> tuple[str, ...]:
     """The final argument list of a rank: scripts and modules get their Python, unbuffered."""
-    if command[0] == "-m" or command[0].endswith(".py"):
+    if command[0] == "-m":
         return (python, "-u", *command)
+    if command[0].endswith(".py"):
+        script = command[0] if not command[0].startswith("-") else f"./{command[0]}"
+        return (python, "-u", script, *command[1:])
     return command
 
 

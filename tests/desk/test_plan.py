@@ -14,7 +14,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level, Orders, Preflight, Survival, Watch
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import form, inherited, shipped
-from clusterrun.script.plan import Plan, Site, default_name, plan
+from clusterrun.script.plan import Plan, Site, default_name, plan, rank_command
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 RUN_DIR = "/home/ada/.clusterrun/runs/20260102-030405-train"
@@ -226,6 +226,7 @@ def test_dependencies_and_comments_are_joined_not_replaced() -> None:
         ({"sbatch": ("array=1-5",)}, "--sbatch array cannot be passed on"),
         ({"sbatch": ("nodes=2",)}, "--sbatch nodes cannot be passed on"),
         ({"srun": ("multi-prog",)}, "--srun multi-prog cannot be passed on"),
+        ({"srun": ("bcast=/tmp/p",)}, "--srun bcast cannot be passed on"),
         ({"sbatch": ("p=debug",)}, "'p' is no option's name"),
         ({"sbatch": ("a b=c",)}, "'a b' is no option's name"),
         ({"sbatch": ("comment=a\nb",)}, "has a control character"),
@@ -427,3 +428,17 @@ def test_what_cannot_be_meant_of_a_check_is_refused(more: dict[str, Any], said: 
 def test_the_checks_torch_is_that_of_the_ranks(command: tuple[str, ...], python: str) -> None:
     found = plan(JobSpec(command, cwd="/"), "r", "t", RUN_DIR, ON_SLURM)
     assert found.orders.preflight.python == python
+
+
+@pytest.mark.parametrize(
+    "command, words",
+    [
+        (("-rf.py", "x"), ("python", "-u", "./-rf.py", "x")),
+        (("--version.py",), ("python", "-u", "./--version.py")),
+        (("a.py", "-c"), ("python", "-u", "a.py", "-c")),
+        (("-m", "pkg.-x"), ("python", "-u", "-m", "pkg.-x")),
+        (("/x/-rf.py",), ("python", "-u", "/x/-rf.py")),
+    ],
+)
+def test_a_script_is_never_an_option_of_its_python(command: tuple[str, ...], words: tuple[str, ...]) -> None:
+    assert rank_command(command, "python") == words

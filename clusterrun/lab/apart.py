@@ -1,0 +1,93 @@
+"""Runs a program apart from the caller's terminal: another user's program must not type into it (TIOCSTI).
+
+Whoever has a terminal as the controlling one can put characters into its input, and so run commands as
+whoever reads it afterwards. The program gets a session of its own and, from a terminal, a new terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+PORTION = 1 << 16
+
+
+def run_apart(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run ``argv`` to its end in a session of its own; its exit code, 128 and the number for a signal."""
+    with contextlib.ExitStack() as undo:
+        if os.isatty(0) and os.isatty(1):
+            child = _with_terminal(argv, environment, undo)
+        else:
+            child = subprocess.Popen(argv, env=environment, start_new_session=True)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                _handle(number, lambda got, _: os.killpg(child.pid, got), undo)
+        code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _with_terminal(
+    argv: Sequence[str], environment: Mapping[str, str], undo: contextlib.ExitStack
+) -> subprocess.Popen[bytes]:
+    """Start the program on a new terminal, and pass on what is typed and shown until nobody holds it."""
+    ours, theirs = pty.openpty()
+    undo.callback(os.close, ours)
+
+    def resize(*_: object) -> None:
+        fcntl.ioctl(
+            ours, termios.TIOCSWINSZ, fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("4H", 0, 0, 0, 0))
+        )
+
+    resize()
+    _handle(signal.SIGWINCH, resize, undo)
+    words = ["setsid", "--ctty", *argv]
+    stderr = theirs if os.isatty(2) else None
+    child = subprocess.Popen(words, env=environment, stdin=theirs, stdout=theirs, stderr=stderr)
+    os.close(theirs)
+    with _raw():
+        _relay(ours)
+    return child
+
+
+@contextlib.contextmanager
+def _raw() -> Iterator[None]:
+    """The caller's terminal hands every key on as it is."""
+    before = termios.tcgetattr(0)
+    tty.setraw(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+def _relay(terminal: int) -> None:
+    sources = [0, terminal]
+    while True:
+        for source in select.select(sources, [], [])[0]:
+            try:
+                data = os.read(source, PORTION)
+            except OSError:  # nobody holds the other end any more
+                data = b""
+            if not data and source == terminal:
+                return
+            if not data:
+                sources.remove(source)
+            _write(terminal if source == 0 else sys.stdout.fileno(), data)
+
+
+def _write(target: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(target, data) :]
+
+
+def _handle(number: int, handler: Callable[..., object], undo: contextlib.ExitStack) -> None:
+    undo.callback(signal.signal, number, signal.signal(number, handler))

@@ -1,0 +1,66 @@
+"""Another user's program in a lab has a session and a terminal of its own; no lab is needed to see that."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterrun.lab.apart import run_apart
+
+APART = "import sys; from clusterrun.lab.apart import run_apart; sys.exit(run_apart(sys.argv[1:], {}))"
+LOOK = """
+import os, sys
+print("session", os.getsid(0) == os.getpid(), "terminal", os.ttyname(0), "size", *os.get_terminal_size())
+print("ready", flush=True)
+print("typed", sys.stdin.readline().strip(), flush=True)
+sys.exit(3)
+"""
+
+
+def at_a_terminal(*argv: str, typed: bytes = b"", limit: float = 60.0) -> tuple[str, str, int]:
+    """What a program shows on a terminal of its own, the name of that, and its exit code."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 33, 77, 0, 0))
+    name = os.ttyname(theirs)
+    words = ["setsid", "--ctty", sys.executable, *argv]
+    child = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown, end = b"", time.monotonic() + limit
+    while time.monotonic() < end and select.select([ours], [], [], limit)[0]:
+        try:
+            shown += os.read(ours, 4096)
+        except OSError:  # nobody holds the other end any more
+            break
+        if b"ready" in shown and typed:
+            os.write(ours, typed)
+            typed = b""
+    code = child.wait(limit)
+    os.close(ours)
+    return shown.decode(), name, code
+
+
+def test_from_a_terminal_it_has_another_one_and_what_is_typed_reaches_it() -> None:
+    shown, name, code = at_a_terminal("-c", APART, sys.executable, "-c", LOOK, typed=b"hello\n")
+    assert "session True" in shown and f"terminal {name}\r" not in shown and "size 77 33" in shown
+    assert ("typed hello" in shown, code) == (True, 3)
+
+
+@pytest.mark.parametrize("script, code", [("exit 7", 7), ("kill -TERM $$", 143)])
+def test_without_a_terminal_it_has_a_session_of_its_own_and_its_exit_code_comes_back(
+    script: str, code: int, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    script = f"ps -o sid= -p $$ > {told}; echo $$ >> {told}; {script}"
+    assert run_apart(["sh", "-c", script], dict(os.environ)) == code
+    session, pid = told.read_text().split()
+    assert session == pid
