@@ -136,6 +136,22 @@ def test_every_rank_of_a_node_sees_all_its_gpus_and_the_nodes_are_the_allocated_
     assert (status["state"], status["exit_code"], status["job_id"]) == ("COMPLETED", 0, answer["job_id"])
 
 
+@pytest.mark.parametrize(
+    "wish, seen",
+    [
+        ((), ""),
+        (("--sbatch", "exclusive"), ""),
+        (("--sbatch", "gres=gpu:2"), "0,1"),
+        (("--env", "CUDA_VISIBLE_DEVICES=5"), "5"),
+    ],
+)
+def test_a_rank_sees_a_gpu_only_where_somebody_asked_for_it(
+    on_slurm: Site, wish: tuple[str, ...], seen: str
+) -> None:
+    told = on_slurm.told(on_slurm.submit(*wish, "tell.py"))
+    assert told[0]["environ"]["CUDA_VISIBLE_DEVICES"] == seen
+
+
 def test_files_of_ranks_get_the_mode_that_their_user_wants_and_the_run_directory_is_private(
     on_slurm: Site,
 ) -> None:
