@@ -47,6 +47,8 @@ class Case:
         self.crossings = Crossings()
         self.losses = Losses()
         self.watched: list[int] = []
+        self.swept_after = -1
+        self.swept: dict[tuple[int, int], frozenset[int]] = {}
         self.tests: list[Measurement] = []
         self.notices: list[str] = []
         self.label = "local round"

@@ -24,6 +24,7 @@ class Way:
         self.refused: set[int] = set()
         self.large = True
         self.rounds = 0
+        self.missed = False
         self.why = ""
 
     @property
@@ -78,6 +79,7 @@ class Crossings:
             way = self.ways.setdefault((task.node, one.node), Way(task.node, one.node))
             way.large = one.large or (way.large and way.rounds > 0)
             way.rounds += 1
+            way.missed = way.missed or bool(one.silent)
             way.tried.update(tried[one.node])
             way.refused.update(one.refused)
             way.good.update(set(tried[one.node]) - set(one.silent) - set(one.refused))

@@ -29,7 +29,10 @@ class Dialler:
         self._began = time.monotonic()
         self._hello = greeting(task.nonce, task.node)
         self._calls = [
-            (target, [_Call(target, port, place == 0) for place, port in enumerate(target.ports)])
+            (
+                target,
+                [_Call(target, port, place == 0, task.closed) for place, port in enumerate(target.ports)],
+            )
             for target in task.targets
         ]
         self._waiting = deque(call for _, calls in self._calls for call in calls)
@@ -104,10 +107,13 @@ class Dialler:
 
 
 class _Call:
-    """One port of one target; ``large``: after the welcome, many bytes must go there and back."""
+    """One port of one target; ``large``: after the welcome, many bytes must go there and back.
 
-    def __init__(self, target: Target, port: int, large: bool) -> None:
-        self.target, self.port, self.large = target, port, large
+    ``closed``: a connection is all that is wanted, for nobody is expected there.
+    """
+
+    def __init__(self, target: Target, port: int, large: bool, closed: bool = False) -> None:
+        self.target, self.port, self.large, self.closed = target, port, large and not closed, closed
         self.began = 0.0
         self.code = 0
         self.connected = self.welcome = self.returned = False
@@ -121,6 +127,9 @@ class _Call:
             code = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise OSError(code, os.strerror(code))
+            if self.closed:
+                self.welcome = True
+                return True
             self.connected, self.to_say = True, hello
         self._listen(one)
         if self.to_say:

@@ -12,7 +12,17 @@ import math
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen
 from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import absence, collective, control, loss, preparing, short, speech, taking
+from clusterrun.preflight import (
+    absence,
+    collective,
+    control,
+    loss,
+    port_sweep,
+    preparing,
+    short,
+    speech,
+    taking,
+)
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Case
 from clusterrun.preflight.concluding import Outcome, concluded, pairs_wanted, unverified
@@ -187,6 +197,7 @@ class Examination:
 
     def _rounds(self) -> Generator[tuple[type, ...], None, None]:
         case = self._case
+        case.write("port sweep", ())  # a cause that it finds stands before what comes of it
         yield from preparing.rounds(case, self._nonce)
         # What is wrong with all together is the same in every test of theirs.
         if not case.backend or Grade.FAIL in [one.verdict for one in case.together]:
@@ -196,9 +207,11 @@ class Examination:
         preparing.write(case)
         if pairs_wanted(case):
             yield from self._pairs.rounds()
+        yield from port_sweep.rounds(case)
         yield from loss.read(case, self._nonce)
         yield from collective.Whole(case, self._trials, self._pairs, self._nonce).rounds()
         before = case.choice().world
+        yield from port_sweep.rounds(case)
         yield from loss.read(case, self._nonce)
         if case.choice().world != before:
             yield from collective.Whole(case, self._trials, self._pairs, self._nonce).rounds()

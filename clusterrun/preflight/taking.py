@@ -38,7 +38,10 @@ def take(case: Case, trials: Trials, question: Question, value: Any) -> None:
         _time(case, question, value.wall)
     elif isinstance(value, DialAnswer):
         subject.resolved.update(value.resolved)
-        if isinstance(question.task, DialTask):
+        if isinstance(question.task, DialTask) and question.task.closed:
+            for one in value.dialled:
+                case.swept[question.node, one.node] = frozenset(one.silent)
+        elif isinstance(question.task, DialTask):
             case.crossings.take(question.task, value)
         _time(case, question, value.wall)
     elif isinstance(value, WatchAnswer):

@@ -116,13 +116,17 @@ class Target:
 
 @frozen
 class DialTask:
-    """Resolve ``names`` (all nodes), dial ``targets``, and say what came in from whom."""
+    """Resolve ``names`` (all nodes), dial ``targets``, and say what came in from whom.
+
+    ``closed``: nothing listens on these ports, and to be refused is an answer.
+    """
 
     nonce: str
     node: int
     targets: tuple[Target, ...]
     names: tuple[str, ...]
     limit: float
+    closed: bool = False
 
 
 @frozen

@@ -236,6 +236,17 @@ CASES = (
         blame(["n0001"]),
         after="local",
     ),
+    Case("a narrow range of ports blocked on a node", 6, fault("cut", 3, port="40000-41500"), N3),
+    Case("connections that a node begins are dropped", 5, fault("firewall", 3), N3),
+    Case("a node loses what it sends", 5, fault("lose", 3, share="20"), N3),
+    Case("a node loses a little of what it sends", 6, fault("lose", 4, share="8"), blame(["n0004"])),
+    Case(
+        "packets lost one way between two nodes",
+        6,
+        fault("lose", 2, to="n0003", share="20"),
+        blame(links=[("n0002", "n0003", "->")]),
+    ),
+    Case("the network of a node comes and goes", 6, fault("flap", 3, down="4", every="10"), N3),
     Case("slow network of a node", 5, fault("slow", 3, rate="20mbit"), N3),
     Case(
         "slow link of a pair",

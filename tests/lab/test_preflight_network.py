@@ -20,6 +20,8 @@ HERE = (
     "node dies during the check",
     "one-way cut",
     "one-way cut, to the coordinator's node",
+    "connections that a node begins are dropped",
+    "a node loses what it sends",
     "slow network of a node",
     "slow link of a pair",
     "node frozen during the check",

@@ -75,6 +75,10 @@ class Faults:
     full_shm: set[int] = field(default_factory=set)
     late_checks: set[int] = field(default_factory=set)
     nonsense: set[int] = field(default_factory=set)
+    shut: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """Ranges of ports of a node that nobody reaches, and (``shut_out``) that it reaches nowhere: one test of
+    a pair in four fails by that."""
+    shut_out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     loses: dict[int, float] = field(default_factory=dict)
     """The share of what a node sends that is lost."""
     lossy: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -261,6 +265,8 @@ class Cluster:
     def dial(self, node: int, task: DialTask) -> tuple[float, DialAnswer]:
         faults = self.faults
         dialled = []
+        if task.closed:
+            return self.sweep(node, task)
         for target in task.targets:
             alive = self.passes(node, target.node) and self.passes(target.node, node)
             if target.node in faults.absent | faults.agentless and target.ports != PORTS:
@@ -284,6 +290,18 @@ class Cluster:
         delay = 0.05 if well else task.limit
         return delay, DialAnswer(resolved, tuple(dialled), heard, self.wall(node, delay - 0.001))
 
+    def sweep(self, node: int, task: DialTask) -> tuple[float, DialAnswer]:
+        """Closed ports refuse, but those behind a firewall."""
+        found = []
+        for target in task.targets:
+            ranges = [*self.faults.shut.get(target.node, ()), *self.faults.shut_out.get(node, ())]
+            alive = self.passes(node, target.node) and self.passes(target.node, node)
+            silent = tuple(p for p in target.ports if not alive or any(a <= p <= b for a, b in ranges))
+            refused = tuple(port for port in target.ports if port not in silent)
+            found.append(Dialled(target.node, refused, silent, True, 0.0))
+        delay = task.limit if any(one.silent for one in found) else 0.1
+        return delay, DialAnswer((), tuple(found), ())
+
     def gather(self, ask: Ask, task: GroupTask) -> None:
         """A test goes when every member that will ever come has come."""
         came = self.tests.setdefault(task.test, [])
@@ -301,6 +319,7 @@ class Cluster:
         hangs = (
             alone or bool(nodes & faults.broken) or bool(inner) or bool(cut) or chance.random() < self.flakes
         )
+        hangs = hangs or (bool(nodes & {*faults.shut, *faults.shut_out}) and chance.random() < 0.25)
         hangs = hangs or (faults.set_only and len(nodes) > 4)
         crashed = nodes & faults.crashes if len(nodes) > 1 else set()
         wrong = "the summand of a node arrived changed" if nodes & faults.corrupt and len(nodes) > 1 else ""

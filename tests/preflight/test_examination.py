@@ -160,6 +160,21 @@ def test_loss_that_is_alike_everywhere_blames_no_node_and_no_link(nodes, noise):
         assert ("has to be sent again" in outcome.report.set_said) == (noise >= 0.05)
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("inward", [True, False])
+@pytest.mark.parametrize("nodes", [4, 8])
+def test_a_narrow_range_of_blocked_ports_is_named_with_its_node_and_direction(nodes, inward, seed):
+    ranges = {2: [(40000, 41000)]}
+    faults = Faults(shut=ranges) if inward else Faults(shut_out=ranges)
+    report = examined(orders(nodes, 1, budget=120.0), faults, seed).report
+    if any(one.outcome == "failed" for one in report.tests if len(one.nodes) == 2):  # else it was never met
+        (ill,) = [one for one in report.nodes if one.verdict is Grade.FAIL]
+        first = ill.findings[0]
+        assert (ill.node, first.check, report.links) == (name(2), "ports", ())
+        words = "its TCP ports from about 40" if inward else "it reaches TCP ports from about 40"
+        assert first.said.startswith(words)
+
+
 def test_a_warm_process_that_ends_once_is_started_again_and_that_is_said():
     outcome = examined(orders(4), Faults(dies_alone={2: 1}))
     assert (outcome.fit, blamed(outcome)) == (True, set())
