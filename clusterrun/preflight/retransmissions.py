@@ -15,6 +15,8 @@ LEAST_RESENT = 8
 LEAST_SENT = 50
 TIMES_USUAL = 5
 """So much more than elsewhere: what is alike everywhere is the network's way to be."""
+LOPSIDED = 3
+"""Where so much more is lost one way, what is sent again the other way may be for lost confirmations only."""
 ENOUGH = 2
 """So many other nodes must see it before it is a node's and not a link's."""
 
@@ -94,18 +96,25 @@ def troubles(ways: list[Way], least_share: float) -> list[Trouble]:
     usual = usual_share(ways)
     ill = {(way.a, way.b): way for way in ways if _lossy(way, least_share, usual)}
     ill.update({(one.a, one.b): one for way in ways if way.stalls for one in _stalled(way, ways)})
-    able = {node: found for node in _nodes(ways) if (found := _side(node, ways, ill)) is not None}
+    echoes = {key for key, way in ill.items() if _echoes(way, ill.get((way.b, way.a)))}
+    able = {node: found for node in _nodes(ways) if (found := _side(node, ways, ill, echoes)) is not None}
     guilty = [one for node, one in able.items() if _alone(node, one, able)]
     # Where words that something arrived get lost, the other end sends some of it again too.
     nodes = {node for one in guilty for node in one.nodes}
-    return [*guilty, *_links([way for way in ill.values() if not {way.a, way.b} & nodes])]
+    left = [way for key, way in ill.items() if key not in echoes]
+    return [*guilty, *_links([way for way in left if not {way.a, way.b} & nodes])]
+
+
+def _echoes(way: Way, back: Way | None) -> bool:
+    """It may only look lossy: what confirms its packets goes the other way, where far more is lost."""
+    return back is not None and back.resent >= LEAST_RESENT and back.share > LOPSIDED * way.share
 
 
 def _stalled(way: Way, ways: list[Way]) -> list[Way]:
     """Of a line with stalls the way that loses far more; where there is none, both: messages need them."""
     back = next((one for one in ways if (one.a, one.b) == (way.b, way.a)), way)
     worse, better = sorted((way, back), key=lambda one: -one.share)
-    one_way = worse.resent >= LEAST_RESENT and worse.share > TIMES_USUAL * better.share
+    one_way = worse.resent >= LEAST_RESENT and worse.share > LOPSIDED * better.share
     return [worse] if one_way else [worse, better]
 
 
@@ -123,12 +132,16 @@ def _nodes(ways: list[Way]) -> dict[int, None]:
     return dict.fromkeys(node for way in ways for node in (way.a, way.b))
 
 
-def _side(node: int, ways: list[Way], ill: dict[tuple[int, int], Way]) -> Trouble | None:
+def _side(
+    node: int, ways: list[Way], ill: dict[tuple[int, int], Way], echoes: set[tuple[int, int]]
+) -> Trouble | None:
     """The side of a node that is ill as a whole: both, what it sends or gets, or one way of each line."""
     out, into = [way for way in ways if way.a == node], [way for way in ways if way.b == node]
     for side, own in (("all", out + into), ("out", out), ("in", into)):
-        others = {way.b if way.a == node else way.a for way in own}
-        if len(others) >= ENOUGH and all((way.a, way.b) in ill for way in own):
+        sure = [way for way in own if side == "all" or (way.a, way.b) not in echoes]
+        others = {way.b if way.a == node else way.a for way in sure}
+        alike = side != "all" or not any((way.a, way.b) in echoes for way in own)
+        if len(others) >= ENOUGH and alike and all((way.a, way.b) in ill for way in own):
             return Trouble((node,), tuple(own), side)
     others = {way.b if way.a == node else way.a for way in out + into}
     seen = [way for way in out + into if (way.a, way.b) in ill]

@@ -54,6 +54,20 @@ def test_loss_that_is_alike_everywhere_is_nobodys(noise):
         assert troubles(ways(chance.randint(3, 30), chance, noise=noise), LEAST) == []
 
 
+@pytest.mark.parametrize("nodes", [2, 3, 6, 9])
+@pytest.mark.parametrize("echo", [0.0, 0.02, 0.04])
+def test_what_is_sent_again_for_lost_confirmations_does_not_turn_the_direction(nodes, echo):
+    chance = random.Random(nodes)
+    seen = {(one.a, one.b): one for one in ways(nodes, chance, links={(0, 1)}, share=0.2)}
+    seen[1, 0] = Way(1, 0, 600, int(600 * echo), 0.1, 0)
+    assert named(troubles(list(seen.values()), LEAST)) == {((0, 1), "", False)}
+    lost = {(one.a, one.b): one for one in ways(max(nodes, 3), chance, out={1}, share=0.2)}
+    for (a, b), one in list(lost.items()):
+        if b == 1:
+            lost[a, b] = Way(a, b, one.sent, int(one.sent * echo), 0.1, 0)
+    assert named(troubles(list(lost.values()), LEAST)) == {((1,), "out", False)}
+
+
 def test_between_two_nodes_the_way_is_named():
     found = troubles(ways(2, random.Random(0), out={0}, share=0.2), LEAST)
     assert named(found) == {((0, 1), "", False)}
