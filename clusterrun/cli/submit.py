@@ -78,6 +78,7 @@ def submit(
       clusterrun submit --setup 'module load cuda' --sbatch exclusive --follow train.py
       clusterrun submit --nodes 2 --gpus 8 --dry-run train.py
     """
+    from clusterrun.script.checks import misplaced
     from clusterrun.verbs.desk import Desk
 
     values = settled(given, profile)
@@ -87,7 +88,14 @@ def submit(
     for sentence in settings.misspelt(os.environ):
         say(sentence)
     spec, desk = to_spec(command, values, after), Desk()
+    if astray := misplaced(spec.command, spec.cwd, _own_options()):
+        names = ", ".join(astray)
+        say(f"warning: {names} after {spec.command[0]} goes to the script; options of submit stand before it")
     return dry(spec, desk, as_json) if dry_run else _submit(spec, desk, as_json, follow, wait)
+
+
+def _own_options() -> set[str]:
+    return {name for parameter in submit.params for name in parameter.opts if name.startswith("--")}
 
 
 def dry(spec: JobSpec, desk: Desk, as_json: bool) -> int:

@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
@@ -28,6 +28,7 @@ def check(plan: Plan, run: Run = system.run) -> tuple[str, ...]:
     check_directory(plan.spec.cwd)
     if plan.spec.alone:
         return () if plan.spec.setup else check_python(plan.spec.python, False, run)
+    check_word(plan.spec.command, plan.spec.cwd)
     script = script_of(plan)
     if script:
         check_script(script)
@@ -71,6 +72,42 @@ def check_directory(cwd: str) -> None:
         raise BadInput(f"{cwd!r} is no directory", "ranks run in the directory where submit is called")
 
 
+def check_word(command: tuple[str, ...], cwd: str) -> None:
+    """Refuse a first word that is no program anywhere: a folder, a notebook, a whole command line."""
+    first = command[0]
+    path = os.path.join(cwd, first)
+    parts = first.split()
+    if len(parts) > 1 and not os.path.exists(path):
+        line = shlex.join(["clusterrun", "submit", *parts, *command[1:]])
+        raise BadInput(f"there is no program {first!r}: this is one word", f"without the quotes: {line}")
+    if first.endswith(".py"):
+        return  # what is wrong with a script is said below
+    if os.path.isdir(path) and ("/" in first or first in (".", "..") or not shutil.which(first)):
+        raise BadInput(f"{first!r} is a folder", "name a Python script, a program, or -m and a module")
+    if first.endswith(".ipynb"):
+        script = shlex.quote(first.removesuffix(".ipynb") + ".py")
+        raise BadInput(
+            f"{first!r} is a notebook: no rank can run it",
+            f"make a script of it: jupyter nbconvert --to script {shlex.quote(first)}; submit {script}",
+        )
+
+
+def misplaced(command: tuple[str, ...], cwd: str, own: Iterable[str]) -> tuple[str, ...]:
+    """Options of ``submit`` (``own``) that stand after a script whose text does not name them."""
+    if not command[0].endswith(".py"):
+        return ()
+    text = _text(os.path.join(cwd, command[0]))
+    words = [word.partition("=")[0] for word in command[1:]]
+    names = [word for word in dict.fromkeys(words) if word in own and not _names(text, word)]
+    return tuple(names)
+
+
+def _names(text: str, option: str) -> bool:
+    """Whether a script knows an option: as it is typed, or as the variable that it becomes."""
+    words = "[-_]".join(map(re.escape, option.lstrip("-").split("-")))
+    return re.search(rf"\b{words}\b", text) is not None
+
+
 def check_script(path: str) -> None:
     """The script must be a file that can be read, before hours in a queue."""
     if not os.path.exists(path):
@@ -99,13 +136,10 @@ def _on_path(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     if shutil.which(program):
         return ()
     near = [name for name in (f"{program}.py", f"./{program}") if os.path.isfile(os.path.join(cwd, name))]
-    meant = f"did you mean {near[0]}?" if near else ""
-    if stays_here:
-        raise BadInput(
-            f"there is no program {program!r} on PATH",
-            meant or "give its path, or a --setup line that brings it",
-        )
-    return (f"{program!r} is not on PATH here: {meant or 'will it be on the nodes?'}",)
+    if near or stays_here:
+        meant = f"did you mean {near[0]}? " if near else "give its path, "
+        raise BadInput(f"there is no program {program!r} on PATH", f"{meant}or a --setup line that brings it")
+    return (f"{program!r} is not on PATH here: will it be on the nodes?",)
 
 
 def check_python(python: str, torch: bool, run: Run = system.run) -> tuple[str, ...]:

@@ -13,6 +13,17 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import form, options, quoting, shipped, survival
 
+MEANS_SLURM = (
+    "--partition",
+    "--account",
+    "--qos",
+    "--reservation",
+    "--constraint",
+    "--nodelist",
+    "--sbatch",
+    "--srun",
+)
+"""Options that nobody gives without meaning a cluster; where it cannot be used, nothing starts instead."""
 MOST_PROCESSES_HERE = 5000
 """Agents and ranks of a run that stays on this machine; a typing error must not bring it down."""
 
@@ -260,6 +271,7 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
             " for this machine",
             f"stay below {MOST_PROCESSES_HERE} processes, or submit to Slurm",
         )
+    _refuse_to_stay(spec, site)
     notices = [f"{site.why}: the run stays on this machine"] if site.why else []
     if spec.gpus * spec.allocated > site.gpus:
         notices.append(_no_gpus(spec, site.gpus))
@@ -279,6 +291,18 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
         orders=_orders(spec, run_id, _preflight(spec, site)),
         notices=tuple(notices),
     )
+
+
+def _refuse_to_stay(spec: JobSpec, site: Site) -> None:
+    """Whoever says what only Slurm knows means a cluster; on its login node no ranks may start instead."""
+    if not site.why:
+        return
+    asked = [option for option in options.without_slurm(spec) if option in MEANS_SLURM]
+    if asked:
+        raise BadInput(
+            f"{', '.join(asked)} needs Slurm, which cannot be used here: {site.why}",
+            "submit where Slurm is (on a login node: module load slurm, SLURM_CONF); or say --cluster local",
+        )
 
 
 def _no_gpus(spec: JobSpec, there: int) -> str:

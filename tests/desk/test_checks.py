@@ -75,14 +75,9 @@ def test_a_script_that_imports_torch_where_there_is_none_gets_a_notice_only(tmp_
     assert checks.check(of(tmp_path, "plain.py", python="/x/python"), without_torch) == ()
 
 
-def test_a_word_that_is_no_program_but_nearly_a_file_here_is_answered_with_that_file(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    (tmp_path / "run").touch()
-    assert [checks.check(of(tmp_path, word)) for word in ("train", "run", "elsewhere")] == [
-        ("'train' is not on PATH here: did you mean train.py?",),
-        ("'run' is not on PATH here: did you mean ./run?",),
-        ("'elsewhere' is not on PATH here: will it be on the nodes?",),
-    ]
+def test_a_program_that_is_nowhere_here_may_be_on_the_nodes(tmp_path: Path) -> None:
+    said = "'elsewhere' is not on PATH here: will it be on the nodes?"
+    assert checks.check(of(tmp_path, "elsewhere")) == (said,)
 
 
 def test_a_python_that_setup_lines_bring_is_not_looked_for_here(tmp_path: Path) -> None:
@@ -160,3 +155,60 @@ def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_noth
         {"VIRTUAL_ENV": "", "PATH": ""},
     ):
         assert checks.ranks_python(environ) == (sys.executable, "")
+
+
+@pytest.mark.parametrize("setup", [(), ("module load cuda",)])
+@pytest.mark.parametrize(
+    "command, seen, remedy",
+    [
+        (("ddp.py --epochs 1",), "this is one word", "clusterrun submit ddp.py --epochs 1"),
+        (("ddp.py --cfg x.py", "--lr", "a b"), "this is one word", "submit ddp.py --cfg x.py --lr 'a b'"),
+        ((".",), "is a folder", "name a Python script"),
+        (("./src",), "is a folder", "name a Python script"),
+        (("src",), "is a folder", "name a Python script"),
+        (("train.ipynb",), "is a notebook", "jupyter nbconvert --to script train.ipynb"),
+    ],
+)
+def test_a_word_that_no_rank_can_run_is_refused_with_what_was_meant(
+    tmp_path: Path, command: tuple[str, ...], seen: str, remedy: str, setup: tuple[str, ...]
+) -> None:
+    (tmp_path / "src").mkdir()
+    for name in ("ddp.py", "x.py", "train.ipynb"):
+        (tmp_path / name).touch()
+    with pytest.raises(BadInput) as told:
+        checks.check(of(tmp_path, *command, setup=setup))
+    assert seen in told.value.seen and remedy in told.value.remedy
+
+
+@pytest.mark.parametrize("name, meant", [("run.sh", "./run.sh"), ("train", "train.py")])
+def test_a_program_that_lies_here_but_not_on_the_path_is_refused(
+    tmp_path: Path, name: str, meant: str
+) -> None:
+    (tmp_path / meant).touch(0o755)
+    with pytest.raises(BadInput) as told:
+        checks.check(of(tmp_path, name))
+    assert told.value.remedy.startswith(f"did you mean {meant}? ")
+
+
+def test_a_file_whose_name_has_a_space_is_no_command_line(tmp_path: Path) -> None:
+    (tmp_path / "my script.py").write_text("1\n")
+    assert checks.check(of(tmp_path, "my script.py")) == ()
+
+
+@pytest.mark.parametrize(
+    "command, text, named",
+    [
+        (("a.py", "--nodes", "2"), "import torch", ("--nodes",)),
+        (("a.py", "--nodes=2", "--lr", "1", "--gpus", "8"), "", ("--nodes", "--gpus")),
+        (("a.py", "--nodes", "2"), 'parser.add_argument("--nodes")', ()),
+        (("a.py", "--cpus-per-rank", "2"), "def main(cpus_per_rank=1): ...", ()),
+        (("a.py", "--lr", "2"), "", ()),
+        (("torchrun", "--nodes", "2"), "", ()),
+    ],
+)
+def test_an_option_of_submit_after_a_script_that_does_not_know_it_is_named(
+    tmp_path: Path, command: tuple[str, ...], text: str, named: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.py").write_text(text)
+    own = {"--nodes", "--gpus", "--cpus-per-rank"}
+    assert checks.misplaced(command, str(tmp_path), own) == named

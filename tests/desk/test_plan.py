@@ -241,7 +241,7 @@ def test_what_would_break_a_promise_is_refused_with_what_to_do_instead(
 
 
 def test_a_run_without_slurm_stays_here_and_says_so() -> None:
-    spec = JobSpec(("train.py",), cwd="/w", nodes=2, gpus=1, time=60, partition="gpu", setup=("echo hi",))
+    spec = JobSpec(("train.py",), cwd="/w", nodes=2, gpus=1, time=60, mem="4G", setup=("echo hi",))
     found = plan(spec, "r", "t", RUN_DIR, HERE)
     assert (found.spec.cluster, found.argv, found.orders.launch, found.orders.gpus_per_node) == (
         Cluster.LOCAL,
@@ -251,7 +251,7 @@ def test_a_run_without_slurm_stays_here_and_says_so() -> None:
     )
     assert found.notices == (
         "no program named sbatch is on PATH: the run stays on this machine",
-        "on this machine nothing comes of --partition",
+        "on this machine nothing comes of --mem",
     )
     assert (found.orders.time_limit, "#SBATCH" in found.script, "echo hi\n" in found.script) == (
         60.0,
@@ -442,3 +442,24 @@ def test_the_checks_torch_is_that_of_the_ranks(command: tuple[str, ...], python:
 )
 def test_a_script_is_never_an_option_of_its_python(command: tuple[str, ...], words: tuple[str, ...]) -> None:
     assert rank_command(command, "python") == words
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"partition": "gpu"},
+        {"account": "me"},
+        {"qos": "high"},
+        {"reservation": "mine"},
+        {"constraint": "a100"},
+        {"nodelist": "n1"},
+        {"sbatch": ("exclusive",)},
+        {"srun": ("mpi=pmix",)},
+    ],
+)
+def test_what_only_slurm_knows_never_starts_ranks_on_this_machine_instead(wish: dict[str, Any]) -> None:
+    spec = JobSpec(("train.py",), cwd="/w", ranks_per_node=16, **wish)
+    with pytest.raises(BadInput, match="needs Slurm, which cannot be used here: no program named sbatch"):
+        plan(spec, "r", "t", RUN_DIR, HERE)
+    local = replace(spec, cluster=Cluster.LOCAL)
+    assert plan(local, "r", "t", RUN_DIR, replace(HERE, why="")).spec.cluster is Cluster.LOCAL
