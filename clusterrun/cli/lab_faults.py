@@ -9,6 +9,7 @@ import click
 from clusterrun.cli.lab_options import HELP, NAME, Command, say
 from clusterrun.lab.lab import Lab
 from clusterrun.model.errors import BadInput
+from clusterrun.model.hostlist import expand
 
 HOST = click.argument("host")
 PROCESS = click.option(
@@ -32,6 +33,13 @@ def fault() -> None:
 
 
 def _bite(name: str, kind: str, host: str = "", **details: Any) -> None:
+    """Put a fault in force; between groups of hosts, one between each two of them."""
+    for one in expand(host) or ("",):
+        for other in expand(details.get("to") or "") or ("",):
+            _bite_one(name, kind, one, **{**details, "to": other})
+
+
+def _bite_one(name: str, kind: str, host: str, **details: Any) -> None:
     told = {
         key: value
         for key, value in details.items()
@@ -61,11 +69,14 @@ def _command(name: str) -> Command:
 def cut(host: str, to: str, port: str, both: bool, name: str) -> None:
     """Let packets of a host vanish: all of them, or those to one host or to some ports.
 
+    Between two groups of hosts the network is parted.
+
     \b
     Examples:
       clusterrun lab fault cut n0002
       clusterrun lab fault cut n0002 --to n0005 --port 29500
       clusterrun lab fault cut n0002 --port 40000-60000
+      clusterrun lab fault cut n[0001-0004] --to n[0005-0008] --both
     """
     if both and not to:
         raise BadInput("--both needs --to HOST", "without --to both ways are cut anyway")
@@ -84,6 +95,7 @@ def slow(host: str, to: str, rate: str, name: str) -> None:
     Examples:
       clusterrun lab fault slow n0003 --rate 50mbit
       clusterrun lab fault slow n0003 --to n0005 --rate 5mbit
+      clusterrun lab fault slow n[0001-0002] --to n[0003-0006] --rate 5mbit
     """
     _bite(name, "slow-link" if to else "slow", host, to=to, rate=rate)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterrun.model import contract
 from clusterrun.model.report import Finding, Grade, LinkReport
-from clusterrun.preflight import control, scouting
+from clusterrun.preflight import control, parted, scouting
 from clusterrun.preflight.case import Link
 from clusterrun.preflight.scouting import HOST
 from clusterrun.preflight.tasks import DialTask, Target
@@ -28,6 +28,7 @@ _OUTGOING = (
     "a firewall on it drops the connections that it begins, or its slurmd hangs: "
     "iptables -S OUTPUT, nft list ruleset, and the log of slurmd there"
 )
+_GROUP = 2
 _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
 
 
@@ -56,7 +57,20 @@ def write(case: Case) -> None:
     """Write down what the knocking says."""
     missing = [one for one in case.subjects.values() if one.absent]
     ill = _coordinators_node_may_be_to_blame(case, len(missing))
-    case.write("absent", (), [link for one in missing for link in _judged(case, one, ill)])
+    silent = () if ill else _silent_together(case, missing)
+    parted.write_silent(case, [one.node for one in case.present()], [one.node for one in silent])
+    for one in silent:
+        one.excused = True
+        said = f"{one.absent}; {len(silent)} nodes answer none of those that joined"
+        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "see what is said of the network")])
+    rest = [one for one in missing if one not in silent]
+    case.write("absent", (), [link for one in rest for link in _judged(case, one, ill)])
+
+
+def _silent_together(case: Case, missing: list[Subject]) -> list[Subject]:
+    """Several nodes of which nobody heard anything: what keeps them away may be what they share."""
+    silent = [one for one in missing if len(_answers(case, one)[1]) >= _GROUP and not _answers(case, one)[0]]
+    return silent if len(silent) >= _GROUP else []
 
 
 def review(case: Case) -> None:

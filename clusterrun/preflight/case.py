@@ -58,6 +58,8 @@ class Case:
         self.set_wanted = True
         self.limits = limits_of(_known(orders))
         self.asked = _asked(orders, run_dir)
+        self.parts: dict[str, tuple[tuple[int, ...], ...]] = {}
+        """By who found them, the groups of nodes between which the network is parted."""
         self._links: dict[str, tuple[Link, ...]] = {}
         self._together: dict[str, tuple[Finding, ...]] = {}
 
@@ -140,6 +142,17 @@ class Case:
         for source, links in self._links.items():
             self._links[source] = tuple(link for link in links if node not in (link.a, link.b))
 
+    def chosen_part(self) -> tuple[int, ...]:
+        """Of a network that is parted the part with most fit nodes; () where it is not parted."""
+        parts = next(filter(None, self.parts.values()), ())
+        fit = (tuple(node for node in part if not self.subjects[node].unfit) for part in parts)
+        return max(fit, key=lambda part: (len(part), -min(part, default=0)), default=())
+
+    def elsewhere(self) -> set[int]:
+        """Where the network is parted, all nodes that are not known to be in the chosen part."""
+        chosen = self.chosen_part()
+        return {node for node in self.subjects if node not in chosen} if chosen else set()
+
     def _bad_links(self) -> list[Link]:
         return [link for link in self.links if link.report.verdict is Grade.FAIL]
 
@@ -150,7 +163,8 @@ class Case:
         unfit = {one.node for one in self.subjects.values() if one.unfit}
         links = [(link.a, link.b) for link in self._bad_links()]
         flawed = {one.node for one in self.subjects.values() if one.verdict is not Grade.PASS}
-        return choose(places, spares, unfit, links, {node for node in flawed if self._is_slow(node)})
+        slow = {node for node in flawed if self._is_slow(node)}
+        return choose(places, spares, unfit, links, slow, self.elsewhere() - unfit)
 
     def _is_slow(self, node: int) -> bool:
         slow = ("bandwidth", "product", "pair")

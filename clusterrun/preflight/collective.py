@@ -74,7 +74,8 @@ class Pairs:
         """Ask the search for rounds until it knows, or the time for the whole set has come."""
         case = self._case
         yield from warm_again(case)
-        able = [one.node for one in case.present() if one.is_warm]
+        elsewhere = case.elsewhere()
+        able = [one.node for one in case.present() if one.is_warm and one.node not in elsewhere]
         ring = [node for node in case.choice().nodes if node in able]
         if len(able) < 2:
             return
@@ -137,7 +138,9 @@ class Pairs:
         """Write down what the pairs say by now."""
         said = self._said()
         if said is not None:
-            self._case.write("all pairs" if self.every else "pairs", said.of_nodes(), said.of_links())
+            source = "all pairs" if self.every else "pairs"
+            self._case.write(source, said.of_nodes(), said.of_links())
+            said.of_parts(source)
 
     def passing(self) -> Iterator[str]:
         """Lines for the report that blame nobody."""

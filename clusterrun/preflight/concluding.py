@@ -63,13 +63,17 @@ def concluded(case: Case) -> Outcome:
     """The outcome by what is known now."""
     choice = case.choice()
     fit = choice.whole and Grade.FAIL not in [one.verdict for one in case.together]
-    unfit = [one.name for one in case.subjects.values() if one.unfit and not one.excused]
+    elsewhere = case.elsewhere()
+    unfit = [
+        one.name for one in case.subjects.values() if one.unfit and (not one.excused or one.node in elsewhere)
+    ]
     parted = [] if choice.whole else [case.subjects[node].name for node in choice.parted]
     for was, now in choice.swaps:
         case.notice(f"{case.subjects[now].name} takes the place of {case.subjects[was].name}")
     _name_a_faster_interface(case, choice)
-    if parted:
-        case.notice(f"fit by itself, but not together with the others: leave out {', '.join(parted)}")
+    alone = [case.subjects[node].name for node in choice.parted if node not in elsewhere]
+    if alone and not choice.whole:
+        case.notice(f"fit by itself, but not together with the others: leave out {', '.join(alone)}")
     return Outcome(
         fit,
         _report(case, choice, fit),

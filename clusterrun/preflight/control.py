@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.model.report import Finding, Grade, LinkReport
-from clusterrun.preflight import agreement
+from clusterrun.preflight import agreement, parted
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Link
 from clusterrun.preflight.limits import limit
@@ -179,7 +179,10 @@ def _target(one: Subject, ports: tuple[int, ...]) -> Target:
 
 def write(case: Case) -> None:
     """Write down what was found, once more with all that is known now."""
-    troubles = case.crossings.troubles(one.node for one in case.present())
+    present = [one.node for one in case.present()]
+    parts = case.crossings.parts(present)
+    parted.write(case, "dialling", parts, _seen(case, parts))
+    troubles = case.crossings.troubles(present)
     nodes = [one for one in troubles if len(one.nodes) == 1]
     case.write(
         "control",
@@ -191,6 +194,15 @@ def write(case: Case) -> None:
     case.write("names", agreement.names(views, {one.name: one for one in heard}))
     case.write("clocks", agreement.clocks(heard, _clock_limits(case)))
     case.write("interfaces", agreement.interfaces(heard))
+
+
+def _seen(case: Case, parts: Collection[Collection[int]]) -> str:
+    """What did not pass between the parts of a network."""
+    place = {node: at for at, part in enumerate(parts) for node in part}
+    ways = [way for way in case.crossings.ways.values() if place.get(way.a, -1) != place.get(way.b, -1)]
+    ways = [way for way in ways if way.a in place and way.b in place]
+    kind = "large packets get lost" if any(way.good for way in ways) else "no connection"
+    return f"{kind} between them ({len(ways)} ways tried), all is well inside"
 
 
 def _clock_limits(case: Case) -> agreement.ClockLimits:

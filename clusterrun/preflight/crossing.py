@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
+from clusterrun.preflight.partition import Groups, parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,10 +96,23 @@ class Crossings:
         ill = [way for way in ways if not way.well]
         return self._link(ill) if ill else None
 
+    def parts(self, present: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+        """The parts of a network that is parted; () where it is not: all is well inside, nothing between."""
+        there = set(present)
+        ways = [way for way in self.ways.values() if way.a in there and way.b in there]
+        ill = {frozenset((way.a, way.b)) for way in ways if not way.well}
+        groups = Groups()
+        for way in ways:
+            if frozenset((way.a, way.b)) not in ill:
+                groups.join(way.a, way.b)
+        return parts(groups.of(there), [(min(one), max(one)) for one in ill])
+
     def troubles(self, present: Iterable[int]) -> tuple[Trouble, ...]:
         """What is wrong with the nodes ``present`` and between them: nodes first, then links."""
         there = set(present)
+        place = {node: at for at, part in enumerate(self.parts(there)) for node in part}
         ways = [way for way in self.ways.values() if way.a in there and way.b in there]
+        ways = [way for way in ways if place.get(way.a, -1) == place.get(way.b, -1)] if place else ways
         found = _Blame(ways).nodes()
         explained = {one.nodes[0]: one for one in found}
         ill = [way for way in ways if not way.well]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from itertools import combinations
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.preflight.limits import Limits
 from clusterrun.preflight.pairing import Pair
+from clusterrun.preflight.partition import Groups
 
 LEAST_PARTNERS = 2
 """With one partner only, the link between the two is as suspect as the node; where there are fewer than
@@ -55,6 +57,7 @@ class Ledger:
         self._more = 0
         self._passes = 0
         self.cleared: set[int] = set()
+        self.groups = Groups()
         self.failures: dict[int, list[Failed]] = {}
         self.good: dict[Pair, int] = {}
         self.poor: dict[Pair, int] = {}
@@ -63,6 +66,7 @@ class Ledger:
         """Enter one test; one that told nothing has no place here."""
         if good:
             self.cleared.update((link.a, link.b))
+            self.groups.join(link.a, link.b)
             self.good[link] = self.good.get(link, 0) + 1
             self._passes += 1
             return
@@ -124,6 +128,16 @@ class Ledger:
     def guilty_link(self, link: Pair) -> bool:
         """Whether a doubted link failed often enough to be blamed."""
         return self.poor.get(link, 0) >= self._link_limit + self._more
+
+    def balance(self, nodes: tuple[int, ...]) -> int:
+        """How many more tests between these nodes went well than went wrong."""
+        links = [Pair(*ends) for ends in combinations(sorted(nodes), 2)]
+        return sum(self.good.get(link, 0) - self.poor.get(link, 0) for link in links)
+
+    @property
+    def needed(self) -> int:
+        """Failures that none of so many healthy things is expected to reach by chance."""
+        return self._node_limit + self._more
 
     def tries(self, link: Pair) -> int:
         """Tests of this link that told something."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from clusterrun.model.report import Finding, Grade, LinkReport
+from clusterrun.preflight import parted
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Link
+from clusterrun.preflight.limits import median_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +52,22 @@ class PairsSaid:
         for one in self._result.evidence:
             if len(one.nodes) == 2 and one.kind in ("broken", "slow", "undetermined"):
                 yield self._link(one)
+
+    def of_parts(self, source: str) -> None:
+        """A network that is parted, or slow, between groups of nodes."""
+        result = self._result
+        failed, _ = self._across(result.parts)
+        parted.write(self._case, source, result.parts, f"{failed} tests of two nodes failed, none passed")
+        _, between = self._across(result.slow_parts)
+        parted.write_slow(self._case, result.slow_parts, result.median or 0.0, median_of(between or [0.0]))
+
+    def _across(self, parts: Sequence[tuple[int, ...]]) -> tuple[int, list[float]]:
+        """Between groups: how many links failed, and the rates of those that did not."""
+        place = {node: at for at, part in enumerate(parts) for node in part}
+        ends = {key: [place[node] for node in key if node in place] for key in self._last}
+        trials = [one for key, one in self._last.items() if len(set(ends[key])) > 1]
+        rates = [one.rate for one in trials if one.passed and one.rate is not None]
+        return sum(one.passed is False for one in trials), rates
 
     def passing(self) -> Iterator[str]:
         """What failed at times and passed at others: lines that blame nobody."""

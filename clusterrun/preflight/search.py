@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.kinds import same
@@ -12,6 +13,7 @@ from clusterrun.preflight.ledger import Ledger, failures_needed
 from clusterrun.preflight.limits import Limits
 from clusterrun.preflight.matching import Round, least_known_first
 from clusterrun.preflight.pairing import Pair, all_rounds, pair, ring_rounds
+from clusterrun.preflight.partition import LEAST_BALANCE, Partition, blamed
 from clusterrun.preflight.speed import Speed, Timed
 from clusterrun.preflight.steadiness import Steadiness
 from clusterrun.preflight.verdicts import Evidence, SearchResult, Standing, verdicts
@@ -94,6 +96,7 @@ class Search:
         self._tries: dict[Pair, int] = {}
         self._told: Counter[int] = Counter()
         self._mute: Counter[int] = Counter()
+        self._part: Partition | None = None
         self._asked: tuple[Pair, ...] | None = None
         self._scheduled: frozenset[Pair] = frozenset()
         self._rounds = 0
@@ -119,16 +122,25 @@ class Search:
             else:
                 self._enter(link, outcome)
         self._works.allow_for_chance(self._limits, max(len(self._links), len(self._there)))
-        for node in self._works.suspects():
-            if node in self._there and self._works.guilty(node):
-                self._bad[node] = None
+        self._part = None
+        self._bad = dict.fromkeys(blamed(self._works, self._there, self._bad, wary=True))
         self._discredit_shaky()
+        self._part = None
+
+    def _guilty(self) -> list[int]:
+        suspects = (node for node in self._works.suspects() if node in self._there and node not in self._bad)
+        return [node for node in suspects if self._works.guilty(node)]
 
     def _discredit_shaky(self) -> None:
         works = self._works
+        for node in [
+            node for one, balance in self._parting().loose().items() if balance < -1 for node in one
+        ]:
+            works.discredit(node)
         for node in [node for node in works.failures if node in works.cleared and node in self._there]:
-            shaky = self._steady.shaky(node, works.cleared, works.more, last=True)
-            if shaky and not self._steady.shaky(node, works.cleared, works.more, last=False):
+            mates = self._parting().mates(node)
+            shaky = self._steady.shaky(node, mates, works.more, last=True)
+            if shaky and not self._steady.shaky(node, mates, works.more, last=False):
                 shaky = not self._meets(node)
             if shaky:
                 self._bad[node] = None
@@ -143,8 +155,16 @@ class Search:
 
     def result(self) -> SearchResult:
         """What is known now; ask any time, also before the end (the time is up)."""
-        parts = (tuple(self._there), tuple(self._bad), frozenset(self._doubtful()), self._limits)
+        known = self._parting()
+        bad = {**self._bad, **{node: None for node in self._guilty() if known.answers_for_itself(node, 1)}}
+        parts = (tuple(self._there), tuple(bad), frozenset(self._doubtful()), self._limits)
         return verdicts(Standing(self._works, self._speed(), *parts), self._rounds)
+
+    def _parting(self) -> Partition:
+        """The groups that the tests show by now."""
+        if self._part is None:
+            self._part = Partition(self._works, self._there, self._bad, wary=True)
+        return self._part
 
     def _enter(self, link: Pair, outcome: PairOutcome) -> None:
         again = link not in self._scheduled
@@ -184,22 +204,60 @@ class Search:
     def _retest(self, made: Round) -> None:
         """Fill a round with what most needs to be found out, the nodes that may not work first."""
         suspects, speed = self._suspects(), self._speed()
-        works = self._works
+        works, known = self._works, self._parting()
         doubted = [link for link in works.doubted_links() if not works.guilty_link(link)]
-        doubted += self._untested_links()
+        doubted = [link for link in doubted if not known.apart(link)] + self._untested_links()
         busy = {node for link in doubted for node in (link.a, link.b)}
         fast_last = sorted(works.cleared, key=lambda node: (node in busy, node in speed.ledger.failures))
-        made.assign(least_known_first(works, suspects), fast_last)
+        self._meet(made, works, known, suspects, fast_last)
         doubtful = self._doubtful()
-        made.assign(doubtful, [node for node in fast_last if node not in doubtful])
+        for group in known.groups:
+            steady = [node for node in fast_last if node in known.mates(group[0]) and node not in doubtful]
+            made.assign([node for node in doubtful if node in group], steady)
+        loose = [one for one, balance in known.loose().items() if balance < LEAST_BALANCE]
+        made.repeat(pair(*ends) for one in loose for ends in combinations(one, 2))
+        self._compare(made, known, fast_last, failed=True)
         made.repeat(doubted)
+        if made.pairs:
+            self._compare(made, known, fast_last, failed=False)
         made.assign(self._wanted_spares(suspects), self._neighbours(suspects) + fast_last)
         self._among(made, suspects)
-        self._retest_slow(made, speed)
+        self._retest_slow(made, speed, known)
         if made.pairs:  # who failed once and passed when repeated is looked at more closely where it is free
-            odd = [node for node in works.failures if self._steady.odd(node, works.cleared)]
+            odd = [node for node in works.failures if self._steady.odd(node, known.mates(node))]
             odd = [node for node in odd if node in works.cleared and self._meets(node)]
             made.assign(odd, [node for node in fast_last if node not in odd])
+
+    def _meet(
+        self, made: Round, ledger: Ledger, known: Partition, suspects: Sequence[int], partners: Sequence[int]
+    ) -> None:
+        """Test suspects with each other, for they may be a group of their own, and with every group."""
+        known_well = {node for node in suspects if len(ledger.counted(node)) >= self._confirm}
+        among = [node for node in suspects if node in known_well or known.met_nobody(node)]
+        among = [node for node in among if known.meetings(node)]
+        made.among(among, again=True)
+        waiting = least_known_first(ledger, suspects)
+        if len(known.groups) < 2:
+            made.assign(waiting, partners)
+            return
+        for node in waiting:
+            lacking = [one for one in partners if known.lacks(node, one)]
+            new = [one for one in lacking if pair(node, one) not in self._tries]
+            made.assign([node], new or (known.torn and lacking) or partners)
+
+    def _compare(self, made: Round, known: Partition, nodes: Sequence[int], failed: bool) -> None:
+        """Test links between groups that may be one: any that passes shows it."""
+        place = {node: at for at, node in enumerate(nodes)}
+        for _ in range(known.least):
+            for group, others in known.unsettled(failed):
+                mine = sorted((one for one in group if one in made.free), key=lambda one: place.get(one, -1))
+                for other in others if mine else ():
+                    theirs = sorted(made.free.keys() & set(other), key=lambda one: place.get(one, -1))
+                    links = (pair(a, b) for a in mine for b in theirs)
+                    new = next((link for link in links if link not in self._tries), None)
+                    if new is not None:
+                        made.put(new)
+                        break
 
     def _among(self, made: Round, suspects: list[int]) -> None:
         """Suspects left over meet each other; where nothing was cleared at all, a few times and no more."""
@@ -210,25 +268,35 @@ class Search:
         unknown = suspects + (self._unknown_spares() if blind else [])
         made.among(unknown, again=blind)
 
-    def _retest_slow(self, made: Round, speed: Speed) -> None:
-        slow = speed.ledger
-        suspects = [node for node in slow.suspects() if node in self._works.cleared]
-        made.assign([node for node in suspects if not slow.guilty(node)], sorted(slow.cleared))
-        made.repeat(link for link in slow.doubted_links() if not slow.guilty_link(link))
+    def _retest_slow(self, made: Round, speed: Speed, known: Partition) -> None:
+        slow, leaders = speed.ledger, speed.leaders()
         behind = [node for node in speed.behind() if self._told[node] < TESTS_OF_A_LAGGARD]
-        made.assign(behind, speed.leaders())
+        for mates in map(frozenset, known.groups):
+            found = blamed(slow, mates)
+            paces = Partition(slow, mates, found)
+            suspects = [node for node in slow.suspects() if node in mates and node not in found]
+            fast = sorted(mates & slow.cleared)
+            self._meet(made, slow, paces, suspects, fast)
+            self._compare(made, paces, fast, failed=not suspects)
+            doubted = (link for link in slow.doubted_links() if mates.issuperset(link))
+            made.repeat(one for one in doubted if not (slow.guilty_link(one) or paces.apart(one)))
+            made.assign(filter(mates.__contains__, behind), list(filter(mates.__contains__, leaders)))
 
     def _doubtful(self) -> list[int]:
         """Nodes that passed, though not as it should be, and can meet somebody new."""
         works, steady = self._works, self._steady
-        ends = (end for link in works.doubted_links() if works.guilty_link(link) for end in link)
-        found = [node for node in ends if not steady.known(node, works.cleared)]
-        found += [node for node in works.failures if steady.doubtful(node, works.cleared)]
+        mates = self._parting().mates
+        ends = (end for link in works.doubted_links() if self._guilty_link(link) for end in link)
+        found = [node for node in ends if not steady.known(node, mates(node))]
+        found += [node for node in works.failures if steady.doubtful(node, mates(node))]
         return [node for node in dict.fromkeys(found) if node in self._there and self._meets(node)]
 
+    def _guilty_link(self, link: Pair) -> bool:
+        return self._works.guilty_link(link) and self._parting().together(link)
+
     def _meets(self, node: int) -> bool:
-        """Whether there is anybody who works and whom it has not met."""
-        others = (other for other in self._works.cleared if other in self._there and other != node)
+        """Whether there is anybody of its group who works and whom it has not met."""
+        others = (other for other in self._parting().mates(node) if other != node)
         return any(pair(node, other) not in self._tries for other in others)
 
     def _suspects(self) -> list[int]:

@@ -63,7 +63,12 @@ class Speed:
             for node, rates in self.of_node.items()
         }
         self._far = self._fast_quarter() * (1 - limits.slow_few)
-        self.line = line(self._usual.values(), limits, limits.pair_floor, self._noise(tests))
+        self.line = line(
+            self._usual.values(),
+            limits,
+            limits.pair_floor,
+            self._noise([one for one in tests if not one.again] or tests),
+        )
         for one in tests:
             self._judge(one, self.line)
         ledger.allow_for_chance(limits, max(len(self.of_node), len(self.of_link)))

@@ -10,6 +10,7 @@ from clusterrun.preflight.kinds import Kind
 from clusterrun.preflight.ledger import Failed, Ledger
 from clusterrun.preflight.limits import Limits
 from clusterrun.preflight.pairing import Pair
+from clusterrun.preflight.partition import Partition, blamed
 from clusterrun.preflight.speed import Speed
 
 
@@ -42,6 +43,8 @@ class SearchResult:
     ``certified`` passed a test; a node in no list was not tested. ``slow`` ones are certified: they work.
     ``median`` (GB/s) is that of what the nodes reach: compare it with the floor of the hardware.
     ``kinds`` are the kinds of links that were timed, by the switches between their ends.
+    ``parts`` are groups of nodes that pass among themselves and never with each other, the largest first;
+    ``slow_parts`` groups that are fast among themselves and slow with each other. () where there are none.
     """
 
     bad: tuple[int, ...]
@@ -55,6 +58,8 @@ class SearchResult:
     median: float | None
     evidence: tuple[Evidence, ...]
     kinds: tuple[Kind, ...] = ()
+    parts: tuple[tuple[int, ...], ...] = ()
+    slow_parts: tuple[tuple[int, ...], ...] = ()
 
 
 @frozen
@@ -75,15 +80,18 @@ class Standing:
 def verdicts(at: Standing, rounds: int) -> SearchResult:
     """The result after so many rounds."""
     there, works, slow = set(at.there), at.works, at.speed.ledger
+    groups = Partition(works, there, at.bad, wary=True)
+    paces = [Partition(slow, {*one}) for one in groups.groups]
     doubted = [link for link in works.doubted_links() if {link.a, link.b} <= there]
-    bad_links = tuple(link for link in doubted if works.guilty_link(link) and not at.doubtful & {*link})
+    doubted = [link for link in doubted if not groups.apart(link)]
+    sure = (link for link in doubted if works.guilty_link(link) and groups.together(link))
+    bad_links = tuple(link for link in sure if not at.doubtful & {*link})
     undetermined = tuple(node for node in works.suspects() if node in there and node not in at.bad)
     unsure = tuple(link for link in doubted if link not in bad_links)
     fit = there & works.cleared
-    slow_nodes = tuple(node for node in at.there if node in fit and slow.guilty(node))
-    slow_links = tuple(
-        link for link in slow.doubted_links() if {link.a, link.b} <= fit and slow.guilty_link(link)
-    )
+    found = {node for one in groups.groups for node in blamed(slow, {*one})}
+    slow_nodes = tuple(node for node in at.there if node in found)
+    slow_links = tuple(_slow_links(slow, fit, paces))
     evidence = [
         *(_node(at, node, "broken", Grade.FAIL) for node in at.bad),
         *(_link(at, link, "broken", Grade.FAIL) for link in bad_links),
@@ -105,7 +113,29 @@ def verdicts(at: Standing, rounds: int) -> SearchResult:
         median=at.speed.line.median if at.speed.line else None,
         evidence=tuple(evidence),
         kinds=tuple(at.speed.kinds.values()),
+        parts=groups.parts(),
+        slow_parts=tuple(part for one in paces for part in _attached(at, one.parts())),
     )
+
+
+def _slow_links(slow: Ledger, fit: set[int], paces: list[Partition]) -> Iterator[Pair]:
+    """Slow links inside a group that is fast otherwise."""
+    for link in slow.doubted_links():
+        if slow.guilty_link(link) and {*link} <= fit and any(one.together(link) for one in paces):
+            yield link
+
+
+def _attached(at: Standing, parts: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, ...]]:
+    """The parts, with those of whom it is not sure that they are fast, but who are not slow with a part."""
+    place = {node: number for number, part in enumerate(parts) for node in part}
+    slow = at.speed.line.slow if at.speed.line is not None and parts else 0.0
+    rates = sorted(((max(rates), link) for link, rates in at.speed.of_link.items()), reverse=True)
+    near = [link for rate, link in rates if parts and rate >= slow]
+    while ends := next((ends for ends in near if (ends.a in place) != (ends.b in place)), None):
+        place.setdefault(ends.a, place.get(ends.b, 0))
+        place.setdefault(ends.b, place[ends.a])
+    for number in range(len(parts)):
+        yield tuple(sorted(node for node, where in place.items() if where == number))
 
 
 def _node(at: Standing, node: int, kind: str, grade: Grade) -> Evidence:

@@ -38,14 +38,16 @@ def choose(
     unfit: Collection[int],
     links: Collection[tuple[int, int]],
     reluctant: Collection[int] = (),
+    elsewhere: Collection[int] = (),
 ) -> Choice:
     """``places`` are the nodes in rank order as they would train, ``links`` the bad ones.
 
-    ``reluctant`` nodes work, but a spare without a flaw is preferred.
+    ``reluctant`` nodes work, but a spare without a flaw is preferred. Those ``elsewhere`` are fit, in
+    another part of a network that is parted.
     """
-    world: list[int | None] = [None if node in unfit else node for node in places]
-    parted = _part(world, links)
-    free = [node for node in spares if node not in unfit]
+    world: list[int | None] = [None if node in unfit or node in elsewhere else node for node in places]
+    parted = [node for node in places if node in elsewhere] + _part(world, links)
+    free = [node for node in spares if node not in unfit and node not in elsewhere]
     free.sort(key=lambda node: node in reluctant)
     for place, node in enumerate(world):
         if node is None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from clusterrun.preflight.search import PairOutcome, Search, SearchResult
 from tests.benchmarks.pair_world import PairWorld, exact, link, neighbours_then_fastest, searched
+from tests.benchmarks.parted_world import Tree, judged
 
-MOST_ROUNDS = 5
+MOST_ROUNDS = 9
 MOST_FALSE = 0.003
 LEAST_LINKS = 0.99
 MOST_SECONDS = 1.0
@@ -263,12 +264,68 @@ def large() -> bool:
     return max(took.values()) < MOST_SECONDS
 
 
+SLOW = (0.5, 0.25, 0.1)
+TREES = {
+    "a switch's uplink is cut": (Tree(2), Tree(3), Tree(2, shuffled=True), Tree(3, shuffled=True)),
+    "several are cut": (
+        Tree(2, wrong=3),
+        Tree(3, wrong=3),
+        Tree(2, wrong=8),
+        Tree(3, wrong=3, shuffled=True),
+    ),
+    "one node alone is cut off": (Tree(2, alone=True), Tree(3, alone=True, wrong=2)),
+    "cut, and a bad node": (Tree(2, broken=1), Tree(3, broken=1, wrong=3), Tree(2, broken=1, shuffled=True)),
+    "cut, 1 to 2 % of tests fail by chance": (
+        Tree(2, flakes=0.01),
+        Tree(3, flakes=0.02, wrong=2),
+        Tree(3, flakes=0.02, shuffled=True),
+        Tree(2, flakes=0.02, broken=1),
+    ),
+    "slow uplinks": (Tree(2, SLOW), Tree(3, SLOW), Tree(3, SLOW, wrong=3), Tree(2, SLOW, shuffled=True)),
+    "slow uplinks, rates vary by 2 to 5 %": (
+        Tree(2, SLOW, jitter=0.02),
+        Tree(3, SLOW, wrong=2, jitter=0.05),
+        Tree(3, SLOW, wrong=2, jitter=0.05, flakes=0.02),
+        Tree(2, SLOW, jitter=0.05, shuffled=True),
+    ),
+    "slow uplinks, and a bad node, or one node alone": (
+        Tree(3, SLOW, broken=1, jitter=0.02),
+        Tree(2, SLOW, alone=True, jitter=0.02),
+    ),
+}
+LEAST_EXACT = 0.99
+
+
+def parted(trials: int = 250) -> bool:
+    """Trees of switches with uplinks that are cut or slow, 4 to 64 nodes: all told, and nobody blamed."""
+    all_exact, all_wrong = Tally(), Tally()
+    for name, trees in TREES.items():
+        exactly, wrong, rounds = Tally(), Tally(), []
+        for tree in trees:
+            for seed in range(trials):
+                world = tree.world(seed)
+                said = searched(world, len(world.places))
+                for tallies, hit in zip(
+                    ((exactly, all_exact), (wrong, all_wrong)), judged(world, said), strict=True
+                ):
+                    for tally in tallies:
+                        tally.add(hit)
+                rounds.append(said.rounds)
+        print(
+            f"{name}: exact {exactly}; wrong {wrong.hits}; rounds mean {statistics.mean(rounds):.1f}",
+            flush=True,
+        )
+    print(f"parted networks: exact in {all_exact}; wrong in {all_wrong}", flush=True)
+    return all_exact.share >= LEAST_EXACT and not all_wrong.hits
+
+
 FIGURES: dict[str, Callable[[], bool]] = {
     "third": up_to_a_third,
     "flakes": false_blame,
     "links": links,
     "large": large,
     "mixes": several_at_once,
+    "parted": parted,
 }
 
 

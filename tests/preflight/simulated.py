@@ -87,6 +87,11 @@ class Faults:
     """The same of all that anybody sends."""
     flaps: set[int] = field(default_factory=set)
     set_only: bool = False
+    parts: tuple[set[int], ...] = ()
+    """Between these groups the network is parted: collectives hang, and with ``silent`` nothing passes."""
+    silent: bool = False
+    uplink: float = 0.0
+    """Where it is not 0, the parts are not parted, but slow with each other by that factor."""
     crowded: frozenset[int] = frozenset()
     """These share what is too narrow for them all: slow together, fast in pairs."""
 
@@ -259,7 +264,13 @@ class Cluster:
             seen.append(Exchanged(other, sent, resent, 4.5 * bool(stalls), stalls))
         return 0.05 + task.seconds, WatchAnswer(tuple(seen))
 
+    def apart(self, nodes: Iterable[int]) -> bool:
+        """Whether some of these are in different parts."""
+        return len({at for node in nodes for at, part in enumerate(self.faults.parts) if node in part}) > 1
+
     def passes(self, a: int, b: int) -> bool:
+        if self.faults.silent and self.apart((a, b)):
+            return False
         return (a, b) not in self.faults.cut and b not in self.faults.frozen | self.lost
 
     def dial(self, node: int, task: DialTask) -> tuple[float, DialAnswer]:
@@ -321,10 +332,12 @@ class Cluster:
         )
         hangs = hangs or (bool(nodes & {*faults.shut, *faults.shut_out}) and chance.random() < 0.25)
         hangs = hangs or (faults.set_only and len(nodes) > 4)
+        hangs = hangs or (not faults.uplink and self.apart(nodes))
         crashed = nodes & faults.crashes if len(nodes) > 1 else set()
         wrong = "the summand of a node arrived changed" if nodes & faults.corrupt and len(nodes) > 1 else ""
         pace = min([1.0, *(faults.slow.get(node, 1.0) for node in nodes)])
         pace = min([pace, *(factor for ends, factor in faults.slow_links.items() if ends <= nodes)])
+        pace = min(pace, faults.uplink if faults.uplink and self.apart(nodes) else 1.0)
         pace = min(pace, 0.1 if faults.crowded and faults.crowded <= nodes else 1.0)
         rate = RATE * pace * chance.uniform(0.8, 1.2)
         for node, number, own in came:

@@ -1,0 +1,72 @@
+"""A network that is parted, or slow between groups of nodes: what is said of it; decides nothing."""
+
+from __future__ import annotations
+
+from clusterrun.model.hostlist import fold
+from clusterrun.model.report import Finding, Grade
+from clusterrun.preflight.agreement import Said
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterrun.preflight.case import Case
+
+    Parts = Sequence[Sequence[int]]
+
+_SWITCHES = "look at what connects them: the uplink of a switch, a VLAN, an InfiniBand partition"
+_UPLINKS = "look at the uplinks of the switches between them: ibstat, ethtool, ip -s link"
+
+
+def write(case: Case, source: str, parts: Sequence[tuple[int, ...]], seen: str) -> None:
+    """The network is parted: no node is to blame, and only one part can train. No parts: it is not."""
+    case.parts[source] = tuple(parts)
+    case.write(f"parts by {source}", [Said(None, _parted(case, parts, seen))] if parts else [])
+
+
+def _parted(case: Case, parts: Parts, seen: str) -> Finding:
+    choice = case.choice()
+    said = f"the network is parted between {_between(case, parts)}: {seen}; no node of them is to blame"
+    if choice.whole:
+        return Finding("network", Grade.WARN, said, _SWITCHES)
+    best = _names(case, case.chosen_part())
+    more = f"the largest part alone: --nodes {len(case.chosen_part())} --nodelist {best}"
+    return Finding("network", Grade.FAIL, f"{said}; {_SWITCHES}; {more}", _SWITCHES)
+
+
+def write_silent(case: Case, here: Sequence[int], silent: Sequence[int]) -> None:
+    """Several nodes answer none of those that are here: parted from them, or all of them down."""
+    case.parts["joining"] = (tuple(here), tuple(silent)) if silent else ()
+    if not silent:
+        case.write("parts by joining", [])
+        return
+    there = _names(case, silent)
+    best = max((here, silent), key=len)
+    said = (
+        f"{there} answer none of {_names(case, here)}: the network is parted between them, or those are down"
+    )
+    lives = f"if sinfo -N -n {there} says that they live, {_SWITCHES}"
+    more = f"the larger part alone: --nodes {len(best)} --nodelist {_names(case, best)}"
+    grade = Grade.WARN if case.choice().whole else Grade.FAIL
+    found = Finding("network", grade, f"{said}; {lives}; {more}", _SWITCHES)
+    case.write("parts by joining", [Said(None, found)])
+
+
+def write_slow(case: Case, parts: Parts, inside: float, between: float) -> None:
+    """Links between these groups are slow alike, those inside are not: one uplink, or one switch."""
+    said = (
+        f"the network is slow between {_between(case, parts)}: {between:.3g} GB/s at the median, "
+        f"{inside:.3g} inside them; no node of them is to blame; {_UPLINKS}"
+    )
+    case.write(
+        "slow parts of the network",
+        [Said(None, Finding("network", Grade.WARN, said, _UPLINKS))] if parts else [],
+    )
+
+
+def _between(case: Case, parts: Parts) -> str:
+    return " and ".join(_names(case, one) for one in parts)
+
+
+def _names(case: Case, nodes: Sequence[int]) -> str:
+    return fold([case.subjects[node].name for node in nodes])
