@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WAITS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
 
 
-PATHS = f"{ROOT}{os.pathsep}{sysconfig.get_path('purelib')}"
+PATHS = os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith("-packages"))])
 
 
 def python_for(lab: Lab, user: str) -> str:
@@ -101,8 +100,7 @@ def test_one_file_of_logs_without_rights_is_named(alice: Alice) -> None:
 
 def test_the_run_of_somebody_else_is_nobody_s_to_see(alice: Alice) -> None:
     alice.does("chmod", "711", str(alice.run_dir.parents[2]))
-    paths = f"{ROOT}{os.pathsep}{sysconfig.get_path('purelib')}"
-    home = {"PYTHONPATH": paths, "CLUSTERRUN_HOME": str(alice.run_dir.parents[1])}
+    home = {"PYTHONPATH": PATHS, "CLUSTERRUN_HOME": str(alice.run_dir.parents[1])}
     argv = [alice.python, "-m", "clusterrun", "status", alice.run_id]
     words = ["env", *(f"{name}={value}" for name, value in home.items()), *argv]
     done = alice.lab.exec(words, user="bob", cwd="/", timeout=120)
