@@ -280,7 +280,7 @@ def test_without_enough_gpus_the_run_gets_cpu_ranks_and_a_notice() -> None:
         (HERE, {}, True),
         (HERE, {"gpus": 2}, False),
         (HERE, {"gpus": 4}, True),
-        (HERE, {"sbatch": ("gres=gpu:2",)}, True),
+        (replace(HERE, why=""), {"sbatch": ("gres=gpu:2",)}, True),
     ],
 )
 def test_gpus_are_hidden_where_nobody_asked_for_any(site: Site, wish: dict[str, Any], hidden: bool) -> None:
