@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     class Check(Judge, Protocol):
         """A judge that has a probe of its own; ``LIMIT`` is in seconds, ``LATE`` what exceeding it means.
 
-        ``LATE_EVERYWHERE``, where it has one, is said instead where each of several nodes exceeded it.
+        ``LATE_EVERYWHERE``, where it has one, is said instead where each of several nodes exceeded it;
+        nothing is said where the check that ``LATE_WITH`` names, an earlier one, exceeded its own too.
         """
 
         LIMIT: float
@@ -132,6 +133,7 @@ def _everything(
         "torch": {node: encode(said) for node, said in warm.items()},
         "product": {node: encode(said) for node, said in products.items()},
     }
+    late: set[tuple[str, str]] = set()
     for check in CHECKS:
         own = read.setdefault(check.NAME, {})
         made = [
@@ -139,7 +141,9 @@ def _everything(
             for node, answer in answers.items()
             for reading in answer.readings
             if reading.check == check.NAME
+            and not (reading.late and (getattr(check, "LATE_WITH", ""), node) in late)
         ]
+        late |= {(check.NAME, node) for node, reading in made if reading.late}
         everywhere = getattr(check, "LATE_EVERYWHERE", None)
         if everywhere and len(made) > 1 and all(reading.late for _, reading in made):
             yield ALL, everywhere

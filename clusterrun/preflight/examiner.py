@@ -134,7 +134,10 @@ class Examiner:
         self._begin(number, task)
 
     def _begin(self, number: int, task: Any) -> None:
-        if isinstance(task, LocalTask):
+        known = self._errands.get(number)
+        if isinstance(known, Local) and isinstance(task, LocalTask):
+            known.hurry(task.limit)
+        elif isinstance(task, LocalTask):
             home = self._environment.get("HOME", "")
             self._errands[number] = Local(task, self._run_dir, home, self._watch)
         elif isinstance(task, ListenTask):

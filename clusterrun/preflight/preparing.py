@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from clusterrun.preflight import absence, catalogue, control, loss
+from clusterrun.model.frozen import replace
+from clusterrun.preflight import absence, catalogue, control, loss, speech
 from clusterrun.preflight.agreement import Said
+from clusterrun.preflight.questions import Ask
 from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
 
 TYPE_CHECKING = False
@@ -74,8 +76,14 @@ def hurry(case: Case, kind: type) -> None:
         return
     least = DRIVER_PATIENCE if case.asked.gpus and kind is not ListenTask else LEAST_PATIENCE[kind]
     for question in case.questions.of_kind(kind):
-        took = case.now - question.asked
-        case.questions.hurry(question, question.asked + max(least, PATIENCE * took))
+        patience = max(least, PATIENCE * (case.now - question.asked))
+        if isinstance(question.task, LocalTask):
+            if patience >= question.seconds - LOCAL_SLACK_SECONDS:
+                continue  # each check has a limit of its own
+            sooner = speech.said(replace(question.task, limit=patience))
+            case.asks.append(Ask(question.node, question.number, sooner))
+            patience += LOCAL_SLACK_SECONDS
+        case.questions.hurry(question, question.asked + patience)
 
 
 def write(case: Case) -> None:

@@ -29,10 +29,14 @@ class Asked:
 
 @frozen
 class LocalTask:
-    """Make these checks (by name), all at once, each within its own limit."""
+    """Make these checks (by name), all at once, each within its own limit.
+
+    Once more with the same number and a ``limit``: what takes longer than so many seconds is late.
+    """
 
     asked: Asked
     checks: tuple[str, ...]
+    limit: float = 0.0
 
 
 @frozen

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.model.frozen import replace
 from clusterrun.model.report import Grade
-from clusterrun.preflight import catalogue
+from clusterrun.preflight import catalogue, speech
 from clusterrun.preflight.tasks import (
     Asked,
     DialTask,
@@ -121,6 +122,25 @@ def test_checks_are_made_in_children_and_an_unknown_one_is_said(two, run_dir):
         "",
         "this node's version has no such check",
     )
+
+
+def test_checks_that_others_have_done_long_ago_can_be_called_late_before_their_limit(run_dir, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    node = Node(run_dir, "n1", {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"})
+    try:
+        task = LocalTask(asked(run_dir), ("gpus", "nvlink", "shared-memory"))
+        node.tell(1, speech.said(task))
+        found = {one.check: one for one in node.ask(1, replace(task, limit=5.0)).readings}
+    finally:
+        node.end()
+    assert {name: one.late for name, one in found.items()} == {
+        "gpus": True,
+        "nvlink": True,
+        "shared-memory": False,
+    }
+    assert "sleep" in found["gpus"].why
 
 
 def test_lines_that_are_no_task_are_passed_over(two):

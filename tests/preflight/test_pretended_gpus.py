@@ -11,11 +11,12 @@ import torch
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level
 from clusterrun.model.report import Grade
+from clusterrun.preflight.questions import Ask
 from clusterrun.preflight.tasks import LocalAnswer, LocalTask, Reading, WarmTask, WarmUp
 from clusterrun.preflight.warm import looking
 from tests.preflight import loopback
 from tests.preflight.checks.values import gpus
-from tests.preflight.simulated import Cluster, Faults, blamed, orders
+from tests.preflight.simulated import START, Cluster, Faults, blamed, orders
 
 HANGS = 1e9
 READING = json.dumps(gpus())
@@ -42,6 +43,14 @@ class WithGpus(Cluster):
 
     gpus: tuple[int, ...] = ()
     drivers: tuple[float, ...] = ()
+
+    def hurried(self, ask: Ask, task: object) -> bool:
+        if not super().hurried(ask, task):
+            return False
+        if isinstance(task, LocalTask) and self.drivers and self.drivers[ask.node] > task.limit:
+            late = LocalAnswer((Reading("gpus", "", task.limit, late=True),))
+            self.say(task.limit - (self.now - START), ask.node, ask.number, late)
+        return True
 
     def answer(self, node: int, task: object) -> tuple[float, object]:
         delay, said = super().answer(node, task)
@@ -110,6 +119,9 @@ def test_pretended_drivers_that_are_slow_are_waited_for_and_one_that_hangs_is_na
     assert blamed(outcome) == ({0} if alone else ill)
     assert outcome.fit == (not ill and not alone)
     assert outcome.report.seconds <= 60 + 45
+    if ill and nodes > 1:
+        found = {one.check: one.said for one in outcome.report.nodes[0].findings}
+        assert found["gpus"].startswith("nvidia-smi gave no answer")
 
 
 @pytest.mark.parametrize("nodes", [2, 16])

@@ -26,6 +26,7 @@ LATE = Finding(
     f"nvidia-smi nvlink gave no answer within {LIMIT:g} s",
     "nvidia-smi nvlink --status on the node: does it answer?",
 )
+LATE_WITH = gpus.NAME
 _ONE = 30.0
 _GPU = re.compile(r"GPU (\d+):(?:.*\(UUID: ([^)]+)\))?")
 _LINK = re.compile(r"\s+Link (\d+): (<inactive>|([\d.]+) GB/s)")

@@ -59,6 +59,9 @@ def test_where_nvidia_smi_is_late_on_every_one_of_several_nodes_no_node_is_blame
     assert {node: [one.verdict for one in said] for node, said in everywhere.items()} == {"": [WARN]}
     assert set(catalogue.findings(ASKED, {"n1": late, "n2": well}, {}, {})) == {"n1"}
     assert set(catalogue.findings(ASKED, {"n1": late}, {}, {})) == {"n1"}
+    both = LocalAnswer((*late.readings, Reading("nvlink", "", 60.0, late=True)))
+    (found,) = catalogue.findings(ASKED, {"n1": both, "n2": well}, {}, {})["n1"]
+    assert (found.check, found.verdict) == ("gpus", FAIL)
 
 
 @pytest.mark.parametrize("check", catalogue.CHECKS, ids=lambda check: check.NAME)
