@@ -64,9 +64,8 @@ def concluded(case: Case) -> Outcome:
     choice = case.choice()
     fit = choice.whole and Grade.FAIL not in [one.verdict for one in case.together]
     elsewhere = case.elsewhere()
-    unfit = [
-        one.name for one in case.subjects.values() if one.unfit and (not one.excused or one.node in elsewhere)
-    ]
+    unfit = [one.name for one in case.subjects.values() if one.unfit and not one.excused]
+    silent = [case.subjects[node].name for node in _smaller_side(case, choice)]
     parted = [] if choice.whole else [case.subjects[node].name for node in choice.parted]
     for was, now in choice.swaps:
         case.notice(f"{case.subjects[now].name} takes the place of {case.subjects[was].name}")
@@ -79,7 +78,7 @@ def concluded(case: Case) -> Outcome:
         _report(case, choice, fit),
         choice.nodes,
         _environment(case, choice),
-        (*unfit, *parted),
+        tuple(dict.fromkeys((*unfit, *parted, *silent))),
     )
 
 
@@ -91,6 +90,12 @@ def _name_a_faster_interface(case: Case, choice: Choice) -> None:
             f"every node has {name} with {fast / 1000:g} Gb/s, the interface in use has {slow / 1000:g}: "
             f"if it joins the nodes, --env GLOO_SOCKET_IFNAME={name} --env NCCL_SOCKET_IFNAME=={name}"
         )
+
+
+def _smaller_side(case: Case, choice: Choice) -> tuple[int, ...]:
+    """Of nodes that joined and nodes that answer none of them, those that another try should leave out."""
+    here, silent = case.parts.get("joining") or ((), ())
+    return here if len(silent) > len(here) and not choice.whole else silent
 
 
 def _environment(case: Case, choice: Choice) -> tuple[tuple[str, str], ...]:

@@ -34,6 +34,8 @@ SMALL_SET = 4
 """So few have one sound pair, maybe: where nothing passed, it is worth to try each of them once more."""
 MORE_FOR_SLOW = 1
 """Rates vary more than tests fail by chance, and nothing waits for a slow node to be named."""
+FEW = 16
+"""Among so few, chance is seldom: where a link is bad, whoever is free meets somebody new meanwhile."""
 FREE_RETESTS_FROM = 2
 """From the third round of a ring on, all but one link has been tested: who is free is tested again."""
 
@@ -227,6 +229,17 @@ class Search:
             odd = [node for node in works.failures if self._steady.odd(node, known.mates(node))]
             odd = [node for node in odd if node in works.cleared and self._meets(node)]
             made.assign(odd, [node for node in fast_last if node not in odd])
+        if len(self._there) <= FEW:
+            self._look_around(made, known)
+
+    def _look_around(self, made: Round, known: Partition) -> None:
+        """Where a link is bad, test its ends with all others, and meanwhile who is free with each other."""
+        bad = [link for link in self._works.doubted_links() if self._guilty_link(link)]
+        ends = [node for node in dict.fromkeys(end for link in bad for end in link) if self._meets(node)]
+        for node in ends:
+            made.assign([node], sorted(known.mates(node) - {*ends}) or sorted(known.mates(node)))
+        for group in known.groups if made.pairs and bad else ():
+            made.among(group, again=False)
 
     def _meet(
         self, made: Round, ledger: Ledger, known: Partition, suspects: Sequence[int], partners: Sequence[int]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 
 from clusterrun.model.frozen import replace
@@ -464,3 +467,14 @@ def random_cluster(seed: int) -> Cluster:
         faults.cut.add(tuple(chance.sample([node for node in everyone if node not in bad], 2)))
     level = chance.choice([Level.FULL, Level.QUICK])
     return Cluster(orders(nodes, spares, level=level, budget=300.0), faults, seed)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_both_of_two_bad_links_are_named_wherever_they_are(seed):
+    luck = random.Random(seed)
+    nodes = luck.choice((6, 8, 12))
+    two = luck.sample(list(itertools.combinations(range(nodes), 2)), 2)
+    faults = Faults(broken_links={frozenset(ends) for ends in two})
+    outcome = examined(orders(nodes, budget=200.0), faults, seed)
+    assert {tuple(sorted(link[:2])) for link in bad_links(outcome)} == set(two)
+    assert blamed(outcome) == set()
