@@ -197,7 +197,8 @@ class Examination:
 
     def _rounds(self) -> Generator[tuple[type, ...], None, None]:
         case = self._case
-        case.write("port sweep", ())  # a cause that it finds stands before what comes of it
+        for source in ("port sweep", "loss"):
+            case.write(source, ())  # a cause that they find stands before what comes of it
         yield from preparing.rounds(case, self._nonce)
         # What is wrong with all together is the same in every test of theirs.
         if not case.backend or Grade.FAIL in [one.verdict for one in case.together]:
