@@ -18,6 +18,8 @@ PATIENCE = 5.0
 USUAL = 1.5
 """Times the longest pause that this run has made before."""
 MOST_GROUPS = 16
+RECENT = 64
+"""Records of a rank that tell how it fares now; older ones only confirm."""
 STOPPED = ("T", "t")
 
 
@@ -45,6 +47,8 @@ class Case:
         """Whether nothing has happened for longer than ever before in this run."""
         if self.stalled:
             return True
+        if self.seen and all(one.problem for one in self.seen):
+            return False  # they may be in collectives, and too busy to say in which
         ages = []
         for one in self.seen:
             newest = max((record.at for record in one.records), default=0.0)
@@ -54,7 +58,8 @@ class Case:
     @property
     def longest_pause(self) -> float:
         """How long ranks pause between two collectives, in seconds; what happened but once or twice aside."""
-        return max((_usual_gap([record.at for record in one.records]) for one in self.seen), default=0.0)
+        recent = ([record.at for record in one.records[-RECENT:]] for one in self.seen)
+        return max(map(_usual_gap, recent), default=0.0)
 
     @property
     def owed(self) -> list[tuple[Seen, Backlog]]:

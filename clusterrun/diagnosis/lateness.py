@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from clusterrun.diagnosis.case import RECENT
 from clusterrun.model.frozen import frozen
 
 TYPE_CHECKING = False
@@ -19,6 +20,7 @@ LAST_SHARE = 0.85
 where they are many enough."""
 CHANCE = 1e-4
 LEAST_WAITS = 5
+FEW_WAITS = 2
 WAITED_SHARE = 0.15
 """Of the time, spent waiting for one rank: less is the noise of any job."""
 NEAR_SECONDS = 0.005
@@ -58,12 +60,21 @@ def _in_group(seen: Sequence[Seen], name: str, ranks: str, offsets: Mapping[str,
     common = sorted(set.intersection(*(set(of_rank) for of_rank in times.values())))
     if len(common) < LEAST_COLLECTIVES:
         return None
-    newest = common[-max(LEAST_COLLECTIVES, len(common) // 2) :]  # what was before may be another phase
     margin = NEAR_SECONDS if len({one.node for one in members}) == 1 else FAR_SECONDS
-    return _judged(times, newest, margin) or _judged(times, common, margin)
+    least = _least_waits(len(times))
+    # What was before may be another phase: older collectives only confirm what the newest show.
+    recent = common[-RECENT:]
+    newest = recent[-max(LEAST_COLLECTIVES, len(recent) // 2) :]
+    found = _judged(times, newest, margin, least)
+    shown = found or _judged(times, recent, margin, FEW_WAITS)
+    whole = _judged(times, common, margin, least) if shown else None
+    return found or (whole if whole and shown and whole.rank == shown.rank else None)
 
 
-def _judged(times: Mapping[int, Mapping[int, float]], common: Sequence[int], margin: float) -> Late | None:
+def _judged(
+    times: Mapping[int, Mapping[int, float]], common: Sequence[int], margin: float, least: int
+) -> Late | None:
+    """Who is late to those of ``common`` that somebody waited for, at least ``least`` of them."""
     last: dict[int, list[tuple[float, float]]] = {}
     for number in common:
         arrivals = sorted((of_rank[number], rank) for rank, of_rank in times.items())
@@ -78,7 +89,7 @@ def _judged(times: Mapping[int, Mapping[int, float]], common: Sequence[int], mar
     # Several collectives a step: all come together to those that follow a late one.
     waited = sum(map(len, last.values()))
     share = _length(last[rank]) / seconds
-    if waited < _least_waits(len(times)) or len(last[rank]) < LAST_SHARE * waited or share < WAITED_SHARE:
+    if waited < least or len(last[rank]) < LAST_SHARE * waited or share < WAITED_SHARE:
         return None
     return Late(rank, len(last[rank]), waited, share, seconds)
 

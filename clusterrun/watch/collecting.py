@@ -30,6 +30,9 @@ MOST_CHILDREN = 64
 MOST_FORKS_ASKED = 2
 SPY_SECONDS = 3.0
 """py-spy takes about a second for each process; nobody is asked once this much has passed."""
+RECORDS_SECONDS = 2.0
+"""For answers with flight records: a rank that trains at full speed on a crowded node needs longer."""
+NO_ANSWER = "no answer in time"
 MOST_BYTES = 800_000
 
 
@@ -54,15 +57,20 @@ class Look:
 
     def collect(self, wanted: Wanted) -> Collected:
         """What can be seen within about ``wanted.seconds`` and 4 s more for what does not answer."""
-        clock, began = time.time(), time.monotonic()
-        before = self._first()
+        clock, before = time.time(), self._first()
+        began = time.monotonic()
         time.sleep(wanted.seconds)
+        seconds = time.monotonic() - began
+        # Before they are asked: to write many records takes a rank some time as well.
+        busy = {rank: (used(one.pid) - one.used) / seconds for rank, one in before.items()}
         doors = [one.door for one in before.values() if one.door and self._may_answer(one.pid)]
         # Stacks last: the thread's answer may touch what is on the way.
-        said = facts(doors, self._number + 1, wanted.records)
+        said = facts(doors, self._number + 1, wanted.records, RECORDS_SECONDS)
         told = stacks(doors)
-        seconds = time.monotonic() - began
-        seen = [self._seen(rank, one, said.get(one.pid), told, seconds) for rank, one in before.items()]
+        seen = [
+            self._seen(rank, one, said.get(one.pid), told, (seconds, busy[rank]))
+            for rank, one in before.items()
+        ]
         by_nccl = [one.pid for one in seen if any("nccl" in group.backend for group in one.groups)]
         ras = nccl_ras(proc.environment(by_nccl[0]).get(RAS_VARIABLE) or RAS_ADDRESS) if by_nccl else ()
         return Collected(self._node, clock, tuple(self._spied(seen)), ras)
@@ -85,8 +93,9 @@ class Look:
         first: First,
         said: Mapping[str, Any] | None,
         told: Mapping[int, tuple[str, ...]],
-        seconds: float,
+        worked: tuple[float, float],
     ) -> Seen:
+        """``worked``: for how many seconds it was looked at, and how many processors it kept busy."""
         moment = proc.look(first.pid)
         if moment is None:
             return Seen(rank, self._node, first.pid, "", quiet=quiet(self._paths, rank))
@@ -98,11 +107,11 @@ class Look:
             pid=first.pid,
             state=moment.state,
             waits_in=proc.waits_in(first.pid),
-            busy=round((used(first.pid) - first.used) / seconds, 3),
-            seconds=round(seconds, 3),
+            busy=round(worked[1], 3),
+            seconds=round(worked[0], 3),
             quiet=round(quiet(self._paths, rank), 1),
             clock=time.time(),
-            moved=said is not None and begun(said) != first.begun,
+            moved=said is not None and bool(first.begun) and begun(said) != first.begun,
             printed=output(self._paths, rank) != first.output,
             stack=stack,
             source="faulthandler" if stack else "",
@@ -113,7 +122,7 @@ class Look:
             children=self._children(first, stack),
             addresses=joined.addresses,
             backlog=joined.backlog,
-            problem=str((said or {}).get("problem", "")),
+            problem=str((said or {}).get("problem", "" if said or not first.door else NO_ANSWER)),
             **calls(said or {}),
         )
 

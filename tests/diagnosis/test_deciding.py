@@ -436,3 +436,12 @@ def test_a_stall_of_ranks_that_may_spin_is_never_called_nothing_wrong() -> None:
     found = verdict(*(on_gpus(n, 12) for n in range(4)), stalled=300.0)
     assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
     assert "it computes, or waits for its GPU" in found.said
+
+
+def test_ranks_that_are_too_busy_to_answer_are_not_called_hung() -> None:
+    silent = [
+        rank(n, groups=(), records=(), stack=ALL_REDUCE, answered=False, problem="no answer in time")
+        for n in range(4)
+    ]
+    assert verdict(*silent).verdict is Verdict.NOTHING
+    assert verdict(*silent, stalled=60.0).verdict is Verdict.UNDETERMINED

@@ -103,3 +103,26 @@ def _steps(chance: random.Random, size: int, each: int, slow: int | None) -> lis
         rank(n, size, len(at), node="n0", records=tuple(record(i, at=1000.0 + t) for i, t in enumerate(at)))
         for n, at in enumerate(newest[-256:] for newest in times)
     ]
+
+
+def test_a_rank_that_was_slow_in_an_earlier_phase_is_not_called_slow_now() -> None:
+    for quick in (70, 100, 150):
+        slow = [0.3 * i for i in range(100)]
+        then = [slow[-1] + 0.001 * (i + 1) for i in range(quick)]
+        steady = [then[-1] + 0.5 * (i + 1) for i in range(4)]
+        late_then = slow + then + steady
+        before = [at - 0.2 for at in slow] + then + steady
+        assert late(_ranks_of([before, before, late_then, before]), {}) is None
+
+
+def _ranks_of(arrivals: list[list[float]]) -> list[Seen]:
+    return [
+        rank(
+            n,
+            len(arrivals),
+            len(at),
+            node="n0",
+            records=tuple(record(i, at=1000.0 + t) for i, t in enumerate(at)),
+        )
+        for n, at in enumerate(arrivals)
+    ]
