@@ -58,6 +58,11 @@ def inferred(status: RunStatus) -> bool:
     return FORGOTTEN in status.reason
 
 
+OURS = "clusterrun: "
+"""How the lines begin that the batch script prints of itself."""
+LAST_BYTES = 4096
+
+
 @frozen
 class Ended:
     """``ended.json``: the desk's last word on a run, kept because Slurm forgets a job after minutes."""
@@ -179,6 +184,16 @@ class Store:
             pass
         except OSError as error:
             raise refusal(self.paths(run_id).ended, error) from error
+
+    def script_error(self, run_id: str) -> str:
+        """What the batch script printed last, where it is the script's own word on why it ended; else ''."""
+        try:
+            with open(self.paths(run_id).job_output, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
+                last = file.read().decode("utf-8", "replace").rstrip("\n").rpartition("\n")[2]
+        except OSError:
+            return ""
+        return last.removeprefix(OURS) if last.startswith(OURS) else ""
 
     def ask_cancel(self, run_id: str) -> None:
         """Leave the word for the coordinator that its run is to end."""

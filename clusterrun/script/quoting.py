@@ -28,6 +28,31 @@ def lines(value: Value) -> str:
     return str(value) if isinstance(value, (str, int)) else "\n".join(value)
 
 
+def checked(value: Value) -> str:
+    """Shell lines as they are, each followed by a check of its exit code.
+
+    Where a command or a here-document may span several lines, the code of the last one is checked alone:
+    a check after ``else`` would read the code of the condition.
+    """
+    items = [str(value)] if isinstance(value, (str, int)) else value
+    if any(map(_continues, items)):
+        return "\n".join((*items, _CHECK.format(quoted("; ".join(items)))))
+    return "\n".join(f"{item}\n{_CHECK.format(quoted(item))}" for item in items)
+
+
+_CHECK = "code=$?; [ $code = 0 ] || setup_failed $code {}"
+_OPENING = re.compile(r"\b(?:if|for|while|until|case|select)\b")
+_CLOSING = re.compile(r"\b(?:fi|done|esac)\b")
+_OPEN_END = re.compile(r"<<|(?:[\\|&({]|\b(?:then|else|do|in))\s*\Z|\A\s*(?:[)}]|elif\b|else\b)")
+
+
+def _continues(item: str) -> bool:
+    """Whether a line may be a part of something longer; a word of the shell in a string counts too."""
+    uneven = len(_OPENING.findall(item)) != len(_CLOSING.findall(item))
+    odd = item.count("'") % 2 or item.count('"') % 2
+    return bool(uneven or odd or _OPEN_END.search(item))
+
+
 def sbatch(value: Value) -> str:
     """``#SBATCH`` lines, one for each option (``--key=value``).
 
@@ -55,5 +80,10 @@ def _directive(option: str) -> str:
     return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-RULES: Mapping[str, Callable[[Value], str]] = {"quoted": quoted, "lines": lines, "sbatch": sbatch}
+RULES: Mapping[str, Callable[[Value], str]] = {
+    "quoted": quoted,
+    "lines": lines,
+    "checked": checked,
+    "sbatch": sbatch,
+}
 """By the names that templates use; ``quoted`` needs no mention, it is what happens to every value."""

@@ -185,6 +185,7 @@ class Inquiry:
                 alive=_alive(record) if local else None,
                 cancel_asked=self._store.cancel_asked(record.run_id),
                 elsewhere=dict(heard.elsewhere).get(record.run_id, ""),
+                script_error="" if case.state else self._store.script_error(record.run_id),
             )
         )
         if case.damage or case.doubt:

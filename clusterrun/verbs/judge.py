@@ -25,6 +25,7 @@ QUEUEING_SECONDS = 300.0
 SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
 ASKED = "by clusterrun cancel"
 SILENT = "ended without a word"
+BEFORE_RANKS = "ended before any rank"
 
 
 @frozen
@@ -34,7 +35,8 @@ class Said:
     ``answered`` tells a scheduler that does not know the job from one that was not heard; ``asked_at``
     is when it spoke, and where it was not heard, ``row`` is what it said then. ``alive`` is whether a
     local run's coordinator lives (None: cannot be told from here). ``elsewhere`` names the cluster
-    that holds the run's jobs, where another one was asked: its silence means nothing.
+    that holds the run's jobs, where another one was asked: its silence means nothing. ``script_error``
+    is what the batch script printed about its own end, before any coordinator.
     """
 
     record: RunRecord
@@ -47,6 +49,7 @@ class Said:
     alive: bool | None = None
     cancel_asked: bool = False
     elsewhere: str = ""
+    script_error: str = ""
 
 
 @frozen
@@ -145,6 +148,8 @@ def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
         )
     where = f" on {first}" if (first := lost.first_of(row)) else ""
     silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"
+    if said.script_error:
+        silent = f"{BEFORE_RANKS}: {said.script_error}"
     if row.state is State.COMPLETED:
         silent = ""
     if row.state is State.FAILED and told and said.state and said.state.phase.before_ranks:
@@ -241,6 +246,8 @@ def _by_state(said: Said, state: RunState) -> _Verdict:
 
 
 def _silent_end(said: Said, seen: str) -> str:
+    if said.script_error:
+        return f"{BEFORE_RANKS}: {said.script_error}"
     last = said.state
     when = f"; its last word, {last.phase.value}, is {spoken(said.now - last.updated_at)} old" if last else ""
     return f"{SILENT}: {seen}{when}; see job.out"

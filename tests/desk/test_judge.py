@@ -268,3 +268,9 @@ def test_a_good_end_that_was_seen_late_replaces_a_silent_one() -> None:
     silent = judge(said(row=None))
     late = judge(said(state=state(State.COMPLETED)))
     assert kept(silent, state(State.COMPLETED), NOW, late).state is State.COMPLETED
+
+
+def test_a_script_that_ended_before_the_coordinator_is_told_by_its_own_words() -> None:
+    error = "--setup ended with exit code 1 on n1: module load cuda"
+    for found in (judge(said(row=row("FAILED"), script_error=error)), judge(said(script_error=error))):
+        assert (found.state, found.reason) == (State.FAILED, f"ended before any rank: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -139,8 +140,44 @@ def test_a_users_template_may_extend_the_shipped_one(template: Path) -> None:
         '{% extends "job.sbatch.j2" %}{% block setup %}module load cuda\n{{ super() | raw }}{% endblock %}'
     )
     shown = render.render(values(setup=("echo hi",)), str(template))
-    plain = form.fill(values(setup=("module load cuda", "echo hi")))
-    assert shown == plain
+    plain = form.fill(values(setup=("echo hi",)))
+    assert shown == plain.replace("echo hi\n", "module load cuda\necho hi\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("setup", "code", "failed"),
+    [
+        ([], 0, ""),
+        (["true", "export A=1", "# a comment", "sleep 0 &"], 0, ""),
+        (["true", "false", "true"], 1, "false"),
+        (["(exit 7)"], 7, "(exit 7)"),
+        (["no_such_program --x 'a b'"], 127, "no_such_program --x 'a b'"),
+        (["if false; then true; else true; fi"], 0, ""),
+        (["if false; then", "  true", "else", "  true", "fi"], 0, ""),
+        (["if true; then", "  false", "fi"], 1, "if true; then;   false; fi"),
+        (["for i in 1 2; do", "  false", "done", "true"], 0, ""),
+        (["case a in", "  a) true;;", "esac"], 0, ""),
+        (["cat <<EOF >/dev/null", "it's", "EOF"], 0, ""),
+        (["cat <<EOF >/dev/null", "x", "EOF", "false"], 1, "cat <<EOF >/dev/null; x; EOF; false"),
+        (["true &&", "false"], 1, "true &&; false"),
+        (["A='one", "two'"], 0, ""),
+        (["f() {", "  return 3", "}", "f"], 3, "f() {;   return 3; }; f"),
+    ],
+)
+def test_a_setup_line_that_fails_ends_the_script_and_is_named(
+    setup: list[str], code: int, failed: str
+) -> None:
+    text = form.fill(values(setup=setup, job_output="/dev/stdout"))
+    before_start = text.partition("missing=")[0]
+    done = subprocess.run(
+        ["/bin/bash"], input=f"{before_start}echo went on\n", capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == code
+    last = (done.stdout + done.stderr).splitlines()[-1]
+    host = os.uname().nodename
+    assert last == (
+        f"clusterrun: --setup ended with exit code {code} on {host}: {failed}" if code else "went on"
+    )
 
 
 @pytest.mark.parametrize(

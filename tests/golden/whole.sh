@@ -24,14 +24,20 @@
 #SBATCH --exclusive
 #SBATCH --mail-type=END
 exec >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out 2>&1
+setup_failed() {
+  printf 'clusterrun: --setup ended with exit code %s on %s: %s\n' "$1" "$(hostname)" "$2" >&2
+  exit "$1"
+}
 module load cuda/12
+code=$?; [ $code = 0 ] || setup_failed $code 'module load cuda/12'
 source 'my env'/bin/activate
+code=$?; [ $code = 0 ] || setup_failed $code 'source '"'"'my env'"'"'/bin/activate'
 missing=
 command -v -- /opt/venv/bin/python >/dev/null || missing=/opt/venv/bin/python
 [ -r /home/ada/.clusterrun/runs/20260102-030405-train/agent.pyz ] || missing=/home/ada/.clusterrun/runs/20260102-030405-train/agent.pyz
 if [ -n "$missing" ]; then
-  printf 'clusterrun: node %s cannot use %q\n' "$(hostname)" "$missing" >&2
-  echo 'clusterrun: every node needs it: see --python and --setup for the Python, CLUSTERRUN_HOME for the run directory' >&2
+  printf 'clusterrun: node %s cannot use %q; see --python and --setup, or CLUSTERRUN_HOME for the run directory\n' \
+    "$(hostname)" "$missing" >&2
   exit 127
 fi
 # Of these Slurm 20.11 to 21.08, and 23.11 on, would cut the step down to the CPUs that the job asked for,

@@ -213,11 +213,21 @@ def test_a_python_that_only_the_nodes_lack_is_named_with_its_node(on_slurm: Site
     node = said.removeprefix("clusterrun: node ").split(" ")[0]
     assert (node in on_slurm.lab.nodes, said) == (
         True,
-        f"clusterrun: node {node} cannot use /nowhere/python\n"
-        "clusterrun: every node needs it: see --python and --setup for the Python,"
-        " CLUSTERRUN_HOME for the run directory\n",
+        f"clusterrun: node {node} cannot use /nowhere/python;"
+        " see --python and --setup, or CLUSTERRUN_HOME for the run directory\n",
     )
     assert [on_slurm.status(answer["run_id"])["nodelist"] for _ in range(2)] == [node, node]
+
+
+def test_a_setup_line_that_fails_ends_the_job_before_any_rank(on_slurm: Site) -> None:
+    answer = on_slurm.submit("--setup", "echo loading", "--setup", "(exit 9)", "tell.py")
+    assert on_slurm.run("wait", answer["run_id"]).code == 1
+    status = on_slurm.status(answer["run_id"])
+    assert (status["state"], status["reason"]) == (
+        "FAILED",
+        f"ended before any rank: --setup ended with exit code 9 on {status['nodelist']}: (exit 9)",
+    )
+    assert not Path(answer["run_dir"], "attempts").exists()
 
 
 def test_a_wrong_partition_is_refused_with_the_one_that_was_meant_and_leaves_no_run(on_slurm: Site) -> None:
