@@ -55,11 +55,10 @@ class Trouble:
 
 
 class Losses:
-    """Everything that was sent: by the examiners' messages, and by tests of pairs."""
+    """Everything that the examiners' messages showed."""
 
     def __init__(self) -> None:
         self._watched: dict[tuple[int, int], Way] = {}
-        self._tested: dict[tuple[int, int], tuple[int, int]] = {}
 
     def take(self, node: int, answer: WatchAnswer) -> None:
         """What one node saw until now: it takes the place of what it had seen before."""
@@ -70,21 +69,10 @@ class Losses:
             longest = max(was.longest, one.longest)
             self._watched[node, one.node] = Way(node, one.node, *sums, longest, was.stalls + one.stalls)
 
-    def note(self, a: int, b: int, sent: int, resent: int) -> None:
-        """What a test of a pair sent one way."""
-        was = self._tested.get((a, b), (0, 0))
-        self._tested[a, b] = (was[0] + sent, was[1] + resent)
-
     def ways(self, present: Iterable[int]) -> list[Way]:
         """All ways between those that are present."""
-        there, found = set(present), []
-        for a, b in dict.fromkeys([*self._watched, *self._tested]):
-            if a in there and b in there:
-                seen = self._watched.get((a, b), Way(a, b, 0, 0, 0.0, 0))
-                sent, resent = self._tested.get((a, b), (0, 0))
-                sums = (seen.sent + sent, seen.resent + resent)
-                found.append(Way(a, b, *sums, seen.longest, seen.stalls))
-        return found
+        there = set(present)
+        return [way for way in self._watched.values() if {way.a, way.b} <= there]
 
 
 def troubles(ways: list[Way], least_share: float) -> list[Trouble]:

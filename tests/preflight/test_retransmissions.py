@@ -94,7 +94,6 @@ def test_what_a_node_says_again_takes_the_place_of_what_it_had_said():
     losses = Losses()
     losses.take(0, WatchAnswer((Exchanged(1, 100, 1), Exchanged(1, 50, 2, 0.5, 1))))
     losses.take(0, WatchAnswer((Exchanged(1, 200, 1), Exchanged(1, 80, 2, 0.5, 1))))
-    losses.note(0, 1, 1000, 7)
-    assert losses.ways([0, 1]) == [Way(0, 1, 1280, 10, 0.5, 1)]
+    assert losses.ways([0, 1]) == [Way(0, 1, 280, 3, 0.5, 1)]
     assert losses.ways([0]) == []
     assert usual_share([]) == 0.0
