@@ -37,7 +37,7 @@ class DropLink:
 
 @frozen
 class ClaimEpoch:
-    """Take an attempt number exclusively; ends in ``EpochClaimed``.
+    """Take an attempt number exclusively; ends in ``EpochClaimed``, or in ``ClaimFailed`` after minutes.
 
     ``after`` -1: the next free number. Otherwise exactly ``after`` + 1, and where another
     coordinator holds that one the answer is ``Superseded``: two of them never leap-frog.

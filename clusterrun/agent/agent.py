@@ -175,6 +175,11 @@ class Agent:
             self._out.append(action)
 
     @property
+    def wants_ranks(self) -> bool:
+        """Ranks are being started, and nobody has asked for their end."""
+        return self._ranks.starting and not self._ends
+
+    @property
     def _ends(self) -> bool:
         return any(it is not None for it in (self._leaving, self._leave_at, self._decide_at))
 

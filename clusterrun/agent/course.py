@@ -2,7 +2,7 @@
 
 What leads on from each stage:
 
-    CLAIMING   -EpochClaimed->        MUSTERING
+    CLAIMING   -EpochClaimed->        MUSTERING; -ClaimFailed-> PARTING
     MUSTERING  -a world is formed->   RESERVING; -agents do not come-> BETWEEN; -too few are fit-> PARTING,
                                       or BETWEEN where a node was lost meanwhile
     RESERVING  -PortReserved->        LIVE; -no port, limit, node left-> BETWEEN
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterrun.agent.actions import CoordinatorAction
-    from clusterrun.agent.events import EpochClaimed, LauncherEnded, Now, Progressed
+    from clusterrun.agent.events import ClaimFailed, EpochClaimed, LauncherEnded, Now, Progressed
     from clusterrun.agent.ledger import Ledger
     from clusterrun.agent.messages import PortReserved
     from clusterrun.agent.rooms import Rooms
@@ -155,6 +155,14 @@ class Course:
             self.conclude(now, end)
         else:
             self.muster.begin(now, event)
+
+    def not_claimed(self, now: Now, event: ClaimFailed) -> None:
+        """The file system takes no attempt: the failure of the one before stays the reason, with this one."""
+        if self.stage is not Stage.CLAIMING:
+            return
+        last = self._ledger.attempts[-1].failure if self._ledger.attempts else None
+        words = f"{last.why}; {event.why}" if last else event.why
+        self.conclude(now, Verdict(State.FAILED, words, 1))
 
     def _launch(self, without: tuple[str, ...]) -> None:
         self._closing.parting.launcher_lives = True

@@ -10,7 +10,7 @@ from clusterrun.agent import environment
 from clusterrun.agent.addresses import interface_of
 from clusterrun.agent.endings import STARVED
 from clusterrun.agent.events import Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
-from clusterrun.agent.files import GrowthIndex, no_room, open_log
+from clusterrun.agent.files import GrowthIndex, in_words, may_pass, no_room, open_log
 from clusterrun.agent.process import NotStarted, Program, ended_children, start_all
 from clusterrun.agent.sweep import Quarry, below, marked, send, sweep
 from clusterrun.agent.tails import LastWords, last_words
@@ -74,8 +74,8 @@ class Crew:
         self._index: GrowthIndex | None = None
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-    def spawn(self, order: Spawn) -> RanksSpawned | SpawnFailed:
-        """Start the ranks of this node."""
+    def spawn(self, order: Spawn, again: bool) -> RanksSpawned | SpawnFailed | None:
+        """Start the ranks of this node; None: a file failed, and ``again`` allows another try."""
         self._epoch = order.epoch
         self._started.add(order.epoch)
         self._memory_kills = _memory_kills()
@@ -85,8 +85,10 @@ class Crew:
         except NotStarted as error:
             return SpawnFailed(order.epoch, f"{error.seen}; {error.remedy}")
         except OSError as error:
-            where = f"{error.filename!r} " if error.filename else ""
-            return SpawnFailed(order.epoch, f"the log {where}cannot be opened: {error.strerror}")
+            self._close_index()
+            if again and may_pass(error):
+                return None
+            return SpawnFailed(order.epoch, f"a log cannot be opened: {in_words(error)}")
         self._ranks = dict(zip(pids, self._numbers(order)))
         self._sessions = self._sessions | frozenset(pids)
         self._processes = [process for process in map(proc.read, pids) if process]
@@ -215,10 +217,13 @@ class Crew:
 
         stuck = sweep(find, lambda: ended.extend(self.reap(wall)), _SWEEP_SECONDS)
         self.note_growth(wall)
+        self._close_index()
+        return [*ended, Swept(epoch, stuck)]
+
+    def _close_index(self) -> None:
         if self._index:
             self._index.close()
             self._index = None
-        return [*ended, Swept(epoch, stuck)]
 
     def distrust_lineage(self) -> None:
         """From now on look for what is left by its mark too."""

@@ -89,6 +89,13 @@ class Superseded:
 
 
 @frozen
+class ClaimFailed:
+    """No attempt could be taken for minutes; ``why`` names the file."""
+
+    why: str
+
+
+@frozen
 class Resubmitted:
     """``Resubmit`` was carried out: the new job's number; empty where there is none, and ``why``."""
 
@@ -181,6 +188,7 @@ if TYPE_CHECKING:
         Superseded,
         KeeperGone,
         EpochClaimed,
+        ClaimFailed,
         Resubmitted,
         JobTold,
         Progressed,

@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 
+from clusterrun.agent.loop import steady
+from clusterrun.agent.voice import say
 from clusterrun.atomic_file import draft_prefix, remove, sync_names, write_all, write_whole
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
@@ -17,9 +20,20 @@ from clusterrun.model.orders import Orders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Callable, TypeVar
+
     from clusterrun.model.paths import AttemptPaths, RunPaths
     from clusterrun.model.record import RunState
 
+    T = TypeVar("T")
+
+OPENING_SECONDS = 60.0
+"""How long a process that begins waits for a file system in trouble."""
+RETRY_SECONDS = 0.5
+_NO_PLACE = (NotADirectoryError, IsADirectoryError)
+"""Errors of a path that is wrong, not of a file system in trouble."""
+_NEVER_SEEN = (FileNotFoundError, PermissionError)
+"""The same, of a file that was not read before on this node."""
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_OF_A_DOCUMENT = 64 * 1024 * 1024
 _NO_ROOM = 4096
@@ -30,6 +44,38 @@ _MARKS = 32
 
 class BadRunDirectory(ClusterrunError):
     """The run directory is not there, not ours alone, or does not hold what it should."""
+
+
+def patiently(look: Callable[[], T], seconds: float = OPENING_SECONDS) -> T:
+    """``look()``, tried again while a file system is in trouble. Raises what it raised last.
+
+    NFS servers that restart, full quotas and failing disks answer EIO, ESTALE, EDQUOT … for some seconds.
+    """
+    until, told = steady() + seconds, False
+    while True:
+        try:
+            return look()
+        except (OSError, ClusterrunError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError) or isinstance(cause, _NEVER_SEEN) or not may_pass(cause):
+                raise
+            if steady() >= until:
+                raise
+            if not told:
+                say(f"clusterrun: {in_words(cause)}; it is tried again for {seconds:g} s")
+            told = True
+        time.sleep(RETRY_SECONDS)
+
+
+def may_pass(error: OSError) -> bool:
+    """A second try may succeed."""
+    return not isinstance(error, _NO_PLACE)
+
+
+def in_words(error: OSError) -> str:
+    """Which file failed, on which node, and how."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error} on {os.uname().nodename}"
 
 
 def check_run_directory(path: str) -> None:
@@ -64,12 +110,12 @@ def read_orders(paths: RunPaths) -> Orders:
 
 
 def read_state(paths: RunPaths) -> RunState | None:
-    """The state that an earlier coordinator left; None where there is none or it is damaged."""
+    """What an earlier coordinator left; None where there is nothing or it is damaged. Raises ``OSError``."""
     from clusterrun.model.record import RunState  # by coordinators alone
 
     try:
         return decode(RunState, json.loads(_content(paths.state)))
-    except (OSError, ValueError, BadDocument):
+    except (FileNotFoundError, ValueError, BadDocument):
         return None
 
 
@@ -105,7 +151,10 @@ def highest_attempt(paths: RunPaths) -> int:
 
 
 def claim_attempt(paths: RunPaths, epoch: int) -> bool:
-    """Take attempt ``epoch`` for this coordinator; False if somebody has it. Raises ``OSError``."""
+    """Take attempt ``epoch`` for this coordinator; False if somebody has it. Raises ``OSError``.
+
+    Once the folder is made the attempt is taken: what fails after that is no reason to try again.
+    """
     try:
         os.mkdir(paths.attempts, 0o700)
     except FileExistsError:
@@ -114,7 +163,10 @@ def claim_attempt(paths: RunPaths, epoch: int) -> bool:
         os.mkdir(paths.attempt(epoch).folder, 0o700)
     except FileExistsError:
         return False
-    sync_names(paths.attempts)
+    try:
+        sync_names(paths.attempts)
+    except OSError as error:
+        say(f"clusterrun: {in_words(error)}; attempt {epoch} goes on")
     return True
 
 

@@ -12,7 +12,7 @@ from clusterrun.agent.agent import Agent
 from clusterrun.agent.companions import Companions, Place
 from clusterrun.agent.crew import Crew, Site
 from clusterrun.agent.environment import hidden_gpus
-from clusterrun.agent.files import check_run_directory, read_orders
+from clusterrun.agent.files import check_run_directory, patiently, read_orders
 from clusterrun.agent.invitation import read_invitation
 from clusterrun.agent.joining import OutOfReach, join
 from clusterrun.agent.loop import Loop, steady
@@ -42,8 +42,8 @@ def serve(
     """Join the coordinator and obey it; what the agent exits with. Raises ``ClusterrunError``."""
     on_parents_death(os.getppid(), signal.SIGTERM)  # while it waits here, nothing else would notice
     signal.signal(contract.USERS_SIGNAL, signal.SIG_IGN)  # there are no ranks yet that it could be for
-    check_run_directory(paths.run_dir)
-    orders = read_orders(paths)
+    patiently(lambda: check_run_directory(paths.run_dir))
+    orders = patiently(lambda: read_orders(paths))
     if orders.hide_gpus:
         environment = {**environment, **hidden_gpus(os.path.exists)}
     try:

@@ -54,18 +54,18 @@ def keep(run_dir: str) -> int:
 
 def coordinate(run_dir: str, timings: Timings | None = None, kept: Kept | None = None) -> int:
     """Run the job of ``run_dir`` from this machine, in this process. Raises ``ClusterrunError``."""
-    from clusterrun.agent.files import check_run_directory, read_orders, read_state
+    from clusterrun.agent.files import check_run_directory, patiently, read_orders, read_state
     from clusterrun.agent.opening import opened
     from clusterrun.agent.timings import timings_for
 
     run_dir = os.path.abspath(run_dir)
     paths = RunPaths(run_dir)
-    check_run_directory(run_dir)
-    orders = read_orders(paths)
+    patiently(lambda: check_run_directory(run_dir))
+    orders = patiently(lambda: read_orders(paths))
     if orders.survival.requeue:
         from clusterrun.agent.arrival import is_over
 
-        if is_over(read_state(paths), os.environ.get("SLURM_JOB_ID", "")):
+        if is_over(patiently(lambda: read_state(paths)), os.environ.get("SLURM_JOB_ID", "")):
             say("clusterrun: the run has ended before this job began; nothing is left to do")
             return contract.ExitCode.DONE
     names = tuple(name for name in (os.environ.get("SLURMD_NODENAME"), os.uname().nodename) if name)

@@ -10,6 +10,7 @@ from clusterrun.agent.addresses import held_port
 from clusterrun.agent.agent import Agent
 from clusterrun.agent.clock import RemoteClock
 from clusterrun.agent.codec import Encoder
+from clusterrun.agent.files import RETRY_SECONDS
 from clusterrun.agent.link import Link
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.messages import Ack, Beat
@@ -32,6 +33,8 @@ _EAGER_SECONDS = 10.0
 _EAGER_LOOK = 0.2
 _CALM_LOOK = 1.0
 _FAREWELL_SECONDS = 1.0
+_LOG_SECONDS = 30.0
+"""For a file system in trouble to give ranks their logs."""
 CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
 
 
@@ -52,6 +55,7 @@ class NodeLoop:
         shim: int,
     ) -> None:
         self._loop = loop
+        self._machine = machine
         self._crew = crew
         self._companions = companions
         self._end = joined.end
@@ -172,7 +176,15 @@ class NodeLoop:
         self._claim_mark()
         if self._crew.per_node:
             self._release_port()  # launchers of their own look whether it is free, or bind it for themselves
-        self._pump.happened(self._crew.spawn(order))
+        self._start_ranks(order)
+
+    def _start_ranks(self, order: actions.Spawn) -> None:
+        in_time = steady() < self._spawned_at + _LOG_SECONDS
+        started = self._crew.spawn(order, again=in_time and self._machine.wants_ranks)
+        if started is None:
+            self._loop.after(RETRY_SECONDS, lambda: self._start_ranks(order))
+            return
+        self._pump.happened(started)
         self._watch_growth()
 
     def _pass_on(self, order: actions.PassOn) -> None:

@@ -9,7 +9,7 @@ import sys
 
 from clusterrun.agent.addresses import reachable
 from clusterrun.agent.coordinator import Coordinator
-from clusterrun.agent.files import highest_attempt
+from clusterrun.agent.files import highest_attempt, patiently
 from clusterrun.agent.invitation import Invitation, written
 from clusterrun.agent.launcher import Launch
 from clusterrun.agent.rooms import Rooms
@@ -52,7 +52,7 @@ def opened(
     open_files = _raise_open_files()
     address = reachable(names) if orders.launch else _LOOPBACK
     try:
-        epoch = highest_attempt(paths) + 1
+        epoch = patiently(lambda: highest_attempt(paths)) + 1
         listener = listening(address, orders.allocated)
     except OSError as error:
         what = f"read {error.filename}" if error.filename else f"listen on {address}"

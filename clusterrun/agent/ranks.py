@@ -57,6 +57,11 @@ class Ranks:
         """Nothing of any epoch lives here but what is stuck."""
         return self.stage is Stage.IDLE
 
+    @property
+    def starting(self) -> bool:
+        """They are being started and are still wanted."""
+        return self.stage is Stage.SPAWNING and not self._ending
+
     # --- starting ---
 
     def start(self, now: Now, order: StartRanks) -> None:

@@ -9,7 +9,15 @@ import time
 from clusterrun.agent import actions, events
 from clusterrun.agent.arrival import first_claim
 from clusterrun.agent.coordinator import Coordinator
-from clusterrun.agent.files import Log, claim_attempt, highest_attempt, read_state
+from clusterrun.agent.files import (
+    RETRY_SECONDS,
+    Log,
+    claim_attempt,
+    highest_attempt,
+    in_words,
+    may_pass,
+    read_state,
+)
 from clusterrun.agent.filing import Filing
 from clusterrun.agent.keeper import LIFE_SECONDS
 from clusterrun.agent.launcher import Launch, Launcher
@@ -21,7 +29,6 @@ from clusterrun.agent.saver import StateSaver
 from clusterrun.agent.server import Admission, Server
 from clusterrun.agent.voice import say
 from clusterrun.model import contract
-from clusterrun.model.errors import ClusterrunError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +42,8 @@ if TYPE_CHECKING:
     from clusterrun.agent.scheduler import Scheduler
     from clusterrun.model.paths import RunPaths
 
+_CLAIM_SECONDS = 300.0
+"""For a file system in trouble to take an attempt."""
 _CANCEL_LOOK = 1.0
 _ASKS_LOOK = 0.5
 _NOTHING_SECONDS = 60.0
@@ -44,10 +53,6 @@ _REFUSALS_TOLD = 60.0
 _LAUNCHER_SECONDS = 5.0
 _LINKS_SECONDS = 4.0
 _CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, signal.SIGCHLD)
-
-
-class NoAttempt(ClusterrunError):
-    """The folder of an attempt cannot be made."""
 
 
 class RunLoop:
@@ -245,15 +250,14 @@ class RunLoop:
             self._refusals_told = self._server.refused
             self._note(f"{fresh} connections were refused, the last one: {self._server.last_refusal}")
 
-    def _claim(self, order: actions.ClaimEpoch) -> None:
+    def _claim(self, order: actions.ClaimEpoch, until: float = 0.0) -> None:
         try:
             highest = highest_attempt(self._paths)
+            state = read_state(self._paths) if order.after < 0 <= highest else None
             epoch = self._claimed(order.after, highest)
         except OSError as error:
-            raise NoAttempt(
-                f"no attempt can be begun in {self._paths.attempts}: {error.strerror}",
-                "make room, or set CLUSTERRUN_HOME to a place with room",
-            ) from error
+            self._claim_again(order, until, error)
+            return
         if epoch < 0:
             self._happened(events.Superseded(order.after + 1))
             return
@@ -261,11 +265,24 @@ class RunLoop:
         if order.after >= 0:
             self._happened(events.EpochClaimed(epoch))
             return
-        state = read_state(self._paths) if highest >= 0 else None
+        try:
+            state = read_state(self._paths) or state  # the one before may have written until now
+        except OSError:
+            pass
         self._filing.arrive(self._environment.get("SLURM_JOB_ID", ""))
         dead = (self._kept.dead_since, self._kept.dead) if self._kept else (None, None)
         # Before what came meanwhile: an end that is told without them would cost the record its attempts.
         self._pump.first_of_all(first_claim(epoch, state, *dead))
+
+    def _claim_again(self, order: actions.ClaimEpoch, until: float, error: OSError) -> None:
+        """A file system in trouble is waited for: the run is worth more than some minutes."""
+        why = f"no attempt can be begun: {in_words(error)}"
+        if (until and steady() >= until) or not may_pass(error):
+            self._happened(events.ClaimFailed(why))
+            return
+        if not until:
+            self._note(f"{why}; it is tried again for {_CLAIM_SECONDS:g} s")
+        self._loop.after(RETRY_SECONDS, lambda: self._claim(order, until or steady() + _CLAIM_SECONDS))
 
     def _claimed(self, after: int, highest: int) -> int:
         """The attempt that is ours now, -1 where exactly ``after + 1`` was wanted and is somebody's."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import time
 
-from clusterrun.agent.files import drop_drafts, highest_attempt, write_state
+from clusterrun.agent.files import drop_drafts, highest_attempt, read_state, write_state
 from clusterrun.agent.loop import steady
 from clusterrun.atomic_file import remove
+from clusterrun.model.frozen import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,13 +106,21 @@ class StateSaver:
             return
         state, self._written_at = self._newest, steady()
         try:
-            write_state(self._paths, state)
+            write_state(self._paths, state if state.attempts else self._with_history(state))
         except OSError as error:
             self._failed(error)
             return
         if self._pause:
             self._note("the state is written again")
         self._newest, self._pause = None, 0.0
+
+    def _with_history(self, state: RunState) -> RunState:
+        """A run that ends before its attempts were read keeps those that an earlier coordinator wrote."""
+        before = read_state(self._paths)
+        if before is None:
+            return state
+        known = {"epoch": before.epoch, "attempts": before.attempts, "excluded": before.excluded}
+        return replace(state, started_at=before.started_at, **known)
 
     def _failed(self, error: OSError) -> None:
         if not self._pause:

@@ -1,4 +1,4 @@
-"""What an agent makes of the scheduler's word once its coordinator is gone: Slurm 22.05 and 24.11."""
+"""What an agent makes of the scheduler's word once its coordinator is gone: Slurm 20.11 to 26.05."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_each_release_names_a_killed_batch_step_in_its_own_words_and_only_that_j
 ) -> None:
     rows = [row.split("\t") for row in path.read_text().splitlines()]
     ended = [(what, line) for what, line in rows if not line.startswith(("RUNNING|", "SUSPENDED|"))]
-    assert {what for what, _ in ended} >= {*ACTED_UPON, "cancelled", "terminated", "requeued", "failed"}
+    assert {what for what, _ in ended} >= {"killed", "cancelled", "terminated", "requeued", "failed"}
     assert {(what, line): meaning(LEFT, (line, "")) for what, line in ended} == {
         (what, line): Means.ACT if what in ACTED_UPON else Means.LEAVE for what, line in ended
     }
-    assert [came_back((line, "")) for what, line in ended if what == "came back"] == ["n0001"]
+    assert {came_back((line, "")) for what, line in ended if what == "came back"} <= {"n0001"}
 
 
 def test_a_job_of_a_chain_whose_batch_step_was_killed_is_over_and_the_next_one_goes_on() -> None:

@@ -11,6 +11,7 @@ from clusterrun.agent.endings import STARVED
 from clusterrun.agent.events import (
     AgentJoined,
     AgentLeft,
+    ClaimFailed,
     EpochClaimed,
     Heard,
     Tick,
@@ -147,6 +148,16 @@ def test_with_one_launcher_for_each_node_the_node_is_named() -> None:
     tape.at(5.0, Heard(1, RankExited(0, 1, 1, WALL + 5)))
     tape.at(5.3)
     assert ending(all_gone(tape, 6.0)).reason == "node 1 (n1) exited with code 1"
+
+
+def test_an_attempt_that_is_never_taken_ends_the_run_with_the_failure_before_it_and_the_file() -> None:
+    tape = stopped(failed(3, 5.0), max_restarts=5)
+    assert [a for a in all_gone(tape, 6.0) if isinstance(a, ClaimEpoch)] == [ClaimEpoch(0)]
+    state = ending(tape.at(306.0, ClaimFailed("no attempt can be begun: /r/attempts/001: Stale file handle")))
+    assert (state.state, state.attempts[0].outcome, state.exit_code) == (State.FAILED, "FAILED", 1)
+    assert state.reason == (
+        "rank 3 on n1 exited with code 3; no attempt can be begun: /r/attempts/001: Stale file handle"
+    )
 
 
 def test_what_ends_after_the_stop_is_no_failure() -> None:

@@ -19,13 +19,15 @@ from clusterrun.agent.files import (
     claim_attempt,
     highest_attempt,
     open_log,
+    patiently,
     read_state,
     write_whole,
 )
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.tails import LastWords, last_words
+from clusterrun.model.frozen import replace
 from clusterrun.model.paths import RunPaths
-from clusterrun.model.record import RunState
+from clusterrun.model.record import Attempt, RunState
 from clusterrun.model.states import Phase, State
 
 STATE = RunState("r", 0, State.RUNNING, Phase.TRAINING, "", "h", 1, 2.0)
@@ -75,6 +77,54 @@ def test_a_write_that_fails_anywhere_leaves_the_old_content_and_no_draft(
         with pytest.raises(OSError, match="No space left"):
             write_whole(paths.state, b"new")
     assert Path(paths.state).read_bytes() == b"old" and os.listdir(paths.run_dir) == ["state.json"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EDQUOT, errno.ENOSPC, errno.EROFS])
+def test_a_file_system_in_trouble_is_tried_again_and_the_file_is_named(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries: list[int] = []
+    monkeypatch.setattr(files.time, "sleep", tries.append)
+
+    def look() -> str:
+        if len(tries) < 3:
+            raise OSError(number, os.strerror(number), "/home/ada/orders.json")
+        return "read"
+
+    assert patiently(look) == "read" and len(tries) == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"/home/ada/orders.json: {os.strerror(number)}" in said
+
+
+@pytest.mark.parametrize("number, seconds", [(errno.EIO, 0.0), (errno.ENOENT, 60.0), (errno.ENOTDIR, 60.0)])
+def test_a_wrong_place_and_a_limit_that_has_passed_are_told_at_once(number: int, seconds: float) -> None:
+    def look() -> None:
+        raise BadRunDirectory("seen") from OSError(number, os.strerror(number), "/x")
+
+    with pytest.raises(BadRunDirectory):
+        patiently(look, seconds)
+
+
+def test_an_attempt_whose_folder_was_made_is_ours_whatever_fails_after_that(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is made to fail, because a disk that fails on demand is not at hand."""
+
+    def fails(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files.os, "fsync", fails)
+    assert [claim_attempt(paths, 0), claim_attempt(paths, 0)] == [True, False]
+
+
+def test_a_run_that_ends_before_its_attempts_were_read_keeps_them(paths: RunPaths) -> None:
+    attempts = (Attempt(0, "first start", ("n0",), 1.0, outcome="FAILED"),)
+    files.write_state(paths, replace(STATE, attempts=attempts, started_at=1.0, excluded=("n7",)))
+    ending = saver.StateSaver(Loop(), paths, lambda words: None)
+    ended = replace(STATE, state=State.CANCELLED, phase=Phase.ENDED, reason="cancelled by request")
+    ending.save(ended)
+    ending.finish()
+    assert read_state(paths) == replace(ended, attempts=attempts, started_at=1.0, excluded=("n7",))
 
 
 def test_a_link_in_the_place_of_a_file_is_never_followed(paths: RunPaths, tmp_path: Path) -> None:

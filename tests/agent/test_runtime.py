@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -533,6 +534,40 @@ def test_an_attempt_that_cannot_be_begun_is_told_in_plain_lines(make: Make) -> N
     run.start()
     assert run.wait() == 1
     assert b"Traceback" not in run.words and b"Not a directory" in run.words
+
+
+TROUBLED = """
+import errno, os, sys
+from clusterrun.agent import main
+make, trouble = os.mkdir, sys.argv[2]
+def mkdir(path, mode=0o777):
+    if path.endswith("001") and os.path.exists(trouble):
+        raise OSError(int(sys.argv[3]), os.strerror(int(sys.argv[3])), path)
+    make(path, mode)
+os.mkdir = mkdir
+sys.exit(main.coordinate(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EDQUOT])
+def test_an_attempt_that_cannot_be_taken_for_a_while_is_taken_then(make: Make, number: int) -> None:
+    """The call is made to fail, because a file system that fails on demand is not at hand."""
+    run = make(sh('[ "$CLUSTERRUN_ATTEMPT" = 1 ] || exit 3'), max_restarts=1)
+    trouble = run.folder / "trouble"
+    trouble.touch()
+    words = [str(run.folder), str(trouble), str(number)]
+    run.kept = False
+    run.coordinator = subprocess.Popen(
+        [sys.executable, "-c", TROUBLED, *words], stderr=subprocess.PIPE, env=run.environment
+    )
+    log = run.folder / "attempts" / "000" / "coordinator.log"
+    until(lambda: log.exists() and "it is tried again" in log.read_text(), "a first try")
+    assert f"attempts/001: {os.strerror(number)} on " in log.read_text()
+    trouble.unlink()
+    assert run.wait() == 0, run.words
+    state = run.state()
+    assert [a.outcome for a in state.attempts] == ["FAILED", "COMPLETED"]
+    assert state.attempts[0].failure is not None and state.attempts[0].failure.code == 3
 
 
 TCP_STORE = (

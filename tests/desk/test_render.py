@@ -118,10 +118,30 @@ def test_a_whole_script_runs_what_was_meant_whatever_its_values_are(
     )
     lines = script.split("\n")
     assert sum(line.startswith("#SBATCH") for line in lines[1 : 1 + len(options)]) == len(options)
-    assert lines[1 + max(len(options), 1)] == "exec >>/dev/null 2>&1"
+    assert "exec >>/dev/null 2>&1" in lines[1 + max(len(options), 1) :]
     start = script[script.index("exec " + python) :].replace("exec " + python, "printf '%s\\0'", 1)
     assert bash(start).decode().split("\0") == ["-I", "-S", agent, "coordinate", run_dir, ""]
     subprocess.run(["/bin/bash", "-n"], input=script.encode(), timeout=60, check=True)
+
+
+@pytest.mark.parametrize("tries", [0, 2, 6])
+def test_the_jobs_output_is_waited_for_and_a_job_whose_output_never_comes_goes_on(
+    tmp_path: Path, tries: int
+) -> None:
+    there = tmp_path / "there"
+    script = form.fill(values(python="/bin/true", job_output=f"{there}/job.out"))
+    head = script[: script.index("exec >>")] + f"exec >>{there}/job.out 2>&1\necho goes on\n"
+    appears = f'[ "$(wc -l <{tmp_path}/slept)" -lt {tries} ] || [ {tries} = 6 ] || mkdir {there}'
+    stub = f"sleep() {{ echo $1 >>{tmp_path}/slept; {appears}; }}\n"
+    if tries == 0:
+        there.mkdir()
+    done = subprocess.run(["/bin/bash"], input=(stub + head).encode(), capture_output=True, timeout=60)
+    slept = (tmp_path / "slept").read_text().split() if tries else []
+    assert slept == ["1", "1", "2", "4", "8", "16"][:tries]
+    if tries < 6:
+        assert (there / "job.out").read_text() == "goes on\n"
+    else:
+        assert done.stdout == b"goes on\n" and f"{there}/job.out: No such file" in done.stderr.decode()
 
 
 @pytest.fixture

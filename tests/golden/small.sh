@@ -8,6 +8,11 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=1
 #SBATCH --no-requeue
+# A file system that is in trouble for a moment is waited for; the job goes on without this file if it must.
+for pause in 1 1 2 4 8 16; do
+  ( : >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out ) 2>/dev/null && break
+  sleep "$pause"
+done
 exec >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out 2>&1
 setup_failed() {
   printf 'clusterrun: --setup ended with exit code %s on %s: %s\n' "$1" "$(hostname)" "$2" >&2

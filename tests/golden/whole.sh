@@ -23,6 +23,11 @@
 #SBATCH --dependency=afterok:17:18
 #SBATCH --exclusive
 #SBATCH --mail-type=END
+# A file system that is in trouble for a moment is waited for; the job goes on without this file if it must.
+for pause in 1 1 2 4 8 16; do
+  ( : >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out ) 2>/dev/null && break
+  sleep "$pause"
+done
 exec >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out 2>&1
 setup_failed() {
   printf 'clusterrun: --setup ended with exit code %s on %s: %s\n' "$1" "$(hostname)" "$2" >&2

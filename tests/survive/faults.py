@@ -349,6 +349,29 @@ def checkpoint_damaged(ground: Ground) -> None:
     completed(run)
 
 
+def file_system_in_trouble(ground: Ground, place: int) -> None:
+    """Nothing can be written in the attempts' folder on one node, or all, while the ranks start again."""
+    run = ground.submit(f"trouble{place}", *RESTARTS)
+    run.trains()
+    nodes = run.nodes()
+    with contextlib.ExitStack() as troubles:
+        for node in nodes[place:] if place >= 0 else nodes:
+            where = str(run.folder / "attempts")
+            troubles.enter_context(ground.site.fault("read-only", node, path=where))
+        run.kill("rank", nodes[1])
+        until(lambda: "is tried again" in run.job_output() or run.attempt() >= 1, "a second try")
+        time.sleep(4)
+    completed(run, nodes[1], attempts=2)
+
+
+def file_system_in_trouble_everywhere(ground: Ground) -> None:
+    file_system_in_trouble(ground, -1)
+
+
+def file_system_in_trouble_for_ranks_alone(ground: Ground) -> None:
+    file_system_in_trouble(ground, 2)
+
+
 def run_directory_gone(ground: Ground) -> None:
     run = ground.submit("gone", *RESTARTS, training=Training(steps=80))
     run.trains()
@@ -402,6 +425,8 @@ FAULTS: dict[str, Fault] = {
         node_cut_off_for_a_moment,
         run_directory_gone,
         disk_full_at_a_checkpoint,
+        file_system_in_trouble_everywhere,
+        file_system_in_trouble_for_ranks_alone,
         checkpoint_damaged,
         always_crashing,
         scancel_of_a_chain,

@@ -175,6 +175,10 @@ class Run:
         lineage = [(a.epoch, a.cause, a.outcome, a.failure.why if a.failure else "") for a in state.attempts]
         return f"{state.state.value}/{state.phase.value}: {state.reason!r} {lineage}"
 
+    def job_output(self) -> str:
+        """What its coordinators and agents said on their own."""
+        return (self.folder / "job.out").read_text(errors="replace")
+
     # --- its processes ---
 
     def processes(self) -> list[Process]:

@@ -25,6 +25,8 @@ ALWAYS = (
     "failure_during_a_restart",
     "run_directory_gone",
     "disk_full_at_a_checkpoint",
+    "file_system_in_trouble_everywhere",
+    "file_system_in_trouble_for_ranks_alone",
     "checkpoint_damaged",
     "srun_killed",
     "rank_killed",

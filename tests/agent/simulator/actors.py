@@ -42,6 +42,10 @@ class Actor:
         else:
             self._step(event)
 
+    def feed_later(self, seconds: float, work: Any) -> None:
+        """Do ``work`` in this process in ``seconds``."""
+        self.world.clock.after(seconds, self.feed, work)
+
     def _step(self, event: Any) -> None:
         now = self.reading()
         try:

@@ -74,10 +74,6 @@ class AgentActor(Actor):
         event = ev.SpawnFailed(action.epoch, "no such program") if fails else ev.RanksSpawned(action.epoch)
         self.world.clock.after(0.01, self.feed, event)
 
-    def feed_later(self, seconds: float, work: Any) -> None:
-        """Do ``work`` in this process in ``seconds``."""
-        self.world.clock.after(seconds, self.feed, work)
-
     def _signal(self, action: act.SignalLocal) -> None:
         if action.number == contract.NOTICE_SIGNAL:
             self.world.watch.noticed(self)

@@ -79,6 +79,8 @@ def _failed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> Non
     failure = state.failure
     if state.exit_code == 3 and state.reason.startswith("pre-flight"):
         _unfit(watch, coordinator, state)
+    elif "no claim" in watch.struck and "no attempt can be begun" in state.reason:
+        return
     elif not state.reason or (failure is None and coordinator.dead_since is None):
         watch.fail("FAILED without a failure")
     elif failure is None or (coordinator.dead_since is not None and not state.attempts[-1].failure):
@@ -267,7 +269,7 @@ def foretold(scenario: Scenario, steps: list[int]) -> tuple[int, tuple[int, int]
 
 def _only(watch: Watch, *faults: str) -> bool:
     """There were no faults but these, and such that must not matter."""
-    alone = watch.world.slurm is None
+    alone = watch.world.slurm is None and "no claim" not in watch.struck
     return alone and not set(watch.world.scenario.faults) - set(HARMLESS) - set(faults)
 
 

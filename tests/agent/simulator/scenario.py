@@ -147,6 +147,7 @@ class Scenario:
     observed: bool = False
     progress: str = ""
     no_progress: int = 0
+    trouble: float = 0.0
 
     def has(self, fault: str) -> bool:
         """Whether ``fault`` exists in this world."""
@@ -203,6 +204,8 @@ def draw(clock: Clockwork) -> Scenario:
     reports = clock.random("progress")
     world.progress = reports.choice(("", "", "further", "same"))
     world.no_progress = reports.choice((0, 1, 1, 2, 3))
+    trouble = clock.random("trouble")
+    world.trouble = trouble.choice((0.3, 0.9, 0.97)) if trouble.random() < 1 / 8 else 0.0
     rare = clock.random("rare")
     if rare.random() < 1 / 6:
         _rarity(world, rare)

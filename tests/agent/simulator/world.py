@@ -55,6 +55,7 @@ class World:
         self.process_chance = self.clock.random("process")
         self.fault_chance = self.clock.random("faults")
         self._disk_chance = self.clock.random("disk")
+        self._trouble_chance = self.clock.random("claims")
         times = self.clock.random("time")
         self.wall = times.uniform(1e9, 2e9)
         pool = self.scenario.allocated + SPARE_NODES
@@ -187,7 +188,14 @@ class World:
         return self._disk_chance.random() * (4.0 if slow else 0.02)
 
     def claim(self, coordinator: CoordinatorActor, after: int) -> None:
-        """Make an attempt's folder, exclusively."""
+        """Make an attempt's folder, exclusively; a file system in trouble is tried again, or given up."""
+        if not self.healed and self._trouble_chance.random() < self.scenario.trouble:
+            if self._trouble_chance.random() < 0.01:
+                self.watch.struck.append("no claim")
+                coordinator.feed(ev.ClaimFailed("no attempt can be begun: Stale file handle"))
+            else:
+                coordinator.feed_later(0.5, lambda: self.claim(coordinator, after))
+            return
         epoch = max(self.claims, default=-1) + 1 if after < 0 else after + 1
         if epoch in self.claims:
             coordinator.told_superseded = True
@@ -213,6 +221,8 @@ class World:
     def write_state(self, coordinator: CoordinatorActor, state: RunState) -> None:
         """What was saved reaches the disk, unless a newer attempt stands there (the runtime looks)."""
         there = self.state_file
+        if not state.attempts and there is not None:  # the runtime keeps what earlier coordinators wrote
+            state = replace(state, epoch=there.epoch, attempts=there.attempts, started_at=there.started_at)
         overtaken = there is not None and (there.updated_at, there.state.ended) > (
             state.updated_at,
             state.state.ended,
