@@ -13,6 +13,8 @@ from clusterrun.model.frozen import frozen
 TICKS = os.sysconf("SC_CLK_TCK")
 GONE_STATES = "ZXx"
 """A zombie has ended; only its parent's look at it is missing."""
+STOPPED_STATES = ("T", "t")
+"""By SIGSTOP, or by a debugger."""
 
 
 @frozen

@@ -8,6 +8,7 @@ Laws
    on this node is known to be gone.
 3. The lease is lengthened by acknowledged beats alone, from the moment the beat was sent. Where it
    has run out nothing lengthens it again: the node ends, a little earlier (and the shim sees to it).
+   A node that stood still meanwhile may ask once more, while the shim keeps its ranks stopped.
 4. A grace time that runs is neither shortened nor lengthened by another request to end; only a lost
    connection may shorten it, because then the lease sets the bound.
 5. However ranks end, what they left behind is swept before the node says ``RanksGone`` or exits.
@@ -33,6 +34,7 @@ from clusterrun.agent.events import (
     ShimLost,
     SignalCame,
     SpawnFailed,
+    StoodStill,
     Swept,
     Tick,
     Told,
@@ -69,6 +71,8 @@ DECIDE_SECONDS = 4.0
 EARLY = 0.15
 """The part of a lease before its end at which a node ends by itself: the shim, which looks at the end alone,
 would kill the agent too, who must still see that its job is not left without anybody (``bereaved``)."""
+ASK_SECONDS = contract.AWAKE_SECONDS - 1.0
+"""For the answer to a node that stood still; a little earlier than the shim, as above."""
 OBSERVE_AFTER_SECONDS = 10.0
 """From the start of ranks to that of their observer: it must not take from them the processor on which they
 start, and ranks that end at once need none."""
@@ -107,6 +111,8 @@ class Agent:
         self._beat_at = 0.0
         self._decide_at: float | None = None
         self._leave_at: float | None = None
+        self._answer_by: float | None = None
+        self._held: StartRanks | None = None
         self._leaving: int | None = None
         self._hurried = False
         self._exited = False
@@ -131,6 +137,7 @@ class Agent:
             Swept: ranks.swept,
             CompanionSpoke: self._company.spoke,
             CompanionGone: self._company.gone,
+            StoodStill: self._stood_still,
         }
 
     def _for_messages(self) -> dict[type, Callable[[Now, Any], None]]:
@@ -162,8 +169,7 @@ class Agent:
         """When the next ``Tick`` is wanted (steady clock, seconds)."""
         if self._exited or self._hurried:
             return None
-        ends_at = self._lease.ends_at
-        times = [None if ends_at is None else ends_at - self._early, self._leave_at, self._decide_at]
+        times = [self._ends_at(), self._leave_at, self._decide_at]
         if self._linked:
             times.append(self._beat_at)
         if self._ranks.stage is Stage.RUNNING:
@@ -182,6 +188,12 @@ class Agent:
     @property
     def _ends(self) -> bool:
         return any(it is not None for it in (self._leaving, self._leave_at, self._decide_at))
+
+    def _ends_at(self) -> float | None:
+        """When this node ends by itself."""
+        if self._answer_by is not None or self._lease.ends_at is None:
+            return self._answer_by
+        return self._lease.ends_at - self._early
 
     def _objection(self, now: Now) -> str:
         if self._ends:
@@ -207,13 +219,31 @@ class Agent:
     def _acknowledged(self, now: Now, ack: Ack) -> None:
         if self._lease.acknowledged(now.steady, ack) and self._lease.ends_at is not None:
             self._say(RenewLease(self._lease.ends_at))
+            if self._answer_by is not None and self._lease.ends_at - self._early > self._answer_by:
+                self._answered(now)
+
+    def _answered(self, now: Now) -> None:
+        self._answer_by = None
+        if self._held is not None:
+            order, self._held = self._held, None
+            self._start_ranks(now, order)
 
     def _told(self, now: Now, event: Told) -> None:
         if self._linked:
             self._messages[type(event.message)](now, event.message)
 
+    def _stood_still(self, now: Now, event: StoodStill) -> None:
+        """Silence that was nobody's: the coordinator is asked, which may have stood still too."""
+        if not self._linked or self._leaving is not None:
+            return
+        if self._lease.over(now.steady + ASK_SECONDS):
+            self._lease.woke(now.steady)
+            self._answer_by = now.steady + ASK_SECONDS
+        self._beat(now)
+
     def _tick(self, now: Now, event: Tick) -> None:
-        if self._lease.over(now.steady + self._early):
+        ends_at = self._ends_at()
+        if ends_at is not None and now.steady >= ends_at:
             self._say(Note("the lease runs out: no heartbeat was acknowledged in time"))
             self.bereaved = self.bereaved or self._leaving is None
             self._leave_at_once(now, 1)
@@ -230,6 +260,9 @@ class Agent:
     # --- ranks and companions ---
 
     def _start_ranks(self, now: Now, order: StartRanks) -> None:
+        if self._answer_by is not None:
+            self._held = order  # until it is known whether this node may live
+            return
         if order.epoch > self._ranks.seen:
             self._company.dismiss(contract.EXAMINER)
         self._ranks.start(now, order)
@@ -282,6 +315,8 @@ class Agent:
         self._linked = False
         self._say(Note("lost the coordinator: " + event.why))
         self.bereaved = self.bereaved or self._leaving is None
+        self._lease.woke(None)
+        self._answer_by = None
         if self._leaving is None:
             self._leaving = 1
         ends_at = now.steady if self._lease.ends_at is None else self._lease.ends_at - self._early
@@ -299,5 +334,6 @@ class Agent:
         """Exit as soon as nothing lives here; no grace."""
         if self._leaving is None:
             self._leaving = code
+        self._lease.woke(None)
         self._hurried = True
         self._ranks.hurry(now, now.steady)

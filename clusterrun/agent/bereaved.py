@@ -93,7 +93,7 @@ def meaning(left: Left, lines: tuple[str, ...]) -> Means:
     state, reason, code, restarts, host, nodes = cells
     if restarts != str(left.restarts):
         return Means.LEAVE
-    if state != "RUNNING":
+    if state not in ("RUNNING", "SUSPENDED"):
         killed = reason.partition(":")[0] in _BATCH_KILLED and _signal_of(code) == signal.SIGKILL
         return Means.ACT if left.requeue and killed and state in _LOST_STATES else Means.LEAVE
     try:

@@ -17,6 +17,8 @@ Laws
 9. A message costs one step whatever the number of nodes; silence is looked for twice a second.
 10. Restarts are charged to a budget that is counted from the record of all attempts; it is full again
     when one got further than all before it.
+11. Time in which this process stood still does not count here: no node was silent in it, no limit came
+    nearer. Leases are kept by the nodes, so a longer time here is always the safe side.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from __future__ import annotations
 import signal
 
 from clusterrun.agent.actions import DropLink, Finish, Note, Send
+from clusterrun.agent.clock import OVERSLEPT_SECONDS
 from clusterrun.agent.course import Course, Stage
 from clusterrun.agent.events import (
     AgentJoined,
@@ -39,9 +42,11 @@ from clusterrun.agent.events import (
     LauncherEnded,
     LauncherReached,
     NextQueued,
+    Now,
     Progressed,
     Resubmitted,
     SignalCame,
+    StoodStill,
     Superseded,
     Tick,
 )
@@ -73,14 +78,12 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from clusterrun.agent.actions import CoordinatorAction
-    from clusterrun.agent.events import CoordinatorEvent, Now
+    from clusterrun.agent.events import CoordinatorEvent
     from clusterrun.agent.roster import Seat
     from clusterrun.model.orders import Orders
 
 SWEEP_SECONDS = 0.5
 """How often silence is looked for."""
-OVERSLEPT_SECONDS = 1.0
-"""A look this late means that this process slept itself: what it missed is read before anyone is judged."""
 
 USUAL = Timings()
 BARE = Rooms()
@@ -99,6 +102,7 @@ class Coordinator:
         self._out: list[CoordinatorAction] = []
         self._finished = False
         self._began = False
+        self._standstills = 0.0
         self._sweep_at: float | None = None
         self._roster = Roster(orders.allocated, rooms.names)
         self._ledger = Ledger(orders.run_id, host, pid, timings.state, rooms.job_id)
@@ -124,6 +128,7 @@ class Coordinator:
             NextQueued: course.handover.queued,
             HandedOver: course.handover.relay.handed_over,
             DeskAsked: self._desk_asked,
+            StoodStill: self._stood_still,
         }
 
     def on(self, now: Now, event: CoordinatorEvent) -> list[CoordinatorAction]:
@@ -131,6 +136,10 @@ class Coordinator:
         if self._finished:
             return []
         self._out.clear()
+        if isinstance(event, StoodStill):
+            self._standstills += event.seconds
+        if self._standstills:
+            now = Now(now.steady - self._standstills, now.wall)
         self._events[type(event)](now, event)
         state = None if self._course.superseded else self._ledger.due(now)
         if state is not None:
@@ -147,7 +156,8 @@ class Coordinator:
             return None
         saving = None if self._course.superseded else self._ledger.due_at()
         times = (self._sweep_at, self._course.wakes_at(), saving)
-        return min((at for at in times if at is not None), default=None)
+        wakes_at = min((at for at in times if at is not None), default=None)
+        return None if wakes_at is None else wakes_at + self._standstills
 
     def _say(self, action: CoordinatorAction) -> None:
         self._out.append(action)
@@ -163,14 +173,17 @@ class Coordinator:
         self._look_for_silence(now)
         self._course.tick(now)
 
+    def _stood_still(self, now: Now, event: StoodStill) -> None:
+        self._ledger.was_late(now, event.seconds)
+        self._course.handover.look_again(now)
+
     def _look_for_silence(self, now: Now) -> None:
         if self._sweep_at is not None and now.steady < self._sweep_at:
             return
         late = now.steady - self._sweep_at if self._sweep_at is not None else 0.0
         self._sweep_at = now.steady + SWEEP_SECONDS
-        self._ledger.was_late(now, late)
         if late > OVERSLEPT_SECONDS or self._course.stage is Stage.PARTING:
-            return
+            return  # what came meanwhile is read first
         silent, here = self._roster.silent(now, self._timings.lost), self._ledger.state.host
         why = f"no heartbeat for {self._timings.lost:g} s"
         if silent and self._roster.hears_none(now, here, self._timings.heartbeat):

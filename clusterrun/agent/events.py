@@ -21,6 +21,16 @@ class Now:
     wall: float
 
 
+@frozen
+class StoodStill:
+    """This process did nothing for so long, be it alone or with its whole job (``scontrol suspend``).
+
+    Comes before all else that happened meanwhile.
+    """
+
+    seconds: float
+
+
 # --- into the coordinator ---
 
 
@@ -195,6 +205,7 @@ if TYPE_CHECKING:
         NextQueued,
         HandedOver,
         DeskAsked,
+        StoodStill,
     ]
 
 
@@ -314,4 +325,5 @@ if TYPE_CHECKING:
         CompanionSpoke,
         CompanionGone,
         ShimLost,
+        StoodStill,
     ]

@@ -33,7 +33,6 @@ RELAUNCH_SECONDS = 20.0
 MOST_RELAUNCHES = 5
 NAMED_SECONDS = 2.0
 """For those of whom the launcher says that they will not come."""
-OVERSLEPT_SECONDS = 1.0
 LOOK_AFTER_SECONDS, LOOK_EVERY_SECONDS = 10.0, 5.0
 """While nobody has joined it is asked which nodes hold a connection to the launcher: srun hands its input,
 without which no agent can join, to all tasks only when each node has one."""
@@ -178,10 +177,6 @@ class Gathering:
         if self._look_at is not None and now.steady >= self._look_at:
             self._look(now)
         if self.wakes_at is None or now.steady < self.wakes_at:
-            return
-        if now.steady - self.wakes_at > OVERSLEPT_SECONDS:
-            # This process slept itself: who has come meanwhile is heard before anyone is called late.
-            self.wakes_at = now.steady + OVERSLEPT_SECONDS
             return
         self.wakes_at = None
         if self._again_at is not None:

@@ -183,6 +183,11 @@ class Handover:
         self._unanswered += 1
         self._say(AskJob())
 
+    def look_again(self, now: Now) -> None:
+        """This process stood still, maybe with the job: when the job ends is asked anew, soon."""
+        if self._job_id and self._ask_at is not None:
+            self._ask_at = min(self._ask_at, now.steady + FIRST_LOOK_SECONDS)
+
     # --- signals, and what they mean ---
 
     def noticed(self, now: Now, by_clock: bool = False) -> None:

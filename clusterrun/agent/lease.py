@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 class Lease:
     """Beats sent, beats answered, and the time that follows; times are the node's steady clock, in seconds.
 
-    ``ends_at`` is None until the first ``welcome``. Once it has passed, nothing lengthens it again.
+    ``ends_at`` is None until the first ``welcome``. Once it has passed nothing lengthens it again, but for
+    one case: a process that stood still while it passed asks once more, with its ranks stopped, and the
+    answer to what it sent *after* that grants a new one.
     """
 
     def __init__(self, length: float) -> None:
@@ -21,6 +23,7 @@ class Lease:
         self._granted = False
         self._number = 0
         self._sent: dict[int, float] = {}
+        self._woke_at: float | None = None
 
     def welcome(self, steady: float) -> float:
         """Connected: the node may live for one lease, but may not start ranks yet. Returns its end."""
@@ -41,14 +44,20 @@ class Lease:
         nothing about the coordinator's patience now.
         """
         sent = self._sent.pop(ack.beat, None)
-        if sent is None or self.over(steady):
+        if sent is None or (self.over(steady) and (self._woke_at is None or sent < self._woke_at)):
             return False
+        if self._woke_at is not None and sent >= self._woke_at:
+            self._woke_at = None
         self._sent = {number: at for number, at in self._sent.items() if number > ack.beat}
         moved = self.ends_at is None or sent + self._length > self.ends_at
         self._granted = True
         if moved:
             self.ends_at = sent + self._length
         return moved
+
+    def woke(self, steady: float | None) -> None:
+        """This process stood still until now; None: it will ask no more."""
+        self._woke_at = steady
 
     def over(self, steady: float) -> bool:
         """It has run out."""

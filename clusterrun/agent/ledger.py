@@ -90,8 +90,9 @@ class Ledger:
         return dropped
 
     def was_late(self, now: Now, seconds: float) -> None:
-        """The coordinator did nothing for so long, to its own surprise."""
+        """The coordinator did nothing for so long, to its own surprise; ``now`` leaves this time out."""
         if seconds > contract.LOST_SECONDS:
+            self._changed = True  # whoever looks is to see soon that it goes on
             self._stood_still = (now.steady - seconds, now.steady + _READING_SECONDS)
 
     def explained(self, failure: Failure, heard_at: float) -> Failure:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
+from clusterrun import proc
 from clusterrun.agent import actions, events
 from clusterrun.agent.addresses import held_port
 from clusterrun.agent.agent import Agent
@@ -15,6 +17,7 @@ from clusterrun.agent.link import Link
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.messages import Ack, Beat
 from clusterrun.agent.pump import Pump
+from clusterrun.agent.sweep import below, send
 from clusterrun.agent.voice import say
 from clusterrun.agent.wire import WireError
 from clusterrun.model import contract
@@ -35,6 +38,8 @@ _CALM_LOOK = 1.0
 _FAREWELL_SECONDS = 1.0
 _LOG_SECONDS = 30.0
 """For a file system in trouble to give ranks their logs."""
+_SHIM_LOOK = 2.0
+_STOPPED_LOOK = 0.2
 CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
 
 
@@ -68,6 +73,7 @@ class NodeLoop:
         self.told_to_end = False
         self._port: socket.socket | None = None
         self._spawned_at = 0.0
+        self._halted: dict[int, proc.Process] = {}
         self._pump = Pump(loop, machine, self._now)
         self._pump.does = self._doing()
         crew.stranger = companions.reaped
@@ -88,7 +94,7 @@ class NodeLoop:
             actions.Dismiss: lambda order: companions.end(order.companion),
             actions.SignalLocal: lambda order: self._pump.happened(crew.signal(order.number)),
             actions.Sweep: self._sweep,
-            actions.RenewLease: lambda order: tell_shim(self._lease, f"until {order.until!r}"),
+            actions.RenewLease: self._renew,
             actions.Note: lambda order: say(order.text),
             actions.Exit: lambda order: self._pump.end(order.code),
         }
@@ -97,6 +103,7 @@ class NodeLoop:
         """Serve until the machine says ``Exit``; its exit code."""
         self._loop.catch((*CAUGHT, contract.USERS_SIGNAL, signal.SIGCHLD), self._signalled)
         self._loop.watch(self._shim, self._shim_ended)
+        self._loop.every(_SHIM_LOOK, self._stand_still_with_the_shim)
         self._link.open(self._received, self._disconnected)
         self._pump.happened(events.Welcomed())
         self._pump.all_happened(events.Told(message) for message in self._early)
@@ -147,7 +154,22 @@ class NodeLoop:
         self._crew.distrust_lineage()
         self._pump.happened(events.ShimLost())
 
+    def _stand_still_with_the_shim(self) -> None:
+        """A suspended job: Slurm stops the shim, but by linuxproc and pgid neither this process nor ranks."""
+        while (shim := proc.read(os.getppid())) and shim.state in proc.STOPPED_STATES:
+            for process in below(os.getpid()):
+                if process.state not in proc.STOPPED_STATES:
+                    send(process, signal.SIGSTOP)
+                    self._halted[process.pid] = process
+            time.sleep(_STOPPED_LOOK)
+
     # --- what is done ---
+
+    def _renew(self, order: actions.RenewLease) -> None:
+        tell_shim(self._lease, f"until {order.until!r}")
+        for process in self._halted.values():
+            send(process, signal.SIGCONT)
+        self._halted.clear()
 
     def _tell(self, order: actions.Tell) -> None:
         if isinstance(order.message, Beat):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from clusterrun.agent import events
+from clusterrun.agent.clock import Standstill
 from clusterrun.agent.loop import steady
 
 TYPE_CHECKING = False
@@ -16,10 +17,15 @@ if TYPE_CHECKING:
 
 
 class Pump:
-    """``does`` maps a kind of action to what carries it out, ``now`` reads the clocks."""
+    """``does`` maps a kind of action to what carries it out, ``now`` reads the clocks.
+
+    ``woke`` is called when this process stood still, before the machine is shown anything.
+    """
 
     def __init__(self, loop: Loop, machine: Any, now: Callable[[], events.Now]) -> None:
         self.does: dict[type, Callable[[Any], object]] = {}
+        self.woke: Callable[[], object] = int
+        self._standstill = Standstill()
         self._loop = loop
         self._machine = machine
         self._now = now
@@ -47,7 +53,8 @@ class Pump:
         while self._exit is None:
             self._work()
             if self._exit is None:
-                self._loop.wait(self._machine.wakes_at())
+                self._standstill.due = self._machine.wakes_at()
+                self._loop.wait(self._standstill.due)
                 self._tick()
         return self._exit
 
@@ -59,5 +66,9 @@ class Pump:
     def _work(self) -> None:
         """Actions are carried out before the next event."""
         while self._waiting and self._exit is None:
-            for action in self._machine.on(self._now(), self._waiting.popleft()):
+            now = self._now()
+            if seconds := self._standstill.seconds(now.steady):
+                self.woke()
+                self.first_of_all(events.StoodStill(seconds))
+            for action in self._machine.on(now, self._waiting.popleft()):
                 self.does[type(action)](action)

@@ -22,7 +22,7 @@ from clusterrun.agent.filing import Filing
 from clusterrun.agent.keeper import LIFE_SECONDS
 from clusterrun.agent.launcher import Launch, Launcher
 from clusterrun.agent.loop import Loop, steady
-from clusterrun.agent.messages import StartRanks
+from clusterrun.agent.messages import Ack, StartRanks
 from clusterrun.agent.process import ended_children
 from clusterrun.agent.pump import Pump
 from clusterrun.agent.saver import StateSaver
@@ -82,6 +82,7 @@ class RunLoop:
         self._saver = StateSaver(self._loop, paths, self._note)
         # Before all else that happened while we were frozen: none of it may be acted on any more.
         self._saver.superseded = lambda epoch: self._pump.first_of_all(events.Superseded(epoch))
+        self._pump.woke = self._saver.doubt
         self._filing = Filing(launch.orders, paths, self._note)
         self._watched = launch.orders.watch.on
         self._slurm: Scheduler | None = None
@@ -122,6 +123,8 @@ class RunLoop:
         # Whoever slept through another's attempt may not have heard of it yet.
         if type(order.message) is StartRanks and self._saver.taken_over(order.message.epoch):
             return
+        if type(order.message) is Ack and not self._saver.knows():
+            return  # an answer lets ranks live that another coordinator may have taken for dead
         self._server.send(order.link, order.message)
 
     def run(self) -> int:

@@ -43,6 +43,7 @@ class StateSaver:
         self._due = False
         self._theirs = False
         self._looked_for = -1
+        self._in_doubt = False
 
     def save(self, state: RunState) -> None:
         """Write ``state``, now or soon; an older one that still waits is forgotten."""
@@ -66,9 +67,21 @@ class StateSaver:
             highest = highest_attempt(self._paths)
         except OSError:
             return
+        self._in_doubt = False
         if highest > self.epoch >= 0 and not self._theirs:
             self._theirs = True
             self.superseded(highest)
+
+    def doubt(self) -> None:
+        """This process stood still: somebody may have taken over meanwhile."""
+        self._in_doubt = True
+        self.look()
+
+    def knows(self) -> bool:
+        """Whether it was seen, since this process stood still, that nobody has taken over."""
+        if self._in_doubt:
+            self.look()
+        return not self._in_doubt and not self._theirs
 
     def taken_over(self, epoch: int) -> bool:
         """Whether another coordinator has a higher attempt; looked up once for each ``epoch`` of ours."""

@@ -3,6 +3,8 @@
 It is the scheduler's task. It forks the agent, hears from it how long this node may live, and
 reaps what is orphaned. When the lease runs out, or the agent ends in whatever way, it kills
 everything below it and all that carries the run's mark: also when the agent is frozen.
+Where this process itself stood still until the lease was over (a suspended job, a machine that slept), it
+stops all that instead, and kills it if no new lease comes within ``contract.AWAKE_SECONDS``.
 It loads next to nothing: it must still work when memory is short.
 """
 
@@ -14,9 +16,10 @@ import signal
 import sys
 
 from clusterrun import proc
+from clusterrun.agent.clock import OVERSLEPT_SECONDS
 from clusterrun.agent.loop import steady
 from clusterrun.agent.process import become_subreaper, ended_children
-from clusterrun.agent.sweep import Quarry, below, marked, sweep
+from clusterrun.agent.sweep import Quarry, below, marked, send, sweep
 from clusterrun.agent.voice import say
 from clusterrun.model import contract
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 _ANY_EPOCH = 10**9
 _LONGEST_WAIT = 2.0
+_STOPPED_LOOK_SECONDS = 0.1
+"""While all is stopped: a scheduler that wakes a job sends its CONT to one process after the other."""
 _PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, contract.USERS_SIGNAL)
 
 
@@ -79,6 +84,7 @@ class _Guard:
         self._until = steady() + contract.JOIN_SECONDS + contract.LEASE_SECONDS
         self._run_id = ""
         self._code: int | None = None
+        self._stopped: dict[int, proc.Process] | None = None
         self._half = b""
         self._woken, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
@@ -92,13 +98,41 @@ class _Guard:
         self._reap()
         while self._code is None and steady() < self._until:
             # The kernel's wait does not count the time that a machine sleeps; the lease does.
-            seconds = min(_LONGEST_WAIT, self._until - steady())
-            for fd, _ in poll.poll(int(1000 * seconds) + 1):
+            began = steady()
+            seconds = min(
+                _LONGEST_WAIT if self._stopped is None else _STOPPED_LOOK_SECONDS, self._until - began
+            )
+            ready = poll.poll(int(1000 * seconds) + 1)
+            self._stop(steady() - began - seconds)
+            for fd, _ in ready:
                 if fd == self._woken:
                     self._signals()
                 elif not self._listen():
                     poll.unregister(fd)
         return self._end()
+
+    def _stop(self, late: float) -> None:
+        """Stop all but the agent where this process slept until the lease was almost over, repeatedly."""
+        now = steady()
+        if late > OVERSLEPT_SECONDS and self._until < now + contract.AWAKE_SECONDS:
+            self._until = now + contract.AWAKE_SECONDS
+            self._stopped = self._stopped or {}
+            say(f"{self._node}: this node stood still for {late:.0f} s: its ranks wait for the coordinator")
+        if self._stopped is None:
+            return
+        for process in self._everywhere():
+            if process.pid != self._agent and process.state not in proc.STOPPED_STATES:
+                send(process, signal.SIGSTOP)
+                self._stopped[process.pid] = process
+
+    def _renew(self, until: float) -> None:
+        if self._stopped is not None:
+            if until <= steady():
+                return  # said before this process stood still
+            for process in self._stopped.values():
+                send(process, signal.SIGCONT)
+            self._stopped = None
+        self._until = until
 
     def _listen(self) -> bool:
         """Read what the agent says; False when it says no more."""
@@ -107,7 +141,7 @@ class _Guard:
         for line in lines:
             word, _, value = line.decode().partition(" ")
             if word == "until":
-                self._until = float(value)
+                self._renew(float(value))
             elif word == "run":
                 self._run_id = value
         return bool(data)

@@ -93,6 +93,9 @@ LOST_SECONDS = 12.0
 """Silence after which the coordinator calls a node lost (but not yet dead: that takes a lease)."""
 KILL_SECONDS = 3.0
 """Upper bound on the kill after a lease ran out; lease + kill is far below SlurmdTimeout + requeue delay."""
+AWAKE_SECONDS = 10.0
+"""A node that stood still while its lease ran out stops its ranks and asks for so long; then it kills them.
+The nodes of a suspended job are woken one after the other."""
 GRACE_SECONDS = 8.0
 """From TERM (and CONT) to KILL when ranks are stopped; below Slurm's KillWait of 30 s."""
 STATE_SECONDS = 10.0

@@ -20,7 +20,12 @@ WORDS = (
     # The twelve base states.
     Word("PENDING", "PD", State.PENDING),
     Word("RUNNING", "R", State.RUNNING),
-    Word("SUSPENDED", "S", State.RUNNING, "suspended by Slurm: it keeps its nodes and waits"),
+    Word(
+        "SUSPENDED",
+        "S",
+        State.RUNNING,
+        "suspended by Slurm: it keeps its nodes, and goes on when it is resumed",
+    ),
     Word("COMPLETED", "CD", State.COMPLETED),
     Word("CANCELLED", "CA", State.CANCELLED),
     Word("FAILED", "F", State.FAILED),
@@ -43,9 +48,16 @@ WORDS = (
     Word("SIGNALING", "SI", State.RUNNING, "Slurm is signalling it"),
     Word("SPECIAL_EXIT", "SE", State.PENDING, "put back into the queue and held, after a special exit code"),
     Word("STAGE_OUT", "SO", State.RUNNING, "its files are being copied out"),
-    Word("STOPPED", "ST", State.RUNNING, "stopped by a signal: it keeps its nodes"),
+    Word(
+        "STOPPED",
+        "ST",
+        State.RUNNING,
+        "stopped by a signal: it keeps its nodes, and goes on when it is resumed",
+    ),
 )
 
+HALTED = ("SUSPENDED", "STOPPED")
+"""None of the job's processes runs, and none of them can say a word."""
 _BY_NAME = {name: word for word in WORDS for name in (word.full, word.short)}
 
 

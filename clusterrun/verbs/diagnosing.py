@@ -17,6 +17,7 @@ from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.record import RunState, RunStatus
 from clusterrun.model.states import Phase, State
 from clusterrun.runs.disk import own_content, private_folder, write_whole
+from clusterrun.slurm import words
 from clusterrun.verbs.desk import Desk, Tell, quiet
 from clusterrun.verbs.remains import errors, remains
 
@@ -39,7 +40,8 @@ def diagnose(desk: Desk, run_id: str, limit: float = LIMIT, tell: Tell = quiet) 
     state = desk.store.state(run_id)
     if status.state.ended:
         return of_ended(desk, status, state)
-    if state is None or state.phase is not Phase.TRAINING or status.state is State.PENDING:
+    halted = status.reason.startswith(tuple(words.read(word).said for word in words.HALTED))
+    if state is None or state.phase is not Phase.TRAINING or status.state is State.PENDING or halted:
         return _not_yet(status)
     return _Asking(desk, status, state, tell).answer(limit)
 

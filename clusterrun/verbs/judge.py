@@ -15,6 +15,7 @@ from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.runs.store import FORGOTTEN
+from clusterrun.slurm import words
 from clusterrun.slurm.queries import JobRow
 from clusterrun.verbs import between, lost
 
@@ -113,7 +114,14 @@ def _slurm(said: Said) -> _Verdict:
         return _ended_by_row(said, row)
     if row.state is State.UNKNOWN and not (state and said.now - state.updated_at <= STALE_SECONDS):
         return _Verdict(State.UNKNOWN, _phase(state), f"Slurm says {row.word}, a word not known here")
+    if row.word in words.HALTED and said.answered:
+        return _Verdict(State.RUNNING, _phase(state), halted(row))
     return _running(said, _older(said, state, row) if state else False)
+
+
+def halted(row: JobRow) -> str:
+    """Why nothing is heard of a job whose processes the scheduler has stopped, and what lets it go on."""
+    return f"{words.read(row.word).said}: scontrol resume {row.job_id}, or a word to the site's staff"
 
 
 def _started_since(said: Said) -> bool:

@@ -18,6 +18,7 @@ from clusterrun.agent.events import (
     ShimLost,
     SignalCame,
     SpawnFailed,
+    StoodStill,
     Swept,
     Told,
     Welcomed,
@@ -260,6 +261,37 @@ def test_a_node_that_is_not_answered_ends_its_ranks_before_its_shim_does_and_out
     assert tape.does(17.0) == [Sweep(0)]
     assert tape.does(17.1, Swept(0)) == [Tell(RanksGone(0)), Exit(1)]
     assert tape.machine.bereaved
+
+
+@pytest.mark.parametrize("seconds", [16.0, 70.0, 86400.0])
+def test_a_node_that_stood_still_asks_and_goes_on_by_the_answer_to_that(seconds: float) -> None:
+    tape = running()
+    woke = 2.0 + seconds
+    assert tape.does(woke, StoodStill(seconds)) == [Tell(Beat(1))]
+    assert tape.does(woke + 4.0) == []
+    assert tape.at(woke + 8.0, Told(Ack(1, WALL))) == [RenewLease(woke + 20.0)]
+    assert tape.machine.wakes_at() == woke + 8.0 or tape.does(woke + 8.0)[-1] == Tell(Beat(2))
+    assert tape.does(woke + 16.9)[-1:] != [Sweep(0)]
+    assert tape.does(woke + 17.0) == [Sweep(0)]
+
+
+def test_a_node_that_stood_still_ends_its_ranks_where_nobody_answers_what_it_asks_then() -> None:
+    tape = running()
+    assert tape.does(6.0) == [Tell(Beat(1))]
+    assert tape.does(72.0, StoodStill(66.0)) == [Tell(Beat(2))]
+    assert tape.at(72.1, Told(Ack(1, WALL))) == []  # an answer that was under way all the time
+    assert tape.does(80.9)[-1:] != [Sweep(0)]
+    assert tape.does(81.0) == [Sweep(0)]
+    assert tape.at(81.05, Told(Ack(2, WALL))) == []
+    assert tape.does(81.1, Swept(0)) == [Tell(RanksGone(0)), Exit(1)]
+    assert tape.machine.bereaved
+
+
+def test_a_start_that_reaches_a_node_which_stood_still_waits_for_the_answer() -> None:
+    tape = agent()
+    assert tape.does(72.0, StoodStill(70.0)) == [Tell(Beat(1))]
+    assert tape.does(72.1, start()) == []
+    assert Spawn(0, WORLD, 0, MEETING) in tape.does(72.2, Told(Ack(1, WALL)))
 
 
 def test_without_its_shim_a_node_ends_its_ranks_at_once() -> None:

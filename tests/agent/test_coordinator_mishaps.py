@@ -14,6 +14,7 @@ from clusterrun.agent.events import (
     ClaimFailed,
     EpochClaimed,
     Heard,
+    StoodStill,
     Tick,
 )
 from clusterrun.agent.messages import (
@@ -257,10 +258,23 @@ def test_a_coordinator_that_slept_judges_nobody_before_it_has_read_what_came() -
     assert DropLink(1) not in tape.at(31.5)
 
 
+@pytest.mark.parametrize("seconds", [13.0, 70.0, 86400.0])
+def test_time_in_which_the_whole_job_stood_still_is_nobodys_silence(seconds: float) -> None:
+    tape = training(max_restarts=0)
+    tape.at(2.0)
+    woke = 2.0 + seconds
+    assert sent(tape.at(woke, StoodStill(seconds))) == []
+    tape.at(woke + 2.0, Heard(0, Beat(1)))  # the other node is woken some seconds later
+    assert DropLink(1) not in tape.at(woke + 9.0)
+    tape.at(woke + 9.0, Heard(1, Beat(1)))
+    assert tape.state(woke + 12.5).phase is Phase.TRAINING
+    assert DropLink(0) in [a for second in range(13, 25) for a in tape.at(woke + second)]
+
+
 def test_a_failure_while_the_coordinator_stood_still_names_the_node_where_it_did() -> None:
     tape = training()
     tape.at(2.0)
-    tape.at(30.0, failed(3, 25.0))
+    tape.at(30.0, StoodStill(28.0), failed(3, 25.0))
     tape.at(30.3)
     still = "rank 3 on n1 exited with code 3; the coordinator on login stood still then, for 28 s"
     assert ending(all_gone(tape, 31.0)).reason == still
@@ -269,9 +283,9 @@ def test_a_failure_while_the_coordinator_stood_still_names_the_node_where_it_did
 def test_a_node_that_left_a_coordinator_which_stood_still_left_for_that() -> None:
     tape = training()
     tape.at(2.0)
-    tape.at(30.0, Tick(), AgentLeft(1, "it closed the connection"))
+    tape.at(30.0, StoodStill(28.0), Tick(), AgentLeft(1, "it closed the connection"))
     tape.at(30.3)
-    state = ending(tape.at(50.0, Heard(0, RanksGone(0))))
+    state = ending(tape.at(53.0, Heard(0, RanksGone(0))))
     words = "n1 (node 1) was lost: it closed the connection"
     assert state.reason == f"{words}; the coordinator on login stood still then, for 28 s"
 
@@ -279,9 +293,9 @@ def test_a_node_that_left_a_coordinator_which_stood_still_left_for_that() -> Non
 def test_a_failure_after_the_coordinator_stood_still_is_nothing_of_that() -> None:
     tape = training()
     tape.at(2.0)
-    tape.at(30.0, Tick(), Heard(0, Beat(1)), Heard(1, Beat(1)))
+    tape.at(30.0, StoodStill(28.0), Tick(), Heard(0, Beat(1)), Heard(1, Beat(1)))
     tape.at(32.0, failed(3, 32.0))
-    tape.at(32.3)
+    tape.at(32.4)
     assert ending(all_gone(tape, 33.0)).reason == "rank 3 on n1 exited with code 3"
 
 

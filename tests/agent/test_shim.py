@@ -35,10 +35,11 @@ HIDDEN = (
 
 
 @contextmanager
-def shim(agent: str) -> Iterator[subprocess.Popen[str]]:
+def shim(agent: str, awake: float = 10.0) -> Iterator[subprocess.Popen[str]]:
     """A shim whose agent runs ``agent``, the body of a function of (lease, shim)."""
     body = "".join(f" {line}\n" for line in agent.splitlines())
-    script = f"{SHIM}{HIDDEN}def agent(lease, shim):\n{body}sys.exit(under_shim('n1', agent))"
+    patient = f"from clusterrun.model import contract\ncontract.AWAKE_SECONDS = {awake}\n"
+    script = f"{SHIM}{patient}{HIDDEN}def agent(lease, shim):\n{body}sys.exit(under_shim('n1', agent))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, "-c", script],
@@ -138,3 +139,47 @@ def test_marked_processes_outside_its_lineage_are_ended_only_after_ranks_ran_her
     finally:
         outside.kill()
         outside.wait()
+
+
+STOPS = (
+    "hidden()\nos.write(lease, live(1.0))\n"
+    "signal.signal(signal.SIGUSR2, lambda *_: os.write(lease, live(600.0)))\n"
+    "print('on', flush=True)\nwhile True: time.sleep(0.02)"
+)
+
+
+def state_of(pid: int) -> str:
+    process = proc.read(pid)
+    return process.state if process else ""
+
+
+def slept_through_its_lease(process: subprocess.Popen[str]) -> int:
+    """The orphan of a shim that stood still until its lease was over, and goes on."""
+    (orphan,) = {line(process), line(process)} - {"on"}
+    process.send_signal(signal.SIGSTOP)
+    over = time.monotonic() + 4.5  # longer than the shim's own wait
+    until(lambda: time.monotonic() > over, "the end of the lease")
+    process.send_signal(signal.SIGCONT)
+    return int(orphan)
+
+
+def test_a_node_that_stood_still_stops_its_ranks_until_a_new_lease_comes() -> None:
+    with shim(STOPS, awake=60.0) as process:
+        orphan = slept_through_its_lease(process)
+        until(lambda: state_of(orphan) == "T", "a stopped rank")
+        os.kill(orphan, signal.SIGCONT)  # as a scheduler does that wakes one process after the other
+        until(lambda: state_of(orphan) == "T", "a rank that is stopped again")
+        process.send_signal(signal.SIGUSR2)
+        until(lambda: state_of(orphan) == "S", "a rank that goes on")
+        assert process.poll() is None
+        os.kill(child(process), signal.SIGKILL)
+        process.communicate(timeout=LIMIT)
+        assert not lives(orphan)
+
+
+def test_a_node_that_stood_still_kills_its_ranks_where_no_new_lease_comes() -> None:
+    with shim(STOPS, awake=0.5) as process:
+        orphan = slept_through_its_lease(process)
+        _, said = process.communicate(timeout=LIMIT)
+        assert process.returncode == 1 and not lives(orphan)
+        assert said.startswith("n1: this node stood still for ") and said.count("\n") == 2

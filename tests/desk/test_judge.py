@@ -164,6 +164,10 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ),
         ({"record": QUEUED, "now": NOW + 900}, "was never queued"),
         ({"row": row(start=NOW - 900), "state": state(**OLD)}, "no word from its coordinator for 6 min 40 s"),
+        (
+            {"row": row("SUSPENDED", start=NOW - 900), "state": state(**OLD)},
+            "suspended by Slurm: it keeps its nodes, and goes on when it is resumed: scontrol resume 41, or",
+        ),
         ({"answered": False, "state": state(**OLD)}, "the run's last word is 6 min 40 s old"),
         ({"row": row("CANCELLED"), "cancel_asked": True}, "by clusterrun cancel, before it started"),
         ({"answered": False, "row": row("PENDING"), "asked_at": NOW - 60}, "1 min ago it said PENDING"),

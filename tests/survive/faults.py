@@ -326,6 +326,25 @@ def scancel_in_a_restart(ground: Ground) -> None:
     cancelled(ground, run, job_id=job_id)
 
 
+# --- a job that stands still ----------------------------------------------------------------------
+
+
+def suspended(ground: Ground, seconds: float = 30.0) -> None:
+    """`scontrol suspend` for longer than any lease: status says so, no step is made, and then it goes on."""
+    run = ground.submit("suspended", "--max-restarts", "0", training=Training(steps=80))
+    run.trains()
+    job = run.status()["job_id"]
+    ground.slurm("scontrol", "suspend", job)
+    time.sleep(4)
+    step = run.step()
+    time.sleep(seconds)
+    said = run.status()
+    if "suspended by Slurm" not in said["reason"] or said["state"] != "RUNNING" or run.step() != step:
+        raise Broken(f"step {step}, then {run.step()}, and status says {said}")
+    ground.slurm("scontrol", "resume", job)
+    completed(run, attempts=1)
+
+
 # --- disks ----------------------------------------------------------------------------------------
 
 
@@ -424,6 +443,7 @@ FAULTS: dict[str, Fault] = {
         failure_during_a_restart,
         node_cut_off_for_a_moment,
         run_directory_gone,
+        suspended,
         disk_full_at_a_checkpoint,
         file_system_in_trouble_everywhere,
         file_system_in_trouble_for_ranks_alone,

@@ -24,6 +24,7 @@ ALWAYS = (
     "node_killed_and_nobody_may_go_on",
     "failure_during_a_restart",
     "run_directory_gone",
+    "suspended",
     "disk_full_at_a_checkpoint",
     "file_system_in_trouble_everywhere",
     "file_system_in_trouble_for_ranks_alone",

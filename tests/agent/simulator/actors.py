@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.agent import events as ev
+from clusterrun.agent.clock import Standstill
 
 from .kernel import Node
 
@@ -23,6 +24,7 @@ class Actor:
         self.alive = True
         self.frozen = False
         self.woken_at = float("-inf")
+        self._standstill = Standstill()
         self._inbox: list[Any] = []
         self._wake_at: float | None = None
 
@@ -48,6 +50,11 @@ class Actor:
 
     def _step(self, event: Any) -> None:
         now = self.reading()
+        if seconds := self._standstill.seconds(now.steady):
+            self._step(ev.StoodStill(seconds))
+            self.woke()
+            if not self.alive:
+                return
         try:
             actions = self.machine.on(now, event)
             wakes_at = self.machine.wakes_at()
@@ -64,7 +71,11 @@ class Actor:
             self.carry_out(action)
         self._plan_wake(wakes_at)
 
+    def woke(self) -> None:
+        """It stood still: what its runtime looks at before anything else is shown to the machine."""
+
     def _plan_wake(self, wakes_at: float | None) -> None:
+        self._standstill.due = wakes_at
         if wakes_at is None or not self.alive:
             return
         when = max(wakes_at - self.node.offset, self.world.clock.now)

@@ -103,5 +103,11 @@ AGENT_BUGS = (
         'return "" if ranks.idle and order.epoch > ranks.seen else',
         'return "" if True else',
     ),
+    Mutant(
+        "a node that stood still asks nobody",
+        "agent",
+        "if self._lease.over(now.steady + ASK_SECONDS):",
+        "if False:",
+    ),
     Mutant("a farewell is not heard", "agent", "        self._leave_at_once(now, 0)", "        pass"),
 )

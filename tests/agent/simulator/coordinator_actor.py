@@ -55,6 +55,16 @@ class CoordinatorActor(Actor):
             self.asked_at = self.world.clock.now
         super()._step(event)
 
+    def woke(self) -> None:
+        """It looks whether somebody has taken over."""
+        mine = max(
+            (epoch for epoch, number in self.world.claims.items() if number == self.number), default=-1
+        )
+        newest = max(self.world.claims, default=-1)
+        if 0 <= mine < newest and not self.told_superseded:
+            self.told_superseded = True
+            self._step(ev.Superseded(newest))
+
     def carry_out(self, action: Any) -> None:
         self._carry[type(action)](self, action)
 

@@ -80,7 +80,12 @@ COORDINATOR_BUGS = (
     ),
     Mutant("ranks that vanish are not missed", "attempt", "if not well and", "if False and"),
     Mutant("silence is not looked for", "coordinator", "self._roster.silent(now, self._timings.lost)", "[]"),
-    Mutant("a coordinator that slept judges at once", "coordinator", "if late > OVERSLEPT_SECONDS or", "if"),
+    Mutant(
+        "time in which a coordinator stood still counts",
+        "coordinator",
+        "self._standstills += event.seconds",
+        "self._standstills += 0.0",
+    ),
     Mutant(
         "the last agent of a node takes its seat",
         "roster",

@@ -153,9 +153,9 @@ def _asked(watch: Watch, state: RunState) -> None:
         before_asked = before_asked or _came_all_the_same(watch)
         if state.state not in (State.CANCELLED, State.COMPLETED) and not before_asked:
             watch.fail(f"asked to end, the run ended {state.state}: {state.reason}")
-        if world.clock.now > world.asked_at + 55:
+        if world.clock.now > world.asked_at + 55 + scenario.suspended:
             watch.fail(f"asked to end at {world.asked_at:.1f}, the run went on")
-    limited = scenario.time_limit and scenario.time_limit < scenario.duration
+    limited = scenario.time_limit and scenario.time_limit < scenario.duration and not scenario.suspensions
     allowed = scenario.time_limit + 20 + 2 * scenario.slow
     in_time = state.state is State.TIMEOUT and world.clock.now <= allowed
     first = len(world.coordinators) == 1

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 def plan(world: World) -> None:
     """Put the faults of this world on its calendar."""
     chance = world.fault_chance
+    late = 0.0
+    for at, seconds, apart in world.scenario.suspensions:
+        world.clock.at(at + late, suspend, world, seconds, apart)
+        late += seconds + 2 * apart
     for fault in world.scenario.faults:
         strike = STRIKES.get(fault)
         if strike is None:
@@ -32,6 +36,16 @@ def plan(world: World) -> None:
             when = 0.0 if early and fault == "controller away" else when
             when = chance.uniform(2, 20) if fault in RARE_FAULTS else when
             world.clock.at(when, _strike, world, fault, strike)
+
+
+def suspend(world: World, seconds: float, apart: float) -> None:
+    """``scontrol suspend`` and ``resume``: every process of the job stops, node after node."""
+    if world.healed:
+        return
+    world.log("suspended")
+    for node in world.coordinators[-1].hosts:
+        world.clock.after(apart * world.fault_chance.random(), node.freeze)
+        world.clock.after(apart + seconds + apart * world.fault_chance.random(), node.thaw)
 
 
 def _strike(world: World, fault: str, strike: Callable[[World], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from clusterrun.agent.clock import OVERSLEPT_SECONDS
 from clusterrun.agent.events import CompanionGone, CompanionSpoke, RankEnded
 from clusterrun.model import contract
 
@@ -22,7 +23,7 @@ class Node:
         self.offset = offset
         self.frozen = False
         self.dead = False
-        self.thawed_at = float("-inf")
+        self.thawed_at = self.frozen_at = float("-inf")
         self.processes: list[Process] = []
         self.companions: list[Companion] = []
         self.agents: list[AgentActor] = []
@@ -41,7 +42,8 @@ class Node:
 
     def freeze(self) -> None:
         """Nothing runs here any more, the shims neither."""
-        self.frozen = True
+        if not self.frozen:
+            self.frozen, self.frozen_at = True, self.world.clock.now
 
     def thaw(self) -> None:
         """Everything goes on; shims look at their leases."""
@@ -49,6 +51,8 @@ class Node:
             return
         self.frozen = False
         self.thawed_at = self.world.clock.now
+        for agent in self.agents:
+            agent.shim.woke(self.thawed_at - self.frozen_at)
         deferred, self._deferred = self._deferred, []
         for what, *args in deferred:
             self.later(0.0, what, *args)
@@ -89,7 +93,7 @@ class Process:
         self.rank = rank
         self.child = child
         self.alive = True
-        self.unkillable = False
+        self.unkillable = self.stopped = False
         self.killed = False
         self.stuck = False
         self.termed_at: float | None = None
@@ -98,7 +102,8 @@ class Process:
 
     def runs(self) -> bool:
         """It executes instructions."""
-        return self.alive and not self.node.frozen and not (self.killed and self.unkillable)
+        halted = self.stopped or self.node.frozen or (self.killed and self.unkillable)
+        return self.alive and not halted
 
     def term(self) -> None:
         """SIGTERM: the program does with it what the scenario says."""
@@ -197,9 +202,35 @@ class Shim:
         self.agent = agent
         self.alive = True
         self.until = float("inf")
+        self.stops = False
+
+    def woke(self, seconds: float) -> None:
+        """The whole node stood still: where the lease ran out meanwhile the ranks are stopped for a while."""
+        world = self.agent.node.world
+        if (
+            seconds > OVERSLEPT_SECONDS
+            and self.alive
+            and self.until < world.clock.now + contract.AWAKE_SECONDS
+        ):
+            self.stops = True
+            self.agent.node.later(0.2 * world.process_chance.random(), self._stop)
+            self._watch_until(world.clock.now + contract.AWAKE_SECONDS)
+
+    def _stop(self) -> None:
+        for process in self.agent.node.processes:
+            process.stopped = process.stopped or (process.agent is self.agent and self.stops)
 
     def renew(self, until: float) -> None:
         """``until`` is virtual time."""
+        if self.stops and until > self.agent.node.world.clock.now:
+            self.stops = False
+            for process in self.agent.node.processes:
+                process.stopped = process.stopped and process.agent is not self.agent
+        elif self.stops:
+            return
+        self._watch_until(until)
+
+    def _watch_until(self, until: float) -> None:
         self.until = until
         clock = self.agent.node.world.clock
         self.agent.node.later(max(0.0, until - clock.now), self._look)

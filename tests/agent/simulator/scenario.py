@@ -148,6 +148,7 @@ class Scenario:
     progress: str = ""
     no_progress: int = 0
     trouble: float = 0.0
+    suspensions: tuple[tuple[float, float, float], ...] = ()
 
     def has(self, fault: str) -> bool:
         """Whether ``fault`` exists in this world."""
@@ -158,13 +159,20 @@ class Scenario:
         """Nodes that train, and spares."""
         return self.nodes + self.spares
 
+    @property
+    def suspended(self) -> float:
+        """The seconds in which some node of the job stands still."""
+        return sum(seconds + 2 * apart for _, seconds, apart in self.suspensions)
+
     def examiner(self, index: int) -> str:
         """How the examiner of node ``index`` of the pool behaves."""
         return self.examiners[index] if self.examined else WELL
 
     def unfit(self, hosts: list[int]) -> set[int]:
         """Those of ``hosts`` (numbers in the pool) that an examination finds unfit."""
-        found = {index for index in hosts if self.examiner(index) not in FIT}
+        # By the clock of a coordinator that stood still meanwhile a late one may come in time.
+        fit = (*FIT, "late") if self.suspensions else FIT
+        found = {index for index in hosts if self.examiner(index) not in fit}
         if self.examined and self.has("no agent"):
             found.add(hosts[-1])
         if self.examined and self.one_launcher and self.unreachable >= 0:
@@ -209,7 +217,20 @@ def draw(clock: Clockwork) -> Scenario:
     rare = clock.random("rare")
     if rare.random() < 1 / 6:
         _rarity(world, rare)
+    world.suspensions = _suspensions(world, clock.random("suspensions"))
+    world.heal_at += world.suspended
     return world
+
+
+def _suspensions(world: Scenario, chance: random.Random) -> tuple[tuple[float, float, float], ...]:
+    """When the whole job stands still, for how long, and how far apart its nodes are stopped and woken."""
+    if chance.random() >= 1 / 8:
+        return ()
+    times = sorted(chance.uniform(3, world.heal_at) for _ in range(chance.choice((1, 1, 2, 5))))
+    seconds = (chance.choice((1.0, 8.0, 15.0, 19.0, 24.0, 70.0, 3600.0)) for _ in times)
+    return tuple(
+        (at, length, chance.choice((0.0, 0.5, 3.0))) for at, length in zip(times, seconds, strict=True)
+    )
 
 
 def _rarity(world: Scenario, chance: random.Random) -> None:

@@ -47,6 +47,12 @@ class Watch:
         self._worlds: dict[tuple[int, int], tuple[str, ...]] = {}
         self._budgets: dict[int, Budget] = {}
 
+    @property
+    def stood_still(self) -> bool:
+        """A coordinator may have: what came late by the world's clock came in time by its own."""
+        scenario = self.world.scenario
+        return bool(scenario.suspensions or scenario.has("freeze coordinator") or scenario.has("freeze node"))
+
     def fail(self, text: str) -> None:
         """A law is broken."""
         self.violations.append(f"{self.world.clock.now:.3f}: {text}")
@@ -56,7 +62,8 @@ class Watch:
     def _excused(self, process: Process) -> bool:
         """Just woken with its whole node, its lease out: its shim has the contract's time to kill it."""
         now = self.world.clock.now
-        return now <= process.node.thawed_at + contract.KILL_SECONDS and process.agent.shim.until <= now
+        shim = process.agent.shim
+        return now <= process.node.thawed_at + contract.KILL_SECONDS and (shim.stops or shim.until <= now)
 
     def _running(self) -> list[Process]:
         return [p for node in self.world.nodes for p in node.processes if p.runs() and not self._excused(p)]
@@ -144,7 +151,7 @@ class Watch:
             all_came = not hampered and not scenario.slow
             if world != first and not set(self.struck) - set(HARMLESS) and all_came:
                 self.fail(f"unchecked, {world} train")
-        elif scenario.examiner(agent.node.index) not in FIT:
+        elif scenario.examiner(agent.node.index) not in (*FIT, *(("late",) if self.stood_still else ())):
             self.fail(f"{agent.name} trains although its examiner is {scenario.examiner(agent.node.index)}")
         elif not coordinator.reports or coordinator.reports[-1].world != world:
             self.fail(f"{agent.name} trains in {world}, which no examination chose")
@@ -216,7 +223,7 @@ class Watch:
         """A grace time is not lengthened either."""
         agent, scenario = process.agent, self.world.scenario
         freezing = {"freeze agent", "freeze node", "stuck", "repeat", "slow sweep"} & set(scenario.faults)
-        if agent.alive and process.termed_at is not None and not freezing:
+        if agent.alive and process.termed_at is not None and not (freezing or scenario.suspensions):
             took = self.world.clock.now - process.termed_at
             if took > self.world.orders.grace + 1.5:
                 self.fail(f"rank {process.rank} was killed {took:.1f} s after its TERM")
@@ -292,7 +299,7 @@ class Watch:
             self.fail(f"{coordinator.name}: state goes backwards")
         late = state.updated_at - before.updated_at > contract.STATE_SECONDS + SLACK
         stopping = {"freeze coordinator", "freeze node", "stopped takeover", "echoes", "mute takeover"}
-        slept = stopping & set(self.world.scenario.faults)
+        slept = stopping & set(self.world.scenario.faults) or self.world.scenario.suspensions
         if late and before.state is State.RUNNING and not slept:
             self.fail(f"{coordinator.name} saves too seldom")
         last = state.state.ended or state.state is State.PENDING

@@ -50,6 +50,8 @@ class World:
         if plan is not None:
             self.scenario.faults = tuple(f for f in self.scenario.faults if f not in REPLACED)
             self.scenario.time_limit, self.scenario.resubmits = 0.0, False
+            self.scenario.heal_at -= self.scenario.suspended
+            self.scenario.suspensions = ()  # a scheduler's clock stops for a job that it suspends
         self.machines = machines
         self.net_chance = self.clock.random("net")
         self.process_chance = self.clock.random("process")
@@ -227,7 +229,8 @@ class World:
             state.updated_at,
             state.state.ended,
         )
-        if self.claims.get(max(self.claims, default=-1), coordinator.number) == coordinator.number:
+        newest = self.claims.get(max(self.claims, default=-1), coordinator.number)
+        if newest == coordinator.number or coordinator.number not in self.claims.values():
             self.state_file = self.state_file if overtaken else state
 
     # --- agents and their links ---
