@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
-_NUMBERED = re.compile(r"(?s)(.*?)([0-9]+)([^0-9]*)")
+_NUMBERED = re.compile(r"(?s)(.*?)([0-9]{1,18})")
 
 
 def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
@@ -37,17 +37,18 @@ def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
 
 
 def fold(names: Sequence[str]) -> str:
-    """``names`` as one short list: neighbours that differ in their last number share a bracket.
+    """``names`` as one short list: neighbours that differ in the number at their end share a bracket.
 
-    ``expand(fold(names)) == tuple(names)`` for names without ``,``, ``[`` and ``]``.
+    ``expand(fold(names)) == tuple(names)`` for names without ``,``, ``[`` and ``]``. Names that go on after
+    their number (``gpu1-ib``) are not folded: before 23.11 Slurm reads no list with text after a bracket.
     """
     parts: list[str] = []
-    for (head, tail, plain), group in itertools.groupby(map(_numbered, names), key=_alike):
-        numbers = [number for _, number, _ in group]
+    for (head, plain), group in itertools.groupby(map(_numbered, names), key=_alike):
+        numbers = [number for _, number in group]
         if plain or len(numbers) == 1:
-            parts += [head + number + tail for number in numbers]
+            parts += [head + number for number in numbers]
         else:
-            parts.append(f"{head}[{','.join(_ranges(numbers))}]{tail}")
+            parts.append(f"{head}[{','.join(_ranges(numbers))}]")
     return ",".join(parts)
 
 
@@ -94,13 +95,13 @@ def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _numbered(name: str) -> tuple[str, str, str]:
+def _numbered(name: str) -> tuple[str, str]:
     match = _NUMBERED.fullmatch(name)
-    return match.groups() if match and len(match.group(2)) <= 18 else (name, "", "")  # type: ignore[return-value]
+    return match.groups() if match else (name, "")  # type: ignore[return-value]
 
 
-def _alike(name: tuple[str, str, str]) -> tuple[str, str, bool]:
-    return (name[0], name[2], not name[1])
+def _alike(name: tuple[str, str]) -> tuple[str, bool]:
+    return (name[0], not name[1])
 
 
 def _ranges(numbers: Sequence[str]) -> Iterator[str]:

@@ -44,11 +44,11 @@ def test_what_is_no_list_or_stands_for_too_many_names_is_refused(text: str) -> N
         expand(text)
 
 
-def test_names_fold_into_one_bracket_for_neighbours_that_differ_in_their_last_number() -> None:
-    assert fold(("n08", "n09", "n10", "n12", "login", "a1-ib", "a2-ib")) == "n[08-10,12],login,a[1-2]-ib"
+def test_names_fold_into_one_bracket_for_neighbours_that_differ_in_the_number_at_their_end() -> None:
+    assert fold(("n08", "n09", "n10", "n12", "login", "a1-ib", "a2-ib")) == "n[08-10,12],login,a1-ib,a2-ib"
 
 
-NAMES = st.from_regex(r"[a-z]{1,3}([0-9]{1,4})?(-ib)?", fullmatch=True)
+NAMES = st.from_regex(r"[a-z]{1,3}([0-9]{1,4}){0,2}(-ib|\.site\.example|-r[0-9]{1,2}x?)?", fullmatch=True)
 
 
 @given(st.lists(NAMES, max_size=12))
@@ -77,10 +77,7 @@ def slurm_conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lists=st.lists(PARTS, min_size=1, max_size=3))
-def test_scontrol_expands_every_list_to_the_same_names(slurm_conf: Path, lists: list[str]) -> None:
-    text = ",".join(lists)
+def scontrols(text: str, slurm_conf: Path) -> tuple[str, ...]:
     done = subprocess.run(
         ["scontrol", "show", "hostnames", text],
         env={**os.environ, "SLURM_CONF": str(slurm_conf)},
@@ -89,4 +86,17 @@ def test_scontrol_expands_every_list_to_the_same_names(slurm_conf: Path, lists: 
         timeout=60,
         check=True,
     )
-    assert expand(text) == tuple(done.stdout.split())
+    return tuple(done.stdout.split())
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lists=st.lists(PARTS, min_size=1, max_size=3))
+def test_scontrol_expands_every_list_to_the_same_names(slurm_conf: Path, lists: list[str]) -> None:
+    text = ",".join(lists)
+    assert expand(text) == scontrols(text, slurm_conf)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(NAMES, min_size=1, max_size=6))
+def test_scontrol_reads_every_folded_list(slurm_conf: Path, names: list[str]) -> None:
+    assert scontrols(fold(names), slurm_conf) == tuple(names)
