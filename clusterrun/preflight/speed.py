@@ -72,6 +72,9 @@ class Speed:
         for one in tests:
             self._judge(one, self.line)
         ledger.allow_for_chance(limits, max(len(self.of_node), len(self.of_link)))
+        slow = self.line.slow if self.line is not None else 0.0
+        self.unsure = {node for node in ledger.suspects() if max(self.of_node[node]) >= slow}
+        """Slow with some, and with somebody neither slow nor surely fast: they are not blamed."""
 
     def factor(self, link: Pair) -> float:
         """What makes the rates of a link comparable with those of the fastest kind of links."""

@@ -90,7 +90,7 @@ def verdicts(at: Standing, rounds: int) -> SearchResult:
     unsure = tuple(link for link in doubted if link not in bad_links)
     fit = there & works.cleared
     found = {node for one in groups.groups for node in blamed(slow, {*one})}
-    slow_nodes = tuple(node for node in at.there if node in found)
+    slow_nodes = tuple(node for node in at.there if node in found - at.speed.unsure)
     slow_links = tuple(_slow_links(slow, fit, paces))
     evidence = [
         *(_node(at, node, "broken", Grade.FAIL) for node in at.bad),

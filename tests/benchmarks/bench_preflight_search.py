@@ -14,7 +14,7 @@ from clusterrun.preflight.search import PairOutcome, Search, SearchResult
 from tests.benchmarks.pair_world import PairWorld, exact, link, neighbours_then_fastest, searched
 from tests.benchmarks.parted_world import Tree, judged
 
-MOST_ROUNDS = 9
+MOST_ROUNDS = 10
 MOST_FALSE = 0.003
 LEAST_LINKS = 0.99
 MOST_SECONDS = 1.0
