@@ -142,7 +142,7 @@ def test_marked_processes_outside_its_lineage_are_ended_only_after_ranks_ran_her
 
 
 STOPS = (
-    "hidden()\nos.write(lease, live(1.0))\n"
+    "hidden()\nos.write(lease, live(4.0))\n"
     "signal.signal(signal.SIGUSR2, lambda *_: os.write(lease, live(600.0)))\n"
     "print('on', flush=True)\nwhile True: time.sleep(0.02)"
 )
@@ -157,7 +157,7 @@ def slept_through_its_lease(process: subprocess.Popen[str]) -> int:
     """The orphan of a shim that stood still until its lease was over, and goes on."""
     (orphan,) = {line(process), line(process)} - {"on"}
     process.send_signal(signal.SIGSTOP)
-    over = time.monotonic() + 4.5  # longer than the shim's own wait
+    over = time.monotonic() + 7.5  # longer than the lease and the shim's own wait
     until(lambda: time.monotonic() > over, "the end of the lease")
     process.send_signal(signal.SIGCONT)
     return int(orphan)
