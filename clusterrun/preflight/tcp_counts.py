@@ -7,8 +7,10 @@ import struct
 
 _TCP_INFO = 11
 _SIZE = 232
-_TOTAL_RETRANS, _DATA_SEGS_OUT, _DSACK_DUPS = 100, 156, 216
+_SND_MSS, _UNACKED, _TOTAL_RETRANS, _DATA_SEGS_OUT, _DSACK_DUPS = 16, 24, 100, 156, 216
 """Offsets in ``struct tcp_info``: 32-bit numbers; Linux 4.6 and, for the last, 4.19."""
+_BYTES_ACKED, _BYTES_SENT, _BYTES_RETRANS = 120, 200, 208
+"""The same of 64-bit numbers; Linux 4.19."""
 
 
 def sent_and_resent(one: socket.socket) -> tuple[int, int]:
@@ -18,12 +20,24 @@ def sent_and_resent(one: socket.socket) -> tuple[int, int]:
     (0, 0) where the kernel does not tell.
     """
     told = _told(one)
-    return _number(told, _DATA_SEGS_OUT), max(0, _number(told, _TOTAL_RETRANS) - _number(told, _DSACK_DUPS))
+    repeated = max(0, _number(told, _TOTAL_RETRANS) - _number(told, _DSACK_DUPS))
+    return _number(told, _DATA_SEGS_OUT), repeated + _dropped_here(told)
 
 
 def transmitted_again(one: socket.socket) -> int:
     """How often the kernel sent something again, needed or not."""
-    return _number(_told(one), _TOTAL_RETRANS)
+    told = _told(one)
+    return _number(told, _TOTAL_RETRANS) + _dropped_here(told)
+
+
+def _dropped_here(told: bytes) -> int:
+    """Segments that this machine itself dropped (a rule of its firewall, a full queue) and sent later.
+
+    The kernel does not count these as sent again, but it counts their bytes each time it tries.
+    """
+    sent = _number(told, _BYTES_SENT, "=Q") - _number(told, _BYTES_RETRANS, "=Q")
+    known = _number(told, _BYTES_ACKED, "=Q") + _number(told, _UNACKED) * _number(told, _SND_MSS)
+    return max(0, sent - known) // max(1, _number(told, _SND_MSS))
 
 
 def _told(one: socket.socket) -> bytes:
@@ -33,5 +47,5 @@ def _told(one: socket.socket) -> bytes:
         return b""
 
 
-def _number(told: bytes, at: int) -> int:
-    return int(struct.unpack_from("=I", told, at)[0]) if len(told) >= at + 4 else 0
+def _number(told: bytes, at: int, kind: str = "=I") -> int:
+    return int(struct.unpack_from(kind, told, at)[0]) if len(told) >= at + struct.calcsize(kind) else 0
