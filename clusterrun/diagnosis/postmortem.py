@@ -26,6 +26,7 @@ SAME_MOMENT = 1.0
 """Seconds: the time of a line is known no better."""
 MOST_WORDS = 180
 MOST_CULPRITS = 16
+MOST_ALSO = 2
 BEFORE = 60.0
 """Seconds before the first failure: an error that was survived for longer did not end the run."""
 DUMPING = 540.0
@@ -42,6 +43,11 @@ _TOLD_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT)
 """Signals that come after words of one's own, or from whoever ends the others."""
 OURS = "clusterrun: "
 """How a line begins that a node adds to the last ones of a rank."""
+_BROKEN = "a connection of it broke, and no rank had failed before it"
+_BROKEN_REMEDY = (
+    "what does that line talk to: a service, a store of files, another rank? "
+    "clusterrun check tests the network between the nodes"
+)
 _MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
 
 
@@ -126,7 +132,7 @@ def _root(left: Remains) -> Error | None:
     ]
     if not roots or _killed(left):
         return None
-    roots = [one for one in roots if not one.survived] or roots
+    roots = _without_overcome(left, [one for one in roots if not one.survived] or roots)
     earliest = min(one.at for one in roots)
     first = left.failure.rank if left.failure else -1
     together = [one for one in roots if one.at <= earliest + SAME_MOMENT]
@@ -134,6 +140,18 @@ def _root(left: Remains) -> Error | None:
     return min(
         together, key=lambda one: (is_timeout(one), one.row is None, one.rank != first, one.at, one.rank)
     )
+
+
+def _without_overcome(left: Remains, roots: list[Error]) -> list[Error]:
+    """Without what several ranks printed, where the one that failed first printed another error after it."""
+    first = left.failure.rank if left.failure else -1
+    own = [one for one in roots if one.rank == first]
+    if left.per_node or len(own) < 2:
+        return roots
+    last = max(own, key=lambda one: one.at)
+    others = {one.text for one in roots if one.rank != first}
+    overcome = {one.text for one in own if one.text in others and one.text != last.text}
+    return [one for one in roots if one.text not in overcome]
 
 
 def _killed(left: Remains) -> bool:
@@ -159,9 +177,18 @@ def _of_error(left: Remains, root: Error) -> Diagnosis:
     evidence = [f"{left.name(root.rank, root.inner)}: {root.said}", *memory]
     if same:
         evidence.append(f"{left.several(same)} said the same")
+    evidence += _also_printed(left, root)
     culprit = Culprit(root.inner if left.per_node else root.rank, left.node(root.rank), root.said)
     said = f"{who} failed first{cause}"
     return Diagnosis(verdict, said, (culprit,), (), tuple(evidence), _MEMORY_REMEDY if memory else remedy)
+
+
+def _also_printed(left: Remains, root: Error) -> list[str]:
+    """Other errors of the same process, which it did not outlive by long."""
+    own = [one for one in left.errors if (one.rank, one.inner) == (root.rank, root.inner)]
+    also = [one for one in own if one.text != root.text and not one.consequence and not one.survived]
+    name = left.name(root.rank, root.inner)
+    return [f"{name} also printed: {_cut(one.said)}" for one in also[-MOST_ALSO:]]
 
 
 def _memory(left: Remains) -> tuple[str, ...]:
@@ -202,12 +229,17 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
     told = _last_word(failure.last_lines)
     last = told.removeprefix(OURS)
     known = meaning(last)
+    own = [one for one in left.errors if one.rank == failure.rank]
+    if known and known.consequence and not failure.peer and not _killed(left):
+        # Nobody failed before this rank: what it lost need not be another rank.
+        known = replace(known, cause=_BROKEN, remedy=_BROKEN_REMEDY)
+        culprit = replace(culprit, why=f"{culprit.why}; {own[0].said}") if own else culprit
     cause = last if told != last else known.cause if known else ""
     said = failure.why + (f": {cause}" if cause else "")
     evidence = _printed(left, failure, told)
     if failure.peer:
         evidence = (*evidence, f"its message names an address of {failure.peer}")
-    if last and not any(one.rank == failure.rank for one in left.errors):
+    if last and not own:
         how = "" if told != last else "it printed last: "
         culprit = Culprit(culprit.rank, culprit.node, f"{culprit.why}; {how}{_cut(last)}")
     return Diagnosis(Verdict.CRASHED, said, (culprit,), (), evidence, known.remedy if known else remedy)

@@ -351,3 +351,32 @@ def test_the_one_that_aborted_is_the_odd_one_where_all_records_agree() -> None:
 def test_without_any_record_the_message_alone_is_explained() -> None:
     found = explain(left(*heard(1, f"  {ABORTED}")))
     assert (found.verdict, [c.rank for c in found.culprits]) == (Verdict.MISMATCH, [1])
+
+
+NO_KERNELS = ["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'kernels'"]
+RESET = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 5, in fetch']
+RESET += ["ConnectionResetError: [Errno 104] Connection reset by peer"]
+
+
+def test_what_every_rank_printed_and_went_on_from_did_not_end_the_one_that_failed_first() -> None:
+    fell_back = [error for rank in range(4) for error in heard(rank, *NO_KERNELS, at=98.0)]
+    found = explain(left(*fell_back, *heard(1, *traceback(1, BAD))))
+    assert found.culprits == (Culprit(1, "n1", f"{BAD}, at train.py:9 (step)"),)
+    assert f"rank 1 also printed: {NO_KERNELS[1]}" in found.evidence
+
+
+def test_an_error_of_one_rank_alone_is_told_with_what_it_printed_after() -> None:
+    ended = [error for rank in range(4) for error in heard(rank, *traceback(rank, BAD))]
+    found = explain(left(*heard(1, *NO_KERNELS, at=90.0), *ended, failure=failure(0)))
+    assert {one.rank for one in found.culprits} == {1}
+    assert f"rank 1 also printed: {BAD}, at train.py:9 (step)" in found.evidence
+
+
+def test_a_broken_connection_of_the_rank_that_failed_first_is_its_own() -> None:
+    end = replace(failure(1), last_lines=tuple(RESET))
+    found = explain(left(*heard(1, *RESET), failure=end))
+    assert found.culprits[0].why == f"exited with code 1; {RESET[2]}, at train.py:5 (fetch)"
+    assert found.said.endswith("a connection of it broke, and no rank had failed before it")
+    assert "only noticed" not in found.remedy
+    elsewhere = explain(left(*heard(1, *RESET), failure=replace(end, peer="n2")))
+    assert "a peer of this rank ended" in elsewhere.said
