@@ -7,7 +7,7 @@ from clusterrun.diagnosis.joining import counted, difference, roots, waiting
 from clusterrun.diagnosis.lateness import late
 from clusterrun.diagnosis.places import Doing, place
 from clusterrun.diagnosis.reasons import has_ended, reason
-from clusterrun.diagnosis.stuck import crossed, half, unended
+from clusterrun.diagnosis.stuck import crossed, half, other_roots, unended
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
 
@@ -108,7 +108,8 @@ def _differing(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
     """Ranks that called different things at the same place."""
     found = difference(case.seen) if waits else None
     if found is None:
-        return None
+        roots_differ = other_roots(case, waits)
+        return Judgement(roots_differ) if roots_differ else None
     majority, *others = found.sides
     where = called("collective", found.sequence, found.group)
     evidence = [

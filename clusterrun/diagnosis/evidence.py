@@ -82,7 +82,8 @@ class Seen:
     printed something; ``quiet`` is how many seconds ago it last did. ``clock`` is its node's wall
     clock when it was looked at, ``addresses`` are those it speaks from. ``call`` is ``send`` or ``recv``
     where its main thread waits in one, with rank ``peer``; in ``init_process_group`` it has asked for
-    a world of ``world`` ranks and was started as one of ``started`` (0: not there).
+    a world of ``world`` ranks and was started as one of ``started`` (0: not there). ``rooted`` is the
+    collective with a root that its main thread is in, which names rank ``root`` (-1: unknown).
     """
 
     rank: int
@@ -110,6 +111,8 @@ class Seen:
     peer: int = -1
     world: int = 0
     started: int = 0
+    rooted: str = ""
+    root: int = -1
 
     @property
     def works(self) -> bool:

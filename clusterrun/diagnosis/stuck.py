@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterrun.diagnosis.case import called
 from clusterrun.diagnosis.joining import members
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
 
@@ -34,6 +35,38 @@ def unended(case: Case, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> D
     )
     said += f": the link between {' and between '.join(f'{a} and {b}' for a, b in links[:4])} is broken"
     return Diagnosis(Verdict.LINK, said, culprits, (), tuple(evidence), remedy)
+
+
+def other_roots(case: Case, waits: Sequence[Waiting]) -> Diagnosis | None:
+    """Ranks that are in one collective and name different roots of it."""
+    places: dict[tuple[str, int], dict[int, list[int]]] = {}
+    for one in waits:
+        seen, record = case.of(one.rank), one.record
+        if seen.root >= 0 and record.operation == seen.rooted:
+            roots = places.setdefault((record.group, record.sequence), {})
+            roots.setdefault(seen.root, []).append(one.rank)
+    differing = [(place, roots) for place, roots in places.items() if len(roots) > 1]
+    if not differing:
+        return None
+    (group, sequence), roots = min(differing)
+    sides = sorted(roots.items(), key=lambda side: -len(side[1]))
+    odd = sides[1:] if len(sides[0][1]) > len(sides[1][1]) else sides
+    operation = case.of(sides[0][1][0]).rooted
+    lines = [
+        f"{ranks_in_words(tuple(ranks))} name{'s' if len(ranks) == 1 else ''} rank {root}"
+        f"{case.line(tuple(ranks))}"
+        for root, ranks in sides
+    ]
+    culprits = tuple(
+        Culprit(
+            rank, case.of(rank).node, f"it names rank {root} as the root of {operation}{case.line((rank,))}"
+        )
+        for root, ranks in odd
+        for rank in ranks
+    )
+    said = f"ranks name different roots of {called(operation, sequence, group)}: {'; '.join(lines)}"
+    remedy = f"let every rank give {operation} the same root (src, dst)"
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy)
 
 
 def _over_tcp(one: Seen, where: Waiting) -> bool:

@@ -25,6 +25,8 @@ UNRECORDED = ("_MPI_AVAILABLE", "_UCC_AVAILABLE", "_XCCL_AVAILABLE")
 MEETING = ("_create_c10d_store", "_env_rendezvous_handler", "init_process_group")
 PEERS = {"send": "dst", "recv": "src"}
 """Which argument of a call names the other rank."""
+ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
+"""Which argument of a collective names its root."""
 MAIN_THREAD = getattr(getattr(sys.modules.get("threading"), "main_thread", lambda: None)(), "ident", 0) or 0
 INDEPENDENT = "CLUSTERRUN_INDEPENDENT"
 """Set to 1 by users whose ranks are not meant to train together."""
@@ -80,20 +82,27 @@ def words(number: int, records: int, size: int = 0) -> str:
 
 
 def call(c10d: Any) -> dict[str, Any]:
-    """What no record tells: the peer of a send or receive, the world ``init_process_group`` waits for."""
+    """What no record tells: a call's peer or root, the size of the world that is waited for."""
     frame = sys._current_frames().get(MAIN_THREAD)
     while frame is not None:
         name, local = frame.f_code.co_name, frame.f_locals
         if name in MEETING and isinstance(local.get("world_size"), int) and local["world_size"] > 0:
             return {"world": local["world_size"]}
-        if name in PEERS and frame.f_globals.get("__name__") == c10d.__name__:
-            peer, group = local.get(PEERS[name]), local.get("group")
-            among = local.get(f"group_{PEERS[name]}")
-            if not isinstance(peer, int) and isinstance(among, int):
-                peer = c10d.get_global_rank(group or c10d.GroupMember.WORLD, among)
-            return {"name": name, "peer": peer if isinstance(peer, int) else -1}
+        if frame.f_globals.get("__name__") == c10d.__name__:
+            if name in PEERS:
+                return {"name": name, "peer": named(c10d, local, PEERS[name])}
+            if name in ROOTS:
+                return {"rooted": name, "root": named(c10d, local, ROOTS[name])}
         frame = frame.f_back
     return {}
+
+
+def named(c10d: Any, local: Any, argument: str) -> int:
+    """The rank that an argument of a call names, by its number among all or in its group; -1: none."""
+    rank, among = local.get(argument), local.get(f"group_{argument}")
+    if not isinstance(rank, int) and isinstance(among, int):
+        rank = c10d.get_global_rank(local.get("group") or c10d.GroupMember.WORLD, among)
+    return rank if isinstance(rank, int) else -1
 
 
 def groups(c10d: Any, ranks: bool) -> list[dict[str, Any]]:

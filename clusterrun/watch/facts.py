@@ -105,6 +105,8 @@ def calls(said: Mapping[str, Any]) -> dict[str, Any]:
         "peer": int(found.get("peer", -1)),
         "world": int(found.get("world", 0)),
         "started": int(found.get("started", 0)),
+        "rooted": str(found.get("rooted", "")),
+        "root": int(found.get("root", -1)),
     }
 
 

@@ -11,6 +11,7 @@ from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import (
     ALL_REDUCE,
     BARRIER,
+    LIBRARY,
     LOADER,
     LOOP,
     MEETING,
@@ -445,3 +446,33 @@ def test_ranks_that_are_too_busy_to_answer_are_not_called_hung() -> None:
     ]
     assert verdict(*silent).verdict is Verdict.NOTHING
     assert verdict(*silent, stalled=60.0).verdict is Verdict.UNDETERMINED
+
+
+BROADCAST = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:3151 broadcast", *LOOP)
+
+
+def in_broadcast(number: int, root: int | None) -> Seen:
+    """A rank of four that waits in a broadcast from ``root``; None: it waits in the collective after that."""
+    before = (*history(10), record(11, done=root is None, operation="broadcast"))
+    if root is None:
+        return waiter(number, begun=12, records=(*before, record(12, done=False)))
+    return waiter(number, records=before, stack=BROADCAST, rooted="broadcast", root=root)
+
+
+@pytest.mark.parametrize(
+    ("roots", "wrong"),
+    [((0, 0, 1, 0), [2]), ((1, 0, 0, 0), [0]), ((0, None, 1, None), [0, 2]), ((0, 0, 1, 2), [2, 3])],
+)
+def test_ranks_that_name_different_roots_of_one_collective_are_told(
+    roots: tuple[int | None, ...], wrong: list[int]
+) -> None:
+    seen = [in_broadcast(number, root) for number, root in enumerate(roots)]
+    found = verdict(*seen, stalled=60.0)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
+    assert f"it names rank {roots[wrong[0]]} as the root of broadcast" in found.culprits[0].why
+
+
+@pytest.mark.parametrize("roots", [(0, 0, 0, 0), (0, -1, 0, -1), (None, None, 1, None)])
+def test_ranks_of_one_root_or_an_unknown_one_are_blamed_for_none(roots: tuple[int | None, ...]) -> None:
+    seen = [in_broadcast(number, root) for number, root in enumerate(roots)]
+    assert "root of" not in verdict(*seen, stalled=60.0).said

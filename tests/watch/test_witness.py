@@ -12,7 +12,7 @@ import pytest
 
 from clusterrun.diagnosis.evidence import Group, Seen
 from clusterrun.diagnosis.joining import waiting
-from clusterrun.watch.facts import records
+from clusterrun.watch.facts import calls, records
 from tests.watch.stage import ROOT
 
 Dump = Callable[[bool, bool], str]
@@ -122,3 +122,37 @@ def test_a_rank_whose_groups_are_gone_was_alone_only_where_no_recorder_and_no_st
         monkeypatch.delenv(name, raising=False)
     space = witness({}, plugins, _dump_nccl_trace_json=nccl, _dump_fr_trace_json=dump())
     assert space["was_alone"]([], space["flight"](json, 16)) is alone
+
+
+@pytest.mark.parametrize(
+    ("given", "root"), [("src=2", 2), ("group_src=1", 11), ("group='g', group_src=1", 11), ("", -1)]
+)
+@pytest.mark.parametrize(
+    ("function", "argument", "told", "named"),
+    [
+        ("broadcast", "src", "rooted", "root"),
+        ("gather", "dst", "rooted", "root"),
+        ("recv", "src", "name", "peer"),
+    ],
+)
+def test_who_a_call_names_is_read_from_its_arguments(
+    witness: Callable[..., dict[str, Any]],
+    function: str,
+    argument: str,
+    told: str,
+    named: str,
+    given: str,
+    root: int,
+) -> None:
+    space = witness({})
+    groups = SimpleNamespace(WORLD="all")
+    c10d = SimpleNamespace(
+        __name__="c10d", GroupMember=groups, get_global_rank=lambda _group, among: 10 + among
+    )
+    caller: dict[str, Any] = {"__name__": "c10d", "ask": lambda: space["call"](c10d)}
+    exec(f"def {function}({argument}=None, group=None, group_{argument}=None): return ask()", caller)
+    found = eval(f"{function}({given.replace('src', argument)})", caller)
+    assert (found[told], found[named]) == (function, root)
+    expected = {"call": function} if told == "name" else {"rooted": function}
+    assert {key: calls({"call": found})[key] for key in expected} == expected
+    assert caller["ask"]() == {}
