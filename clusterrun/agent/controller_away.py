@@ -5,6 +5,8 @@ What is asked of nobody fails nobody: nothing is charged for it, and no node is 
 
 from __future__ import annotations
 
+from clusterrun.agent.launch_words import unreached
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +24,11 @@ _WORDS = (
 
 
 def is_away(said: Sequence[str]) -> bool:
-    """These words of a program of the scheduler say that its controller could not be reached."""
-    return any(words in line for line in said for words in _WORDS)
+    """These words of a program of the scheduler say that its controller could not be reached.
+
+    Of a node that could not be reached they may say the same: then it is not the controller.
+    """
+    return not unreached(said) and any(words in line for line in said for words in _WORDS)
 
 
 class ControllerAway:

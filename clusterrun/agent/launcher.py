@@ -7,6 +7,7 @@ import re
 import signal
 
 from clusterrun.agent.endings import code_in_words
+from clusterrun.agent.launch_words import unreached
 from clusterrun.agent.process import Ended, NotStarted, Program, start_all
 from clusterrun.agent.voice import say
 from clusterrun.model import contract
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _FIRST_LINES = 5
 _LAST_LINES = 15
+_MOST_UNREACHED = 100
+"""Lines that name a node which could not be reached are kept as well: agents are launched without it then."""
 _LONGEST_LINE = 2000
 _MOST_SHOWN = 1000
 _KILL_AFTER = 3.0
@@ -30,8 +33,11 @@ _WORDS_AFTER = 1.0
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? [0-9,-]+: (?!Exited with exit code 0)(?:\D*(\d+)|.*)")
 _NOT_LAUNCHED = re.compile(r"srun: error: (?:Node failure on |task \d+ launch failed)")
 """srun goes on with the others, maybe for long; where it gives all of them up, its own end says so."""
-_HARMLESS = re.compile(r"srun: cluster configuration lacks support for cpu binding")
-"""Shown, but never the reason of anything."""
+_HARMLESS = re.compile(
+    r"srun: cluster configuration lacks support for cpu binding"
+    r"|srun: error: get_addr_info: getaddrinfo\(\) failed: .*, attempt number "
+)
+"""Shown, but never the reason of anything: what srun tries again says at last what came of it."""
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
@@ -191,7 +197,8 @@ class Launcher:
 
     def _remember(self, line: str) -> None:
         # The first error mostly is the cause, the last ones tell what became of it.
-        del self._said[_FIRST_LINES : len(self._said) - _LAST_LINES + 1]
+        between = slice(_FIRST_LINES, max(_FIRST_LINES, len(self._said) - _LAST_LINES + 1))
+        self._said[between] = [one for one in self._said[between] if unreached([one])][:_MOST_UNREACHED]
         self._said.append(line)
 
 

@@ -28,6 +28,33 @@ _OUTGOING = (
     "a firewall on it drops the connections that it begins, or its slurmd hangs: "
     "iptables -S OUTPUT, nft list ruleset, and the log of slurmd there"
 )
+_INCOMING = (
+    "its slurmd does not answer there, or a firewall on it drops the connections that others begin: "
+    "systemctl status slurmd, iptables -S INPUT, nft list ruleset"
+)
+_HANGS = (
+    "its slurmd hangs, or only small packets get there: the log of slurmd, dmesg, and the MTU of its network "
+    "(ping -M do -s 1472)"
+)
+_NO_NAME = "its name does not resolve on the first node: getent hosts; add it to DNS or /etc/hosts"
+_NO_PYTHON = "see job.out: was there a Python to start it?"
+_NO_ANSWER = "look at the node: sinfo -N -l, and job.out in the run directory"
+_REMEDIES = (
+    (contract.NO_CONNECTION, True, _OUTGOING),
+    # Slurm's credentials hold for two minutes.
+    (
+        "credential",
+        True,
+        "its clock may be wrong, compare it with the others': timedatectl, chronyc tracking",
+    ),
+    ("find an address", True, _NO_NAME),
+    ("zero bytes", False, _HANGS),
+    ("timed out", False, _HANGS),
+    ("connection failure", False, _INCOMING),
+    ("connection refused", False, _INCOMING),
+    ("node failure", False, _INCOMING),
+)
+"""Words of the launcher, whether they say as much of a machine that answers nobody, and what to do."""
 _GROUP = 2
 _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
 
@@ -130,7 +157,7 @@ def _judged(case: Case, one: Subject, host_is_ill: bool) -> list[Link]:
         return []
     # Only over its link to the coordinator's node an agent joins; that several broke is less likely.
     if deaf != [HOST] or (one.listening is not None and trouble is None):
-        one.write("gone", [Finding("agent", Grade.FAIL, said, _look_at(one.absent))])
+        one.write("gone", [Finding("agent", Grade.FAIL, said, look_at(one.absent, lives=True))])
         return []
     if trouble is None:
         said += ": it was not examined"
@@ -141,13 +168,11 @@ def _judged(case: Case, one: Subject, host_is_ill: bool) -> list[Link]:
     return [control.link(case, trouble)]
 
 
-def _look_at(why: str) -> str:
-    """What to do about a machine that lives, but has no agent: Slurm's credentials hold for two minutes."""
-    if contract.NO_CONNECTION in why:
-        return _OUTGOING
-    if "credential" in why.lower():
-        return "its clock may be wrong, compare it with the others': timedatectl, chronyc tracking"
-    return "see job.out: was there a Python to start it?"
+def look_at(why: str, lives: bool) -> str:
+    """What to do about a machine without an agent, by what the launcher said; ``lives``: it answers."""
+    said = why.lower()
+    found = (remedy for words, of_all, remedy in _REMEDIES if words in said and (lives or of_all))
+    return next(found, _NO_PYTHON if lives else _NO_ANSWER)
 
 
 def _link(case: Case, node: int, one: Subject) -> Link:

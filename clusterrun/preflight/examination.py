@@ -101,7 +101,7 @@ class Examination:
         for node, why in absent:
             known[node] = Subject(node, dict(names).get(node, f"node {node}"), "")
             known[node].absent = why
-            known[node].leave("agent", why, "look at the node: sinfo -N -l, and job.out in the run directory")
+            known[node].leave("agent", why, absence.look_at(why, lives=False))
         self.outcome: Outcome | None = None
         self._case = Case(orders, short.in_order(known, after), now, wall, run_dir)
         self._trials = Trials(self._case)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun.agent import launcher
+from clusterrun.agent.controller_away import is_away
+from clusterrun.agent.launch_words import unreached
 from clusterrun.agent.launcher import Launch, Launcher, relaunch
 from clusterrun.agent.loop import Loop, steady
 from clusterrun.agent.process import ended_children
@@ -117,3 +119,48 @@ def test_a_launcher_that_is_killed_is_told_from_one_that_says_so_of_its_tasks(tm
     one.start()
     until(passes, "its end")
     assert ends == [(137, (f"{program} was killed by signal 9 (SIGKILL)",))]
+
+
+UNREACHED = (
+    "srun: error: Task launch for StepId=1.0 failed on node n2: Socket timed out on send/recv operation"
+)
+NO_NAME = "srun: error: Task launch for StepId=1.0 failed on node n3: Can't find an address, check slurm.conf"
+AGAIN = "srun: error: get_addr_info: getaddrinfo() failed: Temporary failure, attempt number "
+
+
+@pytest.mark.parametrize("before", [0, 4, 5, 9, 14, 15, 40])
+@pytest.mark.parametrize("after", [0, 5, 9, 14, 15, 40])
+@pytest.mark.parametrize("line", [UNREACHED, NO_NAME])
+def test_the_line_that_names_a_node_not_reached_is_never_dropped_among_others(
+    before: int, after: int, line: str
+) -> None:
+    said: list[tuple[str, ...]] = []
+    one = Launcher(Loop(), launch(ARGV), lambda code, words, whole: said.append(words))
+    words = [f"line {number}" for number in range(before)] + [line]
+    words += [f"later {number}" for number in range(after)]
+    for number, word in enumerate(words):
+        one._show(word)
+        one._show(f"{AGAIN}{number}")
+    kept = tuple(one._said)
+    assert unreached(kept) == unreached([line])
+    assert kept[:5] == tuple(words[:5])
+    assert set(words[-15:]) <= set(kept)
+    assert len(kept) <= 21
+
+
+@pytest.mark.parametrize(
+    ("said", "away"),
+    [
+        (("srun: error: Unable to create step: Unable to contact slurm controller (connect failure)",), True),
+        (("srun: error: Unable to confirm allocation: Socket timed out on send/recv operation",), True),
+        (
+            (UNREACHED, "srun: error: Application launch failed: Socket timed out on send/recv operation"),
+            False,
+        ),
+        ((NO_NAME,), False),
+    ],
+)
+def test_a_node_that_does_not_answer_the_launcher_is_not_a_controller_that_is_away(
+    said: tuple[str, ...], away: bool
+) -> None:
+    assert is_away(said) is away
