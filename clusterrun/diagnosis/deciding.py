@@ -230,7 +230,8 @@ def _elsewhere(case: Case) -> Judgement:
     held = [one for one in case.seen if one.state and has_ended(one)]
     if held and all(one in held or not one.state for one in case.seen):
         return _blame(case, held, ())
-    return Judgement(_waiting_apart([one for one in case.seen if one.state] or case.seen, case))
+    living = [one for one in case.seen if one.state] or case.seen
+    return Judgement(_unseen_below(living) or _waiting_apart(living, case))
 
 
 def _busy_without_progress(case: Case, busy: Sequence[Seen]) -> Diagnosis:
@@ -246,12 +247,31 @@ def _busy_without_progress(case: Case, busy: Sequence[Seen]) -> Diagnosis:
     return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
 
 
+def _unseen_below(living: Sequence[Seen]) -> Diagnosis | None:
+    """Those who live show no stack and have started others (``mp.spawn``), into which nobody looks."""
+    if not all(one.children and place(one.stack).doing is Doing.UNKNOWN for one in living):
+        return None
+    who = ranks_in_words(tuple(one.rank for one in living))
+    said = f"{who} wait{'s' if len(living) == 1 else ''} for processes that nothing tells the stacks of"
+    evidence = [
+        f"rank {one.rank} on {one.node} has started "
+        + ", ".join(f"{child.name} (process {child.pid})" for child in one.children[:MOST])
+        for one in living[:MOST]
+    ]
+    remedy = (
+        f"on {living[0].node}: py-spy dump --pid N of each shows where it is (ranks of torchrun need none)"
+    )
+    return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
+
+
 def _waiting_apart(living: Sequence[Seen], case: Case) -> Diagnosis:
     """Those who live wait, each for something outside of torch."""
     lines = {place(one.stack).line for one in living} - {""}
     where = f", all at {lines.pop()}" if len(lines) == 1 else ""
     gone = tuple(one.rank for one in case.seen if one not in living)
-    said = f"all {len(living)} ranks {'that are left ' if gone else ''}wait outside of collectives{where}"
+    who = f"all {len(living)} ranks {'that are left ' if gone else ''}wait"
+    who = f"rank {living[0].rank} waits" if case.size == 1 else who
+    said = f"{who} outside of collectives{where}"
     evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in living[:8]]
     evidence += [f"{ranks_in_words(gone)} {'has' if len(gone) == 1 else 'have'} ended"] if gone else []
     return Diagnosis(Verdict.WAITING, said, (), (), tuple(evidence), reason(living[0]).remedy)

@@ -172,7 +172,8 @@ def _of_error(left: Remains, root: Error) -> Diagnosis:
     memory = _memory(left) if _CHILD_KILLED.search(root.text) else ()
     verdict = Verdict.OUT_OF_MEMORY if memory else root.row.verdict if root.row else Verdict.CRASHED
     cause = f": {root.row.cause}" if root.row else ""
-    remedy = root.row.remedy if root.row else f"clusterrun logs --rank {root.rank} shows all that it said"
+    by = left.name(root.rank) if root.inner >= 0 else "it"
+    remedy = root.row.remedy if root.row else f"clusterrun logs --rank {root.rank} shows all that {by} said"
     same = [one for one in left.errors if one.text == root.text and one.rank != root.rank]
     evidence = [f"{left.name(root.rank, root.inner)}: {root.said}", *memory]
     if same:

@@ -476,3 +476,12 @@ def test_ranks_that_name_different_roots_of_one_collective_are_told(
 def test_ranks_of_one_root_or_an_unknown_one_are_blamed_for_none(roots: tuple[int | None, ...]) -> None:
     seen = [in_broadcast(number, root) for number, root in enumerate(roots)]
     assert "root of" not in verdict(*seen, stalled=60.0).said
+
+
+def test_of_a_rank_without_a_stack_the_processes_that_it_started_are_told() -> None:
+    spawned = (Child(7, "python", "S"), Child(8, "python", "S"))
+    found = verdict(rank(0, 1, records=(), groups=(), answered=False, children=spawned), stalled=60.0)
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert "rank 0 on n0 has started python (process 7), python (process 8)" in found.evidence
+    alone = verdict(rank(0, 1, records=(), groups=(), stack=LOOP), stalled=60.0)
+    assert alone.said == "rank 0 waits outside of collectives, all at train.py:33 (work)"
