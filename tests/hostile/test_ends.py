@@ -31,7 +31,7 @@ CASES = {
     "exit": "rank 1 on {} exited with code 3",
     "error": "rank 1 on {} exited with code 1",
     "SIGSEGV": "rank 1 on {} was killed by signal 11 (SIGSEGV)",
-    "SIGKILL": "rank 1 on {} was killed by signal 9 (SIGKILL), as the kernel does when memory runs out",
+    "SIGKILL": "rank 1 on {} was killed by signal 9 (SIGKILL)",
 }
 
 
