@@ -120,7 +120,7 @@ def test_a_run_that_fails_names_the_first_failure_and_exits_1(clusterrun: Desk) 
     assert done.code == 1
     assert "local-1 r1 ! about to fail" in done.out
     assert "FAILED" in done.err and "rank 1 on local-1 exited with code 7" in done.err
-    assert "its last lines:\n    about to fail\n" in done.err.replace("  its", "its")
+    assert "  its last lines:\n    rank 1 of 2 'fail'\n    about to fail\n" in done.err
     shown = clusterrun("status", "last").out
     assert "exit code  7" in shown and "first failure" in shown and "about to fail" in shown
 

@@ -164,7 +164,7 @@ def test_a_rank_that_was_killed_is_the_culprit_whatever_the_others_print(changes
 
 
 def test_the_nodes_own_word_that_memory_ran_out_is_believed() -> None:
-    word = "clusterrun: out of memory: killed by the kernel, for this job's memory on this node was full"
+    word = "clusterrun: out of memory: the kernel ended a process of this job on this node"
     killed = Failure(1, "n1", -9, 101.0, "rank 1 on n1 was killed by signal 9 (SIGKILL)", (word,))
     assert explain(left(failure=killed)).verdict is Verdict.OUT_OF_MEMORY
 

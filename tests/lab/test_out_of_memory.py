@@ -33,7 +33,7 @@ def test_the_kernel_s_kill_on_one_node_is_told_with_its_reason(lab: Lab, tmp_pat
         done = here.run("submit", *options, "--wait", "train.py", limit=240)
     words = "rank 1 on n0002 was killed by signal 9 (SIGKILL), as the kernel does when memory runs out"
     assert (done.code, words in done.err) == (1, True), done.err
-    assert "this job's memory on this node was full" in here.run("status", "last").out
+    assert "the kernel ended a process of this job on this node" in here.run("status", "last").out
     found = json.loads(here.run("diagnose", "--json").out)
     assert (found["verdict"], [(one["rank"], one["node"]) for one in found["culprits"]]) == (
         "out of memory",
