@@ -1,9 +1,10 @@
-"""The collective rounds: products, pairs, the whole set and its halves; pure, knows no words for findings."""
+"""The collective rounds: products, pairs, the whole set and its parts; pure, knows no words for findings."""
 
 from __future__ import annotations
 
 from clusterrun.preflight import catalogue, control, expectation, pairs_said, slowness
-from clusterrun.preflight.bisect import Bisect, GroupOutcome
+from clusterrun.preflight.bisect import GroupOutcome
+from clusterrun.preflight.group_search import GroupSearch
 from clusterrun.preflight.kinds import levels
 from clusterrun.preflight.limits import for_backend
 from clusterrun.preflight.search import PairOutcome, Search
@@ -224,7 +225,7 @@ class Whole:
             yield from slowness.parts(case, self._trials, trial)
 
     def _look(self, failed: Trial) -> Waits:
-        """Why the whole set failed: links that no ring tested, then the set once more, then its halves."""
+        """Why the whole set failed: links that no ring tested, then the set once more, then its parts."""
         case = self._case
         for rounds in self._searches(failed):
             before = case.choice().world
@@ -238,7 +239,7 @@ class Whole:
             case.notice(f"the whole set failed once ({failed.wrong or failed.why}) and passed when repeated")
             self._passed(again)
         elif again.passed is False:
-            yield from self._halves(again)
+            yield from self._parts(again)
 
     def _searches(self, failed: Trial) -> Iterator[Waits]:
         """What may find a node or link to blame, in the order in which it is tried."""
@@ -254,18 +255,19 @@ class Whole:
         ):
             yield Pairs(self._case, self._trials, every=True).rounds()
 
-    def _halves(self, failed: Trial) -> Waits:
+    def _parts(self, failed: Trial) -> Waits:
+        """Which nodes keep the set from passing; what is known is written down after each round."""
         case = self._case
-        bisect = Bisect(failed.nodes)
-        while len(failed.nodes) > 2 and case.left > 1.0:
-            groups = bisect.next_round()
-            if not groups:
+        search = GroupSearch(failed.nodes)
+        pairs_said.of_set(case, failed, search.result(), True)
+        while len(failed.nodes) > 2 and case.left > self._trials.limit(HALF, len(failed.nodes)):
+            groups = search.next_round()
+            if not groups or any(case.subjects[node].gone for node in failed.nodes):
                 break
             yield from warm_again(case)
             case.label = f"parts of the set that failed: {len(groups)}"
             self._trials.begin(HALF, groups)
             yield (GroupTask,)
             done = self._trials.finish()
-            bisect.take([GroupOutcome(one.nodes, one.passed, one.rate, bool(one.wrong)) for one in done])
-        subsets = bisect.result().subsets if len(failed.nodes) > 2 else ()
-        case.write("set", pairs_said.of_set(case, failed, subsets))
+            search.take([GroupOutcome(one.nodes, one.passed, one.rate, bool(one.wrong)) for one in done])
+            pairs_said.of_set(case, failed, search.result(), bool(search.next_round()))

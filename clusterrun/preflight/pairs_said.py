@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from clusterrun.preflight.case import Case
+    from clusterrun.preflight.group_search import GroupsSaid
     from clusterrun.preflight.search import Evidence, SearchResult
     from clusterrun.preflight.trials import Trial
 
@@ -145,17 +146,41 @@ def of_ends(case: Case) -> Iterator[Said]:
             case.notice(f"the Python of {one.name} ended once ({one.ends[0]}), and was started again")
 
 
-def of_set(case: Case, failed: Trial, subsets: Sequence[tuple[int, ...]]) -> list[Said]:
+def of_set(case: Case, failed: Trial, known: GroupsSaid, unfinished: bool) -> None:
     """What is said where the whole set fails, though its nodes and pairs do not."""
     why = failed.wrong or failed.why or "no answer within the limit"
+    rest = len(failed.nodes) - len(known.bad) - len(known.apart)
+    together = f"the other {rest} pass together"
+    if known.bad:
+        said = f"groups of {known.size} nodes and more fail with it, whichever others they hold ({why})"
+        found = [Said(node, Finding("set", Grade.FAIL, f"{said}; {together}", _BROKEN)) for node in known.bad]
+        case.write(f"groups of {len(failed.nodes)}: {case.names(failed.nodes)}", found)
+        case.write("set", [])
+    elif known.apart:
+        seen = f"groups of {known.size} nodes and more fail with each of {case.names(known.apart)} ({why})"
+        parted.write_apart(case, known.apart, f"{seen}; {together}")
+        case.write("set", [])
+    else:
+        case.write("set", [_of_set(case, failed, known, why, unfinished)])
+
+
+def _of_set(case: Case, failed: Trial, known: GroupsSaid, why: str, unfinished: bool) -> Said:
+    more = (
+        "; the search for a node was not finished: --preflight-budget gives more time" if unfinished else ""
+    )
     if len(failed.nodes) == 1:
         said = f"its own ranks fail together: {why}"
-        return [Said(failed.nodes[0], Finding("set", Grade.FAIL, said, _BROKEN))]
+        return Said(failed.nodes[0], Finding("set", Grade.FAIL, said, _BROKEN))
     if len(failed.nodes) == 2:
         said = f"{case.names(failed.nodes)} fail together ({why}); which of them is at fault cannot be told"
-        return [Said(None, Finding("set", Grade.FAIL, said, _THIRD))]
-    if not subsets:
-        said = f"the whole set fails ({why}), no part of it does: it is the set, not a node"
-        return [Said(None, Finding("set", Grade.FAIL, said, _SET))]
-    found = (f"{case.names(nodes)} fail together, twice, and their pairs do not: {why}" for nodes in subsets)
-    return [Said(None, Finding("set", Grade.FAIL, said, _SET)) for said in found]
+        return Said(None, Finding("set", Grade.FAIL, said, _THIRD))
+    if known.passed < len(known.least):
+        said = f"the whole set fails ({why})"
+        if not more:
+            sizes = f"no part of up to {known.passed} nodes does" if known.passed else "its pairs do not"
+            said = f"{said}, {sizes}: it is the set, not a single node"
+    else:
+        said = f"{case.names(known.least)} fail together, and their pairs do not ({why})"
+    if 0 < len(known.common) < len(known.least):
+        said += f"; {case.names(known.common)} are in all groups that failed"
+    return Said(None, Finding("set", Grade.FAIL, said + more, _SET))

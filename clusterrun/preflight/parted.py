@@ -52,6 +52,17 @@ def write_silent(case: Case, here: Sequence[int], silent: Sequence[int]) -> None
     case.write("parts by joining", [Said(None, found)])
 
 
+def write_apart(case: Case, apart: Sequence[int], seen: str) -> None:
+    """Larger groups fail with each of these nodes: they are to blame, or what connects them to the others."""
+    rest = tuple(one.node for one in case.subjects.values() if not one.unfit and one.node not in apart)
+    case.parts["groups"] = (rest, tuple(apart))
+    said = f"{seen}: those nodes are at fault, or what connects them to the others, which cannot be told"
+    more = f"the others alone: --nodes {len(rest)} --nodelist {_names(case, rest)}"
+    left_out = case.choice().whole and not {*apart} & {*case.choice().nodes}
+    found = Finding("network", Grade.WARN if left_out else Grade.FAIL, f"{said}; {more}", _SWITCHES)
+    case.write("parts by groups", [Said(None, found)])
+
+
 def write_slow(case: Case, parts: Parts, inside: float, between: float) -> None:
     """Links between these groups are slow alike, those inside are not: one uplink, or one switch."""
     said = (

@@ -90,7 +90,7 @@ class Trials:
             ranks=case.ranks,
             port=port,
             interface="",
-            limit=self._limit(kind, len(nodes)),
+            limit=self.limit(kind, len(nodes)),
             megabytes=self._megabytes(kind, nodes),
             backend=case.backend,
         )
@@ -104,7 +104,7 @@ class Trials:
             return USUAL_MEGABYTES
         return _PAIR_MEGABYTES if kind == PAIR else expectation.megabytes(self._case, nodes)
 
-    def _limit(self, kind: str, nodes: int) -> float:
+    def limit(self, kind: str, nodes: int) -> float:
         """By what tests took that passed; with NCCL those of the kind: a product forms no group."""
         case = self._case
         nccl = case.backend == "nccl"

@@ -91,7 +91,7 @@ def verdicts(at: Standing, rounds: int) -> SearchResult:
     fit = there & works.cleared
     found = {node for one in groups.groups for node in blamed(slow, {*one})}
     slow_nodes = tuple(node for node in at.there if node in found - at.speed.unsure)
-    slow_links = tuple(_slow_links(slow, fit, paces))
+    slow_links = tuple(_slow_links(at.speed, fit, paces))
     evidence = [
         *(_node(at, node, "broken", Grade.FAIL) for node in at.bad),
         *(_link(at, link, "broken", Grade.FAIL) for link in bad_links),
@@ -118,10 +118,13 @@ def verdicts(at: Standing, rounds: int) -> SearchResult:
     )
 
 
-def _slow_links(slow: Ledger, fit: set[int], paces: list[Partition]) -> Iterator[Pair]:
-    """Slow links inside a group that is fast otherwise."""
+def _slow_links(speed: Speed, fit: set[int], paces: list[Partition]) -> Iterator[Pair]:
+    """Slow links inside a group that is fast otherwise; one that was fast enough once is not slow."""
+    slow, limit = speed.ledger, speed.line.slow if speed.line is not None else 0.0
     for link in slow.doubted_links():
-        if slow.guilty_link(link) and {*link} <= fit and any(one.together(link) for one in paces):
+        if not (slow.guilty_link(link) and {*link} <= fit and max(speed.of_link[link]) < limit):
+            continue
+        if any(one.together(link) for one in paces):
             yield link
 
 

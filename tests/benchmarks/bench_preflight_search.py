@@ -7,10 +7,13 @@ import random
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from clusterrun.preflight.search import PairOutcome, Search, SearchResult
+from tests.benchmarks import group_world
+from tests.benchmarks.group_world import GroupWorld, nodes_world, other_world
 from tests.benchmarks.pair_world import PairWorld, exact, link, neighbours_then_fastest, searched
 from tests.benchmarks.parted_world import Tree, judged
 
@@ -319,6 +322,36 @@ def parted(trials: int = 250) -> bool:
     return all_exact.share >= LEAST_EXACT and not all_wrong.hits
 
 
+def groups(trials: int = 60) -> bool:
+    """Nodes that fail in larger groups only, and worlds where no node is to blame, 6 to 64 nodes."""
+    kinds: dict[str, Callable[[int, int, float], GroupWorld]] = {
+        "one node": lambda seed, count, flakes: nodes_world(seed, count, 1, flakes),
+        "two nodes": lambda seed, count, flakes: nodes_world(seed, count, 2, flakes),
+    }
+    for kind in ("healthy", "size", "conflict", "crowd", "uplink"):
+        kinds[kind] = lambda seed, count, flakes, kind=kind: other_world(seed, count, kind, flakes)  # type: ignore[misc]
+    wrong = 0
+    for kind, make in kinds.items():
+        for flakes in (0.0, 0.01, 0.02):
+            told: Counter[str] = Counter()
+            rounds, tests, failed = [], [], []
+            for count, seed in itertools.product((6, 7, 8, 10, 12, 16, 24, 32, 48, 64), range(trials)):
+                world = make(seed, count, flakes)
+                said = group_world.searched(world)
+                told[group_world.judged(world, said)] += 1
+                rounds.append(said.rounds)
+                tests.append(world.tests)
+                failed.append(world.failed)
+            wrong += told["wrong"]
+            means = ", ".join(f"{statistics.mean(one):.1f}" for one in (rounds, tests, failed))
+            print(
+                f"groups, {kind}, {flakes:.0%} chance: {dict(told)}; rounds, tests, failed tests: {means}; "
+                f"rounds at most {max(rounds)}",
+                flush=True,
+            )
+    return not wrong
+
+
 FIGURES: dict[str, Callable[[], bool]] = {
     "third": up_to_a_third,
     "flakes": false_blame,
@@ -326,6 +359,7 @@ FIGURES: dict[str, Callable[[], bool]] = {
     "large": large,
     "mixes": several_at_once,
     "parted": parted,
+    "groups": groups,
 }
 
 

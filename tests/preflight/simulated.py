@@ -87,6 +87,8 @@ class Faults:
     """The same of all that anybody sends."""
     flaps: set[int] = field(default_factory=set)
     set_only: bool = False
+    in_groups: dict[int, int] = field(default_factory=dict)
+    """A node, and the size of groups from which on collectives with it hang."""
     parts: tuple[set[int], ...] = ()
     """Between these groups the network is parted: collectives hang, and with ``silent`` nothing passes."""
     silent: bool = False
@@ -336,6 +338,7 @@ class Cluster:
         )
         hangs = hangs or (bool(nodes & {*faults.shut, *faults.shut_out}) and chance.random() < 0.25)
         hangs = hangs or (faults.set_only and len(nodes) > 4)
+        hangs = hangs or any(len(nodes) >= faults.in_groups.get(node, len(nodes) + 1) for node in nodes)
         hangs = hangs or (not faults.uplink and self.apart(nodes))
         crashed = nodes & faults.crashes if len(nodes) > 1 else set()
         wrong = "the summand of a node arrived changed" if nodes & faults.corrupt and len(nodes) > 1 else ""

@@ -370,7 +370,7 @@ def test_a_pass_means_that_nodes_passed_a_test_together(nodes, budget, faults):
 def test_a_set_that_fails_though_all_its_parts_work_blames_no_node():
     outcome = examined(orders(8, budget=200.0), Faults(set_only=True))
     assert (outcome.fit, blamed(outcome), bad_links(outcome), outcome.excluded) == (False, set(), set(), ())
-    assert "the set, not a node" in outcome.report.set_said
+    assert "the set, not a single node" in outcome.report.set_said
 
 
 def test_what_the_user_set_is_not_chosen_for_him():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.model.report import Grade
 from clusterrun.preflight.ledger import Ledger, failures_needed
-from clusterrun.preflight.limits import Limits
+from clusterrun.preflight.limits import Limits, for_backend
 from clusterrun.preflight.search import Evidence, Pair, PairOutcome, Search
 from tests.benchmarks.pair_world import PairWorld, exact, link, searched
 
@@ -291,6 +292,30 @@ def test_one_slow_test_is_no_slow_link():
             outcomes[0], once = replace(outcomes[0], rate=30.0), False
         search.take(outcomes)
     assert (search.result().slow, search.result().slow_links) == ((), ())
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize("jitter", [0.02, 0.1, 0.2, 0.35])
+def test_nothing_is_called_slow_that_reached_the_limit_once(backend, jitter):
+    limits = for_backend(Limits(), backend)
+    for seed in range(40):
+        luck = random.Random(seed)
+        slow = {link(1, 2): luck.choice((1.0, 0.6, 0.3))}
+        world = PairWorld(seed, jitter=jitter, dips=luck.choice((0.0, 0.1, 0.3)), link_speeds=slow)
+        for every in (False, True):
+            said = searched(world, luck.choice((4, 6, 8, 12)), limits=limits, all_pairs=every)
+            told = [one for one in said.evidence if one.kind == "slow"]
+            assert all(one.rate < one.limit for one in told), (seed, told)
+
+
+def test_a_link_that_is_fast_enough_once_is_not_slow_however_often_it_was_slow():
+    search, met = Search(range(8)), 0
+    while pairs := search.next_round():
+        met += Pair(2, 3) in pairs
+        odd = 92.0 if met == 2 else 30.0
+        search.take([PairOutcome(*one, True, odd if one == Pair(2, 3) else 100.0) for one in pairs])
+    assert met > 1
+    assert search.result().slow_links == ()
 
 
 def test_where_all_are_slow_alike_nobody_is():
