@@ -81,9 +81,13 @@ class LauncherEnded:
 
 @frozen
 class LauncherReached:
-    """The nodes that hold a connection to the program that starts the agents."""
+    """The nodes that hold a connection to the program that starts the agents.
+
+    ``settled``: it waits for no answer of any node, so it reached them all.
+    """
 
     names: tuple[str, ...]
+    settled: bool = False
 
 
 @frozen

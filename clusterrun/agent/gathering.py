@@ -38,6 +38,8 @@ LOOK_AFTER_SECONDS, LOOK_EVERY_SECONDS = 10.0, 5.0
 without which no agent can join, to all tasks only when each node has one."""
 LEAST_LINK_PATIENCE = 30.0
 """Once half the nodes have one, the others get three times as long as those took, and at least this (s)."""
+LONELY_PATIENCE = 60.0
+"""For the other nodes where only that of the launcher has one, though the launcher reached them all."""
 
 
 @frozen
@@ -217,20 +219,26 @@ class Gathering:
         names = [self._roster.name_of(node) for node in self._roster.missing()]
         self._say(LookAtLauncher(tuple(names)))
 
-    def launcher_reached(self, now: Now, names: Sequence[str]) -> None:
-        """These nodes hold a connection to the launcher; one that has none long after most keeps all back."""
+    def launcher_reached(self, now: Now, names: Sequence[str], settled: bool) -> None:
+        """These nodes hold a connection to the launcher; one that has none long after most keeps all back.
+
+        ``settled``: it waits for no answer of any node. If only its own node has a connection then, what
+        others begin does not arrive there.
+        """
         if self._look_at is None or self._roster.present or self._relaunches >= MOST_RELAUNCHES:
             return
         wanted = [node for node in self._roster.missing() if node not in self._missing.without]
         without = [node for node in wanted if self._roster.name_of(node) not in names]
         took = now.steady - self._began
-        if not without or 2 * len(without) > len(wanted):
+        lonely = settled and tuple(names) == (self._roster.name_of(0),) and len(without) > 1
+        if not without or (2 * len(without) > len(wanted) and not lonely):
             return
         if self._linked_after is None:
             self._linked_after = took
-        if took >= max(PATIENCE_FACTOR * self._linked_after, LEAST_LINK_PATIENCE):
+        patience = max(PATIENCE_FACTOR * self._linked_after, LEAST_LINK_PATIENCE)
+        if took >= (LONELY_PATIENCE if lonely else patience):
             for node in without:
-                others = len(wanted) - len(without)
+                others = 0 if lonely else len(wanted) - len(without)
                 self._missing.reaches_nothing(node, self._roster.name_of(0), others, took)
             self._leave_out(now, without)
             self._end_launcher(now)

@@ -10,18 +10,26 @@ import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-_ESTABLISHED, _LISTENING = "01", "0A"
+_ESTABLISHED, _DIALLED, _LISTENING = "01", "02", "0A"
+SETTLED = "-"
+"""No node is called so."""
 
 
 def main(process: int, names: Sequence[str]) -> int:
-    """Print each of the nodes ``names`` from which a connection to ``process`` came in."""
-    peers = connected(_rows(), _sockets_of(process))
-    for name in names:
-        if peers & _addresses(name):
-            print(name, flush=True)
+    """Print each of the nodes ``names`` from which a connection to ``process`` came in.
+
+    And ``SETTLED`` where there are any, and ``process`` itself waits for an answer of none of the nodes.
+    """
+    rows, sockets = list(_rows()), _sockets_of(process)
+    peers, asked = connected(rows, sockets), dialled(rows, sockets)
+    addresses = {name: _addresses(name) for name in names}
+    found = [name for name in names if peers & addresses[name]]
+    settled = found and not asked & {one for known in addresses.values() for one in known}
+    for line in (*found, *([SETTLED] if settled else [])):
+        print(line, flush=True)
     return 0
 
 
@@ -30,12 +38,21 @@ def connected(rows: Iterable[str], sockets: set[str]) -> set[str]:
 
     ``rows`` are those of /proc/net/tcp and tcp6, without their heads.
     """
+    return _peers(rows, sockets, (_ESTABLISHED,), accepted=True)
+
+
+def dialled(rows: Iterable[str], sockets: set[str]) -> set[str]:
+    """The addresses to which it began connections that stand, or that it still tries."""
+    return _peers(rows, sockets, (_ESTABLISHED, _DIALLED), accepted=False)
+
+
+def _peers(rows: Iterable[str], sockets: set[str], states: Collection[str], accepted: bool) -> set[str]:
     found = [words for words in map(str.split, rows) if len(words) > 9 and words[9] in sockets]
     ports = {words[1].rpartition(":")[2] for words in found if words[3] == _LISTENING}
     return {
         _address(words[2].rpartition(":")[0])
         for words in found
-        if words[3] == _ESTABLISHED and words[1].rpartition(":")[2] in ports
+        if words[3] in states and (words[1].rpartition(":")[2] in ports) == accepted
     }
 
 

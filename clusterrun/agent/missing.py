@@ -51,9 +51,8 @@ class Missing:
 
     def reaches_nothing(self, node: int, host: str, others: int, seconds: float) -> None:
         """Agents are launched without it from now on: nothing comes from there to the launcher."""
-        words = (
-            f"it {contract.NO_CONNECTION} to {host} within {seconds:.0f} s, as the {others} other nodes did"
-        )
+        as_others = f"as the {others} other nodes did" if others else "and no other node did"
+        words = f"it {contract.NO_CONNECTION} to {host} within {seconds:.0f} s, {as_others}"
         self.without.setdefault(node, words)
 
     def give_up(self, node: int, seconds: float) -> None:

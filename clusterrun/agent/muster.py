@@ -151,7 +151,7 @@ class Muster:
     def launcher_reached(self, now: Now, event: LauncherReached) -> None:
         """What came of a look at the launcher."""
         if self.stage is Stage.JOINING:
-            self._gathering.launcher_reached(now, event.names)
+            self._gathering.launcher_reached(now, event.names, event.settled)
 
     def lost(self, now: Now, seat: Seat, why: str, mishap: Mishap) -> None:
         """An agent will not be heard again."""

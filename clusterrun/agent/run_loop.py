@@ -220,7 +220,10 @@ class RunLoop:
 
         def done(said: Done) -> None:
             if not said.why:  # what was not found out blames nobody
-                self._happened(events.LauncherReached(tuple(filter(None, said.lines))))
+                from clusterrun.agent.launcher_links import SETTLED
+
+                names = tuple(line for line in said.lines if line not in ("", SETTLED))
+                self._happened(events.LauncherReached(names, SETTLED in said.lines))
 
         self._looks.run(question, _LINKS_SECONDS, done)
 

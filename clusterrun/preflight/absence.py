@@ -32,6 +32,11 @@ _INCOMING = (
     "its slurmd does not answer there, or a firewall on it drops the connections that others begin: "
     "systemctl status slurmd, iptables -S INPUT, nft list ruleset"
 )
+_HOST_INCOMING = (
+    "a firewall on it drops connections that come in: iptables -S INPUT, nft list ruleset; "
+    "open the ephemeral ports, and SrunPortRange of slurm.conf where it is set, to the other nodes"
+)
+_HOST_OUTGOING = "a firewall on it drops connections that go out: iptables -S OUTPUT, nft list ruleset"
 _HANGS = (
     "its slurmd hangs, or only small packets get there: the log of slurmd, dmesg, and the MTU of its network "
     "(ping -M do -s 1472)"
@@ -66,6 +71,7 @@ def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
     """
     missing = [one for one in case.subjects.values() if one.absent]
     asked = False
+    yield from _names(case, nonce, missing)
     for one in case.present()[:_MOST_WITNESSES]:
         known = ((other, one.resolved.get(other.name, "").split()) for other in missing)
         targets = tuple(Target(to.node, to.name, found[0], _PORTS, _PORTS[0]) for to, found in known if found)
@@ -80,9 +86,21 @@ def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
         write(case)
 
 
+def _names(case: Case, nonce: str, missing: list[Subject]) -> Iterator[tuple[type, ...]]:
+    """Where one node is alone nobody was dialled yet, and no name looked up."""
+    there = case.present()
+    if missing and len(there) == 1 and case.orders.launch and not there[0].resolved:
+        names = tuple(one.name for one in missing)
+        case.ask(
+            there[0].node, DialTask(nonce, there[0].node, (), names, _SECONDS), _SECONDS + _SLACK_SECONDS
+        )
+        yield (DialTask,)
+
+
 def write(case: Case) -> None:
     """Write down what the knocking says."""
     missing = [one for one in case.subjects.values() if one.absent]
+    _of_host(case, missing)
     ill = _coordinators_node_may_be_to_blame(case, len(missing))
     silent = () if ill else _silent_together(case, missing)
     parted.write_silent(case, [one.node for one in case.present()], [one.node for one in silent])
@@ -92,6 +110,24 @@ def write(case: Case) -> None:
         one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "see what is said of the network")])
     rest = [one for one in missing if one not in silent]
     case.write("absent", (), [link for one in rest for link in _judged(case, one, ill)])
+
+
+def _of_host(case: Case, missing: list[Subject]) -> None:
+    """It alone is here: what several others met, and it with all of them, is its own firewall."""
+    host = case.subjects.get(HOST)
+    ways = [case.crossings.ways.get((HOST, one.node)) for one in missing]
+    known = [way for way in ways if way is not None]
+    if host is None or [one.node for one in case.present()] != [HOST] or len(known) < max(_GROUP, len(ways)):
+        return
+    others = case.names(one.node for one in missing)
+    said, remedy = "", ""
+    if all(contract.NO_CONNECTION in one.absent for one in missing) and all(way.refused for way in known):
+        said = f"no connection that {others} begin reaches it, though those that it begins reach them"
+        remedy = _HOST_INCOMING
+    elif all(way.dropped and way.dead and not way.refused for way in known):
+        said = f"it drops the connections itself that it begins to {others}"
+        remedy = _HOST_OUTGOING
+    host.write("joining", [Finding("connections", Grade.FAIL, said, remedy)] if said else [])
 
 
 def _silent_together(case: Case, missing: list[Subject]) -> list[Subject]:

@@ -27,6 +27,8 @@ class Way:
         self.rounds = 0
         self.missed = False
         self.why = ""
+        self.dropped = False
+        """The machine that dialled dropped what it sent."""
 
     @property
     def bad(self) -> frozenset[int]:
@@ -85,6 +87,7 @@ class Crossings:
             way.refused.update(one.refused)
             way.good.update(set(tried[one.node]) - set(one.silent) - set(one.refused))
             way.why = one.why
+            way.dropped = one.dropped
 
     def ill(self) -> list[Way]:
         """The ways on which not all was well."""

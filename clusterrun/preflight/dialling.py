@@ -10,6 +10,7 @@ from collections import deque
 
 from clusterrun.preflight.doors import LARGE, READ, WELCOME, WRITE, greeting
 from clusterrun.preflight.tasks import Dialled
+from clusterrun.preflight.tcp_counts import dropped_again
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Dialler:
     def __init__(self, task: DialTask, watch: Watch) -> None:
         self._task, self._watch = task, watch
         self._began = time.monotonic()
+        self._dropped_before = dropped_again()
         self._hello = greeting(task.nonce, task.node)
         self._calls = [
             (
@@ -69,7 +71,10 @@ class Dialler:
 
     def dialled(self) -> tuple[Dialled, ...]:
         """What came of it, target by target."""
-        return tuple(_summed(target, calls) for target, calls in self._calls)
+        silent = sum(call.silent for _, calls in self._calls for call in calls)
+        # Each that was silent was sent again after a second.
+        dropped = 0 < silent <= dropped_again() - self._dropped_before
+        return tuple(_summed(target, calls, dropped) for target, calls in self._calls)
 
     def _go_on(self) -> None:
         while self._waiting and len(self._open) < _MOST_AT_ONCE:
@@ -121,6 +126,11 @@ class _Call:
         self.to_say = b""
         self._got = b""
 
+    @property
+    def silent(self) -> bool:
+        """Nothing was heard, neither an answer nor a reason."""
+        return not (self.connected or self.welcome or self.code)
+
     def talk(self, one: socket.socket, hello: bytes) -> bool:
         """Go on; True when all that is wanted was heard. Raises ``OSError``."""
         if not self.connected:
@@ -161,7 +171,7 @@ def _send_datagram(target: Target, hello: bytes) -> None:
             pass
 
 
-def _summed(target: Target, own: list[_Call]) -> Dialled:
+def _summed(target: Target, own: list[_Call], dropped: bool) -> Dialled:
     answered = [call for call in own if call.welcome]
     refused = tuple(call.port for call in own if call.code in _REFUSED and not call.welcome)
     silent = tuple(call.port for call in own if not call.welcome and call.code not in _REFUSED)
@@ -172,6 +182,7 @@ def _summed(target: Target, own: list[_Call]) -> Dialled:
         all(call.returned for call in answered if call.large),
         min((call.seconds for call in answered), default=0.0),
         _why(own),
+        dropped and any(call.silent for call in own),
     )
 
 

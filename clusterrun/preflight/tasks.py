@@ -135,7 +135,10 @@ class DialTask:
 
 @frozen
 class Dialled:
-    """One target: the ports that did not answer and how, whether large packets came back, the round trip."""
+    """One target: the ports that did not answer and how, whether large packets came back, the round trip.
+
+    ``dropped``: what was sent to those that are silent was dropped by the machine that sent it.
+    """
 
     node: int
     refused: tuple[int, ...]
@@ -143,6 +146,7 @@ class Dialled:
     large: bool
     seconds: float
     why: str = ""
+    dropped: bool = False
 
 
 @frozen

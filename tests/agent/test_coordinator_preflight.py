@@ -295,6 +295,26 @@ def test_nodes_are_waited_for_where_most_have_no_connection_yet_or_all_have_one(
         assert EndLauncher() not in tape.does(time, LauncherReached(linked))
 
 
+def test_where_only_the_launcher_s_node_has_a_connection_all_others_are_done_without() -> None:
+    tape = launching()
+    lonely = LauncherReached(NAMES[:1], settled=True)
+    assert EndLauncher() not in tape.does(59.0, lonely)
+    assert EndLauncher() in tape.does(60.5, lonely)
+    assert tape.does(61.0, LauncherEnded(143)) == [LaunchAgents(NAMES[1:])]
+    tape.at(62.0, AgentJoined(20, hello(0)), Heard(20, Beat(0)))
+    state = tape.state(63.0)
+    assert state.phase is Phase.PREFLIGHT
+    tape.at(64.0, Heard(20, CompanionSaid(0, "examiner", 1, WELL)))
+    told = "; ".join((*tape.state(65.0).warnings, tape.state(65.0).reason))
+    assert "it opened no connection to n0 within 60 s, and no other node did" in told
+
+
+def test_of_two_nodes_the_other_one_is_waited_for() -> None:
+    tape = launching(2)
+    for time in (60.5, 100.0):
+        assert EndLauncher() not in tape.does(time, LauncherReached(NAMES[:1], settled=True))
+
+
 def test_once_somebody_has_joined_no_one_looks_at_the_launcher() -> None:
     tape = launching()
     tape.at(1.0, AgentJoined(0, hello(0)), Heard(0, Beat(0)))

@@ -6,7 +6,7 @@ import os
 import socket
 
 from clusterrun.agent import launcher_links
-from clusterrun.agent.launcher_links import connected
+from clusterrun.agent.launcher_links import SETTLED, connected, dialled
 
 TABLE = """\
    0: 00000000:8377 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 626391 1
@@ -27,6 +27,29 @@ def test_only_connections_that_the_program_itself_accepted_count():
     rows = [*TABLE.splitlines(), MAPPED]
     assert connected(rows, own) == {"10.100.0.7", "10.100.0.5", "10.100.0.2", "10.100.0.4"}
     assert connected(rows, {"626440"}) == connected([], own) == set()
+
+
+def test_whom_the_program_itself_dialled_and_still_waits_for():
+    own = {"626391", "626440", "626459", "626461"}
+    tried = (
+        "   8: 0200640A:BF1C 0A00640A:1AA2 02 00000000:00000000 01:00000001 00000000     0        0 626461 1"
+    )
+    assert dialled([*TABLE.splitlines(), tried], own) == {"10.100.0.9", "10.100.0.10"}
+    assert dialled(TABLE.splitlines(), {"626391", "626440"}) == set()
+
+
+def test_that_it_waits_for_nobody_is_said_where_somebody_is_connected(capfd, monkeypatch):
+    rows = [
+        "   1: 0100007F:8377 0100007F:CD68 01 0 0 0 0 0 2 2",
+        "   0: 00000000:8377 00000000:0000 0A 0 0 0 0 0 1 1",
+    ]
+    monkeypatch.setattr(launcher_links, "_rows", lambda: rows)
+    monkeypatch.setattr(launcher_links, "_sockets_of", lambda process: {"1", "2", "3"})
+    launcher_links.main(1, ["localhost"])
+    assert capfd.readouterr().out == f"localhost\n{SETTLED}\n"
+    rows.append("   2: 0100007F:9000 0100007F:1AA2 01 0 0 0 0 0 3 1")
+    launcher_links.main(1, ["localhost"])
+    assert capfd.readouterr().out == "localhost\n"
 
 
 def test_who_is_connected_to_a_real_listener_is_printed_and_who_is_unknown_is_not(capfd):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.lab.lab import Lab
-from tests.lab.preflight_cases import CASES, Case, play
+from tests.lab.preflight_cases import CASES, Case, blame, node, play
 from tests.lab.test_slurm_runs import Site, site
 from tests.lab_fixture import MakeLab
 
@@ -53,3 +53,31 @@ def on_slurm(twelve: Lab, tmp_path: Path) -> Iterator[Site]:
 def test_the_fault_is_named_exactly_and_nobody_else_is_blamed(on_slurm: Site, case: Case) -> None:
     found = play(case, on_slurm, BUDGET)
     assert case.exact(found), (found.status["reason"], found.said)
+
+
+@pytest.mark.parametrize(
+    ("rule", "ends", "said"),
+    [
+        (("OUTPUT", "!", "-o", "lo"), "-d", "it drops the connections itself that it begins"),
+        (("INPUT", "!", "-i", "lo"), "-s", "no connection that n0002, n0003, n0004, n0005 begin reaches it"),
+    ],
+)
+def test_a_firewall_on_the_first_node_is_named_with_its_direction(
+    on_slurm: Site, rule: tuple[str, ...], ends: str, said: str
+) -> None:
+    """Between it and the other nodes; the controller it reaches, or no batch script would run there."""
+    first, others = node(1), [node(number) for number in range(2, 6)]
+
+    def strike(lab: Lab, site: Site) -> None:
+        for name in others:
+            address = lab.exec(["getent", "hosts", name], host=first).out.split()[0]
+            words = ["iptables", "-A", *rule, ends, address, "-p", "tcp", "--syn", "-j", "DROP"]
+            assert lab.exec(words, host=first).code == 0
+
+    try:
+        case = Case("firewall on the first node", 5, strike, blame([first]))
+        found = play(case, on_slurm, BUDGET)
+    finally:
+        on_slurm.lab.exec(["iptables", "-F"], host=first)
+    assert case.exact(found), (found.status["reason"], found.said)
+    assert said in found.said

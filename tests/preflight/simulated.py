@@ -47,6 +47,8 @@ class Faults:
     agentless: set[int] = field(default_factory=set)
     """They live, and their agent did not join."""
     why: str = "its agent did not join"
+    drops: set[int] = field(default_factory=set)
+    """They drop what they send to nodes whose agent did not join."""
     pythonless: set[int] = field(default_factory=set)
     """No examiner can be started on them from elsewhere."""
     frozen: set[int] = field(default_factory=set)
@@ -287,10 +289,10 @@ class Cluster:
         for target in task.targets:
             alive = self.passes(node, target.node) and self.passes(target.node, node)
             if target.node in faults.absent | faults.agentless and target.ports != PORTS:
-                live = alive and target.node in faults.agentless
-                dialled.append(
-                    Dialled(target.node, target.ports * live, target.ports * (not live), True, 0.0)
-                )
+                drops = node in faults.drops
+                live = alive and target.node in faults.agentless and not drops
+                refused, silent = target.ports * live, target.ports * (not live)
+                dialled.append(Dialled(target.node, refused, silent, True, 0.0, dropped=drops))
                 continue
             shut = faults.blocked.get(target.node, set())
             silent = tuple(p for p in target.ports if not alive or PORTS.index(p) in shut)

@@ -373,6 +373,46 @@ def test_a_set_that_fails_though_all_its_parts_work_blames_no_node():
     assert "the set, not a single node" in outcome.report.set_said
 
 
+UNREACHED = "its agent did not join (srun: error: Task launch failed: Communication connection failure)"
+UNHEARD = "it opened no connection to n0000 within 60 s, and no other node did"
+
+
+@pytest.mark.parametrize("nodes", [3, 5, 12])
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"why": UNREACHED, "drops": {0}}, "it drops the connections itself that it begins to n0001, n0002"),
+        ({"why": UNHEARD}, "no connection that n0001, n0002"),
+    ],
+)
+def test_a_firewall_on_the_first_node_is_named_with_its_direction_and_nobody_else(nodes, more, said):
+    report = examined(orders(nodes, 0), Faults(agentless=set(range(1, nodes)), **more)).report
+    (found,) = [one for one in report.nodes[0].findings if one.verdict is Grade.FAIL]
+    assert (found.check, found.said.startswith(said)) == ("connections", True)
+    assert report.excluded == ("n0000",)
+    assert {one.verdict for one in report.nodes[1:]} == {Grade.UNDETERMINED}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(agentless={1, 2, 3}, why=UNREACHED),
+        Faults(absent={1, 2, 3}, why=UNREACHED),
+        Faults(absent={1, 2, 3}, why=UNHEARD),
+        Faults(absent={1}, agentless={2, 3}, why=UNHEARD),
+        Faults(agentless={2, 3}, why=UNHEARD, drops={0}),
+    ],
+)
+def test_the_first_node_is_not_blamed_where_its_firewall_does_not_explain_all(faults):
+    report = examined(orders(4, 0), faults).report
+    assert report.nodes[0].verdict is not Grade.FAIL
+
+
+def test_of_two_nodes_the_first_is_not_blamed_for_what_only_one_other_met():
+    for more in ({"why": UNREACHED, "drops": {0}}, {"why": UNHEARD}):
+        assert examined(orders(2), Faults(agentless={1}, **more)).report.nodes[0].verdict is Grade.PASS
+
+
 def test_what_the_user_set_is_not_chosen_for_him():
     given = replace(orders(2), environment=(("NCCL_SOCKET_IFNAME", "ib0"),))
     assert examined(given).environment == (("GLOO_SOCKET_IFNAME", "eth0"),)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from dataclasses import dataclass
 
 import pytest
 
-from clusterrun.preflight.tcp_counts import sent_and_resent, transmitted_again
+from clusterrun.preflight import dialling, tcp_counts
+from clusterrun.preflight.tasks import DialTask, Target
+from clusterrun.preflight.tcp_counts import dropped_again, sent_and_resent, transmitted_again
 
 MSS = 1448
 
@@ -87,3 +90,55 @@ def test_a_connection_of_this_machine_loses_nothing() -> None:
         sent, resent = sent_and_resent(one)
         assert sent > 0
         assert resent == 0
+
+
+def test_what_the_machine_dropped_when_it_sent_it_again_is_read_from_the_kernel_s_counters(
+    tmp_path, monkeypatch
+):
+    file = tmp_path / "netstat"
+    monkeypatch.setattr(tcp_counts, "_COUNTERS", str(file))
+    assert dropped_again() == 0
+    file.write_text(
+        "TcpExt: SyncookiesSent TCPRetransFail TCPSynRetrans\nTcpExt: 3 12 14\nIpExt: A\nIpExt: 1\n"
+    )
+    assert dropped_again() == 12
+    for other in (
+        "",
+        "TcpExt: A\nTcpExt: 1\n",
+        "TcpExt: TCPRetransFail\n",
+        "TcpExt: TCPRetransFail\nTcpExt: x\n",
+    ):
+        file.write_text(other)
+        assert dropped_again() == 0
+
+
+@pytest.mark.parametrize(("counts", "dropped"), [((5, 7), True), ((5, 6), False), ((0, 0), False)])
+def test_calls_that_stay_silent_were_dropped_here_where_the_machine_dropped_as_many(
+    monkeypatch, counts, dropped
+):
+    told = iter(counts)
+    monkeypatch.setattr(dialling, "dropped_again", lambda: next(told))
+    with socket.socket() as deaf, socket.create_server(("127.0.0.1", 0), backlog=1) as full:
+        deaf.bind(("127.0.0.1", 0))
+        refusing, port = deaf.getsockname()[1], full.getsockname()[1]
+        held = [socket.socket() for _ in range(4)]
+        for one in held:  # its queue is full now: what is dialled there gets no answer
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+        targets = (
+            Target(1, "n1", "127.0.0.1", (port, port), 9),
+            Target(2, "n2", "127.0.0.1", (refusing,), 9),
+        )
+        watched = []
+        one = dialling.Dialler(
+            DialTask("c0ffee", 0, targets, (), 0.0, closed=True), lambda *what: watched.append(what)
+        )
+        calls = {sock: call for sock, events, call in watched if events}
+        for sock in select.select([], list(calls), [], 0.2)[1]:
+            calls[sock](dialling.WRITE)
+        one.tick()
+        first, second = one.dialled()
+    for sock in held:
+        sock.close()
+    assert (first.dropped, second.dropped) == (dropped, False)
+    assert (first.silent, second.refused) == ((port, port), (refusing,))
