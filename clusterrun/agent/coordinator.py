@@ -105,7 +105,7 @@ class Coordinator:
         self._standstills = 0.0
         self._sweep_at: float | None = None
         self._roster = Roster(orders.allocated, rooms.names)
-        self._ledger = Ledger(orders.run_id, host, pid, timings.state, rooms.job_id)
+        self._ledger = Ledger(orders.run_id, host, pid, timings.state, rooms.job_id, str(orders.interpreter))
         self._course = Course(orders, timings, self._roster, self._ledger, self._say, rooms)
         self._herald = Herald() if orders.survival.on_event else None
         course = self._course

@@ -35,6 +35,7 @@ _MISLEADING = frozenset(
         "SLURM_TASK_PID",
         contract.NODE_VARIABLE,
         contract.NODES_VARIABLE,
+        contract.PATH_BEFORE_VARIABLE,
     }
 )
 """What describes our own step, of one task per node; ``slurm_environment`` describes that of the ranks."""

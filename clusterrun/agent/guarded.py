@@ -25,8 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from clusterrun.agent.invitation import Invitation
     from clusterrun.agent.joining import Joined
-    from clusterrun.agent.timings import Timings
     from clusterrun.model.orders import Orders
     from clusterrun.model.paths import RunPaths
 
@@ -47,12 +47,13 @@ def serve(
     if orders.hide_gpus:
         environment = {**environment, **hidden_gpus(os.path.exists)}
     try:
-        joined, timings = _joined(node, name, lease)
+        joined, invitation = _joined(node, name, lease)
     except OutOfReach:
         # The first node may have died before anybody joined: its job would go on without anybody.
         if orders.launch:
             _outlive(orders, environment, node, lease, shim)
         raise
+    orders, timings = orders.using(invitation.python), invitation.timings
     on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
     _stand_alone()
     address = joined.connection.getsockname()[0]
@@ -70,14 +71,14 @@ def serve(
     return code
 
 
-def _joined(node: int, name: str, lease: int) -> tuple[Joined, Timings]:
+def _joined(node: int, name: str, lease: int) -> tuple[Joined, Invitation]:
     until = steady() + _INVITATION_SECONDS
     tell_shim(lease, f"until {until + contract.LEASE_SECONDS!r}")
     invitation = read_invitation(_first_line(until))
     timings = invitation.timings
     tell_shim(lease, f"until {steady() + timings.join + timings.lease!r}")
     python = ".".join(map(str, sys.version_info[:3]))
-    return join(invitation, lambda address: Hello(node, name, address, os.getpid(), python)), timings
+    return join(invitation, lambda address: Hello(node, name, address, os.getpid(), python)), invitation
 
 
 def _outlive(

@@ -8,6 +8,7 @@ from clusterrun.agent.timings import Timings
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
+from clusterrun.model.orders import Interpreter
 
 
 class NotInvited(ClusterrunError):
@@ -19,7 +20,7 @@ class Invitation:
     """One JSON line. It travels by pipe only: no argument, variable, file or log ever holds the secret.
 
     ``secret`` is in hexadecimal; ``epoch`` is the attempt with which this coordinator began;
-    ``agents`` is how many are invited.
+    ``agents`` is how many are invited, ``python`` the ranks' interpreter.
     """
 
     secret: str
@@ -29,6 +30,7 @@ class Invitation:
     port: int
     agents: int
     timings: Timings = Timings()
+    python: Interpreter = Interpreter()
 
     def __post_init__(self) -> None:
         if not self.addresses or not 0 < self.port < 65536 or len(bytes.fromhex(self.secret)) < 32:

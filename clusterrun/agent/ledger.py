@@ -30,8 +30,10 @@ class Ledger:
     unfit in it: what an earlier job found unfit may be well again.
     """
 
-    def __init__(self, run_id: str, host: str, pid: int, period: float, job_id: str = "") -> None:
-        self._state = RunState(run_id, 0, State.RUNNING, Phase.STARTING, "", host, pid, 0.0)
+    def __init__(
+        self, run_id: str, host: str, pid: int, period: float, job_id: str = "", python: str = ""
+    ) -> None:
+        self._state = RunState(run_id, 0, State.RUNNING, Phase.STARTING, "", host, pid, 0.0, python=python)
         self._period = period
         self._job_id = job_id
         self.excluded_here: tuple[str, ...] = ()

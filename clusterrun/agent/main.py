@@ -55,6 +55,7 @@ def keep(run_dir: str) -> int:
 def coordinate(run_dir: str, timings: Timings | None = None, kept: Kept | None = None) -> int:
     """Run the job of ``run_dir`` from this machine, in this process. Raises ``ClusterrunError``."""
     from clusterrun.agent.files import check_run_directory, patiently, read_orders, read_state
+    from clusterrun.agent.interpreter import settled
     from clusterrun.agent.opening import opened
     from clusterrun.agent.timings import timings_for
 
@@ -68,6 +69,9 @@ def coordinate(run_dir: str, timings: Timings | None = None, kept: Kept | None =
         if is_over(patiently(lambda: read_state(paths)), os.environ.get("SLURM_JOB_ID", "")):
             say("clusterrun: the run has ended before this job began; nothing is left to do")
             return contract.ExitCode.DONE
+    orders = settled(orders, os.environ)
+    if orders.interpreter.path:
+        say(f"clusterrun: ranks run in {orders.interpreter}")
     names = tuple(name for name in (os.environ.get("SLURMD_NODENAME"), os.uname().nodename) if name)
     timings = timings or timings_for(orders.allocated)
     return opened(orders, paths, names, dict(os.environ), timings, kept).run()

@@ -66,6 +66,7 @@ def opened(
         port=listener.getsockname()[1],
         agents=orders.allocated,
         timings=timings,
+        python=orders.interpreter,
     )
     agent = (sys.executable, "-I", "-S", paths.agent, "agent", paths.run_dir)
     launch = Launch(orders, agent, environment, written(invitation), open_files, kept is not None)

@@ -65,7 +65,7 @@ class PlanExecutor(LocalExecutor):
         }
         argv = (sys.executable, "-m", "clusterrun.backends.local")
         try:
-            done = system.run(argv, START_SECONDS, env=environment, cwd=self._plan.run_dir)
+            done = system.run(argv, START_SECONDS, env=environment, cwd=self._plan.spec.cwd)
         except system.ProgramTimeout as error:
             raise SchedulerError(f"the run could not be started: {error.seen}", _look(self._plan)) from error
         job_id = done.out.strip()

@@ -56,6 +56,7 @@ def _facts(
         ("reason", status.reason),
         ("command", command),
         ("in", record.spec.cwd if record else ""),
+        ("python", state.python if state else ""),
         ("job", f"{status.job_id} ({status.cluster})" if status.job_id else ""),
         ("size", _size(status)),
         ("nodes", status.nodelist),

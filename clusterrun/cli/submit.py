@@ -110,6 +110,9 @@ def dry(spec: JobSpec, desk: Desk, as_json: bool) -> int:
         print(json.dumps({**_document(made.plan, ""), **_planned(made.plan)}))
         return ExitCode.DONE
     say(f"would submit {_what(made.plan.spec)}\nrun directory {made.plan.run_dir}")
+    python = made.plan.orders.interpreter
+    if python.path and not python.by_setup:
+        say(f"ranks run in {python}")
     for line in described(made.plan.spec):
         say(line)
     if made.plan.script:
@@ -162,7 +165,8 @@ def _what(spec: JobSpec) -> str:
 def _planned(plan: Plan) -> dict[str, Any]:
     """What only a dry run shows."""
     survival = {"max_restarts": plan.orders.max_restarts, **fields(plan.orders.survival)}
-    return {"script": plan.script, "argv": plan.argv, "survival": survival}
+    python = fields(plan.orders.interpreter)
+    return {"python": python, "script": plan.script, "argv": plan.argv, "survival": survival}
 
 
 def _document(of: Plan | Run, job_id: str) -> dict[str, Any]:

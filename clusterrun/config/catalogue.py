@@ -67,7 +67,7 @@ RESOURCES = (
     Option(
         "python",
         "text",
-        "The ranks' interpreter (default: the active environment's, else the one clusterrun runs in).",
+        "The ranks' interpreter (default: what --setup activates, else the active environment's, else ours).",
         "PATH",
     ),
     Option("template", "text", "Your own sbatch template.", "FILE"),

@@ -142,6 +142,7 @@ RESERVED = frozenset(
         contract.RUN_DIR_VARIABLE,
         contract.ATTEMPT_VARIABLE,
         contract.MARKER_VARIABLE,
+        contract.PATH_BEFORE_VARIABLE,
         contract.NODE_VARIABLE,
         contract.NODE_NAME_VARIABLE,
     )

@@ -55,6 +55,8 @@ RANK_PID_VARIABLE = "CLUSTERRUN_RANK_PID"
 NODES_VARIABLE = "CLUSTERRUN_NODES"
 """The host list of the whole allocation, for agents of a step that does not stand on all of it: a step
 numbers its own nodes, and an agent its node by the place of its name here."""
+PATH_BEFORE_VARIABLE = "CLUSTERRUN_PATH_BEFORE_SETUP"
+"""PATH as the batch script found it: by it the Python is known that its setup lines bring."""
 MARKER_VARIABLE = "CLUSTERRUN_STEP"
 """Set in every process of a run to ``<run id>.<epoch>``: by it what was left behind is found."""
 

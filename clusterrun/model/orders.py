@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from clusterrun.model import contract
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 
 
 class Level(str, enum.Enum):
@@ -41,6 +41,22 @@ class Preflight:
     findings: str = ""
     python: str = ""
     resubmit: tuple[str, ...] = ()
+
+
+@frozen
+class Interpreter:
+    """The ranks' Python and why it is that one, in words; an empty ``path``: they are another program.
+
+    ``by_setup``: nobody named it, so one that the setup of the job puts first on PATH takes its place.
+    """
+
+    path: str = ""
+    why: str = ""
+    by_setup: bool = False
+
+    def __str__(self) -> str:
+        """The path and the reason."""
+        return f"{self.path} ({self.why})" if self.why else self.path
 
 
 @frozen
@@ -114,12 +130,27 @@ class Orders:
     survival: Survival = Survival()
     grace: float = contract.GRACE_SECONDS
     hide_gpus: bool = False
+    interpreter: Interpreter = Interpreter()
     format: int = contract.FORMAT
 
     @property
     def allocated(self) -> int:
         """How many nodes there are in all: those that train and the spares."""
         return self.nodes + self.spares
+
+    def using(self, python: Interpreter) -> Orders:
+        """These orders with ``python`` in the place of the ranks' interpreter."""
+        planned = self.interpreter.path
+        if not planned or not python.path:
+            return self
+        first, *others = self.command
+        checked = python.path if self.preflight.python else ""
+        return replace(
+            self,
+            command=(python.path if first == planned else first, *others),
+            preflight=replace(self.preflight, python=checked),
+            interpreter=python,
+        )
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.ranks_per_node < 1 or not self.command:

@@ -87,7 +87,7 @@ class RunState:
     ``updated_at`` moves at least every ``contract.STATE_SECONDS`` while the coordinator lives.
     ``exit_code`` is what the job exits with, null until it has ended. ``warnings`` are for whoever
     looks at the run while it lives; ``excluded`` are the nodes found unfit (in jobs before this one
-    too), ``spares`` those that idle.
+    too), ``spares`` those that idle. ``python`` is the ranks' interpreter, and why it is that one.
     """
 
     run_id: str
@@ -105,6 +105,7 @@ class RunState:
     warnings: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     spares: tuple[str, ...] = ()
+    python: str = ""
     format: int = contract.FORMAT
 
     @property

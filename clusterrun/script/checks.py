@@ -166,8 +166,8 @@ def check_python(python: str, torch: bool, run: Run = system.run) -> tuple[str, 
     return _without_torch(python) if torch and found[3] == "False" else ()
 
 
-def ranks_python(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The Python that ranks run in where nobody says, and what to tell about it ('': nothing).
+def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:
+    """The Python that ranks run in where nobody says, why, and what to tell about it ('': nothing).
 
     It is that of the active virtual or conda environment, which ``python`` means in this shell, else our
     own; that too where only ours has torch, for a base environment may be active by itself.
@@ -178,10 +178,12 @@ def ranks_python(environ: Mapping[str, str]) -> tuple[str, str]:
         if os.path.dirname(found) != os.path.join(prefix, "bin") or os.path.samefile(prefix, sys.prefix):
             continue
         if _torch_beside_us() and not glob.glob(os.path.join(prefix, "lib/python3*/site-packages/torch")):
-            said = f"the active environment {prefix} ({name}) has no torch: ranks use {sys.executable}"
-            return sys.executable, f"{said}; --python {found} takes the active one"
-        return found, f"ranks use {found}, of the active environment ({name}); --python takes another one"
-    return sys.executable, ""
+            why = f"the active environment {prefix} ({name}) has no torch"
+            said = f"{why}: ranks use {sys.executable}; --python {found} takes the active one"
+            return sys.executable, f"the one clusterrun runs in: {why}", said
+        why = f"of the active environment ({name})"
+        return found, why, f"ranks use {found}, {why}; --python takes another one"
+    return sys.executable, "the one clusterrun runs in", ""
 
 
 def wants_torch(script: str) -> bool:

@@ -21,7 +21,7 @@ TEMPLATES = ("job.sbatch.j2", "start.sh.j2")
 VARIABLES = {
     "directives": "the options for sbatch, `--key=value` each; the filter `sbatch` makes lines of them",
     "setup": "the lines of `--setup`; the filter `checked` ends the job where one fails, `lines` does not",
-    "python": "the Python that runs coordinator, agents and ranks",
+    "python": "the Python that runs coordinator and agents, and ranks where the setup brings no other",
     "agent": "the node-side program, one file",
     "run_dir": "the run directory",
     "job_output": "the file for what the batch script prints",

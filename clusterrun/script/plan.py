@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.orders import Level, Orders, Preflight, Watch
+from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Watch
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import form, options, quoting, shipped, survival
@@ -24,6 +25,7 @@ MEANS_SLURM = (
     "--srun",
 )
 """Options that nobody gives without meaning a cluster; where it cannot be used, nothing starts instead."""
+NAMED = "named by --python"
 MOST_PROCESSES_HERE = 5000
 """Agents and ranks of a run that stays on this machine; a typing error must not bring it down."""
 
@@ -35,7 +37,7 @@ class Site:
     ``why`` says why Slurm is not there; ``gpus`` is the number of real GPUs on this machine and
     matters only where the run stays on it. ``cluster`` is the cluster's own name, ``findings`` the
     folder that keeps what was found out about its nodes (empty: nothing is kept). ``python`` is what
-    ranks run in where nobody says, ``about_python`` what to tell of it then.
+    ranks run in where nobody says, ``why_python`` why, ``about_python`` what to tell of it then.
     """
 
     slurm: bool
@@ -44,6 +46,7 @@ class Site:
     gpus: int = 0
     cluster: str = ""
     findings: str = ""
+    why_python: str = ""
     about_python: str = ""
 
 
@@ -92,6 +95,8 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Pl
         )
     )
     make = _local if cluster is Cluster.LOCAL else _slurm
+    if asked.python:
+        site = replace(site, python=spec.python, why_python=NAMED)
     made = make(spec, run_id, token, run_dir, site)
     said = (_idle(asked) if off else ()) + survival.notices(asked, made.spec)
     return replace(made, notices=made.notices + said)
@@ -146,6 +151,29 @@ def interpreter(spec: JobSpec) -> str:
     return spec.python if spec.alone else first if named or first == spec.python else ""
 
 
+def ranks_python(spec: JobSpec, site: Site) -> Interpreter:
+    """The ranks' Python as it stands before the job; setup brings no other to a program that was named."""
+    path = interpreter(spec)
+    ours = path == spec.python
+    why = site.why_python if ours else "as the command says"
+    set_up = bool(spec.setup or spec.template) and ours and site.why_python != NAMED
+    return Interpreter(path, why, set_up) if path else Interpreter()
+
+
+def about_python(made: Plan, site: Site) -> tuple[str, ...]:
+    """Notices: which Python ranks will use, where somebody may expect another one."""
+    python = made.orders.interpreter
+    if not python.by_setup:
+        return (site.about_python,) if site.about_python else ()
+    planned = Interpreter(python.path, python.why)
+    if contract.PATH_BEFORE_VARIABLE not in made.script:
+        how = f"the template does not export {contract.PATH_BEFORE_VARIABLE}, see docs/templates.md"
+        return (f"ranks use {planned}, whatever Python the setup brings: {how}; --python names another one",)
+    return (
+        f"ranks use the Python that the setup puts first on PATH, else {planned}; --python names another one",
+    )
+
+
 def comment(run_id: str, token: str) -> str:
     """What stands in the job's comment, so that a job whose id was never heard is found."""
     return f"clusterrun:{run_id}:{token}"
@@ -164,7 +192,7 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
         spec=spec,
         script=_from_template(spec, values, token) if spec.template else _from_shipped(values),
         argv=argv,
-        orders=_orders(spec, run_id, _preflight(spec, site, argv), options.launch_argv(spec, paths), argv),
+        orders=_orders(spec, run_id, site, options.launch_argv(spec, paths), argv),
         notices=options.replaced(spec),
     )
 
@@ -236,7 +264,7 @@ def _watch(spec: JobSpec) -> Watch:
 def _orders(
     spec: JobSpec,
     run_id: str,
-    preflight: Preflight,
+    site: Site,
     launch: tuple[str, ...] = (),
     argv: tuple[str, ...] = (),
 ) -> Orders:
@@ -254,10 +282,11 @@ def _orders(
         per_node=spec.per_node,
         max_restarts=spec.restarts,
         spares=spec.spares,
-        preflight=preflight,
+        preflight=_preflight(spec, site, argv),
         watch=_watch(spec),
         survival=survival.orders(spec, argv),
         time_limit=0.0 if launch else float(spec.time),
+        interpreter=ranks_python(spec, site),
         hide_gpus=not options.asks_for_gpus(spec) if launch else not spec.gpus,
     )
 
@@ -288,7 +317,7 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
         spec=spec,
         script=_from_shipped(_values(spec, run_id, paths, ())),
         argv=("/bin/bash", paths.script),
-        orders=_orders(spec, run_id, _preflight(spec, site)),
+        orders=_orders(spec, run_id, site),
         notices=tuple(notices),
     )
 

@@ -18,7 +18,7 @@ from clusterrun.runs.memory import findings_folder, recall
 from clusterrun.runs.snapshot import Snapshot, look, take
 from clusterrun.runs.store import run_id
 from clusterrun.script.checks import check, ranks_python
-from clusterrun.script.plan import Plan, Site, Submission, default_name, plan
+from clusterrun.script.plan import Plan, Site, Submission, about_python, default_name, plan
 from clusterrun.slurm import offers
 from clusterrun.slurm.queries import Partition
 from clusterrun.verbs.desk import Desk, Tell
@@ -49,7 +49,7 @@ def draft(spec: JobSpec, desk: Desk) -> Draft:
     paths = desk.store.paths(chosen)
     token = os.urandom(8).hex()
     as_asked = plan(spec, chosen, token, paths.run_dir, site)
-    said = (*avoided, *filter(None, (site.about_python,)), *check(as_asked))
+    said = (*avoided, *about_python(as_asked, site), *check(as_asked))
     if offered:
         offered.check(as_asked.spec)
     if not spec.snapshot:
@@ -110,10 +110,11 @@ def _site(spec: JobSpec, desk: Desk) -> Site:
         )
     here = spec.cluster is Cluster.LOCAL or bool(why)
     name = Cluster.LOCAL.value if here else desk.client().cluster_name()
-    python, about = (spec.python, "") if spec.python else ranks_python(desk.environ)
+    python, why_python, about = (spec.python, "", "") if spec.python else ranks_python(desk.environ)
     return Site(
         slurm=not here,
         python=python,
+        why_python=why_python,
         about_python=about,
         why=why,
         gpus=_gpus(desk) if here and spec.gpus else 0,

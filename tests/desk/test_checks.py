@@ -141,9 +141,9 @@ def test_ranks_use_the_active_environment_unless_only_ours_has_torch(
     monkeypatch.setattr(checks, "_torch_beside_us", lambda: torch_here)
     environ = {name: prefixes[name] for name in active}
     environ["PATH"] = os.pathsep.join([*(f"{prefix}/bin" for prefix in environ.values()), "/usr/bin"])
-    python, said = checks.ranks_python(environ)
+    python, why, said = checks.ranks_python(environ)
     assert python == (f"{tmp_path}/{chosen}/bin/python" if chosen else sys.executable)
-    assert bool(said) == bool(active) and all(word in said for word in active[:1])
+    assert bool(said) == bool(active) and all(word in said and word in why for word in active[:1])
 
 
 def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_nothing(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_noth
         {"VIRTUAL_ENV": sys.prefix, "PATH": f"{sys.prefix}/bin"},
         {"VIRTUAL_ENV": "", "PATH": ""},
     ):
-        assert checks.ranks_python(environ) == (sys.executable, "")
+        assert checks.ranks_python(environ) == (sys.executable, "the one clusterrun runs in", "")
 
 
 @pytest.mark.parametrize("setup", [(), ("module load cuda",)])

@@ -11,7 +11,7 @@ import pytest
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
-from clusterrun.model.orders import Level, Orders, Preflight, Survival, Watch
+from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Survival, Watch
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import form, inherited, shipped
 from clusterrun.script.plan import Plan, Site, default_name, plan, rank_command
@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 RUN_DIR = "/home/ada/.clusterrun/runs/20260102-030405-train"
 SCRIPT = f"{RUN_DIR}/script.sh"
 PYTHON = "/opt/venv/bin/python"
-ON_SLURM = Site(slurm=True, python=PYTHON)
+ON_SLURM = Site(slurm=True, python=PYTHON, why_python="the one clusterrun runs in")
 HERE = Site(slurm=False, python=PYTHON, why="no program named sbatch is on PATH", gpus=2)
 
 SPECS = {
@@ -133,6 +133,7 @@ def test_the_orders_are_exact_and_start_one_agent_on_each_node() -> None:
             20,
             20,
         ),
+        interpreter=Interpreter(PYTHON, "the one clusterrun runs in", by_setup=True),
     )
 
 

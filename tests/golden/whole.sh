@@ -29,6 +29,7 @@ for pause in 1 1 2 4 8 16; do
   sleep "$pause"
 done
 exec >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out 2>&1
+export CLUSTERRUN_PATH_BEFORE_SETUP="${PATH-}"
 setup_failed() {
   printf 'clusterrun: --setup ended with exit code %s on %s: %s\n' "$1" "$(hostname)" "$2" >&2
   exit "$1"

@@ -230,6 +230,19 @@ def test_a_setup_line_that_fails_ends_the_job_before_any_rank(on_slurm: Site) ->
     assert not Path(answer["run_dir"], "attempts").exists()
 
 
+def test_the_environment_that_setup_activates_is_that_of_all_ranks(on_slurm: Site) -> None:
+    own = on_slurm.project / "venv"
+    (own / "bin").mkdir(parents=True)
+    (own / "pyvenv.cfg").write_text(f"home = {os.path.dirname(sys.executable)}\n")
+    (own / "bin/python").symlink_to(sys.executable)
+    (own / "bin/activate").write_text('export PATH="$PWD/venv/bin:$PATH"\n')
+    (on_slurm.project / "where.py").write_text("import json, sys; print(json.dumps(sys.prefix))\n")
+    answer = on_slurm.submit("--nodes", "2", "--setup", "source venv/bin/activate", "where.py")
+    assert on_slurm.told(answer) == {0: str(own), 1: str(own)}
+    shown = on_slurm.run("status", answer["run_id"]).out
+    assert f"python     {own}/bin/python (Python 3." in shown
+
+
 def test_a_wrong_partition_is_refused_with_the_one_that_was_meant_and_leaves_no_run(on_slurm: Site) -> None:
     done = on_slurm.run("submit", "--partition", "debgu", "tell.py")
     assert (done.code, done.out, "did you mean debug?" in done.err) == (4, "", True)
