@@ -79,9 +79,9 @@ class Run:
         return self._desk.inquiry().statuses([self.run_id])[0]
 
     def wait(self, timeout: float | None = None, tell: Tell = quiet) -> RunStatus:
-        """Return when the run has ended, or when ``timeout`` seconds have passed: look at the state.
+        """Return when the run has ended or can never start: look at the state.
 
-        ``tell`` hears what is being waited for.
+        With ``timeout`` also when so many seconds have passed. ``tell`` hears what is being waited for.
         """
         from clusterrun.verbs.waiting import Watch
 

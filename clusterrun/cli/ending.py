@@ -26,13 +26,19 @@ def accompany(desk: Desk, run: Run, follow: bool) -> int:
     """Follow or wait to the end of ``run``; Ctrl-C leaves it running. The exit code is 0 if it ended well."""
     try:
         if run.record.spec.preflight not in ("", Level.OFF.value):
-            _stay_for_check(desk, run.run_id)
+            status = _stay_for_check(desk, run.run_id)
+            if status.hopeless:
+                tell_end(desk, status)
+                return exit_code(status)
         if follow:
             from clusterrun.cli.logs import print_following
             from clusterrun.verbs.listening import Listening, Wanted
 
-            print_following(Listening(desk, run.run_id, Wanted(), say))
-        status = run.wait(tell=say)
+            heard = Listening(desk, run.run_id, Wanted(), say)
+            print_following(heard)
+            status = heard.watch.look()
+        else:
+            status = run.wait(tell=say)
     except KeyboardInterrupt:
         return detached(run.run_id, "logs -f" if follow else "wait")
     tell_end(desk, status)
@@ -46,8 +52,8 @@ def exit_code(status: RunStatus) -> ExitCode:
     return ExitCode.UNFIT if unfit(status) else ExitCode.FAILED
 
 
-def _stay_for_check(desk: Desk, run_id: str) -> None:
-    """Show how the check goes, and say what it found."""
+def _stay_for_check(desk: Desk, run_id: str) -> RunStatus:
+    """Show how the check goes, and say what it found; the status after it."""
     from clusterrun.cli.progress import past_preflight, stay
     from clusterrun.reports.screen import headline
 
@@ -55,12 +61,13 @@ def _stay_for_check(desk: Desk, run_id: str) -> None:
     try:
         found = report_of(desk, run_id)
     except ClusterrunError:
-        return
+        return status
     if unfit(status):
-        return  # told in full, at the end
+        return status  # told in full, at the end
     say(f"pre-flight {headline(found)}")
     if found.verdict is not Grade.PASS:
         say(f"  more    clusterrun report {run_id}")
+    return status
 
 
 def detached(run_id: str, verb: str) -> int:
@@ -75,6 +82,10 @@ def tell_end(desk: Desk, status: RunStatus) -> None:
     if status.started_at and status.ended_at:
         took = f" after {spoken(max(0.0, status.ended_at - status.started_at))}"
     say(f"{status.name} ({status.run_id}) {status.state.value}{took}")
+    if not status.state.ended:
+        say(f"  {status.reason}\n  look    clusterrun status {status.run_id}")
+        say(f"  cancel  clusterrun cancel {status.run_id}")
+        return
     if unfit(status) and _told_unfit(desk, status):
         return
     if status.state is not State.COMPLETED:

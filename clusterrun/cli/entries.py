@@ -25,7 +25,7 @@ def document(found: Iterable[RunStatus], desk: Desk | None = None) -> dict[str, 
 
 def _entry(status: RunStatus) -> dict[str, Any]:
     entry = {**fields(status), "state": status.state.value, "phase": status.phase.value}
-    del entry["failed_at"]
+    del entry["failed_at"], entry["hopeless"]
     return {**entry, **_times(entry, _TIMES), **_counts(entry)}
 
 

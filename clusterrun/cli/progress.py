@@ -40,7 +40,7 @@ def stay(desk: Desk, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatu
     watch = Watch(desk, run_id, quiet if live else say, heard=True)
     budget = desk.store.read(run_id).spec.preflight_budget or Preflight().budget
     with _display(float(budget)) if live else _nothing() as show:
-        while not over(status := watch.look()):
+        while not (over(status := watch.look()) or watch.in_vain):
             show(status)
             desk.clock.sleep(LOOK_SECONDS)
     return status

@@ -21,7 +21,8 @@ from clusterrun.verbs.waiting import Watch
 def wait(wanted: tuple[str, ...], as_json: bool) -> int:
     """Wait until every RUN has ended; exit 0 if all ended well, else 1 (3: its nodes were unfit).
 
-    Ctrl-C stops only the waiting.
+    A run that can never start, as Slurm says, is not waited for: exit 1, with the reason. Ctrl-C
+    stops only the waiting.
 
     \b
     Examples:

@@ -107,7 +107,7 @@ def job_options(spec: JobSpec, comment: str, paths: RunPaths, ending: Sequence[O
     ours += [(wish.key, wish.say(value)) for wish in WISHES if (value := getattr(spec, wish.field))]
     after = [f"afterok:{':'.join(spec.after)}"] if spec.after else []
     waits = after + ([own.pop("dependency")] if "dependency" in own else [])
-    ours += [("dependency", ",".join(waits))] if waits else []
+    ours += [("dependency", ",".join(waits)), ("kill-on-invalid-dep", "yes")] if waits else []
     given_way = {key for name in own for key in _gives_way(name)}
     return (*(option for option in ours if option[0] not in given_way), *own.items())
 

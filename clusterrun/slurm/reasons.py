@@ -9,11 +9,15 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class Reason:
-    """What a reason word says to people, and what can be done about it ('': only waiting helps)."""
+    """What a reason word says to people, and what can be done about it ('': only waiting helps).
+
+    ``never``: the job will not start as it is, whatever becomes of other jobs and of nodes.
+    """
 
     word: str
     said: str
     remedy: str = ""
+    never: bool = False
 
 
 _ASK = "ask the site's staff"
@@ -23,7 +27,7 @@ REASONS = (
     Reason("Resources", "waits for nodes to become free"),
     Reason("Priority", "waits: jobs with a higher priority are ahead"),
     Reason("Dependency", "waits for the run that it is to follow"),
-    Reason("DependencyNeverSatisfied", "waits for ever: the run before it did not succeed", "cancel it"),
+    Reason("DependencyNeverSatisfied", "the run before it did not end well", "clusterrun cancel JOB", True),
     Reason("BeginTime", "waits for its begin time (after a requeue: Slurm's delay of about two minutes)"),
     Reason("JobHeldUser", "is held by its owner", _RELEASE),
     Reason("JobHeldAdmin", "is held by an administrator, or was requeued too often", _ASK),
@@ -33,23 +37,35 @@ REASONS = (
     Reason("launch_failed_requeued_held", "is held: it could not be started on a node", _RELEASE),
     Reason("job requeued in held state", "is held after a requeue", _RELEASE),
     Reason(
-        "PartitionConfig", "asks for more than the partition has", "lower --nodes, --gpus or --cpus-per-rank"
+        "PartitionConfig",
+        "it asks for more than the partition has",
+        "lower --nodes, --gpus or --cpus-per-rank",
+        True,
     ),
     Reason("PartitionDown", "waits: the partition is down", "choose another with --partition"),
     Reason("PartitionInactive", "waits: the partition is switched off", "choose another with --partition"),
-    Reason("PartitionNodeLimit", "asks for more or fewer nodes than the partition allows", "change --nodes"),
-    Reason("PartitionTimeLimit", "asks for more time than the partition allows", "shorten --time"),
+    Reason(
+        "PartitionNodeLimit",
+        "it asks for more or fewer nodes than the partition allows",
+        "change --nodes",
+        True,
+    ),
+    Reason("PartitionTimeLimit", "it asks for more time than the partition allows", "shorten --time", True),
     Reason("ReqNodeNotAvail", "waits for nodes that are down, drained or reserved", "see sinfo -R"),
     Reason("Nodes required for job are DOWN", "waits for nodes that are down or taken", "see sinfo -R"),
     Reason("NodeDown", "a node it needs is down", "see sinfo -R"),
-    Reason("BadConstraints", "asks for what no node has", "change --constraint, --gpus or --mem"),
+    Reason("BadConstraints", "it asks for what no node has", "change --constraint, --gpus or --mem", True),
     Reason("Licenses", "waits for a licence"),
     Reason("Reservation", "waits for its reservation to begin"),
-    Reason("ReservationDeleted", "its reservation was deleted", "cancel it, submit without --reservation"),
-    Reason("InvalidAccount", "its account is not valid", "name a valid one with --account"),
-    Reason("InvalidQOS", "its quality of service is not valid", "name a valid one with --qos"),
-    Reason("AccountNotAllowed", "its account may not use the partition", "change --account or --partition"),
-    Reason("QOSNotAllowed", "its QOS may not be used there", "change --qos or --partition"),
+    Reason(
+        "ReservationDeleted", "its reservation was deleted", "cancel it, submit without --reservation", True
+    ),
+    Reason("InvalidAccount", "its account is not valid", "name a valid one with --account", True),
+    Reason("InvalidQOS", "its quality of service is not valid", "name a valid one with --qos", True),
+    Reason(
+        "AccountNotAllowed", "its account may not use the partition", "change --account or --partition", True
+    ),
+    Reason("QOSNotAllowed", "its QOS may not be used there", "change --qos or --partition", True),
     Reason("AccountingPolicy", "waits: a limit of its account is reached"),
     Reason("QOSUsageThreshold", "waits: its account has used up what this QOS allows"),
     Reason("FrontEndDown", "waits: a front-end node is down"),
@@ -71,7 +87,7 @@ REASONS = (
     Reason("RaisedSignal", "was ended by a signal"),
     Reason("OutOfMemory", "a process was killed for want of memory", "ask for more with --mem"),
     Reason("DeadLine", "its deadline passed or cannot be met"),
-    Reason("MaxMemPerLimit", "asks for more memory than is allowed", "lower --mem"),
+    Reason("MaxMemPerLimit", "it asks for more memory than is allowed", "lower --mem", True),
     Reason("NodeFailure", "a node was lost"),
     Reason("FedJobLock", "waits for the other clusters of the federation"),
 )
@@ -98,7 +114,7 @@ def explain(word: str) -> Reason:
     if head in _TABLE and details:
         row = _TABLE[head]
         shown = _BRACKETED.sub(r": \1", details[0])
-        return Reason(text, f"{row.said} ({shown})", row.remedy)
+        return Reason(text, f"{row.said} ({shown})", row.remedy, row.never)
     match = _LIMIT.fullmatch(text)
     return _limit(match) if match else Reason(text, f"Slurm says: {text}")
 
@@ -107,6 +123,10 @@ def _limit(match: re.Match[str]) -> Reason:
     """One of Slurm's hundred and more limits of an account (Assoc) or a quality of service (QOS)."""
     whose = "your account" if match.group(1) == "Assoc" else "its QOS"
     if match.group(2) == "Min":
-        return Reason(match.group(), f"asks for less than {whose} requires ({match.group()})", "ask for more")
+        said = f"it asks for less than {whose} requires ({match.group()})"
+        return Reason(match.group(), said, "ask for more", True)
+    if "PerJob" in match.group() or "PerNode" in match.group():
+        said = f"it asks for more than {whose} allows one job ({match.group()})"
+        return Reason(match.group(), said, "ask for less", True)
     shared = "all jobs together under " if match.group(2) == "Grp" else ""
     return Reason(match.group(), f"waits: {shared}{whose} may not use more now ({match.group()})")

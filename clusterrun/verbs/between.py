@@ -10,6 +10,7 @@ from clusterrun.slurm.reasons import explain
 
 GUESSED_SECONDS = 90 * 86400.0
 """Slurm says a year from now where jobs without a time limit are ahead: that is no estimate."""
+NEVER = "will never start"
 BACK_IN_QUEUE = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING")
 
 
@@ -37,6 +38,8 @@ def words(row: JobRow, state: RunState | None, now: float) -> str:
 def waiting(row: JobRow, now: float) -> str:
     """Why the job waits, what would help, and when Slurm means to start it, where it tells."""
     reason = explain(row.reason)
+    if reason.never:
+        return f"{NEVER}: {reason.said} ({reason.remedy.replace('JOB', row.job_id)})"
     help_ = f" ({reason.remedy.replace('JOB', row.job_id)})" if reason.remedy else ""
     known = row.start is not None and now < row.start < now + GUESSED_SECONDS
     start = row.start or 0.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from clusterrun.local.processes import alive
 from clusterrun.model.duration import spoken
-from clusterrun.model.errors import NoSuchRun, SchedulerError
+from clusterrun.model.errors import ClusterrunError, NoSuchRun, SchedulerError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
@@ -21,7 +21,7 @@ from clusterrun.slurm.shared import News, SharedJobs
 from clusterrun.system import Clock
 from clusterrun.verbs.cases import Case, damaged, read
 from clusterrun.verbs.jobs import Found, Jobs
-from clusterrun.verbs.judge import QUEUEING_SECONDS, Said, judge, kept
+from clusterrun.verbs.judge import NEVER, QUEUEING_SECONDS, Said, judge, kept
 
 SPEAK_AFTER = 2.0
 
@@ -186,6 +186,7 @@ class Inquiry:
                 cancel_asked=self._store.cancel_asked(record.run_id),
                 elsewhere=dict(heard.elsewhere).get(record.run_id, ""),
                 script_error="" if case.state else self._store.script_error(record.run_id),
+                before=self._before(record) if row and row.reason == NEVER else "",
             )
         )
         if case.damage or case.doubt:
@@ -196,6 +197,18 @@ class Inquiry:
             return kept(case.ended.status, case.state, case.ended.at, status)
         self._note(status, case, row is None or row.state.ended, heard, now)
         return status
+
+    def _before(self, record: RunRecord) -> str:
+        """Which of the runs that ``record`` was to follow did not end well, and how it ended."""
+        for job_id in record.spec.after:
+            try:
+                run_id = self._store.find(job_id)
+                status = self.statuses([run_id], oldest=ANSWER_SECONDS)[0]
+            except ClusterrunError:
+                continue
+            if status.state.ended and status.state is not State.COMPLETED:
+                return f"{status.name} ({run_id}) was {status.state.value}"
+        return ""
 
     def _note(self, status: RunStatus, case: Case, final: bool, heard: Heard, now: float) -> None:
         """Keep an end, unless the scheduler may soon say better why; take one back that was none."""

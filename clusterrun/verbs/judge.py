@@ -17,6 +17,7 @@ from clusterrun.model.states import Phase, State
 from clusterrun.runs.store import FORGOTTEN
 from clusterrun.slurm import words
 from clusterrun.slurm.queries import JobRow
+from clusterrun.slurm.reasons import explain
 from clusterrun.verbs import between, lost
 
 STALE_SECONDS = 3 * contract.STATE_SECONDS
@@ -26,6 +27,7 @@ QUEUEING_SECONDS = 300.0
 SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
 ASKED = "by clusterrun cancel"
 SILENT = "ended without a word"
+NEVER = "DependencyNeverSatisfied"
 BEFORE_RANKS = "ended before any rank"
 
 
@@ -37,7 +39,8 @@ class Said:
     is when it spoke, and where it was not heard, ``row`` is what it said then. ``alive`` is whether a
     local run's coordinator lives (None: cannot be told from here). ``elsewhere`` names the cluster
     that holds the run's jobs, where another one was asked: its silence means nothing. ``script_error``
-    is what the batch script printed about its own end, before any coordinator.
+    is what the batch script printed about its own end, before any coordinator. ``before`` says, where
+    the job waits in vain for another run, how that one ended.
     """
 
     record: RunRecord
@@ -51,6 +54,7 @@ class Said:
     cancel_asked: bool = False
     elsewhere: str = ""
     script_error: str = ""
+    before: str = ""
 
 
 @frozen
@@ -59,6 +63,7 @@ class _Verdict:
     phase: Phase
     reason: str = ""
     ended_at: float | None = None
+    hopeless: bool = False
 
 
 def judge(said: Said) -> RunStatus:
@@ -89,6 +94,7 @@ def judge(said: Said) -> RunStatus:
         step=max((attempt.step for attempt in attempts), default=-1),
         checkpoint=max((attempt.checkpoint for attempt in attempts), default=-1),
         heard_at=state.updated_at if state else None,
+        hopeless=verdict.hopeless,
     )
 
 
@@ -107,7 +113,10 @@ def _slurm(said: Said) -> _Verdict:
         why = _joined(lost.words(state, row) or row.explained, _did_not(state) or _why(said))
         return _Verdict(row.state, Phase.ENDED, why, row.end)
     if between.in_queue(row, state) and not _started_since(said):
-        return _Verdict(State.PENDING, Phase.QUEUED, between.words(row, state, said.now))
+        never = said.answered and explain(row.reason).never
+        why = between.words(row, state, said.now)
+        why = f"{between.NEVER}: {said.before}" if never and said.before else why
+        return _Verdict(State.PENDING, Phase.QUEUED, why, hopeless=never)
     if state and over:
         return _by_state(said, state)
     if row.state.ended:
@@ -151,9 +160,9 @@ def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
     if nodes := lost.words(said.state, row):
         return _Verdict(State.NODE_FAIL, Phase.ENDED, nodes, row.end)
     if row.state is State.CANCELLED:
-        return _Verdict(
-            State.CANCELLED, Phase.ENDED, told or "cancelled, but not by clusterrun cancel", row.end
-        )
+        by_slurm = f"never started: {said.before or explain(NEVER).said}" if row.reason == NEVER else ""
+        why = told or by_slurm or "cancelled, but not by clusterrun cancel"
+        return _Verdict(State.CANCELLED, Phase.ENDED, why, row.end)
     where = f" on {first}" if (first := lost.first_of(row)) else ""
     silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"
     if said.script_error:

@@ -14,6 +14,8 @@ from clusterrun.verbs.desk import Desk, Tell
 LOOK_EVERY = 0.4
 FIRST_PAUSE = 2.0
 LONGEST_PAUSE = 30.0
+CERTAIN_SECONDS = 4.0
+"""What the scheduler says of a job that can never start must hold for so long: limits may just be changed."""
 SPEAK_AFTER = 2.0
 SPEAK_AGAIN = 300.0
 COUNTS = re.compile(r"\d+ (?:s left|answers? open|(?:d|h|min|s)\b)|\d\d:\d\d(?::\d\d)?")
@@ -44,12 +46,19 @@ class Watch:
         self._looked_at = self._asked_at = self._said_at = -1e9
         self._pause = FIRST_PAUSE
         self._doubts = SECOND_THOUGHTS
+        self._hopeless_since: float | None = None
         self._began = desk.clock.monotonic()
         self._said = ""
 
     def over(self) -> bool:
-        """Whether the run has ended, as far as is known."""
-        return self.look().state.ended
+        """Whether the run has ended, as far as is known, or can never start."""
+        return self.look().state.ended or self.in_vain
+
+    @property
+    def in_vain(self) -> bool:
+        """The scheduler has said, and said again, that the run can never start as it is."""
+        since = self._hopeless_since
+        return since is not None and self._asked_at - since >= CERTAIN_SECONDS
 
     def look(self) -> RunStatus:
         """The status now, or that of a moment ago."""
@@ -74,6 +83,10 @@ class Watch:
         self._pause = FIRST_PAUSE if first else min(self._pause * 1.5, LONGEST_PAUSE)
         inquiry = self._desk.inquiry()
         status = inquiry.statuses([self._run_id])[0]
+        if not status.hopeless:
+            self._hopeless_since = None
+        elif self._hopeless_since is None:
+            self._hopeless_since = now
         doubtful = status.state is State.CANCELLED and not self._desk.store.cancel_asked(self._run_id)
         if doubtful and self._doubts and not self._desk.store.ended(self._run_id):
             self._doubts -= 1
@@ -100,10 +113,10 @@ class Watch:
         return f"waiting for {status.name} ({status.run_id}{job}) to end{since}; it is {doing}"
 
     def wait(self, timeout: float | None) -> RunStatus:
-        """Return at the end of the run, or after ``timeout`` seconds."""
+        """Return at the end of the run, when it can never start, or after ``timeout`` seconds."""
         clock = self._desk.clock
         limit = None if timeout is None else clock.monotonic() + timeout
-        while not self.look().state.ended:
+        while not self.over():
             left = LOOK_EVERY if limit is None else min(LOOK_EVERY, limit - clock.monotonic())
             if left <= 0:
                 break

@@ -118,6 +118,43 @@ def test_the_state_is_the_best_founded_word(given: dict[str, Any], answer: tuple
     assert (found.state, found.phase) == answer
 
 
+NEVER = "DependencyNeverSatisfied"
+
+
+@pytest.mark.parametrize(
+    "given, reason, hopeless",
+    [
+        (
+            {"row": row("PENDING", reason=NEVER)},
+            "will never start: the run before it did not end well (clusterrun cancel 41)",
+            True,
+        ),
+        (
+            {"row": row("PENDING", reason=NEVER), "before": "a (r1) was FAILED"},
+            "will never start: a (r1) was FAILED",
+            True,
+        ),
+        ({"row": row("CANCELLED", reason=NEVER)}, "never started: the run before it did not end well", False),
+        (
+            {"row": row("CANCELLED", reason=NEVER), "before": "a (r1) was FAILED"},
+            "never started: a (r1) was FAILED",
+            False,
+        ),
+        (
+            {"row": row("CANCELLED", reason=NEVER), "cancel_asked": True},
+            "by clusterrun cancel, before it started",
+            False,
+        ),
+        ({"row": row("PENDING", reason="Resources")}, "waits for nodes to become free", False),
+    ],
+)
+def test_a_run_that_can_never_start_says_so_and_why(
+    given: dict[str, Any], reason: str, hopeless: bool
+) -> None:
+    found = judge(said(**given))
+    assert (found.reason, found.hopeless) == (reason, hopeless)
+
+
 def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
     assert judge(said(row=row("FAILED", end=NOW - 3), state=FAILED)) == RunStatus(
         run_id=RECORD.run_id,

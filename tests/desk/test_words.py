@@ -84,7 +84,7 @@ def test_a_word_that_is_not_slurms_is_unknown_and_never_ended(text: str) -> None
     [
         ("Resources", "waits for nodes to become free", ""),
         ("(Priority)", "waits: jobs with a higher priority are ahead", ""),
-        ("PartitionTimeLimit", "asks for more time than the partition allows", "shorten --time"),
+        ("PartitionTimeLimit", "it asks for more time than the partition allows", "shorten --time"),
         (
             "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
             "waits for nodes that are down, drained or reserved (UnavailableNodes:n[1-2])",
@@ -99,7 +99,7 @@ def test_a_word_that_is_not_slurms_is_unknown_and_never_ended(text: str) -> None
             "",
         ),
         ("QOSMaxJobsPerUserLimit", "waits: its QOS may not use more now (QOSMaxJobsPerUserLimit)", ""),
-        ("QOSMinGRES", "asks for less than its QOS requires (QOSMinGRES)", "ask for more"),
+        ("QOSMinGRES", "it asks for less than its QOS requires (QOSMinGRES)", "ask for more"),
         ("SomethingNew", "Slurm says: SomethingNew", ""),
         ("None", "", ""),
         ("", "", ""),
@@ -110,3 +110,27 @@ def test_a_reason_is_a_sentence_with_a_remedy_and_an_unknown_one_is_shown_as_it_
 ) -> None:
     found = reasons.explain(word)
     assert (found.said, found.remedy) == (said, remedy)
+
+
+@pytest.mark.parametrize(
+    "word, never",
+    [
+        ("DependencyNeverSatisfied", True),
+        ("PartitionConfig", True),
+        ("(BadConstraints)", True),
+        ("AssocMaxWallDurationPerJobLimit", True),
+        ("QOSMaxGRESPerJob", True),
+        ("QOSMinCpuNotSatisfied", True),
+        ("AssocGrpGRES", False),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("Dependency", False),
+        ("Resources", False),
+        ("JobHeldUser", False),
+        ("ReqNodeNotAvail, UnavailableNodes:n1", False),
+        ("SomethingNew", False),
+    ],
+)
+def test_a_job_never_starts_for_what_only_a_change_of_the_job_or_of_a_limit_can_mend(
+    word: str, never: bool
+) -> None:
+    assert reasons.explain(word).never is never

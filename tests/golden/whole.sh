@@ -21,6 +21,7 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --mem=200G
 #SBATCH --dependency=afterok:17:18
+#SBATCH --kill-on-invalid-dep=yes
 #SBATCH --exclusive
 #SBATCH --mail-type=END
 # A file system that is in trouble for a moment is waited for; the job goes on without this file if it must.

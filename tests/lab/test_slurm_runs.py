@@ -206,6 +206,40 @@ def test_a_run_waits_for_the_one_it_is_to_follow(on_slurm: Site) -> None:
     assert on_slurm.run("wait", first["run_id"], second["run_id"]).code == 0
 
 
+def test_a_run_whose_predecessor_failed_is_cancelled_and_says_which_one(on_slurm: Site) -> None:
+    first = on_slurm.submit("--sbatch", "hold", "--name", "first", "tell.py")
+    second = on_slurm.submit("--after", "first", "--name", "second", "tell.py")
+    third = on_slurm.submit("--after", "second", "tell.py")
+    assert on_slurm.run("cancel", "first").code == 0
+    done = on_slurm.run("wait", second["run_id"], third["run_id"])
+    assert (done.code, done.out) == (1, f"{second['run_id']} CANCELLED\n{third['run_id']} CANCELLED\n")
+    assert f"  never started: first ({first['run_id']}) was CANCELLED\n" in done.err
+    assert f"  never started: second ({second['run_id']}) was CANCELLED\n" in done.err
+
+
+def test_a_run_that_can_never_start_is_not_waited_for(on_slurm: Site) -> None:
+    first = on_slurm.submit("--sbatch", "hold", "--name", "first", "tell.py")
+    kept = ("--sbatch", "kill-on-invalid-dep=no")
+    second = on_slurm.submit("--after", "first", *kept, "tell.py")
+    assert on_slurm.run("cancel", "first").code == 0
+    done = on_slurm.run("wait", second["run_id"])
+    why = f"  will never start: first ({first['run_id']}) was CANCELLED\n"
+    cancel = f"clusterrun cancel {second['run_id']}\n"
+    assert (done.code, done.out, why in done.err, cancel in done.err) == (
+        1,
+        f"{second['run_id']} PENDING\n",
+        True,
+        True,
+    )
+    assert on_slurm.run("logs", "-f", second["run_id"]).code == 1
+    assert on_slurm.run("cancel", second["run_id"]).code == 0
+    asked = ("--sbatch", "cpus-per-task=99", "tell.py")
+    followed = on_slurm.run("submit", "--follow", *asked)
+    why = "  will never start: it asks for more than the partition has"
+    assert (followed.code, followed.err.count(why)) == (1, 1)
+    assert on_slurm.run("cancel", "last").code == 0
+
+
 def test_a_python_that_only_the_nodes_lack_is_named_with_its_node(on_slurm: Site) -> None:
     answer = on_slurm.submit("--python", "/nowhere/python", "--setup", "true", "tell.py")
     assert on_slurm.run("wait", answer["run_id"]).code == 1
