@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from clusterrun.model import contract
-from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Watch
 from clusterrun.model.paths import RunPaths
@@ -38,6 +38,7 @@ class Site:
     matters only where the run stays on it. ``cluster`` is the cluster's own name, ``findings`` the
     folder that keeps what was found out about its nodes (empty: nothing is kept). ``python`` is what
     ranks run in where nobody says, ``why_python`` why, ``about_python`` what to tell of it then.
+    ``of_a_cluster``, where Slurm cannot be used, is what shows that others compute here too.
     """
 
     slurm: bool
@@ -48,6 +49,7 @@ class Site:
     findings: str = ""
     why_python: str = ""
     about_python: str = ""
+    of_a_cluster: str = ""
 
 
 @frozen
@@ -326,17 +328,30 @@ def _refuse_to_stay(spec: JobSpec, site: Site) -> None:
     """Whoever says what only Slurm knows means a cluster; on its login node no ranks may start instead."""
     if not site.why:
         return
+    remedy = "submit where Slurm is (on a login node: module load slurm, SLURM_CONF); or say --cluster local"
     asked = [option for option in options.without_slurm(spec) if option in MEANS_SLURM]
     if asked:
+        raise BadInput(f"{', '.join(asked)} needs Slurm, which cannot be used here: {site.why}", remedy)
+    if spec.gpus * spec.allocated > site.gpus:
         raise BadInput(
-            f"{', '.join(asked)} needs Slurm, which cannot be used here: {site.why}",
-            "submit where Slurm is (on a login node: module load slurm, SLURM_CONF); or say --cluster local",
+            f"this machine has {_gpus(site.gpus)}, not {spec.gpus * spec.allocated},"
+            f" and Slurm cannot be used here: {site.why}",
+            f"{remedy}, which starts CPU ranks in their place",
+        )
+    if site.of_a_cluster:
+        raise SchedulerError(
+            f"Slurm cannot be used here: {site.why}; and no ranks are started on a machine that looks like"
+            f" a login node ({site.of_a_cluster})",
+            remedy,
         )
 
 
+def _gpus(count: int) -> str:
+    return {0: "no GPU", 1: "1 GPU"}.get(count, f"{count} GPUs")
+
+
 def _no_gpus(spec: JobSpec, there: int) -> str:
-    have = {0: "no GPU", 1: "1 GPU"}.get(there, f"{there} GPUs")
-    said = f"this machine has {have}, not {spec.allocated * spec.gpus}"
+    said = f"this machine has {_gpus(there)}, not {spec.allocated * spec.gpus}"
     ranks = spec.ranks_per_node or spec.gpus
     said += f": {ranks} CPU rank{'s' if ranks > 1 else ''} on each simulated node"
     if there:

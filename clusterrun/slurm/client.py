@@ -24,6 +24,11 @@ PAUSES = (0.5, 1.5)
 CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/usr/local/etc/slurm.conf")
 FETCHED = ("/run/slurm/conf/slurm.conf", "/var/spool/slurmd/conf-cache/slurm.conf")
 """Where Slurm keeps what it fetched from the controller, on sites without configuration files."""
+MUNGE = ("/run/munge/munge.socket.2", "/var/run/munge/munge.socket.2")
+_LOGIN = re.compile(
+    r"(?:^|[-_.])(?:login|headnode|frontend|submit)(?:[-_]?(?:node)?\d*)(?=[-_.]|$)", re.IGNORECASE
+)
+"""Names of machines where jobs are submitted and nothing is computed."""
 UNNAMED = "slurm"
 NAME_SECONDS = 5.0
 NOT_HERE = "no program named {0} is on PATH"
@@ -94,6 +99,17 @@ class SlurmClient:
             if done.code == 0 or "UP" in done.out
             else f"Slurm's programs know no cluster ({_last(done.err)})"
         )
+
+    def of_a_cluster(self, host: str) -> str:
+        """What shows that this machine, called ``host``, is of a cluster though its Slurm cannot be used.
+
+        Slurm's programs alone do not: they are packages that anybody may install.
+        """
+        if self._environment.get("SLURM_CONF"):
+            return "SLURM_CONF is set"
+        if any(map(os.path.exists, MUNGE)):
+            return "munge, which Slurm logs in by, runs here"
+        return f"its name is {host}" if _LOGIN.search(host) else ""
 
     def jobs(self) -> tuple[JobRow, ...]:
         """This user's jobs that Slurm still remembers (ended ones for some minutes), in one question.

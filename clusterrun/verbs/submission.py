@@ -120,6 +120,7 @@ def _site(spec: JobSpec, desk: Desk) -> Site:
         gpus=_gpus(desk) if here and spec.gpus else 0,
         cluster=name,
         findings=findings_folder(desk.store.home, name),
+        of_a_cluster=desk.client().of_a_cluster(os.uname().nodename) if why else "",
     )
 
 

@@ -369,3 +369,20 @@ def test_tab_completes_commands_options_and_run_names(ended: Desk, typed: str, o
 def test_following_ends_soon_after_the_run(clusterrun: Desk) -> None:
     """How soon is a figure; here: before the limit of a command."""
     assert clusterrun("submit", "-f", "train.py").code == 0
+
+
+@pytest.mark.parametrize(
+    "words, environment, code, seen",
+    [
+        (("--gpus", "8"), {}, 2, "this machine has no GPU, not 8, and Slurm cannot be used here: "),
+        (("--partition", "gpu"), {}, 2, "--partition needs Slurm, which cannot be used here: "),
+        (("--nodes", "2"), {"SLURM_CONF": "/gone.conf"}, 4, "looks like a login node (SLURM_CONF is set)"),
+    ],
+)
+def test_auto_starts_no_ranks_here_where_a_cluster_was_meant(
+    clusterrun: Desk, words: tuple[str, ...], environment: dict[str, str], code: int, seen: str
+) -> None:
+    clusterrun.environment.update({"CLUSTERRUN_CLUSTER": "auto", "CUDA_VISIBLE_DEVICES": "", **environment})
+    done = clusterrun("submit", *words, "train.py")
+    assert (done.code, done.out, seen in done.err, "--cluster local" in done.err) == (code, "", True, True)
+    assert not home(clusterrun).exists()

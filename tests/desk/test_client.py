@@ -127,6 +127,30 @@ def test_slurm_is_not_here_without_its_programs_or_without_a_configuration(tmp_p
 
 
 @pytest.mark.parametrize(
+    "host, shown",
+    [
+        *(
+            (name, True)
+            for name in ("login", "login1", "login-03.alps.example", "alps-login2", "hpc.login01")
+        ),
+        *((name, True) for name in ("HeadNode", "frontend2", "submit01", "submit-node1")),
+        *((name, False) for name in ("vm", "blogin", "loginserver", "ada-laptop", "n0001", "")),
+    ],
+)
+def test_a_machine_of_a_cluster_is_known_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, host: str, shown: bool
+) -> None:
+    monkeypatch.setattr("clusterrun.slurm.client.MUNGE", ())
+    assert client().of_a_cluster(host) == (f"its name is {host}" if shown else "")
+    assert client(SLURM_CONF="/x").of_a_cluster(host) == "SLURM_CONF is set"
+
+
+def test_a_machine_where_munge_runs_is_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterrun.slurm.client.MUNGE", (str(tmp_path),))
+    assert client().of_a_cluster("vm") == "munge, which Slurm logs in by, runs here"
+
+
+@pytest.mark.parametrize(
     "out, job_id",
     [
         ("17\n", "17"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Survival, Watch
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
@@ -280,7 +280,7 @@ def test_without_enough_gpus_the_run_gets_cpu_ranks_and_a_notice() -> None:
         (ON_SLURM, {"sbatch": ("exclusive",)}, True),
         (HERE, {}, True),
         (HERE, {"gpus": 2}, False),
-        (HERE, {"gpus": 4}, True),
+        (replace(HERE, why=""), {"gpus": 4}, True),
         (replace(HERE, why=""), {"sbatch": ("gres=gpu:2",)}, True),
     ],
 )
@@ -464,3 +464,20 @@ def test_what_only_slurm_knows_never_starts_ranks_on_this_machine_instead(wish: 
         plan(spec, "r", "t", RUN_DIR, HERE)
     local = replace(spec, cluster=Cluster.LOCAL)
     assert plan(local, "r", "t", RUN_DIR, replace(HERE, why="")).spec.cluster is Cluster.LOCAL
+
+
+def test_more_gpus_than_are_here_are_not_replaced_by_cpu_ranks_where_slurm_was_meant() -> None:
+    spec = JobSpec(("train.py",), cwd="/w", nodes=2, gpus=8)
+    with pytest.raises(
+        BadInput, match="this machine has 2 GPUs, not 16, and Slurm cannot be used here: no p"
+    ):
+        plan(spec, "r", "t", RUN_DIR, HERE)
+    assert plan(replace(spec, nodes=1, gpus=2), "r", "t", RUN_DIR, HERE).orders.gpus_per_node == 2
+
+
+def test_a_machine_that_looks_like_a_login_node_starts_ranks_only_where_somebody_says_so() -> None:
+    spec, login = JobSpec(("train.py",), cwd="/w"), replace(HERE, of_a_cluster="its name is login1")
+    with pytest.raises(SchedulerError, match=r"looks like a login node \(its name is login1\)"):
+        plan(spec, "r", "t", RUN_DIR, login)
+    here = replace(login, why="")
+    assert plan(replace(spec, cluster=Cluster.LOCAL), "r", "t", RUN_DIR, here).argv[0] == "/bin/bash"
