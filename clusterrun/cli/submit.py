@@ -113,6 +113,8 @@ def dry(spec: JobSpec, desk: Desk, as_json: bool) -> int:
     python = made.plan.orders.interpreter
     if python.path and not python.by_setup:
         say(f"ranks run in {python}")
+    if made.plan.cpus:
+        say(f"CPUs per rank: {made.plan.cpus}")
     for line in described(made.plan.spec):
         say(line)
     if made.plan.script:

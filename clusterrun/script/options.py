@@ -85,13 +85,16 @@ def _passed(entry: str, option: str) -> Option:
     return key, value
 
 
-def job_options(spec: JobSpec, comment: str, paths: RunPaths, ending: Sequence[Option]) -> tuple[Option, ...]:
+def job_options(
+    spec: JobSpec, comment: str, paths: RunPaths, ending: Sequence[Option], cpus_per_gpu: int = 0
+) -> tuple[Option, ...]:
     """Everything that sbatch is asked for, in the order of the script; the user's own options come last.
 
-    ``ending`` says what happens at the end of the job. A key that the user passes on takes the place
-    of ours; dependencies and comments are joined.
+    ``ending`` says what happens at the end of the job; ``cpus_per_gpu`` holds where ``shares_cpus``. A
+    key that the user passes on takes the place of ours; dependencies and comments are joined.
     """
     own = dict(passed(spec.sbatch, "--sbatch"))
+    shared = spec.gpus * cpus_per_gpu if shares_cpus(spec) else 0
     ours = [
         ("job-name", job_name(spec.name)),
         ("comment", " ".join(filter(None, (comment, own.pop("comment", ""))))),
@@ -100,7 +103,7 @@ def job_options(spec: JobSpec, comment: str, paths: RunPaths, ending: Sequence[O
         ("open-mode", "append"),
         ("nodes", str(spec.allocated)),
         ("ntasks-per-node", "1"),
-        ("cpus-per-task", str(spec.local_size * (spec.cpus_per_rank or 1))),
+        ("cpus-per-task", str(shared or least_cpus(spec))),
         *ending,
     ]
     ours += [("no-kill", "")] if spec.allocated > 1 else []  # a lost node is the coordinator's to judge
@@ -143,6 +146,16 @@ def _gives_way(key: str) -> tuple[str, ...]:
 
 
 _OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+_OF_CPUS = (
+    "cpus-per-task",
+    "cpus-per-gpu",
+    "mem-per-cpu",
+    "hint",
+    "cores-per-socket",
+    "threads-per-core",
+    "ntasks-per-core",
+    "tres-per-task",
+)
 _OF_ANYTHING = ("gres", "tres-per-node", "tres-per-task", "tres-per-job")
 
 
@@ -152,6 +165,21 @@ def asks_for_gpus(spec: JobSpec) -> bool:
     return bool(spec.gpus) or any(
         key in _OF_GPUS or (key in _OF_ANYTHING and "gpu" in value) for key, value in own
     )
+
+
+def asks_for_cpus(spec: JobSpec) -> bool:
+    """Whether an option that is passed on to sbatch has a say in how many CPUs the job gets."""
+    return any(key in _OF_CPUS for key, _ in passed(spec.sbatch, "--sbatch"))
+
+
+def least_cpus(spec: JobSpec) -> int:
+    """CPUs of a node for its ranks, where each gets what was said, or one."""
+    return spec.local_size * (spec.cpus_per_rank or 1)
+
+
+def shares_cpus(spec: JobSpec) -> bool:
+    """Whether nobody said how many CPUs a rank gets, so that it gets its GPU's share of the node's."""
+    return bool(spec.gpus) and not (spec.cpus_per_rank or spec.alone or asks_for_cpus(spec))
 
 
 def without_slurm(spec: JobSpec) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ class Site:
     folder that keeps what was found out about its nodes (empty: nothing is kept). ``python`` is what
     ranks run in where nobody says, ``why_python`` why, ``about_python`` what to tell of it then.
     ``of_a_cluster``, where Slurm cannot be used, is what shows that others compute here too.
+    ``cpus_per_gpu`` is what a rank on a GPU gets where nobody says; 0: not known, one CPU.
     """
 
     slurm: bool
@@ -50,6 +51,7 @@ class Site:
     why_python: str = ""
     about_python: str = ""
     of_a_cluster: str = ""
+    cpus_per_gpu: int = 0
 
 
 @frozen
@@ -57,7 +59,8 @@ class Plan:
     """One submission, complete: ``submit`` sends it, ``--dry-run`` prints it.
 
     ``spec`` is resolved: name, Python, cluster and GPUs are said. ``argv`` is what is run:
-    sbatch, or on this machine the script itself. ``notices`` are for the person who submits.
+    sbatch, or on this machine the script itself. ``notices`` are for the person who submits, ``cpus``
+    says how many CPUs a rank gets, and why, where Slurm is asked for them.
     """
 
     run_id: str
@@ -68,6 +71,7 @@ class Plan:
     argv: tuple[str, ...]
     orders: Orders
     notices: tuple[str, ...] = ()
+    cpus: str = ""
 
 
 @frozen
@@ -181,10 +185,16 @@ def comment(run_id: str, token: str) -> str:
     return f"clusterrun:{run_id}:{token}"
 
 
+def wished(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> list[str]:
+    """All that sbatch is asked for, as it stands on a command line."""
+    said, paths = comment(run_id, token), RunPaths(run_dir)
+    wanted = options.job_options(spec, said, paths, survival.words(spec), site.cpus_per_gpu)
+    return [options.word(option) for option in wanted]
+
+
 def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Plan:
     paths = RunPaths(run_dir)
-    wanted = options.job_options(spec, comment(run_id, token), paths, survival.words(spec))
-    words = [options.word(option) for option in wanted]
+    words = wished(spec, run_id, token, run_dir, site)
     values = _values(spec, run_id, paths, [word for word in words if quoting.carries(word)])
     argv = ("sbatch", "--parsable", *(word for word in words if not quoting.carries(word)), paths.script)
     return Plan(
@@ -196,7 +206,18 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
         argv=argv,
         orders=_orders(spec, run_id, site, options.launch_argv(spec, paths), argv),
         notices=options.replaced(spec),
+        cpus=_cpus(spec, site),
     )
+
+
+def _cpus(spec: JobSpec, site: Site) -> str:
+    if options.asks_for_cpus(spec):
+        return "as --sbatch says"
+    if spec.cpus_per_rank:
+        return f"{spec.cpus_per_rank} (--cpus-per-rank)"
+    if site.cpus_per_gpu and options.shares_cpus(spec):
+        return f"{site.cpus_per_gpu} (a GPU's share of the node's; --cpus-per-rank asks for another number)"
+    return "1 (--cpus-per-rank asks for another number)"
 
 
 def _values(

@@ -31,6 +31,7 @@ _LOGIN = re.compile(
 """Names of machines where jobs are submitted and nothing is computed."""
 UNNAMED = "slurm"
 NAME_SECONDS = 5.0
+TEST_SECONDS = 3.0
 NOT_HERE = "no program named {0} is on PATH"
 _DOWN = "try again in a while; `scontrol ping` says whether the controller is up"
 
@@ -189,6 +190,18 @@ class SlurmClient:
         if done.code <= 0:
             return Answer(Kind.OPEN, answers.words(done.err or done.out))
         return Answer(answers.kind(done.err), answers.words(done.err))
+
+    def could_not_start(self, options: Sequence[str], cwd: str) -> str:
+        """Why a job with these options could never start, or that nobody knows; '' where it could.
+
+        ``sbatch --test-only`` queues nothing.
+        """
+        argv = ("sbatch", "--test-only", *options, "--wrap=true")
+        try:
+            done = self._run(argv, TEST_SECONDS, env=self._inherited, cwd=cwd)
+        except (system.ProgramMissing, system.ProgramTimeout) as error:
+            return error.seen
+        return answers.words(done.err) or f"exit code {done.code}" if done.code else ""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End jobs; those that have ended already are no error. Raises as ``jobs`` does."""

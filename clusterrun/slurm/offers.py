@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
+from clusterrun.script import options
 from clusterrun.slurm.queries import Partition
 from clusterrun.slurm.sending import describe
 
@@ -19,7 +20,7 @@ def meant(spec: JobSpec, partitions: Sequence[Partition]) -> Partition | None:
 
 
 def check(spec: JobSpec, partitions: Sequence[Partition]) -> None:
-    """Refuse more nodes, or more GPUs per node, than the partition has: Slurm might let it wait for ever.
+    """Refuse more nodes, or more GPUs or CPUs per node, than the partition has: it might wait for ever.
 
     Silent where that cannot be seen: an unknown partition, several of them, GPUs that Slurm does
     not count. Raises ``BadInput``.
@@ -32,3 +33,15 @@ def check(spec: JobSpec, partitions: Sequence[Partition]) -> None:
     if 0 < offer.nodes < spec.allocated:
         spares = f" --spares {spec.spares}" if spec.spares else ""
         raise BadInput(f"--nodes {spec.nodes}{spares}: there are {offer.nodes}", describe(offer))
+    cpus = options.least_cpus(spec)
+    if 0 < offer.cpus < cpus and not options.asks_for_cpus(spec):
+        each = f"--cpus-per-rank {spec.cpus_per_rank}" if spec.cpus_per_rank else "one CPU each"
+        ranks = f" for {spec.local_size} ranks a node" if spec.local_size > 1 else ""
+        raise BadInput(f"{each}{ranks}: a node has at most {offer.cpus} CPUs", describe(offer))
+
+
+def cpus_per_gpu(spec: JobSpec, partitions: Sequence[Partition]) -> int:
+    """A GPU's share of the CPUs of every kind of node that the job may get; 0 where that cannot be seen."""
+    offer = meant(spec, partitions)
+    fitting = [(cpus, gpus) for gpus, cpus in offer.kinds if gpus >= spec.gpus > 0] if offer else []
+    return min((cpus // gpus for cpus, gpus in fitting), default=0)

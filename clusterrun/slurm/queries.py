@@ -62,7 +62,10 @@ class JobRow:
 
 @frozen
 class Partition:
-    """What a partition offers: ``gpus`` and ``cpus`` are those of its largest node, ``memory`` in MiB."""
+    """What a partition offers: ``gpus`` and ``cpus`` are those of its largest node, ``memory`` in MiB.
+
+    ``kinds`` are the GPUs and CPUs of each kind of node that it has.
+    """
 
     name: str
     available: str
@@ -72,6 +75,7 @@ class Partition:
     cpus: int
     memory: int
     gpus: int
+    kinds: tuple[tuple[int, int], ...] = ()
 
 
 def text(cell: str) -> str:
@@ -185,7 +189,7 @@ def read_partitions(out: str, mark: str) -> tuple[Partition, ...]:
     """The answer to ``partitions_argv``, one value per partition: nodes added up, the largest node kept."""
     found: dict[str, Partition] = {}
     for cells in _marked_rows(PARTITIONS, out, mark):
-        row, known = Partition(**cells), found.get(cells["name"])
+        row, known = Partition(**cells, kinds=((cells["gpus"], cells["cpus"]),)), found.get(cells["name"])
         found[row.name] = _together(known, row) if known else row
     return tuple(found.values())
 
@@ -200,6 +204,7 @@ def _together(one: Partition, two: Partition) -> Partition:
         cpus=max(one.cpus, two.cpus),
         memory=max(one.memory, two.memory),
         gpus=max(one.gpus, two.gpus),
+        kinds=one.kinds + two.kinds,
     )
 
 

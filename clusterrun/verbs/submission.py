@@ -17,8 +17,9 @@ from clusterrun.runs.disk import DiskRefused, private_folder, refusal, share, wr
 from clusterrun.runs.memory import findings_folder, recall
 from clusterrun.runs.snapshot import Snapshot, look, take
 from clusterrun.runs.store import run_id
+from clusterrun.script import options
 from clusterrun.script.checks import check, ranks_python
-from clusterrun.script.plan import Plan, Site, Submission, about_python, default_name, plan
+from clusterrun.script.plan import Plan, Site, Submission, about_python, default_name, plan, wished
 from clusterrun.slurm import offers
 from clusterrun.slurm.queries import Partition
 from clusterrun.verbs.desk import Desk, Tell
@@ -48,8 +49,9 @@ def draft(spec: JobSpec, desk: Desk) -> Draft:
     chosen = run_id(spec.name or default_name(spec.command), desk.clock.now(), os.urandom(2))
     paths = desk.store.paths(chosen)
     token = os.urandom(8).hex()
+    site, shared = _sharing_cpus(spec, desk, site, offered)
     as_asked = plan(spec, chosen, token, paths.run_dir, site)
-    said = (*avoided, *about_python(as_asked, site), *check(as_asked))
+    said = (*avoided, *shared, *about_python(as_asked, site), *check(as_asked))
     if offered:
         offered.check(as_asked.spec)
     if not spec.snapshot:
@@ -80,6 +82,10 @@ class Offered:
         """Refuse what can never run; silent where no answer came in time. Raises ``BadInput``."""
         offers.check(spec, self._answer())
 
+    def cpus_per_gpu(self, spec: JobSpec) -> int:
+        """A GPU's share of its node's CPUs; 0 where that is not known."""
+        return offers.cpus_per_gpu(spec, self._answer())
+
     def nodes_for(self, spec: JobSpec) -> int:
         """How many nodes the partition has that the job goes to; 0 where that is not known."""
         offer = offers.meant(spec, self._answer())
@@ -100,6 +106,26 @@ def _keeping_off(
     known = recall(findings_folder(desk.store.home, site.cluster), now - (spec.bad_since or BAD_SECONDS))
     kept = keep_off(spec, known, now, offered.nodes_for(spec))
     return kept.spec, kept.notices
+
+
+def _sharing_cpus(
+    spec: JobSpec, desk: Desk, site: Site, offered: Offered | None
+) -> tuple[Site, tuple[str, ...]]:
+    """``site`` with the CPUs that a rank on a GPU gets where nobody says, and what to say about it.
+
+    Slurm is asked whether it could start such a job: cores that are kept for the system, limits of a
+    partition, memory that is counted by CPU stand in no list of nodes.
+    """
+    share = offered.cpus_per_gpu(spec) if offered and options.shares_cpus(spec) else 0
+    if share < 2:
+        return site, ()
+    wider = replace(site, cpus_per_gpu=share)
+    settled = replace(spec, name=spec.name or default_name(spec.command))
+    why = desk.client().could_not_start(wished(settled, "x", "x", "/", wider), spec.cwd)
+    if not why:
+        return wider, ()
+    said = f"1 CPU per rank is asked for: for {share}, a GPU's share of the node's, Slurm says: {why}"
+    return site, (f"{said}; --cpus-per-rank asks for another number",)
 
 
 def _site(spec: JobSpec, desk: Desk) -> Site:

@@ -126,6 +126,15 @@ def test_slurm_is_not_here_without_its_programs_or_without_a_configuration(tmp_p
     )
 
 
+def test_slurm_says_what_could_never_start_and_queues_nothing() -> None:
+    programs = StandInPrograms((0, "", "sbatch: Job 9 to start at 2027-01-01T00:00:00 using 16 processors\n"))
+    slurm = SlurmClient({"PATH": "/bin"}, programs)
+    assert slurm.could_not_start(["--nodes=1"], "/") == ""
+    assert programs.asked == [("sbatch", "--test-only", "--nodes=1", "--wrap=true")]
+    refused = "allocation failure: Requested node configuration is not available\n"
+    assert client((1, "", refused)).could_not_start([], "/").endswith("configuration is not available")
+
+
 @pytest.mark.parametrize(
     "host, shown",
     [

@@ -481,3 +481,28 @@ def test_a_machine_that_looks_like_a_login_node_starts_ranks_only_where_somebody
         plan(spec, "r", "t", RUN_DIR, login)
     here = replace(login, why="")
     assert plan(replace(spec, cluster=Cluster.LOCAL), "r", "t", RUN_DIR, here).argv[0] == "/bin/bash"
+
+
+@pytest.mark.parametrize(
+    "wish, cpus",
+    [
+        ({"gpus": 8}, "128"),
+        ({"gpus": 2}, "32"),
+        ({"gpus": 2, "cpus_per_rank": 3}, "6"),
+        ({"gpus": 2, "sbatch": ("cpus-per-task=5",)}, "5"),
+        ({"gpus": 2, "sbatch": ("mem-per-cpu=4G",)}, "2"),
+        ({"gpus": 2, "alone": True}, "2"),
+        ({"ranks_per_node": 4}, "4"),
+    ],
+)
+def test_a_rank_on_a_gpu_gets_its_share_of_cpus_where_nobody_says_otherwise(
+    wish: dict[str, Any], cpus: str
+) -> None:
+    site = replace(ON_SLURM, cpus_per_gpu=16)
+    script = plan(JobSpec(("train.py",), cwd="/w", **wish), "r", "t", RUN_DIR, site).script
+    assert re.findall(r"--cpus-per-task=(\d+)", script) == [cpus]
+
+
+def test_threads_of_a_rank_are_not_those_of_its_share_of_cpus() -> None:
+    site = replace(ON_SLURM, cpus_per_gpu=16)
+    assert plan(JobSpec(("a.py",), cwd="/w", gpus=8), "r", "t", RUN_DIR, site).orders.cpus_per_rank == 0

@@ -121,8 +121,8 @@ def test_a_row_says_what_its_words_mean() -> None:
     rows = queries.read_jobs(recorded("squeue.txt"), MARK)
     assert [(row.state, row.explained) for row in rows] == [
         (State.FAILED, "ended with an exit code other than 0"),
-        (State.FAILED, "asks for what no node has"),
-        (State.PENDING, "asks for more or fewer nodes than the partition allows"),
+        (State.FAILED, "it asks for what no node has"),
+        (State.PENDING, "it asks for more or fewer nodes than the partition allows"),
         (State.PENDING, "waits for its begin time (after a requeue: Slurm's delay of about two minutes)"),
         (State.PENDING, "is held by its owner"),
         (State.RUNNING, ""),
@@ -140,6 +140,7 @@ def test_sinfo_of_22_05_tells_what_a_partition_offers() -> None:
             cpus=16,
             memory=64000,
             gpus=8,
+            kinds=((8, 16),),
         ),
     )
 
@@ -150,7 +151,7 @@ def test_rows_of_one_partition_add_their_nodes_and_keep_the_largest_node() -> No
         "[M]bigMbigMupM1-00:00:00M3M128M128000+Mgpu:a100:8(S:0-1)\n",
     )
     assert queries.read_partitions("".join(kinds), "M") == (
-        Partition("big", "up", False, "1-00:00:00", nodes=5, cpus=128, memory=128000, gpus=8),
+        Partition("big", "up", False, "1-00:00:00", 5, 128, 128000, 8, kinds=((4, 16), (8, 128))),
     )
 
 

@@ -277,6 +277,25 @@ def test_the_environment_that_setup_activates_is_that_of_all_ranks(on_slurm: Sit
     assert f"python     {own}/bin/python (Python 3." in shown
 
 
+def test_a_rank_on_a_gpu_gets_its_share_of_the_nodes_cpus(on_slurm: Site) -> None:
+    answer = on_slurm.submit("--gpus", "2", "tell.py")
+    assert {seen["environ"]["OMP_NUM_THREADS"] for seen in on_slurm.told(answer).values()} == {"1"}
+    shown = on_slurm.lab.exec(["scontrol", "show", "job", answer["job_id"]]).out
+    assert "CPUs/Task=4 " in shown
+    dry = on_slurm.run("submit", "--dry-run", "--gpus", "8", "tell.py")
+    share = "CPUs per rank: 2 (a GPU's share of the node's; --cpus-per-rank asks for another number)\n"
+    assert (dry.code, share in dry.err, "#SBATCH --cpus-per-task=16\n" in dry.out) == (0, True, True)
+    too_many = on_slurm.run("submit", "--cpus-per-rank", "99", "tell.py")
+    assert (too_many.code, "--cpus-per-rank 99: a node has at most 16 CPUs" in too_many.err) == (2, True)
+
+
+def test_a_share_that_slurm_could_never_give_is_not_asked_for(make_lab: MakeLab, tmp_path: Path) -> None:
+    here = site(make_lab(nodes=1, settings={"DefMemPerCPU": "6000"}), tmp_path)
+    answer = here.run("submit", "--gpus", "8", "--wait", "tell.py")
+    said = "1 CPU per rank is asked for: for 2, a GPU's share of the node's, Slurm says: "
+    assert (answer.code, said in answer.err) == (0, True), answer.err
+
+
 def test_a_wrong_partition_is_refused_with_the_one_that_was_meant_and_leaves_no_run(on_slurm: Site) -> None:
     done = on_slurm.run("submit", "--partition", "debgu", "tell.py")
     assert (done.code, done.out, "did you mean debug?" in done.err) == (4, "", True)

@@ -78,7 +78,7 @@ def test_no_name_and_no_user_can_forge_a_row(lab: Lab, slurm: SlurmClient) -> No
 
 def test_the_partitions_offer_is_told(slurm: SlurmClient) -> None:
     assert slurm.partitions() == (
-        Partition("debug", "up", True, "infinite", nodes=4, cpus=16, memory=64000, gpus=8),
+        Partition("debug", "up", True, "infinite", nodes=4, cpus=16, memory=64000, gpus=8, kinds=((8, 16),)),
     )
 
 
