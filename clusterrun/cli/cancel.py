@@ -21,11 +21,20 @@ def cancel(wanted: tuple[str, ...]) -> int:
       clusterrun cancel last
     """
     desk = Desk()
-    ids = list(dict.fromkeys(desk.store.find(word) for word in wanted))
+    words: dict[str, str] = {}
+    for word in wanted:
+        words.setdefault(desk.store.find(word), word)
+    ids = list(words)
     code = ExitCode.DONE
     for before, status in cancel_runs(desk, ids, say):
         if before.state.ended:
             print(f"{status.run_id} had already ended: {status.state.value}")
+            if older := _living(desk, words[status.run_id], ids):
+                lives = (
+                    "an older run of that name lives" if len(older) == 1 else "older runs of that name live"
+                )
+                say(f"{lives}: clusterrun cancel {' '.join(older)}")
+                code = ExitCode.FAILED
         elif status.state.ended:
             print(f"{status.run_id} {status.state.value}")
         else:
@@ -33,3 +42,9 @@ def cancel(wanted: tuple[str, ...]) -> int:
             say(f"{status.run_id} was told to end but is still {status.state.value}{reason}")
             code = ExitCode.FAILED
     return code
+
+
+def _living(desk: Desk, word: str, told: list[str]) -> list[str]:
+    """The runs that live and have ``word`` for a name, which means only the newest; not those ``told``."""
+    others = [one for one in desk.store.live_of_name(word) if one not in told]
+    return [status.run_id for status in desk.inquiry().statuses(others) if not status.state.ended]

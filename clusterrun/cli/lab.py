@@ -12,7 +12,7 @@ import click
 from clusterrun.cli.lab_faults import fault
 from clusterrun.cli.lab_options import HELP, NAME, choice, say
 from clusterrun.lab import needs, roots
-from clusterrun.lab.lab import Lab, command, labs_up
+from clusterrun.lab.lab import Lab, command, lab_around, labs_up, outside_of
 from clusterrun.lab.place import LabState
 from clusterrun.lab.spec import LOGIN, LabSpec, Preempt, Proctrack
 from clusterrun.model.errors import BadInput
@@ -109,6 +109,8 @@ def status(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"labs": [_document(*one) for one in shown]}))
         return
+    if not shown and (around := lab_around()):
+        raise BadInput(*outside_of(around))
     if not shown:
         say(f"no lab is up; start one: {command('lab', 'up')}")
     for one, state, states in shown:

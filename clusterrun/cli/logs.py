@@ -148,7 +148,10 @@ def _nothing(desk: Desk, heard: Listening, run_id: str) -> None:
     """Say that nothing was printed, and what is known instead."""
     status = heard.watch.look()
     reason = f": {status.reason}" if status.reason else ""
-    say(f"no output yet; the run is {status.state.value}, {status.phase.value}{reason}")
+    if status.state.ended:
+        say(f"no output: the run has ended, {status.state.value}{reason}")
+    else:
+        say(f"no output yet; the run is {status.state.value}, {status.phase.value}{reason}")
     path = desk.store.paths(run_id).job_output
     if os.path.exists(path) and os.path.getsize(path):
         say(f"the batch step itself printed something: {path}")

@@ -126,9 +126,10 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     import difflib
 
     ours = {option.variable for option in CONFIGURABLE.values()} | {contract.HOME_VARIABLE, PROFILE_VARIABLE}
+    of_a_run = {contract.NODE_VARIABLE} if contract.RUN_ID_VARIABLE in environ else set()
     said = []
     for name in sorted(environ):
-        if name.startswith(contract.OPTION_VARIABLE_PREFIX) and name not in ours | RESERVED:
+        if name.startswith(contract.OPTION_VARIABLE_PREFIX) and name not in ours | RESERVED | of_a_run:
             near = difflib.get_close_matches(name, ours, n=1, cutoff=0.85)
             said += [f"{name} is set but means nothing; did you mean {near[0]}?"] if near else []
     return said
@@ -143,11 +144,12 @@ RESERVED = frozenset(
         contract.ATTEMPT_VARIABLE,
         contract.MARKER_VARIABLE,
         contract.PATH_BEFORE_VARIABLE,
-        contract.NODE_VARIABLE,
         contract.NODE_NAME_VARIABLE,
+        contract.INDEPENDENT_VARIABLE,
+        contract.LAB_HOME_VARIABLE,
     )
 )
-"""Set by clusterrun itself in the processes of a run."""
+"""What clusterrun itself sets in the processes of a run, and what users set for scripts and labs."""
 
 
 def home(environ: Mapping[str, str]) -> str:

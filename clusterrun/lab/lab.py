@@ -39,6 +39,8 @@ class Lab:
         """The lab as it stands. Raises ``BadInput`` when none of that name is up."""
         state = read_state(self.place)
         if state is None or not state.up or not alive(state):
+            if around := lab_around():
+                raise BadInput(*outside_of(around))
             raise BadInput(f"no lab named {self.name!r} is up", f"start it: {command(self.name, 'up')}")
         return state
 
@@ -228,6 +230,24 @@ def labs_up() -> list[Lab]:
 def alive(state: LabState) -> bool:
     """Whether the lab's keeper still runs, in this start of the machine."""
     return bool(state.keeper) and state.boot == boot_id() and started_at(state.keeper) == state.started
+
+
+def lab_around() -> str:
+    """The name of the lab of which this machine is a host; '' where it is none.
+
+    The lab's processes, by which one is known to be up, are not seen from there.
+    """
+    place = Place(Path(os.environ.get("SLURM_CONF", "")).parent.parent)
+    state = read_state(place)
+    if state is None or not state.up or state.boot != boot_id() or alive(state):
+        return ""
+    return place.name if os.uname().nodename in state.layout.hosts else ""
+
+
+def outside_of(name: str) -> tuple[str, str]:
+    """What is said within the lab ``name``, and what to do."""
+    seen = f"this is a host of the lab {name!r}: labs are commanded from outside"
+    return seen, f"leave it (exit), or type in another terminal: {command(name, 'status')}"
 
 
 def _word(value: str | int | bool) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 from clusterrun import atomic_file
 from clusterrun.lab.spec import LabSpec, Layout, Preempt, Proctrack
+from clusterrun.model.contract import LAB_HOME_VARIABLE
 
-HOME_VARIABLE = "CLUSTERRUN_LAB_HOME"
 STATE_FORMAT = 1
 
 
@@ -25,7 +25,7 @@ def labs_home() -> Path:
     Not below /run, where a lab would belong by its nature: Debian forbids to run programs there,
     and Slurm runs batch scripts out of its spool folder.
     """
-    named = os.environ.get(HOME_VARIABLE)
+    named = os.environ.get(LAB_HOME_VARIABLE)
     if named:
         return Path(named).absolute()
     if os.geteuid() == 0:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, encode, encode_set
@@ -80,8 +80,10 @@ class Ended:
 class Store:
     """The runs below ``home`` (an absolute path); nothing is made before the first ``claim``."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, other_cluster: Callable[[RunRecord], str] = lambda _: "") -> None:
+        """``other_cluster`` names the cluster of a run's jobs, where that is not the one of this machine."""
         self.home = home
+        self._other_cluster = other_cluster
         self.runs = runs_folder(home)
         self.live = os.path.join(home, "live")
         self.cache = os.path.join(home, "cache")
@@ -235,8 +237,13 @@ class Store:
     def _by_job(self, word: str, known: list[str]) -> str:
         if not word.replace(".", "", 1).isdigit():  # a local job is PID.START
             return ""
-        found = next((r.run_id for r in self._records(known) if self._is_job(word, r)), "")
-        return found or next((one for one in known if word in self._earlier_jobs(one)), "")
+        same = (record for record in self._records(known) if self._is_job(word, record))
+        elsewhere = ""
+        for record in same:
+            if not self._other_cluster(record):
+                return record.run_id
+            elsewhere = elsewhere or record.run_id
+        return elsewhere or next((one for one in known if word in self._earlier_jobs(one)), "")
 
     def _is_job(self, word: str, record: RunRecord) -> bool:
         further = self.further_jobs(record.run_id)
@@ -253,9 +260,16 @@ class Store:
         return {attempt.job_id for attempt in state.attempts} if state else set()
 
     def _by_name(self, word: str, known: list[str]) -> str:
+        return next(self._named(word, known), "")
+
+    def _named(self, word: str, known: list[str]) -> Iterator[str]:
         wanted = file_name(word)
         same = [one for one in known if name_of(one) == wanted]
-        return next((r.run_id for r in self._records(same) if r.name == word), "")
+        return (record.run_id for record in self._records(same) if record.name == word)
+
+    def live_of_name(self, name: str) -> list[str]:
+        """The ids of the runs of this name that were not seen to end, newest first."""
+        return list(self._named(name, self.current(0)))
 
     def _records(self, ids: list[str]) -> Iterator[RunRecord]:
         for one in ids:

@@ -33,7 +33,7 @@ class Desk:
     ) -> None:
         self.environ = dict(os.environ if environ is None else environ)
         self.clock = clock or system.RealClock()
-        self.store = Store(settings.home(self.environ))
+        self.store = Store(settings.home(self.environ), self.other_cluster)
         self._client = client
         self._jobs: SharedJobs | None = None
 

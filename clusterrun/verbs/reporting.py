@@ -14,7 +14,9 @@ from clusterrun.verbs.desk import Desk
 
 
 class NoReport(ClusterrunError):
-    """The run has no pre-flight report (yet)."""
+    """The run has no pre-flight report (yet): it cannot be meant (exit code 2)."""
+
+    code = ExitCode.USAGE
 
 
 def report_of(desk: Desk, run_id: str, attempt: int | None = None) -> Report:

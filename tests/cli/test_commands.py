@@ -234,7 +234,7 @@ def test_followed_to_its_end_a_run_gives_the_code_that_wait_gives(clusterrun: De
 
 def test_logs_of_a_run_without_output_says_so(ended: Desk) -> None:
     done = ended("logs", "--stream", "err")
-    assert "no output yet; the run is COMPLETED, ended" in done.err
+    assert "no output: the run has ended, COMPLETED" in done.err
 
 
 @pytest.mark.parametrize(
@@ -386,3 +386,21 @@ def test_auto_starts_no_ranks_here_where_a_cluster_was_meant(
     done = clusterrun("submit", *words, "train.py")
     assert (done.code, done.out, seen in done.err, "--cluster local" in done.err) == (code, "", True, True)
     assert not home(clusterrun).exists()
+
+
+def test_cancel_tells_of_an_older_run_of_the_name_that_lives_and_leaves_it_alone(clusterrun: Desk) -> None:
+    older = clusterrun("submit", "--name", "same", "train.py", "wait").out.strip()
+    newest = clusterrun("submit", "--name", "same", "--wait", "train.py").out.strip()
+    done = clusterrun("cancel", "same")
+    said = f"an older run of that name lives: clusterrun cancel {older}\n"
+    assert (done.code, done.out, done.err) == (1, f"{newest} had already ended: COMPLETED\n", said)
+    assert clusterrun("cancel", older).out == f"{older} CANCELLED\n"
+    again = clusterrun("cancel", "same", newest)
+    assert (again.code, again.out, again.err) == (0, f"{newest} had already ended: COMPLETED\n", "")
+
+
+def test_a_report_of_a_run_that_was_not_checked_is_bad_input(ended: Desk, clusterrun: Desk) -> None:
+    clusterrun("submit", "--wait", "train.py")
+    done = clusterrun("report")
+    assert (done.code, done.out, "was submitted with --preflight off" in done.err) == (2, "", True)
+    assert ended("report").code == 0

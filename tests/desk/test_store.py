@@ -241,6 +241,14 @@ def test_the_job_of_a_run_is_the_newest_one_and_both_numbers_find_it(home: Store
     assert (home.read(chosen).job_id, home.find("41"), home.find("57")) == ("57", chosen, chosen)
 
 
+def test_a_job_of_this_cluster_is_meant_before_one_of_the_same_number_elsewhere(home: Store) -> None:
+    here = add(home, "train", NOW, job_id="1", slurm="a@ctl")
+    there = add(home, "train", NOW + 1, job_id="1", slurm="b@ctl")
+    alone = add(home, "train", NOW + 2, job_id="2", slurm="b@ctl")
+    on_a = Store(home.home, lambda record: record.slurm.removeprefix("a@ctl"))
+    assert (home.find("1"), on_a.find("1"), on_a.find("2")) == (there, here, alone)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -45,6 +45,11 @@ def test_a_users_first_minutes(up: str) -> None:
     assert document["faults"] == [{"kind": "cut", "host": "n0001", "to": "n0002", "rule": "1000"}]
     assert typed("fault", "heal", "--name", NAME)[2] == "healed: cut n0001 to=n0002 rule=1000\n"
     assert typed("fault", "heal", "--name", NAME)[2] == "there was nothing to heal\n"
+    inside = ("exec", "--name", NAME, "--", sys.executable, "-m", "clusterrun.cli.main", "lab")
+    for words in (("fault", "heal"), ("fault", "heal", "--name", NAME), ("status",)):
+        code, out, err = typed(*inside, *words)
+        said = f"this is a host of the lab '{NAME}': labs are commanded from outside\n"
+        assert (code, out, said in err) == (2, "", True)
     code, _, again = typed("up", "--name", NAME)
     assert (code, "is already up" in again) == (2, True)
     assert typed("down", "--name", NAME)[2] == f"the lab '{NAME}' is gone\n"

@@ -33,6 +33,7 @@ def test_a_run_of_one_cluster_is_not_ended_by_the_other_and_is_cancelled_from_bo
     live = on_a.submit("--nodes", "1", "stay.py")
     queued = on_a.submit("--nodes", "1", "--sbatch", "begin=now+1hour", "stay.py")
     of_b = on_b.submit("--nodes", "1", "stay.py")  # its job has the number of one over there
+    assert on_b.status(of_b["job_id"])["run_id"] == of_b["run_id"]
     until(lambda: seen(on_a, live["run_id"])[0] == "RUNNING")
     assert seen(on_b, live["run_id"])[0] == "RUNNING"
     state, reason = seen(on_b, queued["run_id"])
