@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from clusterrun.cli.boundary import say
+from clusterrun.cli.completing import files
 from clusterrun.cli.options import options, profile_option, settled, to_spec
 from clusterrun.config import catalogue, settings
 from clusterrun.model.contract import ExitCode
@@ -29,7 +30,12 @@ def bench() -> None:
 
 
 @bench.command(context_settings={"allow_interspersed_args": False})
-@click.option("--script", metavar="FILE", help="The script to measure.  [default: the shipped train.py]")
+@click.option(
+    "--script",
+    metavar="FILE",
+    shell_complete=files,
+    help="The script to measure.  [default: the shipped train.py]",
+)
 @click.option("--worlds", metavar="1,2,…", help="World sizes.  [default: 1, 2, 4, … as the machine has]")
 @click.option("--strategies", metavar="NAME,…", help="Of train.py: single, dp, ddp, ddp-spawn, fsdp.")
 @click.option(
@@ -48,12 +54,16 @@ def bench() -> None:
 @click.option("--no-probe", is_flag=True, help="Leave out the short job that measures all-reduce.")
 @click.option("--name", metavar="NAME", help="Name of the study, under which it is kept.")
 @click.option("--fresh", is_flag=True, help="Throw away what an earlier call measured.")
-@click.option("--plot", metavar="FILE", help="Draw the speed-up: .png or .svg (needs matplotlib).")
+@click.option(
+    "--plot", metavar="FILE", shell_complete=files, help="Draw the speed-up: .png or .svg (needs matplotlib)."
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be run; touch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @options(option for option in catalogue.RESOURCES if option.name not in SIZED_BY_CELLS)
 @profile_option
-@click.argument("words", metavar="[COMMAND] [ARGS]...", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "words", metavar="[COMMAND] [ARGS]...", nargs=-1, type=click.UNPROCESSED, shell_complete=files
+)
 def scaling(
     script: str | None,
     words: tuple[str, ...],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from clusterrun.config import settings
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.states import State
 from clusterrun.runs.store import Store, name_of
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 def runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -20,6 +24,13 @@ def runs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
         return []
     words = dict.fromkeys(["last", *map(name_of, ids), *ids])
     return [word for word in words if word.startswith(incomplete)]
+
+
+def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The shell's own completion of files."""
+    from click.shell_completion import CompletionItem  # for a TAB alone
+
+    return [CompletionItem(incomplete, type="file")]
 
 
 def states(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from clusterrun.cli.completing import files
 from clusterrun.cli.lab_faults import fault
 from clusterrun.cli.lab_options import HELP, NAME, choice, say
 from clusterrun.lab import needs, roots
@@ -144,7 +145,9 @@ def _text(one: Lab, state: LabState, states: dict[str, str]) -> list[str]:
 @NAME
 @click.option("--host", default=LOGIN, show_default=True, help="login, ctl or a node.")
 @click.option("--user", default="", help="Run as this user: every lab has alice and bob.")
-@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
+@click.argument(
+    "argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...", shell_complete=files
+)
 def exec_(name: str, host: str, user: str, argv: tuple[str, ...]) -> None:
     """Run a program on a host of the lab, in this directory, with this environment.
 

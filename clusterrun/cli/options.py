@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import profile_names
+from clusterrun.cli.completing import files, profile_names
 from clusterrun.config import catalogue, profiles, settings
 from clusterrun.config.catalogue import Option
 from clusterrun.config.settings import Setting, Source
@@ -46,6 +46,7 @@ def _click(option: Option) -> Callable[[F], F]:
         multiple=option.kind == "list",
         default=None,
         metavar=option.metavar or None,
+        shell_complete=files if option.metavar in ("FILE", "PATH") else None,
         help=option.help + default,
     )
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import runs
+from clusterrun.cli.completing import files, runs
 from clusterrun.cli.terminal import coloured
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.report import Grade, Report
@@ -30,8 +30,15 @@ def outputs(command: F) -> F:
     """The options that say in which forms a report is wanted."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
-        click.option("--html", metavar="FILE", help="Write a page for a browser, self-contained."),
-        click.option("--prometheus", metavar="FILE", help="Write metrics for the textfile collector."),
+        click.option(
+            "--html", metavar="FILE", shell_complete=files, help="Write a page for a browser, self-contained."
+        ),
+        click.option(
+            "--prometheus",
+            metavar="FILE",
+            shell_complete=files,
+            help="Write metrics for the textfile collector.",
+        ),
     ):
         command = option(command)
     return command

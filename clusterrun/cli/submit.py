@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import runs
+from clusterrun.cli.completing import files, runs
 from clusterrun.cli.options import options, profile_option, settled, to_spec
 from clusterrun.config import catalogue, settings
 from clusterrun.model.contract import ExitCode
@@ -18,6 +18,8 @@ from clusterrun.model.frozen import fields
 from clusterrun.model.spec import Cluster, JobSpec
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from clusterrun.script.plan import Plan
     from clusterrun.verbs.desk import Desk
     from clusterrun.workflow import Run
@@ -30,6 +32,19 @@ class Submit(click.Command):
         """Mark the beginning of a command that starts with ``-m``, which is no option of ours."""
         place = _module_at(self, args)
         return super().parse_args(ctx, args if place is None else [*args[:place], "--", *args[place:]])
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """All of ours; for a TAB within the user's command that command alone."""
+        known = super().get_params(ctx)
+        if not (ctx.resilient_parsing and ctx.params.get("command")):
+            return known
+        return [parameter for parameter in known if isinstance(parameter, click.Argument)]
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Our options; within the user's command files, for it has options of its own."""
+        if ctx.params.get("command"):
+            return self.get_params(ctx)[0].shell_complete(ctx, incomplete)
+        return super().shell_complete(ctx, incomplete)
 
 
 def _module_at(command: click.Command, args: list[str]) -> int | None:
@@ -55,7 +70,7 @@ def _module_at(command: click.Command, args: list[str]) -> int | None:
 )
 @click.option("--dry-run", is_flag=True, help="Print the script and what would be done; touch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files)
 def submit(
     command: tuple[str, ...],
     after: tuple[str, ...],

@@ -336,6 +336,35 @@ def test_an_output_that_would_drive_the_terminal_is_shown_harmless(clusterrun: D
     assert done.out == "local-0 r0 | b\\x9b2J \\xff\nlocal-0 r0 | local-9 r9 | forged\\x85\n"
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "clusterrun submit tr",
+        "clusterrun submit --nodes 2 tr",
+        "clusterrun submit train.py --no",
+        "clusterrun submit train.py --nodes .",
+        "clusterrun submit -m train --no",
+        "clusterrun submit -- train.py --no",
+        "clusterrun submit --template my",
+        "clusterrun submit --snapshot-include d",
+        "clusterrun report --html r",
+        "clusterrun lab exec -- ./x",
+    ],
+)
+def test_tab_leaves_files_to_the_shell_and_the_users_command_its_own_options(ended: Desk, typed: str) -> None:
+    words = typed.split()
+    desk = Desk(
+        ended.folder,
+        {
+            **ended.environment,
+            "_CLUSTERRUN_COMPLETE": "bash_complete",
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(len(words) - 1),
+        },
+    )
+    assert desk().out == f"file,{words[-1]}\n"
+
+
 @pytest.mark.parametrize("shell, words", [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")])
 def test_completion_scripts_are_printed(ended: Desk, shell: str, words: str) -> None:
     done = ended("completion", shell)
