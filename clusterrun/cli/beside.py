@@ -9,7 +9,7 @@ import click
 
 from clusterrun import system
 from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import runs
+from clusterrun.cli.completing import files, runs
 from clusterrun.script.inherited import scrubbed
 from clusterrun.verbs.beside import Wish, beside
 from clusterrun.verbs.desk import Desk
@@ -24,12 +24,20 @@ class AfterDashes(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take what stands after ``--`` aside. Raises ``click.UsageError`` where there is none."""
+        if ctx.resilient_parsing and "--" in args:
+            ctx.meta["command"] = ()
         if ctx.resilient_parsing or {"-h", "--help"} & set(args[: _dashes(args)]):
             return super().parse_args(ctx, args[: _dashes(args)])
         ctx.meta["command"] = tuple(args[_dashes(args) + 1 :])
         if not ctx.meta["command"]:
             raise click.UsageError("say what to run after two dashes: clusterrun exec -- nvidia-smi", ctx)
         return super().parse_args(ctx, args[: _dashes(args)])
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Ours; for a TAB after the dashes the other program's words, which may be files."""
+        if ctx.resilient_parsing and "command" in ctx.meta:
+            return [click.Argument(["command"], nargs=-1, shell_complete=files)]
+        return super().get_params(ctx)
 
 
 def _dashes(args: list[str]) -> int:

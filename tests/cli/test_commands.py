@@ -349,6 +349,8 @@ def test_an_output_that_would_drive_the_terminal_is_shown_harmless(clusterrun: D
         "clusterrun submit --snapshot-include d",
         "clusterrun report --html r",
         "clusterrun lab exec -- ./x",
+        "clusterrun exec -- ./x",
+        "clusterrun exec last -- ls --x",
     ],
 )
 def test_tab_leaves_files_to_the_shell_and_the_users_command_its_own_options(ended: Desk, typed: str) -> None:
