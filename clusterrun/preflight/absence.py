@@ -41,6 +41,7 @@ _HANGS = (
     "its slurmd hangs, or only small packets get there: the log of slurmd, dmesg, and the MTU of its network "
     "(ping -M do -s 1472)"
 )
+_MTU = "let the MTU of {} be what the switches carry: ping -M do -s 1472 to it"
 _NO_NAME = "its name does not resolve on the first node: getent hosts; add it to DNS or /etc/hosts"
 _NO_PYTHON = "see job.out: was there a Python to start it?"
 _NO_ANSWER = "look at the node: sinfo -N -l, and job.out in the run directory"
@@ -77,7 +78,8 @@ def rounds(case: Case, nonce: str) -> Iterator[tuple[type, ...]]:
         targets = tuple(Target(to.node, to.name, found[0], _PORTS, _PORTS[0]) for to, found in known if found)
         if targets:
             asked = True
-            case.ask(one.node, DialTask(nonce, one.node, targets, (), _SECONDS), _SECONDS + _SLACK_SECONDS)
+            task = DialTask(nonce, one.node, targets, (), _SECONDS, sizes=True)
+            case.ask(one.node, task, _SECONDS + _SLACK_SECONDS)
     if asked:
         case.label = "a look at the nodes whose agents did not join"
         yield (DialTask,)
@@ -108,7 +110,13 @@ def write(case: Case) -> None:
         one.excused = True
         said = f"{one.absent}; {len(silent)} nodes answer none of those that joined"
         one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "see what is said of the network")])
-    rest = [one for one in missing if one not in silent]
+    shrunk = () if ill else _small_only_together(case, missing)
+    parted.write_small(case, [one.node for one in case.present()], [one.node for one in shrunk])
+    for one in shrunk:
+        one.excused = True
+        said = f"{one.absent}; {len(shrunk)} nodes get only small packets from those that joined"
+        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "see what is said of the network")])
+    rest = [one for one in missing if one not in silent and one not in shrunk]
     case.write("absent", (), [link for one in rest for link in _judged(case, one, ill)])
 
 
@@ -134,6 +142,20 @@ def _silent_together(case: Case, missing: list[Subject]) -> list[Subject]:
     """Several nodes of which nobody heard anything: what keeps them away may be what they share."""
     silent = [one for one in missing if len(_answers(case, one)[1]) >= _GROUP and not _answers(case, one)[0]]
     return silent if len(silent) >= _GROUP else []
+
+
+def _small_only(case: Case, one: Subject) -> list[int]:
+    """All whose small packets it answered, where these are several and none of their large ones arrived."""
+    ways = [
+        way for (_, to), way in case.crossings.ways.items() if to == one.node and (way.good or way.refused)
+    ]
+    return [way.a for way in ways] if len(ways) >= _GROUP and not any(way.large for way in ways) else []
+
+
+def _small_only_together(case: Case, missing: list[Subject]) -> list[Subject]:
+    """Several such nodes: what loses their packets may be what they share."""
+    found = [one for one in missing if _small_only(case, one)]
+    return found if len(found) >= _GROUP else []
 
 
 def review(case: Case) -> None:
@@ -193,7 +215,10 @@ def _judged(case: Case, one: Subject, host_is_ill: bool) -> list[Link]:
         return []
     # Only over its link to the coordinator's node an agent joins; that several broke is less likely.
     if deaf != [HOST] or (one.listening is not None and trouble is None):
-        one.write("gone", [Finding("agent", Grade.FAIL, said, look_at(one.absent, lives=True))])
+        small = _small_only(case, one)
+        said += "; large packets to it get lost" if small else ""
+        remedy = _MTU.format(one.name) if small else look_at(one.absent, lives=True)
+        one.write("gone", [Finding("agent", Grade.FAIL, said, remedy)])
         return []
     if trouble is None:
         said += ": it was not examined"

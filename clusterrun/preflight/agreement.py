@@ -10,10 +10,15 @@ from clusterrun.preflight.majority import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from clusterrun.preflight.subject import Subject
 
+LATE_NAME_SECONDS = 1.0
+"""Far more than a file or a server of names takes; one that does not answer costs five."""
+_RESOLVER = (
+    "look at the servers of names in /etc/resolv.conf: one that does not answer costs seconds each time"
+)
 _NETWORKS = ("device", "infiniband")
 _FEW = 3
 _SHOWN = 3
@@ -53,6 +58,16 @@ def names(views: Mapping[int, Mapping[str, str]], subjects: Mapping[str, Subject
                 lacking.setdefault(viewer, []).append(name)
     yield from (Said(viewer, _wrong(said)) for viewer, said in wrong.items())
     yield from (Said(viewer, _lacking(said)) for viewer, said in lacking.items())
+
+
+def late_names(subjects: Collection[Subject]) -> Iterator[Said]:
+    """Warn of nodes whose resolver answers late; where more than half of them do, of all together."""
+    late = [one for one in subjects if one.naming >= LATE_NAME_SECONDS]
+    together = len(subjects) > 1 and 2 * len(late) > len(subjects)
+    for one in late[:1] if together else late:
+        where = f" on {len(late)} of {len(subjects)} nodes" if together else ""
+        said = f"it takes {one.naming:.1f} s to resolve a name{where}"
+        yield Said(None if together else one.node, Finding("names", Grade.WARN, said, _RESOLVER))
 
 
 def _leads_to(owner: Subject, found: str) -> bool:

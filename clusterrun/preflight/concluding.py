@@ -93,8 +93,8 @@ def _name_a_faster_interface(case: Case, choice: Choice) -> None:
 
 
 def _smaller_side(case: Case, choice: Choice) -> tuple[int, ...]:
-    """Of nodes that joined and nodes that answer none of them, those that another try should leave out."""
-    here, silent = case.parts.get("joining") or ((), ())
+    """Of nodes that joined and nodes apart from all of them, those that another try should leave out."""
+    here, silent = case.parts.get("joining") or case.parts.get("sizes") or ((), ())
     return here if len(silent) > len(here) and not choice.whole else silent
 
 
@@ -135,7 +135,8 @@ def _report(case: Case, choice: Choice, fit: bool) -> Report:
 
 def _of_all(one: Finding) -> str:
     """A finding of all together, with what to do about it where it keeps the run from training."""
-    return f"{one.said} -> {one.remedy}" if one.verdict is Grade.FAIL and one.remedy else one.said
+    remedy = one.remedy if one.verdict is Grade.FAIL and one.remedy not in one.said else ""
+    return f"{one.said} -> {remedy}" if remedy else one.said
 
 
 def _node(one: Subject, choice: Choice) -> NodeReport:

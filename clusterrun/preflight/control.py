@@ -192,6 +192,7 @@ def write(case: Case) -> None:
     heard = [one for one in case.subjects.values() if one.listening is not None]
     views = {one.node: one.resolved for one in heard if one.resolved}
     case.write("names", agreement.names(views, {one.name: one for one in heard}))
+    case.write("late names", agreement.late_names(heard))
     case.write("clocks", agreement.clocks(heard, _clock_limits(case)))
     case.write("interfaces", agreement.interfaces(heard))
 

@@ -7,8 +7,10 @@ import os
 import socket
 import time
 from collections import deque
+from itertools import zip_longest
 
 from clusterrun.preflight.doors import LARGE, READ, WELCOME, WRITE, greeting
+from clusterrun.preflight.sizes import Sizes
 from clusterrun.preflight.tasks import Dialled
 from clusterrun.preflight.tcp_counts import dropped_again
 
@@ -37,9 +39,12 @@ class Dialler:
             )
             for target in task.targets
         ]
-        self._waiting = deque(call for _, calls in self._calls for call in calls)
+        in_turn = zip_longest(*(calls for _, calls in self._calls))
+        self._waiting = deque(call for calls in in_turn for call in calls if call is not None)
         self._open: dict[socket.socket, _Call] = {}
         self._sent = 0
+        sized = task.targets if task.sizes else ()
+        self._sizes = {target.node: Sizes(target.address, target.datagrams) for target in sized}
         self._go_on()
 
     @property
@@ -49,8 +54,8 @@ class Dialler:
 
     @property
     def done(self) -> bool:
-        """Every call has ended."""
-        return not self._waiting and not self._open
+        """Every call has ended, and every size is known."""
+        return not self._waiting and not self._open and all(one.done for one in self._sizes.values())
 
     def due_at(self) -> float:
         """When ``tick`` is wanted next."""
@@ -62,9 +67,13 @@ class Dialler:
         now = time.monotonic()
         while self._sent < len(_DATAGRAMS_AT) and now >= self._began + _DATAGRAMS_AT[self._sent]:
             self._sent += 1
-            for target in self._task.targets:
+            for target in self._task.targets if not self._sizes else ():
                 _send_datagram(target, self._hello)
+            for size in self._sizes.values():
+                size.send()
         if now >= self.until:
+            for size in self._sizes.values():
+                size.close()
             self._waiting.clear()
             for one in list(self._open):
                 self._close(one)
@@ -74,7 +83,12 @@ class Dialler:
         silent = sum(call.silent for _, calls in self._calls for call in calls)
         # Each that was silent was sent again after a second.
         dropped = 0 < silent <= dropped_again() - self._dropped_before
-        return tuple(_summed(target, calls, dropped) for target, calls in self._calls)
+        lost = [node for node, one in self._sizes.items() if one.lost]
+        for size in self._sizes.values():
+            size.close()
+        return tuple(
+            _summed(target, calls, dropped, target.node not in lost) for target, calls in self._calls
+        )
 
     def _go_on(self) -> None:
         while self._waiting and len(self._open) < _MOST_AT_ONCE:
@@ -171,15 +185,17 @@ def _send_datagram(target: Target, hello: bytes) -> None:
             pass
 
 
-def _summed(target: Target, own: list[_Call], dropped: bool) -> Dialled:
+def _summed(target: Target, own: list[_Call], dropped: bool, large: bool) -> Dialled:
     answered = [call for call in own if call.welcome]
     refused = tuple(call.port for call in own if call.code in _REFUSED and not call.welcome)
-    silent = tuple(call.port for call in own if not call.welcome and call.code not in _REFUSED)
+    # Of a port in a sweep that was not dialled, for others kept all places, nothing is known.
+    tried = [call for call in own if call.began or not call.closed]
+    silent = tuple(call.port for call in tried if not call.welcome and call.code not in _REFUSED)
     return Dialled(
         target.node,
         refused,
         silent,
-        all(call.returned for call in answered if call.large),
+        large and all(call.returned for call in answered if call.large),
         min((call.seconds for call in answered), default=0.0),
         _why(own),
         dropped and any(call.silent for call in own),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import random
 import socket
@@ -164,10 +165,16 @@ def _greeted(data: bytes, nonce: str) -> tuple[int, bool]:
 
 
 def _spread(count: int) -> list[socket.socket]:
-    """One socket in each of ``count`` equal parts of the range; where a part is full, any port."""
+    """One socket in each of ``count`` equal parts of the range; where a part is full, any port.
+
+    Fewer where that many are not free. Raises ``OSError`` where none is.
+    """
     low, high = _port_range()
     width = max(1, (high - low) // count)
-    return [_in_part(low + part * width, width) for part in range(count)]
+    found = [_in_part(low, width)]
+    with contextlib.suppress(OSError):
+        found.extend(_in_part(low + part * width, width) for part in range(1, count))
+    return found
 
 
 def _in_part(low: int, width: int) -> socket.socket:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 _REAP_SECONDS = 2.0
 
+_RUNS = "(R"
+"""As a child's state is told: it had work to do, and waited for a processor at most."""
+
 
 class Watched:
     """A child whose output is read as it comes; over when it has closed it, or at its limit."""
@@ -148,7 +151,7 @@ class Dialling:
     """One ``DialTask``: names are resolved in a child, for a resolver may hang longer than any limit."""
 
     def __init__(self, task: DialTask, heard: set[int], watch: Watch) -> None:
-        self._heard = heard
+        self._heard, self._limit = heard, task.limit
         self._dialler = Dialler(task, watch)
         self._names: Watched | None = None
         names = task.names
@@ -174,9 +177,17 @@ class Dialling:
         lines = self._names.lines if self._names is not None else []
         if self._names is not None:
             self._names.child.code()
-        pairs = [line["value"] for line in lines if isinstance(line.get("value"), list)]
-        resolved = tuple((str(name), str(addresses)) for name, addresses in pairs)
-        return DialAnswer(resolved, self._dialler.dialled(), tuple(sorted(self._heard)), time.time())
+        found = [line["value"] for line in lines if isinstance(line.get("value"), list)]
+        resolved = tuple((str(name), str(addresses)) for name, addresses, _ in found)
+        heard = tuple(sorted(self._heard))
+        naming = self._naming([float(seconds) for *_, seconds in found])
+        return DialAnswer(resolved, self._dialler.dialled(), heard, time.time(), naming)
+
+    def _naming(self, seconds: list[float]) -> float:
+        """The mean; a name that was waited for at the limit counts, unless the node had no time for it."""
+        late = self._names is not None and self._names.late and _RUNS not in self._names.doing
+        rest = [self._limit - sum(seconds)] if late else []
+        return round(sum(seconds + rest) / max(1, len(seconds + rest)), 3)
 
     def end(self) -> None:
         """Kill the resolver."""
@@ -184,10 +195,12 @@ class Dialling:
             self._names.end()
 
 
-def _resolved(name: str) -> tuple[str, str]:
-    """A name and its addresses, separated by spaces; none where it cannot be resolved."""
+def _resolved(name: str) -> tuple[str, str, float]:
+    """A name, its addresses (separated by spaces; none where it cannot be resolved), and the seconds."""
+    began = time.monotonic()
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return name, ""
-    return name, " ".join(dict.fromkeys(str(entry[4][0]) for entry in found))
+        found = []
+    addresses = dict.fromkeys(str(entry[4][0]) for entry in found)
+    return name, " ".join(addresses), round(time.monotonic() - began, 3)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from clusterrun.model.report import Finding, Grade, LinkReport
+from clusterrun.preflight import parted
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Link
 from clusterrun.preflight.limits import limit
-from clusterrun.preflight.retransmissions import ENOUGH, LEAST_RESENT, troubles, usual_share
+from clusterrun.preflight.retransmissions import ENOUGH, LEAST_RESENT, Trouble, parts, troubles, usual_share
 from clusterrun.preflight.tasks import Target, WatchTask
 
 TYPE_CHECKING = False
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterrun.preflight.case import Case
-    from clusterrun.preflight.retransmissions import Trouble, Way
+    from clusterrun.preflight.retransmissions import Way
 
 MORE_SECONDS = 6.0
 """Where something was seen, but not enough to blame anybody, it is looked at for so much longer."""
@@ -76,7 +77,13 @@ def write(case: Case) -> None:
     if usual >= _least(case):
         words = f"{usual:.1%} or more of what most nodes send each other has to be sent again"
         said.append(Said(None, Finding("loss", Grade.WARN, words, _ALL)))
-    case.write("loss", said, [_of_link(case, one) for one in found if len(one.nodes) == 2])
+    links = [one for one in found if len(one.nodes) == 2]
+    groups = parts(ways, links)
+    place = {node: at for at, group in enumerate(groups) for node in group}
+    across = [one for one in links if len({place.get(node, -1) for node in one.nodes}) > 1 and groups]
+    lost = Trouble((), tuple(way for one in across for way in one.ways))
+    parted.write_lossy(case, groups, _counts(lost), _grade(case, lost, stalls=2))
+    case.write("loss", said, [_of_link(case, one) for one in links if one not in across])
 
 
 def _of_node(case: Case, one: Trouble) -> Finding:
@@ -103,10 +110,14 @@ def _of_link(case: Case, one: Trouble) -> Link:
 
 
 def _words(one: Trouble) -> str:
+    return f" get lost: {_counts(one)}"
+
+
+def _counts(one: Trouble) -> str:
     sent, resent = sum(way.sent for way in one.ways), sum(way.resent for way in one.ways)
-    longest = max(way.longest for way in one.ways)
+    longest = max((way.longest for way in one.ways), default=0.0)
     stalls = sum(way.stalls for way in one.ways)
-    said = f" get lost: {resent} of {sent} segments were sent again ({one.share:.1%})"
+    said = f"{resent} of {sent} segments were sent again ({one.share:.1%})"
     return said + (f"; {stalls} messages stalled, for up to {longest:.1f} s" if stalls else "")
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Parts = Sequence[Sequence[int]]
 
 _SWITCHES = "look at what connects them: the uplink of a switch, a VLAN, an InfiniBand partition"
+_SIZES = "compare the MTU of nodes, switches and tunnels between them: ping -M do -s 1472"
 _UPLINKS = "look at the uplinks of the switches between them: ibstat, ethtool, ip -s link"
 
 
@@ -24,9 +25,9 @@ def write(case: Case, source: str, parts: Sequence[tuple[int, ...]], seen: str) 
     case.write(f"parts by {source}", [Said(None, _parted(case, parts, seen))] if parts else [])
 
 
-def _parted(case: Case, parts: Parts, seen: str) -> Finding:
+def _parted(case: Case, parts: Parts, seen: str, how: str = "is parted") -> Finding:
     choice = case.choice()
-    said = f"the network is parted between {_between(case, parts)}: {seen}; no node of them is to blame"
+    said = f"the network {how} between {_between(case, parts)}: {seen}; no node of them is to blame"
     if choice.whole:
         return Finding("network", Grade.WARN, said, _SWITCHES)
     best = _names(case, case.chosen_part())
@@ -61,6 +62,36 @@ def write_apart(case: Case, apart: Sequence[int], seen: str) -> None:
     left_out = case.choice().whole and not {*apart} & {*case.choice().nodes}
     found = Finding("network", Grade.WARN if left_out else Grade.FAIL, f"{said}; {more}", _SWITCHES)
     case.write("parts by groups", [Said(None, found)])
+
+
+def write_small(case: Case, here: Sequence[int], small: Sequence[int]) -> None:
+    """Several nodes that did not join get only small packets from those that are here."""
+    case.parts["sizes"] = (tuple(here), tuple(small)) if small else ()
+    if not small:
+        case.write("parts by sizes", [])
+        return
+    there, best = _names(case, small), max((here, small), key=len)
+    said = (
+        f"large packets from {_names(case, here)} to {there} get lost, small ones arrive: the network is "
+        f"parted between them for large packets, or all of {there} have a wrong MTU; {_SIZES}; "
+        f"the larger part alone: --nodes {len(best)} --nodelist {_names(case, best)}"
+    )
+    grade = Grade.WARN if case.choice().whole else Grade.FAIL
+    case.write("parts by sizes", [Said(None, Finding("network", grade, said, _SIZES))])
+
+
+def write_lossy(case: Case, parts: Sequence[tuple[int, ...]], seen: str, grade: Grade) -> None:
+    """What goes between these groups gets lost, what stays inside does not: one part trains if need be."""
+    case.parts["loss"] = tuple(parts) if grade is Grade.FAIL else ()
+    found = []
+    if parts and grade is Grade.FAIL:
+        found = [_parted(case, parts, seen, "loses packets")]
+    elif parts:
+        said = (
+            f"the network loses packets between {_between(case, parts)}: {seen}; no node of them is to blame"
+        )
+        found = [Finding("network", grade, said, _SWITCHES)]
+    case.write("parts by loss", [Said(None, one) for one in found])
 
 
 def write_slow(case: Case, parts: Parts, inside: float, between: float) -> None:

@@ -10,6 +10,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.report import Finding, Grade, LinkReport
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Link
+from clusterrun.preflight.partition import Groups
 from clusterrun.preflight.tasks import DialTask, Target
 
 TYPE_CHECKING = False
@@ -116,17 +117,35 @@ def _suspects(case: Case) -> list[int]:
 
 
 def _ways(case: Case, suspects: list[int]) -> list[tuple[int, int]]:
-    """Each with two others, both ways; with such that are not in doubt, where there are any."""
+    """Each with two others, both ways; with such that are not in doubt, where there are any.
+
+    Who is joined with others by tests that passed has only these as witnesses: what keeps it from the rest
+    may lie between.
+    """
     there = [one.node for one in case.present() if one.listening is not None]
+    mates = _mates(case)
     others = [node for node in there if node not in suspects] + suspects
     found: dict[tuple[int, int], None] = {}
     for place, node in enumerate(suspects):
         turned = others[place % len(others) :] + others[: place % len(others)]
         turned.sort(key=lambda one: one in suspects)
+        near = mates.get(node, ())
         able = [one for one in turned if one != node and not case.is_cut(node, one)]
+        able = [one for one in able if one in near] if len(near) > 1 else able
         for other in able[:WITNESSES]:
             found.update({(node, other): None, (other, node): None})
     return list(found)
+
+
+def _mates(case: Case) -> dict[int, tuple[int, ...]]:
+    """By node all that are joined with it by tests that passed, with itself."""
+    numbers = {one.name: one.node for one in case.subjects.values()}
+    groups = Groups()
+    for one in case.tests:
+        if one.outcome == "passed":
+            for other in one.nodes[1:]:
+                groups.join(numbers[one.nodes[0]], numbers[other])
+    return {node: group for group in groups.of(case.subjects) for node in group}
 
 
 def _ask(case: Case, ways: Mapping[tuple[int, int], frozenset[int]]) -> None:

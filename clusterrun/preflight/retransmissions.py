@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
+from clusterrun.preflight.partition import Groups
+from clusterrun.preflight.partition import parts as parts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,6 +93,16 @@ def troubles(ways: list[Way], least_share: float) -> list[Trouble]:
     nodes = {node for one in guilty for node in one.nodes}
     left = [way for key, way in ill.items() if key not in echoes]
     return [*guilty, *_links([way for way in left if not {way.a, way.b} & nodes])]
+
+
+def parts(ways: list[Way], links: list[Trouble]) -> tuple[tuple[int, ...], ...]:
+    """The groups of nodes between which every way loses packets and inside which none does; () for none."""
+    ill = {frozenset(one.nodes) for one in links}
+    groups = Groups()
+    for way in ways:
+        if way.sent >= LEAST_SENT and frozenset((way.a, way.b)) not in ill:
+            groups.join(way.a, way.b)
+    return parts_of(groups.of(_nodes(ways)), [(min(one), max(one)) for one in ill])
 
 
 def _echoes(way: Way, back: Way | None) -> bool:

@@ -28,6 +28,7 @@ class Subject:
         self.listening: Listening | None = None
         self.earliest, self.latest = float("-inf"), float("inf")
         self.resolved: dict[str, str] = {}
+        self.naming = 0.0
         self.warm: WarmUp | None = None
         self.first_warm: WarmUp | None = None
         self.ports: list[int] = []

@@ -38,6 +38,7 @@ def take(case: Case, trials: Trials, question: Question, value: Any) -> None:
         _time(case, question, value.wall)
     elif isinstance(value, DialAnswer):
         subject.resolved.update(value.resolved)
+        subject.naming = max(subject.naming, value.naming)
         if isinstance(question.task, DialTask) and question.task.closed:
             for one in value.dialled:
                 case.swept[question.node, one.node] = frozenset(one.silent)

@@ -122,7 +122,8 @@ class Target:
 class DialTask:
     """Resolve ``names`` (all nodes), dial ``targets``, and say what came in from whom.
 
-    ``closed``: nothing listens on these ports, and to be refused is an answer.
+    ``closed``: nothing listens on these ports, and to be refused is an answer. ``sizes``: nothing listens on
+    the UDP ports; where small datagrams are refused and large ones never, large packets get lost.
     """
 
     nonce: str
@@ -131,6 +132,7 @@ class DialTask:
     names: tuple[str, ...]
     limit: float
     closed: bool = False
+    sizes: bool = False
 
 
 @frozen
@@ -153,13 +155,15 @@ class Dialled:
 class DialAnswer:
     """``resolved``: (name, its addresses separated by a space, or empty). ``heard``: whose datagrams came.
 
-    ``wall`` is this node's clock at the time of the answer.
+    ``wall`` is this node's clock at the time of the answer. ``naming``: seconds for each name, one that was
+    not done at the limit included.
     """
 
     resolved: tuple[tuple[str, str], ...]
     dialled: tuple[Dialled, ...]
     heard: tuple[int, ...]
     wall: float = 0.0
+    naming: float = 0.0
 
 
 @frozen

@@ -94,6 +94,8 @@ class Faults:
     parts: tuple[set[int], ...] = ()
     """Between these groups the network is parted: collectives hang, and with ``silent`` nothing passes."""
     silent: bool = False
+    shut_between: bool = False
+    """Connections to closed ports and to those of collectives vanish between them, others do not."""
     uplink: float = 0.0
     """Where it is not 0, the parts are not parted, but slow with each other by that factor."""
     crowded: frozenset[int] = frozenset()
@@ -291,8 +293,9 @@ class Cluster:
             if target.node in faults.absent | faults.agentless and target.ports != PORTS:
                 drops = node in faults.drops
                 live = alive and target.node in faults.agentless and not drops
+                large = not {node, target.node} & faults.small_mtu
                 refused, silent = target.ports * live, target.ports * (not live)
-                dialled.append(Dialled(target.node, refused, silent, True, 0.0, dropped=drops))
+                dialled.append(Dialled(target.node, refused, silent, large, 0.0, dropped=drops))
                 continue
             shut = faults.blocked.get(target.node, set())
             silent = tuple(p for p in target.ports if not alive or PORTS.index(p) in shut)
@@ -315,6 +318,7 @@ class Cluster:
         for target in task.targets:
             ranges = [*self.faults.shut.get(target.node, ()), *self.faults.shut_out.get(node, ())]
             alive = self.passes(node, target.node) and self.passes(target.node, node)
+            alive = alive and not (self.faults.shut_between and self.apart((node, target.node)))
             silent = tuple(p for p in target.ports if not alive or any(a <= p <= b for a, b in ranges))
             refused = tuple(port for port in target.ports if port not in silent)
             found.append(Dialled(target.node, refused, silent, True, 0.0))

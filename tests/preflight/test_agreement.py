@@ -11,6 +11,7 @@ from clusterrun.preflight.agreement import (
     common_interface,
     faster_interface,
     interfaces,
+    late_names,
     names,
 )
 from clusterrun.preflight.subject import Subject
@@ -150,3 +151,23 @@ def test_the_fastest_interface_that_all_have_is_named(first, second, found):
 def test_of_nodes_that_said_nothing_no_interface_is_named():
     assert faster_interface([Subject(0, "n0", "10.0.0.1")]) == ("", 0, 0)
     assert faster_interface([]) == ("", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("naming", "told"),
+    [
+        ((0.0, 0.001, 0.4, 0.9), set()),
+        ((0.0, 0.001, 4.0, 0.0), {2}),
+        ((2.5, 0.001, 4.0, 0.0), {0, 2}),
+        ((2.5, 2.5, 4.0, 0.0), {None}),
+        ((5.0, 0.0), {0}),
+        ((5.0,), {0}),
+    ],
+)
+def test_who_waits_for_names_is_warned_of_and_where_most_do_all_together(naming, told):
+    subjects = [subject(node) for node in range(len(naming))]
+    for one, seconds in zip(subjects, naming, strict=True):
+        one.naming = seconds
+    said = list(late_names(subjects))
+    assert ({one.node for one in said}, len(said)) == (told, len(told))
+    assert {one.finding.verdict for one in said} <= {Grade.WARN}

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from clusterrun.model.frozen import replace
+from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Level
 from clusterrun.model.report import Grade
 from clusterrun.preflight.examination import Examination, Examinee
@@ -518,3 +519,55 @@ def test_both_of_two_bad_links_are_named_wherever_they_are(seed):
     outcome = examined(orders(nodes, budget=200.0), faults, seed)
     assert {tuple(sorted(link[:2])) for link in bad_links(outcome)} == set(two)
     assert blamed(outcome) == set()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_network_parted_for_collectives_alone_is_told_as_parted_whoever_sweeps_ports(seed):
+    chance = random.Random(seed)
+    nodes = chance.randint(4, 9)
+    order = chance.sample(range(nodes), nodes) if seed % 2 else list(range(nodes))
+    cut = chance.randint(2, nodes - 2)
+    sides = (set(order[:cut]), set(order[cut:]))
+    outcome = examined(orders(nodes, budget=180.0), Faults(parts=sides, shut_between=True), seed)
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), set(), False)
+    assert "the network is parted between" in outcome.report.set_said
+
+
+def test_a_node_that_gets_only_small_packets_and_did_not_join_is_named_with_that_cause():
+    zero = "its agent did not join (srun: error: Zero Bytes were transmitted or received)"
+    outcome = examined(orders(5), Faults(agentless={2}, small_mtu={2}, why=zero))
+    (found,) = outcome.report.nodes[2].findings
+    assert (found.verdict, "large packets to it get lost" in found.said) == (Grade.FAIL, True)
+    assert "the MTU of n0002" in found.remedy
+    assert blamed(outcome) == {2}
+
+
+@pytest.mark.parametrize(("nodes", "small"), [(5, {3, 4}), (6, {3, 4, 5}), (8, {2, 3, 4, 5, 6, 7})])
+def test_several_nodes_that_get_only_small_packets_are_parted_from_the_rest_and_not_to_blame(nodes, small):
+    zero = "its agent did not join (srun: error: Zero Bytes were transmitted or received)"
+    outcome = examined(orders(nodes), Faults(agentless=small, small_mtu=small, why=zero))
+    verdicts = {
+        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+    }
+    assert (verdicts, bad_links(outcome), outcome.fit) == (
+        dict.fromkeys(small, Grade.UNDETERMINED),
+        set(),
+        False,
+    )
+    assert "large packets from" in outcome.report.set_said
+    assert outcome.report.excluded == ()
+    best = max(set(range(nodes)) - small, small, key=len)
+    assert set(outcome.excluded) == {name(node) for node in set(range(nodes)) - best}
+
+
+@pytest.mark.parametrize("share", [0.015, 0.06, 0.2])
+@pytest.mark.parametrize("cut", [2, 3, 4])
+def test_packets_lost_between_two_halves_are_told_of_the_network_and_of_no_link(share, cut):
+    sides = (set(range(cut)), set(range(cut, 8)))
+    lossy = {(a, b): share for one, other in (sides, sides[::-1]) for a in one for b in other}
+    outcome = examined(orders(8), Faults(lossy=lossy), seed=cut)
+    assert (blamed(outcome), bad_links(outcome)) == (set(), set())
+    assert f"the network loses packets between {fold(name(node) for node in sorted(sides[cut < 4]))}" in (
+        outcome.report.set_said
+    )
+    assert outcome.fit is (share < 0.03)
