@@ -11,7 +11,7 @@ from clusterrun.preflight.tasks import DialTask, Target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from clusterrun.preflight.case import Case
     from clusterrun.preflight.subject import Subject
@@ -61,6 +61,7 @@ _REMEDIES = (
     ("node failure", False, _INCOMING),
 )
 """Words of the launcher, whether they say as much of a machine that answers nobody, and what to do."""
+_AND_NAME = "; is that its address? getent hosts {0}, scontrol show node {0}"
 _GROUP = 2
 _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
 
@@ -104,19 +105,17 @@ def write(case: Case) -> None:
     missing = [one for one in case.subjects.values() if one.absent]
     _of_host(case, missing)
     ill = _coordinators_node_may_be_to_blame(case, len(missing))
-    silent = () if ill else _silent_together(case, missing)
-    parted.write_silent(case, [one.node for one in case.present()], [one.node for one in silent])
-    for one in silent:
-        one.excused = True
-        said = f"{one.absent}; {len(silent)} nodes answer none of those that joined"
-        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "see what is said of the network")])
-    shrunk = () if ill else _small_only_together(case, missing)
-    parted.write_small(case, [one.node for one in case.present()], [one.node for one in shrunk])
-    for one in shrunk:
-        one.excused = True
-        said = f"{one.absent}; {len(shrunk)} nodes get only small packets from those that joined"
-        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "see what is said of the network")])
-    rest = [one for one in missing if one not in silent and one not in shrunk]
+    here = [one.node for one in case.present()]
+    silent = [] if ill else _silent_together(case, missing)
+    parted.write_silent(case, here, [one.node for one in silent])
+    _excuse(silent, f"{len(silent)} nodes answer none of those that joined")
+    shrunk = [] if ill else _several(one for one in missing if _small_only(case, one))
+    parted.write_small(case, here, [one.node for one in shrunk])
+    _excuse(shrunk, f"{len(shrunk)} nodes get only small packets from those that joined")
+    kept = [] if ill else _several(one for one in missing if one not in shrunk and _kept_away(case, one))
+    parted.write_kept_away(case, here, [one.node for one in kept])
+    _excuse(kept, f"{len(kept)} nodes did not join though their machines answer, and nothing says why")
+    rest = [one for one in missing if one not in silent and one not in shrunk and one not in kept]
     case.write("absent", (), [link for one in rest for link in _judged(case, one, ill)])
 
 
@@ -138,6 +137,24 @@ def _of_host(case: Case, missing: list[Subject]) -> None:
     host.write("joining", [Finding("connections", Grade.FAIL, said, remedy)] if said else [])
 
 
+def _excuse(several: list[Subject], why: str) -> None:
+    """What keeps several away may be what they share: it is told once, and held against none of them."""
+    for one in several:
+        one.excused = True
+        said = f"{one.absent or one.gone}; {why}"
+        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "see what is said of the network")])
+
+
+def _several(found: Iterable[Subject]) -> list[Subject]:
+    several = list(found)
+    return several if len(several) >= _GROUP else []
+
+
+def _kept_away(case: Case, one: Subject) -> bool:
+    """Whether its machine answers several, and the launcher said nothing of it."""
+    return len(_answers(case, one)[0]) >= _GROUP and one.absent.endswith(" s")
+
+
 def _silent_together(case: Case, missing: list[Subject]) -> list[Subject]:
     """Several nodes of which nobody heard anything: what keeps them away may be what they share."""
     silent = [one for one in missing if len(_answers(case, one)[1]) >= _GROUP and not _answers(case, one)[0]]
@@ -152,16 +169,12 @@ def _small_only(case: Case, one: Subject) -> list[int]:
     return [way.a for way in ways] if len(ways) >= _GROUP and not any(way.large for way in ways) else []
 
 
-def _small_only_together(case: Case, missing: list[Subject]) -> list[Subject]:
-    """Several such nodes: what loses their packets may be what they share."""
-    found = [one for one in missing if _small_only(case, one)]
-    return found if len(found) >= _GROUP else []
-
-
 def review(case: Case) -> None:
     """Judge nodes that fell silent in the check anew: the coordinator's may be the one that hears nobody."""
     lost = [one for one in case.subjects.values() if one.lost_at is not None and one.node != HOST]
     host = case.subjects.get(HOST)
+    _lost_by_size(case)
+    lost = [one for one in lost if not one.excused]
     if host is None or host.gone or not lost:
         return
     if _cut_off(case, lost):
@@ -174,6 +187,22 @@ def review(case: Case) -> None:
         one.excused = True
         said = f"{one.gone}; over {host.name}, which is unfit, it should have been heard"
         one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "let another node be the first")])
+
+
+def _lost_by_size(case: Case) -> None:
+    """Tell why nodes fell silent that others could dial, with small packets only."""
+    lost = [one for one in case.subjects.values() if one.lost_at is not None and one.listening is not None]
+    here = [one.node for one in case.present()]
+    found = case.crossings.troubles([*here, *(one.node for one in lost)])
+    known = {one.nodes[0]: one for one in found if len(one.nodes) == 1 and one.kind == "large"}
+    troubled = [one for one in lost if one.node in known]
+    several = _several(troubled)
+    if several:
+        parted.write_small(case, here, [one.node for one in several], "between {} and {}")
+        _excuse(several, f"large packets of {len(several)} nodes get lost")
+        return
+    for one in troubled:
+        one.write("sizes", [control.of_node(case, known[one.node])])
 
 
 def _cut_off(case: Case, lost: list[Subject]) -> bool:
@@ -202,6 +231,10 @@ def _answers(case: Case, one: Subject) -> tuple[list[int], list[int]]:
 def _judged(case: Case, one: Subject, host_is_ill: bool) -> list[Link]:
     heard, deaf = _answers(case, one)
     if not heard and len(case.present()) > 1:
+        led = _led_to(case, one)
+        if led and len(deaf) >= _GROUP:
+            said = f"{one.absent}; nothing answers at {led}, to which its name leads"
+            one.write("gone", [Finding("agent", Grade.FAIL, said, _NO_ANSWER + _AND_NAME.format(one.name))])
         return []
     said = one.absent + (f"; the machine itself answers {case.names(heard)}" if heard else "")
     said += f", but not {case.names(deaf)}" if heard and deaf else ""
@@ -227,6 +260,12 @@ def _judged(case: Case, one: Subject, host_is_ill: bool) -> list[Link]:
     said += ": it is left out for this link alone"
     one.write("gone", [Finding("agent", Grade.PASS, said, "mend the link")])
     return [control.link(case, trouble)]
+
+
+def _led_to(case: Case, one: Subject) -> str:
+    """The addresses to which its name leads those that looked for it."""
+    seen = (subject.resolved.get(one.name, "").split() for subject in case.present())
+    return ", ".join(sorted({found[0] for found in seen if found}))
 
 
 def look_at(why: str, lives: bool) -> str:

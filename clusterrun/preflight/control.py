@@ -186,7 +186,7 @@ def write(case: Case) -> None:
     nodes = [one for one in troubles if len(one.nodes) == 1]
     case.write(
         "control",
-        (Said(one.nodes[0], _of_node(case, one)) for one in nodes),
+        (Said(one.nodes[0], of_node(case, one)) for one in nodes),
         (link(case, one) for one in troubles if len(one.nodes) == 2),
     )
     heard = [one for one in case.subjects.values() if one.listening is not None]
@@ -211,7 +211,8 @@ def _clock_limits(case: Case) -> agreement.ClockLimits:
     return agreement.ClockLimits(limit(given, "clock_warn"), limit(given, "clock_fail"))
 
 
-def _of_node(case: Case, one: Trouble) -> Finding:
+def of_node(case: Case, one: Trouble) -> Finding:
+    """A node in trouble, in words."""
     name = case.subjects[one.nodes[0]].name
     others = _few(case, one.others)
     tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")

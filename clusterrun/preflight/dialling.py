@@ -143,7 +143,7 @@ class _Call:
     @property
     def silent(self) -> bool:
         """Nothing was heard, neither an answer nor a reason."""
-        return not (self.connected or self.welcome or self.code)
+        return self.began > 0 and not (self.connected or self.welcome or self.code)
 
     def talk(self, one: socket.socket, hello: bytes) -> bool:
         """Go on; True when all that is wanted was heard. Raises ``OSError``."""

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 _SWITCHES = "look at what connects them: the uplink of a switch, a VLAN, an InfiniBand partition"
 _SIZES = "compare the MTU of nodes, switches and tunnels between them: ping -M do -s 1472"
+_KEPT = (
+    "open the ephemeral ports between the nodes of a job (nft list ruleset, access lists of the switches); "
+    "see job.out and the file system that Python lies on"
+)
 _UPLINKS = "look at the uplinks of the switches between them: ibstat, ethtool, ip -s link"
 
 
@@ -64,20 +68,33 @@ def write_apart(case: Case, apart: Sequence[int], seen: str) -> None:
     case.write("parts by groups", [Said(None, found)])
 
 
-def write_small(case: Case, here: Sequence[int], small: Sequence[int]) -> None:
-    """Several nodes that did not join get only small packets from those that are here."""
+def write_small(case: Case, here: Sequence[int], small: Sequence[int], ways: str = "from {} to {}") -> None:
+    """Several nodes that did not join, or fell silent, get or send no large packets."""
     case.parts["sizes"] = (tuple(here), tuple(small)) if small else ()
     if not small:
         case.write("parts by sizes", [])
         return
     there, best = _names(case, small), max((here, small), key=len)
     said = (
-        f"large packets from {_names(case, here)} to {there} get lost, small ones arrive: the network is "
+        f"large packets {ways.format(_names(case, here), there)} get lost, small ones arrive: the network is "
         f"parted between them for large packets, or all of {there} have a wrong MTU; {_SIZES}; "
         f"the larger part alone: --nodes {len(best)} --nodelist {_names(case, best)}"
     )
     grade = Grade.WARN if case.choice().whole else Grade.FAIL
     case.write("parts by sizes", [Said(None, Finding("network", grade, said, _SIZES))])
+
+
+def write_kept_away(case: Case, here: Sequence[int], away: Sequence[int]) -> None:
+    """Several nodes did not join, their machines answer, and the launcher knows of nothing."""
+    there = _names(case, away)
+    said = (
+        f"the agents of {there} did not join, nothing says why, and their machines answer "
+        f"{_names(case, here)}: a firewall between them drops connections to some ports, or these nodes "
+        f"share something slow or missing"
+    )
+    grade = Grade.WARN if case.choice().whole else Grade.FAIL
+    found = [Said(None, Finding("network", grade, said, _KEPT))] if away else []
+    case.write("parts by agents", found)
 
 
 def write_lossy(case: Case, parts: Sequence[tuple[int, ...]], seen: str, grade: Grade) -> None:

@@ -74,6 +74,7 @@ class Faults:
     hosts: dict[int, dict[int, str]] = field(default_factory=dict)
     """What a viewer resolves another's name to."""
     small_mtu: set[int] = field(default_factory=set)
+    """Only small packets pass; lost for that, their machines still answer who dials them."""
     full_shm: set[int] = field(default_factory=set)
     late_checks: set[int] = field(default_factory=set)
     nonsense: set[int] = field(default_factory=set)
@@ -281,7 +282,8 @@ class Cluster:
     def passes(self, a: int, b: int) -> bool:
         if self.faults.silent and self.apart((a, b)):
             return False
-        return (a, b) not in self.faults.cut and b not in self.faults.frozen | self.lost
+        gone = self.faults.frozen | (self.lost - self.faults.small_mtu)
+        return (a, b) not in self.faults.cut and b not in gone
 
     def dial(self, node: int, task: DialTask) -> tuple[float, DialAnswer]:
         faults = self.faults

@@ -571,3 +571,44 @@ def test_packets_lost_between_two_halves_are_told_of_the_network_and_of_no_link(
         outcome.report.set_said
     )
     assert outcome.fit is (share < 0.03)
+
+
+@pytest.mark.parametrize("lost", [{2}, {1, 2}, {3, 4, 5}])
+def test_nodes_that_fall_silent_for_lost_large_packets_are_told_as_that(lost):
+    faults = Faults(small_mtu=lost, lost_in=dict.fromkeys(lost, "DialTask"))
+    outcome = examined(orders(7), faults)
+    verdict = Grade.FAIL if len(lost) == 1 else Grade.UNDETERMINED
+    verdicts = {
+        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+    }
+    assert (verdicts, bad_links(outcome), outcome.fit) == (dict.fromkeys(lost, verdict), set(), False)
+    if len(lost) == 1:
+        assert "large packets do not get through" in str(outcome.report.nodes[2].findings)
+    else:
+        assert "large packets between" in outcome.report.set_said
+
+
+def test_a_node_whose_name_leads_where_nothing_answers_is_told_with_that_address():
+    hosts = {viewer: {2: "10.9.9.9"} for viewer in (0, 1, 3)}
+    outcome = examined(orders(4), Faults(absent={2}, hosts=hosts))
+    (found,) = outcome.report.nodes[2].findings
+    assert (found.verdict, "nothing answers at 10.9.9.9, to which its name leads" in found.said) == (
+        Grade.FAIL,
+        True,
+    )
+    assert blamed(outcome) == {2}
+
+
+@pytest.mark.parametrize("away", [{3, 4}, {1, 2, 3, 4}])
+def test_several_that_did_not_join_for_no_known_reason_are_not_to_blame_and_one_is(away):
+    why = "its agent did not join within 15 s"
+    outcome = examined(orders(7), Faults(agentless=away, why=why))
+    verdicts = {
+        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+    }
+    assert (verdicts, outcome.fit, outcome.excluded) == (dict.fromkeys(away, Grade.UNDETERMINED), False, ())
+    assert "a firewall between them" in outcome.report.set_said
+    known = examined(orders(7), Faults(agentless=away, why=f"{why} (srun: error: no such file)"))
+    assert {known.report.nodes[node].verdict for node in away} == {Grade.FAIL}
+    alone = examined(orders(7), Faults(agentless={3}, why=why))
+    assert (blamed(alone), alone.report.nodes[3].verdict) == ({3}, Grade.FAIL)

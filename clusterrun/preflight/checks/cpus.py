@@ -1,8 +1,9 @@
-"""The processors that ranks may use: as many as were asked for, on every node."""
+"""The processors that ranks may use: as many as were asked for, not held down, not taken by others."""
 
 from __future__ import annotations
 
 import os
+import statistics
 
 from clusterrun.model.report import Finding, Grade
 from clusterrun.preflight.parts import number
@@ -18,18 +19,80 @@ NAME = "cpus"
 LIMIT = 10.0
 LATE = Finding(NAME, Grade.UNDETERMINED, "the usable processors could not be read within 10 s", "")
 _REMEDY = "more --cpus-per-task, or srun --cpu-bind=none: several ranks on one processor crawl"
+_QUOTA = "look at the cgroup of the job (cpu.max, cpu.cfs_quota_us) and of slurmd above it"
+_BUSY = "look at who else runs there: top, squeue --nodelist; leftovers of earlier jobs must be ended"
+CROWDED, TIMES_OTHERS, FEWEST = 1.2, 3.0, 3
+"""So many processes for each processor, so many times what others have, among so many nodes."""
+_CGROUPS = "/proc/self/cgroup"
+_TREE = "/sys/fs/cgroup"
 
 
 def probe(asked: Asked) -> object:
-    """How many processors this process may run on."""
-    return {"usable": len(os.sched_getaffinity(0))}
+    """Processors that this process may run on; those that its cgroups allow; who wants to run at all."""
+    with open("/proc/loadavg", encoding="ascii") as file:
+        load, _, _, running, _ = file.read().split()
+    wanting = min(float(load), float(running.partition("/")[0]))
+    every = os.cpu_count() or 1
+    return {"usable": len(os.sched_getaffinity(0)), "quota": quota(), "load": round(wanting / every, 3)}
+
+
+def quota(cgroups: str = _CGROUPS, tree: str = _TREE) -> float | None:
+    """The processors that the cgroups of this process, and those above, let it use; None: all."""
+    found = []
+    with open(cgroups, encoding="utf-8") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if not controllers or "cpu" in controllers.split(","):
+                folder = os.path.join(tree, "cpu" if controllers else "")
+                parts = path.strip("/").split("/")
+                found += [_allowed(os.path.join(folder, *parts[:depth])) for depth in range(len(parts) + 1)]
+    return min((one for one in found if one is not None), default=None)
+
+
+def _allowed(folder: str) -> float | None:
+    try:
+        with open(os.path.join(folder, "cpu.max"), encoding="ascii") as file:
+            most, period = file.read().split()
+    except (OSError, ValueError):
+        try:
+            with open(os.path.join(folder, "cpu.cfs_quota_us"), encoding="ascii") as file:
+                most = file.read().strip()
+            with open(os.path.join(folder, "cpu.cfs_period_us"), encoding="ascii") as file:
+                period = file.read().strip()
+        except OSError:
+            return None
+    return int(most) / int(period) if most.isdigit() and period.isdigit() and int(period) else None
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
-    """Warn where there are fewer processors than ranks on a node while other nodes have enough."""
+    """Warn where there is less for the ranks of a node while other nodes have enough."""
     usable = {node: number(reading, "usable") for node, reading in readings.items()}
     most = max((count for count in usable.values() if count), default=0.0)
     for node, count in usable.items():
         if count and count < asked.ranks and count < most:
             said = f"{count:.0f} processors for {asked.ranks} ranks, {most:.0f} on other nodes"
             yield node, Finding(NAME, Grade.WARN, said, _REMEDY)
+    yield from _held_down(asked, {node: number(one, "quota") for node, one in readings.items()})
+    loads = {node: number(one, "load") for node, one in readings.items()}
+    yield from _busy({node: load for node, load in loads.items() if load is not None})
+
+
+def _held_down(asked: Asked, quotas: Mapping[str, float | None]) -> Iterator[tuple[str, Finding]]:
+    allowed = {node: float("inf") if one is None else one for node, one in quotas.items()}
+    most = max(allowed.values(), default=0.0)
+    for node, one in allowed.items():
+        if one < asked.ranks and one < most:
+            others = "all" if most == float("inf") else f"{most:g}"
+            said = (
+                f"its cgroup lets the job use {one:g} processors for {asked.ranks} ranks, {others} elsewhere"
+            )
+            yield node, Finding(NAME, Grade.WARN, said, _QUOTA)
+
+
+def _busy(loads: Mapping[str, float]) -> Iterator[tuple[str, Finding]]:
+    for node, load in loads.items():
+        others = [other for name, other in loads.items() if name != node]
+        usual = statistics.median(others) if len(loads) >= FEWEST else load
+        if load >= CROWDED and load >= TIMES_OTHERS * usual:
+            said = f"{load:.1f} processes for each processor want to run on it, {usual:.1f} on other nodes"
+            yield node, Finding(NAME, Grade.WARN, said, _BUSY)

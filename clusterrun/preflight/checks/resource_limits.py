@@ -1,4 +1,4 @@
-"""What the kernel lets a rank have: locked memory for RDMA, open files, processes."""
+"""What the kernel lets a rank have: locked memory for RDMA, open files, processes, TCP ports."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ _MEMLOCK = (
     "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
 )
 _FILES = "ulimit -n 65536 before the job, or LimitNOFILE in slurmd's unit file"
+_PORTS_PER_RANK = 32
+"""A rank of a small group opens about so many: a store, a listener, connections to others and from them."""
+_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+_PORTS = 'sysctl net.ipv4.ip_local_port_range="32768 60999"'
 _PROCESSES = "ulimit -u, or LimitNPROC in slurmd's unit file"
 
 
@@ -37,7 +41,18 @@ def probe(asked: Asked) -> object:
     """Soft and hard limits, null for none; and whether there are RDMA ports that NCCL would use."""
     limits = {name: [_number(n) for n in resource.getrlimit(kind)] for name, kind in _KINDS.items()}
     values = {name: {"soft": soft, "hard": hard} for name, (soft, hard) in limits.items()}
-    return {**values, "rdma": bool(infiniband.used(infiniband.ports(infiniband.CLASS)))}
+    rdma = bool(infiniband.used(infiniband.ports(infiniband.CLASS)))
+    return {**values, "rdma": rdma, "ports": _port_range()}
+
+
+def _port_range() -> dict[str, int] | None:
+    """The first and the last port that the kernel hands out; None where it does not say."""
+    try:
+        with open(_RANGE, encoding="ascii") as file:
+            first, last = map(int, file.read().split())
+    except (OSError, ValueError):
+        return None
+    return {"first": first, "last": last}
 
 
 def _number(limit: int) -> int | None:
@@ -45,7 +60,7 @@ def _number(limit: int) -> int | None:
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
-    """Fail where RDMA cannot register its memory; warn of few files or processes."""
+    """Fail where RDMA cannot register its memory or ports are lacking; warn of few files or processes."""
     limits = chosen(asked.limits)
     gib, files, processes = limits["memlock"], limits["open_files"], asked.ranks * _PROCESSES_PER_RANK
     for node, reading in readings.items():
@@ -61,3 +76,10 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
         if most_processes is not None and most_processes < processes:
             said = f"the user may have {most_processes:.0f} processes; {asked.ranks} ranks want {processes}"
             yield node, Finding(NAME, Grade.WARN, said, _PROCESSES)
+        first, last = number(reading, "ports", "first"), number(reading, "ports", "last")
+        if first is not None and last is not None and last - first + 1 < asked.ranks * _PORTS_PER_RANK:
+            said = (
+                f"the kernel hands out {last - first + 1:.0f} TCP ports, {first:.0f} to {last:.0f}; "
+                f"{asked.ranks} ranks want {asked.ranks * _PORTS_PER_RANK} or more"
+            )
+            yield node, Finding(NAME, Grade.FAIL, said, _PORTS)

@@ -203,3 +203,62 @@ def test_a_node_of_another_architecture_is_a_warning_and_another_kernel_a_note()
         ("bad", WARN, "the processor's architecture is aarch64 here, x86_64 on 3 of 4 nodes"),
         ("bad", PASS, "the kernel is 6.8.0 here, 6.1.0 on 3 of 4 nodes"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "groups", "found"),
+    [
+        ({"a/b/cpu.max": "8000 100000\n", "cpu.max": "max 100000\n"}, "0::/a/b\n", 0.08),
+        ({"a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, "0::/a/b\n", 2.0),
+        (
+            {"cpu/j/cpu.cfs_quota_us": "50000\n", "cpu/j/cpu.cfs_period_us": "100000\n"},
+            "3:cpu,cpuacct:/j\n",
+            0.5,
+        ),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, "1:cpu:/\n0::/\n", None),
+        ({}, "2:cpuset:/x\n", None),
+    ],
+)
+def test_the_processors_that_cgroups_allow_are_read_of_both_versions(tmp_path, files, groups, found):
+    for name, text in files.items():
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(text)
+    (tmp_path / "cgroup").write_text(groups)
+    assert cpus.quota(str(tmp_path / "cgroup"), str(tmp_path / "tree")) == found
+
+
+def test_a_node_whose_cgroup_holds_the_job_down_is_named_and_only_where_others_have_more():
+    usual = {"usable": 64, "quota": None, "load": 0.1}
+    held = {**usual, "quota": 0.08}
+    assert blamed(cpus, nodes(3, usual, bad=held)) == {"bad": WARN}
+    assert verdicts(cpus, nodes(3, held)) == []
+    assert verdicts(cpus, nodes(3, usual, bad={**usual, "quota": 8.0}), asked(ranks=8)) == []
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd", "count", "told"),
+    [
+        (0.1, 1.9, 3, True),
+        (0.5, 1.6, 3, True),
+        (0.1, 1.1, 3, False),
+        (8.0, 9.0, 5, False),
+        (0.1, 5.0, 1, False),
+    ],
+)
+def test_a_node_that_others_keep_busy_is_named_where_most_are_not(usual, odd, count, told):
+    readings = nodes(count, {"usable": 8, "load": usual}, bad={"usable": 8, "load": odd})
+    assert blamed(cpus, readings) == ({"bad": WARN} if told else {})
+
+
+def test_a_node_that_hands_out_few_ports_is_unfit():
+    few = {"ports": {"first": 40000, "last": 40005}}
+    usual = {"ports": {"first": 32768, "last": 60999}}
+    assert verdicts(resource_limits, {"n1": few, "n2": usual, "n3": {"ports": None}}, asked(ranks=1)) == [
+        ("n1", FAIL, "the kernel hands out 6 TCP ports, 40000 to 40005; 1 ranks want 32 or more")
+    ]
+    assert blamed(resource_limits, {"n2": usual}, asked(ranks=512)) == {}
+
+
+def test_what_this_machine_hands_out_and_allows_is_read():
+    assert cpus.probe(ASKED).keys() == {"usable", "quota", "load"}
+    assert resource_limits.probe(ASKED)["ports"]["last"] > 1024
