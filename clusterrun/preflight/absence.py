@@ -174,6 +174,9 @@ def review(case: Case) -> None:
     lost = [one for one in case.subjects.values() if one.lost_at is not None and one.node != HOST]
     host = case.subjects.get(HOST)
     _lost_by_size(case)
+    if any(case.parts.values()):
+        away = [one for one in case.subjects.values() if one.absent and not one.excused]
+        _excuse([one for one in away if _kept_away(case, one)], "the network is parted, which may be why")
     lost = [one for one in lost if not one.excused]
     if host is None or host.gone or not lost:
         return

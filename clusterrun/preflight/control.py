@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 from clusterrun.model.report import Finding, Grade, LinkReport
 from clusterrun.preflight import agreement, parted
 from clusterrun.preflight.agreement import Said
 from clusterrun.preflight.case import Link
 from clusterrun.preflight.limits import limit
+from clusterrun.preflight.partition import LINKS_APART
 from clusterrun.preflight.tasks import DialTask, Target
 
 TYPE_CHECKING = False
@@ -25,6 +28,8 @@ WITNESSES = 2
 _SLACK_SECONDS = 10.0
 FEW = 96
 """Up to so many nodes everybody dials everybody, and resolves everybody's name; above, those it dials."""
+_ALL_PORTS = 16
+"""Among so many nodes everybody dials all ports of everybody, where several links have ports in trouble."""
 _SOME = 2
 """Ports tried of one that is not a neighbour in the ring: others try the others."""
 _TRIES = "tried {} times"
@@ -143,6 +148,11 @@ def _again(case: Case) -> Plan:
     plan: Plan = {}
     for way in ill:
         _both_ways(plan, there[way.a], there[way.b])
+    shut = {frozenset((way.a, way.b)) for way in ill if not way.dead and way.bad}
+    if len(shut) >= LINKS_APART and len(there) <= _ALL_PORTS:
+        # Ports that some do not reach were not tried by all: only who has tried them is known to.
+        for a, b in combinations(there.values(), 2):
+            _both_ways(plan, a, b)
     troubled = dict.fromkeys(node for way in ill for node in (way.a, way.b))
     clean = [node for node in there if node not in troubled] or list(there)
     for place, node in enumerate(troubled):
@@ -202,7 +212,9 @@ def _seen(case: Case, parts: Collection[Collection[int]]) -> str:
     place = {node: at for at, part in enumerate(parts) for node in part}
     ways = [way for way in case.crossings.ways.values() if place.get(way.a, -1) != place.get(way.b, -1)]
     ways = [way for way in ways if way.a in place and way.b in place]
-    kind = "large packets get lost" if any(way.good for way in ways) else "no connection"
+    some = [way for way in ways if way.good]
+    kind = "some TCP ports do not answer" if any(way.bad for way in some) else "large packets get lost"
+    kind = kind if some else "no connection"
     return f"{kind} between them ({len(ways)} ways tried), all is well inside"
 
 

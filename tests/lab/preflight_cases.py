@@ -237,6 +237,18 @@ CASES = (
         after="local",
     ),
     Case("a narrow range of ports blocked on a node", 6, fault("cut", 3, port="40000-41500"), N3),
+    Case(
+        "ports blocked between two groups of nodes",
+        6,
+        both(
+            *(
+                fault("cut", a, to=node(b), port="45000-52000", both=True)
+                for a in (1, 2, 3)
+                for b in (4, 5, 6)
+            )
+        ),
+        blame(),
+    ),
     Case("connections that a node begins are dropped", 5, fault("firewall", 3), N3),
     Case("a node loses what it sends", 5, fault("lose", 3, share="20"), N3),
     Case("a node loses a little of what it sends", 6, fault("lose", 4, share="8"), blame(["n0004"])),

@@ -97,6 +97,8 @@ class Faults:
     silent: bool = False
     shut_between: bool = False
     """Connections to closed ports and to those of collectives vanish between them, others do not."""
+    ports_between: frozenset[int] = frozenset()
+    """Ports (by place) that do not answer between them."""
     uplink: float = 0.0
     """Where it is not 0, the parts are not parted, but slow with each other by that factor."""
     crowded: frozenset[int] = frozenset()
@@ -300,6 +302,7 @@ class Cluster:
                 dialled.append(Dialled(target.node, refused, silent, large, 0.0, dropped=drops))
                 continue
             shut = faults.blocked.get(target.node, set())
+            shut = shut | (faults.ports_between if self.apart((node, target.node)) else set())
             silent = tuple(p for p in target.ports if not alive or PORTS.index(p) in shut)
             large = not {node, target.node} & faults.small_mtu
             dialled.append(Dialled(target.node, (), silent, large, 0.001))

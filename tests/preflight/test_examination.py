@@ -612,3 +612,20 @@ def test_several_that_did_not_join_for_no_known_reason_are_not_to_blame_and_one_
     assert {known.report.nodes[node].verdict for node in away} == {Grade.FAIL}
     alone = examined(orders(7), Faults(agentless={3}, why=why))
     assert (blamed(alone), alone.report.nodes[3].verdict) == ({3}, Grade.FAIL)
+
+
+@pytest.mark.parametrize("away", [set(), {5}, {4, 5}])
+def test_ports_that_do_not_answer_between_two_groups_part_the_network_and_blame_no_node(away):
+    sides = ({0, 1, 2}, {3, 4, 5, 6})
+    why = "its agent did not join within 15 s"
+    faults = Faults(parts=sides, ports_between=frozenset({3, 4}), agentless=away, why=why)
+    outcome = examined(orders(7), faults)
+    verdicts = {
+        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+    }
+    assert (verdicts, bad_links(outcome), outcome.fit) == (
+        dict.fromkeys(away, Grade.UNDETERMINED),
+        set(),
+        False,
+    )
+    assert "some TCP ports do not answer between them" in outcome.report.set_said

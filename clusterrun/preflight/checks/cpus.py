@@ -83,9 +83,7 @@ def _held_down(asked: Asked, quotas: Mapping[str, float | None]) -> Iterator[tup
     for node, one in allowed.items():
         if one < asked.ranks and one < most:
             others = "all" if most == float("inf") else f"{most:g}"
-            said = (
-                f"its cgroup lets the job use {one:g} processors for {asked.ranks} ranks, {others} elsewhere"
-            )
+            said = f"its cgroup lets the job use {one:g} processors, {others} elsewhere"
             yield node, Finding(NAME, Grade.WARN, said, _QUOTA)
 
 

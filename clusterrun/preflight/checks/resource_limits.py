@@ -80,6 +80,6 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
         if first is not None and last is not None and last - first + 1 < asked.ranks * _PORTS_PER_RANK:
             said = (
                 f"the kernel hands out {last - first + 1:.0f} TCP ports, {first:.0f} to {last:.0f}; "
-                f"{asked.ranks} ranks want {asked.ranks * _PORTS_PER_RANK} or more"
+                f"each rank wants {_PORTS_PER_RANK} or more"
             )
             yield node, Finding(NAME, Grade.FAIL, said, _PORTS)

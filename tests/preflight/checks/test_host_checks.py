@@ -254,7 +254,7 @@ def test_a_node_that_hands_out_few_ports_is_unfit():
     few = {"ports": {"first": 40000, "last": 40005}}
     usual = {"ports": {"first": 32768, "last": 60999}}
     assert verdicts(resource_limits, {"n1": few, "n2": usual, "n3": {"ports": None}}, asked(ranks=1)) == [
-        ("n1", FAIL, "the kernel hands out 6 TCP ports, 40000 to 40005; 1 ranks want 32 or more")
+        ("n1", FAIL, "the kernel hands out 6 TCP ports, 40000 to 40005; each rank wants 32 or more")
     ]
     assert blamed(resource_limits, {"n2": usual}, asked(ranks=512)) == {}
 
