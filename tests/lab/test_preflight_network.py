@@ -21,7 +21,6 @@ HERE = (
     "one-way cut",
     "one-way cut, to the coordinator's node",
     "connections that a node begins are dropped",
-    "ports blocked between two groups of nodes",
     "a node loses what it sends",
     "slow network of a node",
     "slow link of a pair",
