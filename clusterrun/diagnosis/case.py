@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 5.0
 """Seconds without any movement before what looks like a wait is taken for a hang."""
+WORK_PATIENCE = 10.0
+"""The same where a rank is outside of collectives: one that evaluates or saves for all is no hang."""
 USUAL = 1.5
 """Times the longest pause that this run has made before."""
 MOST_GROUPS = 16
@@ -45,15 +47,35 @@ class Case:
     @property
     def long_still(self) -> bool:
         """Whether nothing has happened for longer than ever before in this run."""
+        return self.still_for(max(PATIENCE, USUAL * self.longest_pause)) <= 0
+
+    def still_for(self, seconds: float) -> float:
+        """How many of ``seconds`` without any movement have not passed yet; 0: all of them have."""
         if self.stalled:
-            return True
+            return 0.0
         if self.seen and all(one.problem for one in self.seen):
-            return False  # they may be in collectives, and too busy to say in which
+            return seconds  # they may be in collectives, and too busy to say in which
         ages = []
         for one in self.seen:
             newest = max((record.at for record in one.records), default=0.0)
             ages.append(max(0.0, one.clock - newest) if newest else one.quiet)
-        return min(ages, default=0.0) >= max(PATIENCE, USUAL * self.longest_pause)
+        return max(0.0, seconds - min(ages, default=0.0))
+
+    def patience(self, waits: Sequence[Waiting], late: Sequence[Seen]) -> float:
+        """Seconds that ``late``, which work, may let those in ``waits`` wait: they may do so often."""
+        calls = {(one.record.group, one.record.operation) for one in waits}
+        offsets = dict(self.offsets)
+        begun: dict[tuple[str, int], dict[int, float]] = {}
+        for one in self.seen:
+            for record in one.records:
+                if record.done and (record.group, record.operation) in calls:
+                    at = record.at - offsets.get(one.node, 0.0)
+                    begun.setdefault((record.group, record.sequence), {})[one.rank] = at
+        ranks = {one.rank for one in late}
+        spans = (sorted((at, rank) for rank, at in of_call.items()) for of_call in begun.values())
+        before = [span[-1][0] - span[0][0] for span in spans if span[-1][1] in ranks]
+        usual = sorted(before, reverse=True)[1:2]  # once is no custom: it may be a hang that was overcome
+        return max(WORK_PATIENCE, USUAL * self.longest_pause, *(USUAL * one for one in usual))
 
     @property
     def longest_pause(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.case import STOPPED, called
+from clusterrun.diagnosis.case import PATIENCE, STOPPED, USUAL, called
 from clusterrun.diagnosis.joining import counted, difference, roots, waiting
 from clusterrun.diagnosis.lateness import late
 from clusterrun.diagnosis.places import Doing, place
@@ -26,10 +26,11 @@ MOST = 4
 
 @frozen
 class Judgement:
-    """A diagnosis; ``certain`` is false where a longer look might change it."""
+    """A diagnosis; ``certain`` is false where a longer look might change it, one that ends ``later`` (s)."""
 
     diagnosis: Diagnosis
     certain: bool = True
+    later: float = 0.0
 
 
 def decide(case: Case) -> Judgement:
@@ -46,7 +47,7 @@ def decide(case: Case) -> Judgement:
         groups=case.stacks(),
         evidence=(*judged.diagnosis.evidence, *case.circumstances()),
     )
-    return Judgement(whole, judged.certain)
+    return replace(judged, diagnosis=whole)
 
 
 # --- one after the other, what may be the matter ---
@@ -170,10 +171,19 @@ def _absent(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
     found = outside or found
     if not found:
         return _unseen(case, waits)
-    if not any(reason(one).certain for one in found) and not case.long_still:
+    later = case.still_for(_patience(case, found, waits))
+    if later and not any(reason(one).certain for one in found):
         said = f"the others wait for {ranks_in_words(tuple(one.rank for one in found))}, which may yet come"
-        return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=case.waited(waits)), certain=False)
+        where = tuple(f"rank {one.rank} on {one.node}: {reason(one).why}" for one in found[:MOST])
+        found_so_far = Diagnosis(Verdict.NOTHING, said, evidence=(*case.waited(waits), *where))
+        return Judgement(found_so_far, certain=False, later=later)
     return _blame(case, found, waits)
+
+
+def _patience(case: Case, found: Sequence[Seen], waits: Sequence[Waiting]) -> float:
+    """Seconds without movement until ``found`` are blamed: less for who waits in another call."""
+    works = any(place(one.stack).doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) for one in found)
+    return case.patience(waits, found) if works else max(PATIENCE, USUAL * case.longest_pause)
 
 
 def _apart(case: Case, waits: Sequence[Waiting]) -> list[Seen]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from clusterrun.diagnosis.case import RECENT
+from clusterrun.diagnosis.places import out_of_data
 from clusterrun.model.frozen import frozen
 
 TYPE_CHECKING = False
@@ -43,7 +44,11 @@ class Late:
 
 
 def late(seen: Sequence[Seen], offsets: Mapping[str, float]) -> Late | None:
-    """The one rank that the others wait for, if there is one; ``offsets``: each node's clock less ours."""
+    """The one rank that the others wait for, if there is one; ``offsets``: each node's clock less ours.
+
+    A rank that is out of data waits for whoever still has some: that is how ``Join`` works, and no fault.
+    """
+    seen = [one for one in seen if not out_of_data(one.stack)]
     groups = {(group.name, group.ranks) for one in seen for group in one.groups if group.size > 1}
     found = [_in_group(seen, name, ranks, offsets) for name, ranks in sorted(groups)]
     return max((one for one in found if one), key=lambda one: one.share, default=None)

@@ -65,6 +65,11 @@ def is_library(frame: str) -> bool:
     return _LIBRARY.search(frame) is not None
 
 
+def out_of_data(stack: tuple[str, ...]) -> bool:
+    """Whether a rank has used up its data and goes along with the others' collectives (torch's ``Join``)."""
+    return any("/torch/distributed/algorithms/join.py" in f and _function(f) == "__exit__" for f in stack)
+
+
 def short(frame: str) -> str:
     """``/home/me/train.py:33 step`` as ``train.py:33 (step)``."""
     where, _, function = frame.partition(" ")

@@ -103,15 +103,17 @@ def _of_timeout(left: Remains) -> Diagnosis:
     if left.per_node:
         ranks = tuple(replace(one, rank=one.inner) for one in left.errors if one.inner >= 0)
         return explain_timeout(ranks, ())
-    return _with_printed(left, explain_timeout(left.errors, left.nodes))
+    return with_printed(explain_timeout(left.errors, left.nodes), left.errors, per_node=False)
 
 
-def _with_printed(left: Remains, found: Diagnosis) -> Diagnosis:
-    """The same, with errors of those to blame that are too old to have ended the run by themselves."""
-    to_blame = {one.rank for one in found.culprits}
-    last = {one.rank: one for one in left.errors if one.rank in to_blame and not one.consequence}
+def with_printed(found: Diagnosis, errors: Iterable[Error], per_node: bool) -> Diagnosis:
+    """The same, with errors of those to blame that did not end the run by themselves."""
+    to_blame = {one.rank for one in found.culprits if one.rank >= 0}
+    said = {one.inner if per_node else one.rank: one for one in errors if not one.consequence}
     printed = tuple(
-        f"rank {rank} has printed: {one.said}" for rank, one in last.items() if not is_timeout(one)
+        f"rank {rank} has printed: {one.said}"
+        for rank, one in sorted(said.items())
+        if rank in to_blame and not is_timeout(one)
     )
     return replace(found, evidence=(*found.evidence, *printed))
 

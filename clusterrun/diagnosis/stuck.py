@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterrun.diagnosis.case import called
 from clusterrun.diagnosis.joining import members
+from clusterrun.diagnosis.places import place
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
 
 TYPE_CHECKING = False
@@ -49,8 +50,9 @@ def other_roots(case: Case, waits: Sequence[Waiting]) -> Diagnosis | None:
     if not differing:
         return None
     (group, sequence), roots = min(differing)
-    sides = sorted(roots.items(), key=lambda side: -len(side[1]))
-    odd = sides[1:] if len(sides[0][1]) > len(sides[1][1]) else sides
+    sides = sorted(roots.items(), key=lambda side: _support(case, waits, *side), reverse=True)
+    first, second = (_support(case, waits, *side) for side in sides[:2])
+    odd = sides[1:] if first > second else sides
     operation = case.of(sides[0][1][0]).rooted
     lines = [
         f"{ranks_in_words(tuple(ranks))} name{'s' if len(ranks) == 1 else ''} rank {root}"
@@ -67,6 +69,15 @@ def other_roots(case: Case, waits: Sequence[Waiting]) -> Diagnosis | None:
     said = f"ranks name different roots of {called(operation, sequence, group)}: {'; '.join(lines)}"
     remedy = f"let every rank give {operation} the same root (src, dst)"
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy)
+
+
+def _support(case: Case, waits: Sequence[Waiting], root: int, ranks: list[int]) -> tuple[int, bool]:
+    """How many name ``root``, those included who are in a later call of that line; whether itself does."""
+    groups = {one.record.group for one in waits if one.rank in ranks}
+    calls = {(case.of(rank).rooted, place(case.of(rank).stack).line) for rank in ranks}
+    known = [case.of(one.rank) for one in waits if one.record.group in groups]
+    agree = [one for one in known if one.root == root and (one.rooted, place(one.stack).line) in calls]
+    return len(agree), root in ranks
 
 
 def _over_tcp(one: Seen, where: Waiting) -> bool:

@@ -7,7 +7,7 @@ import os
 import secrets
 from contextlib import suppress
 
-from clusterrun.diagnosis.postmortem import ended_by_timeout, explain
+from clusterrun.diagnosis.postmortem import ended_by_timeout, explain, with_printed
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict
 from clusterrun.logs.files import readable
 from clusterrun.model import contract
@@ -58,7 +58,8 @@ def of_ended(desk: Desk, status: RunStatus, state: RunState | None) -> Diagnosis
     by_rank = (failure is not None and failure.rank >= 0) or any(one.rank >= 0 for one in found.culprits)
     if found.culprits and by_rank and status.state is not State.TIMEOUT and not told_by_hang:
         return found
-    return replace(hang, evidence=(f"the run ended as {status.state.value}: {status.reason}", *hang.evidence))
+    ended = f"the run ended as {status.state.value}: {status.reason}"
+    return with_printed(replace(hang, evidence=(ended, *hang.evidence)), left.errors, left.per_node)
 
 
 def _kept(desk: Desk, status: RunStatus, state: RunState | None) -> Diagnosis | None:
@@ -110,9 +111,9 @@ class _Asking:
         ranks = frozenset(one.rank for one in found.culprits[:MOST_CULPRITS] if one.rank >= 0)
         if found.verdict is not Verdict.NEVER_ARRIVED or not ranks:
             return found
-        said = {one.rank: one for one in errors(self._paths, self._state.epoch, ranks) if not one.consequence}
-        printed = (f"rank {rank} has printed: {said[rank].said}" for rank in sorted(said))
-        return replace(found, evidence=(*found.evidence, *printed))
+        per_node = self._desk.store.read(self._status.run_id).spec.per_node
+        said = errors(self._paths, self._state.epoch, None if per_node else ranks, per_node)
+        return with_printed(found, said, per_node)
 
     def _wait(self, limit: float) -> Diagnosis | None:
         clock = self._desk.clock

@@ -8,7 +8,8 @@ Laws
    time after which the waiting ranks' process group would end them; it is acted on after
    ``hang_seconds``. It is declared only while the observers speak: their silence is no stall.
 3. One collection at a time; a question that comes meanwhile gets its answer. It ends when every node has
-   answered or is mute, or at its limit. What might still come on its own is looked at once more, longer.
+   answered or is mute, or at its limit. What might still come on its own is looked at once more, longer,
+   and no earlier than it is known.
 4. A body that cannot be read is as good as none.
 """
 
@@ -43,6 +44,9 @@ QUIET_PERIODS = 3.5
 """So many missed digests make an observer mute."""
 LEAST_LIMIT = 4.0
 """Seconds: a group whose time-out is shorter than a few digests ends its ranks before a look at them."""
+MOST_LATER = 12.0
+MOST_LOOKS = 3
+"""Whoever asks is answered within half a minute, where nodes answer soon."""
 COMPUTES = 0.03
 """Of a processor: a rank that loads torch from a slow file system, on a crowded node, gets little more."""
 
@@ -72,6 +76,8 @@ class Vigil:
         self._again_at: float | None = None
         self._number = 0
         self._round: Round | None = None
+        self._look_at: float | None = None
+        self._looks = 0
         self._names: list[str] = []
 
     # --- what comes in ---
@@ -107,12 +113,15 @@ class Vigil:
         if name.startswith(contract.TOP_ASK):
             return [Ask(node, 0, body) for node in self._nodes]
         self._names.append(name)
-        return [] if self._round else self._look(now, wall, FIRST_LOOK)
+        waits = self._round is not None or self._look_at is not None
+        return [] if waits else self._look(now, wall, FIRST_LOOK)
 
     def tick(self, now: float, wall: float) -> list[VigilAction]:
         """Time has passed."""
         if self._round is not None and now >= self._round.overdue_at:
             return self._judge(now, wall)
+        if self._look_at is not None:
+            return self._look(now, wall, LONG_LOOK) if now >= self._look_at else []
         if self._round is None and self._stall_due(now):
             self._stalled, self._again_at = True, None
             self._names.append(OWN)
@@ -128,7 +137,7 @@ class Vigil:
         """When ``tick`` is wanted."""
         if self._round is not None:
             return self._round.overdue_at
-        return self._due_at()
+        return self._due_at() if self._look_at is None else self._look_at
 
     def _due_at(self) -> float | None:
         """When the ranks are looked at without being asked."""
@@ -219,6 +228,7 @@ class Vigil:
 
     def _look(self, now: float, wall: float, seconds: float) -> list[VigilAction]:
         self._number += 1
+        self._look_at = None
         self._round = Round(self._number, self._nodes, self._size, now, wall, seconds)
         for node, why in self._mute.items():
             self._round.mute(node, why)
@@ -239,11 +249,16 @@ class Vigil:
             if not self._names:
                 return []
         judged = decide(case)
-        if not judged.certain and looked.seconds < LONG_LOOK:
-            return self._look(now, wall, LONG_LOOK)
+        self._looks += 1
+        if not judged.certain and (looked.seconds < LONG_LOOK or (judged.later and self._looks < MOST_LOOKS)):
+            pause = min(judged.later, MOST_LATER) - LONG_LOOK
+            if pause <= 0:
+                return self._look(now, wall, LONG_LOOK)
+            self._look_at = now + pause
+            return []
         # What moved while it was looked at does not hang.
         names = [name for name in self._names if stalled or name != OWN]
-        self._names = []
+        self._names, self._looks = [], 0
         diagnosis = replace(judged.diagnosis, at=wall)
         saved: list[VigilAction] = [Save(f"{name}.json", _text(diagnosis)) for name in names]
         return saved + (self._consequences(diagnosis, stalled) if OWN in names else [])

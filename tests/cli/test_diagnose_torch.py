@@ -97,6 +97,31 @@ def test_ranks_that_trained_alone_are_told_although_all_exited_with_0(clusterrun
     assert clusterrun("diagnose").out.startswith("training alone: ranks 0-1 never joined the others")
 
 
+PREFETCHES = (
+    BEGIN
+    + """
+import queue, threading
+batches = queue.Queue(maxsize=2)
+def prefetch():
+    for number in range(20):
+        if rank == 1 and number == 9:
+            raise ValueError("batch 9 is truncated")
+        batches.put(torch.ones(4))
+threading.Thread(target=prefetch, daemon=True).start()
+for step in range(20):
+    dist.all_reduce(batches.get())
+"""
+)
+
+
+def test_what_a_rank_that_hung_had_printed_is_told_with_its_hang(clusterrun: Desk) -> None:
+    run(clusterrun, PREFETCHES, "--hang-after", "15s", "--on-hang", "kill", "train.py")
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    assert (found["verdict"], [one["rank"] for one in found["culprits"]]) == ("rank never arrived", [1])
+    why = "rank 1 has printed: ValueError: batch 9 is truncated, at train.py:15 (prefetch)"
+    assert why in found["evidence"]
+
+
 def test_a_run_that_hangs_is_restarted_where_that_was_ordered_and_says_why(clusterrun: Desk) -> None:
     run(clusterrun, HANGS, "--hang-after", "15s", "--on-hang", "restart", "--max-restarts", "1", "train.py")
     status = clusterrun("status", "last").out

@@ -439,6 +439,47 @@ def test_a_stall_of_ranks_that_may_spin_is_never_called_nothing_wrong() -> None:
     assert "it computes, or waits for its GPU" in found.said
 
 
+def at_barrier(number: int, waited: float, before: tuple[float, float], doing: tuple[str, ...] = ()) -> Seen:
+    """A rank of four; to the two barriers before this one rank 0 came ``before`` seconds after the others."""
+    late = before if number == 0 else (0.0, 0.0)
+    first, second, third = NOW - 200, NOW - 100, NOW - waited
+    records = [record(1, at=first - 1), record(2, operation="barrier", at=first + late[0])]
+    records += [record(3 + n, at=first + 30 + n) for n in range(70)]
+    records += [record(73, operation="barrier", at=second + late[1])]
+    records += [record(74 + n, at=second + 30 + 0.1 * n) for n in range(70)]
+    if doing:
+        return rank(number, begun=143, records=tuple(records), stack=doing, busy=0.9, state="R")
+    records.append(record(144, done=False, operation="barrier", at=third))
+    return waiter(number, begun=144, records=tuple(records), stack=BARRIER)
+
+
+@pytest.mark.parametrize(
+    ("waited", "before", "patience"),
+    [
+        (6.0, (0.0, 0.0), 10.0),
+        (9.0, (0.0, 0.0), 10.0),
+        (11.0, (0.0, 0.0), 10.0),
+        (11.0, (15.0, 0.0), 10.0),
+        (20.0, (15.0, 16.0), 22.5),
+        (24.0, (15.0, 16.0), 22.5),
+    ],
+)
+@pytest.mark.parametrize("blamed", [0, 1])
+def test_a_rank_that_evaluates_for_all_is_not_blamed_before_it_takes_longer_than_it_used_to(
+    waited: float, before: tuple[float, float], patience: float, blamed: int
+) -> None:
+    """Rank 1, which never did, gets no longer than any rank does."""
+    patience = patience if blamed == 0 else 10.0
+    seen = [at_barrier(number, waited, before, LOOP if number == blamed else ()) for number in range(4)]
+    judged = decide(case(*seen))
+    assert [one.rank for one in judged.diagnosis.culprits] == ([blamed] if waited > patience else [])
+    if waited < patience:
+        assert judged.diagnosis.verdict is Verdict.NOTHING
+        why = f"rank {blamed} on n0: it is busy in user code at train.py:33 (work)"
+        assert why in judged.diagnosis.evidence[1]
+        assert judged.later == pytest.approx(patience - waited)
+
+
 def test_ranks_that_are_too_busy_to_answer_are_not_called_hung() -> None:
     silent = [
         rank(n, groups=(), records=(), stack=ALL_REDUCE, answered=False, problem="no answer in time")
@@ -461,7 +502,13 @@ def in_broadcast(number: int, root: int | None) -> Seen:
 
 @pytest.mark.parametrize(
     ("roots", "wrong"),
-    [((0, 0, 1, 0), [2]), ((1, 0, 0, 0), [0]), ((0, None, 1, None), [0, 2]), ((0, 0, 1, 2), [2, 3])],
+    [
+        ((0, 0, 1, 0), [2]),
+        ((1, 0, 0, 0), [0]),
+        ((0, None, 1, None), [2]),  # rank 1 has gone on, so it was no root
+        ((0, None, 2, None), [0, 2]),
+        ((0, 0, 1, 2), [2, 3]),
+    ],
 )
 def test_ranks_that_name_different_roots_of_one_collective_are_told(
     roots: tuple[int | None, ...], wrong: list[int]
@@ -470,6 +517,18 @@ def test_ranks_that_name_different_roots_of_one_collective_are_told(
     found = verdict(*seen, stalled=60.0)
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
     assert f"it names rank {roots[wrong[0]]} as the root of broadcast" in found.culprits[0].why
+
+
+def test_of_two_roots_the_one_that_ranks_in_the_next_call_of_that_line_name_is_right() -> None:
+    """Objects are broadcast in two calls, sizes first: of four ranks two have gone on to the second."""
+    first = [in_broadcast(number, root) for number, root in ((0, 0), (2, 2))]
+    records = (*history(10), record(11, operation="broadcast"), record(12, done=False, operation="broadcast"))
+    later = [
+        waiter(number, begun=12, records=records, stack=BROADCAST, rooted="broadcast", root=0)
+        for number in (1, 3)
+    ]
+    found = verdict(first[0], later[0], first[1], later[1], stalled=60.0)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [2])
 
 
 @pytest.mark.parametrize("roots", [(0, 0, 0, 0), (0, -1, 0, -1), (None, None, 1, None)])

@@ -8,7 +8,8 @@ import pytest
 
 from clusterrun.diagnosis.evidence import Seen
 from clusterrun.diagnosis.lateness import Late, late
-from tests.diagnosis.ranks import rank, record
+from clusterrun.model.frozen import replace
+from tests.diagnosis.ranks import LIBRARY, rank, record
 
 STEPS = 40
 
@@ -113,6 +114,29 @@ def test_a_rank_that_was_slow_in_an_earlier_phase_is_not_called_slow_now() -> No
         late_then = slow + then + steady
         before = [at - 0.2 for at in slow] + then + steady
         assert late(_ranks_of([before, before, late_then, before]), {}) is None
+
+
+JOINED = (
+    f"{LIBRARY}/torch/distributed/distributed_c10d.py:3252 all_reduce",
+    f"{LIBRARY}/torch/distributed/algorithms/join.py:308 _notify_procs_to_terminate",
+    f"{LIBRARY}/torch/distributed/algorithms/join.py:252 __exit__",
+    "/home/me/train.py:12 <module>",
+)
+ASKS = (
+    f"{LIBRARY}/torch/distributed/algorithms/join.py:330 notify_join_context",
+    f"{LIBRARY}/torch/nn/parallel/distributed.py:1690 forward",
+    "/home/me/train.py:14 <module>",
+)
+"""A rank that has data says so to the others at each step."""
+
+
+@pytest.mark.parametrize(("joined", "slow"), [((), 3), ((0,), 3), ((0, 1), 3), ((0, 1, 2), None)])
+def test_a_rank_that_still_has_data_is_not_slow_for_those_who_have_none(
+    joined: tuple[int, ...], slow: int | None
+) -> None:
+    seen = _steps(random.Random(1), 4, 3, 3)
+    found = late([replace(one, stack=JOINED if one.rank in joined else ASKS) for one in seen], {})
+    assert (found.rank if found else None) == slow
 
 
 def _ranks_of(arrivals: list[list[float]]) -> list[Seen]:

@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.diagnosis.errors import Error, Listener
 from clusterrun.diagnosis.evidence import Group, Record, Seen
-from clusterrun.diagnosis.postmortem import Remains, explain
+from clusterrun.diagnosis.postmortem import Remains, explain, with_printed
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure
@@ -380,3 +380,15 @@ def test_a_broken_connection_of_the_rank_that_failed_first_is_its_own() -> None:
     assert "only noticed" not in found.remedy
     elsewhere = explain(left(*heard(1, *RESET), failure=replace(end, peer="n2")))
     assert "a peer of this rank ended" in elsewhere.said
+
+
+def test_errors_below_a_launcher_are_those_of_its_ranks_and_not_of_the_rank_that_has_its_number() -> None:
+    """Node 1's launcher complained of something, its rank 3 of something else: rank 1 said nothing."""
+    hang = Diagnosis(Verdict.NEVER_ARRIVED, "", (Culprit(1, "n0", ""), Culprit(3, "n1", "")))
+    said = [*heard(1, *traceback(3, BAD)), Error(100.0, 1, "OSError: of the launcher")]
+    below = [replace(one, inner=3) for one in said[:1]]
+    told = with_printed(hang, [*below, said[1]], per_node=True)
+    assert told.evidence == (f"rank 3 has printed: {BAD}, at train.py:9 (step)",)
+    assert with_printed(hang, said[1:], per_node=False).evidence == (
+        "rank 1 has printed: OSError: of the launcher",
+    )

@@ -15,7 +15,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders, Watch
 from clusterrun.watch.actions import Ask, Save, TakeBack, Tell, Wish
 from clusterrun.watch.vigil import Vigil
-from tests.diagnosis.ranks import LOOP, rank, waiter
+from tests.diagnosis.ranks import LOOP, NOW, rank, record, waiter
 
 WALL = 5000.0
 NODES = [(0, "n0"), (2, "n2")]
@@ -71,6 +71,32 @@ def quiet_until(one: Vigil, end: float) -> None:
         assert all_same(one, at) == []
         assert one.tick(at, WALL + at) == []
         at += 10.0
+
+
+def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_others_who_ask_wait() -> None:
+    """Rank 1 computes for three seconds so far: after ten seconds that would be a hang."""
+    one = vigil()
+    one.asked(1.0, WALL, "diagnose-1", "{}")
+
+    def looks(at: float, number: int, waited: float) -> list[Any]:
+        def seen(n: int) -> Seen:
+            records = tuple(record(k, done=k < 11, at=NOW - waited - 11 + k) for k in range(1, 12))
+            of_waiter = waiter(n, node=f"n{n // 2 * 2}", records=records)
+            return of_waiter if n != 1 else rank(1, records=records[:-1], stack=LOOP, busy=1.0)
+
+        return answer(one, at, 0, number, seen(0), seen(1)) + answer(one, at, 2, number, seen(2), seen(3))
+
+    assert looks(2.0, 1, 3.0) == []
+    assert one.wakes_at() == pytest.approx(3.5)
+    assert one.asked(3.0, WALL, "diagnose-2", "{}") == []
+    assert one.tick(3.2, WALL) == []
+    asks = one.tick(3.5, WALL)
+    assert [(ask.node, ask.number) for ask in asks] == [(0, 2), (2, 2)]
+    named = saved(looks(9.5, 2, 10.5))
+    assert {name: [c.rank for c in found.culprits] for name, found in named.items()} == {
+        "diagnose-1.json": [1],
+        "diagnose-2.json": [1],
+    }
 
 
 def test_a_question_is_put_to_every_node_and_answered_when_all_have_looked() -> None:
