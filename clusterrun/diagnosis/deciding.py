@@ -7,7 +7,7 @@ from clusterrun.diagnosis.joining import counted, difference, roots, waiting
 from clusterrun.diagnosis.lateness import late
 from clusterrun.diagnosis.places import Doing, place
 from clusterrun.diagnosis.reasons import has_ended, reason
-from clusterrun.diagnosis.stuck import crossed, half, other_roots, unended
+from clusterrun.diagnosis.stuck import crossed, half, other_roots, unanswered, unended
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
 
@@ -220,7 +220,7 @@ def _together(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
     if not case.owed and not case.long_still:
         said = "all ranks are in a collective that may yet end"
         return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=case.waited(waits)), certain=False)
-    return Judgement(unended(case, waits, stuck))
+    return Judgement(unanswered(case, waits, stuck) or unended(case, waits, stuck))
 
 
 def _elsewhere(case: Case) -> Judgement:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import json
 import re
 
+from clusterrun.diagnosis.places import is_library
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 MOST_FRAMES = 60
 MOST_CHARACTERS = 300
+MOST_THREADS = 4
 
 _THREAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*\(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
@@ -21,6 +25,18 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 def of_faulthandler(text: str, main: str) -> tuple[str, ...]:
     """The stack of thread ``main`` (its number in hex) in what ``faulthandler`` wrote; () without it."""
+    return _threads(text).get(main.lstrip("0"), ())
+
+
+def other_threads(text: str, main: str) -> tuple[str, ...]:
+    """Where in the user's code the threads but ``main`` stand, in what ``faulthandler`` wrote."""
+    stacks = (stack for number, stack in _threads(text).items() if number != main.lstrip("0"))
+    own = (next((frame for frame in stack if not is_library(frame)), "") for stack in stacks)
+    return tuple(dict.fromkeys(filter(None, own)))[:MOST_THREADS]
+
+
+def _threads(text: str) -> dict[str, tuple[str, ...]]:
+    """The stack of each thread, by its number in hex."""
     found: dict[str, list[str]] = {}
     frames: list[str] = []
     for line in text.replace("\0", "").splitlines():
@@ -31,7 +47,7 @@ def of_faulthandler(text: str, main: str) -> tuple[str, ...]:
         frame = _FRAME.match(line)
         if frame:
             frames.append(_frame(frame[1], frame[2], frame[3]))
-    return tuple(found.get(main.lstrip("0"), ())[:MOST_FRAMES])
+    return {number: shortened(stack, MOST_FRAMES) for number, stack in found.items()}
 
 
 def of_py_spy(text: str) -> tuple[str, ...]:
@@ -40,13 +56,18 @@ def of_py_spy(text: str) -> tuple[str, ...]:
         threads = json.loads(text)
         # A main thread has the process's number; a name only where Python has loaded threads.
         main = next((one for one in threads if one["os_thread_id"] == one["pid"]), threads[-1])
-        return tuple(_of_py_spy(frame) for frame in main["frames"][:MOST_FRAMES])
+        return shortened([_of_py_spy(frame) for frame in main["frames"]], MOST_FRAMES)
     except (ValueError, LookupError, TypeError, AttributeError):
         return ()
 
 
 def _of_py_spy(frame: dict[str, Any]) -> str:
     return _frame(str(frame["filename"]), str(frame["line"]), str(frame["name"]))
+
+
+def shortened(stack: Sequence[str], most: int) -> tuple[str, ...]:
+    """The innermost frames of a stack, ``most`` in all, and the outermost one, which tells whose it is."""
+    return tuple(stack) if len(stack) <= most else (*stack[: most - 1], stack[-1])
 
 
 def _frame(file: str, line: str, function: str) -> str:

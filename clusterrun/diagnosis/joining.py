@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from clusterrun.diagnosis.evidence import Group, Seen
 
+HALF = "a send or receive"
+"""What a rank waits in that has begun one of these without waiting for it."""
 EQUAL_SIZES = ("all_reduce", "reduce", "broadcast", "_all_gather_base", "all_gather", "_reduce_scatter_base")
 """Where every rank brings a tensor of one size and type; of other collectives only the names are compared."""
 
@@ -57,6 +59,8 @@ def waiting(seen: Sequence[Seen]) -> list[Waiting]:
         inside = [record for record in one.records if not record.done]
         if one.call and one.peer >= 0:
             found.append(_with_peer(one, seen))
+        elif one.call == "wait" and not inside and _sent(one):
+            found.append(_with_somebody(one, seen))
         elif inside:
             record = min(inside, key=lambda r: r.at)
             missing = tuple(
@@ -75,6 +79,20 @@ def _with_peer(one: Seen, seen: Sequence[Seen]) -> Waiting:
     group = f"of ranks {min(one.rank, one.peer)} and {max(one.rank, one.peer)}"
     what = f"{one.call} {'to' if one.call == 'send' else 'from'} rank {one.peer}"
     return Waiting(one.rank, Record(group, 0, what, "", "", False, 0.0), () if meets else (one.peer,))
+
+
+def _with_somebody(one: Seen, seen: Sequence[Seen]) -> Waiting:
+    """It waits for what ``isend`` or ``irecv`` began: for whom is known where one other rank uses these."""
+    others = [two for two in seen if two.rank != one.rank and _sent(two)]
+    behind = [two.rank for two in others if len(others) == 1 and _sent(two) < _sent(one)]
+    return Waiting(one.rank, Record("", 0, HALF, "", "", False, 0.0), tuple(behind))
+
+
+def _sent(one: Seen) -> int:
+    """How many sends and receives a rank has begun over gloo, which counts them and does not record them."""
+    of_gloo = [group for group in one.groups if group.backend == "gloo" and group.sequence >= 0]
+    recorded = {record.group: record.sequence for record in one.records}
+    return sum(max(0, group.sequence - recorded.get(group.name, 0)) for group in of_gloo)
 
 
 def counted(seen: Sequence[Seen], at: float) -> list[Waiting]:

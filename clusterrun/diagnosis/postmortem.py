@@ -335,18 +335,27 @@ def _with_aborted(found: Difference, smaller: tuple[int, ...]) -> list[tuple[Sid
 
 
 def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Diagnosis | None:
-    """All records that are left agree: who aborted had called something smaller."""
+    """All records that are left agree: who aborted had called something smaller than what it was sent.
+
+    The others may have gone on since: what they called then is the newest that is large enough.
+    """
     together = tuple(one.rank for one in left.last if one.records)
     if not together or not smaller or len(smaller) > len(together) or root.row is None:
         return None
-    called = max((record for one in left.last for record in one.records), key=lambda one: one.sequence)
-    what = f"{called.operation} of {called.sizes} {called.types}"
+    sent = max(int(sizes[1]) for one in left.errors if (sizes := _SIZES.search(one.text)))
+    records = [record for one in left.last for record in one.records]
+    large = [record for record in records if _bytes(record.sizes, record.types) >= sent]
+    called = max(large, key=lambda one: one.sequence, default=None)
+    what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
+    others = f"the others' {what}" if what else "what the others called"
     culprits = tuple(
-        Culprit(rank, left.node(rank), f"it called something smaller than the others' {what}")
-        for rank in smaller
+        Culprit(rank, left.node(rank), f"it called something smaller than {others}") for rank in smaller
     )
     said = f"{ranks_in_words(smaller)} did not call the same collective as {ranks_in_words(together)}"
-    evidence = (f"{ranks_in_words(together)} called {what}", f"rank {root.rank}: {root.said}")
+    evidence = (
+        *((f"{ranks_in_words(together)} called {what}",) if what else ()),
+        f"rank {root.rank}: {root.said}",
+    )
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
 
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from clusterrun.diagnosis.evidence import Child, Seen
 
 
-_ENDING = (" _shutdown", " _python_exit", " _exit_function", " _run_finalizers")
+MOST_THREADS = 2
+_SCRIPT = (" <module>", " _run_module_as_main")
+"""The outermost frame of a main thread, until its script has ended."""
 
 
 @frozen
@@ -77,12 +79,12 @@ def _of_place(one: Seen) -> Reason:
         )
     if has_ended(one):
         return Reason(
-            "its script has ended, and its process has not",
+            f"its script has ended, and its process has not{_held(one)}{_others(one)}",
             "a thread that is no daemon, or an atexit function, holds it: end it before the script ends",
         )
     runs = _program(one)
     return Reason(
-        f"it waits in user code{_at(one)}" + (f", for {runs}" if runs else ""),
+        f"it waits in user code{_at(one)}" + (f", for {runs}" if runs else _others(one)),
         f"why does {runs} not end?"
         if runs
         else "what does that line wait for: a file, a lock, another process, the network?",
@@ -91,7 +93,21 @@ def _of_place(one: Seen) -> Reason:
 
 def has_ended(one: Seen) -> bool:
     """Whether the script of a rank is over, and something holds its process."""
-    return not place(one.stack).frame and any(frame.endswith(_ENDING) for frame in one.stack)
+    return bool(one.stack) and not one.stack[-1].endswith(_SCRIPT)
+
+
+def _held(one: Seen) -> str:
+    """Which function of the user's runs after the script."""
+    at = _at(one)
+    return f"; it is{at}" if at else ""
+
+
+def _others(one: Seen) -> str:
+    """What other threads do, one of which may hold what the main thread waits for."""
+    places = [short(frame) for frame in one.threads[:MOST_THREADS]]
+    if not places:
+        return ""
+    return f"; {'another thread is' if len(places) == 1 else 'other threads are'} at {' and '.join(places)}"
 
 
 def _program(one: Seen) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.diagnosis.case import called
-from clusterrun.diagnosis.joining import members
+from clusterrun.diagnosis.joining import HALF, members
 from clusterrun.diagnosis.places import place
 from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words
 
@@ -36,6 +36,17 @@ def unended(case: Case, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> D
     )
     said += f": the link between {' and between '.join(f'{a} and {b}' for a, b in links[:4])} is broken"
     return Diagnosis(Verdict.LINK, said, culprits, (), tuple(evidence), remedy)
+
+
+def unanswered(case: Case, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> Diagnosis | None:
+    """All of ``stuck`` wait for sends or receives, and nothing tells of whom."""
+    if any(one.record.operation != HALF for one in stuck):
+        return None
+    ranks = tuple(one.rank for one in stuck)
+    wait = "waits" if len(ranks) == 1 else "wait"
+    said = f"{ranks_in_words(ranks)} {wait} for {HALF} that is not answered{case.line(ranks)}"
+    remedy = "does the rank that is its peer call the other half, with the same tag and in the same order?"
+    return Diagnosis(Verdict.UNDETERMINED, said, (), (), case.waited(waits), remedy)
 
 
 def other_roots(case: Case, waits: Sequence[Waiting]) -> Diagnosis | None:
@@ -142,6 +153,8 @@ def _awaited(case: Case, one: Waiting) -> set[int]:
 
 def half(one: Waiting) -> str:
     """What the missing rank should have called."""
+    if one.record.operation == HALF:
+        return f"the other half of {HALF}"
     verb = one.record.operation.partition(" ")[0]
     other = {"send": f"recv from rank {one.rank}", "recv": f"send to rank {one.rank}"}.get(verb)
     return other or f"{one.record.operation} of group {one.record.group}"

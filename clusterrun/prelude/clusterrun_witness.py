@@ -28,6 +28,8 @@ PEERS = {"send": "dst", "recv": "src"}
 ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 """Which argument of a collective names its root."""
 MAIN_THREAD = getattr(getattr(sys.modules.get("threading"), "main_thread", lambda: None)(), "ident", 0) or 0
+WAIT = ".wait("
+"""How a line calls torch's ``Work``, whose frames are no Python."""
 INDEPENDENT = "CLUSTERRUN_INDEPENDENT"
 """Set to 1 by users whose ranks are not meant to train together."""
 UNUSED = {"FAKE"}
@@ -83,7 +85,7 @@ def words(number: int, records: int, size: int = 0) -> str:
 
 def call(c10d: Any) -> dict[str, Any]:
     """What no record tells: a call's peer or root, the size of the world that is waited for."""
-    frame = sys._current_frames().get(MAIN_THREAD)
+    inner = frame = sys._current_frames().get(MAIN_THREAD)
     while frame is not None:
         name, local = frame.f_code.co_name, frame.f_locals
         if name in MEETING and isinstance(local.get("world_size"), int) and local["world_size"] > 0:
@@ -94,7 +96,15 @@ def call(c10d: Any) -> dict[str, Any]:
             if name in ROOTS:
                 return {"rooted": name, "root": named(c10d, local, ROOTS[name])}
         frame = frame.f_back
-    return {}
+    return {"name": "wait"} if WAIT in line(inner) else {}
+
+
+def line(frame: Any) -> str:
+    """The line of the script in which a frame stands, where it can be had."""
+    linecache = sys.modules.get("linecache")
+    if frame is None or linecache is None:
+        return ""
+    return str(linecache.getline(frame.f_code.co_filename, frame.f_lineno))
 
 
 def named(c10d: Any, local: Any, argument: str) -> int:

@@ -8,14 +8,14 @@ import time
 
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import Child, Collected, Seen, Wanted
-from clusterrun.diagnosis.frames import in_data_loader
+from clusterrun.diagnosis.frames import in_data_loader, shortened
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.watch.children import RAS_ADDRESS, RAS_VARIABLE, nccl_ras, spy
 from clusterrun.watch.doors import doors
 from clusterrun.watch.facts import calls, facts, groups, records
 from clusterrun.watch.sockets import connections
-from clusterrun.watch.stacks import stack_of_fork, stacks
+from clusterrun.watch.stacks import Told, stack_of_fork, stacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,14 +92,15 @@ class Look:
         rank: int,
         first: First,
         said: Mapping[str, Any] | None,
-        told: Mapping[int, tuple[str, ...]],
+        told: Mapping[int, Told],
         worked: tuple[float, float],
     ) -> Seen:
         """``worked``: for how many seconds it was looked at, and how many processors it kept busy."""
         moment = proc.look(first.pid)
         if moment is None:
             return Seen(rank, self._node, first.pid, "", quiet=quiet(self._paths, rank))
-        stack = told.get(first.pid, ())
+        stacks = told.get(first.pid, Told(()))
+        stack = stacks.main
         joined = connections(first.pid)
         return Seen(
             rank=rank,
@@ -115,6 +116,7 @@ class Look:
             printed=output(self._paths, rank) != first.output,
             stack=stack,
             source="faulthandler" if stack else "",
+            threads=stacks.threads,
             answered=said is not None and "problem" not in said,
             torch=bool(said and said.get("torch")),
             groups=groups(said or {}),
@@ -205,7 +207,7 @@ def text_of(collected: Collected) -> str:
             replace(
                 one,
                 records=one.records[-most:],
-                stack=one.stack[:frames],
+                stack=shortened(one.stack, frames),
                 children=one.children[:children],
             )
             for one in collected.ranks

@@ -10,7 +10,8 @@ import os
 import time
 
 from clusterrun import proc
-from clusterrun.diagnosis.frames import of_faulthandler
+from clusterrun.diagnosis.frames import of_faulthandler, other_threads
+from clusterrun.model.frozen import frozen
 from clusterrun.watch.dressing import STACKS_SIGNAL
 
 TYPE_CHECKING = False
@@ -23,6 +24,14 @@ ANSWER_SECONDS = 2.5
 _LOOK_SECONDS = 0.01
 _SETTLED_LOOKS = 4
 _MOST = 1 << 18
+
+
+@frozen
+class Told:
+    """The main thread's stack, and where in the user's code each other thread stands."""
+
+    main: tuple[str, ...]
+    threads: tuple[str, ...] = ()
 
 
 class Question:
@@ -58,6 +67,11 @@ class Question:
             self.stack = of_faulthandler(text, self._door.main)
             self.waiting = not self.stack
 
+    @property
+    def threads(self) -> tuple[str, ...]:
+        """The other threads."""
+        return other_threads(self._text, self._door.main)
+
     def close(self) -> None:
         """Take what there is, and ask no further."""
         if self._file >= 0:
@@ -65,11 +79,11 @@ class Question:
             os.close(self._file)
 
 
-def stacks(doors: Iterable[Door], seconds: float = ANSWER_SECONDS) -> dict[int, tuple[str, ...]]:
-    """The main thread's stack of each rank that gave one, by process."""
+def stacks(doors: Iterable[Door], seconds: float = ANSWER_SECONDS) -> dict[int, Told]:
+    """What each rank that gave its main thread's stack told, by process."""
     questions = {door.pid: Question(door, door.pid) for door in doors}
     _wait(list(questions.values()), seconds)
-    return {pid: question.stack for pid, question in questions.items() if question.stack}
+    return {pid: Told(one.stack, one.threads) for pid, one in questions.items() if one.stack}
 
 
 def stack_of_fork(door: Door, pid: int, seconds: float = ANSWER_SECONDS) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from clusterrun.diagnosis.deciding import decide
@@ -77,6 +79,19 @@ def test_a_rank_that_never_came_is_told_whole() -> None:
         (
             rank(1, stack=("/usr/lib/python3.11/threading.py:1590 _shutdown",)),
             "its script has ended, and its process has not",
+        ),
+        (
+            rank(
+                1,
+                stack=("/usr/lib/python3.11/threading.py:1590 _shutdown",),
+                threads=("/home/me/train.py:31 upload",),
+            ),
+            "its script has ended, and its process has not; another thread is at train.py:31 (upload)",
+        ),
+        (
+            rank(1, stack=LOOP, threads=("/home/me/io.py:3 read", "/home/me/io.py:9 write")),
+            "it waits in user code at train.py:33 (work); "
+            "other threads are at io.py:3 (read) and io.py:9 (write)",
         ),
         (
             rank(1, stack=("<frozen importlib._bootstrap>:241 _call_with_frames_removed", *LOOP)),
@@ -480,6 +495,17 @@ def test_a_rank_that_evaluates_for_all_is_not_blamed_before_it_takes_longer_than
         assert judged.later == pytest.approx(patience - waited)
 
 
+def test_a_rank_that_an_atexit_function_holds_is_named_though_that_is_the_users() -> None:
+    """Nothing of a script's own frame is left below it; the others have ended, or wait for it."""
+    held = rank(1, stack=("/usr/lib/python3.11/queue.py:90 join", "/home/me/train.py:10 drain"))
+    why = "its script has ended, and its process has not; it is at train.py:10 (drain)"
+    gone = [rank(number, state="", stack=(), answered=False) for number in (0, 2)]
+    wait = [waiter(number, stack=BARRIER) for number in (0, 2)]
+    for others in (gone, wait):
+        found = verdict(others[0], held, others[1], stalled=60.0)
+        assert blamed(found) == [(1, "n0", why)]
+
+
 def test_ranks_that_are_too_busy_to_answer_are_not_called_hung() -> None:
     silent = [
         rank(n, groups=(), records=(), stack=ALL_REDUCE, answered=False, problem="no answer in time")
@@ -487,6 +513,44 @@ def test_ranks_that_are_too_busy_to_answer_are_not_called_hung() -> None:
     ]
     assert verdict(*silent).verdict is Verdict.NOTHING
     assert verdict(*silent, stalled=60.0).verdict is Verdict.UNDETERMINED
+
+
+WORK = ("/home/me/train.py:12 <module>",)
+
+
+def of_pipeline(number: int, sent: int, **changes: Any) -> Seen:
+    """A rank of three after ten collectives and ``sent`` sends and receives, which gloo's count holds too."""
+    begun = 10 if changes else 11
+    groups = (Group("0", 3, begun + sent, True, "gloo", "0-2"),)
+    return (
+        rank(number, 3, groups=groups, **{"stack": WORK, **changes})
+        if changes
+        else waiter(number, 3, groups=groups)
+    )
+
+
+def test_a_rank_that_waits_for_what_it_had_begun_to_receive_is_not_to_blame_but_who_does_not_send() -> None:
+    found = verdict(of_pipeline(0, 0), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
+    assert found.verdict is Verdict.MISMATCH
+    assert blamed(found) == [
+        (
+            2,
+            "n1",
+            "it is in all_reduce at train.py:11 (step) and has not called the other half of a send or "
+            "receive, in which rank 1 waits for it at train.py:12",
+        )
+    ]
+
+
+def test_of_several_ranks_that_send_none_is_blamed_for_a_receive_that_nobody_answers() -> None:
+    found = verdict(of_pipeline(0, 3), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert found.said == "rank 1 waits for a send or receive that is not answered at train.py:12"
+
+
+def test_a_rank_that_waits_and_has_sent_nothing_waits_for_something_else() -> None:
+    found = verdict(of_pipeline(0, 0), of_pipeline(1, 0, call="wait"), of_pipeline(2, 0), stalled=60.0)
+    assert [one.rank for one in found.culprits] == [1]
 
 
 BROADCAST = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:3151 broadcast", *LOOP)

@@ -341,11 +341,22 @@ def test_a_wider_type_is_larger_too() -> None:
 
 
 def test_the_one_that_aborted_is_the_odd_one_where_all_records_agree() -> None:
-    found = explain(left(*heard(1, f"  {ABORTED}"), last=(last(0, "[9]"), last(2, "[9]"))))
+    found = explain(left(*heard(1, f"  {ABORTED}"), last=(last(0, "[250]"), last(2, "[250]"))))
     assert (found.verdict, [(c.rank, c.why) for c in found.culprits]) == (
         Verdict.MISMATCH,
-        [(1, "it called something smaller than the others' all_reduce of [9] Float")],
+        [(1, "it called something smaller than the others' all_reduce of [250] Float")],
     )
+
+
+def test_what_the_others_called_after_the_one_that_was_too_large_is_not_named() -> None:
+    """Recorded of a broadcast of other shapes: 16384 bytes came for 8192, and the others had gone on."""
+    aborted = f"  {ABORTED}".replace("1000 vs 4", "16384 vs 8192")
+    went_on = replace(last(0, "[4]"), records=(*last(0, "[512, 8]").records, *last(0, "[4]").records))
+    for records, others in ((went_on, "the others' all_reduce of [512, 8] Float"), (last(0, "[4]"), "")):
+        found = explain(left(*heard(2, aborted), last=(records, replace(records, rank=1))))
+        why = f"it called something smaller than {others or 'what the others called'}"
+        assert [(one.rank, one.why) for one in found.culprits] == [(2, why)]
+        assert "[4]" not in str(found)
 
 
 def test_without_any_record_the_message_alone_is_explained() -> None:

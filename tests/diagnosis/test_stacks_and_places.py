@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from clusterrun.diagnosis.frames import of_faulthandler, of_py_spy
+from clusterrun.diagnosis.frames import of_faulthandler, of_py_spy, other_threads
 from clusterrun.diagnosis.places import Doing, Place, place, short
 from tests.diagnosis.ranks import ALL_REDUCE, LIBRARY, LOADER, LOOP, MEETING
 
@@ -30,6 +30,27 @@ def test_the_main_thread_is_found_among_all_by_its_number() -> None:
         "/home/me/my train.py:9 work",
         "/home/me/my train.py:12 <module>",
     )
+
+
+ENDED = """Thread 0x00007fa7cd5fe640 (most recent call first):
+  File "/run/prelude/clusterrun_prelude.py", line 77 in answer
+
+Thread 0x00007fa7cc3fa640 (most recent call first):
+  File "/usr/lib/python3.11/queue.py", line 140 in put
+  File "/home/me/train.py", line 31 in upload
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Thread 0x00007fa7cbbf9640 (most recent call first):
+  File "/usr/lib/python3.11/site-packages/torch/utils/data/_utils/pin_memory.py", line 50 in do_one_step
+
+Current thread 0x00007fa7ce040b80 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 1590 in _shutdown
+"""
+
+
+def test_of_the_other_threads_only_those_in_the_users_code_are_told() -> None:
+    assert other_threads(ENDED, "7fa7ce040b80") == ("/home/me/train.py:31 upload",)
+    assert other_threads(TWO_THREADS, "7fa7ce040b80") == ()
 
 
 def test_newer_pythons_name_the_thread_and_may_not_know_the_line() -> None:

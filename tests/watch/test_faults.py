@@ -201,6 +201,30 @@ def test_ranks_that_call_different_collectives_are_told_with_both_lines(tmp_path
     assert found.culprits[0].why.endswith("where ranks 0 and 2 called all_reduce of [4] Float")
 
 
+def test_a_receive_that_was_begun_and_is_not_answered_is_told_with_who_has_not_sent(tmp_path: Path) -> None:
+    body = """
+    dist.init_process_group("gloo")
+    for step in range(5):
+        dist.all_reduce(torch.ones(4))
+        if rank == 1:
+            if step == 4:
+                print("ready", flush=True)
+            dist.irecv(torch.ones(4), src=2).wait()
+        elif rank == 2 and step != 4:
+            dist.isend(torch.ones(4), dst=1).wait()
+        elif rank != 1 and step == 4:
+            print("ready", flush=True)
+    dist.all_reduce(torch.ones(4))
+    """
+    with staged(tmp_path, body, size=3) as stage:
+        stage.ready()
+        found = stage.diagnosis()
+    assert named(found) == (Verdict.MISMATCH, [(2, "n0")])
+    assert (
+        "has not called the other half of a send or receive, in which rank 1 waits" in found.culprits[0].why
+    )
+
+
 def test_a_rank_that_is_no_python_shows_the_kernels_words(tmp_path: Path) -> None:
     body = "os.execv('/bin/sleep', ['sleep', '600'])"
     with staged(tmp_path, body, size=1, torch=False) as stage:

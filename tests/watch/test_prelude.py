@@ -15,7 +15,7 @@ import pytest
 from clusterrun.watch.doors import Door, door, doors
 from clusterrun.watch.dressing import STACKS_SIGNAL, dressed, lay_out
 from clusterrun.watch.facts import facts
-from clusterrun.watch.stacks import stacks
+from clusterrun.watch.stacks import Told, stacks
 from tests.agent.runs import pythons
 from tests.watch.stage import ROOT, until
 
@@ -79,7 +79,7 @@ def test_a_rank_opens_its_doors_and_answers(folder: str, start: Start) -> None:
     assert found is not None
     assert (found.rank, found.pid, found.intact()) == (3, process.pid, True)
     assert facts([found], 5, 0, 30.0) == {process.pid: {"ask": 5, "torch": False}}
-    assert stacks([found], 30.0) == {process.pid: ("<string>:1 <module>",)}
+    assert stacks([found], 30.0) == {process.pid: Told(("<string>:1 <module>",))}
     assert facts([found], 6, 8, 30.0) == {process.pid: {"ask": 6, "torch": False}}
 
 
@@ -90,7 +90,7 @@ def test_every_python_answers(python: str, folder: str, start: Start) -> None:
     assert process.stdout.readline() == "up\n"
     found = door(process.pid)
     assert found is not None
-    assert stacks([found], 30.0) == {process.pid: ("<string>:1 <module>",)}
+    assert stacks([found], 30.0) == {process.pid: Told(("<string>:1 <module>",))}
 
 
 def test_a_rank_that_computes_without_giving_the_lock_back_still_shows_its_stack(
@@ -103,7 +103,7 @@ def test_a_rank_that_computes_without_giving_the_lock_back_still_shows_its_stack
     assert process.stdout.readline() == "up\n"
     found = door(process.pid)
     assert found is not None
-    inside = {process.pid: ("<string>:2 <module>",)}
+    inside = {process.pid: Told(("<string>:2 <module>",))}
     until(lambda: stacks([found], 30.0) == inside, "the line that computes")
 
 
