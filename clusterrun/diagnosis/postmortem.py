@@ -32,6 +32,8 @@ BEFORE = 60.0
 DUMPING = 540.0
 """Seconds more from a collective's time-out to the abort: NCCL's watchdog first writes its records."""
 _SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
+_PARAMETERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
+_JOINED = re.compile(r"(\d+)/(\d+) clients joined")
 _OUT_OF_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
 _CHILD_KILLED = re.compile(
     r"is killed by signal: Killed|was killed by signal 9|terminated with signal SIGKILL"
@@ -94,7 +96,7 @@ def explain(left: Remains) -> Diagnosis:
     root = _root(left)
     if root and is_timeout(root) and (root.inner >= 0 or not left.per_node):
         return _of_timeout(left)
-    found = (_mismatch(left, root) if root else None) or (_of_error(left, root) if root else _of_end(left))
+    found = (_mismatch(left, root) or _unmet(left, root) or _of_error(left, root)) if root else _of_end(left)
     return _with_consequences(left, found)
 
 
@@ -303,9 +305,55 @@ def _without_failure(left: Remains) -> Diagnosis:
 # --- ranks that did not agree, known by what was left ---
 
 
+def _unmet(left: Remains, root: Error) -> Diagnosis | None:
+    """Ranks waited in ``init_process_group`` for others: who complains has come."""
+    if root.row is None or root.row.verdict is not Verdict.NEVER_ARRIVED:
+        return None
+    joined = next((found for one in left.errors if (found := _JOINED.search(one.text))), None)
+    spoke = {one.rank for one in left.errors}
+    silent = tuple(rank for rank in range(len(left.nodes)) if rank not in spoke)
+    came, size = (int(joined[1]), int(joined[2])) if joined else (0, 0)
+    missing = size - came
+    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
+    if left.per_node or not missing or len(silent) != missing:
+        said = "ranks did not meet in init_process_group" + (f": {came} of {size} came" if joined else "")
+        return Diagnosis(Verdict.NEVER_ARRIVED, said, (), (), evidence, root.row.remedy)
+    why = "it printed nothing, while the others waited for it in init_process_group"
+    culprits = tuple(Culprit(rank, left.node(rank), why) for rank in silent)
+    said = f"{ranks_in_words(silent)} never came to init_process_group: {came} of {size} came"
+    return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), evidence, root.row.remedy)
+
+
+def _other_model(left: Remains, root: Error) -> Diagnosis | None:
+    """Each rank that complains of another number of parameters names one that differs from it."""
+    counts: dict[int, int] = {}
+    for one in left.errors:
+        if found := _PARAMETERS.search(one.text):
+            counts.update({int(found[1]): int(found[2]), int(found[3]): int(found[4])})
+    if not counts or root.row is None:
+        return None
+    numbers = list(counts.values())
+    sides = sorted(set(numbers), key=lambda number: (-numbers.count(number), number))
+    told = [(tuple(sorted(rank for rank in counts if counts[rank] == number)), number) for number in sides]
+    known = len(told) > 1 and len(told[0][0]) > len(told[1][0])
+    culprits = tuple(
+        Culprit(rank, left.node(rank), f"its model has {number} parameters, those of others {told[0][1]}")
+        for ranks, number in (told[1:] if known and not left.per_node else ())
+        for rank in ranks
+    )
+    lines = tuple(
+        f"{ranks_in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} {number}" for ranks, number in told
+    )
+    said = f"the ranks' models differ in their number of parameters: {'; '.join(lines)}"
+    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+
+
 def _mismatch(left: Remains, root: Error) -> Diagnosis | None:
     if root.row is None or root.row.verdict is not Verdict.MISMATCH:
         return None
+    if models := _other_model(left, root):
+        return models
     smaller = tuple(sorted({one.rank for one in left.errors if _SIZES.search(one.text)}))
     found = difference(left.last)
     if found is None:

@@ -67,7 +67,7 @@ class Vigil:
         self._each = orders.ranks_per_node
         independent = dict(orders.environment).get(contract.INDEPENDENT_VARIABLE) == "1"
         self._together = Together(1 if independent else self._size, now)
-        self._pulses: dict[int, tuple[float, Pulse]] = {}
+        self._pulses: dict[tuple[int, int], tuple[float, Pulse]] = {}
         self._heard_at: dict[int, float] = dict.fromkeys(self._nodes, now)
         self._mute: dict[int, str] = {}
         self._killed: dict[int, int] = {}
@@ -156,8 +156,8 @@ class Vigil:
     def _digest(self, now: float, node: int, digest: Digest) -> list[VigilAction]:
         self._heard_at[node] = now
         self._mute.pop(node, None)
-        pulses = [self._known(pulse) for pulse in self._numbered(node, digest.ranks)]
-        moved = [pulse for pulse in pulses if self._moves(now, pulse)]
+        pulses = [self._known(node, pulse) for pulse in self._numbered(node, digest.ranks)]
+        moved = [pulse for pulse in pulses if self._moves(now, node, pulse)]
         if moved:
             self._moved_at = now
         actions: list[VigilAction] = []
@@ -188,18 +188,18 @@ class Vigil:
             ]
         return _instead(before, said)
 
-    def _known(self, pulse: Pulse) -> Pulse:
+    def _known(self, node: int, pulse: Pulse) -> Pulse:
         """The pulse, with what a rank that does not answer said before: silence is no movement."""
-        before = self._pulses.get(pulse.rank)
+        before = self._pulses.get((node, pulse.rank))
         if pulse.answered or before is None or before[1].pid != pulse.pid:
             return pulse
         known = before[1]
         return replace(pulse, torch=known.torch, size=known.size, begun=known.begun, timeout=known.timeout)
 
-    def _moves(self, now: float, pulse: Pulse) -> bool:
-        """Law 1; the pulse is remembered."""
-        at, before = self._pulses.get(pulse.rank, (now, None))
-        self._pulses[pulse.rank] = (now, pulse)
+    def _moves(self, now: float, node: int, pulse: Pulse) -> bool:
+        """Law 1; the pulse is remembered, by node: launchers may start more ranks than we know of."""
+        at, before = self._pulses.get((node, pulse.rank), (now, None))
+        self._pulses[node, pulse.rank] = (now, pulse)
         if before is None or before.pid != pulse.pid:
             return True
         ended = (pulse.state == "") != (before.state == "")

@@ -403,3 +403,36 @@ def test_errors_below_a_launcher_are_those_of_its_ranks_and_not_of_the_rank_that
     assert with_printed(hang, said[1:], per_node=False).evidence == (
         "rank 1 has printed: OSError: of the launcher",
     )
+
+
+UNMET = (
+    "torch.distributed.DistStoreError: Timed out after 21 seconds waiting for clients. 3/4 clients joined."
+)
+WAITED = "torch.distributed.DistStoreError: wait timeout after 20000ms, keys: /default_pg/0//cpu//0/0"
+
+
+@pytest.mark.parametrize(("said", "silent"), [((0, 2, 3), [1]), ((0, 1, 2), [3]), ((0, 2), []), ((0,), [])])
+def test_who_did_not_come_to_the_meeting_is_named_and_never_who_waited(
+    said: tuple[int, ...], silent: list[int]
+) -> None:
+    """Recorded of a rank that downloads for ever; of ranks that were ended before they spoke none is named."""
+    errors = [heard(rank, *traceback(rank, WAITED if rank else UNMET)) for rank in said]
+    found = explain(left(*(one for of_rank in errors for one in of_rank), failure=failure(0)))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, silent)
+    assert "3 of 4 came" in found.said
+
+
+def test_of_models_with_other_parameters_the_odd_one_is_named_and_of_two_none() -> None:
+    def differs(rank: int, own: int, other: int, its: int) -> tuple[Error, ...]:
+        words = f"Rank {rank} has {own} params, while rank {other} has inconsistent {its} params."
+        return heard(
+            rank, *traceback(rank, f"RuntimeError: DDP expects same model across all ranks, but {words}")
+        )
+
+    most = (*differs(0, 4, 3, 6), *differs(2, 4, 3, 6), *differs(3, 6, 0, 4))
+    found = explain(left(*most, failure=failure(2)))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [3])
+    assert found.said.endswith("ranks 0 and 2 have 4; rank 3 has 6")
+    found = explain(left(*differs(2, 4, 3, 6), failure=failure(2)))
+    assert found.culprits == ()
+    assert found.said.endswith("rank 2 has 4; rank 3 has 6")

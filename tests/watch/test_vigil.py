@@ -430,3 +430,13 @@ def test_launchers_that_number_the_ranks_of_each_node_alike_hide_no_group() -> N
             told += digest(one, at, node, *both)
     (said,) = told
     assert "the ranks form several groups, the largest has 2 of 4 ranks" in said.text
+
+
+def test_a_hang_below_launchers_that_start_more_ranks_than_we_know_of_is_seen() -> None:
+    """Two ranks below the launcher of each node, one known: the second of each is another process."""
+    watch = Watch(on=True, hang_seconds=60.0, on_hang="report")
+    one = Vigil(Orders("r", "r", 2, 1, 0, 1, ("x",), "/", per_node=True, watch=watch), 0, NODES, 0.0, WALL)
+    for at in range(10, 90, 10):
+        digest(one, at, 0, pulse(0), pulse(1))
+        digest(one, at, 2, pulse(2), pulse(3))
+    assert one.tick(80.0, WALL + 80.0) != []
