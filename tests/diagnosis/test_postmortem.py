@@ -415,7 +415,7 @@ WAITED = "torch.distributed.DistStoreError: wait timeout after 20000ms, keys: /d
 def test_who_did_not_come_to_the_meeting_is_named_and_never_who_waited(
     said: tuple[int, ...], silent: list[int]
 ) -> None:
-    """Recorded of a rank that downloads for ever; of ranks that were ended before they spoke none is named."""
+    """Recorded of a rank that downloads for ever; of ranks that ended before they spoke none is named."""
     errors = [heard(rank, *traceback(rank, WAITED if rank else UNMET)) for rank in said]
     found = explain(left(*(one for of_rank in errors for one in of_rank), failure=failure(0)))
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, silent)

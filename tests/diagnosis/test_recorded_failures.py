@@ -125,6 +125,30 @@ EXPECTED: dict[str, tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]] = 
         ("rank 0 on local-0 exited with code 1", "rank 1 on local-1 exited with code 1"),
     ),
     "loguru_like": ((1,), ("ZeroDivisionError: division by zero", "(step)"), ()),
+    "never_inits": (
+        (1,),
+        ("rank 1 never came to init_process_group: 3 of 4 came",),
+        ("rank 0 on local-0 failed first", "rank 2 on", "rank 3 on"),
+    ),
+    "ddp_params_differ": (
+        (3,),
+        ("ranks 0-2 have 4; rank 3 has 6",),
+        ("rank 2 on local-1 failed first",),
+    ),
+    "caught_by_peers": (
+        (3,),
+        ("ZeroDivisionError: empty validation split", "(train)"),
+        ("rank 2 on local-1 failed first", "rank 4 on local-2 failed first"),
+    ),
+    "pool_error": ((3,), ("RuntimeError: document 5 has no text", "(tokenise)"), ()),
+    "exc_group": ((3,), ("ConnectionRefusedError: shard server 1 refused", "(fetch)"), ()),
+    "loader_error": ((1,), ("record 33 is no text", "(decode)"), ("Caught UnicodeDecodeError",)),
+    "import_on_one_node": (
+        (3,),
+        ("No module named 'flash_attention_kernels_v9'", "rank 2 said the same"),
+        (),
+    ),
+    "os_exit0": ((1,), ("rank 1 ended with exit code 0",), ("rank 0 on local-0 failed first",)),
     "pickle_spawn": ((1,), ("ValueError: bad cfg in child", "KeyError: 'cfg'"), ()),
 }
 """Whose failure it is (-1: a node's), what is said of it, and what must not be said."""
