@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from clusterrun.diagnosis.joining import Difference, Waiting
 
 
+START_PATIENCE = 60.0
+"""Seconds without movement until ranks are blamed that import, or work, before they are in any group."""
 MOST = 4
 """Ranks of whom one line each is said."""
 
@@ -182,6 +184,8 @@ def _absent(case: Case, waits: Sequence[Waiting]) -> Judgement | None:
 
 def _patience(case: Case, found: Sequence[Seen], waits: Sequence[Waiting]) -> float:
     """Seconds without movement until ``found`` are blamed: less for who waits in another call."""
+    if all(not one.groups and (one.works or place(one.stack).doing is Doing.IMPORT) for one in found):
+        return START_PATIENCE
     works = any(place(one.stack).doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) for one in found)
     return case.patience(waits, found) if works else max(PATIENCE, USUAL * case.longest_pause)
 

@@ -495,6 +495,22 @@ def test_a_rank_that_evaluates_for_all_is_not_blamed_before_it_takes_longer_than
         assert judged.later == pytest.approx(patience - waited)
 
 
+IMPORTS = (f"{LIBRARY}/torch/__init__.py:409 <module>", "<frozen importlib._bootstrap>:1176 _find_and_load")
+
+
+@pytest.mark.parametrize(("quiet", "blamed_ranks"), [(15.0, []), (50.0, []), (70.0, [1])])
+@pytest.mark.parametrize("changes", [{"stack": IMPORTS}, {"stack": LOOP, "busy": 0.9, "groups": ()}])
+def test_ranks_that_still_import_or_prepare_data_are_given_a_minute(
+    quiet: float, blamed_ranks: list[int], changes: dict[str, Any]
+) -> None:
+    """Seen on a crowded machine: torch took a quarter of a minute to import, and rank 0 waited."""
+    late = rank(1, 2, begun=0, quiet=quiet, **{"groups": (), **changes})
+    found = verdict(rank(0, 2, begun=0, quiet=quiet, groups=(), stack=MEETING), late)
+    assert [one.rank for one in found.culprits] == blamed_ranks
+    stalled = verdict(rank(0, 2, begun=0, groups=(), stack=MEETING), late, stalled=12.0)
+    assert [one.rank for one in stalled.culprits] == [1]
+
+
 def test_a_rank_that_an_atexit_function_holds_is_named_though_that_is_the_users() -> None:
     """Nothing of a script's own frame is left below it; the others have ended, or wait for it."""
     held = rank(1, stack=("/usr/lib/python3.11/queue.py:90 join", "/home/me/train.py:10 drain"))
