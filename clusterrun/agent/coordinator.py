@@ -104,6 +104,7 @@ class Coordinator:
         self._began = False
         self._standstills = 0.0
         self._sweep_at: float | None = None
+        self._signalled: dict[int, str] = {}
         self._roster = Roster(orders.allocated, rooms.names)
         self._ledger = Ledger(orders.run_id, host, pid, timings.state, rooms.job_id, str(orders.interpreter))
         self._course = Course(orders, timings, self._roster, self._ledger, self._say, rooms)
@@ -124,7 +125,7 @@ class Coordinator:
             Resubmitted: self._resubmitted,
             Progressed: course.progressed,
             KeeperGone: self._keeper_gone,
-            JobTold: course.handover.told,
+            JobTold: self._job_told,
             NextQueued: course.handover.queued,
             HandedOver: course.handover.relay.handed_over,
             DeskAsked: self._desk_asked,
@@ -172,6 +173,7 @@ class Coordinator:
             self._course.begin(now)
         self._look_for_silence(now)
         self._course.tick(now)
+        self._part_with_signalled(now)
 
     def _stood_still(self, now: Now, event: StoodStill) -> None:
         self._ledger.was_late(now, event.seconds)
@@ -235,7 +237,7 @@ class Coordinator:
             # Meant for the agents of the launch before, of which this one was slow to leave.
             self._break(now, seat, "it was being ended when it came")
         elif isinstance(message, SignalSeen):
-            self._signal(now, message.number, f"{seat.name} got")
+            self._agent_signalled(now, seat, message.number)
         elif isinstance(message, SignalTaken):
             self._course.handover.taken(message.ranks)
         elif message.epoch > self._course.epoch:
@@ -299,12 +301,35 @@ class Coordinator:
     def _signal_came(self, now: Now, event: SignalCame) -> None:
         self._signal(now, event.number, "the coordinator got")
 
-    def _signal(self, now: Now, number: int, who: str) -> None:
+    def _agent_signalled(self, now: Now, seat: Seat, number: int) -> None:
+        """Whoever ends the run signals all agents: one alone speaks for its node only."""
+        if number in contract.TERMINATE_SIGNALS:
+            self._signalled[seat.link] = signal.Signals(number).name
+        some = not all(other.link in self._signalled for other in self._roster.linked())
+        self._signal(now, number, f"{seat.name} got", some)
+
+    def _signal(self, now: Now, number: int, who: str, some: bool = False) -> None:
         if number in contract.TERMINATE_SIGNALS:
             words = f"{who} {signal.Signals(number).name}"
-            self._course.handover.terminated(now, Verdict(State.CANCELLED, words, 128 + number))
+            wish = Verdict(State.CANCELLED, words, 128 + number)
+            self._course.handover.terminated(now, wish, some)
         elif number == contract.NOTICE_SIGNAL:
             self._course.handover.noticed(now)
+
+    def _job_told(self, now: Now, event: JobTold) -> None:
+        self._course.handover.told(now, event)
+        self._part_with_signalled(now)
+
+    def _part_with_signalled(self, now: Now) -> None:
+        """Agents that were told to end, in a job that goes on: they end, and their nodes count as lost."""
+        if not self._course.handover.stray:
+            return
+        self._course.handover.stray = False
+        for link, name in self._signalled.items():
+            seat = self._roster.by_link(link)
+            if seat is not None:
+                self._break(now, seat, f"its agent got {name}, and the scheduler does not end the job")
+        self._signalled.clear()
 
     def _cancel_asked(self, now: Now, event: CancelAsked) -> None:
         wish = Verdict(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)

@@ -5,6 +5,7 @@ its owner. A signal says that it is, the scheduler says why.
 
     a notice (USR2), or our own clock    -AskJob-> JobTold -> ranks are told, and ended at the time said
     a TERM or INT, here or on a node     -AskJob-> JobTold -> the same where time is left, else the end
+    a TERM or INT of some agents only    -AskJob-> JobTold -> nothing, where the scheduler ends nothing
 
 Until the answer is here (or late) a TERM leaves the run *undecided*: nobody may rule how it ends.
 """
@@ -66,16 +67,22 @@ _WORDS = {
 class _Asked:
     """A question that is open: the signal's wish (None for a notice) and when it came (steady clock).
 
-    ``by_clock``: no signal came, it was due.
+    ``by_clock``: no signal came, it was due. ``some``: only some of the agents got it, so nobody may want
+    the end of the run.
     """
 
     wish: Verdict | None
     at: float
     by_clock: bool = False
+    some: bool = False
 
 
 class Handover:
-    """One job's end; ``job_id`` is empty where no scheduler keeps the time. ``say`` takes actions."""
+    """One job's end; ``job_id`` is empty where no scheduler keeps the time. ``say`` takes actions.
+
+    ``stray``: the newest signal reached only some agents, and the scheduler does not end the job: whoever
+    sent it ended those agents, and nothing else.
+    """
 
     def __init__(
         self,
@@ -90,6 +97,7 @@ class Handover:
         self._most_restarts = orders.max_restarts
         self._ledger, self._say, self._course = ledger, say, course
         self.relay = Relay(self._survival, ledger, say)
+        self.stray = False
         self._asked: _Asked | None = None
         self._unanswered = 0
         self._noticed = ""
@@ -174,7 +182,8 @@ class Handover:
         if self._asked is not None and self._asked.wish is None:
             return TIME_LIMIT if self._is_near(now) else PREEMPTION
         near = self._end_at is not None and now.steady >= self._end_at - self._grace
-        return TIME_LIMIT if near else CANCELLED
+        some = self._asked is not None and self._asked.some
+        return TIME_LIMIT if near else "" if some else CANCELLED
 
     def _is_near(self, now: Now) -> bool:
         return self._end_at is not None and self._end_at - now.steady <= self._survival.notice + EARLY_SECONDS
@@ -203,14 +212,22 @@ class Handover:
         else:
             self._notify(now, BY_HAND, 0.0)
 
-    def terminated(self, now: Now, wish: Verdict) -> None:
-        """This process, or an agent, was told to end; ``wish`` says so in words."""
-        if self._over or self.undecided:
+    def terminated(self, now: Now, wish: Verdict, some: bool = False) -> None:
+        """This process, or an agent, was told to end; ``wish`` says so in words.
+
+        ``some``: only some of the agents were, and not this process.
+        """
+        if self._over:
+            return
+        if self._asked is not None and self.undecided:
+            if self._asked.some and not some:
+                self._asked = replace(self._asked, wish=wish, some=False)
             return
         if not self._job_id:
             self._course.ask(now, wish)
             return
-        self._asked = _Asked(wish, now.steady)
+        self.stray = False
+        self._asked = _Asked(wish, now.steady, some=some)
         self._ask()
 
     def cancelled(self, now: Now, wish: Verdict) -> None:
@@ -252,6 +269,8 @@ class Handover:
             why = why or self._meant(now, asked.by_clock)
             if why not in ("", CANCELLED, REQUEUE):  # of these a TERM follows
                 self._notify(now, why, left)
+        elif asked.some and not why:
+            self.stray = True
         elif not early or not self._notify(now, why, left):
             self._end(now, why, asked.wish, asked.at)
         self._course.decided(now)

@@ -10,6 +10,7 @@ import pytest
 from clusterrun.agent.actions import (
     AskJob,
     ClaimEpoch,
+    DropLink,
     DropNext,
     ExcludeNext,
     Finish,
@@ -39,6 +40,7 @@ from clusterrun.agent.events import (
 )
 from clusterrun.agent.messages import (
     Ack,
+    Beat,
     Farewell,
     RankExited,
     RanksGone,
@@ -559,3 +561,53 @@ def test_after_a_killed_coordinator_only_the_lease_of_its_agents_is_waited_for()
     assert tape.does(42.9) == []
     assert [type(a) for a in tape.does(43.0)] == [Send]
     assert not isinstance(tape.does(43.0), ClaimEpoch)
+
+
+# --- a signal to some agents only ---
+
+
+def seen(number: int, *nodes: int) -> list[Heard]:
+    return [Heard(node, SignalSeen(number)) for node in nodes]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("said", [JobTold("", WALL + 9_000.0), JobTold("unknown"), None])
+def test_a_signal_to_one_agent_alone_costs_its_node_and_ends_no_run(number, said):
+    tape = training(end_at=9_000.0, max_restarts=1)
+    assert tape.does(50.0, *seen(number, 1)) == [AskJob()]
+    time = 50.1 if said else 53.5
+    assert tape.does(time, *([said] if said else [])) == [DropLink(1)]
+    assert [a for a in tape.does(time + 0.3) if isinstance(a, Send)] == STOPPED[:1]
+    tape.at(54.0, Heard(0, RanksGone(0)))
+    for second in range(54, 80):
+        tape.at(float(second), Heard(0, Beat(second)))
+    name = signal.Signals(number).name
+    words = f"n1 (node 1) was lost: its agent got {name}, and the scheduler does not end the job"
+    assert tape.saved.state is State.RUNNING
+    assert (tape.saved.attempts[0].outcome, tape.saved.attempts[0].failure.why) == ("NODE_FAIL", words)
+    assert tape.does(80.0, EpochClaimed(1)) != []
+
+
+@pytest.mark.parametrize("more", [seen(signal.SIGINT, 0), [SignalCame(signal.SIGINT)]])
+@pytest.mark.parametrize("before_the_answer", [True, False])
+def test_a_signal_to_all_agents_or_to_the_coordinator_too_still_cancels(more, before_the_answer):
+    tape = training(end_at=9_000.0, max_restarts=1)
+    tape.at(50.0, *seen(signal.SIGINT, 1), *(more if before_the_answer else []))
+    tape.at(50.1, JobTold("", WALL + 9_000.0))
+    if not before_the_answer:
+        tape.at(50.2, *more)
+        tape.at(50.3, JobTold("", WALL + 9_000.0))
+    tape.at(52.0, Heard(0, RanksGone(0)), Heard(1, RanksGone(0)))
+    for second in range(52, 80):
+        tape.at(float(second), Heard(0, Beat(second)))
+    assert tape.saved.state is State.CANCELLED
+
+
+def test_a_signal_to_one_agent_of_a_job_that_is_being_ended_means_what_the_scheduler_says():
+    for said, state in ((JobTold("cancelled"), State.CANCELLED), (JobTold("time-limit"), State.PENDING)):
+        tape = training(end_at=9_000.0, max_restarts=1)
+        tape.at(50.0, *seen(signal.SIGTERM, 1))
+        tape.at(50.1, said)
+        tape.at(53.0)
+        over(tape, 54.0, -15)
+        assert tape.saved.state is state

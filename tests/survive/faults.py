@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -95,6 +96,16 @@ def agent_killed(ground: Ground) -> None:
 
 def agent_of_the_first_node_killed(ground: Ground) -> None:
     killed(ground, "agent", 0)
+
+
+def agent_interrupted(ground: Ground) -> None:
+    """One agent is told to end, in a job that nobody ends: that is the loss of a node, and no cancelling."""
+    run = ground.submit("interrupted", "--requeue", *RESTARTS)
+    run.trains()
+    node = run.nodes()[2]
+    for process in run.find("agent", node)[:1]:
+        os.kill(process.process, signal.SIGINT)
+    completed(run, f"{node} (node 2) was lost: its agent got SIGINT", attempts=2)
 
 
 def coordinator_killed(ground: Ground) -> None:
@@ -437,6 +448,7 @@ FAULTS: dict[str, Fault] = {
         coordinator_killed,
         agent_of_the_first_node_killed,
         agent_killed,
+        agent_interrupted,
         srun_killed,
         rank_killed,
         two_failures_at_once,

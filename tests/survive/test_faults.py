@@ -31,6 +31,7 @@ ALWAYS = (
     "checkpoint_damaged",
     "srun_killed",
     "rank_killed",
+    "agent_interrupted",
     "always_crashing",
     "scancel_of_a_chain",
     "scancel_in_a_restart",
