@@ -6,12 +6,20 @@ left, with no rank any more, ask until the scheduler has noticed; the first of t
 The same where the batch step was killed before it could do so, be it that all its processes were, or
 that a node which was silent for a moment has all of the job on it killed when it is heard again. The
 scheduler ends the job at once then: what is left of ``KillWait`` after its TERM is the time there is.
+
+A first node that is up again before the scheduler missed it stays in the job, which runs in the eyes of
+the scheduler. Then two things together show that nobody coordinates: nothing has written the run's state
+for minutes, and the coordinator's host refuses its port. A host that does not answer shows nothing: it may
+be this node that is cut off.
 """
 
 from __future__ import annotations
 
 import enum
+import json
 import signal
+import socket
+import time
 
 from clusterrun.agent import job_row
 from clusterrun.agent.errands import Errands
@@ -20,9 +28,12 @@ from clusterrun.agent.process import ended_children
 from clusterrun.agent.voice import say
 from clusterrun.agent.without import excluding
 from clusterrun.model import contract
+from clusterrun.model.document import encode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import LeftBehind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +48,14 @@ STAGGER_SECONDS = 0.5
 MOST_STAGGER_SECONDS = 30.0
 """One after the other, so that the others see what the first one did."""
 _LIMIT_SECONDS = 8.0
+NOBODY_SECONDS = 180.0
+"""Without a change of the run's state: a coordinator that dies is begun again, and writes, within 78 s."""
+MOST_APART_SECONDS = 45.0
+"""Two looks further apart than this tell nothing of the time between them: this process stood still."""
+WAITS = "it waits for Slurm to miss the first node, or until nobody has written anything for 3 min"
+_CONNECT_SECONDS = 2.0
+_STAT = ("stat", "-c", "%i %Y %s")
+_WRITE = 'umask 077; printf %s "$1" >"$2.$$" && mv -f "$2.$$" "$2"'
 LAST_SECONDS = 4.0
 """After a TERM, which a KILL will follow; also after the end of the shim, where this process outlives it."""
 LAST_STAGGER_SECONDS = 0.1
@@ -57,6 +76,15 @@ class Left:
     requeue: bool
     node: int
     resubmit: tuple[str, ...] = ()
+
+
+@frozen
+class Place:
+    """Where an agent is: the name of its node, the run's directory, and where its coordinator listened."""
+
+    name: str
+    run_dir: str
+    coordinator: tuple[tuple[str, int], ...] = ()
 
 
 _BATCH_KILLED = ("JobLaunchFailure", "RaisedSignal")
@@ -102,6 +130,43 @@ def meaning(left: Left, lines: tuple[str, ...]) -> Means:
         return Means.WAIT
 
 
+def runs(lines: tuple[str, ...]) -> bool:
+    """In the scheduler's eyes the job runs, and does not stand still."""
+    return (job_row.cells(lines, _FIELDS) or [""])[0] == "RUNNING"
+
+
+class Silence:
+    """For how long nobody has written the run's state, by the clock of who looks."""
+
+    def __init__(self) -> None:
+        self._mark: str | None = None
+        self._since = self._looked_at = float("-inf")
+
+    def looked(self, steady: float, mark: str | None) -> float:
+        """``mark`` changes with each state that is written; None: it cannot be looked at now."""
+        apart, self._looked_at = steady - self._looked_at, steady
+        if mark is None or mark != self._mark or apart > MOST_APART_SECONDS:
+            self._mark, self._since = mark, steady
+        return steady - self._since
+
+
+def refused(places: tuple[tuple[str, int], ...]) -> bool:
+    """Whether the host of a coordinator says that nobody listens there; also where no place is known.
+
+    A port at which somebody answers, or a host that does not, says that there may be one.
+    """
+    refusals = 0
+    for address, port in places:
+        try:
+            with socket.create_connection((address, port), _CONNECT_SECONDS):
+                return False
+        except ConnectionRefusedError:
+            refusals += 1
+        except OSError:
+            pass
+    return bool(refusals) or not places
+
+
 def came_back(lines: tuple[str, ...]) -> str:
     """The first node, where it had been taken out of a job whose batch step was killed on it; else empty.
 
@@ -134,12 +199,14 @@ class Vigil:
         environment: Mapping[str, str],
         shim: int,
         live_until: Callable[[float], None],
+        place: Place,
     ) -> None:
         self._live_until = live_until
+        self._place, self._silence = place, Silence()
         self._left, self._shim = left, shim
         self._loop = Loop()
         self._errands = Errands(self._loop, environment)
-        self._over = self._hurried = False
+        self._over = self._hurried = self._waits = False
         self._loop.catch((*contract.TERMINATE_SIGNALS, signal.SIGCHLD), self._signalled)
         self._loop.watch(shim, lambda mask: self._alone())
 
@@ -151,6 +218,9 @@ class Vigil:
             self._loop.after(min(STAGGER_SECONDS * self._left.node, MOST_STAGGER_SECONDS), self._ask)
         while not self._over and steady() < until:
             self._loop.wait(until)
+        if not self._over:
+            self._write(f"it waited {PATIENCE_SECONDS / 60:g} min for that, and ended")
+            self._errands.finish(_LIMIT_SECONDS)
         self._errands.finish(0.0)
 
     def hurry(self) -> None:
@@ -180,15 +250,43 @@ class Vigil:
 
     def _told(self, said: Done) -> None:
         means = Means.WAIT if said.why else meaning(self._left, said.lines)
-        if means is Means.WAIT:
+        if means is Means.WAIT and not self._hurried and not said.why and runs(said.lines):
+            if not self._waits:
+                self._waits = True
+                self._write(WAITS)
+            self._look()
+        elif means is Means.WAIT:
             self._ask_again()
         elif means is Means.LEAVE:
             self._leave()
         else:
-            say(f"clusterrun: job {self._left.job_id} is given back: it goes on without its coordinator")
-            self._give_back(came_back(said.lines))
+            self._give_back(came_back(said.lines), "the job stood without its coordinator")
 
-    def _give_back(self, host: str) -> None:
+    def _look(self) -> None:
+        """Does anybody coordinate the run? The file system may not answer: a child looks."""
+        paths = RunPaths(self._place.run_dir)
+        self._errands.run((*_STAT, paths.orders, paths.state), _LIMIT_SECONDS, self._looked)
+
+    def _looked(self, done: Done) -> None:
+        seen = [line for line in done.lines if line and line[0].isdigit()]
+        silent = self._silence.looked(steady(), None if not seen else " / ".join(seen[1:]))
+        if silent < NOBODY_SECONDS or self._hurried or not refused(self._place.coordinator):
+            self._ask_again()
+            return
+        words = f"no coordinator has written anything for {silent:.0f} s"
+        if self._place.coordinator:
+            words += f", and its host refuses port {self._place.coordinator[-1][1]}"
+        self._give_back("", words)
+
+    def _write(self, why: str, done: bool = False) -> None:
+        """For `status`: what becomes of the job, in a child as above."""
+        word = json.dumps(encode(LeftBehind(self._left.job_id, self._place.name, time.time(), why, done)))
+        path = RunPaths(self._place.run_dir).left
+        self._errands.run(("sh", "-c", _WRITE, "sh", word, path), _LIMIT_SECONDS, lambda done: None)
+
+    def _give_back(self, host: str, why: str) -> None:
+        say(f"clusterrun: job {self._left.job_id} is given back: {why}")
+        self._write(why, done=True)
         left = self._left
         argv = ("scontrol", "requeue", left.job_id) if left.requeue else ("scancel", left.job_id)
         words = excluding(left.resubmit, (host,)) if host and left.requeue else ""

@@ -48,16 +48,17 @@ def serve(
         environment = {**environment, **hidden_gpus(os.path.exists)}
     try:
         joined, invitation = _joined(node, name, lease)
-    except OutOfReach:
+    except OutOfReach as error:
         # The first node may have died before anybody joined: its job would go on without anybody.
         if orders.launch:
-            _outlive(orders, environment, node, lease, shim)
+            _outlive(orders, paths, Site(name, "", environment), node, lease, shim, error.places)
         raise
     orders, timings = orders.using(invitation.python), invitation.timings
     on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
     _stand_alone()
-    address = joined.connection.getsockname()[0]
-    crew = Crew(orders, paths, Site(name, address, environment), become_subreaper(), _dressed(orders, paths))
+    site = Site(name, joined.connection.getsockname()[0], environment)
+    coordinator = joined.connection.getpeername()[:2]
+    crew = Crew(orders, paths, site, become_subreaper(), _dressed(orders, paths))
     gc.freeze()  # what is loaded stays: to look through it takes as long as to start two ranks
     gc.enable()
     processes = 1 if orders.per_node else orders.ranks_per_node
@@ -67,7 +68,7 @@ def serve(
     served = NodeLoop(loop, joined, machine, crew, companions, lease, shim)
     code = served.run()
     if machine.bereaved and orders.launch:
-        _outlive(orders, environment, node, lease, shim, served.told_to_end)
+        _outlive(orders, paths, site, node, lease, shim, (coordinator,), served.told_to_end)
     return code
 
 
@@ -83,19 +84,23 @@ def _joined(node: int, name: str, lease: int) -> tuple[Joined, Invitation]:
 
 def _outlive(
     orders: Orders,
-    environment: Mapping[str, str],
+    paths: RunPaths,
+    site: Site,
     node: int,
     lease: int,
     shim: int,
+    coordinator: tuple[tuple[str, int], ...],
     told_to_end: bool = False,
 ) -> None:
     from clusterrun.agent import bereaved
 
     survival = orders.survival
-    left = bereaved.left_behind(environment, survival.requeue == "requeue", node, survival.resubmit)
+    left = bereaved.left_behind(site.environment, survival.requeue == "requeue", node, survival.resubmit)
     if left is None:
         return
-    vigil = bereaved.Vigil(left, environment, shim, lambda until: tell_shim(lease, f"until {until!r}"))
+    place = bereaved.Place(site.node, paths.run_dir, coordinator)
+    renew = lambda until: tell_shim(lease, f"until {until!r}")  # noqa: E731
+    vigil = bereaved.Vigil(left, site.environment, shim, renew, place)
     if told_to_end:
         vigil.hurry()
     vigil.keep()

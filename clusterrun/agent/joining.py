@@ -30,7 +30,9 @@ class CannotJoin(ClusterrunError):
 
 
 class OutOfReach(CannotJoin):
-    """Nobody who could be the coordinator answered until the limit."""
+    """Nobody who could be the coordinator answered until the limit, at any of ``places``."""
+
+    places: tuple[tuple[str, int], ...] = ()
 
 
 @frozen
@@ -64,7 +66,9 @@ def join(invitation: Invitation, hello: Callable[[str], Hello]) -> Joined:
         if all(isinstance(failure, Stranger) for failure in failures):
             raise _failed(invitation, str(failures[-1]))
         if time.monotonic() + pause > until:
-            raise _failed(invitation, str(failures[-1]), OutOfReach)
+            out = OutOfReach(*_words(invitation, str(failures[-1])))
+            out.places = tuple((address, invitation.port) for address in invitation.addresses)
+            raise out
         time.sleep(pause * (0.5 + _chance()))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -92,9 +96,13 @@ def _try(address: str, invitation: Invitation, hello: Callable[[str], Hello]) ->
     return Joined(connection, end, tuple(early))
 
 
-def _failed(invitation: Invitation, why: str, kind: type[CannotJoin] = CannotJoin) -> CannotJoin:
+def _failed(invitation: Invitation, why: str) -> CannotJoin:
+    return CannotJoin(*_words(invitation, why))
+
+
+def _words(invitation: Invitation, why: str) -> tuple[str, str]:
     where = " or ".join(f"{address} port {invitation.port}" for address in invitation.addresses)
-    return kind(
+    return (
         f"{os.uname().nodename} could not join the coordinator at {where}: {why}",
         "a firewall between the nodes, or a name that resolves to another address, are the usual causes",
     )

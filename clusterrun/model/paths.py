@@ -13,6 +13,7 @@ The layout is what the README documents and scripts rely on; each file has one w
     reserve          room for the last state of a run that fills the disk   (the coordinator)
     successor.json   the job in which the run goes on   (the coordinator)
     next.json        the job that is queued and waits for the end of this one   (the coordinator)
+    left.json        what agents do whose coordinator is gone   (the newest of these agents)
     save_now         touched by whoever wants a checkpoint at once   (the user)
     prelude/         what the Python of ranks loads first, where they are watched   (the coordinator)
     asks/            questions to the coordinator of a live run   (the desk)
@@ -88,6 +89,10 @@ class RunPaths:
     @property
     def next(self) -> str:
         return os.path.join(self.run_dir, "next.json")
+
+    @property
+    def left(self) -> str:
+        return os.path.join(self.run_dir, "left.json")
 
     @property
     def save_now(self) -> str:

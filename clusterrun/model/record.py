@@ -81,6 +81,21 @@ class Attempt:
 
 
 @frozen
+class LeftBehind:
+    """``left.json``: the word of an agent whose coordinator is gone, on ``node``, at ``at`` (wall clock).
+
+    It waits to give the job back, or has ``done`` so; ``why`` says what it knows of the coordinator.
+    """
+
+    job_id: str
+    node: str
+    at: float
+    why: str = ""
+    done: bool = False
+    format: int = contract.FORMAT
+
+
+@frozen
 class RunState:
     """``state.json``: the coordinator's word on the run; times are seconds since the epoch.
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, encode, encode_set
-from clusterrun.model.errors import NoSuchRun
+from clusterrun.model.errors import ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.paths import RunPaths, runs_folder
-from clusterrun.model.record import RunRecord, RunState, RunStatus
+from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
 from clusterrun.model.report import Report
 from clusterrun.runs.disk import DiskRefused, new_folder, private_folder, refusal, trust, write_whole
 from clusterrun.runs.documents import read_document
@@ -186,6 +186,13 @@ class Store:
             pass
         except OSError as error:
             raise refusal(self.paths(run_id).ended, error) from error
+
+    def left_behind(self, run_id: str) -> LeftBehind | None:
+        """The newest word of agents whose coordinator is gone; None where there is none that can be read."""
+        try:
+            return read_document(LeftBehind, self.paths(run_id).left)
+        except (BadDocument, ClusterrunError):
+            return None
 
     def script_error(self, run_id: str) -> str:
         """What the batch script printed last, where it is the script's own word on why it ended; else ''."""

@@ -21,7 +21,7 @@ from clusterrun.slurm.shared import News, SharedJobs
 from clusterrun.system import Clock
 from clusterrun.verbs.cases import Case, damaged, read
 from clusterrun.verbs.jobs import Found, Jobs
-from clusterrun.verbs.judge import NEVER, QUEUEING_SECONDS, Said, judge, kept
+from clusterrun.verbs.judge import NEVER, QUEUEING_SECONDS, STALE_SECONDS, Said, judge, kept
 
 SPEAK_AFTER = 2.0
 
@@ -187,6 +187,7 @@ class Inquiry:
                 elsewhere=dict(heard.elsewhere).get(record.run_id, ""),
                 script_error="" if case.state else self._store.script_error(record.run_id),
                 before=self._before(record) if row and row.reason == NEVER else "",
+                left=self._store.left_behind(record.run_id) if row and _silent(case, now) else None,
             )
         )
         if case.damage or case.doubt:
@@ -230,6 +231,10 @@ class Inquiry:
         except NoSuchRun:
             return case
         return again if isinstance(again, Case) else case
+
+
+def _silent(case: Case, now: float) -> bool:
+    return case.state is None or now - case.state.updated_at > STALE_SECONDS
 
 
 def _told(case: Case) -> bool:

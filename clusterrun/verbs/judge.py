@@ -11,7 +11,7 @@ from clusterrun.model import contract
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
-from clusterrun.model.record import RunRecord, RunState, RunStatus
+from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.runs.store import FORGOTTEN
@@ -40,7 +40,8 @@ class Said:
     local run's coordinator lives (None: cannot be told from here). ``elsewhere`` names the cluster
     that holds the run's jobs, where another one was asked: its silence means nothing. ``script_error``
     is what the batch script printed about its own end, before any coordinator. ``before`` says, where
-    the job waits in vain for another run, how that one ended.
+    the job waits in vain for another run, how that one ended. ``left`` is the newest word of agents
+    whose coordinator is gone.
     """
 
     record: RunRecord
@@ -55,6 +56,7 @@ class Said:
     elsewhere: str = ""
     script_error: str = ""
     before: str = ""
+    left: LeftBehind | None = None
 
 
 @frozen
@@ -157,8 +159,9 @@ def _ended_by_row(said: Said, row: JobRow) -> _Verdict:
     told = _did_not(said.state) or _why(said)
     if said.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(said.state), row.end)
-    if nodes := lost.words(said.state, row):
-        return _Verdict(State.NODE_FAIL, Phase.ENDED, nodes, row.end)
+    nodes, given_back = lost.words(said.state, row), lost.given_back(said.state, said.left, row)
+    if nodes or given_back:
+        return _Verdict(State.NODE_FAIL, Phase.ENDED, _joined(nodes, given_back), row.end)
     if row.state is State.CANCELLED:
         by_slurm = f"never started: {said.before or explain(NEVER).said}" if row.reason == NEVER else ""
         why = told or by_slurm or "cancelled, but not by clusterrun cancel"
@@ -221,11 +224,17 @@ def _submitting(said: Said) -> _Verdict:
 
 def _running(said: Said, restarted: bool) -> _Verdict:
     state = said.state
+    row = said.row if said.answered else None
+    goes_on = said.record.spec.goes_on
     if state is None or restarted or state.state.ended:
-        return _Verdict(State.RUNNING, Phase.STARTING, "the coordinator has not been heard of yet")
+        age = said.now - row.start if row and row.start else 0.0
+        more = lost.of_running(None, row, said.left, age, said.now, goes_on) if row else ""
+        since = f", in {spoken(age)}" if more else ""
+        words = f"the coordinator has not been heard of yet{since}"
+        return _Verdict(State.RUNNING, Phase.STARTING, _joined(words, more))
     age = said.now - state.updated_at
     if age > STALE_SECONDS:
-        nodes = lost.of_running(state, said.row) if said.row and said.answered else ""
+        nodes = lost.of_running(state, row, said.left, age, said.now, goes_on) if row else ""
         silence = f"no word from its coordinator for {spoken(age)}"
         return _Verdict(State.RUNNING, state.phase, _joined(silence, nodes))
     return _Verdict(State.RUNNING, state.phase, _why(said))

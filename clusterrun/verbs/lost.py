@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from clusterrun.model.duration import spoken
 from clusterrun.model.errors import BadInput
 from clusterrun.model.hostlist import expand, fold
-from clusterrun.model.record import RunState
+from clusterrun.model.record import LeftBehind, RunState
 from clusterrun.model.states import State
 from clusterrun.slurm.queries import JobRow
+
+BEGUN_AGAIN_SECONDS = 120.0
+"""A coordinator that died, or hung, is begun again on its node well within this time, and writes at once."""
 
 
 def words(state: RunState | None, row: JobRow) -> str:
@@ -18,18 +22,44 @@ def words(state: RunState | None, row: JobRow) -> str:
     return f"{said}, with the coordinator of the run" if _host(state) in nodes else said
 
 
-def of_running(state: RunState | None, row: JobRow) -> str:
-    """The same of a job that runs, with what to do where no agent is left to give it back."""
-    nodes = _nodes(row)
-    if state is None or not nodes or _host(state) in nodes:
-        return words(state, row) if state else ""
-    # Before its first attempt is formed nothing but the coordinator's own host is known.
-    formed = bool(state.attempts and state.attempts[-1].nodes)
-    gone = "" if formed else f"{_host(state)}, where it was, is none of the job's nodes"
-    said = words(state, row) or gone
-    return (
-        said and f"{said}: the agents that are left give the job back; if not, scontrol requeue {row.job_id}"
-    )
+def of_running(
+    state: RunState | None, row: JobRow, left: LeftBehind | None, silent: float, now: float, goes_on: str
+) -> str:
+    """What is known of a job that runs, whose coordinator is ``silent``, and what to type where nobody acts.
+
+    ``left``: the newest word of its agents; ``goes_on``: how the run goes on in another job.
+    """
+    lost = words(state, row) if state else ""
+    out = state is not None and bool(_nodes(row)) and _host(state) not in _nodes(row)
+    if out and not lost and state is not None:
+        # Before its first attempt is formed nothing but the coordinator's own host is known.
+        lost = f"{_host(state)}, where it was, is none of the job's nodes"
+    mine = left if left is not None and left.job_id == row.job_id and now - left.at < silent else None
+    if mine is None and not out and silent < BEGUN_AGAIN_SECONDS:
+        return lost  # it may yet be begun again, on its node
+    if mine is not None and mine.done:
+        return "; ".join(part for part in (lost, f"{mine.node} gave the job back: {mine.why}") if part)
+    told = f"{mine.node} said {spoken(max(0.0, now - mine.at))} ago: {mine.why}" if mine else ""
+    agents = told or "no agent of it has said that it gives the job back"
+    alive = "" if out or mine else "where its ranks print nothing either (clusterrun logs): "
+    return "; ".join(part for part in (lost, agents, alive + _remedy(row.job_id, goes_on)) if part)
+
+
+def _remedy(job_id: str, goes_on: str) -> str:
+    again = {
+        "requeue": f"to start it again, type scontrol requeue {job_id}; ",
+        "chain": f"to go on in the next job, or to end it where none waits, type scancel {job_id}",
+    }
+    return again.get(goes_on, "") + (f"to end it, type scancel {job_id}" if goes_on != "chain" else "")
+
+
+def given_back(state: RunState | None, left: LeftBehind | None, row: JobRow) -> str:
+    """Why an agent ended this job whose coordinator was gone; '' where none did."""
+    if left is None or not left.done or left.job_id != row.job_id:
+        return ""
+    if state is not None and state.updated_at > left.at:
+        return ""  # it went on since
+    return f"{left.node} ended the job, whose coordinator was gone: {left.why}"
 
 
 def first_of(row: JobRow) -> str:

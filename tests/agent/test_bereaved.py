@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from clusterrun.agent.bereaved import Left, Means, came_back, left_behind, meaning
+from clusterrun.agent.bereaved import Left, Means, Silence, came_back, left_behind, meaning, refused
 from clusterrun.model.document import encode
 from clusterrun.model.orders import Orders
+from clusterrun.model.record import LeftBehind
+from clusterrun.runs.documents import read_document
 from tests.agent.runs import ROOT, until
 
 LEFT = Left("14", 0, True, 1)
@@ -87,6 +90,45 @@ def test_without_a_scheduler_there_is_no_job() -> None:
     assert left_behind(environment, False, 3) == Left("14", 2, False, 3)
 
 
+@pytest.mark.parametrize(
+    "looks, silent",
+    [
+        ([(0, "a"), (10, "a"), (20, "a")], 20.0),
+        ([(0, "a"), (10, "b"), (20, "b")], 10.0),
+        ([(0, ""), (10, ""), (20, "")], 20.0),  # it was never written
+        ([(0, "a"), (10, None), (20, "a"), (30, "a")], 10.0),  # for a while it could not be looked at
+        ([(0, "a"), (3600, "a"), (3610, "a")], 10.0),  # this process stood still meanwhile
+        ([(0, "a"), (10, "b"), (20, "a")], 0.0),
+    ],
+)
+def test_silence_is_counted_only_over_looks_in_a_row_that_saw_the_same(looks: list, silent: float) -> None:
+    silence = Silence()
+    assert [silence.looked(float(at), mark) for at, mark in looks][-1] == silent
+
+
+def a_port_that_refuses() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_only_a_host_that_answers_shows_that_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = ("127.0.0.1", a_port_that_refuses())
+    unreachable = ("240.0.0.1", 9)
+    connect = socket.create_connection
+
+    def connected(place: tuple[str, int], seconds: float) -> socket.socket:
+        if place == unreachable:
+            raise TimeoutError
+        return connect(place, seconds)
+
+    monkeypatch.setattr(socket, "create_connection", connected)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        opened = ("127.0.0.1", listener.getsockname()[1])
+        assert not refused((opened,)) and not refused((closed, opened))
+    assert refused((closed,)) and refused((closed, unreachable)) and refused(())
+    assert not refused((unreachable,))
+
+
 CODE = """
 import os, sys
 from clusterrun.agent import bereaved
@@ -94,7 +136,8 @@ bereaved.ASK_SECONDS = 0.1
 shim, living = os.pipe()
 print("here", flush=True)
 left = bereaved.Left("14", 0, sys.argv[1] == "requeue", 0)
-bereaved.Vigil(left, dict(os.environ), shim, lambda until: None).keep()
+place = bereaved.Place("n0002", os.environ.get("RUN_DIR", "/nowhere"), ())
+bereaved.Vigil(left, dict(os.environ), shim, lambda until: None, place).keep()
 """
 
 
@@ -134,6 +177,63 @@ def test_an_agent_that_waits_ends_by_a_term(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert "scontrol" not in called.read_text()
+
+
+BLIND = (
+    CODE.replace("SECONDS = 0.1", "SECONDS = 0.1; bereaved.NOBODY_SECONDS = float(sys.argv[2])")
+    .replace(", ())", ", ((('127.0.0.1', int(sys.argv[3])),) if sys.argv[3] else ()))")
+)  # fmt: skip
+
+
+def unseen(folder: Path, word: str, seconds: float, port: object) -> tuple[subprocess.Popen[bytes], Path]:
+    """An agent left behind in a job of which the scheduler missed nothing; the run's state is in ``run``."""
+    state = f"$([ -e {folder}/done ] && echo COMPLETING || echo RUNNING)"
+    called = stand_ins(folder, f'echo "{state}|None|0|0|n0001|n[0001-0002]|"')
+    run = folder / "run"
+    run.mkdir(mode=0o700)
+    for name in ("orders.json", "state.json"):
+        (run / name).write_text("{}")
+    environment = {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": str(ROOT), "RUN_DIR": str(run)}
+    argv = [sys.executable, "-c", BLIND, word, str(seconds), str(port)]
+    return subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE), called
+
+
+@pytest.mark.parametrize("word, deed", [("requeue", "scontrol requeue 14"), ("end", "scancel 14")])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_that_nobody_coordinates_is_given_back_though_the_scheduler_misses_nothing(
+    tmp_path: Path, word: str, deed: str, known: bool
+) -> None:
+    port = a_port_that_refuses() if known else ""
+    process, called = unseen(tmp_path, word, 0.5, port)
+    words = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 0
+    assert [line for line in called.read_text().splitlines() if "squeue" not in line] == [deed]
+    assert "job 14 is given back: no coordinator has written anything for" in words
+    assert (f"refuses port {port}" in words) is known
+    left = read_document(LeftBehind, str(tmp_path / "run" / "left.json"))
+    assert left is not None
+    assert (left.job_id, left.node, left.done) == ("14", "n0002", True)
+    assert left.why in words
+    assert (tmp_path / "run" / "left.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_job_is_left_alone_while_its_coordinator_writes_or_listens_or_its_host_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    stats = {"writes": "echo 1 1 1; date +%s%N", "silent": "exit 1"}  # silent: its file system
+    for case in ("writes", "listens", "silent"):
+        folder = tmp_path / case
+        folder.mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1] if case == "listens" else a_port_that_refuses()
+            if case in stats:
+                (folder / "stat").write_text(f"#!/bin/sh\n{stats[case]}\n")
+                (folder / "stat").chmod(0o755)
+            process, called = unseen(folder, "requeue", 0.3, port)
+            until(lambda called=called: called.read_text().count("squeue") >= 10, "ten questions")
+        process.kill()
+        process.communicate(timeout=60)
+        assert "scontrol" not in called.read_text(), case
 
 
 HURRIED = (

@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.model.duration import moment
 from clusterrun.model.frozen import replace
-from clusterrun.model.record import RunStatus
+from clusterrun.model.record import LeftBehind, RunStatus
 from clusterrun.model.states import Phase, State
 from clusterrun.verbs.judge import Said, judge, kept
 from tests.desk.values import ATTEMPT, FAILURE, NOW, RECORD, row, state
@@ -28,6 +28,10 @@ HANDED_OVER = state(
     reason="the time limit was reached; the run goes on in job 42",
     attempts=(replace(ATTEMPT, job_id="41", outcome="TIMEOUT"),),
 )
+
+
+WAITS = LeftBehind("41", "n1", NOW - 60, "it waits")
+REQUEUES = replace(RECORD, spec=replace(RECORD.spec, requeue=True))
 
 
 def said(**changes: Any) -> Said:
@@ -200,7 +204,40 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
             "ended without a word on n0 (its script could not start, or was killed); see job.out",
         ),
         ({"record": QUEUED, "now": NOW + 900}, "was never queued"),
-        ({"row": row(start=NOW - 900), "state": state(**OLD)}, "no word from its coordinator for 6 min 40 s"),
+        (
+            {"row": row(start=NOW - 900), "state": state(**OLD)},
+            "6 min 40 s; no agent of it has said that it gives the job back; "
+            "where its ranks print nothing either (clusterrun logs): to end it, type scancel 41",
+        ),
+        (
+            {"row": row(start=NOW - 900), "state": state(updated_at=NOW - 100)},
+            "no word from its coordinator for 1 min 40 s",
+        ),
+        (
+            {"row": row(start=NOW - 900), "state": state(**OLD), "left": WAITS},
+            "6 min 40 s; n1 said 1 min ago: it waits; to end it, type scancel 41",
+        ),
+        (
+            {"row": row(start=NOW - 900), "state": state(**OLD), "left": replace(WAITS, at=NOW - 500)},
+            "6 min 40 s; no agent of it has said that it gives the job back; where",
+        ),
+        (
+            {"row": row(start=NOW - 900), "state": state(**OLD), "record": REQUEUES},
+            "logs): to start it again, type scontrol requeue 41; to end it, type scancel 41",
+        ),
+        (
+            {"row": row(start=NOW - 900), "state": state(**OLD), "left": replace(WAITS, done=True)},
+            "no word from its coordinator for 6 min 40 s; n1 gave the job back: it waits",
+        ),
+        ({"row": row(start=NOW - 60)}, "the coordinator has not been heard of yet"),
+        (
+            {"row": row(start=NOW - 900)},
+            "the coordinator has not been heard of yet, in 15 min; no agent of it has said that it gives the",
+        ),
+        (
+            {"row": row("CANCELLED"), "state": state(**OLD), "left": replace(WAITS, done=True)},
+            "n1 ended the job, whose coordinator was gone: it waits",
+        ),
         (
             {"row": row("SUSPENDED", start=NOW - 900), "state": state(**OLD)},
             "suspended by Slurm: it keeps its nodes, and goes on when it is resumed: scontrol resume 41, or",
@@ -233,15 +270,15 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"row": row("NODE_FAIL", nodelist="n0"), "state": state(**OLD)}, "node n1 was lost"),
         (
             {"row": row(nodelist="n1", start=NOW - 900), "state": state(**OLD)},
-            "no word from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator of the run: "
-            "the agents that are left give the job back; if not, scontrol requeue 41",
+            "no word from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator of the run; "
+            "no agent of it has said that it gives the job back; to end it, type scancel 41",
         ),
         (
             {
                 "row": row(nodelist="n1", start=NOW - 900),
                 "state": state(attempts=(replace(ATTEMPT, nodes=()),), **OLD),
             },
-            "6 min 40 s; n0, where it was, is none of the job's nodes: the agents that are left give the job",
+            "6 min 40 s; n0, where it was, is none of the job's nodes; no agent of it has said that it gives",
         ),
         ({"row": row("CANCELLED", job_id="42"), "state": HANDED_OVER}, "it did not go on: the time limit"),
         ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why}"),
