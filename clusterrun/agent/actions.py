@@ -48,7 +48,10 @@ class ClaimEpoch:
 
 @frozen
 class LaunchAgents:
-    """Start one agent per node; ``without``: again, and not on the nodes of these names."""
+    """Start one agent per node; ``without``: again, and not on the nodes of these names.
+
+    Some of these may have an agent of an earlier launch, which lives.
+    """
 
     without: tuple[str, ...] = ()
 

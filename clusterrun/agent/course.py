@@ -220,11 +220,13 @@ class Course:
         said = f": {' / '.join(event.said)}" if event.said else ""
         words = f"the launcher ended with code {event.code}{said}"
         if event.whole:
-            self._closing.parting.launcher_lives = False
+            self._closing.parting.launcher_lives = event.others
         joining = self.muster.joining
         self.muster.launcher_ended(now, event, words)
         if event.whole and self.stage is Stage.PARTING:
             self._closing.parting.check(now)
+        elif event.whole and event.others:
+            self._say(Note(words))
         elif event.whole and not joining:
             self._launcher_words = f"; {words}"
             self._say(Note(words))

@@ -72,11 +72,15 @@ class CancelAsked:
 
 @frozen
 class LauncherEnded:
-    """The program that started the agents ended, with its last words; not ``whole``: one agent alone did."""
+    """The program that started the agents ended, with its last words; not ``whole``: one agent alone did.
+
+    ``others``: what started agents before, on other nodes, lives.
+    """
 
     code: int
     said: tuple[str, ...] = ()
     whole: bool = True
+    others: bool = False
 
 
 @frozen

@@ -87,6 +87,7 @@ class Gathering:
         self._again_at: float | None = None
         self._away = ControllerAway()
         self._relaunches = self.launches = 0
+        self.ended_others = False
         self._missing = Missing(roster)
 
     def begin(self, now: Now, quiet: bool, dead_since: float | None, without: Mapping[int, str]) -> None:
@@ -106,24 +107,39 @@ class Gathering:
     def begin_again(
         self, now: Now, without: dict[int, str], hoped: Sequence[int], least: int, launcher_lives: bool
     ) -> None:
-        """End all agents that live, then launch them once more but on the nodes ``without``, and why.
+        """Launch agents where there are none, but on the nodes ``without``, and why.
 
         At least so many nodes are needed: the others are done without. Nothing but agents lives
-        anywhere. ``hoped`` are those whose loss is why this is needed.
+        anywhere. ``hoped`` are those whose loss is why this is needed. Agents that are here stay, for
+        only they can give back a job whose coordinator dies now. Where the program that started them all
+        has ended, or there is one for each, all are ended and launched once more.
         """
         self._missing.without, self._missing.hoped = without, tuple(hoped)
         self._least, self.does_without = least, True
         self._relaunches = 0
         self._missing.left.clear()
-        for seat in self._roster.clear():
+        beside = launcher_lives and self._means.relaunch
+        for seat in self._roster.retain(without) if beside else self._roster.clear():
             self._say(Send(seat.link, Farewell()))
-        if launcher_lives:
+        if beside and self._roster.present:
+            self._launch_beside(now)
+        elif launcher_lives:
             self._end_launcher(now)
         else:
             self._launch(now)
 
+    def _launch_beside(self, now: Now) -> None:
+        """Agents for the nodes that have none; those that are here wait for them."""
+        self.ended_others = False
+        self._began = now.steady
+        if self._missing.complete:
+            self._complete(now)
+            return
+        self._launch(now)
+        self._shorten(now)
+
     def _end_launcher(self, now: Now) -> None:
-        self._ending = True
+        self._ending = self.ended_others = True
         self.wakes_at = now.steady + RELAUNCH_SECONDS
         self._say(EndLauncher())
 
@@ -138,7 +154,9 @@ class Gathering:
         self._missing.left.clear()
         self._missing.said = ()
         self.wakes_at = now.steady + self._join_seconds
-        self._launch_agents(tuple(self._roster.name_of(node) for node in sorted(self._missing.without)))
+        here = [seat.node for seat in self._roster.linked() if seat.present]
+        nodes = sorted({*self._missing.without, *here})
+        self._launch_agents(tuple(self._roster.name_of(node) for node in nodes))
 
     def welcomes(self, node: int) -> bool:
         """Who comes now is waited for; while a launcher is being ended, its agents are not."""
@@ -154,14 +172,18 @@ class Gathering:
         """One node more is present."""
         self._away.reached()
         self._ledger.says(Phase.STARTING, f"{self._roster.present} of {self._nodes} nodes have joined")
-        if self.does_without and not self._half and 2 * self._missing.here >= self._nodes:
-            self._half = True
-            patience = max(PATIENCE_FACTOR * (now.steady - self._began), LEAST_PATIENCE)
-            self.wakes_at = min(self._began + patience, self._began + self._join_seconds)
+        self._shorten(now)
         if self._missing.complete:
             self._complete(now)
         else:
             self._hasten(now)
+
+    def _shorten(self, now: Now) -> None:
+        """Once half of the nodes are here, the others are waited for in proportion."""
+        if self.does_without and not self._half and 2 * self._missing.here >= self._nodes:
+            self._half = True
+            patience = max(PATIENCE_FACTOR * (now.steady - self._began), LEAST_PATIENCE)
+            self.wakes_at = min(self._began + patience, self._began + self._join_seconds)
 
     def _hasten(self, now: Now) -> None:
         """Those who are missing are waited for no longer where the launcher has said what became of them."""
@@ -283,9 +305,12 @@ class Gathering:
         self._missing.said = event.said
         again_at = self._away.next_at(now.steady, event.said) if event.whole else None
         if self._ending and event.whole:
-            self._launch(now)
+            if not event.others:
+                self._launch(now)
         elif again_at is not None and not self._missing.complete:
-            self._launch_later(now, again_at)
+            self._launch_later(now, again_at, event.others)
+        elif event.whole and event.others:
+            self._none_beside(now, event.code, words)
         elif self._missing.complete and not event.whole:
             return
         elif event.whole and self._least and not self._enough_without(self._unreached()):
@@ -317,9 +342,19 @@ class Gathering:
             words = f"{name} (node {lost}) was lost and did not come back: {words}"
             self._fail(now, Kind.NODE, name, words)
 
-    def _launch_later(self, now: Now, again_at: float) -> None:
+    def _none_beside(self, now: Now, code: int, words: str) -> None:
+        """The launch for those that are missing came to its end: who is here is all there is."""
+        if self._missing.complete:
+            return
+        if self._missing.here >= self._least:
+            self._complete(now)
+        else:
+            self._ended_early(now, code, words)
+
+    def _launch_later(self, now: Now, again_at: float, others: bool) -> None:
         """The controller is away: nothing was launched, or all of it has ended with the launcher."""
-        self._roster.clear()
+        if not others:
+            self._roster.clear()
         self._again_at = self.wakes_at = again_at
         seconds = again_at - now.steady
         words = f"the scheduler's controller cannot be reached: agents are launched again in {seconds:g} s"
@@ -331,7 +366,8 @@ class Gathering:
 
     def _too_few(self, now: Now) -> None:
         """Nodes that were launched upon once more did not come back."""
-        absent = [one for one in self.absent(now) if one[0] not in self._missing.without]
+        absent = self.absent(now)
+        absent = [one for one in absent if one[0] not in self._missing.without] or absent
         hoped = self._missing.unfulfilled()
         node, name, why = next((one for one in absent if one[0] == hoped), absent[0])
         self.wakes_at = None

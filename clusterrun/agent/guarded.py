@@ -98,6 +98,7 @@ def _outlive(
     left = bereaved.left_behind(site.environment, survival.requeue == "requeue", node, survival.resubmit)
     if left is None:
         return
+    tell_shim(lease, "run ")  # its ranks are gone, and another agent may come to start some here
     place = bereaved.Place(site.node, paths.run_dir, coordinator)
     renew = lambda until: tell_shim(lease, f"until {until!r}")  # noqa: E731
     vigil = bereaved.Vigil(left, site.environment, shim, renew, place)

@@ -59,19 +59,21 @@ class Launch:
 
 
 class Launcher:
-    """The programs that started the agents; ``ended(code, last lines, True)`` is called once, after them all.
+    """The programs that started the agents; ``ended(code, last lines, whole, others)`` tells of their ends.
 
-    With False it is called when the first of several agents ends badly: only whoever knows who has
-    joined can tell what that means.
+    ``whole``: all programs of the newest launch have ended; ``others``: some of an older one live, as
+    their agents do. Not ``whole``: the first of several agents ended badly: only whoever knows who has
+    joined can tell what that means. An older launch that ends under a newer one is seen by its agents' end.
     """
 
     def __init__(
-        self, loop: Loop, launch: Launch, ended: Callable[[int, tuple[str, ...], bool], None]
+        self, loop: Loop, launch: Launch, ended: Callable[[int, tuple[str, ...], bool, bool], None]
     ) -> None:
         self._loop = loop
         self._launch = launch
         self._ended = ended
         self._living: set[int] = set()
+        self._older: set[int] = set()
         self._code = 0
         self._half = b""
         self._said: list[str] = []
@@ -83,8 +85,9 @@ class Launcher:
     def start(self, without: tuple[str, ...] = ()) -> None:
         """Start them. A program that cannot be started has ended with code 127.
 
-        Once more only after all have ended. ``without``: not on the nodes of these names.
+        ``without``: not on the nodes of these names; beside those that live, which are on some of these.
         """
+        self._older, self._living = self._older | self._living, set()
         os.set_blocking(self._writable, True)
         self._loop.watch(self._words, lambda mask: self._hear())
         self._code, self._said, self._one_ended = 0, [], False
@@ -100,7 +103,7 @@ class Launcher:
             self._said += [error.seen, error.remedy]
             self._code = 127
         if not self._living:
-            self._ended(self._code, tuple(self._said), True)
+            self._ended(self._code, tuple(self._said), True, bool(self._older))
 
     def _start_one(self, argv: tuple[str, ...], environment: Mapping[str, str]) -> int:
         # Each has a pipe of its own: the line is far below what a pipe holds, so nothing waits.
@@ -131,7 +134,7 @@ class Launcher:
 
     def end(self) -> None:
         """End them: TERM (and CONT) now, KILL for those that still live a little later."""
-        told = frozenset(self._living)
+        told = frozenset(self._living | self._older)
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
         # Only these: by then another launch may be under way.
@@ -143,6 +146,11 @@ class Launcher:
 
     def reaped(self, child: Ended) -> None:
         """A child of this process ended."""
+        if child.pid in self._older:
+            self._older.discard(child.pid)
+            if not self._living and not self._older:
+                self._ended(self._code, tuple(self._said), True, False)
+            return
         if child.pid not in self._living:
             return
         self._living.discard(child.pid)
@@ -152,22 +160,23 @@ class Launcher:
         self._code = self._code or (child.code if child.code >= 0 else 128 - child.code)
         if not self._living:
             self._hear()
-            self._ended(self._code, tuple(self._said), True)
+            self._ended(self._code, tuple(self._said), True, bool(self._older))
         elif self._code:
             self._agent_ended(self._code)
 
     def _agent_ended(self, code: int) -> None:
         if not self._one_ended:
             self._one_ended = True
-            self._loop.after(_WORDS_AFTER, lambda: self._ended(code, tuple(self._said), False))
+            self._loop.after(_WORDS_AFTER, lambda: self._ended(code, tuple(self._said), False, False))
 
     @property
     def alive(self) -> bool:
         """Whether any of them lives."""
-        return bool(self._living)
+        return bool(self._living or self._older)
 
     def _signal(self, number: int, told: frozenset[int] | None = None) -> None:
-        for pid in self._living if told is None else self._living & told:
+        living = self._living | self._older
+        for pid in living if told is None else living & told:
             os.kill(pid, number)  # not reaped yet, so the number is still theirs
 
     def _hear(self) -> None:

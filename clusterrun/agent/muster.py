@@ -103,7 +103,7 @@ class Muster:
     @property
     def launched_again(self) -> bool:
         """Agents are on their way, and others were ended for that: some of those may still come."""
-        return self.joining and self._gathering.launches > 1
+        return self.joining and self._gathering.ended_others
 
     @property
     def examining(self) -> Selection | None:

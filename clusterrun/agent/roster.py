@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from clusterrun.agent.events import Now
     from clusterrun.agent.messages import Hello
@@ -102,6 +102,24 @@ class Roster:
         self.world = ()
         self.present = 0
         self._by_link.clear()
+        return left
+
+    def retain(self, without: Container[int]) -> list[Seat]:
+        """Free every seat but of those who are here and not on the nodes ``without``.
+
+        Returns those who could be spoken to and have no seat any more.
+        """
+        self._names.update((seat.node, seat.name) for seat in self.taken())
+        left = []
+        for seat in self.taken():
+            seat.place = -1
+            if seat.present and not seat.lost and seat.node not in without:
+                continue
+            if self._by_link.pop(seat.link, None) is not None:
+                left.append(seat)
+            self.seats[seat.node] = None
+            self.present -= seat.present
+        self.world = ()
         return left
 
     @property

@@ -206,8 +206,8 @@ class RunLoop:
             if self._hooks:
                 self._hooks.reaped(child)
 
-    def _launcher_ended(self, code: int, said: tuple[str, ...], whole: bool) -> None:
-        self._happened(events.LauncherEnded(code, said, whole))
+    def _launcher_ended(self, code: int, said: tuple[str, ...], whole: bool, others: bool) -> None:
+        self._happened(events.LauncherEnded(code, said, whole, others))
 
     def _look_at_launcher(self, order: actions.LookAtLauncher) -> None:
         question = self._launcher.links_question(order.names)

@@ -58,7 +58,7 @@ def test_the_end_of_the_first_launch_is_not_the_end_of_the_second(
     program.chmod(stat.S_IRWXU)
     loop = Loop()
     ends: list[int] = []
-    one = Launcher(loop, launch((str(program),)), lambda code, said, whole: ends.append(code))
+    one = Launcher(loop, launch((str(program),)), lambda code, said, whole, others: ends.append(code))
     passes = passing(loop, one, ends)
 
     one.start()
@@ -72,6 +72,32 @@ def test_the_end_of_the_first_launch_is_not_the_end_of_the_second(
     one.kill()
     until(lambda: passes() and len(ends) == 2, "the end of the second launch")
     assert ends[1] == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_a_launch_beside_another_is_over_with_the_newest_and_all_are_when_none_lives(
+    tmp_path: Path, newest_first: bool
+) -> None:
+    program = tmp_path / "srun"
+    program.write_text("#!/bin/sh\nexec sleep 100\n")
+    program.chmod(stat.S_IRWXU)
+    loop = Loop()
+    ends: list[tuple[bool, bool]] = []
+    one = Launcher(
+        loop, launch((str(program),)), lambda code, said, whole, others: ends.append((whole, others))
+    )
+    passes = passing(loop, one, ends)
+    started = []
+    for without in ((), ("n2",)):
+        before = set(one._living)
+        one.start(without)
+        started.append((set(one._living) - before).pop())
+    for pid in reversed(started) if newest_first else started:
+        assert one.alive
+        os.kill(pid, signal.SIGKILL)
+        until(lambda pid=pid: (passes() or True) and pid not in one._living | one._older, "its end")
+    assert ends == ([(True, True), (True, False)] if newest_first else [(True, False)])
+    assert not one.alive
 
 
 @pytest.mark.parametrize(
@@ -95,7 +121,7 @@ def test_a_launcher_that_goes_on_without_a_node_tells_which_and_one_that_gives_u
     loop = Loop()
     ends: list[tuple[int, str, bool]] = []
     one = Launcher(
-        loop, launch((str(program),)), lambda code, said, whole: ends.append((code, said[0], whole))
+        loop, launch((str(program),)), lambda code, said, whole, others: ends.append((code, said[0], whole))
     )
     passes = passing(loop, one, ends)
 
@@ -113,7 +139,7 @@ def test_a_launcher_that_is_killed_is_told_from_one_that_says_so_of_its_tasks(tm
     program.chmod(stat.S_IRWXU)
     loop = Loop()
     ends: list[tuple[int, tuple[str, ...]]] = []
-    one = Launcher(loop, launch((str(program),)), lambda code, said, whole: ends.append((code, said)))
+    one = Launcher(loop, launch((str(program),)), lambda code, said, whole, others: ends.append((code, said)))
     passes = passing(loop, one, ends)
 
     one.start()
@@ -135,7 +161,7 @@ def test_the_line_that_names_a_node_not_reached_is_never_dropped_among_others(
     before: int, after: int, line: str
 ) -> None:
     said: list[tuple[str, ...]] = []
-    one = Launcher(Loop(), launch(ARGV), lambda code, words, whole: said.append(words))
+    one = Launcher(Loop(), launch(ARGV), lambda code, words, whole, others: said.append(words))
     words = [f"line {number}" for number in range(before)] + [line]
     words += [f"later {number}" for number in range(after)]
     for number, word in enumerate(words):

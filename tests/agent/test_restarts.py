@@ -11,6 +11,7 @@ from clusterrun.agent.actions import ClaimEpoch, EndLauncher, LaunchAgents, Send
 from clusterrun.agent.coordinator import Coordinator
 from clusterrun.agent.events import AgentJoined, AgentLeft, CancelAsked, EpochClaimed, Heard, LauncherEnded
 from clusterrun.agent.messages import (
+    Ack,
     Beat,
     Farewell,
     PortReserved,
@@ -177,15 +178,71 @@ def test_nothing_starts_before_the_lease_of_a_lost_node_is_out() -> None:
     assert ClaimEpoch(0) in tape.does(27.0)
 
 
-def test_where_too_few_agents_are_left_all_are_launched_once_more() -> None:
+def back(**changes: Any) -> Tape:
+    """Node 1 of two was lost; agents are launched where there are none, at 27.1 s."""
+    tape = allocated(2, max_restarts=1, **changes)
+    lose(tape, 1, 0)
+    tape.at(27.0)
+    assert tape.does(27.1, EpochClaimed(1)) == [LaunchAgents(("n0",))]
+    return tape
+
+
+def test_where_too_few_agents_are_left_others_are_launched_beside_those_that_are_here() -> None:
+    tape = back()
+    assert tape.does(28.0, Heard(0, Beat(28))) == [Send(0, Ack(28, WALL + 28.0))]
+    tape.at(29.0, AgentJoined(11, hello(1, pid=2)))
+    assert sent(tape.does(29.0, Heard(11, Beat(0)))) == [(11, Ack(0, WALL + 29.0)), (0, ReservePort(1))]
+    started = sent(tape.does(29.1, Heard(0, PortReserved(1, 5))))
+    assert [(link, order.node) for link, order in started if isinstance(order, StartRanks)] == [
+        (0, 0),
+        (11, 1),
+    ]
+
+
+def test_at_no_moment_of_a_restart_without_a_node_are_all_agents_told_to_leave() -> None:
+    tape = back()
+    said = ("srun: error: Unable to create step: Requested nodes are busy",)
+    late = tape.does(28.0, LauncherEnded(1, said, others=True))
+    state = tape.state(28.0)
+    assert state.attempts[1].failure is not None
+    assert state.attempts[1].failure.why.endswith(said[0])
+    assert [message for _, message in sent(late)] == [Farewell()]  # the run is over: nothing is left to give
+    assert EndLauncher() in late
+    assert (state.state, state.attempts[1].failure.node) == (State.NODE_FAIL, "n1")
+
+
+def test_an_agent_that_is_lost_while_others_are_waited_for_is_missed() -> None:
+    tape = back()
+    tape.at(28.0, AgentLeft(0, "reset"))
+    tape.at(29.0, AgentJoined(11, hello(1, pid=2)), Heard(11, Beat(0)))
+    assert ReservePort(1) not in [message for _, message in sent(tape.does(60.0))]
+
+
+def test_the_launcher_that_ends_beside_an_older_one_ends_no_attempt() -> None:
+    tape = back()
+    tape.at(29.0, AgentJoined(11, hello(1, pid=2)), Heard(11, Beat(0)), Heard(0, PortReserved(1, 5)))
+    tape.at(29.2, Heard(0, RanksStarted(1)), Heard(11, RanksStarted(1)))
+    tape.at(30.0, LauncherEnded(0, (), others=True))
+    for second in range(30, 60):
+        tape.at(float(second), Heard(0, Beat(second)), Heard(11, Beat(second)))
+    state = tape.state(60.0)
+    assert (state.state, state.phase, state.epoch) == (State.RUNNING, Phase.TRAINING, 1)
+
+
+def test_a_controller_that_is_away_costs_no_agent_that_is_here() -> None:
+    tape = back()
+    words = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
+    tape.at(27.5, LauncherEnded(1, (words,), others=True))
+    assert tape.does(28.0, Heard(0, Beat(28))) == [Send(0, Ack(28, WALL + 28.0))]
+    assert tape.does(28.5) == [LaunchAgents(("n0",))]
+
+
+def test_where_the_launcher_is_gone_too_all_agents_are_launched_once_more() -> None:
     tape = allocated(2, max_restarts=1)
     lose(tape, 1, 0)
     tape.at(27.0)
-    assert tape.does(27.1, EpochClaimed(1)) == [Send(0, Farewell()), EndLauncher()]
-    assert tape.does(28.0, LauncherEnded(143)) == [LaunchAgents(())]
-    for node in (0, 1):
-        tape.at(29.0, AgentJoined(10 + node, hello(node, pid=2)), Heard(10 + node, Beat(0)))
-    assert sent(tape.does(29.1, Heard(10, PortReserved(1, 5)), Heard(11, RanksStarted(1))))[0][0] == 10
+    tape.at(27.0, LauncherEnded(137))
+    assert tape.does(27.1, EpochClaimed(1)) == [Send(0, Farewell()), LaunchAgents(())]
 
 
 def test_a_silent_node_is_left_out_of_the_next_launch_where_enough_remain() -> None:
@@ -199,8 +256,7 @@ def test_a_silent_node_is_left_out_of_the_next_launch_where_enough_remain() -> N
     tape.at(27.0)
     said = ("srun: error: n3: task 3: Exited with exit code 137",)
     tape.at(27.0, LauncherEnded(137, said, whole=False))
-    tape.at(27.1, EpochClaimed(1))
-    assert tape.does(28.0, LauncherEnded(143)) == [LaunchAgents(("n1", "n2"))]
+    assert tape.does(27.1, EpochClaimed(1)) == [LaunchAgents(("n0", "n1", "n2"))]
     assert tape.state(29.0).excluded == ("n1", "n2")
 
 
@@ -211,9 +267,8 @@ def test_a_node_that_does_not_come_back_is_named_and_left_out_where_the_run_goes
         lose(tape, 1, 0)
         tape.at(27.0)
         tape.at(27.1, EpochClaimed(1))
-        tape.at(28.0, LauncherEnded(143))
         said = ("srun: error: Unable to create step: Requested node configuration is not available",)
-        tape.at(29.0, LauncherEnded(1, said))
+        tape.at(29.0, LauncherEnded(1, said, others=True))
         state = tape.state(30.0)
         words = "n1 (node 1) was lost and did not come back: the launcher ended with code 1: " + said[0]
         assert state.attempts[1].failure == Failure(-1, "n1", 1, WALL + 29.0, words)

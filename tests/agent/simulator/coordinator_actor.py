@@ -36,6 +36,7 @@ class CoordinatorActor(Actor):
         self.launched = False
         self.launches = 0
         self.launcher_lives = False
+        self.older: list[int] = []
         self.ended_launcher = False
         self.coming = 0
         self.told_superseded = False
@@ -90,8 +91,13 @@ class CoordinatorActor(Actor):
         self.world.clock.after(self.world.disk(), self.feed, lambda: self.world.claim(self, action.after))
 
     def _launch(self, action: act.LaunchAgents) -> None:
+        for agent in self.tasks():
+            seat = self.machine._roster.by_link(agent.link.number) if agent.link is not None else None
+            here = agent.alive and seat is not None and seat.present
+            if here and f"n{agent.node.index}" not in action.without:
+                self.world.watch.fail(f"{self.name} launches an agent beside {agent.name}")
         if self.launcher_lives:
-            self.world.watch.fail(f"{self.name} launches agents while a launcher lives")
+            self.older.append(self.launches)
         self.launched = self.launcher_lives = True
         self.launches += 1
         self.world.launch(self, action.without)
@@ -101,15 +107,27 @@ class CoordinatorActor(Actor):
         self.world.end_launcher(self)
 
     def tasks(self) -> list[AgentActor]:
-        """The agents that the launcher which lives now has started."""
+        """The agents that the launchers which live now have started."""
+        return [agent for agent in self.agents if agent.launch in (self.launches, *self.older)]
+
+    def newest_tasks(self) -> list[AgentActor]:
+        """Those of the newest launch."""
         return [agent for agent in self.agents if agent.launch == self.launches]
+
+    def end_launchers(self) -> None:
+        """All of them are gone."""
+        self.launcher_lives, self.older = False, []
 
     def agent_ended(self) -> None:
         """srun ends when all its tasks have ended."""
-        lives = any(agent.alive for agent in self.tasks())
-        if self.launcher_lives and not self.coming and not lives:
-            self.launcher_lives = False
-            self.world.clock.after(0.05, self.feed, ev.LauncherEnded(0, ("all tasks ended",)))
+        before = len(self.older)
+        living = {agent.launch for agent in self.agents if agent.alive}
+        self.older = [launch for launch in self.older if launch in living]
+        ended = self.launcher_lives and not self.coming and self.launches not in living
+        self.launcher_lives = self.launcher_lives and not ended
+        if ended or (before and not self.older and not self.launcher_lives):
+            told = ev.LauncherEnded(0, ("all tasks ended",), True, bool(self.older))
+            self.world.clock.after(0.05, self.feed, told)
 
     def _save(self, action: act.SaveState) -> None:
         self.world.watch.saved(self, action.state)

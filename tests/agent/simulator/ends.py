@@ -25,7 +25,7 @@ ASKING = ("term coordinator", "term agents", "cancel", "slow sweep")
 
 def check_end(watch: Watch, coordinator: CoordinatorActor, epochs: list[int]) -> None:
     """A coordinator has finished; ``epochs`` are those it claimed."""
-    if coordinator.launcher_lives:
+    if coordinator.launcher_lives or coordinator.older:
         watch.fail(f"{coordinator.name} finishes and leaves its launcher alive")
     if coordinator.told_superseded:
         return

@@ -136,12 +136,13 @@ def _kill_launcher(world: World) -> None:
     coordinator = _coordinator(world)
     if not coordinator.launcher_lives:
         return
-    coordinator.launcher_lives = False
+    tasks = coordinator.tasks()
+    coordinator.end_launchers()
     said = ("srun: error: killed",)
     world.clock.after(0.05, coordinator.feed, ev.LauncherEnded(137, said))
     if world.fault_chance.random() < 0.5:
         world.watch.struck.append("its tasks")
-        for agent in coordinator.tasks():
+        for agent in tasks:
             world.clock.after(world.fault_chance.random(), agent.feed, agent.slurm_kills)
 
 

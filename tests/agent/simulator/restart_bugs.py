@@ -62,8 +62,8 @@ RESTART_BUGS = (
     Mutant(
         "agents are launched beside those that live",
         "gathering",
-        "        if launcher_lives:\n            self._end_launcher(now)",
-        "        if False:\n            self._end_launcher(now)",
+        "here = [seat.node for seat in self._roster.linked() if seat.present]",
+        "here = []",
     ),
     Mutant(
         "what ended all agents is held against their nodes",

@@ -196,7 +196,8 @@ class Slurm:
     def _over(self, job: Job) -> None:
         self.world.log(f"job {job.number} is over: {job.why}, again: {job.again}")
         for coordinator in job.coordinators:
-            coordinator.coming, coordinator.launcher_lives = 0, False
+            coordinator.coming = 0
+            coordinator.end_launchers()
             coordinator.die("the end of its job")
             for agent in list(coordinator.agents):
                 if agent.alive or agent.node.processes:

@@ -241,7 +241,8 @@ class World:
         if self.clock.now < self.watch.controller_away_until:
             words = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
             coordinator.launcher_lives = False
-            self.clock.after(1.0, coordinator.feed, ev.LauncherEnded(1, (words,)))
+            told = ev.LauncherEnded(1, (words,), True, bool(coordinator.older))
+            self.clock.after(1.0, coordinator.feed, told)
             return
         for index, node in enumerate(coordinator.hosts):
             if index == missing or f"n{node.index}" in without:
@@ -265,10 +266,11 @@ class World:
             return
         coordinator.launcher_lives = False
         self.watch.struck.append("unreachable")
-        for agent in coordinator.tasks():
+        for agent in coordinator.newest_tasks():
             agent.feed(agent.slurm_kills)
         words = f"srun: error: Task launch for StepId=1.0 failed on node n{node.index}: Communication failure"
-        self.clock.after(0.2, coordinator.feed, ev.LauncherEnded(233, (words,)))
+        told = ev.LauncherEnded(233, (words,), True, bool(coordinator.older))
+        self.clock.after(0.2, coordinator.feed, told)
 
     def _start_agent(self, coordinator: CoordinatorActor, index: int, node: Node, launch: int) -> None:
         coordinator.coming -= 1
@@ -350,8 +352,8 @@ class World:
         for agent in coordinator.tasks():
             self.clock.after(0.1, agent.feed, ev.SignalCame(signal.SIGTERM))
             self.clock.after(2.0, agent.feed, agent.slurm_kills)
-        if coordinator.launcher_lives:
-            coordinator.launcher_lives = False
+        if coordinator.launcher_lives or coordinator.older:
+            coordinator.end_launchers()
             self.clock.after(2.5, coordinator.feed, ev.LauncherEnded(143, ()))
 
     def ask_for_end(self) -> None:
