@@ -196,6 +196,17 @@ def first_node_killed_before_anybody_joined(ground: Ground) -> None:
         completed(run, limit=420)
 
 
+def first_node_killed_while_another_is_missed(ground: Ground) -> None:
+    """Agents are launched once more for a node that is gone: those of the others outlive the coordinator."""
+    run = ground.submit("both", *RESTARTS, "--requeue")
+    run.trains()
+    first, _, other, _ = run.nodes()
+    with ground.site.fault("kill", other):
+        until(lambda: "restart 1 of 3" in run.job_output(), "the restart")
+        with ground.site.fault("kill", first):
+            completed(run, limit=420)
+
+
 def first_node_killed_and_chained(ground: Ground) -> None:
     run = ground.submit("chain", *RESTARTS, "--requeue", "--requeue-by", "chain", training=Training(steps=80))
     run.trains()
@@ -439,6 +450,7 @@ FAULTS: dict[str, Fault] = {
         node_killed_without_a_spare,
         first_node_killed_before_anybody_joined,
         first_node_killed_and_requeued,
+        first_node_killed_while_another_is_missed,
         first_node_killed_and_chained,
         node_cut_off_for_long,
         node_frozen,
