@@ -9,8 +9,8 @@ import pytest
 
 from clusterrun.lab import needs, roots
 from clusterrun.lab.namespaces import LabError
-from clusterrun.lab.place import HOME_VARIABLE
 from clusterrun.lab.spec import LabSpec, Proctrack
+from clusterrun.model.contract import LAB_HOME_VARIABLE
 from clusterrun.model.errors import BadInput
 from tests import slurm_versions
 
@@ -64,7 +64,7 @@ def test_more_nodes_than_memory_are_refused_with_the_number_that_fits(
 
 
 def test_a_folder_too_deep_for_sockets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HOME_VARIABLE, "/tmp/" + "deep/" * 12)
+    monkeypatch.setenv(LAB_HOME_VARIABLE, "/tmp/" + "deep/" * 12)
     assert "too long a path for sockets" in refused(LabSpec()).seen
 
 
