@@ -36,7 +36,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed-dev slurm
-	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m benchmarks
 
 # The tests that use a lab, on this machine's own Slurm and on every other one that can be fetched or is here.
 test-slurm-versions: $(VENV)/.installed-dev slurm

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from clusterrun.workflow import Run as Run
-    from clusterrun.workflow import check as check
-    from clusterrun.workflow import find as find
-    from clusterrun.workflow import submit as submit
+    from clusterrun.api import Run as Run
+    from clusterrun.api import check as check
+    from clusterrun.api import find as find
+    from clusterrun.api import submit as submit
 
 __all__ = ["Run", "check", "find", "submit"]
 
@@ -15,6 +15,6 @@ __all__ = ["Run", "check", "find", "submit"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'clusterrun' has no attribute {name!r}")
-    from clusterrun import workflow  # the desk's tower: absent from the node-side program
+    from clusterrun import api  # the desk's tower: absent from the node-side program
 
-    return getattr(workflow, name)
+    return getattr(api, name)

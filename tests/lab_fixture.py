@@ -16,7 +16,7 @@ from clusterrun.lab.lab import Lab, labs_up
 from clusterrun.lab.namespaces import started_at, wait_for
 from clusterrun.lab.needs import OF_A_ROOT, PACKAGES, program
 from clusterrun.lab.place import labs_home
-from clusterrun.lab.processes import Process
+from clusterrun.lab.processes import LabProcess
 from clusterrun.lab.spec import CONTROLLER, USERS, LabSpec, Preempt, Proctrack
 from clusterrun.model.contract import MARKER_VARIABLE
 from clusterrun.model.errors import ClusterrunError
@@ -132,7 +132,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-def _strangers(lab: Lab) -> list[Process]:
+def _strangers(lab: Lab) -> list[LabProcess]:
     return [p for p in lab.processes() if p.host != CONTROLLER and not p.is_daemon]
 
 

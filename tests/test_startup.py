@@ -63,8 +63,8 @@ def test_importing_the_package_loads_nothing_of_it(tmp_path):
     assert found == {"clusterrun"}
 
 
-def nodes_tower(*rooms: str) -> list[str]:
-    files = [file for room in rooms for file in (ROOT / "clusterrun" / room).rglob("*.py")]
+def on_nodes(*packages: str) -> list[str]:
+    files = [file for part in packages for file in (ROOT / "clusterrun" / part).rglob("*.py")]
     names = (file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for file in files)
     return sorted(name.removesuffix(".__init__") for name in names if not name.endswith("__main__"))
 
@@ -82,15 +82,27 @@ def pythons() -> list[str]:
 
 @pytest.mark.parametrize("python", pythons())
 def test_an_agent_loads_on_a_bare_python_and_nothing_heavy_with_it(python, tmp_path):
-    found = loaded(importing(nodes_tower("model", "agent")), tmp_path, "-I", "-S", python=python)
+    found = loaded(
+        importing(on_nodes("model", "slurm_text", "runtime", "protocol", "agent", "coordinator", "node")),
+        tmp_path,
+        "-I",
+        "-S",
+        python=python,
+    )
     assert found & HEAVY_ON_NODES == set()
-    companions = {name for name in found if re.match(r"clusterrun\.(preflight|watch|diagnosis)", name)}
+    companions = {name for name in found if re.match(r"clusterrun\.(preflight|monitor|diagnosis)", name)}
     assert companions == set(), "companions load what they need in processes of their own"
 
 
-ON_THE_WAY_TO_RANKS = ("agent.main", "agent.shim", "agent.guarded", "watch.dressing", "watch.memory")
+ON_THE_WAY_TO_RANKS = (
+    "node.main",
+    "agent.shim",
+    "agent.start",
+    "monitor.rank_instrumentation",
+    "monitor.oom",
+)
 """What an agent of a run without a pre-flight has loaded when its ranks start, with all that these load."""
-MOST_MODULES = 50
+MOST_MODULES = 55
 MOST_BYTES = 225_000
 FOR_OTHERS = {"zipfile", "zlib", "importlib.util"}
 """What an agent loaded once, or what other programs of the nodes load."""
@@ -109,13 +121,18 @@ def test_on_the_way_to_its_ranks_an_agent_loads_little(tmp_path):
 
 
 def test_a_coordinator_without_a_check_loads_nothing_of_it(tmp_path):
-    found = loaded(importing(["clusterrun.agent.opening", "clusterrun.agent.keeper"]), tmp_path, "-I", "-S")
-    assert {name for name in found if re.match(r"clusterrun\.(preflight|diagnosis|watch)", name)} == set()
+    found = loaded(
+        importing(["clusterrun.coordinator.io.start_coordinator", "clusterrun.coordinator.io.supervisor"]),
+        tmp_path,
+        "-I",
+        "-S",
+    )
+    assert {name for name in found if re.match(r"clusterrun\.(preflight|diagnosis|monitor)", name)} == set()
 
 
 @pytest.mark.parametrize("python", pythons())
 def test_what_companions_need_loads_on_a_bare_python(python, tmp_path):
-    names = [name for name in nodes_tower("diagnosis", "preflight", "watch") if ".warm" not in name]
+    names = [name for name in on_nodes("diagnosis", "preflight", "monitor") if ".torch_worker" not in name]
     assert loaded(importing(names), tmp_path, "-I", "-S", python=python) & HEAVY == set()
 
 

@@ -1,203 +1,16 @@
-"""What the two machines order to be done; values only, carried out in the order in which they come.
-
-``loop.py`` and ``process.py`` carry these out and hold no policy.
-"""
+"""What the agent orders to be done; values only, carried out in the order in which they come."""
 
 from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.world import Meeting, World
+from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 
-    from clusterrun.agent.messages import ToAgent, ToCoordinator
-    from clusterrun.model.record import RunState
-    from clusterrun.model.report import Report
-
-
-# --- from the coordinator ---
-
-
-@frozen
-class Send:
-    """Send ``message`` over ``link``."""
-
-    link: int
-    message: ToAgent
-
-
-@frozen
-class DropLink:
-    """Close a connection."""
-
-    link: int
-
-
-@frozen
-class ClaimEpoch:
-    """Take an attempt number exclusively; ends in ``EpochClaimed``, or in ``ClaimFailed`` after minutes.
-
-    ``after`` -1: the next free number. Otherwise exactly ``after`` + 1, and where another
-    coordinator holds that one the answer is ``Superseded``: two of them never leap-frog.
-    """
-
-    after: int = -1
-
-
-@frozen
-class LaunchAgents:
-    """Start one agent per node; ``without``: again, and not on the nodes of these names.
-
-    Some of these may have an agent of an earlier launch, which lives.
-    """
-
-    without: tuple[str, ...] = ()
-
-
-@frozen
-class LookAtLauncher:
-    """Find out which of these nodes hold a connection to the program that starts the agents."""
-
-    names: tuple[str, ...]
-
-
-@frozen
-class EndLauncher:
-    """End the program that started the agents (TERM, then KILL)."""
-
-
-@frozen
-class SaveState:
-    """Write ``state.json``."""
-
-    state: RunState
-
-
-@frozen
-class SaveReport:
-    """Write what the pre-flight of attempt ``epoch`` found; ``keep``: among the cluster's findings too."""
-
-    epoch: int
-    report: Report
-    keep: bool
-
-
-@frozen
-class SaveBeside:
-    """Write ``text`` as file ``name`` of attempt ``epoch``."""
-
-    epoch: int
-    name: str
-    text: str
-
-
-@frozen
-class Resubmit:
-    """Queue this run anew by the program ``argv``, without ``excluded``; ends in ``Resubmitted``."""
-
-    argv: tuple[str, ...]
-    excluded: tuple[str, ...]
-
-
-@frozen
-class AskJob:
-    """Ask the scheduler about this job; ends in ``JobTold``."""
-
-
-@frozen
-class ReadProgress:
-    """Read what rank 0 of attempt ``epoch`` has reported; ends in ``Progressed``, at once."""
-
-    epoch: int
-
-
-@frozen
-class WriteNotice:
-    """Write ``notice.json`` of attempt ``epoch``: ranks are to end by ``until`` (wall clock), and ``why``."""
-
-    epoch: int
-    why: str
-    until: float
-
-
-@frozen
-class QueueNext:
-    """Queue the job that goes on after this one, unless it waits already; ends in ``NextQueued``."""
-
-    argv: tuple[str, ...]
-    excluded: tuple[str, ...]
-
-
-@frozen
-class ExcludeNext:
-    """Keep the waiting job off these nodes, as far as the scheduler lets us."""
-
-    nodes: tuple[str, ...]
-
-
-@frozen
-class DropNext:
-    """Take the waiting job back: nothing is left for it to do."""
-
-
-@frozen
-class Requeue:
-    """Give this job back to the scheduler, to start again, not on ``excluded``; ends in ``HandedOver``."""
-
-    excluded: tuple[str, ...]
-
-
-@frozen
-class Announce:
-    """Tell the user's own program of ``event``; ``state`` is the run at that moment, ``at`` wall clock."""
-
-    event: str
-    state: RunState
-    at: float
-
-
-@frozen
-class Note:
-    """A line for the log of whoever says it."""
-
-    text: str
-
-
-@frozen
-class Finish:
-    """Nothing is left to do: exit with ``code``."""
-
-    code: int
-
-
-if TYPE_CHECKING:
-    CoordinatorAction = Union[
-        Send,
-        DropLink,
-        ClaimEpoch,
-        LaunchAgents,
-        EndLauncher,
-        LookAtLauncher,
-        SaveState,
-        SaveReport,
-        SaveBeside,
-        Resubmit,
-        AskJob,
-        ReadProgress,
-        WriteNotice,
-        QueueNext,
-        ExcludeNext,
-        DropNext,
-        Requeue,
-        Announce,
-        Note,
-        Finish,
-    ]
-
-
-# --- from an agent ---
+    from clusterrun.protocol.messages import ToCoordinator
 
 
 @frozen
@@ -233,9 +46,9 @@ class Spawn:
 
 @frozen
 class PassOn:
-    """Hand a question to a companion process, started where it does not run; ends in ``CompanionSpoke``.
+    """Hand a question to a companion process, started where it does not run; ends in ``SidecarSpoke``.
 
-    Where it ends, or cannot be started, in ``CompanionGone``.
+    Where it ends, or cannot be started, in ``SidecarGone``.
     """
 
     epoch: int

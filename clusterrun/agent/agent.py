@@ -21,30 +21,30 @@ from __future__ import annotations
 
 import signal
 
-from clusterrun.agent.actions import Exit, Note, RenewLease, Tell
-from clusterrun.agent.company import Company
+from clusterrun.agent.actions import Exit, RenewLease, Tell
 from clusterrun.agent.events import (
-    CompanionGone,
-    CompanionSpoke,
     Disconnected,
     Passed,
     PortHeld,
     RankEnded,
     RanksSpawned,
     ShimLost,
-    SignalCame,
+    SidecarGone,
+    SidecarSpoke,
     SpawnFailed,
-    StoodStill,
     Swept,
-    Tick,
     Told,
     Welcomed,
 )
 from clusterrun.agent.lease import Lease
-from clusterrun.agent.messages import (
+from clusterrun.agent.master_port import MasterPort
+from clusterrun.agent.ranks import Ranks, RankStage
+from clusterrun.agent.sidecars import Sidecars
+from clusterrun.model import contract
+from clusterrun.protocol.messages import (
     Ack,
-    AskCompanion,
-    EndCompanion,
+    AskSidecar,
+    EndSidecar,
     Farewell,
     ReservePort,
     SignalRanks,
@@ -52,17 +52,16 @@ from clusterrun.agent.messages import (
     StartRanks,
     StopRanks,
 )
-from clusterrun.agent.port import Port
-from clusterrun.agent.ranks import Ranks, Stage
-from clusterrun.agent.timings import Timings
-from clusterrun.model import contract
+from clusterrun.protocol.timeouts import Timeouts
+from clusterrun.runtime.machine_events import Note, SignalCame, StoodStill, Tick
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
     from clusterrun.agent.actions import AgentAction
-    from clusterrun.agent.events import AgentEvent, Now
+    from clusterrun.agent.events import AgentEvent
+    from clusterrun.runtime.machine_events import Now
 
 PATIENCE_SECONDS = 5.0
 """After a signal of its own and the grace time: how long an agent still waits for the coordinator's word."""
@@ -77,7 +76,7 @@ OBSERVE_AFTER_SECONDS = 10.0
 """From the start of ranks to that of their observer: it must not take from them the processor on which they
 start, and ranks that end at once need none."""
 
-USUAL = Timings()
+USUAL = Timeouts()
 
 
 class Agent:
@@ -93,7 +92,7 @@ class Agent:
         node: int,
         processes: int,
         grace: float = contract.GRACE_SECONDS,
-        timings: Timings = USUAL,
+        timings: Timeouts = USUAL,
         observed: bool = False,
     ) -> None:
         self.node = node
@@ -103,8 +102,8 @@ class Agent:
         self._lease = Lease(timings.lease)
         self._early = EARLY * timings.lease
         self._ranks = Ranks(processes, self._say, self._objection)
-        self._company = Company(self._ranks, self._say)
-        self._port = Port(self._ranks, self._say)
+        self._company = Sidecars(self._ranks, self._say)
+        self._port = MasterPort(self._ranks, self._say)
         self._observed = observed
         self._observe_at: float | None = None
         self._linked = False
@@ -135,8 +134,8 @@ class Agent:
             RankEnded: ranks.ended,
             Passed: ranks.passed,
             Swept: ranks.swept,
-            CompanionSpoke: self._company.spoke,
-            CompanionGone: self._company.gone,
+            SidecarSpoke: self._company.spoke,
+            SidecarGone: self._company.gone,
             StoodStill: self._stood_still,
         }
 
@@ -147,8 +146,8 @@ class Agent:
             StartRanks: self._start_ranks,
             StopRanks: self._stop_ranks,
             SignalRanks: self._signal_ranks,
-            AskCompanion: self._ask_companion,
-            EndCompanion: lambda now, order: self._company.end(order),
+            AskSidecar: self._ask_companion,
+            EndSidecar: lambda now, order: self._company.end(order),
             Farewell: self._farewell,
         }
 
@@ -172,7 +171,7 @@ class Agent:
         times = [self._ends_at(), self._leave_at, self._decide_at]
         if self._linked:
             times.append(self._beat_at)
-        if self._ranks.stage is Stage.RUNNING:
+        if self._ranks.stage is RankStage.RUNNING:
             times += [self._ranks.kill_at, self._observe_at]
         return min((at for at in times if at is not None), default=None)
 
@@ -269,17 +268,17 @@ class Agent:
 
     def _spawned(self, now: Now, event: RanksSpawned) -> None:
         self._ranks.spawned(now, event)
-        if self._observed and self._ranks.stage is Stage.RUNNING and event.epoch == self._ranks.epoch:
+        if self._observed and self._ranks.stage is RankStage.RUNNING and event.epoch == self._ranks.epoch:
             self._observe_at = now.steady + OBSERVE_AFTER_SECONDS
 
     def _observe_when_due(self, now: Now) -> None:
         if self._observe_at is None or now.steady < self._observe_at:
             return
         self._observe_at = None
-        if self._ranks.stage is Stage.RUNNING:
+        if self._ranks.stage is RankStage.RUNNING:
             self._company.observe(self._ranks.epoch)
 
-    def _ask_companion(self, now: Now, order: AskCompanion) -> None:
+    def _ask_companion(self, now: Now, order: AskSidecar) -> None:
         self._company.ask(order, self._ends)
 
     # --- ending ---

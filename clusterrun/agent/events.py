@@ -1,223 +1,15 @@
-"""What can happen to the two machines: events go in, with a reading of the clocks; values only."""
+"""What can happen to an agent: events go in, with a reading of the clocks; values only."""
 
 from __future__ import annotations
 
-from clusterrun.agent.messages import Hello
 from clusterrun.model.frozen import frozen
+from clusterrun.runtime.machine_events import SignalCame, StoodStill, Tick
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 
-    from clusterrun.agent.messages import ToAgent, ToCoordinator
-    from clusterrun.model.record import Attempt
-
-
-@frozen
-class Now:
-    """One reading of both clocks, in seconds: ``steady`` for every decision, ``wall`` for records only."""
-
-    steady: float
-    wall: float
-
-
-@frozen
-class StoodStill:
-    """This process did nothing for so long, be it alone or with its whole job (``scontrol suspend``).
-
-    Comes before all else that happened meanwhile.
-    """
-
-    seconds: float
-
-
-# --- into the coordinator ---
-
-
-@frozen
-class AgentJoined:
-    """An agent proved that it knows the secret; ``link`` names its connection."""
-
-    link: int
-    hello: Hello
-
-
-@frozen
-class AgentLeft:
-    """A connection ended (closed, reset, or refused after a bad frame)."""
-
-    link: int
-    why: str
-
-
-@frozen
-class Heard:
-    """A message came over ``link``."""
-
-    link: int
-    message: ToCoordinator
-
-
-@frozen
-class SignalCame:
-    """This process got a signal (by number)."""
-
-    number: int
-
-
-@frozen
-class CancelAsked:
-    """The cancel file stands in the run directory."""
-
-
-@frozen
-class LauncherEnded:
-    """The program that started the agents ended, with its last words; not ``whole``: one agent alone did.
-
-    ``others``: what started agents before, on other nodes, lives.
-    """
-
-    code: int
-    said: tuple[str, ...] = ()
-    whole: bool = True
-    others: bool = False
-
-
-@frozen
-class LauncherReached:
-    """The nodes that hold a connection to the program that starts the agents.
-
-    ``settled``: it waits for no answer of any node, so it reached them all.
-    """
-
-    names: tuple[str, ...]
-    settled: bool = False
-
-
-@frozen
-class KeeperGone:
-    """The first process of the batch step was killed: for the scheduler the job is over."""
-
-
-@frozen
-class Superseded:
-    """Attempt ``epoch``, which is not ours, stands in the run directory: another coordinator took over."""
-
-    epoch: int
-
-
-@frozen
-class ClaimFailed:
-    """No attempt could be taken for minutes; ``why`` names the file."""
-
-    why: str
-
-
-@frozen
-class Resubmitted:
-    """``Resubmit`` was carried out: the new job's number; empty where there is none, and ``why``."""
-
-    job_id: str
-    why: str = ""
-
-
-@frozen
-class JobTold:
-    """``AskJob`` was carried out, within seconds, come what may.
-
-    ``why`` the scheduler ends this job: one of ``""`` (it does not), ``cancelled``, ``time-limit``,
-    ``preemption``, ``requeue``, ``unknown`` (no answer). ``end_at`` is when it will end it (wall
-    clock, seconds), None where that is not known. ``requeued``: the scheduler queues it anew by itself.
-    """
-
-    why: str
-    end_at: float | None = None
-    requeued: bool = False
-
-
-@frozen
-class Progressed:
-    """``ReadProgress`` was carried out; -1: nothing reported. ``stopping``: ranks end with work left."""
-
-    epoch: int
-    step: int = -1
-    checkpoint: int = -1
-    stopping: bool = False
-
-
-@frozen
-class NextQueued:
-    """``QueueNext`` was carried out: the number of the job that waits; empty where there is none: ``why``."""
-
-    job_id: str
-    why: str = ""
-
-
-@frozen
-class HandedOver:
-    """``Requeue`` was carried out: empty ``why`` where the scheduler has taken this job back."""
-
-    why: str = ""
-
-
-@frozen
-class DeskAsked:
-    """The desk left a question in the run directory."""
-
-    name: str
-    body: str
-
-
-@frozen
-class Tick:
-    """Time passed; sent whenever ``wakes_at`` of a machine is reached, and at start."""
-
-
-@frozen
-class EpochClaimed:
-    """Attempt ``epoch`` is ours; its folder exists.
-
-    ``earlier`` are the attempts that an older ``state.json`` tells of; not ``quiet``: ranks of one may
-    still live somewhere. ``excluded`` are the nodes that earlier jobs of this run found unfit; ``cause``
-    (of ``contract.CAUSES``) is why a coordinator makes its first attempt. ``dead_since``: the one before
-    it, on ``host``, was surely killed then (steady clock); ``there`` are the nodes of this job it had.
-    """
-
-    epoch: int
-    earlier: tuple[Attempt, ...] = ()
-    quiet: bool = True
-    excluded: tuple[str, ...] = ()
-    cause: str = "first"
-    dead_since: float | None = None
-    host: str = ""
-    there: tuple[str, ...] = ()
-
-
-if TYPE_CHECKING:
-    CoordinatorEvent = Union[
-        Tick,
-        AgentJoined,
-        AgentLeft,
-        Heard,
-        SignalCame,
-        CancelAsked,
-        LauncherEnded,
-        LauncherReached,
-        Superseded,
-        KeeperGone,
-        EpochClaimed,
-        ClaimFailed,
-        Resubmitted,
-        JobTold,
-        Progressed,
-        NextQueued,
-        HandedOver,
-        DeskAsked,
-        StoodStill,
-    ]
-
-
-# --- into an agent ---
+    from clusterrun.protocol.messages import ToAgent
 
 
 @frozen
@@ -294,7 +86,7 @@ class Swept:
 
 
 @frozen
-class CompanionSpoke:
+class SidecarSpoke:
     """A companion said something; ``number`` is that of the question, 0 where nobody asked."""
 
     epoch: int
@@ -304,7 +96,7 @@ class CompanionSpoke:
 
 
 @frozen
-class CompanionGone:
+class SidecarGone:
     """A companion ended, or could not be started, without a ``Dismiss`` or ``Sweep``."""
 
     epoch: int
@@ -330,8 +122,8 @@ if TYPE_CHECKING:
         SpawnFailed,
         PortHeld,
         Swept,
-        CompanionSpoke,
-        CompanionGone,
+        SidecarSpoke,
+        SidecarGone,
         ShimLost,
         StoodStill,
     ]

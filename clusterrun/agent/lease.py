@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from clusterrun.agent.messages import Beat
+from clusterrun.protocol.messages import Beat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from clusterrun.agent.messages import Ack
+    from clusterrun.protocol.messages import Ack
 
 
 class Lease:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import enum
 import signal
 
-from clusterrun.agent.actions import Note, SignalLocal, Spawn, Sweep, Tell
-from clusterrun.agent.messages import RankExited, RanksGone, RanksStarted, SignalTaken, StartFailed
+from clusterrun.agent.actions import SignalLocal, Spawn, Sweep, Tell
 from clusterrun.model import contract
+from clusterrun.protocol.messages import RankExited, RanksGone, RanksStarted, SignalTaken, StartFailed
+from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
 
     from clusterrun.agent.actions import AgentAction
-    from clusterrun.agent.events import Now, Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
-    from clusterrun.agent.messages import SignalRanks, StartRanks, StopRanks
+    from clusterrun.agent.events import Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
+    from clusterrun.protocol.messages import SignalRanks, StartRanks, StopRanks
+    from clusterrun.runtime.machine_events import Now
 
 
-class Stage(enum.Enum):
+class RankStage(enum.Enum):
     """What lives on this node: IDLE -> (CLEANING ->) SPAWNING -> RUNNING -> SWEEPING -> IDLE."""
 
     IDLE = "nothing"
@@ -40,7 +42,7 @@ class Ranks:
         self, processes: int, say: Callable[[AgentAction], None], objection: Callable[[Now], str]
     ) -> None:
         self.seen = self.epoch = -1
-        self.stage = Stage.IDLE
+        self.stage = RankStage.IDLE
         self.told = False
         self.kill_at: float | None = None
         self._processes = processes
@@ -55,12 +57,12 @@ class Ranks:
     @property
     def idle(self) -> bool:
         """Nothing of any epoch lives here but what is stuck."""
-        return self.stage is Stage.IDLE
+        return self.stage is RankStage.IDLE
 
     @property
     def starting(self) -> bool:
         """They are being started and are still wanted."""
-        return self.stage is Stage.SPAWNING and not self._ending
+        return self.stage is RankStage.SPAWNING and not self._ending
 
     # --- starting ---
 
@@ -76,22 +78,22 @@ class Ranks:
             return
         self._start, self.epoch, self._ending = order, order.epoch, False
         if order.epoch - 1 > self._swept:
-            self.stage = Stage.CLEANING
+            self.stage = RankStage.CLEANING
             self._say(Sweep(order.epoch - 1))
         else:
             self._spawn(order)
 
     def _spawn(self, order: StartRanks) -> None:
-        self.stage = Stage.SPAWNING
+        self.stage = RankStage.SPAWNING
         self._alive = self._processes
         where = (order.world, order.node, order.meeting)
         self._say(Spawn(order.epoch, *where, order.environment, order.last_epoch))
 
     def spawned(self, now: Now, event: RanksSpawned) -> None:
         """All processes exist; a request to end that came meanwhile is carried out now."""
-        if self.stage is not Stage.SPAWNING or event.epoch != self.epoch:
+        if self.stage is not RankStage.SPAWNING or event.epoch != self.epoch:
             return
-        self.stage = Stage.RUNNING
+        self.stage = RankStage.RUNNING
         self._say(Tell(RanksStarted(self.epoch)))
         if self._alive == 0:
             self._sweep()
@@ -101,7 +103,7 @@ class Ranks:
 
     def spawn_failed(self, now: Now, event: SpawnFailed) -> None:
         """Not all could be started: those that were are swept."""
-        if self.stage is Stage.SPAWNING and event.epoch == self.epoch:
+        if self.stage is RankStage.SPAWNING and event.epoch == self.epoch:
             self._ending = True
             self._say(Tell(StartFailed(event.epoch, event.why)))
             self._sweep()
@@ -116,12 +118,12 @@ class Ranks:
         words = (event.last_lines, event.traceback, event.collision, stopped, event.noticed)
         self._say(Tell(RankExited(event.epoch, event.rank, event.code, now.wall, *words)))
         self._alive -= 1
-        if self._alive == 0 and self.stage is Stage.RUNNING:
+        if self._alive == 0 and self.stage is RankStage.RUNNING:
             self._sweep()
 
     def signal(self, order: SignalRanks) -> None:
         """Pass a signal on; ranks that go on by it end later for reasons of their own."""
-        if order.epoch == self.epoch and self.stage is Stage.RUNNING:
+        if order.epoch == self.epoch and self.stage is RankStage.RUNNING:
             self.told = False
             self._say(SignalLocal(order.number))
 
@@ -149,7 +151,7 @@ class Ranks:
             return
         self._ending = True
         self.kill_at = now.steady + grace
-        if self.stage is Stage.RUNNING:
+        if self.stage is RankStage.RUNNING:
             self._say(SignalLocal(signal.SIGTERM))
             self.kill_when_due(now)
 
@@ -163,20 +165,20 @@ class Ranks:
 
     def kill_when_due(self, now: Now) -> None:
         """The end of a grace time."""
-        if self.stage is Stage.RUNNING and self.kill_at is not None and now.steady >= self.kill_at:
+        if self.stage is RankStage.RUNNING and self.kill_at is not None and now.steady >= self.kill_at:
             self._sweep()
 
     def _sweep(self) -> None:
-        self.stage = Stage.SWEEPING
+        self.stage = RankStage.SWEEPING
         self._say(Sweep(self.epoch))
 
     def swept(self, now: Now, event: Swept) -> None:
         """A sweep is done: of older epochs before a start, or of ours at its end."""
         if not event.stuck:
             self._swept = max(self._swept, event.epoch)
-        if self.stage is Stage.SWEEPING and event.epoch == self.epoch:
+        if self.stage is RankStage.SWEEPING and event.epoch == self.epoch:
             self._gone(event.stuck)
-        elif self.stage is Stage.CLEANING and event.epoch == self.epoch - 1 and self._start is not None:
+        elif self.stage is RankStage.CLEANING and event.epoch == self.epoch - 1 and self._start is not None:
             self._cleaned(now, self._start, event.stuck)
 
     def _cleaned(self, now: Now, order: StartRanks, stuck: tuple[str, ...]) -> None:
@@ -191,7 +193,7 @@ class Ranks:
         self._gone(stuck)
 
     def _gone(self, stuck: tuple[str, ...]) -> None:
-        self.stage = Stage.IDLE
+        self.stage = RankStage.IDLE
         self.kill_at = None
         self._stuck = stuck
         self._say(Tell(RanksGone(self.epoch, stuck)))

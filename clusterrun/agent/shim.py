@@ -16,12 +16,12 @@ import signal
 import sys
 
 from clusterrun import proc
-from clusterrun.agent.clock import OVERSLEPT_SECONDS
-from clusterrun.agent.loop import steady
-from clusterrun.agent.process import become_subreaper, ended_children
-from clusterrun.agent.sweep import Quarry, below, marked, send, sweep
-from clusterrun.agent.voice import say
 from clusterrun.model import contract
+from clusterrun.runtime.event_loop import steady
+from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
+from clusterrun.runtime.processes import become_subreaper, ended_children
+from clusterrun.runtime.standstill import OVERSLEPT_SECONDS
+from clusterrun.runtime.stderr import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -181,5 +181,5 @@ class _Guard:
         if not self._run_id:
             return found
         known = {process.pid for process in found}
-        quarry = Quarry(self._run_id, _ANY_EPOCH, self._node)
+        quarry = KillTarget(self._run_id, _ANY_EPOCH, self._node)
         return found + [process for process in marked(quarry) if process.pid not in known]

@@ -21,9 +21,9 @@ from clusterrun import system
 from clusterrun.local import processes
 from clusterrun.model.errors import SchedulerError
 from clusterrun.model.paths import RunPaths
-from clusterrun.script import inherited
+from clusterrun.script import environment as environment_module
 from clusterrun.script.plan import Plan, Submission
-from clusterrun.slurm.sending import Log
+from clusterrun.slurm.submit_once import Log
 
 START_SECONDS = 60.0
 TEN_YEARS = 10 * 366 * 86400
@@ -35,11 +35,11 @@ def submit(plan: Plan, environment: Mapping[str, str], log: Log) -> Submission:
 
     The job id is that of the coordinator's process. Raises ``SchedulerError``.
     """
-    job = PlanExecutor(plan, inherited.scrubbed(environment)).send()
-    return Submission(job.job_id, inherited.dropped(environment))
+    job = LocalPlanExecutor(plan, environment_module.scrubbed(environment)).send()
+    return Submission(job.job_id, environment_module.dropped(environment))
 
 
-class PlanExecutor(LocalExecutor):
+class LocalPlanExecutor(LocalExecutor):
     """submitit's executor, with a controller that outlives the terminal and starts its task once."""
 
     def __init__(self, plan: Plan, environment: Mapping[str, str]) -> None:

@@ -7,30 +7,30 @@ from pathlib import Path
 
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
-from clusterrun.script import inherited
+from clusterrun.script import environment as environment_module
 from clusterrun.script.plan import Plan, Submission
-from clusterrun.slurm import sending
+from clusterrun.slurm import submit_once
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.system import Clock, RealClock
 
 
 def submit(
-    plan: Plan, environment: Mapping[str, str], log: sending.Log, clock: Clock | None = None
+    plan: Plan, environment: Mapping[str, str], log: submit_once.Log, clock: Clock | None = None
 ) -> Submission:
     """Queue ``plan``; its script stands in the run directory already.
 
     Raises ``SchedulerError`` (nothing is queued) and ``SchedulerUnreachable`` (not known: the run's
     token tells, later).
     """
-    client = SlurmClient(inherited.scrubbed(environment))
-    job = PlanExecutor(plan, client, log, clock or RealClock()).send()
-    return Submission(job.job_id, inherited.dropped(environment))
+    client = SlurmClient(environment_module.scrubbed(environment))
+    job = SlurmPlanExecutor(plan, client, log, clock or RealClock()).send()
+    return Submission(job.job_id, environment_module.dropped(environment))
 
 
-class PlanExecutor(SlurmExecutor):
+class SlurmPlanExecutor(SlurmExecutor):
     """submitit's executor, with the script, the command and the reading of the answer from us."""
 
-    def __init__(self, plan: Plan, client: SlurmClient, log: sending.Log, clock: Clock) -> None:
+    def __init__(self, plan: Plan, client: SlurmClient, log: submit_once.Log, clock: Clock) -> None:
         super().__init__(plan.run_dir, python=plan.spec.python)
         self._plan = plan
         self._client = client
@@ -47,7 +47,7 @@ class PlanExecutor(SlurmExecutor):
         return 2
 
     def _submit_command(self, command: str) -> SlurmJob[None]:
-        job_id = sending.send(
+        job_id = submit_once.send(
             self._client,
             self._make_submission_command(Path(self.folder)),
             cwd=self._plan.spec.cwd,

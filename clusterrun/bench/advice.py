@@ -18,7 +18,7 @@ GB = 1e9
 
 
 @frozen
-class Question:
+class AdviceQuestion:
     """A model and the machines for it; bytes, seconds, bytes per second; zeros are not known.
 
     ``activations`` are those of one GPU's batch. ``bandwidth`` is what each rank can send while all
@@ -87,7 +87,7 @@ class Advice:
     lines: tuple[str, ...]
 
 
-def advise(asked: Question) -> Advice:
+def advise(asked: AdviceQuestion) -> Advice:
     """The whole answer, arithmetic and all."""
     fits = tuple(_fit(asked, strategy) for strategy in ("single", "ddp", "fsdp"))
     take, because = _choice(asked, {fit.strategy: fit for fit in fits})
@@ -99,7 +99,7 @@ def advise(asked: Question) -> Advice:
     return Advice(take, because, fits, expected, _times(asked))
 
 
-def _fit(asked: Question, strategy: str) -> Fit:
+def _fit(asked: AdviceQuestion, strategy: str) -> Fit:
     """The memory of one GPU, term by term."""
     weight, gradient, number, copy = PRECISIONS[asked.precision]
     count, parts = asked.parameters, asked.world if strategy == "fsdp" else 1
@@ -129,7 +129,7 @@ def _fit(asked: Question, strategy: str) -> Fit:
     )
 
 
-def _choice(asked: Question, fits: dict[str, Fit]) -> tuple[str, str]:
+def _choice(asked: AdviceQuestion, fits: dict[str, Fit]) -> tuple[str, str]:
     if asked.world == 1:
         alone = fits["single"].fits
         return ("single", "there is one GPU, and it fits") if alone else ("", _nothing(asked, fits["single"]))
@@ -140,14 +140,14 @@ def _choice(asked: Question, fits: dict[str, Fit]) -> tuple[str, str]:
     return "", _nothing(asked, fits["fsdp"])
 
 
-def _nothing(asked: Question, fit: Fit) -> str:
+def _nothing(asked: AdviceQuestion, fit: Fit) -> str:
     return (
         f"{fit.strategy} needs {fit.needs / GB:.1f} GB per GPU of {USABLE * asked.memory / GB:.1f} GB: "
         "more GPUs (fsdp cuts finer), --precision bf16, a smaller batch, or offloading"
     )
 
 
-def _sending(asked: Question, strategy: str, gpus: int) -> float:
+def _sending(asked: AdviceQuestion, strategy: str, gpus: int) -> float:
     """Seconds in which one GPU sends its share of a step."""
     weight, gradient, _, copy = PRECISIONS[asked.precision]
     link = (gpus, asked.bandwidth, asked.latency)
@@ -156,14 +156,14 @@ def _sending(asked: Question, strategy: str, gpus: int) -> float:
     return rates.all_reduce(asked.parameters * gradient, *link)
 
 
-def _expect(asked: Question, strategy: str, gpus: int) -> Expected:
+def _expect(asked: AdviceQuestion, strategy: str, gpus: int) -> Expected:
     """Every GPU has the same work at any world (weak scaling): only the sending is added."""
     sending = _sending(asked, strategy, gpus)
     step = asked.step_seconds + rates.exposed(sending, asked.step_seconds, hides=True)
     return Expected(strategy, gpus, sending, step, asked.step_seconds / step)
 
 
-def _times(asked: Question) -> tuple[str, ...]:
+def _times(asked: AdviceQuestion) -> tuple[str, ...]:
     """The arithmetic of a step's sending on all GPUs, or what is missing for it."""
     if asked.world == 1:
         return ("one GPU: nothing is sent",)
@@ -183,7 +183,7 @@ def _times(asked: Question) -> tuple[str, ...]:
     return sent + tuple(line for name in ("ddp", "fsdp") for line in _waits(asked, name))
 
 
-def _waits(asked: Question, strategy: str) -> tuple[str, ...]:
+def _waits(asked: AdviceQuestion, strategy: str) -> tuple[str, ...]:
     """How long the sending takes, and what of it a step waits for."""
     seconds = _sending(asked, strategy, asked.world)
     each = f" and {asked.latency * 1e3:.3g} ms per bucket" if asked.latency else ""

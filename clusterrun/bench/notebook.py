@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 
-from clusterrun.bench.reading import Report
+from clusterrun.bench.reading import SpeedLine
 from clusterrun.bench.study import Cell
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.runs.disk import private_folder, write_whole
+from clusterrun.runs.private_files import private_folder, write_whole
 
 
 @frozen
@@ -27,7 +27,7 @@ class Measured:
     run_id: str
     seconds: float = 0.0
     wall: float = 0.0
-    report: Report | None = None
+    report: SpeedLine | None = None
     notices: tuple[str, ...] = ()
     failed: str = ""
 

@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any
 
-from clusterrun.bench.result import Row, Table
+from clusterrun.bench.result import ResultRow, Table
 from clusterrun.model.errors import BadInput
 
 FORMATS = (".png", ".svg")
@@ -107,7 +107,7 @@ def _failed(axes: Any, worlds: list[int], color: str, name: str) -> None:
         )  # fmt: skip
 
 
-def _predictions(axes: Any, table: Table, good: list[Row]) -> None:
+def _predictions(axes: Any, table: Table, good: list[ResultRow]) -> None:
     """What was foretold, dashed; strategies that send as much share a line."""
     drawn: set[tuple[float, ...]] = set()
     for number, name in enumerate(dict.fromkeys(row.cell.strategy for row in good)):
@@ -127,7 +127,7 @@ def _predictions(axes: Any, table: Table, good: list[Row]) -> None:
         )
 
 
-def _with_baseline(rows: list[Row], good: list[Row], table: Table) -> list[Row]:
+def _with_baseline(rows: list[ResultRow], good: list[ResultRow], table: Table) -> list[ResultRow]:
     first = [row for row in good if row.cell == table.baseline and row not in rows]
     return first + rows if rows[0].cell.world > 1 else rows
 

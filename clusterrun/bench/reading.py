@@ -15,7 +15,7 @@ _PAIR = re.compile(r'\b(steps|parameters|ran_as)"?\s*[=:]\s*"?([\w.+-]+)')
 
 
 @frozen
-class Report:
+class SpeedLine:
     """One line of a script: how fast its steps were, over all ranks, and what else it told.
 
     ``samples_per_second`` is 0 where it told only steps, ``steps`` (those that counted) and
@@ -29,7 +29,7 @@ class Report:
     ran_as: str = ""
 
 
-def report(text: str) -> Report | None:
+def report(text: str) -> SpeedLine | None:
     """The last line of ``text`` that reports a pace, or None.
 
     A pace is ``steps_per_second=12.3`` (``:``, JSON and the ``train_`` of some trainers will do) or
@@ -44,10 +44,10 @@ def report(text: str) -> Report | None:
     return None
 
 
-def _from(line: str, rates: dict[str, float]) -> Report:
+def _from(line: str, rates: dict[str, float]) -> SpeedLine:
     told = dict(_PAIR.findall(line))
     others = [rates[name] for name in rates if name != "steps"]
-    return Report(
+    return SpeedLine(
         rates["steps"],
         rates.get("samples", others[0] if others else 0.0),
         _whole(told.get("steps", "")),

@@ -18,7 +18,7 @@ GRADIENT_BYTES = 4
 
 
 @frozen
-class Row:
+class ResultRow:
     """One configuration as the table shows it; zeros where it ``failed``.
 
     ``rate`` is work per second in the table's unit, ``steps_per_second`` is 0 where only wall
@@ -49,7 +49,7 @@ class Row:
 class Table:
     """All rows, and what they are told in: ``unit`` of rate, work of ``time``, what it all hangs on."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ResultRow, ...]
     baseline: Cell | None
     unit: str
     steps: int
@@ -136,12 +136,12 @@ def _rate(run: Measured, unit: str, growth: Growth) -> float:
     return run.report.samples_per_second if unit == "samples/s" else run.report.steps_per_second * grown
 
 
-def _row(one: Paced, base: Paced | None, per_node: int, prediction: Prediction) -> Row:
+def _row(one: Paced, base: Paced | None, per_node: int, prediction: Prediction) -> ResultRow:
     laid = shape_of(one.cell, per_node)
     if not one.rates or base is None:
-        return Row(one.cell, laid, 0, notes=one.notes, failed=one.failed)
+        return ResultRow(one.cell, laid, 0, notes=one.notes, failed=one.failed)
     speed_up = one.rate / base.rate
-    return Row(
+    return ResultRow(
         one.cell,
         laid,
         len(one.rates),
@@ -159,7 +159,7 @@ def _row(one: Paced, base: Paced | None, per_node: int, prediction: Prediction) 
     )
 
 
-def _timed(row: Row, work: float) -> Row:
+def _timed(row: ResultRow, work: float) -> ResultRow:
     from clusterrun.model.frozen import replace
 
     return replace(row, time=work / row.rate) if row.rate else row

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
+from clusterrun.api import Run, find, launch
 from clusterrun.bench import notebook as book
 from clusterrun.bench.notebook import Measured, Notebook, Probed, Reduced
-from clusterrun.bench.reading import Report, notices, report
+from clusterrun.bench.reading import SpeedLine, notices, report
 from clusterrun.bench.shape import spec_of
-from clusterrun.bench.study import Cell, Subject
-from clusterrun.logs.files import attempts, read_at, size_of
+from clusterrun.bench.study import Cell, StudySubject
+from clusterrun.logs.attempt_logs import attempts, read_at, size_of
 from clusterrun.model.errors import BadInput, NoSuchRun, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
-from clusterrun.verbs.desk import Desk, Tell
-from clusterrun.verbs.waiting import Watch
-from clusterrun.workflow import Run, find, launch
+from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.wait import RunWait
 
 HEARD = 4 << 20
 """Bytes of the end of rank 0's output in which its pace is looked for."""
@@ -28,7 +28,9 @@ NEVER_SAID = "it ended well, but rank 0 never printed steps_per_second=…"
 class Runner:
     """A study under way: its notebook is on disk after every step."""
 
-    def __init__(self, subject: Subject, path: str, notebook: Notebook, desk: Desk, tell: Tell) -> None:
+    def __init__(
+        self, subject: StudySubject, path: str, notebook: Notebook, desk: Context, tell: Tell
+    ) -> None:
         self.notebook = notebook
         self.elapsed = self.spent = 0.0
         """Seconds of this call, and of its runs from their submission to their end."""
@@ -66,7 +68,7 @@ class Runner:
 
     def check(self, cells: tuple[Cell, ...], repeats: int) -> None:
         """Raise ``BadInput`` where not one cell can run: that is a mistake of the command, not of a cell."""
-        from clusterrun.verbs.submission import draft
+        from clusterrun.operations.submit import draft
 
         first: BadInput | None = None
         for cell in dict.fromkeys(cell for cell, _ in self.left(cells, repeats)):
@@ -128,7 +130,7 @@ class Runner:
 
     def _awaited(self, run: Run) -> RunStatus:
         """The end of ``run``; what keeps it queued is said, that it trains is not."""
-        return Watch(self._desk, run.run_id, self._tell, heard=True).wait(None)
+        return RunWait(self._desk, run.run_id, self._tell, heard=True).wait(None)
 
     def _note(self, run: Measured) -> Measured:
         self.notebook = self.notebook.noted(run)
@@ -173,7 +175,7 @@ def in_turn(cells: tuple[Cell, ...], repeats: int) -> Iterator[tuple[Cell, int]]
             yield cell, number
 
 
-def said(desk: Desk, run_id: str) -> str:
+def said(desk: Context, run_id: str) -> str:
     """The end of what rank 0 printed in the newest attempt, on both streams."""
     paths = desk.store.paths(run_id)
     known = attempts(paths.attempts)
@@ -189,7 +191,7 @@ def _ends_of(files: Iterable[str]) -> Iterator[str]:
         yield read_at(file, start, HEARD).decode("utf-8", "replace")
 
 
-def _trained(desk: Desk, status: RunStatus) -> float:
+def _trained(desk: Context, status: RunStatus) -> float:
     """Seconds from the start of the ranks to the end of the run."""
     state = desk.store.state(status.run_id)
     began = state.attempts[-1].started_at if state and state.attempts else status.started_at
@@ -207,7 +209,7 @@ def why(run: Run, status: RunStatus) -> str:
     return f"{': '.join(words)} ({run.run_id})"
 
 
-def _pace(found: Report | None) -> str:
+def _pace(found: SpeedLine | None) -> str:
     return f"{found.steps_per_second:g} steps per second" if found else NEVER_SAID
 
 

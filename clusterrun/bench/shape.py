@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from clusterrun.bench.study import AS_IS, STARTS_ITS_RANKS, Cell, Growth, Subject
+from clusterrun.bench.study import AS_IS, STARTS_ITS_RANKS, Cell, Growth, StudySubject
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.spec import JobSpec
@@ -35,7 +35,7 @@ def shape(world: int, per_node: int) -> Shape:
     return Shape(world // per_node, per_node)
 
 
-def spec_of(subject: Subject, cell: Cell) -> JobSpec:
+def spec_of(subject: StudySubject, cell: Cell) -> JobSpec:
     """The run that measures ``cell``. Raises ``BadInput`` for a world that the nodes cannot hold."""
     base = subject.spec
     laid = shape(cell.world, base.gpus or base.ranks_per_node)
@@ -57,13 +57,13 @@ def spec_of(subject: Subject, cell: Cell) -> JobSpec:
     )
 
 
-def command(subject: Subject, cell: Cell) -> tuple[str, ...]:
+def command(subject: StudySubject, cell: Cell) -> tuple[str, ...]:
     """The command of ``cell``: placeholders filled in, and what train.py is told."""
     words = tuple(filled(word, cell) for word in subject.spec.command)
     return words + told(subject, cell, words) if subject.reference else words
 
 
-def told(subject: Subject, cell: Cell, words: tuple[str, ...]) -> tuple[str, ...]:
+def told(subject: StudySubject, cell: Cell, words: tuple[str, ...]) -> tuple[str, ...]:
     """The options that make train.py run ``cell``; the last of two counts, so they stand at the end."""
     options: list[str] = []
     if cell.strategy != AS_IS:

@@ -47,7 +47,7 @@ class Cell:
 
 
 @frozen
-class Subject:
+class StudySubject:
     """What is measured: a spec whose size each cell decides, and what makes it comparable.
 
     ``reference`` is true for the shipped train.py, which is told its strategy by an option.

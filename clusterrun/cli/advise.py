@@ -58,7 +58,7 @@ def advise(as_json: bool, **given: Any) -> int:
 def _question(given: dict[str, Any]) -> Any:
     """What is asked, the options before the measurement. Raises ``BadInput``."""
     from clusterrun.bench import sizes
-    from clusterrun.bench.advice import Question
+    from clusterrun.bench.advice import AdviceQuestion
 
     known = _measured(given["measured"]) if given["measured"] else {}
     if given["parameters"]:
@@ -72,7 +72,7 @@ def _question(given: dict[str, Any]) -> Any:
             "how many parameters does the model have?",
             "--parameters 7e9; python -c 'print(sum(p.numel() for p in model.parameters()))' counts them",
         )
-    return Question(
+    return AdviceQuestion(
         optimizer=given["optimizer"],
         precision=given["precision"],
         memory=sizes.size(given["gpu_memory"], "--gpu-memory"),

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import files
-from clusterrun.cli.options import options, profile_option, settled, to_spec
-from clusterrun.config import catalogue, settings
+from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import files
+from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
+from clusterrun.config import option_table, settings
 from clusterrun.model.contract import ExitCode
 
 SIZED_BY_CELLS = ("nodes", "name", "spares")
@@ -59,7 +59,7 @@ def bench() -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be run; touch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@options(option for option in catalogue.RESOURCES if option.name not in SIZED_BY_CELLS)
+@options(option for option in option_table.RESOURCES if option.name not in SIZED_BY_CELLS)
 @profile_option
 @click.argument(
     "words", metavar="[COMMAND] [ARGS]...", nargs=-1, type=click.UNPROCESSED, shell_complete=files
@@ -87,13 +87,13 @@ def scaling(
     """
     from clusterrun.bench import plot as picture
     from clusterrun.cli.bench_study import prepared
-    from clusterrun.verbs.desk import Desk
+    from clusterrun.operations.context import Context
 
     if plot:
         picture.check(plot)
     own = {name: given.pop(name) for name in _OWN}
     values = settled(given, profile)
-    desk = Desk()
+    desk = Context()
     spec = to_spec(("study",), {**values, **_unsized(values)}, preflight="off")
     study = prepared(desk, spec, script, words, own)
     if own["dry_run"]:
@@ -125,7 +125,7 @@ _OWN = (
 
 def _unsized(values: dict[str, settings.Setting]) -> dict[str, settings.Setting]:
     """The defaults of what a study decides: a profile's size is for other runs."""
-    defaults = {option.name: option.default for option in catalogue.RESOURCES}
+    defaults = {option.name: option.default for option in option_table.RESOURCES}
     return {
         name: settings.Setting(name, defaults[name], "built-in") for name in SIZED_BY_CELLS if name in values
     }

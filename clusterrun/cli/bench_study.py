@@ -19,20 +19,20 @@ from clusterrun.bench.study import (
     AS_IS,
     Cell,
     Growth,
-    Subject,
+    StudySubject,
     cells,
     read_strategies,
     read_worlds,
     worlds_up_to,
 )
-from clusterrun.cli.boundary import say
+from clusterrun.cli.error_output import say
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.operations.context import Context, Tell
 from clusterrun.runs.store import file_name
 from clusterrun.script.shipped import folder
-from clusterrun.verbs.desk import Desk, Tell
 
 ON_SLURM = (1, 2, 4, 8)
 """Worlds where nothing says how large a node is."""
@@ -52,9 +52,9 @@ class Study:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: Context,
         here: Here,
-        subject: Subject,
+        subject: StudySubject,
         wanted: tuple[Cell, ...],
         own: dict[str, Any],
     ) -> None:
@@ -136,14 +136,14 @@ class Study:
 
 
 def prepared(
-    desk: Desk, spec: JobSpec, script: str | None, words: tuple[str, ...], own: dict[str, Any]
+    desk: Context, spec: JobSpec, script: str | None, words: tuple[str, ...], own: dict[str, Any]
 ) -> Study:
     """The study that was asked for. Raises ``BadInput``."""
     command = _command(script, words)
     reference = _is_reference(command[0], spec.cwd)
     here = _here(desk, spec)
     spec = _placed(replace(spec, command=command), here, desk)
-    subject = Subject(
+    subject = StudySubject(
         spec,
         Growth(own["growth"]),
         reference,
@@ -179,7 +179,7 @@ def _content(first: str, cwd: str) -> str:
         return ""  # a module, a program on PATH, or a mistake that submitting will name
 
 
-def _here(desk: Desk, spec: JobSpec) -> Here:
+def _here(desk: Context, spec: JobSpec) -> Here:
     from clusterrun.local.gpus import count_gpus
 
     if spec.cluster is not Cluster.LOCAL and not desk.client().why_not():
@@ -187,7 +187,7 @@ def _here(desk: Desk, spec: JobSpec) -> Here:
     return Here(True, len(os.sched_getaffinity(0)), count_gpus(desk.environ))
 
 
-def _placed(spec: JobSpec, here: Here, desk: Desk) -> JobSpec:
+def _placed(spec: JobSpec, here: Here, desk: Context) -> JobSpec:
     """With the devices of this machine where nobody said any, and as many threads for every CPU rank."""
     if here.local:
         spec = replace(spec, cluster=Cluster.LOCAL)
@@ -201,7 +201,7 @@ def _placed(spec: JobSpec, here: Here, desk: Desk) -> JobSpec:
     return replace(spec, environment=(*spec.environment, (THREADS, str(max(1, spec.cpus_per_rank)))))
 
 
-def _strategies(asked: str | None, subject: Subject) -> tuple[str, ...]:
+def _strategies(asked: str | None, subject: StudySubject) -> tuple[str, ...]:
     """What to compare; a script that cannot be told its strategy has none. Raises ``BadInput``."""
     if asked is None:
         return ("single", "dp", "ddp") if subject.reference else (AS_IS,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusterrun.bench.notebook import Probed
-from clusterrun.bench.result import Row, Table
+from clusterrun.bench.result import ResultRow, Table
 from clusterrun.cli.bench_study import Study
 from clusterrun.cli.terminal import table as print_table
 
@@ -34,7 +34,7 @@ def show(study: Study, table: Table) -> None:
     print("\n" + "\n".join(legend(study, table)))
 
 
-def _cells(row: Row, study: Study, table: Table) -> list[str]:
+def _cells(row: ResultRow, study: Study, table: Table) -> list[str]:
     if not row.rate:
         reason = failure(row) if row.failed else "; ".join(row.notes)
         return [row.cell.name, *["–"] * (len(HEADS) - 3), "0", reason]
@@ -52,12 +52,12 @@ def _cells(row: Row, study: Study, table: Table) -> list[str]:
     ]
 
 
-def failure(row: Row) -> str:
+def failure(row: ResultRow) -> str:
     """Why there is no figure."""
     return f"failed: {row.failed.removeprefix('FAILED: ')}"
 
 
-def where(row: Row, study: Study, probed: Probed | None) -> str:
+def where(row: ResultRow, study: Study, probed: Probed | None) -> str:
     """Nodes, devices and how they share what there is."""
     laid, spec = row.laid, study.subject.spec
     kind = "GPU" if spec.gpus else "rank"
@@ -67,7 +67,7 @@ def where(row: Row, study: Study, probed: Probed | None) -> str:
     return f"{size}{sharing(row, study, probed)}"
 
 
-def sharing(row: Row, study: Study, probed: Probed | None) -> str:
+def sharing(row: ResultRow, study: Study, probed: Probed | None) -> str:
     """What CPU ranks share: cores, memory bandwidth, the network; nothing of the kind on GPUs."""
     if study.subject.spec.gpus or (probed and probed.device not in ("", "cpu")):
         return ""
@@ -180,7 +180,7 @@ def document(study: Study, table: Table) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, study: Study, probed: Probed | None) -> dict[str, Any]:
+def _row(row: ResultRow, study: Study, probed: Probed | None) -> dict[str, Any]:
     return {
         "configuration": row.cell.name,
         "strategy": row.cell.strategy or None,
@@ -200,7 +200,7 @@ def _row(row: Row, study: Study, probed: Probed | None) -> dict[str, Any]:
     }
 
 
-def environment(row: Row, study: Study, probed: Probed | None) -> dict[str, Any]:
+def environment(row: ResultRow, study: Study, probed: Probed | None) -> dict[str, Any]:
     """On what a row was measured; null where it is not known."""
     known = probed if probed and not probed.failed else Probed()
     return {

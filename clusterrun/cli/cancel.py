@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import runs
+from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import runs
 from clusterrun.model.contract import ExitCode
-from clusterrun.verbs.cancelling import cancel as cancel_runs
-from clusterrun.verbs.desk import Desk
+from clusterrun.operations.cancel import cancel as cancel_runs
+from clusterrun.operations.context import Context
 
 
 @click.command()
@@ -20,7 +20,7 @@ def cancel(wanted: tuple[str, ...]) -> int:
     Examples:
       clusterrun cancel last
     """
-    desk = Desk()
+    desk = Context()
     words: dict[str, str] = {}
     for word in wanted:
         words.setdefault(desk.store.find(word), word)
@@ -44,7 +44,7 @@ def cancel(wanted: tuple[str, ...]) -> int:
     return code
 
 
-def _living(desk: Desk, word: str, told: list[str]) -> list[str]:
+def _living(desk: Context, word: str, told: list[str]) -> list[str]:
     """The runs that live and have ``word`` for a name, which means only the newest; not those ``told``."""
     others = [one for one in desk.store.live_of_name(word) if one not in told]
     return [status.run_id for status in desk.inquiry().statuses(others) if not status.state.ended]

@@ -6,15 +6,15 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.boundary import say
-from clusterrun.cli.options import options, profile_option, settled, to_spec
+from clusterrun.cli.error_output import say
 from clusterrun.cli.report import outputs, put
 from clusterrun.cli.submit import dry
-from clusterrun.config import catalogue
+from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
+from clusterrun.config import option_table
 from clusterrun.config.settings import Setting
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import replace
-from clusterrun.model.report import Grade, Report
+from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.model.spec import JobSpec
 
 COMMAND = ("check",)
@@ -25,9 +25,9 @@ SECONDS_PER_NODE = 4
 
 
 @click.command()
-@options(catalogue.RESOURCES)
+@options(option_table.RESOURCES)
 @profile_option
-@options(catalogue.PREFLIGHT)
+@options(option_table.PREFLIGHT)
 @click.option(
     "--level",
     type=click.Choice(["full", "quick"]),
@@ -59,10 +59,10 @@ def check(
       clusterrun check --nodes 2 --level quick --json
       clusterrun check --nodes 3 --all-pairs --preflight-budget 5m
     """
-    from clusterrun.verbs.desk import Desk
-    from clusterrun.workflow import launch
+    from clusterrun.api import launch
+    from clusterrun.operations.context import Context
 
-    desk, spec = Desk(), _spec(settled(given, profile), level, all_pairs)
+    desk, spec = Context(), _spec(settled(given, profile), level, all_pairs)
     if dry_run:
         return dry(spec, desk, as_json)
     run = launch(spec, desk, say)
@@ -84,9 +84,9 @@ def check(
 
 def _found(desk: Any, run_id: str) -> Report | None:
     """The report at the end of the run; None where it ended without a verdict, which is said."""
-    from clusterrun.cli.ending import tell_end
+    from clusterrun.cli.follow_run import tell_end
     from clusterrun.cli.progress import ended, stay
-    from clusterrun.verbs.reporting import NoReport, report_of
+    from clusterrun.operations.report import NoReport, report_of
 
     status = stay(desk, run_id, ended)
     try:
@@ -99,7 +99,7 @@ def _found(desk: Any, run_id: str) -> Report | None:
 def _spec(values: dict[str, Setting], level: str, all_pairs: bool) -> JobSpec:
     """The run of a check: what training would need beside its nodes is left out."""
     defaults = {
-        option.name: Setting(option.name, option.default, "built-in") for option in catalogue.SUBMISSION
+        option.name: Setting(option.name, option.default, "built-in") for option in option_table.SUBMISSION
     }
     spec = to_spec(COMMAND, {**values, **defaults}, preflight=level, alone=True, all_pairs=all_pairs)
     budget = spec.preflight_budget

@@ -7,10 +7,10 @@ import os
 
 import click
 
-from clusterrun.cli.boundary import say
-from clusterrun.cli.options import profile_option, settled
+from clusterrun.cli.error_output import say
+from clusterrun.cli.submit_options import profile_option, settled
 from clusterrun.cli.terminal import table
-from clusterrun.config import catalogue, profiles, settings
+from clusterrun.config import option_table, profiles, settings
 from clusterrun.config.settings import Setting
 from clusterrun.model.contract import HOME_VARIABLE, ExitCode
 
@@ -60,7 +60,7 @@ def _home() -> Setting:
 
 
 def _shown(setting: Setting) -> str:
-    if catalogue.UNSAID.get(setting.name, "") == setting.value:
+    if option_table.UNSAID.get(setting.name, "") == setting.value:
         return ""
     if isinstance(setting.value, bool):
         return "true" if setting.value else "false"

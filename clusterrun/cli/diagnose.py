@@ -8,16 +8,16 @@ from functools import cache
 
 import click
 
-from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import runs
-from clusterrun.diagnosis.places import is_library, short
-from clusterrun.diagnosis.words import Culprit, Diagnosis, Stacks, unfolded
+from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import runs
+from clusterrun.diagnosis.stack_location import is_library, short
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, unfolded
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse
 from clusterrun.model.visible import visible
-from clusterrun.verbs.desk import Desk
-from clusterrun.verbs.diagnosing import LIMIT
-from clusterrun.verbs.diagnosing import diagnose as diagnosed
+from clusterrun.operations.context import Context
+from clusterrun.operations.diagnose import LIMIT
+from clusterrun.operations.diagnose import diagnose as diagnosed
 
 FRAMES = 8
 MOST_SOURCE = 4 << 20
@@ -39,7 +39,7 @@ def diagnose(run: str, as_json: bool, limit: str | None) -> int:
       clusterrun diagnose last --json
       clusterrun diagnose --limit 2m
     """
-    desk = Desk()
+    desk = Context()
     run_id = desk.store.find(run)
     found = diagnosed(desk, run_id, float(parse(limit)) if limit else LIMIT, say)
     if as_json:

@@ -9,9 +9,9 @@ import sys
 
 import click
 
-from clusterrun.cli.completing import files
 from clusterrun.cli.lab_faults import fault
 from clusterrun.cli.lab_options import HELP, NAME, choice, say
+from clusterrun.cli.shell_complete import files
 from clusterrun.lab import needs, roots
 from clusterrun.lab.lab import Lab, command, lab_around, labs_up, outside_of
 from clusterrun.lab.place import LabState

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterable, Iterator
 
 import click
 
-from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import runs
-from clusterrun.cli.terminal import coloured
-from clusterrun.logs.folding import folding
-from clusterrun.logs.merge import Piece
+from clusterrun.cli.error_output import say
+from clusterrun.cli.log_output import print_following, print_pieces
+from clusterrun.cli.shell_complete import runs
+from clusterrun.logs.filters import Grep, Sieve
+from clusterrun.logs.format import plain
 from clusterrun.logs.selection import numbers
-from clusterrun.logs.show import headed, plain, raw
-from clusterrun.logs.sieve import Grep, Sieve
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.record import RunState
-from clusterrun.verbs.desk import Desk
-from clusterrun.verbs.listening import Listening, Wanted
-from clusterrun.verbs.listing import since
+from clusterrun.operations.context import Context
+from clusterrun.operations.list_runs import since
+from clusterrun.operations.logs import LogRequest, RunLogs
 
 
 @click.command()
@@ -65,11 +61,11 @@ def logs(
     """
     if fold and as_is:
         raise click.UsageError("--fold and --raw do not go together")
-    desk = Desk()
+    desk = Context()
     run_id = desk.store.find(run)
     begin = since(begun, desk.clock.now()) if begun else 0.0
-    wanted = Wanted(_ranks(desk, run_id, rank, node), stream, tail, attempt, begin)
-    heard = Listening(desk, run_id, wanted, say)
+    wanted = LogRequest(_ranks(desk, run_id, rank, node), stream, tail, attempt, begin)
+    heard = RunLogs(desk, run_id, wanted, say)
     sieve = Sieve(begin, Grep(grep, plain) if grep else None, as_is)
     if follow:
         return _follow(desk, heard, run_id, fold, sieve)
@@ -78,10 +74,10 @@ def logs(
     return ExitCode.DONE
 
 
-def _ranks(desk: Desk, run_id: str, rank: str | None, node: str | None) -> frozenset[int] | None:
+def _ranks(desk: Context, run_id: str, rank: str | None, node: str | None) -> frozenset[int] | None:
     if rank is None and node is None:
         return None
-    nodes, each = Listening(desk, run_id, Wanted()).shape
+    nodes, each = RunLogs(desk, run_id, LogRequest()).shape
     found = numbers(rank, nodes * each, "rank") if rank is not None else frozenset[int]()
     if node is not None:
         state = desk.store.state(run_id)
@@ -104,8 +100,8 @@ def _nodes(text: str, count: int, state: RunState | None) -> frozenset[int]:
         ) from error
 
 
-def _follow(desk: Desk, heard: Listening, run_id: str, fold: bool, sieve: Sieve) -> int:
-    from clusterrun.cli.ending import detached, exit_code, tell_end
+def _follow(desk: Context, heard: RunLogs, run_id: str, fold: bool, sieve: Sieve) -> int:
+    from clusterrun.cli.follow_run import detached, exit_code, tell_end
 
     try:
         print_following(heard, fold, sieve)
@@ -118,33 +114,7 @@ def _follow(desk: Desk, heard: Listening, run_id: str, fold: bool, sieve: Sieve)
     return exit_code(status)
 
 
-def print_following(heard: Listening, fold: bool = False, sieve: Sieve | None = None) -> None:
-    """Print what the ranks print, to the end of the run, each piece as soon as it is there."""
-    sieve = sieve or Sieve()
-    for data in _shown(sieve(heard.following(exact=sieve.exact)), heard, fold, sieve.as_is):
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-
-
-def print_pieces(pieces: Iterable[Piece], heard: Listening, fold: bool, as_is: bool) -> bool:
-    """Write ``pieces`` to stdout as wanted; whether there were any."""
-    some = False
-    for data in _shown(pieces, heard, fold, as_is):
-        sys.stdout.buffer.write(data)
-        some = True
-    sys.stdout.buffer.flush()
-    return some
-
-
-def _shown(pieces: Iterable[Piece], heard: Listening, fold: bool, as_is: bool) -> Iterator[bytes]:
-    if as_is:
-        yield from raw(pieces)
-        return
-    headings = heard.headings(coloured(sys.stdout))
-    yield from folding(pieces, headings) if fold else headed(pieces, headings)
-
-
-def _nothing(desk: Desk, heard: Listening, run_id: str) -> None:
+def _nothing(desk: Context, heard: RunLogs, run_id: str) -> None:
     """Say that nothing was printed, and what is known instead."""
     status = heard.watch.look()
     reason = f": {status.reason}" if status.reason else ""

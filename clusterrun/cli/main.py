@@ -10,35 +10,45 @@ from typing import NoReturn
 
 import click
 
-from clusterrun.cli.boundary import Wishes, guarded
-from clusterrun.cli.group import Door, LazyGroup
+from clusterrun.cli.error_output import ErrorOptions, guarded
+from clusterrun.cli.lazy_group import CommandEntry, LazyGroup
 from clusterrun.model import contract
 
 COMPLETION_VARIABLE = "_CLUSTERRUN_COMPLETE"
 
 DOORS = {
-    "submit": Door("clusterrun.cli.submit", "submit", "Submit a training script to many nodes."),
-    "status": Door("clusterrun.cli.status", "status", "Show the state of runs."),
-    "logs": Door("clusterrun.cli.logs", "logs", "Show what the ranks printed."),
-    "cancel": Door("clusterrun.cli.cancel", "cancel", "End runs."),
-    "wait": Door("clusterrun.cli.wait", "wait", "Wait until runs have ended."),
-    "check": Door("clusterrun.cli.check", "check", "Check nodes without training on them."),
-    "report": Door("clusterrun.cli.report", "report", "Show what the pre-flight check of a run found."),
-    "nodes": Door("clusterrun.cli.nodes", "nodes", "Show the nodes that were found unfit before."),
-    "top": Door("clusterrun.cli.top", "top", "Show what a run uses of its nodes and GPUs, live."),
-    "diagnose": Door("clusterrun.cli.diagnose", "diagnose", "Say why a run hangs or has failed."),
-    "exec": Door("clusterrun.cli.beside", "execute", "Run a command beside a job, on one of its nodes."),
-    "shell": Door("clusterrun.cli.beside", "shell", "Open a shell beside a job, on one of its nodes."),
-    "bench": Door("clusterrun.cli.bench", "bench", "Measure how a script scales."),
-    "advise": Door("clusterrun.cli.advise", "advise", "Say which strategy fits, and what to expect of it."),
-    "config": Door("clusterrun.cli.config", "config", "Show the configuration and where it comes from."),
-    "completion": Door("clusterrun.cli.completion", "completion", "Print the completion script for a shell."),
-    "lab": Door("clusterrun.cli.lab", "lab", "A real Slurm cluster on this one machine."),
+    "submit": CommandEntry("clusterrun.cli.submit", "submit", "Submit a training script to many nodes."),
+    "status": CommandEntry("clusterrun.cli.status", "status", "Show the state of runs."),
+    "logs": CommandEntry("clusterrun.cli.logs", "logs", "Show what the ranks printed."),
+    "cancel": CommandEntry("clusterrun.cli.cancel", "cancel", "End runs."),
+    "wait": CommandEntry("clusterrun.cli.wait", "wait", "Wait until runs have ended."),
+    "check": CommandEntry("clusterrun.cli.check", "check", "Check nodes without training on them."),
+    "report": CommandEntry(
+        "clusterrun.cli.report", "report", "Show what the pre-flight check of a run found."
+    ),
+    "nodes": CommandEntry("clusterrun.cli.nodes", "nodes", "Show the nodes that were found unfit before."),
+    "top": CommandEntry("clusterrun.cli.top", "top", "Show what a run uses of its nodes and GPUs, live."),
+    "diagnose": CommandEntry("clusterrun.cli.diagnose", "diagnose", "Say why a run hangs or has failed."),
+    "exec": CommandEntry(
+        "clusterrun.cli.exec", "execute", "Run a command beside a job, on one of its nodes."
+    ),
+    "shell": CommandEntry("clusterrun.cli.exec", "shell", "Open a shell beside a job, on one of its nodes."),
+    "bench": CommandEntry("clusterrun.cli.bench", "bench", "Measure how a script scales."),
+    "advise": CommandEntry(
+        "clusterrun.cli.advise", "advise", "Say which strategy fits, and what to expect of it."
+    ),
+    "config": CommandEntry(
+        "clusterrun.cli.config", "config", "Show the configuration and where it comes from."
+    ),
+    "completion": CommandEntry(
+        "clusterrun.cli.completion", "completion", "Print the completion script for a shell."
+    ),
+    "lab": CommandEntry("clusterrun.cli.lab", "lab", "A real Slurm cluster on this one machine."),
 }
 
 
 def _debug(context: click.Context, option: click.Parameter, value: bool) -> None:
-    context.ensure_object(Wishes).debug |= value
+    context.ensure_object(ErrorOptions).debug |= value
 
 
 DEBUG = click.Option(

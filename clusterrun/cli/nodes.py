@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.boundary import say
+from clusterrun.cli.error_output import say
 from clusterrun.cli.terminal import iso, table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.document import encode
 from clusterrun.model.duration import parse, spoken
 from clusterrun.model.errors import BadInput
 from clusterrun.model.hostlist import expand, fold
-from clusterrun.runs.memory import clusters, findings_folder, forget, recall
-from clusterrun.verbs.desk import Desk
-from clusterrun.verbs.memory import Offender, links, offenders, unknown
+from clusterrun.operations.context import Context
+from clusterrun.operations.node_history import Offender, links, offenders, unknown
+from clusterrun.runs.node_records import clusters, findings_folder, forget, recall
 
 
 @click.command()
@@ -33,7 +33,7 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
       clusterrun nodes
       clusterrun nodes --since 90d --json
     """
-    desk = Desk()
+    desk = Context()
     name, now = cluster or _here(desk), desk.clock.now()
     folder = findings_folder(desk.store.home, name)
     if forgotten:
@@ -52,7 +52,7 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
     return ExitCode.DONE
 
 
-def _here(desk: Desk) -> str:
+def _here(desk: Context) -> str:
     """The cluster that a submission from here would go to."""
     return "local" if desk.client().why_not() else desk.client().cluster_name()
 
@@ -102,7 +102,7 @@ def _ago(at: float, now: float) -> str:
     return f"{spoken(max(0.0, now - at))} ago"
 
 
-def _nothing(desk: Desk, cluster: str, since: str) -> None:
+def _nothing(desk: Context, cluster: str, since: str) -> None:
     say(f"nothing was found on nodes of {cluster} in the last {since}")
     others = [name for name in clusters(desk.store.home) if name != os.path.basename(cluster)]
     if others:

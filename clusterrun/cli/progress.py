@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from clusterrun.cli.boundary import say
+from clusterrun.cli.error_output import say
 from clusterrun.cli.terminal import coloured
 from clusterrun.model.orders import Preflight
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import Phase
 from clusterrun.model.visible import visible
-from clusterrun.verbs.desk import Desk, quiet
-from clusterrun.verbs.waiting import Watch
+from clusterrun.operations.context import Context, quiet
+from clusterrun.operations.wait import RunWait
 
 Show = Callable[[RunStatus], None]
 LOOK_SECONDS = 0.1
@@ -34,10 +34,10 @@ def past_preflight(status: RunStatus) -> bool:
     return status.state.ended or status.phase not in BEFORE_TRAINING
 
 
-def stay(desk: Desk, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:
+def stay(desk: Context, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:
     """Show what the run is doing until ``over`` is true of it; Ctrl-C comes through."""
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    watch = Watch(desk, run_id, quiet if live else say, heard=True)
+    watch = RunWait(desk, run_id, quiet if live else say, heard=True)
     budget = desk.store.read(run_id).spec.preflight_budget or Preflight().budget
     with _display(float(budget)) if live else _nothing() as show:
         while not (over(status := watch.look()) or watch.in_vain):

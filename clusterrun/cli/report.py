@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import files, runs
+from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import files, runs
 from clusterrun.cli.terminal import coloured
 from clusterrun.model.contract import ExitCode
-from clusterrun.model.report import Grade, Report
-from clusterrun.runs.disk import write_whole
+from clusterrun.model.preflight_report import Grade, Report
+from clusterrun.runs.private_files import write_whole
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,10 +58,10 @@ def report(run: str, attempt: int | None, as_json: bool, html: str | None, prome
       clusterrun report --html report.html
       clusterrun report --prometheus clusterrun.prom
     """
-    from clusterrun.verbs.desk import Desk
-    from clusterrun.verbs.reporting import report_of
+    from clusterrun.operations.context import Context
+    from clusterrun.operations.report import report_of
 
-    desk = Desk()
+    desk = Context()
     put(report_of(desk, desk.store.find(run), attempt), as_json, html, prometheus)
     return ExitCode.DONE
 
@@ -77,7 +77,7 @@ def put(found: Report, as_json: bool, html: str | None, prometheus: str | None) 
 
         _write(prometheus, metrics(found))
     if as_json:
-        from clusterrun.reports.document import document
+        from clusterrun.reports.json_document import document
 
         print(json.dumps(document(found)))
     else:
@@ -91,7 +91,7 @@ def _write(path: str, text: str) -> None:
 
 def painted(found: Report, most: int = 0) -> list[str]:
     """The report as lines for stdout, at most ``most`` of them (0: all), coloured where that is wanted."""
-    from clusterrun.reports.screen import screen
+    from clusterrun.reports.text_report import screen
 
     width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else WIDTH
     lines = screen(found, width or WIDTH)

@@ -8,15 +8,15 @@ import sys
 
 import click
 
-from clusterrun.cli.board import fitted, plain
-from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import runs
-from clusterrun.cli.completing import states as shown_states
+from clusterrun.cli.error_output import say
+from clusterrun.cli.runs_table import fitted, plain
+from clusterrun.cli.shell_complete import runs
+from clusterrun.cli.shell_complete import states as shown_states
 from clusterrun.cli.terminal import coloured
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.record import RunStatus
-from clusterrun.verbs.desk import Desk
-from clusterrun.verbs.listing import EVERYTHING, Filter, Listing, since, states
+from clusterrun.operations.context import Context
+from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, states
 
 
 @click.command()
@@ -57,11 +57,11 @@ def status(
     """
     if live and as_json:
         raise click.UsageError("--watch and --json do not go together: --json is one document")
-    desk = Desk()
+    desk = Context()
     chosen = Filter(states(state), name or "", since(begun, desk.clock.now()) if begun else 0.0)
-    listing = Listing(desk, wanted, chosen, everything)
+    listing = RunList(desk, wanted, chosen, everything)
     if live:
-        from clusterrun.cli.watching import watch
+        from clusterrun.cli.status_watch import watch
 
         return watch(desk, listing)
     inquiry = desk.inquiry(say)
@@ -69,11 +69,11 @@ def status(
     for notice in inquiry.notices:
         say(notice)
     if as_json:
-        from clusterrun.cli.entries import document
+        from clusterrun.cli.status_json import document
 
         print(json.dumps(document(found, desk if listing.named else None)))
     elif len(listing.named) == 1 and chosen == EVERYTHING:
-        from clusterrun.cli.detail import show
+        from clusterrun.cli.run_detail import show
 
         show(desk, found[0])
     else:
@@ -81,7 +81,7 @@ def status(
     return ExitCode.DONE
 
 
-def _show(desk: Desk, found: list[RunStatus], listing: Listing, chosen: Filter) -> None:
+def _show(desk: Context, found: list[RunStatus], listing: RunList, chosen: Filter) -> None:
     now = desk.clock.now()
     if found and sys.stdout.isatty():
         width = os.get_terminal_size(sys.stdout.fileno()).columns or 80

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import files, runs
-from clusterrun.cli.options import options, profile_option, settled, to_spec
-from clusterrun.config import catalogue, settings
+from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import files, runs
+from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
+from clusterrun.config import option_table, settings
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import fields
 from clusterrun.model.spec import Cluster, JobSpec
@@ -20,9 +20,9 @@ from clusterrun.model.spec import Cluster, JobSpec
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from clusterrun.api import Run
+    from clusterrun.operations.context import Context
     from clusterrun.script.plan import Plan
-    from clusterrun.verbs.desk import Desk
-    from clusterrun.workflow import Run
 
 
 class Submit(click.Command):
@@ -61,10 +61,10 @@ def _module_at(command: click.Command, args: list[str]) -> int | None:
 
 
 @click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
-@options(catalogue.RESOURCES)
+@options(option_table.RESOURCES)
 @profile_option
-@options(catalogue.PREFLIGHT)
-@options(catalogue.SUBMISSION)
+@options(option_table.PREFLIGHT)
+@options(option_table.SUBMISSION)
 @click.option(
     "--after", multiple=True, metavar="RUN", shell_complete=runs, help="Start when RUN has ended well."
 )
@@ -93,8 +93,8 @@ def submit(
       clusterrun submit --setup 'module load cuda' --sbatch exclusive --follow train.py
       clusterrun submit --nodes 2 --gpus 8 --dry-run train.py
     """
+    from clusterrun.operations.context import Context
     from clusterrun.script.checks import misplaced
-    from clusterrun.verbs.desk import Desk
 
     values = settled(given, profile)
     follow, wait = bool(values["follow"].value), bool(values["wait"].value)
@@ -102,7 +102,7 @@ def submit(
         raise click.UsageError("--json and --follow do not go together: both want stdout")
     for sentence in settings.misspelt(os.environ):
         say(sentence)
-    spec, desk = to_spec(command, values, after), Desk()
+    spec, desk = to_spec(command, values, after), Context()
     if astray := misplaced(spec.command, spec.cwd, _own_options()):
         names = ", ".join(astray)
         say(f"warning: {names} after {spec.command[0]} goes to the script; options of submit stand before it")
@@ -113,10 +113,10 @@ def _own_options() -> set[str]:
     return {name for parameter in submit.params for name in parameter.opts if name.startswith("--")}
 
 
-def dry(spec: JobSpec, desk: Desk, as_json: bool) -> int:
+def dry(spec: JobSpec, desk: Context, as_json: bool) -> int:
     """Print what would be submitted; touch nothing."""
-    from clusterrun.script.survival import described
-    from clusterrun.verbs.submission import draft
+    from clusterrun.operations.submit import draft
+    from clusterrun.script.requeue_options import described
 
     made = draft(spec, desk)
     for notice in made.notices:
@@ -138,8 +138,8 @@ def dry(spec: JobSpec, desk: Desk, as_json: bool) -> int:
     return ExitCode.DONE
 
 
-def _submit(spec: JobSpec, desk: Desk, as_json: bool, follow: bool, wait: bool) -> int:
-    from clusterrun.workflow import launch
+def _submit(spec: JobSpec, desk: Context, as_json: bool, follow: bool, wait: bool) -> int:
+    from clusterrun.api import launch
 
     run = launch(spec, desk, say)
     if run.dropped:
@@ -147,7 +147,7 @@ def _submit(spec: JobSpec, desk: Desk, as_json: bool, follow: bool, wait: bool) 
     _announce(run, as_json, follow)
     if not (follow or wait):
         return ExitCode.DONE
-    from clusterrun.cli.ending import accompany
+    from clusterrun.cli.follow_run import accompany
 
     return accompany(desk, run, follow)
 

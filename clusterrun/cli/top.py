@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import click
 
-from clusterrun.cli.completing import runs
-from clusterrun.cli.screen import other_screen, picture
+from clusterrun.cli.fullscreen import other_screen, picture
+from clusterrun.cli.shell_complete import runs
 from clusterrun.cli.terminal import coloured, iso, padded, painted, width_of
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.document import encode
@@ -19,8 +19,8 @@ from clusterrun.model.record import RunStatus
 from clusterrun.model.size import sized
 from clusterrun.model.usage import NodeUse
 from clusterrun.model.visible import visible
-from clusterrun.verbs.desk import Desk
-from clusterrun.verbs.looking import Looking, refuse_absent
+from clusterrun.operations.context import Context
+from clusterrun.operations.live_usage import LiveUsage, refuse_absent
 
 HEADS = ("NODE", "RANK", "CORES", "MEMORY", "RECEIVED", "SENT", "GPU", "GPU MEMORY", "WATTS", "°C")
 STALE_SECONDS = 30.0
@@ -47,8 +47,8 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
       clusterrun top --once last
       clusterrun top --json --interval 5
     """
-    desk = Desk()
-    with Looking(desk, desk.store.find(run), interval) as looking:
+    desk = Context()
+    with LiveUsage(desk, desk.store.find(run), interval) as looking:
         refuse_absent(looking.status())
         shown = Shown(desk, looking, ranks, node)
         try:
@@ -64,7 +64,7 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
 class Shown:
     """What is to be shown of a run: its status, and the use of the nodes that are wanted."""
 
-    def __init__(self, desk: Desk, looking: Looking, ranks: bool | None, node: str) -> None:
+    def __init__(self, desk: Context, looking: LiveUsage, ranks: bool | None, node: str) -> None:
         self.desk, self.ranks = desk, ranks
         self._looking, self._node = looking, node
         self.status: RunStatus = looking.status()

@@ -6,13 +6,13 @@ import json
 
 import click
 
-from clusterrun.cli.boundary import say
-from clusterrun.cli.completing import runs
-from clusterrun.cli.ending import detached, exit_code, tell_end
-from clusterrun.cli.entries import document
+from clusterrun.cli.error_output import say
+from clusterrun.cli.follow_run import detached, exit_code, tell_end
+from clusterrun.cli.shell_complete import runs
+from clusterrun.cli.status_json import document
 from clusterrun.model.record import RunStatus
-from clusterrun.verbs.desk import Desk
-from clusterrun.verbs.waiting import Watch
+from clusterrun.operations.context import Context
+from clusterrun.operations.wait import RunWait
 
 
 @click.command()
@@ -29,7 +29,7 @@ def wait(wanted: tuple[str, ...], as_json: bool) -> int:
       clusterrun wait
       clusterrun wait last
     """
-    desk = Desk()
+    desk = Context()
     ids = list(dict.fromkeys(desk.store.find(word) for word in wanted or ("last",)))
     try:
         ended = [_wait(desk, run_id, as_json) for run_id in ids]
@@ -40,8 +40,8 @@ def wait(wanted: tuple[str, ...], as_json: bool) -> int:
     return max(map(exit_code, ended))
 
 
-def _wait(desk: Desk, run_id: str, as_json: bool) -> RunStatus:
-    status = Watch(desk, run_id, say).wait(None)
+def _wait(desk: Context, run_id: str, as_json: bool) -> RunStatus:
+    status = RunWait(desk, run_id, say).wait(None)
     if not as_json:
         print(f"{status.run_id} {status.state.value}", flush=True)
     tell_end(desk, status)

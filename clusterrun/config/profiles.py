@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterrun.config import ownership
-from clusterrun.config.catalogue import CONFIGURABLE, TRUST, Value
+from clusterrun.config.option_table import CONFIGURABLE, TRUST, Value
 from clusterrun.config.settings import Source, read_value
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from clusterrun.config.catalogue import CONFIGURABLE, Option, Value
+from clusterrun.config.option_table import CONFIGURABLE, Option, Value
 from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen

@@ -10,7 +10,7 @@ CROWDED = 0.05
 
 
 @frozen
-class Wanted:
+class LookOptions:
     """How long to look, in seconds, and how many flight records of each group to bring."""
 
     seconds: float = 1.0
@@ -52,7 +52,7 @@ class Group:
 
 
 @frozen
-class Child:
+class ChildProcess:
     """A process below a rank: a data-loader worker, a program it runs. ``state`` is the kernel's letter."""
 
     pid: int
@@ -72,7 +72,7 @@ class Backlog:
 
 
 @frozen
-class Seen:
+class RankSeen:
     """One rank, looked at for ``seconds``.
 
     ``state`` is the kernel's letter, '' where its process is gone; ``busy`` how many processors it
@@ -105,7 +105,7 @@ class Seen:
     torch: bool = False
     groups: tuple[Group, ...] = ()
     records: tuple[Record, ...] = ()
-    children: tuple[Child, ...] = ()
+    children: tuple[ChildProcess, ...] = ()
     addresses: tuple[str, ...] = ()
     backlog: tuple[Backlog, ...] = ()
     problem: str = ""
@@ -142,7 +142,7 @@ class Collected:
 
     node: str
     clock: float
-    ranks: tuple[Seen, ...]
+    ranks: tuple[RankSeen, ...]
     ras: tuple[str, ...] = ()
 
 
@@ -151,7 +151,7 @@ class Pulse:
     """A rank in one line, every few seconds: has it moved, and is it in a group?
 
     ``seconds`` of processor time and bytes of ``output`` only grow. ``answered``, ``torch``: as in
-    ``Seen``. ``size`` is that of the default group, 0 without one; ``begun`` how many collectives
+    ``RankSeen``. ``size`` is that of the default group, 0 without one; ``begun`` how many collectives
     it has begun in all its groups, -1 where that is not known. ``alone``: it ended without the others.
     ``timeout`` is the smallest of its groups' (0: unknown).
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 
-from clusterrun.diagnosis.places import is_library
+from clusterrun.diagnosis.stack_location import is_library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

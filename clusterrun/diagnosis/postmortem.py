@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import signal
 
-from clusterrun.diagnosis.alone import SILENCE
-from clusterrun.diagnosis.joining import difference
-from clusterrun.diagnosis.messages import meaning
-from clusterrun.diagnosis.timeouts import explain_timeout, is_timeout
-from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
+from clusterrun.diagnosis.flight_records import difference
+from clusterrun.diagnosis.known_error_lookup import meaning
+from clusterrun.diagnosis.solo_ranks import SILENCE
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
+from clusterrun.diagnosis.watchdog_lines import explain_timeout, is_timeout
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 
@@ -17,9 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterrun.diagnosis.errors import Error
-    from clusterrun.diagnosis.evidence import Seen
-    from clusterrun.diagnosis.joining import Difference, Side
+    from clusterrun.diagnosis.evidence import RankSeen
+    from clusterrun.diagnosis.flight_records import Difference, Side
+    from clusterrun.diagnosis.printed_errors import Error
     from clusterrun.model.record import Failure
 
 SAME_MOMENT = 1.0
@@ -67,7 +67,7 @@ class Remains:
     errors: tuple[Error, ...]
     nodes: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    last: tuple[Seen, ...] = ()
+    last: tuple[RankSeen, ...] = ()
     per_node: bool = False
 
     def node(self, rank: int) -> str:

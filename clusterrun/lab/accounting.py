@@ -8,7 +8,7 @@ from dataclasses import replace
 from clusterrun.lab import daemons
 from clusterrun.lab.conf import DATABASE_PORT
 from clusterrun.lab.namespaces import LabError, enter
-from clusterrun.lab.place import LabState, Place
+from clusterrun.lab.place import LabPlace, LabState
 from clusterrun.lab.spec import CONTROLLER
 
 MAKE_SECONDS = 120.0
@@ -22,7 +22,7 @@ SERVE = (
 )
 
 
-def start(place: Place, state: LabState) -> None:
+def start(place: LabPlace, state: LabState) -> None:
     """Start the database and slurmdbd, and make the cluster known to them."""
     machine = replace(state, root="")  # the database is this machine's, whatever Slurm the lab runs
     common = ["--no-defaults", "--user=root", f"--datadir={place.spool}/mysql"]
@@ -35,7 +35,7 @@ def start(place: Place, state: LabState) -> None:
     _run(place, state, ["sacctmgr", "--immediate", "add", "cluster", state.spec.cluster])
 
 
-def _run(place: Place, state: LabState, argv: list[str]) -> None:
+def _run(place: LabPlace, state: LabState, argv: list[str]) -> None:
     inside = enter(state.processes[CONTROLLER], state.root)
     done = subprocess.run(
         [*inside, *argv],

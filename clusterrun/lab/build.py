@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterrun.lab import accounting, cgroups, daemons
 from clusterrun.lab.namespaces import Boot, LabError, as_caller, enter, started_at, wait_for
-from clusterrun.lab.place import LabState, Place, write_state
+from clusterrun.lab.place import LabPlace, LabState, write_state
 from clusterrun.lab.spec import LOGIN, Host, Proctrack
 from clusterrun.system import run
 
@@ -36,7 +36,7 @@ OF_A_DISTRIBUTION = frozenset(
 )
 
 
-def build(place: Place, state: LabState) -> LabState:
+def build(place: LabPlace, state: LabState) -> LabState:
     """Make every host and start every daemon; returns when all nodes are idle."""
     with Boot() as boot:
         state = _boot_servers(boot, place, state)
@@ -49,14 +49,14 @@ def build(place: Place, state: LabState) -> LabState:
     return replace(state, up=True)
 
 
-def boot_node(place: Place, state: LabState, node: Host) -> LabState:
+def boot_node(place: LabPlace, state: LabState, node: Host) -> LabState:
     """Switch one node of a running lab on again, with its slurmd."""
     with Boot(inside=enter(state.keeper)) as boot:
         ((name, process),) = boot.ask(_hosts_request(place, state, [node], with_slurmd=True), 1)
     return state.with_host(name, process)
 
 
-def _boot_servers(boot: Boot, place: Place, state: LabState) -> LabState:
+def _boot_servers(boot: Boot, place: LabPlace, state: LabState) -> LabState:
     servers = state.layout.servers
     request = {
         "keeper": {
@@ -81,13 +81,15 @@ def _boot_servers(boot: Boot, place: Place, state: LabState) -> LabState:
     return state
 
 
-def _boot_nodes(boot: Boot, place: Place, state: LabState) -> LabState:
+def _boot_nodes(boot: Boot, place: LabPlace, state: LabState) -> LabState:
     nodes = state.layout.compute
     made = dict(boot.ask(_hosts_request(place, state, nodes, with_slurmd=True), len(nodes)))
     return replace(state, processes={**state.processes, **made})
 
 
-def _hosts_request(place: Place, state: LabState, hosts: Iterable[Host], with_slurmd: bool) -> dict[str, Any]:
+def _hosts_request(
+    place: LabPlace, state: LabState, hosts: Iterable[Host], with_slurmd: bool
+) -> dict[str, Any]:
     lab = {
         "state": str(place.folder),
         "mounts": str(place.mounts),
@@ -97,7 +99,7 @@ def _hosts_request(place: Place, state: LabState, hosts: Iterable[Host], with_sl
     return {"lab": lab, "hosts": [_host_request(place, state, host, with_slurmd) for host in hosts]}
 
 
-def _shared(place: Place) -> Iterator[Path]:
+def _shared(place: LabPlace) -> Iterator[Path]:
     """The machine's folders that a lab in another root sees too: all that belong to no distribution."""
     yield from (Path("/usr/local"), Path("/var/tmp"), place.folder.parent)
     for path in sorted(Path("/").iterdir()):
@@ -105,7 +107,7 @@ def _shared(place: Place) -> Iterator[Path]:
             yield path
 
 
-def _host_request(place: Place, state: LabState, host: Host, with_slurmd: bool) -> dict[str, Any]:
+def _host_request(place: LabPlace, state: LabState, host: Host, with_slurmd: bool) -> dict[str, Any]:
     return {
         "name": host.name,
         "address": host.address,
@@ -117,13 +119,13 @@ def _host_request(place: Place, state: LabState, host: Host, with_slurmd: bool) 
     }
 
 
-def _await_idle(place: Place, state: LabState) -> None:
+def _await_idle(place: LabPlace, state: LabState) -> None:
     limit = READY_SECONDS + state.spec.nodes * READY_SECONDS_PER_NODE
     if not wait_for(lambda: idle_nodes(place, state) == state.spec.nodes, limit, 0.01):
         raise LabError("the nodes did not become idle", daemons.tail(place.log / "slurmctld.log"))
 
 
-def idle_nodes(place: Place, state: LabState) -> int:
+def idle_nodes(place: LabPlace, state: LabState) -> int:
     """How many nodes could start a job now."""
     inside = [*enter(state.processes[LOGIN], state.root), *as_caller()]
     sinfo = ["sinfo", "-h", "-N", "-p", "debug", "-o", "%T"]
@@ -131,7 +133,7 @@ def idle_nodes(place: Place, state: LabState) -> int:
     return done.out.split().count("idle")
 
 
-def _binds(place: Place, state: LabState, host: Host) -> list[tuple[str, str]]:
+def _binds(place: LabPlace, state: LabState, host: Host) -> list[tuple[str, str]]:
     """What this host alone has in the place of the machine's: its kernel log, and its part of the cgroups."""
     log = place.kernel_messages(host.name)
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 from clusterrun.lab.needs import FREEZER
-from clusterrun.lab.place import Place
+from clusterrun.lab.place import LabPlace
 
 PREFIX = "clusterrun-lab."
 
 
-def binds(place: Place, host: str) -> list[tuple[str, str]]:
+def binds(place: LabPlace, host: str) -> list[tuple[str, str]]:
     """What a host mounts, so that its slurmd has the whole freezer and yet only its own part.
 
     Without it two hosts would put their processes into the same `job_1/step_0` and kill each other's.
@@ -22,7 +22,7 @@ def binds(place: Place, host: str) -> list[tuple[str, str]]:
     return [(str(own), str(FREEZER))]
 
 
-def remove(place: Place) -> None:
+def remove(place: LabPlace) -> None:
     """Remove what the lab made there; all its processes are gone by now."""
     top = FREEZER / (PREFIX + place.name)
     for folder, _, _ in os.walk(top, topdown=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 
-from clusterrun.lab.place import Place
+from clusterrun.lab.place import LabPlace
 from clusterrun.lab.spec import CONTROLLER, LabSpec, Layout, Preempt, Proctrack
 
 CREDENTIAL_SECONDS = 20
@@ -24,7 +24,7 @@ def release(version: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
-def slurm_conf(spec: LabSpec, layout: Layout, place: Place, version: str) -> str:
+def slurm_conf(spec: LabSpec, layout: Layout, place: LabPlace, version: str) -> str:
     """The whole of slurm.conf."""
     lines = {
         **_base(spec, place),
@@ -36,7 +36,7 @@ def slurm_conf(spec: LabSpec, layout: Layout, place: Place, version: str) -> str
     return text + _nodes(spec, layout) + _partitions(spec, layout)
 
 
-def _base(spec: LabSpec, place: Place) -> dict[str, str]:
+def _base(spec: LabSpec, place: LabPlace) -> dict[str, str]:
     run, spool, log = place.run, place.spool, place.log
     caller = pwd.getpwuid(os.geteuid()).pw_name
     # A launch over many nodes must be through before its credential ends.
@@ -90,7 +90,7 @@ def _times(spec: LabSpec) -> dict[str, str]:
     }
 
 
-def _choices(spec: LabSpec, place: Place, version: str) -> dict[str, str]:
+def _choices(spec: LabSpec, place: LabPlace, version: str) -> dict[str, str]:
     lines = {"ProctrackType": f"proctrack/{spec.proctrack.value}"}
     if spec.preempt is not Preempt.OFF:
         lines |= {"PreemptType": "preempt/partition_prio", "PreemptMode": spec.preempt.value.upper()}
@@ -121,7 +121,7 @@ def _partitions(spec: LabSpec, layout: Layout) -> str:
     return text
 
 
-def gres_conf(spec: LabSpec, place: Place) -> str:
+def gres_conf(spec: LabSpec, place: LabPlace) -> str:
     """Which files stand for the GPUs of every node."""
     if not spec.gpus:
         return ""
@@ -146,7 +146,7 @@ def cgroup_conf(spec: LabSpec, version: str, unified: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def slurmdbd_conf(spec: LabSpec, place: Place) -> str:
+def slurmdbd_conf(spec: LabSpec, place: LabPlace) -> str:
     """The accounting daemon's configuration; its database is the lab's own, over a socket file."""
     return "\n".join(
         (

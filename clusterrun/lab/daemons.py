@@ -12,7 +12,7 @@ from typing import Any
 
 from clusterrun.lab.conf import PORTS
 from clusterrun.lab.namespaces import LabError, as_caller, enter, wait_for
-from clusterrun.lab.place import LabState, Place
+from clusterrun.lab.place import LabPlace, LabState
 from clusterrun.lab.processes import processes
 from clusterrun.lab.spec import CONTROLLER
 
@@ -22,7 +22,7 @@ EARLY_SECONDS = 1.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def environment(place: Place) -> dict[str, str]:
+def environment(place: LabPlace) -> dict[str, str]:
     """What a daemon finds in its environment: nothing of the caller's."""
     return {
         "PATH": f"{place.programs}:{PATH}",
@@ -32,7 +32,7 @@ def environment(place: Place) -> dict[str, str]:
     }
 
 
-def slurmd_service(place: Place, node: str) -> dict[str, Any]:
+def slurmd_service(place: LabPlace, node: str) -> dict[str, Any]:
     """A node's slurmd, as `boot.py` is to start it."""
     return {
         "argv": [*as_caller(), "slurmd", "-D"],
@@ -41,26 +41,26 @@ def slurmd_service(place: Place, node: str) -> dict[str, Any]:
     }
 
 
-def start_slurmd(place: Place, state: LabState, node: str) -> None:
+def start_slurmd(place: LabPlace, state: LabState, node: str) -> None:
     """Start a node's slurmd anew; it registers by itself."""
     service = slurmd_service(place, node)
     start(place, state, node, service["argv"][len(as_caller()) :], f"slurmd.{node}.out")
 
 
-def start(place: Place, state: LabState, host: str, argv: Sequence[str], log: str) -> None:
+def start(place: LabPlace, state: LabState, host: str, argv: Sequence[str], log: str) -> None:
     """Start a daemon that stays in the foreground, as a child of the host's process 1."""
     shell = 'log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 &'
     path = str(place.log / log)
     _on(place, state, host, ["sh", "-c", shell, "sh", path, *argv])
 
 
-def start_controller(place: Place, state: LabState) -> None:
+def start_controller(place: LabPlace, state: LabState) -> None:
     """Start slurmctld; returns when it listens."""
     start(place, state, CONTROLLER, ["slurmctld", "-D"], "slurmctld.out")
     await_port(place, state, "slurmctld")
 
 
-def start_munge(place: Place, state: LabState) -> None:
+def start_munge(place: LabPlace, state: LabState) -> None:
     """Start the one munged of the lab; returns when it answers."""
     path = place.run / "munge.socket"
     # The kernel shares processors out by session, and every task has one: among thousands of them the
@@ -91,7 +91,7 @@ def _connects(path: Path) -> bool:
     return True
 
 
-def await_port(place: Place, state: LabState, daemon: str, port: int = 0) -> None:
+def await_port(place: LabPlace, state: LabState, daemon: str, port: int = 0) -> None:
     """Return when a daemon of the controller host listens. Raises ``LabError`` with its last words."""
     first, began = state.processes[CONTROLLER], time.monotonic()
 
@@ -129,7 +129,7 @@ def tail(path: Path, lines: int = 5) -> str:
         return ""
 
 
-def _on(place: Place, state: LabState, host: str, argv: Sequence[str]) -> None:
+def _on(place: LabPlace, state: LabState, host: str, argv: Sequence[str]) -> None:
     subprocess.run(
         [*enter(state.processes[host], state.root), *as_caller(), *argv],
         env=environment(place),
@@ -141,7 +141,7 @@ def _on(place: Place, state: LabState, host: str, argv: Sequence[str]) -> None:
     )
 
 
-def caller_environment(place: Place, programs: str) -> dict[str, str]:
+def caller_environment(place: LabPlace, programs: str) -> dict[str, str]:
     """The caller's own environment, with what makes a lab's host a Slurm host."""
     # Inside a job of another cluster its variables would steer this one's srun.
     outer = "SLURM_JOB_ID" in os.environ

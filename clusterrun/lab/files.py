@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from clusterrun.lab import conf
-from clusterrun.lab.place import LabState, Place, write_whole
+from clusterrun.lab.place import LabPlace, LabState, write_whole
 from clusterrun.lab.spec import CONTROLLER, USERS, LabSpec
 
 STAND_INS = Path(__file__).with_name("standins")
@@ -23,7 +23,7 @@ exec "$python" -I -S {copy} {folder} "$@"
 """
 
 
-def write_files(place: Place, state: LabState) -> None:
+def write_files(place: LabPlace, state: LabState) -> None:
     """Write all that a lab's daemons and hosts will read."""
     _folders(place, state)
     _slurm_files(place, state)
@@ -35,7 +35,7 @@ def write_files(place: Place, state: LabState) -> None:
     (place.conf / "munge.key").chmod(0o400)
 
 
-def _folders(place: Place, state: LabState) -> None:
+def _folders(place: LabPlace, state: LabState) -> None:
     for folder in (
         place.conf,
         place.etc / "slurm",
@@ -51,7 +51,7 @@ def _folders(place: Place, state: LabState) -> None:
         folder.mkdir(parents=True, mode=0o755)
 
 
-def _slurm_files(place: Place, state: LabState) -> None:
+def _slurm_files(place: LabPlace, state: LabState) -> None:
     spec, version = state.spec, state.slurm_version
     unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     place.slurm_conf.write_text(conf.slurm_conf(spec, state.layout, place, version))
@@ -62,7 +62,7 @@ def _slurm_files(place: Place, state: LabState) -> None:
         (place.conf / "slurmdbd.conf").chmod(0o600)
 
 
-def _etc_files(place: Place, state: LabState) -> None:
+def _etc_files(place: LabPlace, state: LabState) -> None:
     machine = Path(state.root or "/") / "etc"
     users = "".join(f"{n}:x:{i}:{i}:lab user:{place.homes / n}:/bin/bash\n" for n, i in USERS.items())
     groups = "".join(f"{n}:x:{i}:\n" for n, i in USERS.items())
@@ -80,7 +80,7 @@ def _etc_files(place: Place, state: LabState) -> None:
     (place.etc / "slurm" / "slurm.conf").symlink_to(place.slurm_conf)
 
 
-def _devices(place: Place, spec: LabSpec) -> None:
+def _devices(place: LabPlace, spec: LabSpec) -> None:
     """Files that Slurm takes for GPUs: like /dev/null, or bound to it later where that is forbidden."""
     for number in range(spec.gpus):
         path = place.devices / f"nvidia{number}"
@@ -91,7 +91,7 @@ def _devices(place: Place, spec: LabSpec) -> None:
         path.chmod(0o666)
 
 
-def _stand_ins(place: Place, spec: LabSpec) -> None:
+def _stand_ins(place: LabPlace, spec: LabSpec) -> None:
     """Put copies on the hosts' PATH: they must be readable by every user of the lab."""
     for half in STAND_INS.glob("[a-z]*.py"):
         shutil.copyfile(half, place.programs / half.name)
@@ -103,7 +103,7 @@ def _stand_ins(place: Place, spec: LabSpec) -> None:
     write_whole(place.folder / "gpu.json", json.dumps({"count": spec.gpus}))
 
 
-def _homes(place: Place) -> None:
+def _homes(place: LabPlace) -> None:
     for name, number in USERS.items():
         home = place.homes / name
         home.mkdir(mode=0o700)

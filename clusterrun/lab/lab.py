@@ -12,9 +12,18 @@ from pathlib import Path
 from clusterrun.lab import build, cgroups, daemons, files, namespaces, needs, roots, users
 from clusterrun.lab.faults import order
 from clusterrun.lab.namespaces import as_caller, enter, started_at, wait_for
-from clusterrun.lab.place import Fault, LabState, Place, boot_id, labs_home, locked, read_state, write_state
-from clusterrun.lab.processes import Process, processes
-from clusterrun.lab.site import Site
+from clusterrun.lab.place import (
+    Fault,
+    LabPlace,
+    LabState,
+    boot_id,
+    labs_home,
+    locked,
+    read_state,
+    write_state,
+)
+from clusterrun.lab.processes import LabProcess, processes
+from clusterrun.lab.site import LabSite
 from clusterrun.lab.spec import LOGIN, LabSpec
 from clusterrun.model.errors import BadInput
 from clusterrun.system import Completed, ProgramTimeout, run
@@ -29,7 +38,7 @@ class Lab:
     def __init__(self, name: str = "lab", say: Callable[[str], None] = lambda line: None) -> None:
         LabSpec(name=name)
         self.name = name
-        self.place = Place(labs_home() / name)
+        self.place = LabPlace(labs_home() / name)
         self._say = say
 
     # --- what it is ---
@@ -151,7 +160,7 @@ class Lab:
     ) -> tuple[list[str], dict[str, str]]:
         """The argument list and the environment that run what follows on a host."""
         state = self.state
-        first = Site(self.place, state).first(host)
+        first = LabSite(self.place, state).first(host)
         if Fault("freeze", host) in state.faults:
             raise BadInput(f"{host} is frozen", f"thaw it: {command(self.name, 'fault')} thaw {host}")
         environment = daemons.caller_environment(self.place, os.path.dirname(sys.executable))
@@ -181,10 +190,10 @@ class Lab:
             return order.heal(site, host, kind)
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[Site]:
+    def _changing(self) -> Iterator[LabSite]:
         assert self.state.up
         with locked(self.place):
-            yield Site(self.place, self.state)
+            yield LabSite(self.place, self.state)
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -205,12 +214,12 @@ class Lab:
             return {}
         try:
             words = ("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T")
-            done = Site(self.place, state).ask(*words, limit=ANSWER_SECONDS)
+            done = LabSite(self.place, state).ask(*words, limit=ANSWER_SECONDS)
         except ProgramTimeout:
             return {}
         return dict(line.split() for line in done.out.splitlines() if done.code == 0)
 
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self) -> tuple[LabProcess, ...]:
         """Every process on its hosts, its own daemons included."""
         return processes(self.state.processes)
 
@@ -223,7 +232,7 @@ def command(name: str, verb: str) -> str:
 def labs_up() -> list[Lab]:
     """Every lab of this user that is up."""
     home = labs_home()
-    states = {f.name: read_state(Place(f)) for f in sorted(home.iterdir())} if home.is_dir() else {}
+    states = {f.name: read_state(LabPlace(f)) for f in sorted(home.iterdir())} if home.is_dir() else {}
     return [Lab(name) for name, state in states.items() if state is not None and state.up and alive(state)]
 
 
@@ -237,7 +246,7 @@ def lab_around() -> str:
 
     The lab's processes, by which one is known to be up, are not seen from there.
     """
-    place = Place(Path(os.environ.get("SLURM_CONF", "")).parent.parent)
+    place = LabPlace(Path(os.environ.get("SLURM_CONF", "")).parent.parent)
     state = read_state(place)
     if state is None or not state.up or state.boot != boot_id() or alive(state):
         return ""
@@ -254,7 +263,7 @@ def _word(value: str | int | bool) -> str:
     return "yes" if value is True else str(value)
 
 
-def _free_slot(place: Place) -> int:
-    others = [read_state(Place(folder)) for folder in place.folder.parent.iterdir()]
+def _free_slot(place: LabPlace) -> int:
+    others = [read_state(LabPlace(folder)) for folder in place.folder.parent.iterdir()]
     taken = {state.slot for state in others if state is not None}
     return next((slot for slot in range(100) if slot not in taken), 0)

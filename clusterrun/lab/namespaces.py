@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterrun.lab.place import Place
+from clusterrun.lab.place import LabPlace
 from clusterrun.model.errors import ClusterrunError
 
 BOOT = str(Path(__file__).with_name("boot.py"))
@@ -131,7 +131,7 @@ def _stat(process: int) -> list[str]:
     return text[text.rindex(")") + 2 :].split()
 
 
-def stray_keepers(place: Place) -> list[int]:
+def stray_keepers(place: LabPlace) -> list[int]:
     """Processes 1 of a lab in that folder, found by what they are called: for labs that died half-way."""
     label = ("", "keeper", str(place.folder), "")
     return [

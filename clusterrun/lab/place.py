@@ -39,7 +39,7 @@ def boot_id() -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class LabPlace:
     """The paths of one lab's folder."""
 
     folder: Path
@@ -169,7 +169,7 @@ class LabState:
         return replace(self, processes={**self.processes, name: process})
 
 
-def write_state(place: Place, state: LabState) -> None:
+def write_state(place: LabPlace, state: LabState) -> None:
     """Write the state whole, or leave the old one."""
     document = {"format": STATE_FORMAT, **{key: getattr(state, key) for key in _PLAIN}}
     document["spec"] = {
@@ -184,7 +184,7 @@ def write_state(place: Place, state: LabState) -> None:
 _PLAIN = ("slot", "boot", "owner", "up", "keeper", "started", "processes", "slurm_version", "root", "graft")
 
 
-def read_state(place: Place) -> LabState | None:
+def read_state(place: LabPlace) -> LabState | None:
     """The state of a lab; None where there is none, or only a torn beginning of one."""
     try:
         document = json.loads(place.state.read_text())
@@ -205,7 +205,7 @@ def _state(document: dict[str, Any]) -> LabState:
 
 
 @contextlib.contextmanager
-def locked(place: Place) -> Iterator[None]:
+def locked(place: LabPlace) -> Iterator[None]:
     """Keep every other command from changing this lab meanwhile."""
     handle = os.open(place.folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

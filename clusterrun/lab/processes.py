@@ -16,7 +16,7 @@ ROUNDS = 50
 
 
 @dataclass(frozen=True)
-class Process:
+class LabProcess:
     """A process on a host: ``process`` is its id on this machine, ``inner`` the one it sees itself."""
 
     host: str
@@ -31,7 +31,7 @@ class Process:
         return self.inner == 1 or self.command == "sleep 86400" or self.name in DAEMONS
 
 
-def processes(hosts: dict[str, int]) -> tuple[Process, ...]:
+def processes(hosts: dict[str, int]) -> tuple[LabProcess, ...]:
     """Every process of these hosts (name → process 1), whoever started it and wherever it fled to."""
     by_network: dict[str, str] = {}
     for name, first in hosts.items():
@@ -41,7 +41,7 @@ def processes(hosts: dict[str, int]) -> tuple[Process, ...]:
     return tuple(_found(by_network, mine))
 
 
-def _found(by_network: dict[str, str], mine: str) -> Iterator[Process]:
+def _found(by_network: dict[str, str], mine: str) -> Iterator[LabProcess]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError):
@@ -51,21 +51,21 @@ def _found(by_network: dict[str, str], mine: str) -> Iterator[Process]:
                     yield _process(host, int(entry))
 
 
-def _process(host: str, number: int) -> Process:
+def _process(host: str, number: int) -> LabProcess:
     status = Path(f"/proc/{number}/status").read_text(errors="replace")
     command = (
         Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     )
     name = status.split("\n", 1)[0].partition("\t")[2]
     match = re.search(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)
-    return Process(host, number, int(match.group(1)) if match else number, name, command)
+    return LabProcess(host, number, int(match.group(1)) if match else number, name, command)
 
 
 def _namespace(process: int, kind: str) -> str:
     return os.readlink(f"/proc/{process}/ns/{kind}")
 
 
-def chosen(found: Iterable[Process], wanted: str) -> tuple[Process, ...]:
+def chosen(found: Iterable[LabProcess], wanted: str) -> tuple[LabProcess, ...]:
     """Those meant by ``wanted``: an id as the host sees it, a name, or a part of the command line."""
     if wanted.isdigit():
         return tuple(p for p in found if p.inner == int(wanted))
@@ -73,7 +73,7 @@ def chosen(found: Iterable[Process], wanted: str) -> tuple[Process, ...]:
     return named or tuple(p for p in found if wanted in p.command)
 
 
-def send(found: Iterable[Process], number: signal.Signals) -> None:
+def send(found: Iterable[LabProcess], number: signal.Signals) -> None:
     """Signal them; those already gone are passed over."""
     for process in found:
         with contextlib.suppress(ProcessLookupError):

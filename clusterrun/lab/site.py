@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from clusterrun.lab import daemons
 from clusterrun.lab.namespaces import LabError, as_caller, enter, parent_of
-from clusterrun.lab.place import LabState, Place
+from clusterrun.lab.place import LabPlace, LabState
 from clusterrun.lab.spec import LOGIN, Host
 from clusterrun.model.errors import BadInput
 from clusterrun.system import Completed, run
@@ -17,10 +17,10 @@ LIMIT_SECONDS = 60.0
 
 
 @dataclass
-class Site:
+class LabSite:
     """One lab; ``state`` is replaced when a fault or a boot changes it."""
 
-    place: Place
+    place: LabPlace
     state: LabState
 
     def host(self, name: str) -> Host:

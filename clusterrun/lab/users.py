@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterrun.lab.place import Place
+from clusterrun.lab.place import LabPlace
 from clusterrun.lab.spec import USERS
 from clusterrun.model.errors import BadInput
 
@@ -46,7 +46,7 @@ class Identity:
         return bool(found.st_mode & (0o100 if found.st_uid == self.user else 0o001))
 
 
-def identity(name: str, place: Place) -> Identity:
+def identity(name: str, place: LabPlace) -> Identity:
     """One of the lab's ordinary users or of this machine's. Raises ``BadInput``."""
     if os.geteuid() != 0:
         raise BadInput(f"without root a lab has one user, and {name!r} is not it", "start the lab with sudo")

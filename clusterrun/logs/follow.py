@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from clusterrun.logs.files import (
+from clusterrun.logs.attempt_logs import (
     LogFile,
     end_of_lines,
     in_order,
@@ -16,7 +16,7 @@ from clusterrun.logs.files import (
     written_at,
 )
 from clusterrun.logs.merge import LINE_LIMIT, Piece, whole_lines
-from clusterrun.logs.selection import Selection
+from clusterrun.logs.selection import LogSelection
 from clusterrun.system import Clock
 
 PORTION = 1 << 20
@@ -102,7 +102,7 @@ class Growing:
 class Follower:
     """All wanted files of one attempt."""
 
-    def __init__(self, folder: str, selection: Selection, clock: Clock, exact: bool = False) -> None:
+    def __init__(self, folder: str, selection: LogSelection, clock: Clock, exact: bool = False) -> None:
         self._folder = folder
         self._exact = exact
         self._selection = selection

@@ -9,7 +9,7 @@ STREAMS = ("out", "err")
 
 
 @frozen
-class Selection:
+class LogSelection:
     """``ranks`` None: all of them. ``streams`` are of ``STREAMS``, ``begin`` is seconds since the epoch."""
 
     ranks: frozenset[int] | None = None

@@ -60,7 +60,7 @@ class Interpreter:
 
 
 @frozen
-class Watch:
+class WatchOrders:
     """How ranks are watched while they run.
 
     ``on``: an observer stands beside them on every node. It samples every ``sample_seconds``; where
@@ -126,7 +126,7 @@ class Orders:
     time_limit: float = 0.0
     spares: int = 0
     preflight: Preflight = Preflight()
-    watch: Watch = Watch()
+    watch: WatchOrders = WatchOrders()
     survival: Survival = Survival()
     grace: float = contract.GRACE_SECONDS
     hide_gpus: bool = False

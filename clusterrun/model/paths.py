@@ -167,7 +167,7 @@ class AttemptPaths:
     def index(self, node: int) -> str:
         return os.path.join(self.folder, f"node-{node:04d}.index")
 
-    def companion_log(self, node: int, companion: str) -> str:
+    def sidecar_log(self, node: int, companion: str) -> str:
         """``node`` counts the nodes of the allocation."""
         return os.path.join(self.folder, f"node-{node:04d}.{companion}.log")
 

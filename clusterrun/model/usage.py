@@ -35,7 +35,7 @@ class GpuUse:
 
 
 @frozen
-class Whole:
+class UsageMean:
     """Means since the ranks were started, ``seconds`` ago: cores of all ranks, per cent of all GPUs."""
 
     seconds: float
@@ -64,7 +64,7 @@ class NodeUse:
     ranks: tuple[RankUse, ...] = ()
     gpus: tuple[GpuUse, ...] = ()
     gpus_said: str = ""
-    whole: Whole | None = None
+    whole: UsageMean | None = None
 
 
 def merged(uses: Sequence[NodeUse]) -> NodeUse:

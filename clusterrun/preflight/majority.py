@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
-from clusterrun.model.report import Finding, Grade
+from clusterrun.model.preflight_report import Finding, Grade
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ class LocalTask:
 
 
 @frozen
-class Reading:
+class ProbeReading:
     """What one probe read. ``value`` is its JSON text, empty where it failed; then ``why`` says how.
 
     ``late``: it was killed at its limit.
@@ -57,7 +57,7 @@ class Reading:
 class LocalAnswer:
     """All readings of a node."""
 
-    readings: tuple[Reading, ...]
+    readings: tuple[ProbeReading, ...]
 
 
 @frozen
@@ -94,7 +94,7 @@ class Interface:
 
 
 @frozen
-class Listening:
+class ListenAnswer:
     """Where this node can be dialled: TCP ports spread over the ephemeral range, and one of UDP.
 
     ``topology`` is the scheduler's address of the node among the switches; empty where it has none.
@@ -230,7 +230,7 @@ class ThroughAnswer:
 
 
 @frozen
-class Member:
+class GroupMember:
     """A node in a group that is tested together."""
 
     node: int
@@ -251,7 +251,7 @@ class GroupTask:
 
     test: int
     kind: str
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
     place: int
     ranks: int
     port: int

@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from clusterrun.model.report import WORST_FIRST, Report
+from clusterrun.model.preflight_report import WORST_FIRST, Report
 
 Sample = tuple[tuple[tuple[str, str], ...], float]
 """Labels and value."""

@@ -6,13 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from clusterrun.model.report import Grade, Report
-from clusterrun.reports import drawing, tables
-from clusterrun.reports.blamed import Blamed, blamed
+from clusterrun.model.preflight_report import Grade, Report
+from clusterrun.reports import svg, tables
+from clusterrun.reports.findings import NodeBlame, blamed
+from clusterrun.reports.link_rates import Rates, rates
 from clusterrun.reports.markup import Markup, number, tag
-from clusterrun.reports.rates import Rates, rates
-from clusterrun.reports.screen import headline
 from clusterrun.reports.style import STYLE
+from clusterrun.reports.text_report import headline
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The browser is told to load nothing and to run nothing, should a name ever get past the escaping."""
@@ -89,7 +89,7 @@ def _findings(report: Report) -> Iterator[Markup]:
     yield tag("section", tag("h2", "Findings, worst first"), *blocks[:AT_ONCE], *([more] if folded else []))
 
 
-def _finding(one: Blamed) -> Markup:
+def _finding(one: NodeBlame) -> Markup:
     lines = [
         tag(
             "li",
@@ -106,7 +106,7 @@ def _finding(one: Blamed) -> Markup:
 def _bandwidth(report: Report, seen: Rates) -> Iterator[Markup]:
     if not seen.links:
         return
-    each = drawing.nodes_in_a_square(seen)
+    each = svg.nodes_in_a_square(seen)
     sharing = (
         f" Each square stands for {each} × {each} nodes and shows the worst test in it." if each > 1 else ""
     )
@@ -117,8 +117,8 @@ def _bandwidth(report: Report, seen: Rates) -> Iterator[Markup]:
             "section",
             tag("h2", "Bandwidth, node × node"),
             tag("p", text, class_="soft"),
-            drawing.matrix(seen),
-            drawing.legend(seen),
+            svg.matrix(seen),
+            svg.legend(seen),
         ),
         tag("div", *_ring(report, seen), tables.stragglers(seen)),
         class_="two",
@@ -126,12 +126,10 @@ def _bandwidth(report: Report, seen: Rates) -> Iterator[Markup]:
 
 
 def _ring(report: Report, seen: Rates) -> Iterator[Markup]:
-    drawn = drawing.ring(seen, report.world)
+    drawn = svg.ring(seen, report.world)
     if drawn is not None:
         sharing = (
-            " Several links share a bar, which shows the worst."
-            if len(report.world) > drawing.MOST_BARS
-            else ""
+            " Several links share a bar, which shows the worst." if len(report.world) > svg.MOST_BARS else ""
         )
         median = f"the line is the median, {number(seen.median or 0)} GB/s"
         text = f"Link by link in rank order; {median}; where there is no bar, no test was made.{sharing}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterrun.model.report import WORST_FIRST, Measurement, NodeReport, Report
-from clusterrun.reports.blamed import told
-from clusterrun.reports.drawing import band, meter
+from clusterrun.model.preflight_report import WORST_FIRST, Measurement, NodeReport, Report
+from clusterrun.reports.findings import told
+from clusterrun.reports.link_rates import Rates
 from clusterrun.reports.markup import Content, Markup, number, tag
-from clusterrun.reports.rates import Rates
+from clusterrun.reports.svg import band, meter
 
 MOST_STRAGGLERS = 10
 MOST_NODES = 3000

@@ -18,11 +18,11 @@ from clusterrun.model.document import BadDocument, encode, encode_set
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.paths import RunPaths, runs_folder
+from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
-from clusterrun.model.report import Report
-from clusterrun.runs.disk import DiskRefused, new_folder, private_folder, refusal, trust, write_whole
-from clusterrun.runs.documents import read_document
-from clusterrun.runs.further import FurtherJobs, further_jobs
+from clusterrun.runs.private_files import DiskRefused, new_folder, private_folder, refusal, trust, write_whole
+from clusterrun.runs.run_documents import read_document
+from clusterrun.runs.successor_jobs import SuccessorJobs, further_jobs
 
 _SORTED_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]{4}-[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -64,7 +64,7 @@ LAST_BYTES = 4096
 
 
 @frozen
-class Ended:
+class EndedRun:
     """``ended.json``: the desk's last word on a run, kept because Slurm forgets a job after minutes."""
 
     at: float
@@ -138,7 +138,7 @@ class Store:
         job_id = further_jobs(self.paths(record.run_id)).job_id
         return replace(record, job_id=job_id) if job_id else record
 
-    def further_jobs(self, run_id: str) -> FurtherJobs:
+    def further_jobs(self, run_id: str) -> SuccessorJobs:
         """The jobs that the run has queued itself."""
         return further_jobs(self.paths(run_id))
 
@@ -160,9 +160,9 @@ class Store:
         """What the coordinator last said; None before its first word. Raises ``BadDocument``."""
         return read_document(RunState, self.paths(run_id).state)
 
-    def ended(self, run_id: str) -> Ended | None:
+    def ended(self, run_id: str) -> EndedRun | None:
         """The desk's last word, if there was one. Raises ``BadDocument``."""
-        return read_document(Ended, self.paths(run_id).ended)
+        return read_document(EndedRun, self.paths(run_id).ended)
 
     def report(self, run_id: str, attempt: int) -> Report | None:
         """What the pre-flight check of an attempt found, if it had a verdict. Raises ``BadDocument``."""
@@ -174,7 +174,7 @@ class Store:
         Not made to outlive a crash of this machine: one that is damaged is found out again, and
         thousands may be seen ended at once.
         """
-        write_whole(self.paths(status.run_id).ended, _text(encode(Ended(now, status))), sync=False)
+        write_whole(self.paths(status.run_id).ended, _text(encode(EndedRun(now, status))), sync=False)
         self._forget_live(status.run_id)
 
     def reopen(self, run_id: str) -> None:

@@ -38,7 +38,7 @@ VARIABLES = {
 _PLACE = re.compile(r"@\{(\w+):(\w+)\}@")
 
 
-class Place:
+class FormPlace:
     """Stands for a value while a form is made."""
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Packs the node-side program into one file; knows which rooms belong to it and no run.
+"""Packs the node-side program into one file; the packages that run on nodes.
 
 The file is an archive of every source with the bytecode of the packing interpreter in front of it:
 the same version starts at once, another one compiles the sources for itself. Bytecode is not
@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import clusterrun
 from clusterrun.atomic_file import write_whole
 from clusterrun.model import contract
 
@@ -24,10 +23,24 @@ if TYPE_CHECKING:
     import zipfile
     from types import CodeType
 
-_ROOMS = ("model", "proc.py", "atomic_file.py", "diagnosis", "preflight", "watch", "prelude", "agent")
-_MAIN = "agent/__main__.py"
+_PACKAGES = (
+    "model",
+    "proc.py",
+    "atomic_file.py",
+    "slurm_text",
+    "diagnosis",
+    "runtime",
+    "protocol",
+    "preflight",
+    "monitor",
+    "rank_hooks",
+    "agent",
+    "coordinator",
+    "node",
+)
+_MAIN = "node/__main__.py"
 _START = "__main__.py"
-_FIRST = ("__init__", "model/__init__", "model/contract", "agent/__init__", "agent/bytecode")
+_FIRST = ("__init__", "model/__init__", "model/contract", "runtime/__init__", "runtime/zip_bytecode")
 _BEFORE_ALL = tuple(f"clusterrun/{name}.py" for name in _FIRST)
 """What is loaded before the bytecode in front can be: it lies in the archive as bytecode too."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -40,7 +53,7 @@ def agent_program(cache: str) -> Path:
     The name tells the content, so what lies there is never changed; a run directory gets a link, or a copy.
     Raises ``OSError``.
     """
-    sources = dict(_sources(Path(clusterrun.__file__).parent))
+    sources = dict(_sources(Path(__file__).resolve().parents[1]))
     path = Path(cache) / f"agent-{_digest(sources)}.pyz"
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -52,8 +65,8 @@ def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
     """Every file of the program by its name inside it, in order."""
     yield _START, (package / _MAIN).read_bytes()
     yield "clusterrun/__init__.py", (package / "__init__.py").read_bytes()
-    for room in _ROOMS:
-        for path in [package / room] if room.endswith(".py") else sorted((package / room).rglob("*.py")):
+    for part in _PACKAGES:
+        for path in [package / part] if part.endswith(".py") else sorted((package / part).rglob("*.py")):
             yield f"clusterrun/{path.relative_to(package).as_posix()}", path.read_bytes()
 
 
@@ -81,7 +94,7 @@ def packed(sources: dict[str, bytes]) -> bytes:
 
 
 def _front(sources: dict[str, bytes]) -> bytes:
-    """What ``agent/bytecode.py`` reads, as it says there."""
+    """What ``runtime/zip_bytecode.py`` reads, as it says there."""
     index: dict[str, tuple[int, int, bool]] = {}
     codes = b""
     for name, source in sources.items():

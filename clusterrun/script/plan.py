@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from clusterrun.model import contract
 from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Watch
+from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, WatchOrders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
-from clusterrun.script import form, options, quoting, shipped, survival
+from clusterrun.script import form, quoting, requeue_options, sbatch_options, shipped
 
 MEANS_SLURM = (
     "--partition",
@@ -31,7 +31,7 @@ MOST_PROCESSES_HERE = 5000
 
 
 @frozen
-class Site:
+class MachineFacts:
     """What was found out about this machine before planning.
 
     ``why`` says why Slurm is not there; ``gpus`` is the number of real GPUs on this machine and
@@ -82,7 +82,7 @@ class Submission:
     dropped: tuple[str, ...] = ()
 
 
-def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Plan:
+def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
     """The whole submission for ``spec``. ``spec.after`` holds Slurm job ids by now.
 
     Reads a template and nothing else. Raises ``BadInput``.
@@ -90,7 +90,7 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Pl
     cluster = cluster_of(spec, site)
     off = spec.level is Level.OFF
     asked = spec
-    spec = survival.settled(
+    spec = requeue_options.settled(
         replace(
             spec,
             cluster=cluster,
@@ -104,7 +104,7 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Pl
     if asked.python:
         site = replace(site, python=spec.python, why_python=NAMED)
     made = make(spec, run_id, token, run_dir, site)
-    said = (_idle(asked) if off else ()) + survival.notices(asked, made.spec)
+    said = (_idle(asked) if off else ()) + requeue_options.notices(asked, made.spec)
     return replace(made, notices=made.notices + said)
 
 
@@ -120,7 +120,7 @@ def _idle(spec: JobSpec) -> tuple[str, ...]:
     )
 
 
-def cluster_of(spec: JobSpec, site: Site) -> Cluster:
+def cluster_of(spec: JobSpec, site: MachineFacts) -> Cluster:
     """Where the run goes: what was said, else Slurm where it is, else this machine."""
     if spec.cluster is not Cluster.AUTO:
         return spec.cluster
@@ -157,7 +157,7 @@ def interpreter(spec: JobSpec) -> str:
     return spec.python if spec.alone else first if named or first == spec.python else ""
 
 
-def ranks_python(spec: JobSpec, site: Site) -> Interpreter:
+def ranks_python(spec: JobSpec, site: MachineFacts) -> Interpreter:
     """The ranks' Python as it stands before the job; setup brings no other to a program that was named."""
     path = interpreter(spec)
     ours = path == spec.python
@@ -166,7 +166,7 @@ def ranks_python(spec: JobSpec, site: Site) -> Interpreter:
     return Interpreter(path, why, set_up) if path else Interpreter()
 
 
-def about_python(made: Plan, site: Site) -> tuple[str, ...]:
+def about_python(made: Plan, site: MachineFacts) -> tuple[str, ...]:
     """Notices: which Python ranks will use, where somebody may expect another one."""
     python = made.orders.interpreter
     if not python.by_setup:
@@ -185,14 +185,14 @@ def comment(run_id: str, token: str) -> str:
     return f"clusterrun:{run_id}:{token}"
 
 
-def wished(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> list[str]:
+def wished(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> list[str]:
     """All that sbatch is asked for, as it stands on a command line."""
     said, paths = comment(run_id, token), RunPaths(run_dir)
-    wanted = options.job_options(spec, said, paths, survival.words(spec), site.cpus_per_gpu)
-    return [options.word(option) for option in wanted]
+    wanted = sbatch_options.job_options(spec, said, paths, requeue_options.words(spec), site.cpus_per_gpu)
+    return [sbatch_options.word(option) for option in wanted]
 
 
-def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Plan:
+def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
     paths = RunPaths(run_dir)
     words = wished(spec, run_id, token, run_dir, site)
     values = _values(spec, run_id, paths, [word for word in words if quoting.carries(word)])
@@ -204,18 +204,18 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
         spec=spec,
         script=_from_template(spec, values, token) if spec.template else _from_shipped(values),
         argv=argv,
-        orders=_orders(spec, run_id, site, options.launch_argv(spec, paths), argv),
-        notices=options.replaced(spec),
+        orders=_orders(spec, run_id, site, sbatch_options.launch_argv(spec, paths), argv),
+        notices=sbatch_options.replaced(spec),
         cpus=_cpus(spec, site),
     )
 
 
-def _cpus(spec: JobSpec, site: Site) -> str:
-    if options.asks_for_cpus(spec):
+def _cpus(spec: JobSpec, site: MachineFacts) -> str:
+    if sbatch_options.asks_for_cpus(spec):
         return "as --sbatch says"
     if spec.cpus_per_rank:
         return f"{spec.cpus_per_rank} (--cpus-per-rank)"
-    if site.cpus_per_gpu and options.shares_cpus(spec):
+    if site.cpus_per_gpu and sbatch_options.shares_cpus(spec):
         return f"{site.cpus_per_gpu} (a GPU's share of the node's; --cpus-per-rank asks for another number)"
     return "1 (--cpus-per-rank asks for another number)"
 
@@ -263,7 +263,7 @@ def _from_template(spec: JobSpec, values: Mapping[str, quoting.Value], token: st
     return script
 
 
-def _preflight(spec: JobSpec, site: Site, argv: tuple[str, ...] = ()) -> Preflight:
+def _preflight(spec: JobSpec, site: MachineFacts, argv: tuple[str, ...] = ()) -> Preflight:
     """The orders of the check; ``argv`` is what queued the run, where a scheduler did."""
     if spec.level is Level.OFF:
         return Preflight()
@@ -276,18 +276,18 @@ def _preflight(spec: JobSpec, site: Site, argv: tuple[str, ...] = ()) -> Preflig
         cluster=site.cluster,
         findings=site.findings,
         python=interpreter(spec),
-        resubmit=options.resubmit_argv(spec, argv) if argv else (),
+        resubmit=sbatch_options.resubmit_argv(spec, argv) if argv else (),
     )
 
 
-def _watch(spec: JobSpec) -> Watch:
-    return Watch(on=not spec.alone, hang_seconds=float(spec.hang_after), on_hang=spec.on_hang)
+def _watch(spec: JobSpec) -> WatchOrders:
+    return WatchOrders(on=not spec.alone, hang_seconds=float(spec.hang_after), on_hang=spec.on_hang)
 
 
 def _orders(
     spec: JobSpec,
     run_id: str,
-    site: Site,
+    site: MachineFacts,
     launch: tuple[str, ...] = (),
     argv: tuple[str, ...] = (),
 ) -> Orders:
@@ -307,14 +307,14 @@ def _orders(
         spares=spec.spares,
         preflight=_preflight(spec, site, argv),
         watch=_watch(spec),
-        survival=survival.orders(spec, argv),
+        survival=requeue_options.orders(spec, argv),
         time_limit=0.0 if launch else float(spec.time),
         interpreter=ranks_python(spec, site),
-        hide_gpus=not options.asks_for_gpus(spec) if launch else not spec.gpus,
+        hide_gpus=not sbatch_options.asks_for_gpus(spec) if launch else not spec.gpus,
     )
 
 
-def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> Plan:
+def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
     if spec.after:
         raise BadInput("--after needs Slurm; this run stays here", "wait first: clusterrun wait RUN")
     if spec.allocated + spec.world_size > MOST_PROCESSES_HERE:
@@ -328,7 +328,7 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
     if spec.gpus * spec.allocated > site.gpus:
         notices.append(_no_gpus(spec, site.gpus))
         spec = replace(spec, gpus=0, ranks_per_node=spec.ranks_per_node or spec.gpus)
-    idle = options.without_slurm(spec)
+    idle = sbatch_options.without_slurm(spec)
     if idle:
         notices.append(f"on this machine nothing comes of {', '.join(idle)}")
     spec = replace(spec, requeue=False, requeue_by="")
@@ -345,12 +345,12 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: Site) -> 
     )
 
 
-def _refuse_to_stay(spec: JobSpec, site: Site) -> None:
+def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
     """Whoever says what only Slurm knows means a cluster; on its login node no ranks may start instead."""
     if not site.why:
         return
     remedy = "submit where Slurm is (on a login node: module load slurm, SLURM_CONF); or say --cluster local"
-    asked = [option for option in options.without_slurm(spec) if option in MEANS_SLURM]
+    asked = [option for option in sbatch_options.without_slurm(spec) if option in MEANS_SLURM]
     if asked:
         raise BadInput(f"{', '.join(asked)} needs Slurm, which cannot be used here: {site.why}", remedy)
     if spec.gpus * spec.allocated > site.gpus:

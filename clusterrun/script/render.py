@@ -25,7 +25,7 @@ def render(values: Mapping[str, quoting.Value], template: str) -> str:
 
 def compile_form() -> str:
     """The shipped template as a form: rendered with the places of the values instead of the values."""
-    return _render({name: form.Place(name) for name in form.VARIABLES}, form.TEMPLATES[0], [])
+    return _render({name: form.FormPlace(name) for name in form.VARIABLES}, form.TEMPLATES[0], [])
 
 
 def _render(values: Mapping[str, Any], name: str, places: list[str]) -> str:
@@ -60,7 +60,7 @@ def _environment(places: list[str]) -> jinja2.Environment:
 
 
 def _apply(rule: str, value: Any) -> _Done:
-    if isinstance(value, form.Place):
+    if isinstance(value, form.FormPlace):
         return _Done(value.under(rule))
     if isinstance(value, jinja2.Undefined):
         str(value)  # raises, naming the variable

@@ -10,9 +10,9 @@ from typing import Protocol
 from clusterrun import system
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen
-from clusterrun.slurm import answers, queries
-from clusterrun.slurm.answers import Kind
-from clusterrun.slurm.queries import JobRow, Partition
+from clusterrun.slurm import queries, sbatch_errors
+from clusterrun.slurm.queries import JobRow, PartitionOffer
+from clusterrun.slurm.sbatch_errors import SbatchAnswer
 
 ANSWER_SECONDS = 30.0
 """Limit for a query; Slurm's own is 10 s for a message, and it tries each controller."""
@@ -36,7 +36,7 @@ NOT_HERE = "no program named {0} is on PATH"
 _DOWN = "try again in a while; `scontrol ping` says whether the controller is up"
 
 
-class Runner(Protocol):
+class ProgramRunner(Protocol):
     """What runs a program: ``system.run``, or a stand-in with recorded answers."""
 
     def __call__(
@@ -51,10 +51,10 @@ class Runner(Protocol):
 
 
 @frozen
-class Answer:
+class SubmitAnswer:
     """What came of one ``sbatch``: what is known, Slurm's words, and the job's id where it was told."""
 
-    kind: Kind
+    kind: SbatchAnswer
     said: str
     job_id: str = ""
 
@@ -65,7 +65,7 @@ class SlurmClient:
     def __init__(
         self,
         environment: Mapping[str, str],
-        run: Runner = system.run,
+        run: ProgramRunner = system.run,
         clock: system.Clock | None = None,
         user: int | None = None,
     ) -> None:
@@ -142,7 +142,7 @@ class SlurmClient:
         except SchedulerError:
             return ""  # the queue has spoken, and it remembers what was submitted just now
 
-    def partitions(self) -> tuple[Partition, ...]:
+    def partitions(self) -> tuple[PartitionOffer, ...]:
         """What the partitions that this user may see offer."""
         mark = _mark()
         return queries.read_partitions(self._ask(queries.partitions_argv(mark)), mark)
@@ -176,20 +176,20 @@ class SlurmClient:
             return "", ""
         return _setting(done.out, "ClusterName"), _controller(done.out)
 
-    def sbatch(self, argv: Sequence[str], cwd: str) -> Answer:
+    def sbatch(self, argv: Sequence[str], cwd: str) -> SubmitAnswer:
         """Run ``sbatch`` once, never again: what is known then, in one value."""
         try:
             done = self._run(argv, SUBMIT_SECONDS, env=self._inherited, cwd=cwd)
         except system.ProgramMissing:
-            return Answer(Kind.ABSENT, NOT_HERE.format(argv[0]))
+            return SubmitAnswer(SbatchAnswer.ABSENT, NOT_HERE.format(argv[0]))
         except system.ProgramTimeout as error:
-            return Answer(Kind.OPEN, error.seen)
-        job_id = answers.job_id(done.out) if done.code == 0 else ""
+            return SubmitAnswer(SbatchAnswer.OPEN, error.seen)
+        job_id = sbatch_errors.job_id(done.out) if done.code == 0 else ""
         if job_id:
-            return Answer(Kind.QUEUED, answers.words(done.err), job_id)
+            return SubmitAnswer(SbatchAnswer.QUEUED, sbatch_errors.words(done.err), job_id)
         if done.code <= 0:
-            return Answer(Kind.OPEN, answers.words(done.err or done.out))
-        return Answer(answers.kind(done.err), answers.words(done.err))
+            return SubmitAnswer(SbatchAnswer.OPEN, sbatch_errors.words(done.err or done.out))
+        return SubmitAnswer(sbatch_errors.kind(done.err), sbatch_errors.words(done.err))
 
     def could_not_start(self, options: Sequence[str], cwd: str) -> str:
         """Why a job with these options could never start, or that nobody knows; '' where it could.
@@ -201,7 +201,7 @@ class SlurmClient:
             done = self._run(argv, TEST_SECONDS, env=self._inherited, cwd=cwd)
         except (system.ProgramMissing, system.ProgramTimeout) as error:
             return error.seen
-        return answers.words(done.err) or f"exit code {done.code}" if done.code else ""
+        return sbatch_errors.words(done.err) or f"exit code {done.code}" if done.code else ""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End jobs; those that have ended already are no error. Raises as ``jobs`` does."""
@@ -211,7 +211,7 @@ class SlurmClient:
         rest = [
             line
             for line in done.err.splitlines()
-            if line.strip() and not any(words in line.lower() for words in answers.ENDED_ALREADY)
+            if line.strip() and not any(words in line.lower() for words in sbatch_errors.ENDED_ALREADY)
         ]
         if done.code != 0 and rest:
             raise _failure("scancel", "\n".join(rest))
@@ -226,7 +226,7 @@ class SlurmClient:
         if done.code != 0:
             if "accounting storage is disabled" in done.err.lower():
                 return ()
-            raise SchedulerError(f"sacct failed: {answers.words(done.err)}", "see man sacct")
+            raise SchedulerError(f"sacct failed: {sbatch_errors.words(done.err)}", "see man sacct")
         return queries.read_finished(done.out, mark)
 
     def _ask(self, argv: Sequence[str]) -> str:
@@ -282,7 +282,7 @@ def _mark() -> str:
 
 
 def _last(err: str) -> str:
-    return answers.words(err).split("; ")[-1]
+    return sbatch_errors.words(err).split("; ")[-1]
 
 
 def _passes(err: str) -> bool:
@@ -291,7 +291,7 @@ def _passes(err: str) -> bool:
 
 
 def _failure(program: str, err: str) -> SchedulerError:
-    said = answers.words(err)
-    if any(words in err.lower() for words in (*answers.NEVER_REACHED, *answers.LEFT_OPEN)):
+    said = sbatch_errors.words(err)
+    if any(words in err.lower() for words in (*sbatch_errors.NEVER_REACHED, *sbatch_errors.LEFT_OPEN)):
         return SchedulerUnreachable(f"Slurm does not answer: {said}", _DOWN)
     return SchedulerError(f"{program} failed: {said}", f"see man {program}")

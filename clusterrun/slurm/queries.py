@@ -14,7 +14,7 @@ from typing import Any
 from clusterrun.model.errors import SchedulerError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.states import State
-from clusterrun.slurm import reasons, words
+from clusterrun.slurm_text import job_states, reasons
 
 TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
 """In the environment of every query: times as seconds since the epoch, whatever the site's clock zone."""
@@ -52,16 +52,16 @@ class JobRow:
     @property
     def state(self) -> State:
         """What the job's word means for a run."""
-        return words.read(self.word).state
+        return job_states.read(self.word).state
 
     @property
     def explained(self) -> str:
         """A sentence on why it waits or how it ended."""
-        return reasons.explain(self.reason).said or words.read(self.word).said
+        return reasons.explain(self.reason).said or job_states.read(self.word).said
 
 
 @frozen
-class Partition:
+class PartitionOffer:
     """What a partition offers: ``gpus`` and ``cpus`` are those of its largest node, ``memory`` in MiB.
 
     ``kinds`` are the GPUs and CPUs of each kind of node that it has.
@@ -185,17 +185,20 @@ def read_finished(out: str, mark: str) -> tuple[JobRow, ...]:
     return tuple(JobRow(**cells) for cells in _counted_rows(FINISHED, out, mark))
 
 
-def read_partitions(out: str, mark: str) -> tuple[Partition, ...]:
+def read_partitions(out: str, mark: str) -> tuple[PartitionOffer, ...]:
     """The answer to ``partitions_argv``, one value per partition: nodes added up, the largest node kept."""
-    found: dict[str, Partition] = {}
+    found: dict[str, PartitionOffer] = {}
     for cells in _marked_rows(PARTITIONS, out, mark):
-        row, known = Partition(**cells, kinds=((cells["gpus"], cells["cpus"]),)), found.get(cells["name"])
+        row, known = (
+            PartitionOffer(**cells, kinds=((cells["gpus"], cells["cpus"]),)),
+            found.get(cells["name"]),
+        )
         found[row.name] = _together(known, row) if known else row
     return tuple(found.values())
 
 
-def _together(one: Partition, two: Partition) -> Partition:
-    return Partition(
+def _together(one: PartitionOffer, two: PartitionOffer) -> PartitionOffer:
+    return PartitionOffer(
         name=one.name,
         available=one.available,
         default=one.default,

@@ -32,7 +32,7 @@ class OldAttempt(CheckpointRefused):
     """A newer attempt of this run has begun: what this one would write is not wanted any more."""
 
 
-class Outcome(enum.IntEnum):
+class WriteOutcome(enum.IntEnum):
     """How writing went, as rank 0 tells the others."""
 
     WRITTEN = 0
@@ -54,8 +54,8 @@ class Checkpoints:
         self.folder = os.path.abspath(os.fspath(folder))
         self._keep = keep
         self._trusted = trusted
-        self._damaged: set[files.Found] = set()
-        self._written: list[files.Found] = []
+        self._damaged: set[files.CheckpointFile] = set()
+        self._written: list[files.CheckpointFile] = []
 
     def save(self, state: Any, step: int) -> bool:
         """Write ``state`` after ``step`` steps; only rank 0's is looked at. Every rank must call it.
@@ -64,18 +64,18 @@ class Checkpoints:
         is as it was, stderr says why, and training may go on. Raises CheckpointRefused on every rank where
         the first checkpoint of this process cannot be written for a reason that lasts, and OldAttempt.
         """
-        outcome, why, error = Outcome.WRITTEN, "", None
+        outcome, why, error = WriteOutcome.WRITTEN, "", None
         if here().leads:
             outcome, why, error = self._attempt(state, step)
         (agreed,) = agreement.highest(outcome)
-        if agreed == Outcome.WRITTEN:
+        if agreed == WriteOutcome.WRITTEN:
             here().progress(None, step)
         if error is not None:
             raise error
-        if agreed >= Outcome.REFUSED:
-            kind = OldAttempt if agreed == Outcome.OUTDATED else CheckpointRefused
+        if agreed >= WriteOutcome.REFUSED:
+            kind = OldAttempt if agreed == WriteOutcome.OUTDATED else CheckpointRefused
             raise kind(why or f"rank 0 could not write the checkpoint of step {step}: see what it says")
-        return agreed == Outcome.WRITTEN
+        return agreed == WriteOutcome.WRITTEN
 
     def latest(self) -> Any:
         """The newest state that is whole, on the CPU, or None; a damaged one is named and passed over.
@@ -95,22 +95,22 @@ class Checkpoints:
         """Where the newest whole checkpoint is, empty where there is none. Every rank must call it."""
         return str(agreement.of_leader(self._newest_whole() if here().leads else ""))
 
-    def _attempt(self, state: Any, step: int) -> tuple[Outcome, str, BaseException | None]:
+    def _attempt(self, state: Any, step: int) -> tuple[WriteOutcome, str, BaseException | None]:
         """Write on rank 0. Whatever happens comes back, and is not raised: the others wait for the answer."""
         try:
             self._write(state, step)
         except OldAttempt as error:
-            return Outcome.OUTDATED, str(error), None
+            return WriteOutcome.OUTDATED, str(error), None
         except OSError as error:
             why = f"checkpoint of step {step} cannot be written to {self.folder}: {error.strerror or error}"
             if not self._written and error.errno in LASTING:
-                return Outcome.REFUSED, why, None
+                return WriteOutcome.REFUSED, why, None
             last = f"the last good one is of step {self._written[-1].step}" if self._written else "none yet"
             say(f"{why}; {last}, training goes on")
-            return Outcome.MISSED, why, None
+            return WriteOutcome.MISSED, why, None
         except BaseException as error:  # noqa: BLE001 - raised by the caller, once the others know
-            return Outcome.REFUSED, "", error
-        return Outcome.WRITTEN, "", None
+            return WriteOutcome.REFUSED, "", error
+        return WriteOutcome.WRITTEN, "", None
 
     def _write(self, state: Any, step: int) -> None:
         self._permit()

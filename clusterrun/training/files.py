@@ -27,7 +27,7 @@ CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP)
 
 
 @dataclass(frozen=True, order=True)
-class Found:
+class CheckpointFile:
     """A checkpoint file, by its name."""
 
     step: int
@@ -70,7 +70,7 @@ class Summed:
 
 def write(
     folder: str, step: int, attempt: int, dump: Callable[[Summed], object], permit: Callable[[], None]
-) -> Found:
+) -> CheckpointFile:
     """Let ``dump`` write a checkpoint; a reader finds all of it or nothing, also after a power cut.
 
     The checksum stands in the name: one rename publishes the content and what proves it. ``permit``
@@ -85,7 +85,7 @@ def write(
             file.flush()
             os.fsync(handle)
         permit()
-        found = Found(step, attempt, f"step-{step:09d}.a{attempt}.{summed.digest}.pt")
+        found = CheckpointFile(step, attempt, f"step-{step:09d}.a{attempt}.{summed.digest}.pt")
         os.replace(part, os.path.join(folder, found.name))
     except BaseException:
         forget(part)
@@ -102,17 +102,17 @@ def dumped(dump: Callable[[Summed], object], summed: Summed) -> None:
         raise summed.refused or error from None
 
 
-def newest_first(folder: str) -> list[Found]:
+def newest_first(folder: str) -> list[CheckpointFile]:
     """Every checkpoint file by name, whole or damaged, the highest step first; raises OSError."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
     matches = [match for match in map(NAME.fullmatch, names) if match]
-    return sorted((Found(int(one[1]), int(one[2] or 0), one[0]) for one in matches), reverse=True)
+    return sorted((CheckpointFile(int(one[1]), int(one[2] or 0), one[0]) for one in matches), reverse=True)
 
 
-def objection(folder: str, found: Found) -> str:
+def objection(folder: str, found: CheckpointFile) -> str:
     """Why this file is not to be used; empty when its content is what its name says.
 
     Raises FileNotFoundError where it is gone, PermissionError where it may not be read.
@@ -135,7 +135,7 @@ def digest_of(path: str) -> str:
     return summed.hexdigest()[:DIGEST]
 
 
-def drop_old(folder: str, newest: Found, keep: int, damaged: Collection[Found]) -> None:
+def drop_old(folder: str, newest: CheckpointFile, keep: int, damaged: Collection[CheckpointFile]) -> None:
     """Remove what is older than the last ``keep`` up to ``newest``, of this attempt and earlier ones.
 
     One of a later step stays: it is of a training that went further, or of a newer attempt. What is

@@ -11,7 +11,7 @@ BETWEEN = 0.25
 """Seconds between two rounds that are aimed at; rarer calls make a round each."""
 
 
-class Question:
+class AgreedQuestion:
     """Whether a thing was asked for, on any rank; ``asked`` tells what this one knows (0: no).
 
     A round is one collective. The time to the next is a number of calls that rank 0 proposes and the

@@ -10,7 +10,7 @@ from types import FrameType
 
 from . import agreement
 from .post import Post
-from .questions import Question
+from .questions import AgreedQuestion
 from .surroundings import Surroundings, surroundings
 
 NOTICE_SIGNAL = signal.SIGUSR2
@@ -34,8 +34,8 @@ class Script:
         if place.run_dir and (self.leads or agreement.group() is None):
             self._post.open()
             atexit.register(self._leave)
-        self._stop = Question(self._room_wanted, agreement.highest, lambda: self.leads)
-        self._save = Question(self._save_wanted, agreement.highest, lambda: self.leads)
+        self._stop = AgreedQuestion(self._room_wanted, agreement.highest, lambda: self.leads)
+        self._save = AgreedQuestion(self._save_wanted, agreement.highest, lambda: self.leads)
 
     @property
     def leads(self) -> bool:

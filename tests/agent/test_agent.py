@@ -16,14 +16,12 @@ from clusterrun.agent.events import (
     RankEnded,
     RanksSpawned,
     ShimLost,
-    SignalCame,
     SpawnFailed,
-    StoodStill,
     Swept,
     Told,
     Welcomed,
 )
-from clusterrun.agent.messages import (
+from clusterrun.protocol.messages import (
     Ack,
     Beat,
     Farewell,
@@ -38,7 +36,8 @@ from clusterrun.agent.messages import (
     StartFailed,
     StopRanks,
 )
-from tests.agent.tapes import MEETING, WALL, WORLD, Tape, agent, start, told
+from clusterrun.runtime.machine_events import SignalCame, StoodStill
+from tests.coordinator.tapes import MEETING, WALL, WORLD, Tape, agent, start, told
 
 TERM = SignalLocal(signal.SIGTERM)
 

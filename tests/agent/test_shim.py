@@ -13,12 +13,12 @@ from contextlib import contextmanager
 import pytest
 
 from clusterrun import proc
-from tests.agent.runs import ROOT, until
+from tests.coordinator.runs import ROOT, until
 
 LIMIT = 60.0
 SHIM = (
     "import os, sys, time, signal\n"
-    "from clusterrun.agent.shim import under_shim\nfrom clusterrun.agent.loop import steady\n"
+    "from clusterrun.agent.shim import under_shim\nfrom clusterrun.runtime.event_loop import steady\n"
     "def live(seconds):\n return f'until {steady() + seconds}\\n'.encode()\n"
 )
 HIDDEN = (

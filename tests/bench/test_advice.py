@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.bench import sizes
-from clusterrun.bench.advice import Question, advise
+from clusterrun.bench.advice import AdviceQuestion, advise
 from clusterrun.model.errors import BadInput
 
 
-def question(parameters: float = 1e9, **changes: object) -> Question:
+def question(parameters: float = 1e9, **changes: object) -> AdviceQuestion:
     known = {"optimizer": "adam", "precision": "fp32", "memory": 80e9}
-    return Question(parameters, **{**known, **changes})  # type: ignore[arg-type]
+    return AdviceQuestion(parameters, **{**known, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.bench import plot
 from clusterrun.bench.notebook import Probed
-from clusterrun.bench.result import Row, Table
+from clusterrun.bench.result import ResultRow, Table
 from clusterrun.bench.shape import Shape
 from clusterrun.bench.study import Cell
 from clusterrun.model.errors import BadInput
@@ -16,9 +16,9 @@ from clusterrun.model.frozen import replace
 
 SINGLE, DDP = Cell("single", 1), Cell("ddp", 4)
 ROWS = (
-    Row(SINGLE, Shape(1, 1), 3, 10.0, 10.0, speed_up=1.0, predicted=1.0),
-    Row(DDP, Shape(1, 4), 3, 17.0, 17.0, speed_up=1.7, spread=0.2, predicted=1.9),
-    Row(Cell("fsdp", 4), Shape(1, 4), 0, failed="no"),
+    ResultRow(SINGLE, Shape(1, 1), 3, 10.0, 10.0, speed_up=1.0, predicted=1.0),
+    ResultRow(DDP, Shape(1, 4), 3, 17.0, 17.0, speed_up=1.7, spread=0.2, predicted=1.9),
+    ResultRow(Cell("fsdp", 4), Shape(1, 4), 0, failed="no"),
 )
 TABLE = Table(ROWS, SINGLE, "steps/s", 100, 0, 0.1, Probed(device="cpu", cluster="local", cores=2))
 
@@ -44,7 +44,7 @@ def test_a_world_that_failed_breaks_the_line_and_is_marked(tmp_path):
     cells = [Cell("", world) for world in (1, 2, 4)]
     rows = (
         replace(ROWS[0], cell=cells[0]),
-        Row(cells[1], Shape(1, 2), 0, failed="FAILED: no"),
+        ResultRow(cells[1], Shape(1, 2), 0, failed="FAILED: no"),
         replace(ROWS[1], cell=cells[2]),
     )
     plot.draw(replace(TABLE, rows=rows, baseline=cells[0]), "train.py", "two cores", str(tmp_path / "a.svg"))

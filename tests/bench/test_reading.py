@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.bench.reading import Report, notices, report
+from clusterrun.bench.reading import SpeedLine, notices, report
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("steps_per_second=12.5", Report(12.5)),
-        ("epoch 3: steps_per_second: 12.5, loss 0.1", Report(12.5)),
-        ('{"steps_per_second": 12.5, "samples_per_second": 800, "steps": 40}', Report(12.5, 800.0, 40)),
-        ("steps_per_second=2e1 images_per_second=640", Report(20.0, 640.0)),
-        ("epoch 3: 12.5 steps/s, 800 images/sec", Report(12.5, 800.0)),
+        ("steps_per_second=12.5", SpeedLine(12.5)),
+        ("epoch 3: steps_per_second: 12.5, loss 0.1", SpeedLine(12.5)),
+        ('{"steps_per_second": 12.5, "samples_per_second": 800, "steps": 40}', SpeedLine(12.5, 800.0, 40)),
+        ("steps_per_second=2e1 images_per_second=640", SpeedLine(20.0, 640.0)),
+        ("epoch 3: 12.5 steps/s, 800 images/sec", SpeedLine(12.5, 800.0)),
         (
             "{'train_samples_per_second': 800.0, 'train_steps_per_second': 12.5, 'epoch': 1.0}",
-            Report(12.5, 800.0),
+            SpeedLine(12.5, 800.0),
         ),
-        ("tokens_per_second=9 samples_per_second=3 steps_per_second=1", Report(1.0, 3.0)),
+        ("tokens_per_second=9 samples_per_second=3 steps_per_second=1", SpeedLine(1.0, 3.0)),
         (
             "throughput steps_per_second=13.2364 samples_per_second=833 steps=35 ran_as=ddp parameters=38282",
-            Report(13.2364, 833.0, 35, 38282, "ddp"),
+            SpeedLine(13.2364, 833.0, 35, 38282, "ddp"),
         ),
     ],
 )
@@ -31,7 +31,7 @@ def test_a_pace_is_read_in_any_of_its_forms(text, found):
 
 
 def test_the_last_pace_counts():
-    assert report("steps_per_second=1\nsteps_per_second=2\nsteps_per_second=nan\ndone\n") == Report(2.0)
+    assert report("steps_per_second=1\nsteps_per_second=2\nsteps_per_second=nan\ndone\n") == SpeedLine(2.0)
 
 
 @pytest.mark.parametrize(

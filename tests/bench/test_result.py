@@ -6,8 +6,8 @@ import pytest
 
 from clusterrun.bench import rates
 from clusterrun.bench.notebook import Measured, Notebook, Probed, Reduced
-from clusterrun.bench.reading import Report
-from clusterrun.bench.result import Row, Table, tabled
+from clusterrun.bench.reading import SpeedLine
+from clusterrun.bench.result import ResultRow, Table, tabled
 from clusterrun.bench.runner import NEVER_SAID, in_turn
 from clusterrun.bench.shape import Shape
 from clusterrun.bench.study import Cell
@@ -18,7 +18,7 @@ SINGLE, TWO, FOUR = Cell("single", 1), Cell("ddp", 2), Cell("ddp", 4)
 
 def runs(cell: Cell, *paces: float, **told: float) -> list[Measured]:
     return [
-        Measured(cell, n, f"run-{n}", seconds=pace * 3, report=Report(pace, **told))  # type: ignore[arg-type]
+        Measured(cell, n, f"run-{n}", seconds=pace * 3, report=SpeedLine(pace, **told))  # type: ignore[arg-type]
         for n, pace in enumerate(paces)
     ]
 
@@ -37,7 +37,7 @@ def test_the_guides_table_comes_out_of_its_times():
 
 def test_the_median_counts_and_the_spread_is_shown():
     (row,) = table(*runs(SINGLE, 9.0, 10.0, 12.0)).rows
-    assert row == Row(SINGLE, Shape(1, 1), 3, 10.0, 10.0, 0.0, 10.0, 1.0, 1.0, 0.3, 0.0, 0.9, 1.2)
+    assert row == ResultRow(SINGLE, Shape(1, 1), 3, 10.0, 10.0, 0.0, 10.0, 1.0, 1.0, 0.3, 0.0, 0.9, 1.2)
 
 
 def test_samples_are_compared_where_all_tell_them_else_steps():
@@ -60,7 +60,7 @@ def test_a_script_that_never_reports_is_timed_as_a_whole():
 
 def test_a_cell_that_alone_never_reports_has_failed():
     (_, row) = table(*runs(SINGLE, 10.0), Measured(TWO, 0, "b", seconds=8.0)).rows
-    assert row == Row(TWO, Shape(1, 2), 0, failed=NEVER_SAID)
+    assert row == ResultRow(TWO, Shape(1, 2), 0, failed=NEVER_SAID)
 
 
 def test_a_failed_cell_is_a_row_and_the_next_good_one_the_baseline():
@@ -71,12 +71,12 @@ def test_a_failed_cell_is_a_row_and_the_next_good_one_the_baseline():
 
 def test_a_cell_without_runs_and_one_under_way_are_not_measured_yet():
     (row,) = table(Measured(SINGLE, 0, "a")).rows
-    assert row == Row(SINGLE, Shape(1, 1), 0, notes=("not measured yet",))
+    assert row == ResultRow(SINGLE, Shape(1, 1), 0, notes=("not measured yet",))
 
 
 def test_what_ran_in_place_of_what_was_asked_is_said():
     cell = Cell("dp", 1)
-    run = Measured(cell, 0, "a", 3.0, report=Report(1.0, ran_as="single"), notices=("needs 2 GPUs",))
+    run = Measured(cell, 0, "a", 3.0, report=SpeedLine(1.0, ran_as="single"), notices=("needs 2 GPUs",))
     (row,) = table(run).rows
     assert row.notes == ("needs 2 GPUs", "ran as single")
 

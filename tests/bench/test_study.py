@@ -8,7 +8,7 @@ from clusterrun.bench.shape import Shape, shape, spec_of
 from clusterrun.bench.study import (
     Cell,
     Growth,
-    Subject,
+    StudySubject,
     cells,
     read_strategies,
     read_worlds,
@@ -21,8 +21,8 @@ from clusterrun.model.spec import JobSpec
 
 def subject(
     *command: str, growth: Growth = Growth.STRONG, reference: bool = False, **spec: object
-) -> Subject:
-    return Subject(JobSpec(command or ("train.py",), "/work", **spec), growth, reference)  # type: ignore[arg-type]
+) -> StudySubject:
+    return StudySubject(JobSpec(command or ("train.py",), "/work", **spec), growth, reference)  # type: ignore[arg-type]
 
 
 def test_one_process_is_measured_once_and_ranks_at_every_larger_world():
@@ -126,7 +126,7 @@ def test_one_process_does_not_span_machines():
 
 
 def test_gpus_that_this_machine_lacks_are_not_replaced_by_cpu_ranks():
-    asked = Subject(JobSpec(("train.py",), "/work", gpus=2), Growth.STRONG, gpus_here=1)
+    asked = StudySubject(JobSpec(("train.py",), "/work", gpus=2), Growth.STRONG, gpus_here=1)
     with pytest.raises(BadInput, match="a world of 2 GPUs: this machine has 1"):
         spec_of(asked, Cell("ddp", 2))
 

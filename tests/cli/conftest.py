@@ -15,8 +15,8 @@ import pytest
 
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import replace
-from clusterrun.model.report import Report
-from tests.desk.reports import FOUND
+from clusterrun.model.preflight_report import Report
+from tests.reports.reports import FOUND
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """

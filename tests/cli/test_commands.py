@@ -66,7 +66,7 @@ def test_a_dry_run_touches_nothing_and_shows_the_script(clusterrun: Desk) -> Non
     assert sorted(os.listdir(clusterrun.folder.parent)) == ["work"]
 
 
-PRETENDED = Path(__file__).parent.parent / "preflight" / "warm" / "pretended"
+PRETENDED = Path(__file__).parent.parent / "preflight" / "torch_worker" / "pretended"
 JOINS = """
 import torch, torch.distributed as dist
 dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")

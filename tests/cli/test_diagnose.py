@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.runs import until
 from tests.cli.conftest import Desk
+from tests.coordinator.runs import until
 
 SCRIPT = """
 import os, sys, time

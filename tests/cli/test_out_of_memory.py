@@ -6,7 +6,7 @@ import json
 import os
 
 from tests.cli.conftest import Desk
-from tests.watch.memory_limit import limited
+from tests.monitor.memory_limit import limited
 
 LIMIT = 120.0
 MEBIBYTE = 1 << 20

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from clusterrun.diagnosis.frames import of_py_spy
-from clusterrun.watch.children import spy
+from clusterrun.monitor.external_tools import spy
 from tests.cli.conftest import Desk
-from tests.watch.stage import until
-from tests.watch.test_prelude import Start, start  # noqa: F401  a fixture
+from tests.monitor.stage import until
+from tests.rank_hooks.test_rank_hooks import Start, start  # noqa: F401  a fixture
 
 PY_SPY = shutil.which("py-spy", path=os.path.dirname(sys.executable)) or shutil.which("py-spy")
 WAITS = """

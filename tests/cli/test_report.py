@@ -13,7 +13,7 @@ import pytest
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import replace
 from tests.cli.conftest import Desk
-from tests.desk.reports import FOUND
+from tests.reports.reports import FOUND
 
 
 def test_a_report_is_shown_and_written_in_every_form(ended: Desk) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterrun.diagnosis.case import Case
-from clusterrun.diagnosis.evidence import Group, Record, Seen
+from clusterrun.diagnosis.evidence import Group, RankSeen, Record
+from clusterrun.diagnosis.job_snapshot import JobSnapshot
 
 NOW = 1000.0
 LIBRARY = "/venv/lib/python3.11/site-packages"
@@ -46,7 +46,7 @@ def history(upto: int) -> tuple[Record, ...]:
     return tuple(record(number) for number in range(1, upto + 1))
 
 
-def rank(number: int, size: int = 4, begun: int = 10, **changes: Any) -> Seen:
+def rank(number: int, size: int = 4, begun: int = 10, **changes: Any) -> RankSeen:
     """A rank of a world of ``size`` that has begun ``begun`` collectives, two ranks a node."""
     values: dict[str, Any] = {
         "rank": number,
@@ -61,15 +61,15 @@ def rank(number: int, size: int = 4, begun: int = 10, **changes: Any) -> Seen:
         "groups": (Group("0", size, begun, True, "gloo", f"0-{size - 1}"),),
         "records": history(begun),
     }
-    return Seen(**{**values, **changes})
+    return RankSeen(**{**values, **changes})
 
 
-def waiter(number: int, size: int = 4, begun: int = 11, **changes: Any) -> Seen:
+def waiter(number: int, size: int = 4, begun: int = 11, **changes: Any) -> RankSeen:
     """A rank that waits in its newest collective."""
     records = (*history(begun - 1), record(begun, done=False))
     return rank(number, size, begun, **{"records": records, "stack": ALL_REDUCE, **changes})
 
 
-def case(*seen: Seen, **changes: Any) -> Case:
+def case(*seen: RankSeen, **changes: Any) -> JobSnapshot:
     """All of a world."""
-    return Case(seen=seen, **{"size": len(seen), **changes})
+    return JobSnapshot(seen=seen, **{"size": len(seen), **changes})

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from clusterrun.diagnosis.errors import Error, Listener
-from clusterrun.diagnosis.evidence import Group, Record, Seen
+from clusterrun.diagnosis.evidence import Group, RankSeen, Record
 from clusterrun.diagnosis.postmortem import Remains, explain, with_printed
-from clusterrun.diagnosis.words import Culprit, Diagnosis, Verdict
+from clusterrun.diagnosis.printed_errors import Error, ErrorListener
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
@@ -21,7 +21,7 @@ ABORTED = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbyte
 
 def heard(rank: int, *lines: str, at: float = 100.0) -> tuple[Error, ...]:
     """The errors in what a rank printed, a tenth of a second for each line."""
-    listener = Listener(rank)
+    listener = ErrorListener(rank)
     for number, line in enumerate(lines):
         listener.hear(at + number / 10, line)
     return tuple(listener.errors)
@@ -271,7 +271,7 @@ Root Cause (first observed failure):
 
 def below(text: str) -> Remains:
     """What two launchers left, of which the second printed ``text``."""
-    listener = Listener(1, launcher=True)
+    listener = ErrorListener(1, launcher=True)
     for line in text.splitlines():
         listener.hear(100.0, line)
     return left(*listener.errors, per_node=True)
@@ -314,10 +314,10 @@ def test_a_run_that_was_cancelled_has_no_culprit() -> None:
 # --- ranks that did not agree ---
 
 
-def last(rank: int, sizes: str, types: str = "Float") -> Seen:
+def last(rank: int, sizes: str, types: str = "Float") -> RankSeen:
     """What a rank that failed could still leave."""
     record = Record("0", 6, "all_reduce", sizes, types, True, 100.0)
-    return Seen(rank, f"n{rank}", 0, "", groups=(Group("0", 4, ranks="0-3"),), records=(record,))
+    return RankSeen(rank, f"n{rank}", 0, "", groups=(Group("0", 4, ranks="0-3"),), records=(record,))
 
 
 def test_of_ranks_that_aborted_on_more_than_they_expected_and_records_the_odd_one_is_found() -> None:

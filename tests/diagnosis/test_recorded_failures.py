@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent.tails import noticed
-from clusterrun.diagnosis.errors import Error, heard
+from clusterrun.agent.log_tail import noticed
 from clusterrun.diagnosis.postmortem import Remains, explain
-from clusterrun.diagnosis.words import Diagnosis
+from clusterrun.diagnosis.printed_errors import Error, heard
+from clusterrun.diagnosis.verdict import Diagnosis
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from clusterrun.diagnosis.frames import of_faulthandler, of_py_spy, other_threads
-from clusterrun.diagnosis.places import Doing, Place, place, short
+from clusterrun.diagnosis.stack_location import Doing, StackLocation, place, short
 from tests.diagnosis.ranks import ALL_REDUCE, LIBRARY, LOADER, LOOP, MEETING
 
 TWO_THREADS = """\0\0Thread 0x00007fa7cd5fe640 (most recent call first):
@@ -77,20 +77,20 @@ def test_what_py_spy_says_instead_gives_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("stack", "found"),
     [
-        (ALL_REDUCE, Place(Doing.COLLECTIVE, ALL_REDUCE[2], "all_reduce")),
-        (LOOP, Place(Doing.USER, LOOP[0])),
-        (LOADER, Place(Doing.DATA, LOADER[2])),
-        (MEETING, Place(Doing.RENDEZVOUS, MEETING[2], "init_process_group")),
-        ((), Place(Doing.UNKNOWN)),
-        ((f"{LIBRARY}/numpy/core.py:1 dot",), Place(Doing.USER, "")),
+        (ALL_REDUCE, StackLocation(Doing.COLLECTIVE, ALL_REDUCE[2], "all_reduce")),
+        (LOOP, StackLocation(Doing.USER, LOOP[0])),
+        (LOADER, StackLocation(Doing.DATA, LOADER[2])),
+        (MEETING, StackLocation(Doing.RENDEZVOUS, MEETING[2], "init_process_group")),
+        ((), StackLocation(Doing.UNKNOWN)),
+        ((f"{LIBRARY}/numpy/core.py:1 dot",), StackLocation(Doing.USER, "")),
         # A call that only passes through torch.distributed.elastic or FSDP is user code that computes.
         (
             (f"{LIBRARY}/torch/distributed/fsdp/api.py:1 forward", *LOOP),
-            Place(Doing.USER, LOOP[0]),
+            StackLocation(Doing.USER, LOOP[0]),
         ),
     ],
 )
-def test_where_a_rank_stands(stack: tuple[str, ...], found: Place) -> None:
+def test_where_a_rank_stands(stack: tuple[str, ...], found: StackLocation) -> None:
     assert place(stack) == found
 
 

@@ -115,8 +115,8 @@ def play(case: Case, site: Site, budget: str = "60s") -> Found:
 def report(answer: dict[str, Any], attempt: int = 0) -> dict[str, Any]:
     """The report of an attempt, as ``report --json`` has it; empty where there is none."""
     from clusterrun.model.document import decode
-    from clusterrun.model.report import Report
-    from clusterrun.reports.document import document
+    from clusterrun.model.preflight_report import Report
+    from clusterrun.reports.json_document import document
 
     path = Path(answer["run_dir"], "attempts", f"{attempt:03d}", "preflight.json")
     if not path.exists():

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from clusterrun.lab import conf
-from clusterrun.lab.place import Place
+from clusterrun.lab.place import LabPlace
 from clusterrun.lab.spec import LabSpec, Layout, Preempt, Proctrack
 
-PLACE = Place(Path("/run/clusterrun-lab/lab"))
+PLACE = LabPlace(Path("/run/clusterrun-lab/lab"))
 
 
 def lines(version: str = "22.05.8", **options: object) -> dict[str, str]:

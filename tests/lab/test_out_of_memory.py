@@ -9,7 +9,7 @@ import pytest
 
 from clusterrun.lab.lab import Lab
 from tests.lab.test_slurm_runs import site
-from tests.watch.memory_limit import limited
+from tests.monitor.memory_limit import limited
 
 pytestmark = pytest.mark.lab
 

@@ -29,7 +29,7 @@ HERE = (
     "2 nodes, one corrupts, a spare",
     "three of twelve",
 )
-"""The others are run by hand: python -m tests.benchmarks.bench_preflight_faults."""
+"""The others are run by hand: python -m benchmarks.bench_preflight_faults."""
 
 BUDGET = "3m"
 """More than it takes: a machine that is busy with other things is no fault of the nodes."""

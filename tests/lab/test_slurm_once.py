@@ -11,7 +11,7 @@ import pytest
 
 from clusterrun.lab.lab import Lab
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
-from clusterrun.slurm import sending
+from clusterrun.slurm import submit_once
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.system import RealClock
 from tests.lab.test_slurm_words import OnLogin
@@ -37,7 +37,7 @@ def slurm(impatient: Lab) -> Iterator[SlurmClient]:
 
 def send(slurm: SlurmClient, token: str, said: Callable[[str], None] = lambda line: None) -> str:
     argv = ("sbatch", "--parsable", "--hold", f"--comment=clusterrun:r:{token}", "--wrap", "true")
-    return sending.send(slurm, argv, "/tmp", token, "", RealClock(), said)
+    return submit_once.send(slurm, argv, "/tmp", token, "", RealClock(), said)
 
 
 def carrying(slurm: SlurmClient, token: str) -> list[str]:
@@ -74,7 +74,7 @@ def test_a_job_accepted_by_a_controller_that_answers_too_late_is_found_not_sent_
 def test_a_controller_that_never_answers_leaves_the_question_open_and_the_token_settles_it_later(
     impatient: Lab, slurm: SlurmClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "LOOK_SECONDS", 1.0)
+    monkeypatch.setattr(submit_once, "LOOK_SECONDS", 1.0)
     impatient.fault("freeze", "ctl", process="slurmctld")
     with pytest.raises(SchedulerUnreachable, match="it is not known whether the job is queued"):
         send(slurm, "open")

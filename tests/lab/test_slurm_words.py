@@ -12,9 +12,9 @@ from clusterrun.lab.lab import Lab
 from clusterrun.model.errors import SchedulerError
 from clusterrun.model.states import State
 from clusterrun.script import quoting
-from clusterrun.slurm import sending
+from clusterrun.slurm import submit_once
 from clusterrun.slurm.client import SlurmClient
-from clusterrun.slurm.queries import JobRow, Partition
+from clusterrun.slurm.queries import JobRow, PartitionOffer
 from clusterrun.system import Completed, RealClock
 
 pytestmark = pytest.mark.lab
@@ -78,7 +78,9 @@ def test_no_name_and_no_user_can_forge_a_row(lab: Lab, slurm: SlurmClient) -> No
 
 def test_the_partitions_offer_is_told(slurm: SlurmClient) -> None:
     assert slurm.partitions() == (
-        Partition("debug", "up", True, "infinite", nodes=4, cpus=16, memory=64000, gpus=8, kinds=((8, 16),)),
+        PartitionOffer(
+            "debug", "up", True, "infinite", nodes=4, cpus=16, memory=64000, gpus=8, kinds=((8, 16),)
+        ),
     )
 
 
@@ -137,6 +139,6 @@ def test_a_refusal_is_told_in_slurms_words_with_a_remedy_and_queues_nothing(
     token = f"refused {options[0]}"
     argv = ("sbatch", "--parsable", f"--comment={token}", *options, "--wrap", "true")
     with pytest.raises(SchedulerError) as caught:
-        sending.send(slurm, argv, "/tmp", token, partition, RealClock(), lambda line: None)
+        submit_once.send(slurm, argv, "/tmp", token, partition, RealClock(), lambda line: None)
     assert (said in caught.value.seen, remedy in caught.value.remedy) == (True, True), str(caught.value)
     assert slurm.find(token) == ""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.model.orders import Level, Orders, Preflight
-from clusterrun.preflight import speech
-from clusterrun.preflight.examination import Ask, Examination, Examinee, Outcome
+from clusterrun.preflight import task_codec
+from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome
 from clusterrun.script.pack import agent_program
 
 LIMIT = 120.0
@@ -49,7 +49,7 @@ class Node:
 
     def ask(self, number: int, task: Any) -> Any:
         """The answer to ``task``, which must be the next thing that is said."""
-        self.tell(number, speech.said(task))
+        self.tell(number, task_codec.said(task))
         return self.hear(number, task)
 
     def hear(self, number: int, task: Any) -> Any:
@@ -63,7 +63,7 @@ class Node:
         line, _, self.half = self.half.partition(b"\n")
         said = json.loads(line)
         assert said["number"] == number
-        return speech.answer(task, said["body"])
+        return task_codec.answer(task, said["body"])
 
     def end(self) -> int:
         """Close its input; what it exits with."""
@@ -95,10 +95,10 @@ class Loopback:
     def __init__(self, run_dir: Path, orders: Orders, environments: dict[int, dict[str, str]]) -> None:
         total = orders.nodes + orders.spares
         self.nodes = [Node(run_dir, f"n{n}", environments.get(n)) for n in range(total)]
-        here = [Examinee(node, f"n{node}", "127.0.0.1") for node in range(total)]
-        self.machine = Examination(orders, here, [], time.monotonic(), time.time(), str(run_dir))
+        here = [SessionNode(node, f"n{node}", "127.0.0.1") for node in range(total)]
+        self.machine = Session(orders, here, [], time.monotonic(), time.time(), str(run_dir))
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SessionOutcome:
         with selectors.DefaultSelector() as selector:
             for number, node in enumerate(self.nodes):
                 selector.register(node.stdout, selectors.EVENT_READ, number)
@@ -121,7 +121,7 @@ class Loopback:
             self.send(self.machine.answered(time.monotonic(), number, said["number"], said["body"]))
         return bool(data)
 
-    def send(self, asks: Iterable[Ask]) -> None:
+    def send(self, asks: Iterable[AskWorker]) -> None:
         for ask in asks:
             try:
                 self.nodes[ask.node].tell(ask.number, ask.body)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterrun.model.orders import Level, Orders, Preflight
-from clusterrun.preflight import speech
-from clusterrun.preflight.examination import Ask, Examination, Examinee, Outcome
+from clusterrun.preflight import task_codec
+from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome
 from clusterrun.preflight.tasks import (
     DialAnswer,
     Dialled,
@@ -20,11 +20,11 @@ from clusterrun.preflight.tasks import (
     GroupResult,
     GroupTask,
     Interface,
-    Listening,
+    ListenAnswer,
     ListenTask,
     LocalAnswer,
     LocalTask,
-    Reading,
+    ProbeReading,
     ThroughAnswer,
     ThroughTask,
     WarmTask,
@@ -143,9 +143,9 @@ class Cluster:
         self.total = asked.nodes + asked.spares
         missing = sorted(faults.absent | faults.agentless)
         there = [node for node in range(self.total) if node not in missing]
-        self.machine = Examination(
+        self.machine = Session(
             asked,
-            [Examinee(node, name(node), address(node)) for node in there],
+            [SessionNode(node, name(node), address(node)) for node in there],
             [(node, faults.why) for node in missing],
             START,
             WALL,
@@ -166,7 +166,7 @@ class Cluster:
         self.number += 1
         heapq.heappush(self.events, (self.now + delay, self.number, what))
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SessionOutcome:
         self.take(self.machine.begin())
         for _ in range(200_000):
             if self.machine.outcome is not None:
@@ -184,8 +184,8 @@ class Cluster:
                 self.take(self.machine.tick(self.now))
         raise AssertionError("it does not end")
 
-    def take(self, asks: Iterable[Ask]) -> None:
-        tasks = [(ask, speech.task(ask.body)) for ask in asks]
+    def take(self, asks: Iterable[AskWorker]) -> None:
+        tasks = [(ask, task_codec.task(ask.body)) for ask in asks]
         for ask, task in tasks:
             self.kinds.add((getattr(task, "kind", type(task).__name__), ask.node))
             dies = self.faults.lost_in.get(ask.node) in (type(task).__name__, getattr(task, "kind", ""))
@@ -201,12 +201,12 @@ class Cluster:
                 delay, value = self.answer(ask.node, task)
                 self.say(delay, ask.node, ask.number, value)
 
-    def hurried(self, ask: Ask, task: Any) -> bool:
+    def hurried(self, ask: AskWorker, task: Any) -> bool:
         """A node that is asked to answer sooner: here none takes as long."""
         return isinstance(task, LocalTask) and task.limit > 0
 
     def say(self, delay: float, node: int, number: int, value: Any) -> None:
-        body = "[1" if node in self.faults.nonsense else speech.said(value)
+        body = "[1" if node in self.faults.nonsense else task_codec.said(value)
         self.put(delay, ("answer", node, number, body))
 
     def answer(self, node: int, task: Any) -> tuple[float, Any]:
@@ -217,7 +217,7 @@ class Cluster:
             delay = 0.3 + chance.random()
             wall = self.wall(node, delay - 0.001)
             eth = Interface("eth0", address(node), 1500)
-            return delay, Listening((Interface("lo", "127.0.0.1", 65536), eth), PORTS, 40000, wall)
+            return delay, ListenAnswer((Interface("lo", "127.0.0.1", 65536), eth), PORTS, 40000, wall)
         if isinstance(task, DialTask):
             return self.dial(node, task)
         if isinstance(task, ThroughTask):
@@ -243,8 +243,8 @@ class Cluster:
             return task.limit, ThroughAnswer("", "srun: error: nothing came of it")
         if not task.body:
             return 0.1, ThroughAnswer("")
-        delay, value = self.answer(other, speech.task(task.body))
-        return delay + 0.5, ThroughAnswer(speech.said(value))
+        delay, value = self.answer(other, task_codec.task(task.body))
+        return delay + 0.5, ThroughAnswer(task_codec.said(value))
 
     def wall(self, node: int, delay: float) -> float:
         return WALL + self.now + delay - START + self.faults.clocks.get(node, 0.0)
@@ -253,10 +253,10 @@ class Cluster:
         found = []
         for check in task.checks:
             if node in self.faults.late_checks and check == "home":
-                found.append(Reading(check, "", 10.0, "ls (D in nfs_wait)", True))
+                found.append(ProbeReading(check, "", 10.0, "ls (D in nfs_wait)", True))
             elif check == "shared-memory":
                 free = 1000 if node in self.faults.full_shm else 1 << 34
-                found.append(Reading(check, json.dumps({"size": 1 << 34, "free": free}), 0.1))
+                found.append(ProbeReading(check, json.dumps({"size": 1 << 34, "free": free}), 0.1))
         return LocalAnswer(tuple(found))
 
     def watch(self, node: int, task: WatchTask) -> tuple[float, WatchAnswer]:
@@ -330,7 +330,7 @@ class Cluster:
         delay = task.limit if any(one.silent for one in found) else 0.1
         return delay, DialAnswer((), tuple(found), ())
 
-    def gather(self, ask: Ask, task: GroupTask) -> None:
+    def gather(self, ask: AskWorker, task: GroupTask) -> None:
         """A test goes when every member that will ever come has come."""
         came = self.tests.setdefault(task.test, [])
         came.append((ask.node, ask.number, task))
@@ -371,16 +371,18 @@ class Cluster:
             self.say(0.1 + result.seconds, node, number, result)
 
 
-def examined(asked: Orders, faults: Faults | None = None, seed: int = 0, flakes: float = 0.0) -> Outcome:
+def examined(
+    asked: Orders, faults: Faults | None = None, seed: int = 0, flakes: float = 0.0
+) -> SessionOutcome:
     """The outcome of one examination."""
     return Cluster(asked, faults or Faults(), seed, flakes).outcome()
 
 
-def blamed(outcome: Outcome) -> set[int]:
+def blamed(outcome: SessionOutcome) -> set[int]:
     """The numbers of the nodes that did not pass."""
     return {int(one.node[1:]) for one in outcome.report.nodes if one.verdict.value != "pass"}
 
 
-def bad_links(outcome: Outcome) -> set[tuple[int, int, str]]:
+def bad_links(outcome: SessionOutcome) -> set[tuple[int, int, str]]:
     """Links with a finding: numbers of both ends, and the direction."""
     return {(int(one.a[1:]), int(one.b[1:]), one.direction) for one in outcome.report.links}

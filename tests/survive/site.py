@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterrun import proc
 from clusterrun.lab.lab import Lab
-from clusterrun.lab.processes import Process
+from clusterrun.lab.processes import LabProcess
 from clusterrun.model import contract
 from clusterrun.model.document import decode
 from clusterrun.model.errors import ClusterrunError
@@ -181,15 +181,15 @@ class Run:
 
     # --- its processes ---
 
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[LabProcess]:
         """Everything that carries the run's mark, or was started with its folder, on any host."""
         return [p for p in self.site.lab.processes() if self._owns(p)]
 
-    def _owns(self, process: Process) -> bool:
+    def _owns(self, process: LabProcess) -> bool:
         mark = proc.environment(process.process).get(contract.MARKER_VARIABLE, "")
         return mark.startswith(self.folder.name) or str(self.folder) in process.command + _cwd(process)
 
-    def find(self, kind: str, node: str = "") -> list[Process]:
+    def find(self, kind: str, node: str = "") -> list[LabProcess]:
         """Its processes of a kind: ``agent``, ``coordinate``, ``srun``, or ``rank``; on a node or on all."""
         mark = {"agent": "agent.pyz agent", "coordinate": "agent.pyz coordinate", "rank": "trainer.py"}
         here = [p for p in self.site.lab.processes() if node in ("", p.host)]
@@ -198,7 +198,7 @@ class Run:
         found = [p for p in here if mark[kind] in p.command and str(self.folder) in (p.command + _cwd(p))]
         return found if kind != "rank" else [p for p in found if "RANK" in proc.environment(p.process)]
 
-    def kill(self, kind: str, node: str = "", number: int = 0) -> Process:
+    def kill(self, kind: str, node: str = "", number: int = 0) -> LabProcess:
         """SIGKILL to one of them, the youngest first."""
         found = sorted(until(lambda: self.find(kind, node), f"a {kind} of {self.folder.name}"), key=_youth)
         with contextlib.suppress(ProcessLookupError):
@@ -274,11 +274,11 @@ class Run:
         return (path for path in self.folder.rglob("*") if path.is_file() and path.name != "agent.pyz")
 
 
-def _youth(process: Process) -> int:
+def _youth(process: LabProcess) -> int:
     return -process.inner
 
 
-def _cwd(process: Process) -> str:
+def _cwd(process: LabProcess) -> str:
     """Which run a rank is of stands in its environment."""
     return proc.environment(process.process).get("CLUSTERRUN_RUN_DIR", "")
 

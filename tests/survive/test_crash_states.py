@@ -10,26 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.agent import files
-from clusterrun.agent.filing import Filing
+from clusterrun.api import spec_of
+from clusterrun.coordinator.io.report_files import ReportFiles
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunState, RunStatus
 from clusterrun.model.states import Phase, State
-from clusterrun.runs.disk import private_folder, write_whole
-from clusterrun.runs.memory import findings_folder, forget, forgotten_at, recall
+from clusterrun.operations import submit
+from clusterrun.operations.context import Context, quiet
+from clusterrun.operations.run_files import RunFiles, read
+from clusterrun.runs.node_records import findings_folder, forget, forgotten_at, recall
+from clusterrun.runs.private_files import private_folder, write_whole
 from clusterrun.runs.store import Store
+from clusterrun.runtime import run_files
 from clusterrun.script import pack
 from clusterrun.script.plan import Submission
 from clusterrun.training import files as checkpoints
-from clusterrun.verbs import submission
-from clusterrun.verbs.cases import Case, read
-from clusterrun.verbs.desk import Desk, quiet
-from clusterrun.workflow import spec_of
-from tests.desk.test_judge import judge, said
-from tests.desk.values import ID, NOW, RECORD, state
+from tests.operations.test_run_state import judge, said
+from tests.operations.values import ID, NOW, RECORD, state
 from tests.survive.crash import Recording, Tree, put, recorded, states
 
 Found = Callable[[Recording], Iterator[tuple[frozenset[str], Path]]]
@@ -83,7 +83,7 @@ def test_a_run_that_was_queued_is_found_with_its_job_its_orders_and_its_program_
     """Slurm's answer and the program are stand-ins: what counts is what the disk has when they come."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    desk = Desk({"CLUSTERRUN_HOME": str(home), "HOME": str(tmp_path)})
+    desk = Context({"CLUSTERRUN_HOME": str(home), "HOME": str(tmp_path)})
     spec = replace(spec_of(("true",), str(tmp_path), {"cluster": "local"}), name="r")
     monkeypatch.setattr(pack, "packed", lambda sources: b"program")
     with recorded(home) as log:
@@ -92,8 +92,8 @@ def test_a_run_that_was_queued_is_found_with_its_job_its_orders_and_its_program_
             log.say("queued")
             return Submission("4711", ())
 
-        monkeypatch.setattr(submission, "_queue", queue)
-        record, _ = submission.send(spec, desk, quiet)
+        monkeypatch.setattr(submit, "_queue", queue)
+        record, _ = submit.send(spec, desk, quiet)
         log.say("answered")
     there = desk.store.paths(record.run_id)
     whole = [Path(path).read_bytes() for path in (there.orders, there.agent)]
@@ -111,7 +111,7 @@ def test_a_run_that_was_queued_is_found_with_its_job_its_orders_and_its_program_
 def readable(store: Store, run_id: str) -> bool:
     """Whether ``status`` has an answer for a run, be it that it was never queued."""
     try:
-        return isinstance(read(store, run_id), (Case, RunStatus))
+        return isinstance(read(store, run_id), (RunFiles, RunStatus))
     except NoSuchRun:
         return False
 
@@ -124,10 +124,10 @@ def test_the_state_of_a_run_is_the_newest_or_the_one_before_it_after_any_crash(
     with recorded(home) as log:
         paths = RunPaths(str(home))
         for number in range(3):
-            files.write_state(paths, replace(STATE, reason=str(number)))
+            run_files.write_state(paths, replace(STATE, reason=str(number)))
             log.say(str(number))
     for told, folder in found(log):
-        state = files.read_state(RunPaths(str(folder)))
+        state = run_files.read_state(RunPaths(str(folder)))
         newest = len(told) - 1
         assert state.reason in (str(newest), str(newest + 1)) if state else newest == -1
 
@@ -139,7 +139,7 @@ def test_the_job_that_goes_on_is_the_newest_told_or_the_one_before_it_after_any_
     home.mkdir(mode=0o700)
     notes: list[str] = []
     with recorded(home) as log:
-        filing = Filing(Orders("r", "r", 1, 1, 0, 1, ("true",), "/"), RunPaths(str(home)), notes.append)
+        filing = ReportFiles(Orders("r", "r", 1, 1, 0, 1, ("true",), "/"), RunPaths(str(home)), notes.append)
         for number in range(3):
             filing.successor(str(number), ())
             log.say(str(number))
@@ -186,7 +186,7 @@ def test_a_last_word_that_a_crash_has_damaged_is_none_and_is_found_out_again(
     for told, folder in found(log):
         if told:
             case = read(Store(str(folder)), ID)
-            assert isinstance(case, Case)
+            assert isinstance(case, RunFiles)
             assert (case.record, case.ended is None or case.ended.status.state is State.COMPLETED) == (
                 RECORD,
                 True,

@@ -36,7 +36,7 @@ ALWAYS = (
     "scancel_of_a_chain",
     "scancel_in_a_restart",
 )
-"""The others are among the figures: `python -m tests.benchmarks faults`."""
+"""The others are among the figures: `python -m benchmarks faults`."""
 
 Outcome = Callable[[str], str]
 

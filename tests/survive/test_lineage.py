@@ -5,18 +5,18 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from clusterrun.agent.events import Now
-from clusterrun.agent.files import read_state
-from clusterrun.agent.ledger import Ledger
-from clusterrun.agent.loop import Loop
-from clusterrun.agent.saver import StateSaver
+from clusterrun.coordinator.io.state_writer import StateWriter
+from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import Attempt, RunState
 from clusterrun.model.states import Phase, State
+from clusterrun.runtime.event_loop import EventLoop
+from clusterrun.runtime.machine_events import Now
+from clusterrun.runtime.run_files import read_state
 
 
 def test_a_coordinator_writes_no_state_before_it_knows_what_an_earlier_one_has_left() -> None:
-    ledger, now = Ledger("r", "n1", 7, 10.0, "41"), Now(5.0, 1_800_000_000.0)
+    ledger, now = RunStateKeeper("r", "n1", 7, 10.0, "41"), Now(5.0, 1_800_000_000.0)
     assert (ledger.due_at(), ledger.due(now)) == (None, None)
     earlier = Attempt(0, "first start", ("n0",), 1.0, 2.0, "NODE_FAIL")
     ledger.remember((earlier,))
@@ -31,7 +31,7 @@ def test_the_last_word_of_a_run_waits_for_a_run_directory_that_is_away_for_a_whi
     folder.mkdir(mode=0o700)
     (folder / ".state.json.13").touch()  # of a coordinator whose node lost its power over it
     paths = RunPaths(str(folder))
-    saver = StateSaver(Loop(), paths, lambda text: None)
+    saver = StateWriter(EventLoop(), paths, lambda text: None)
     folder.rename(away)
     back = threading.Timer(1.0, away.rename, (folder,))
     back.start()

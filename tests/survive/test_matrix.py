@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from tests.benchmarks.cells import FAULTS, PHASES, SENSELESS, VICTIMS, Cell, cells, cover
+from benchmarks.cells import FAULTS, PHASES, SENSELESS, VICTIMS, Cell, cells, cover
 
 
 def test_every_two_values_that_can_meet_do_so_in_the_cover() -> None:

@@ -15,7 +15,7 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage, run_environment
 from clusterrun.training import post, script, surroundings
 from clusterrun.training.post import Post
-from clusterrun.training.questions import BETWEEN, MOST_CALLS, Question
+from clusterrun.training.questions import BETWEEN, MOST_CALLS, AgreedQuestion
 from clusterrun.training.script import Script
 from clusterrun.training.surroundings import Surroundings
 
@@ -82,7 +82,7 @@ class Ranks:
         self.clocks = [0.0] * size
         self.said: list[tuple[int, ...]] = []
         self.questions = [
-            Question(
+            AgreedQuestion(
                 lambda rank=rank: self.known[rank],
                 self._agree,
                 lambda rank=rank: rank == 0,

@@ -22,7 +22,7 @@ def permit() -> None:
     """Nothing is against it."""
 
 
-def put(folder: Path, step: int, content: bytes = b"weights", attempt: int = 0) -> files.Found:
+def put(folder: Path, step: int, content: bytes = b"weights", attempt: int = 0) -> files.CheckpointFile:
     return files.write(str(folder), step, attempt, lambda file: file.write(content), permit)
 
 
@@ -41,7 +41,7 @@ def whole(folder: Path) -> list[int]:
 def test_the_name_says_step_attempt_and_checksum(tmp_path):
     found = put(tmp_path, 7, b"weights", attempt=2)
     # sha256 of "weights"
-    assert found == files.Found(7, 2, "step-000000007.a2.9a129038d9a00aed.pt")
+    assert found == files.CheckpointFile(7, 2, "step-000000007.a2.9a129038d9a00aed.pt")
     assert names(tmp_path) == [found.name]
     assert (tmp_path / found.name).read_bytes() == b"weights"
     assert files.objection(str(tmp_path), found) == ""
@@ -83,7 +83,9 @@ def test_a_file_that_the_disk_does_not_give_back_is_named_with_the_reason(tmp_pa
 def test_the_last_ones_stay_and_what_a_newer_attempt_or_a_longer_training_wrote_stays_too(tmp_path):
     for step, attempt in ((1, 0), (2, 0), (3, 1), (3, 2), (4, 1), (9, 0)):
         newest = put(tmp_path, step, attempt=attempt)
-    newest = files.Found(4, 1, next(one.name for one in files.newest_first(str(tmp_path)) if one.step == 4))
+    newest = files.CheckpointFile(
+        4, 1, next(one.name for one in files.newest_first(str(tmp_path)) if one.step == 4)
+    )
     files.drop_old(str(tmp_path), newest, 2, ())
     assert steps(tmp_path) == [(9, 0), (4, 1), (3, 2), (3, 1)]
 

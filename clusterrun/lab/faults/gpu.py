@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from clusterrun.lab.faults.kinds import Kind
+from clusterrun.lab.faults.kinds import FaultType
 from clusterrun.lab.place import Fault, write_whole
-from clusterrun.lab.site import Site
+from clusterrun.lab.site import LabSite
 from clusterrun.lab.standins.nvidia_smi import BUSES
 from clusterrun.model.errors import BadInput
 
@@ -29,7 +29,7 @@ LOST = 79
 WORDS = frozenset({"count", "hang", "driver", "xid", "ecc", "remap", "throttle", "index"})
 
 
-def write_gpus(site: Site, host: str, faults: list[Fault]) -> None:
+def write_gpus(site: LabSite, host: str, faults: list[Fault]) -> None:
     """Write what the host's stand-ins are to say with these faults in force."""
     folder = site.place.host(host)
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def _xid_line(index: int, xid: int) -> str:
     return f"NVRM: Xid (PCI:{bus}): {xid}, pid='<unknown>', name=<unknown>, {text}"
 
 
-def _checked(site: Site, fault: Fault) -> None:
+def _checked(site: LabSite, fault: Fault) -> None:
     gpus = site.state.spec.gpus
     if not gpus:
         raise BadInput("the nodes of this lab have no GPUs", "start one with --gpus 8")
@@ -98,7 +98,7 @@ def _checked(site: Site, fault: Fault) -> None:
         )
 
 
-def _bite(site: Site, fault: Fault) -> Fault:
+def _bite(site: LabSite, fault: Fault) -> Fault:
     site.node(fault.host)
     _checked(site, fault)
     made = Fault(fault.kind, fault.host, (*fault.details, ("at", f"{time.time():.6f}")))
@@ -106,12 +106,12 @@ def _bite(site: Site, fault: Fault) -> Fault:
     return made
 
 
-def _others(site: Site, fault: Fault) -> list[Fault]:
+def _others(site: LabSite, fault: Fault) -> list[Fault]:
     return [f for f in site.state.faults if f.kind == "gpu" and f.host == fault.host and f != fault]
 
 
-def _heal(site: Site, fault: Fault) -> None:
+def _heal(site: LabSite, fault: Fault) -> None:
     write_gpus(site, fault.host, _others(site, fault))
 
 
-KINDS = (Kind("gpu", WORDS, _bite, _heal),)
+KINDS = (FaultType("gpu", WORDS, _bite, _heal),)

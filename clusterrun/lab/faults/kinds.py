@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from clusterrun.lab.place import Fault
-from clusterrun.lab.site import Site
+from clusterrun.lab.site import LabSite
 
 
 @dataclass(frozen=True)
-class Kind:
+class FaultType:
     """``bite`` makes it true and returns the fault as it is to be recorded; ``heal`` undoes exactly that.
 
     ``words`` are the details it may be told; ``needs_host`` whether one must be named, else it is on
@@ -20,8 +20,8 @@ class Kind:
 
     name: str
     words: frozenset[str]
-    bite: Callable[[Site, Fault], Fault]
-    heal: Callable[[Site, Fault], None]
+    bite: Callable[[LabSite, Fault], Fault]
+    heal: Callable[[LabSite, Fault], None]
     needs_host: bool = True
     host: str = ""
     alone: bool = False

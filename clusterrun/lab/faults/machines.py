@@ -6,18 +6,18 @@ import signal
 from dataclasses import replace
 
 from clusterrun.lab import build, daemons
-from clusterrun.lab.faults.kinds import Kind, told
+from clusterrun.lab.faults.kinds import FaultType, told
 from clusterrun.lab.namespaces import LabError, end, wait_for
 from clusterrun.lab.place import Fault
-from clusterrun.lab.processes import Process, chosen, processes, send, stop_all
-from clusterrun.lab.site import Site
+from clusterrun.lab.processes import LabProcess, chosen, processes, send, stop_all
+from clusterrun.lab.site import LabSite
 from clusterrun.lab.spec import CONTROLLER
 from clusterrun.model.errors import BadInput
 
 END_SECONDS = 15.0
 
 
-def _some(site: Site, fault: Fault) -> tuple[Process, ...]:
+def _some(site: LabSite, fault: Fault) -> tuple[LabProcess, ...]:
     found = chosen(processes({fault.host: site.first(fault.host)}), fault.get("process"))
     if not found:
         raise BadInput(
@@ -27,7 +27,7 @@ def _some(site: Site, fault: Fault) -> tuple[Process, ...]:
     return found
 
 
-def _freeze(site: Site, fault: Fault) -> Fault:
+def _freeze(site: LabSite, fault: Fault) -> Fault:
     if not fault.get("process"):
         stop_all(fault.host, site.first(fault.host))
         return fault
@@ -36,7 +36,7 @@ def _freeze(site: Site, fault: Fault) -> Fault:
     return told(fault, stopped=",".join(str(p.inner) for p in found))
 
 
-def _thaw(site: Site, fault: Fault) -> None:
+def _thaw(site: LabSite, fault: Fault) -> None:
     found = processes({fault.host: site.first(fault.host)})
     if fault.get("process"):
         stopped = fault.get("stopped").split(",")
@@ -44,7 +44,7 @@ def _thaw(site: Site, fault: Fault) -> None:
     send(found, signal.SIGCONT)
 
 
-def _kill(site: Site, fault: Fault) -> Fault:
+def _kill(site: LabSite, fault: Fault) -> Fault:
     if fault.get("process"):
         send(_some(site, fault), signal.SIGKILL)
         return fault
@@ -54,7 +54,7 @@ def _kill(site: Site, fault: Fault) -> Fault:
     return fault
 
 
-def _switch_on(site: Site, fault: Fault) -> None:
+def _switch_on(site: LabSite, fault: Fault) -> None:
     if not fault.get("process"):
         site.state = build.boot_node(site.place, site.state, site.node(fault.host))
         return
@@ -65,23 +65,23 @@ def _switch_on(site: Site, fault: Fault) -> None:
         daemons.start_controller(site.place, site.state)
 
 
-def _drain(site: Site, fault: Fault) -> Fault:
+def _drain(site: LabSite, fault: Fault) -> Fault:
     reason = fault.get("reason") or "drained by the lab"
     _scontrol(site, "update", f"nodename={site.node(fault.host).name}", "state=drain", f"reason={reason}")
     return fault
 
 
-def _resume(site: Site, fault: Fault) -> None:
+def _resume(site: LabSite, fault: Fault) -> None:
     _scontrol(site, "update", f"nodename={fault.host}", "state=resume")
 
 
-def _scontrol(site: Site, *words: str) -> None:
+def _scontrol(site: LabSite, *words: str) -> None:
     done = site.ask("scontrol", *words)
     if done.code != 0:
         raise LabError(f"scontrol {' '.join(words)}: {done.err.strip() or done.out.strip()}")
 
 
-def _stop_controller(site: Site, fault: Fault) -> Fault:
+def _stop_controller(site: LabSite, fault: Fault) -> Fault:
     found = chosen(processes({CONTROLLER: site.first(CONTROLLER)}), "slurmctld")
     send(found, signal.SIGTERM)
     if not wait_for(lambda: not _controller_runs(site), END_SECONDS):
@@ -89,19 +89,19 @@ def _stop_controller(site: Site, fault: Fault) -> Fault:
     return replace(fault, host=CONTROLLER)
 
 
-def _controller_runs(site: Site) -> bool:
+def _controller_runs(site: LabSite) -> bool:
     return any(p.name == "slurmctld" for p in processes({CONTROLLER: site.first(CONTROLLER)}))
 
 
-def _start_controller(site: Site, fault: Fault) -> None:
+def _start_controller(site: LabSite, fault: Fault) -> None:
     daemons.start_controller(site.place, site.state)
 
 
 KINDS = (
-    Kind("freeze", frozenset({"process"}), _freeze, _thaw, lives_in_host=True),
-    Kind("kill", frozenset({"process"}), _kill, _switch_on),
-    Kind("drain", frozenset({"reason"}), _drain, _resume, alone=True),
-    Kind(
+    FaultType("freeze", frozenset({"process"}), _freeze, _thaw, lives_in_host=True),
+    FaultType("kill", frozenset({"process"}), _kill, _switch_on),
+    FaultType("drain", frozenset({"reason"}), _drain, _resume, alone=True),
+    FaultType(
         "controller",
         frozenset(),
         _stop_controller,

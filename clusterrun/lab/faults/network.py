@@ -6,10 +6,10 @@ import contextlib
 import ipaddress
 import re
 
-from clusterrun.lab.faults.kinds import Kind, told
+from clusterrun.lab.faults.kinds import FaultType, told
 from clusterrun.lab.namespaces import LabError
 from clusterrun.lab.place import Fault
-from clusterrun.lab.site import Site
+from clusterrun.lab.site import LabSite
 from clusterrun.model.errors import BadInput
 
 FIRST_RULE, RULES_APART = 1000, 4
@@ -21,14 +21,14 @@ QUEUE_MS = 100
 QUEUE_PACKETS = 100
 
 
-def _cut(site: Site, fault: Fault) -> Fault:
+def _cut(site: LabSite, fault: Fault) -> Fault:
     number = str(_free_rule(site))
     for offset, selector in enumerate(_selectors(site, fault)):
         site.router("ip", "rule", "add", "pref", str(int(number) + offset), *selector, "blackhole")
     return told(fault, rule=number)
 
 
-def _free_rule(site: Site) -> int:
+def _free_rule(site: LabSite) -> int:
     taken = {int(fault.get("rule")) for fault in site.state.faults if fault.get("rule")}
     number = FIRST_RULE
     while number in taken:
@@ -36,7 +36,7 @@ def _free_rule(site: Site) -> int:
     return number
 
 
-def _selectors(site: Site, fault: Fault) -> list[list[str]]:
+def _selectors(site: LabSite, fault: Fault) -> list[list[str]]:
     """What the router is to swallow without a word, as `ip rule` selectors."""
     here = site.host(fault.host).address
     port = _port(fault.get("port"))
@@ -60,7 +60,7 @@ def _port(port: str) -> list[list[str]]:
     return [["ipproto", "tcp", "dport", port]]
 
 
-def _join(site: Site, fault: Fault) -> None:
+def _join(site: LabSite, fault: Fault) -> None:
     for offset in range(len(_selectors(site, fault))):
         site.router("ip", "rule", "del", "pref", str(int(fault.get("rule")) + offset))
 
@@ -73,7 +73,7 @@ def _rate(fault: Fault) -> tuple[str, int]:
     return match[0], max(LEAST_BURST_BYTES, int(match[1]) * FACTOR[match[2]] // 8 // 100)
 
 
-def _refuse_beside(site: Site, fault: Fault, kind: str) -> None:
+def _refuse_beside(site: LabSite, fault: Fault, kind: str) -> None:
     """A host's cable is shaped as a whole or by pairs: the kernel keeps one way of them."""
     ends = {fault.host, fault.get("to")} - {""}
     for other in site.state.faults:
@@ -81,7 +81,7 @@ def _refuse_beside(site: Site, fault: Fault, kind: str) -> None:
             raise BadInput(f"{other} is in force", "end it first: lab fault heal")
 
 
-def _slow(site: Site, fault: Fault) -> Fault:
+def _slow(site: LabSite, fault: Fault) -> Fault:
     rate, burst = _rate(fault)
     for kind in ("slow-link", "lose", "firewall"):
         _refuse_beside(site, fault, kind)
@@ -91,7 +91,7 @@ def _slow(site: Site, fault: Fault) -> Fault:
     return fault
 
 
-def _quicken(site: Site, fault: Fault) -> None:
+def _quicken(site: LabSite, fault: Fault) -> None:
     site.router("tc", "qdisc", "del", "dev", site.host(fault.host).link, "root")
     site.on_outside_root(fault.host, "tc", "qdisc", "del", "dev", "eth0", "root")
 
@@ -99,7 +99,7 @@ def _quicken(site: Site, fault: Fault) -> None:
 # --- one pair ---
 
 
-def _slow_link(site: Site, fault: Fault) -> Fault:
+def _slow_link(site: LabSite, fault: Fault) -> Fault:
     if fault.host == fault.get("to"):
         raise BadInput(f"{fault.host} has no link to itself", "--to names another host")
     site.first(fault.get("to"))
@@ -118,7 +118,7 @@ def _slow_link(site: Site, fault: Fault) -> Fault:
     return told(fault, number=str(number))
 
 
-def _ways(site: Site, fault: Fault) -> list[tuple[str, str]]:
+def _ways(site: LabSite, fault: Fault) -> list[tuple[str, str]]:
     """Both ways of the pair: the cable that leads to one end, and the address of the other."""
     here, there = site.host(fault.host), site.host(fault.get("to"))
     return [(there.link, here.address), (here.link, there.address)]
@@ -128,17 +128,17 @@ def _filter(cable: str, number: int) -> list[str]:
     return ["dev", cable, "parent", "1:", "protocol", "ip", "pref", str(number)]
 
 
-def _free_class(site: Site) -> int:
+def _free_class(site: LabSite) -> int:
     taken = {int(fault.get("number")) for fault in site.state.faults if fault.kind == "slow-link"}
     return next(number for number in range(1, len(taken) + 2) if number not in taken)
 
 
-def _pairs_at(site: Site, cable: str, but: Fault | None = None) -> list[Fault]:
+def _pairs_at(site: LabSite, cable: str, but: Fault | None = None) -> list[Fault]:
     pairs = [fault for fault in site.state.faults if fault.kind == "slow-link" and fault != but]
     return [fault for fault in pairs if cable in {way[0] for way in _ways(site, fault)}]
 
 
-def _quicken_link(site: Site, fault: Fault) -> None:
+def _quicken_link(site: LabSite, fault: Fault) -> None:
     number = int(fault.get("number"))
     for cable, _ in _ways(site, fault):
         # The cable of a host that was switched off is gone, and all that lay on it.
@@ -163,7 +163,7 @@ _PROTOCOL, _DESTINATION, _TCP_FLAGS = _IP + 9, _IP + 16, _IP + 33
 _TCP, _SYN, _SYN_ACK = 6, 0x02, 0x12
 
 
-def _lose(site: Site, fault: Fault) -> Fault:
+def _lose(site: LabSite, fault: Fault) -> Fault:
     """Packets that a host sends are lost at random; ``netem`` does this too, but few kernels have it."""
     word = fault.get("share")
     share = int(word) if word.isdigit() else 0
@@ -172,13 +172,13 @@ def _lose(site: Site, fault: Fault) -> Fault:
     return _drop(site, fault, [(_LOAD_WORD, _RANDOM, None), (_ABOVE, (1 << 32) // 100 * share, False)])
 
 
-def _firewall(site: Site, fault: Fault) -> Fault:
+def _firewall(site: LabSite, fault: Fault) -> Fault:
     """Connections that a host begins vanish: its first packets of them do, its answers pass."""
     first = [(_LOAD_BYTE, _TCP_FLAGS, None), (_AND, _SYN_ACK, None), (_EQUALS, _SYN, True)]
     return _drop(site, fault, [(_LOAD_BYTE, _PROTOCOL, None), (_EQUALS, _TCP, True), *first])
 
 
-def _drop(site: Site, fault: Fault, steps: list[tuple[int, int, bool | None]]) -> Fault:
+def _drop(site: LabSite, fault: Fault, steps: list[tuple[int, int, bool | None]]) -> Fault:
     """Of what the host sends, drop what passes all ``steps``: instruction, number, how its test must end."""
     if fault.get("to"):
         there = int.from_bytes(ipaddress.ip_address(site.host(fault.get("to")).address).packed, "big")
@@ -206,16 +206,16 @@ def _bytecode(steps: list[tuple[int, int, bool | None]]) -> str:
     return f"{len(lines)},{','.join(lines)}"
 
 
-def _droppers(site: Site, fault: Fault) -> list[Fault]:
+def _droppers(site: LabSite, fault: Fault) -> list[Fault]:
     known = [other for other in site.state.faults if other.kind in _SENDER and other.host == fault.host]
     return [other for other in known if other != fault]
 
 
-def _on_cable(site: Site, fault: Fault, what: str, how: str, *words: str) -> None:
+def _on_cable(site: LabSite, fault: Fault, what: str, how: str, *words: str) -> None:
     site.on_outside_root(fault.host, "tc", what, how, "dev", "eth0", *words)
 
 
-def _pass(site: Site, fault: Fault) -> None:
+def _pass(site: LabSite, fault: Fault) -> None:
     if _droppers(site, fault):
         _on_cable(site, fault, "filter", "del", "parent", "1:", "protocol", "ip", "pref", fault.get("number"))
     else:
@@ -232,7 +232,7 @@ done
 """
 
 
-def _flap(site: Site, fault: Fault) -> Fault:
+def _flap(site: LabSite, fault: Fault) -> Fault:
     """Every so many seconds the host is cut off for some of them."""
     down, every = fault.get("down"), fault.get("every")
     if not (down.isdigit() and every.isdigit() and 0 < int(down) < int(every)):
@@ -245,7 +245,7 @@ def _flap(site: Site, fault: Fault) -> Fault:
     return told(fault, rule=number, process=process)
 
 
-def _stay(site: Site, fault: Fault) -> None:
+def _stay(site: LabSite, fault: Fault) -> None:
     number = int(fault.get("rule"))
     site.router("sh", "-c", 'kill -9 "-$0"', fault.get("process"))
     for rule in (number, number + 1):
@@ -254,10 +254,10 @@ def _stay(site: Site, fault: Fault) -> None:
 
 
 KINDS = (
-    Kind("cut", frozenset({"to", "port", "both"}), _cut, _join),
-    Kind("slow-link", frozenset({"to", "rate"}), _slow_link, _quicken_link),
-    Kind("slow", frozenset({"rate"}), _slow, _quicken, alone=True, lives_in_host=True),
-    Kind("lose", frozenset({"to", "share"}), _lose, _pass, lives_in_host=True),
-    Kind("firewall", frozenset({"to"}), _firewall, _pass, lives_in_host=True),
-    Kind("flap", frozenset({"down", "every"}), _flap, _stay, alone=True),
+    FaultType("cut", frozenset({"to", "port", "both"}), _cut, _join),
+    FaultType("slow-link", frozenset({"to", "rate"}), _slow_link, _quicken_link),
+    FaultType("slow", frozenset({"rate"}), _slow, _quicken, alone=True, lives_in_host=True),
+    FaultType("lose", frozenset({"to", "share"}), _lose, _pass, lives_in_host=True),
+    FaultType("firewall", frozenset({"to"}), _firewall, _pass, lives_in_host=True),
+    FaultType("flap", frozenset({"down", "every"}), _flap, _stay, alone=True),
 )

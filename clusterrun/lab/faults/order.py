@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusterrun.lab.faults import gpu, machines, network, systems
-from clusterrun.lab.faults.kinds import Kind
+from clusterrun.lab.faults.kinds import FaultType
 from clusterrun.lab.namespaces import LabError
 from clusterrun.lab.place import Fault, write_state
-from clusterrun.lab.site import Site
+from clusterrun.lab.site import LabSite
 from clusterrun.model.errors import BadInput, ClusterrunError
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, FaultType] = {
     kind.name: kind for kind in (*network.KINDS, *machines.KINDS, *systems.KINDS, *gpu.KINDS)
 }
 
 
-def bite(site: Site, fault: Fault) -> Fault:
+def bite(site: LabSite, fault: Fault) -> Fault:
     """Make a fault true and record it. Raises ``BadInput`` for one that cannot be meant."""
     kind = _checked(site, fault)
     made = kind.bite(site, fault)
@@ -28,7 +28,7 @@ def bite(site: Site, fault: Fault) -> Fault:
     return made
 
 
-def _checked(site: Site, fault: Fault) -> Kind:
+def _checked(site: LabSite, fault: Fault) -> FaultType:
     kind = KINDS.get(fault.kind)
     if kind is None:
         raise BadInput(f"there is no fault {fault.kind!r}", f"there are {', '.join(KINDS)}")
@@ -42,14 +42,14 @@ def _checked(site: Site, fault: Fault) -> Kind:
     return kind
 
 
-def _same(in_force: Fault, wanted: Fault, kind: Kind) -> bool:
+def _same(in_force: Fault, wanted: Fault, kind: FaultType) -> bool:
     if (in_force.kind, in_force.host) != (wanted.kind, wanted.host or kind.host):
         return False
     # What a fault adds to its record comes after what it was told, so a twin has the same beginning.
     return kind.alone or in_force.details[: len(wanted.details)] == wanted.details
 
 
-def heal(site: Site, host: str = "", kind: str = "") -> tuple[Fault, ...]:
+def heal(site: LabSite, host: str = "", kind: str = "") -> tuple[Fault, ...]:
     """End all faults, or those on one host, or of one kind (latest first); returns them.
 
     One that cannot be undone stays in force and is raised as ``LabError``, after the others.
@@ -63,7 +63,7 @@ def heal(site: Site, host: str = "", kind: str = "") -> tuple[Fault, ...]:
     return tuple(chosen)
 
 
-def _undo(site: Site, fault: Fault) -> ClusterrunError | None:
+def _undo(site: LabSite, fault: Fault) -> ClusterrunError | None:
     try:
         KINDS[fault.kind].heal(site, fault)
     except ClusterrunError as error:

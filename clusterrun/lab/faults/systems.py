@@ -8,11 +8,11 @@ import signal
 from pathlib import Path
 
 from clusterrun.lab import daemons
-from clusterrun.lab.faults.kinds import Kind, told
+from clusterrun.lab.faults.kinds import FaultType, told
 from clusterrun.lab.namespaces import LabError, wait_for
 from clusterrun.lab.place import Fault
 from clusterrun.lab.processes import chosen, processes, send
-from clusterrun.lab.site import Site
+from clusterrun.lab.site import LabSite
 from clusterrun.lab.spec import Layout
 from clusterrun.model.errors import BadInput
 
@@ -25,7 +25,7 @@ LIBRARY = "libfaketimeMT.so.1"
 # --- name -----------------------------------------------------------------------------------------
 
 
-def _wrong_name(site: Site, fault: Fault) -> Fault:
+def _wrong_name(site: LabSite, fault: Fault) -> Fault:
     site.host(fault.get("name"))
     try:
         ipaddress.IPv4Address(fault.get("address"))
@@ -35,11 +35,11 @@ def _wrong_name(site: Site, fault: Fault) -> Fault:
     return fault
 
 
-def _right_name(site: Site, fault: Fault) -> None:
+def _right_name(site: LabSite, fault: Fault) -> None:
     _write_hosts(site, fault.host, None, but=fault)
 
 
-def _write_hosts(site: Site, host: str, new: Fault | None, but: Fault | None = None) -> None:
+def _write_hosts(site: LabSite, host: str, new: Fault | None, but: Fault | None = None) -> None:
     """Write /etc/hosts anew, for one host or (no host) for all, with every such fault still in force."""
     layout = site.state.layout
     faults = [f for f in site.state.faults if f.kind == "name" and f.host == host and f != but]
@@ -67,13 +67,13 @@ def _hosts_text(layout: Layout, faults: list[Fault]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _own_file(site: Site, host: str, name: str) -> Path:
+def _own_file(site: LabSite, host: str, name: str) -> Path:
     folder = site.place.host(host)
     folder.mkdir(parents=True, exist_ok=True)
     return folder / name
 
 
-def _is_mounted(site: Site, host: str, target: str) -> bool:
+def _is_mounted(site: LabSite, host: str, target: str) -> bool:
     table = Path(f"/proc/{site.first(host)}/mounts").read_text()
     return f" {target} " in table  # as seen from that host's own root
 
@@ -81,7 +81,7 @@ def _is_mounted(site: Site, host: str, target: str) -> bool:
 # --- clock ----------------------------------------------------------------------------------------
 
 
-def _wrong_clock(site: Site, fault: Fault) -> Fault:
+def _wrong_clock(site: LabSite, fault: Fault) -> Fault:
     match = OFFSET.fullmatch(fault.get("offset"))
     if match is None:
         raise BadInput(f"--offset {fault.get('offset')!r} is no time", "write it as in 90s, -10m, +1h")
@@ -95,7 +95,7 @@ def _wrong_clock(site: Site, fault: Fault) -> Fault:
     return fault
 
 
-def _library(site: Site) -> str:
+def _library(site: LabSite) -> str:
     root = Path(site.state.root or "/")
     found = sorted(root.glob(f"usr/lib/*/faketime/{LIBRARY}")) + sorted(
         root.glob(f"usr/lib*/faketime/{LIBRARY}")
@@ -105,13 +105,13 @@ def _library(site: Site) -> str:
     return "/" + str(found[0].relative_to(root))
 
 
-def _right_clock(site: Site, fault: Fault) -> None:
+def _right_clock(site: LabSite, fault: Fault) -> None:
     for name in ("ld.so.preload", "faketimerc"):
         site.on_outside_root(fault.host, "umount", f"{site.state.root}/etc/{name}")
     _restart_slurmd(site, fault.host)
 
 
-def _restart_slurmd(site: Site, host: str) -> None:
+def _restart_slurmd(site: LabSite, host: str) -> None:
     """Let the node's slurmd start under the clock that the host now has; its jobs go on."""
     if host not in site.state.layout.node_names:
         return
@@ -125,7 +125,7 @@ def _restart_slurmd(site: Site, host: str) -> None:
 # --- disk -----------------------------------------------------------------------------------------
 
 
-def _fill(site: Site, fault: Fault) -> Fault:
+def _fill(site: LabSite, fault: Fault) -> Fault:
     target = fault.get("path")
     _check_folder(site, fault.host, target)
     number = 1 + sum(f.kind == "disk-full" and f.host == fault.host for f in site.state.faults)
@@ -143,7 +143,7 @@ def _fill(site: Site, fault: Fault) -> Fault:
     return told(fault, disk=str(disk))
 
 
-def _check_folder(site: Site, host: str, target: str) -> None:
+def _check_folder(site: LabSite, host: str, target: str) -> None:
     try:
         site.on(host, "test", "-d", target)
     except LabError as error:
@@ -152,7 +152,7 @@ def _check_folder(site: Site, host: str, target: str) -> None:
         raise BadInput(f"{target!r} is no full path", "begin it with /")
 
 
-def _empty(site: Site, fault: Fault) -> None:
+def _empty(site: LabSite, fault: Fault) -> None:
     for target in (f"{site.state.root}{fault.get('path')}", fault.get("disk")):
         site.on_outside_root(fault.host, "umount", "--lazy", target)
 
@@ -160,7 +160,7 @@ def _empty(site: Site, fault: Fault) -> None:
 # --- read-only ------------------------------------------------------------------------------------
 
 
-def _lock(site: Site, fault: Fault) -> Fault:
+def _lock(site: LabSite, fault: Fault) -> Fault:
     _check_folder(site, fault.host, fault.get("path"))
     inside = f"{site.state.root}{fault.get('path')}"
     site.on_outside_root(fault.host, "mount", "--bind", inside, inside)
@@ -168,15 +168,15 @@ def _lock(site: Site, fault: Fault) -> Fault:
     return fault
 
 
-def _unlock(site: Site, fault: Fault) -> None:
+def _unlock(site: LabSite, fault: Fault) -> None:
     site.on_outside_root(fault.host, "umount", "--lazy", f"{site.state.root}{fault.get('path')}")
 
 
 KINDS = (
-    Kind(
+    FaultType(
         "name", frozenset({"name", "address"}), _wrong_name, _right_name, needs_host=False, lives_in_host=True
     ),
-    Kind("clock", frozenset({"offset"}), _wrong_clock, _right_clock, alone=True, lives_in_host=True),
-    Kind("disk-full", frozenset({"path"}), _fill, _empty, lives_in_host=True),
-    Kind("read-only", frozenset({"path"}), _lock, _unlock, lives_in_host=True),
+    FaultType("clock", frozenset({"offset"}), _wrong_clock, _right_clock, alone=True, lives_in_host=True),
+    FaultType("disk-full", frozenset({"path"}), _fill, _empty, lives_in_host=True),
+    FaultType("read-only", frozenset({"path"}), _lock, _unlock, lives_in_host=True),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import statistics
 
-from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight.parts import number
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.untrusted import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

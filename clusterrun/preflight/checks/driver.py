@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from clusterrun.model.report import Grade
+from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.checks import gpus
 from clusterrun.preflight.majority import unlike
-from clusterrun.preflight.parts import rows, text
+from clusterrun.preflight.untrusted import rows, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from clusterrun.model.report import Finding
+    from clusterrun.model.preflight_report import Finding
     from clusterrun.preflight.tasks import Asked
 
 NAME = "driver"

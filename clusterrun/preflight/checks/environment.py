@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 
-from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight.interfaces import interfaces
+from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import unlike
-from clusterrun.preflight.parts import entries, text, words
-from clusterrun.preflight.surroundings import variables
+from clusterrun.preflight.node.network_interfaces import interfaces
+from clusterrun.preflight.probes.process_context import variables
+from clusterrun.preflight.untrusted import entries, text, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

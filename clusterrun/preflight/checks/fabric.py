@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clusterrun.model.report import Finding, Grade
+from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
-from clusterrun.preflight.parts import text
+from clusterrun.preflight.untrusted import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

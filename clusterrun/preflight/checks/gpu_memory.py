@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from clusterrun.model.limits import chosen
-from clusterrun.model.report import Finding, Grade
+from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
-from clusterrun.preflight.parts import number, rows, text
+from clusterrun.preflight.untrusted import number, rows, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ Other checks judge the same reading: of memory, errors, PCIe and clocks.
 
 from __future__ import annotations
 
-from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import smi
-from clusterrun.preflight.parts import number, rows, text, words
-from clusterrun.preflight.programs import answer
-from clusterrun.preflight.surroundings import owner, variables
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.probes import nvidia_smi
+from clusterrun.preflight.probes.process_context import owner, variables
+from clusterrun.preflight.probes.run_program import answer
+from clusterrun.preflight.untrusted import number, rows, text, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def probe(asked: Asked) -> object:
         return {"found": False}
     reading = {"found": True, "code": said.code, "given": names()}
     try:
-        return {**reading, **_with_users(smi.gpus(said.out))}
+        return {**reading, **_with_users(nvidia_smi.gpus(said.out))}
     except ValueError:
         return {**reading, "said": (said.out or said.err)[-1000:]}
 

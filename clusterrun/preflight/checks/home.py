@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import space
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.probes import disk_space
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ LATE = Finding(
 
 def probe(asked: Asked) -> object:
     """How much room it has; nothing is written there."""
-    return space.room(asked.home) if asked.home else None
+    return disk_space.room(asked.home) if asked.home else None
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where it is not there although other nodes have it, warn where it is about to be full."""
     there = any(isinstance(reading, dict) and "error" not in reading for reading in readings.values())
-    for node, finding in space.judged(asked, readings, NAME, "the home directory", Grade.WARN):
+    for node, finding in disk_space.judged(asked, readings, NAME, "the home directory", Grade.WARN):
         if there or finding.verdict != Grade.FAIL:
             yield node, finding

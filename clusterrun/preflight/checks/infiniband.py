@@ -8,10 +8,10 @@ import time
 from collections import Counter
 
 from clusterrun.model.limits import chosen
-from clusterrun.model.report import Finding, Grade
+from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split, unlike
-from clusterrun.preflight.parts import entries, number, text
-from clusterrun.preflight.surroundings import variables
+from clusterrun.preflight.probes.process_context import variables
+from clusterrun.preflight.untrusted import entries, number, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import re
 from collections import Counter
 
 from clusterrun.model.limits import chosen
-from clusterrun.model.report import Finding, Grade
+from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
-from clusterrun.preflight.parts import number, rows
-from clusterrun.preflight.programs import answer
+from clusterrun.preflight.probes.run_program import answer
+from clusterrun.preflight.untrusted import number, rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

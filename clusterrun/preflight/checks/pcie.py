@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from clusterrun.model.report import Finding, Grade
+from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
 from clusterrun.preflight.majority import split
-from clusterrun.preflight.parts import number
+from clusterrun.preflight.untrusted import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight.limits import for_backend, limits_of, outliers
+from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split
-from clusterrun.preflight.parts import number, text
+from clusterrun.preflight.thresholds import for_backend, limits_of, outliers
+from clusterrun.preflight.untrusted import number, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from clusterrun.preflight.limits import Outlier
     from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.thresholds import Outlier
 
 NAME = "product"
 OF = "product"

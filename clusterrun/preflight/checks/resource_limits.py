@@ -5,9 +5,9 @@ from __future__ import annotations
 import resource
 
 from clusterrun.model.limits import chosen
-from clusterrun.model.report import Finding, Grade
+from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import infiniband
-from clusterrun.preflight.parts import number
+from clusterrun.preflight.untrusted import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

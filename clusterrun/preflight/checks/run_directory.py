@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import space
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.probes import disk_space
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ LATE = Finding(
 
 def probe(asked: Asked) -> object:
     """What came of writing there."""
-    return space.written(asked.run_dir)
+    return disk_space.written(asked.run_dir)
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where it cannot be written or is about to be full: the ranks' output goes there."""
-    yield from space.judged(asked, readings, NAME, "the run directory", Grade.WARN)
+    yield from disk_space.judged(asked, readings, NAME, "the run directory", Grade.WARN)

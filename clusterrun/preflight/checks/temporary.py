@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import space
-from clusterrun.preflight.surroundings import variables
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.probes import disk_space
+from clusterrun.preflight.probes.process_context import variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ LATE = Finding(
 
 def probe(asked: Asked) -> object:
     """What came of writing there."""
-    return space.written(variables().get("TMPDIR") or "/tmp")
+    return disk_space.written(variables().get("TMPDIR") or "/tmp")
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where it cannot be written, warn where it is about to be full."""
-    yield from space.judged(asked, readings, NAME, "the temporary directory", Grade.WARN)
+    yield from disk_space.judged(asked, readings, NAME, "the temporary directory", Grade.WARN)

@@ -5,9 +5,9 @@ It is never imported here: the warm process of each node has said what it holds.
 
 from __future__ import annotations
 
-from clusterrun.model.report import Finding, Grade
+from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import unlike
-from clusterrun.preflight.parts import number, text
+from clusterrun.preflight.untrusted import number, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import os
 import sys
 
 from clusterrun.model import contract
-from clusterrun.model.report import Finding, Grade
+from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import unlike
-from clusterrun.preflight.parts import text
+from clusterrun.preflight.untrusted import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import space
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.probes import disk_space
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ LATE = Finding(
 
 def probe(asked: Asked) -> object:
     """How much room it has; nothing is written there."""
-    return space.room(asked.cwd) if asked.cwd else None
+    return disk_space.room(asked.cwd) if asked.cwd else None
 
 
 def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where ranks could not start in it; a full one is only noted."""
-    yield from space.judged(asked, readings, NAME, "the working directory", Grade.PASS)
+    yield from disk_space.judged(asked, readings, NAME, "the working directory", Grade.PASS)

@@ -10,9 +10,9 @@ import os
 import re
 
 from clusterrun.model.limits import chosen
-from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight import kernel_log
-from clusterrun.preflight.parts import number, rows, text
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.probes import kernel_log
+from clusterrun.preflight.untrusted import number, rows, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterrun.model.report import Finding
-from clusterrun.preflight import catalogue, checks
-from clusterrun.preflight.parts import entries, number, rows, text, words
-from clusterrun.preflight.tasks import GroupResult, LocalAnswer, Reading, WarmUp
+from clusterrun.model.preflight_report import Finding
+from clusterrun.preflight import checks, registry
+from clusterrun.preflight.tasks import GroupResult, LocalAnswer, ProbeReading, WarmUp
+from clusterrun.preflight.untrusted import entries, number, rows, text, words
 from tests.preflight.checks import values
 from tests.preflight.checks.values import ASKED, FAIL, UNDETERMINED, WARN, answer, asked, gpus
 
@@ -30,41 +30,41 @@ JSON: Any = st.recursive(
 
 
 def test_every_file_is_in_the_list_and_every_name_is_its_files():
-    listed = [*catalogue.CHECKS, *catalogue.SECONDS]
+    listed = [*registry.CHECKS, *registry.SECONDS]
     assert {id(one) for one in listed} == {id(module) for module in FILES.values()}
     assert {check.NAME for check in listed} == {name.replace("_", "-") for name in FILES}
-    assert {second.OF for second in catalogue.SECONDS} <= {c.NAME for c in catalogue.CHECKS} | {
+    assert {second.OF for second in registry.SECONDS} <= {c.NAME for c in registry.CHECKS} | {
         "torch",
         "product",
     }
 
 
-@pytest.mark.parametrize("check", catalogue.CHECKS, ids=lambda check: check.NAME)
+@pytest.mark.parametrize("check", registry.CHECKS, ids=lambda check: check.NAME)
 def test_a_late_answer_is_said_in_the_checks_own_words(check):
     assert isinstance(check.LATE, Finding)
     of_driver = check.NAME in ("gpus", "nvlink")
     assert (check.LATE.check, 0 < check.LIMIT <= (62 if of_driver else 15)) == (check.NAME, True)
     late = LocalAnswer(
-        (Reading(check.NAME, "", check.LIMIT, late=True, why="waits in rpc_wait_bit_killable"),)
+        (ProbeReading(check.NAME, "", check.LIMIT, late=True, why="waits in rpc_wait_bit_killable"),)
     )
     said = f"{check.LATE.said} (waits in rpc_wait_bit_killable)"
-    assert catalogue.findings(ASKED, {"n1": late}, {}, {}) == {
+    assert registry.findings(ASKED, {"n1": late}, {}, {}) == {
         "n1": (Finding(check.NAME, check.LATE.verdict, said, check.LATE.remedy),)
     }
 
 
 def test_where_nvidia_smi_is_late_on_every_one_of_several_nodes_no_node_is_blamed():
-    late, well = LocalAnswer((Reading("gpus", "", 60.0, late=True),)), answer(gpus=gpus())
-    everywhere = catalogue.findings(ASKED, {"n1": late, "n2": late}, {}, {})
+    late, well = LocalAnswer((ProbeReading("gpus", "", 60.0, late=True),)), answer(gpus=gpus())
+    everywhere = registry.findings(ASKED, {"n1": late, "n2": late}, {}, {})
     assert {node: [one.verdict for one in said] for node, said in everywhere.items()} == {"": [WARN]}
-    assert set(catalogue.findings(ASKED, {"n1": late, "n2": well}, {}, {})) == {"n1"}
-    assert set(catalogue.findings(ASKED, {"n1": late}, {}, {})) == {"n1"}
-    both = LocalAnswer((*late.readings, Reading("nvlink", "", 60.0, late=True)))
-    (found,) = catalogue.findings(ASKED, {"n1": both, "n2": well}, {}, {})["n1"]
+    assert set(registry.findings(ASKED, {"n1": late, "n2": well}, {}, {})) == {"n1"}
+    assert set(registry.findings(ASKED, {"n1": late}, {}, {})) == {"n1"}
+    both = LocalAnswer((*late.readings, ProbeReading("nvlink", "", 60.0, late=True)))
+    (found,) = registry.findings(ASKED, {"n1": both, "n2": well}, {}, {})["n1"]
     assert (found.check, found.verdict) == ("gpus", FAIL)
 
 
-@pytest.mark.parametrize("check", catalogue.CHECKS, ids=lambda check: check.NAME)
+@pytest.mark.parametrize("check", registry.CHECKS, ids=lambda check: check.NAME)
 def test_every_probe_reads_this_machine_and_its_judge_takes_it(check, tmp_path):
     here = asked(run_dir=str(tmp_path), home=str(tmp_path), cwd=str(tmp_path), gpus=0, ranks=1)
     reading = json.loads(json.dumps(check.probe(here), allow_nan=False))
@@ -119,7 +119,7 @@ def alike(check: Any) -> st.SearchStrategy[Any]:
     return JSON | st.dictionaries(st.sampled_from(keys) | st.text(max_size=4), inner, max_size=8)
 
 
-@pytest.mark.parametrize("check", [*catalogue.CHECKS, *catalogue.SECONDS], ids=lambda check: check.NAME)
+@pytest.mark.parametrize("check", [*registry.CHECKS, *registry.SECONDS], ids=lambda check: check.NAME)
 @settings(max_examples=25)
 @given(data=st.data())
 def test_no_reading_whatever_brings_a_judge_down(check, data):
@@ -141,8 +141,8 @@ def test_parts_of_anything_have_their_kind_or_are_empty(value, name):
 
 
 def test_a_probe_that_failed_is_undetermined_and_says_why():
-    failed = LocalAnswer((Reading("cpus", "", 0.1, why="OSError: no"), Reading("home", "{", 0.1)))
-    assert catalogue.findings(ASKED, {"n1": failed}, {}, {}) == {
+    failed = LocalAnswer((ProbeReading("cpus", "", 0.1, why="OSError: no"), ProbeReading("home", "{", 0.1)))
+    assert registry.findings(ASKED, {"n1": failed}, {}, {}) == {
         "n1": (
             Finding("cpus", UNDETERMINED, "could not be read: OSError: no", ""),
             Finding("home", UNDETERMINED, "could not be read: the answer is no JSON", ""),
@@ -151,8 +151,8 @@ def test_a_probe_that_failed_is_undetermined_and_says_why():
 
 
 def test_readings_of_unknown_checks_are_passed_over():
-    assert catalogue.findings(ASKED, {"n1": answer(of_a_newer_version=1)}, {}, {}) == {}
-    assert catalogue.check_named("of-a-newer-version") is None
+    assert registry.findings(ASKED, {"n1": answer(of_a_newer_version=1)}, {}, {}) == {}
+    assert registry.check_named("of-a-newer-version") is None
 
 
 def test_a_judge_that_fails_is_said_and_ends_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -162,7 +162,7 @@ def test_a_judge_that_fails_is_said_and_ends_nothing(monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError("of this test")
 
     monkeypatch.setattr(cpus, "judge", broken)
-    found = catalogue.findings(ASKED, {"n1": answer(cpus=1, shared_memory={"size": 0, "free": 0})}, {}, {})
+    found = registry.findings(ASKED, {"n1": answer(cpus=1, shared_memory={"size": 0, "free": 0})}, {}, {})
     assert {node: [(one.check, one.verdict) for one in said] for node, said in found.items()} == {
         "": [("cpus", UNDETERMINED)],
         "n1": [("shared-memory", FAIL)],
@@ -178,7 +178,7 @@ def test_all_that_is_known_is_judged_together():
     warm["n3"] = WarmUp(True, 1.0, backend="nccl", devices=7, versions=(("torch", "2.13"),))
     products = {n: GroupResult(1, True, "done", 1.0, fingerprint="cuda 1: a") for n in ("n1", "n2")}
     products["n3"] = GroupResult(1, True, "done", 1.0, fingerprint="cuda 1: b")
-    found = catalogue.findings(ASKED, local, warm, products)
+    found = registry.findings(ASKED, local, warm, products)
     assert {node: [one.check for one in said] for node, said in found.items()} == {
         "n3": ["gpu-errors", "torch", "product"]
     }
@@ -187,4 +187,4 @@ def test_all_that_is_known_is_judged_together():
 def test_slow_products_are_named_to_be_measured_again():
     fast = GroupResult(1, True, "done", 1.0, rates=(("product", 60.0),), fingerprint="cuda 1: a")
     slow = GroupResult(1, True, "done", 2.0, rates=(("product", 30.0),), fingerprint="cuda 1: a")
-    assert catalogue.slow_products(ASKED, {"n1": fast, "n2": fast, "n3": slow}) == ("n3",)
+    assert registry.slow_products(ASKED, {"n1": fast, "n2": fast, "n3": slow}) == ("n3",)

@@ -140,9 +140,9 @@ def test_a_value_of_its_own_on_every_node_is_meant_so():
 
 
 def test_only_what_steers_communication_is_read(monkeypatch: pytest.MonkeyPatch):
-    from clusterrun.preflight import surroundings
+    from clusterrun.preflight.probes import process_context
 
-    monkeypatch.setattr(surroundings.os, "environ", {"NCCL_DEBUG": "INFO", "SECRET_TOKEN": "x"})
+    monkeypatch.setattr(process_context.os, "environ", {"NCCL_DEBUG": "INFO", "SECRET_TOKEN": "x"})
     found = environment.probe(ASKED)
     assert isinstance(found, dict)
     assert found["variables"] == {"NCCL_DEBUG": "INFO"}

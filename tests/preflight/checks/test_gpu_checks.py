@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterrun.preflight.checks import clocks, driver, fabric, gpu_errors, gpu_memory, gpus, nvlink, pcie
-from clusterrun.preflight.programs import Answer
+from clusterrun.preflight.probes.run_program import ProgramAnswer
 from tests.preflight.checks.values import ASKED, FAIL, WARN, asked, blamed, gpu, nodes, verdicts
 from tests.preflight.checks.values import gpus as reading
 
@@ -275,7 +275,7 @@ def test_a_gpu_with_fewer_active_links_than_the_others_is_unfit():
 def test_only_links_of_the_jobs_gpus_are_read(monkeypatch, mine, rows):
     text = "".join(f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n{HEALTHY_LINKS}" for i in range(8))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mine)
-    monkeypatch.setattr(nvlink, "answer", lambda *argv, seconds: Answer(0, text, ""))
+    monkeypatch.setattr(nvlink, "answer", lambda *argv, seconds: ProgramAnswer(0, text, ""))
     assert [row["gpu"] for row in nvlink.probe(ASKED)] == list(rows)
 
 
@@ -290,6 +290,6 @@ def test_slow_links_and_errors_of_links_are_warnings():
 
 
 def test_nothing_is_said_of_gpus_where_none_were_asked_for():
-    from clusterrun.preflight.catalogue import names
+    from clusterrun.preflight.registry import names
 
     assert set(names(ASKED)) - set(names(asked(gpus=0))) == {"gpus", "xid", "nvlink"}

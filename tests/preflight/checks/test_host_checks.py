@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.preflight import space
 from clusterrun.preflight.checks import (
     cpus,
     home,
@@ -20,6 +19,7 @@ from clusterrun.preflight.checks import (
     versions,
     working_directory,
 )
+from clusterrun.preflight.probes import disk_space
 from tests.preflight.checks.values import ASKED, FAIL, PASS, WARN, asked, blamed, nodes, verdicts
 
 GIB, MIB = 2**30, 2**20
@@ -151,7 +151,7 @@ def test_a_home_that_no_node_has_is_the_sites_habit():
 
 
 def test_a_folder_is_written_to_and_left_as_it_was(tmp_path: Path):
-    found = space.written(str(tmp_path))
+    found = disk_space.written(str(tmp_path))
     assert (found["path"], found["same"], set(found)) == (
         str(tmp_path),
         True,
@@ -166,7 +166,7 @@ def test_a_folder_is_written_to_and_left_as_it_was(tmp_path: Path):
 def test_a_folder_that_is_none_is_named_by_its_error(tmp_path: Path, inside: str, error: str):
     (tmp_path / "file").touch()
     path = str(tmp_path / inside)
-    assert space.written(path) == {
+    assert disk_space.written(path) == {
         "path": path,
         "step": "make a file in",
         "error": error,
@@ -181,7 +181,7 @@ def test_with_a_pretended_full_disk_nothing_is_left_in_the_folder(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    assert space.written(str(tmp_path)) == {
+    assert disk_space.written(str(tmp_path)) == {
         "path": str(tmp_path),
         "step": "write to",
         "error": "ENOSPC",

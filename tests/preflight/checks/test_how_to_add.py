@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from clusterrun.model.report import Finding
-from clusterrun.preflight import catalogue
+from clusterrun.model.preflight_report import Finding
+from clusterrun.preflight import registry
 from tests.preflight.checks.values import ASKED, FAIL, UNDETERMINED, WARN, answer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,8 +35,8 @@ def loaded(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleTy
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    others = [check for check in catalogue.CHECKS if check.NAME != module.NAME]  # a site may have added it
-    monkeypatch.setattr(catalogue, "CHECKS", (*others, module))
+    others = [check for check in registry.CHECKS if check.NAME != module.NAME]  # a site may have added it
+    monkeypatch.setattr(registry, "CHECKS", (*others, module))
     return module
 
 
@@ -48,13 +48,13 @@ def test_the_tables_name_every_check_with_its_limit_or_what_it_judges():
             for part in TEXT.split("These judge what was read already")
         )
     )
-    assert first == {check.NAME: f"{check.LIMIT:g} s" for check in catalogue.CHECKS}
-    assert second == {check.NAME: check.OF for check in catalogue.SECONDS}
+    assert first == {check.NAME: f"{check.LIMIT:g} s" for check in registry.CHECKS}
+    assert second == {check.NAME: check.OF for check in registry.SECONDS}
 
 
 def test_the_check_of_the_document_is_asked_for_and_reads_this_machine(scratch: ModuleType):
-    assert scratch.NAME in catalogue.names(ASKED)
-    assert catalogue.check_named("scratch") is scratch
+    assert scratch.NAME in registry.names(ASKED)
+    assert registry.check_named("scratch") is scratch
     reading = json.loads(json.dumps(scratch.probe(ASKED)))
     assert set(reading) == {"free"}
     assert (reading["free"] is None) is not os.path.ismount("/scratch")
@@ -66,7 +66,7 @@ def test_the_check_of_the_document_names_nodes(scratch: ModuleType):
         "n2": answer(scratch={"free": None}),
         "n3": answer(scratch={"free": 2**30}),
     }
-    assert catalogue.findings(ASKED, answers, {}, {}) == {
+    assert registry.findings(ASKED, answers, {}, {}) == {
         "n2": (Finding("scratch", FAIL, "/scratch is not mounted", "mount /scratch"),),
         "n3": (
             Finding(
@@ -80,11 +80,11 @@ def test_the_check_of_the_document_names_nodes(scratch: ModuleType):
 
 
 def test_a_note_of_the_document_holds_an_exception_makes_a_check_undetermined(scratch: ModuleType):
-    from clusterrun.preflight.tasks import LocalAnswer, Reading
+    from clusterrun.preflight.tasks import LocalAnswer, ProbeReading
 
-    raised = LocalAnswer((Reading("scratch", "", 0.0, why="OSError: [Errno 5] Input/output error"),))
+    raised = LocalAnswer((ProbeReading("scratch", "", 0.0, why="OSError: [Errno 5] Input/output error"),))
     said = "could not be read: OSError: [Errno 5] Input/output error"
-    assert catalogue.findings(ASKED, {"n1": raised}, {}, {}) == {
+    assert registry.findings(ASKED, {"n1": raised}, {}, {}) == {
         "n1": (Finding("scratch", UNDETERMINED, said, ""),)
     }
 
@@ -93,6 +93,6 @@ def test_the_shorter_check_of_the_readme_works_as_well(tmp_path: Path, monkeypat
     module = loaded(README, tmp_path, monkeypatch)
     assert json.loads(json.dumps(module.probe(ASKED))) == {"mounted": os.path.ismount("/scratch")}
     answers = {"n1": answer(scratch={"mounted": True}), "n2": answer(scratch={"mounted": False})}
-    assert catalogue.findings(ASKED, answers, {}, {}) == {
+    assert registry.findings(ASKED, answers, {}, {}) == {
         "n2": (Finding("scratch", FAIL, "/scratch is not mounted", "mount /scratch"),)
     }

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.preflight import smi
-from clusterrun.preflight.surroundings import owner
+from clusterrun.preflight.probes import nvidia_smi
+from clusterrun.preflight.probes.process_context import owner
 from tests.preflight.checks.values import RECORDED
 
 
 def test_a_made_up_document_of_driver_550_is_read_whole():
-    assert smi.gpus((RECORDED / "made-up-driver-550-h100.xml").read_text()) == {
+    assert nvidia_smi.gpus((RECORDED / "made-up-driver-550-h100.xml").read_text()) == {
         "driver": "550.54.15",
         "cuda": "12.4",
         "gpus": [
@@ -68,7 +68,7 @@ def test_a_made_up_document_of_driver_550_is_read_whole():
 
 
 def test_a_made_up_document_of_driver_470_says_the_same_things_with_other_tags():
-    assert smi.gpus((RECORDED / "made-up-driver-470-v100.xml").read_text()) == {
+    assert nvidia_smi.gpus((RECORDED / "made-up-driver-470-v100.xml").read_text()) == {
         "driver": "470.103.01",
         "cuda": "11.4",
         "gpus": [
@@ -109,7 +109,7 @@ def test_a_made_up_document_of_driver_470_says_the_same_things_with_other_tags()
 )
 def test_what_is_no_document_is_refused(said):
     with pytest.raises(ValueError, match="no XML"):
-        smi.gpus(said)
+        nvidia_smi.gpus(said)
 
 
 def test_a_process_has_an_owner_where_its_number_is_ours_and_its_program_the_same():
@@ -131,4 +131,4 @@ def test_a_process_has_an_owner_where_its_number_is_ours_and_its_program_the_sam
 def test_a_value_of_any_text_is_no_error(value):
     inside = "".join(sign for sign in value if sign.isalnum() or sign in " .")
     document = f"<nvidia_smi_log><gpu><uuid>{inside}</uuid><fb_memory_usage><total>{inside}</total>"
-    assert len(smi.gpus(document + "</fb_memory_usage></gpu></nvidia_smi_log>")["gpus"]) == 1
+    assert len(nvidia_smi.gpus(document + "</fb_memory_usage></gpu></nvidia_smi_log>")["gpus"]) == 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.preflight import kernel_log
 from clusterrun.preflight.checks import xid
+from clusterrun.preflight.probes import kernel_log
 from tests.preflight.checks.values import FAIL, WARN, asked, blamed, nodes, verdicts
 
 LINE_79 = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.model.frozen import replace
-from clusterrun.model.report import Finding, Grade
-from clusterrun.preflight.tasks import Asked, LocalAnswer, Reading
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.tasks import Asked, LocalAnswer, ProbeReading
 
 RECORDED = Path(__file__).resolve().parents[2] / "recorded" / "nvidia-smi"
 ASKED = Asked(
@@ -71,7 +71,9 @@ def gpus(count: int = 8, driver: str = "550.54.15", **of_gpu_3: Any) -> dict[str
 
 def answer(**readings: Any) -> LocalAnswer:
     return LocalAnswer(
-        tuple(Reading(name.replace("_", "-"), json.dumps(value), 0.1) for name, value in readings.items())
+        tuple(
+            ProbeReading(name.replace("_", "-"), json.dumps(value), 0.1) for name, value in readings.items()
+        )
     )
 
 

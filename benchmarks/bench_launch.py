@@ -1,0 +1,141 @@
+"""What the launch of a run costs: job start to exit, beside bare srun and torchrun in the same allocation."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import Measured, table
+from clusterrun.lab.lab import Lab
+from clusterrun.lab.spec import LabSpec
+from clusterrun.model.document import encode
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.spec import JobSpec
+from clusterrun.script.pack import agent_program
+from clusterrun.script.plan import MachineFacts, plan
+
+PYTHON = sys.executable
+LIMIT = 1500
+TIMED = """#!/bin/bash
+cd {folder}
+timed() {{
+  local name=$1 began=$EPOCHREALTIME; shift
+  "$@" >>{folder}/said 2>&1 </dev/null || echo "$name: exit $?" >>{folder}/failed
+  echo "$name $began $EPOCHREALTIME" >>{folder}/times
+}}
+{rounds}
+"""
+
+
+def main() -> None:
+    """Every figure on a lab of its own size; a name as argument picks one of them."""
+    figures = {"empty": empty_ranks, "torchrun": against_torchrun, "ten-thousand": ten_thousand}
+    for name in sys.argv[1:] or figures:
+        figures[name]()
+
+
+def empty_ranks() -> None:
+    """64 nodes × 8 empty Python ranks, against the same processes under bare srun."""
+    found, _ = compare(64, 8, ("empty.py",), 7, bare_srun)
+    print(table("64 nodes × 8 empty Python ranks, start → exit", found, "≤ 1.5 ×"), flush=True)
+
+
+def against_torchrun() -> None:
+    """16 nodes × 8, against torchrun under srun with its own rendezvous."""
+    found, _ = compare(16, 8, ("empty.py",), 3, torchrun_under_srun)
+    print(table("16 nodes × 8 empty Python ranks, start → exit", found, "≤ 0.14 ×"), flush=True)
+
+
+def ten_thousand() -> None:
+    """1,250 nodes × 8 ranks of `true`: all 10,000 exits must be seen."""
+    found, reasons = compare(1250, 8, ("/bin/true",), 1, bare_srun, warm=0)
+    print(table("1,250 nodes × 8 ranks of `true`", found, "completes, all exits seen", 1, "s"))
+    print("\n".join(reasons), flush=True)
+
+
+Rival = Callable[[int, int, tuple[str, ...]], tuple[str, ...]]
+
+
+def bare_srun(nodes: int, ranks: int, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The same processes, started by srun alone."""
+    size = (f"--nodes={nodes}", f"--ntasks={nodes * ranks}", f"--ntasks-per-node={ranks}")
+    return ("srun", *size, "--cpu-bind=none", "--mpi=none", *command)
+
+
+def torchrun_under_srun(nodes: int, ranks: int, command: tuple[str, ...]) -> tuple[str, ...]:
+    """One torchrun on each node, meeting at the first."""
+    size = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+    meeting = ("--rdzv-backend=c10d", "--rdzv-endpoint=n0001:29400", "--rdzv-id=bench")
+    sizes = (f"--nnodes={nodes}", f"--nproc-per-node={ranks}")
+    return ("srun", *size, PYTHON, "-m", "torch.distributed.run", *sizes, *meeting, command[-1])
+
+
+def compare(
+    nodes: int, ranks: int, command: tuple[str, ...], rounds: int, rival: Rival, warm: int = 1
+) -> tuple[tuple[Measured, ...], list[str]]:
+    """Ours and its rival in turn in one allocation; also why each of our runs ended."""
+    lab = Lab(f"bench-launch-{os.getpid()}")
+    folder = Path(tempfile.mkdtemp(prefix="clusterrun-bench-"))
+    (folder / "empty.py").write_text("")
+    try:
+        lab.up(LabSpec(name=lab.name, nodes=nodes, gpus=ranks))
+        runs = [prepared(folder, number, nodes, ranks, command) for number in range(warm + rounds)]
+        argv = (PYTHON, "-u", *command) if command[0].endswith(".py") else command
+        theirs = shlex.join(("timed", rival.__name__, *rival(nodes, ranks, argv)))
+        ours = [shlex.join(("timed", "clusterrun", *coordinate(run))) for run in runs]
+        lines = [line for one in ours for line in (one, theirs)]
+        (folder / "job.sh").write_text(TIMED.format(folder=folder, rounds="\n".join(lines)))
+        job(lab, folder, nodes, ranks)
+        return times(folder / "times", warm), [
+            json.loads(Path(run.state).read_text())["reason"] for run in runs
+        ]
+    finally:
+        lab.down()
+        shutil.rmtree(folder)
+
+
+def job(lab: Lab, folder: Path, nodes: int, ranks: int) -> None:
+    """One allocation, in which everything is timed."""
+    size = (f"--nodes={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={ranks}", f"--gpus-per-node={ranks}")
+    argv = ["sbatch", "--wait", "--output=/dev/null", *size, str(folder / "job.sh")]
+    done = lab.exec(argv, timeout=LIMIT)
+    if done.code or (folder / "failed").exists():
+        said = [
+            (folder / name).read_text()[-2000:] for name in ("failed", "said") if (folder / name).exists()
+        ]
+        raise SystemExit("\n".join([done.err, *said]))
+
+
+def coordinate(run: RunPaths) -> tuple[str, ...]:
+    """What the batch script becomes."""
+    return (PYTHON, "-I", "-S", run.agent, "coordinate", run.run_dir)
+
+
+def prepared(folder: Path, number: int, nodes: int, ranks: int, command: tuple[str, ...]) -> RunPaths:
+    """A run directory as `submit` makes it."""
+    run = RunPaths(str(folder / f"run-{number}"))
+    os.mkdir(run.run_dir, 0o700)
+    spec = JobSpec(command, cwd=str(folder), nodes=nodes, gpus=ranks, preflight="off")
+    made = plan(spec, f"run-{number}", "token", run.run_dir, MachineFacts(slurm=True, python=PYTHON))
+    Path(run.orders).write_text(json.dumps(encode(made.orders)))
+    shutil.copy(agent_program(str(folder / "cache")), run.agent)
+    return run
+
+
+def times(path: Path, warm: int) -> tuple[Measured, ...]:
+    """The seconds between the two clock readings of each line."""
+    taken: dict[str, list[float]] = {}
+    for line in path.read_text().splitlines():
+        name, began, ended = line.split()
+        taken.setdefault(name.replace("_", " "), []).append(float(ended) - float(began))
+    return tuple(Measured(name, tuple(values[warm:])) for name, values in taken.items())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""`status` with 5,000 runs of which 500 live, beside one bare `squeue`; and what Slurm is asked for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.bench_status import SPEC, fill
+from benchmarks.measure import Side, in_turn, process, table
+from benchmarks.on_login import CLUSTERRUN, on_login
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import Attempt, RunRecord, RunState
+from clusterrun.model.states import Phase, State
+from clusterrun.runs.store import Store, _text, run_id
+
+ENDED, LIVE = 4500, 500
+ROUNDS = 15
+AT_ONCE = 20
+QUEUE = "for i in $(seq {0}); do sbatch --parsable --hold --job-name=name$i --comment=c$i --wrap=true; done"
+
+
+def main() -> None:
+    """On the login host of a lab of 4 nodes."""
+    on_login("live", measure)
+
+
+def measure() -> None:
+    """Fill a home and a queue, then ask."""
+    with tempfile.TemporaryDirectory() as home:
+        store = Store(home)
+        fill(store, ENDED)
+        live(store, queued())
+        environment = {**os.environ, "CLUSTERRUN_HOME": home, "CLUSTERRUN_PREFLIGHT": "off"}
+        status = process([CLUSTERRUN, "status"], env=environment)
+        sides = {
+            f"clusterrun status, {LIVE} of {ENDED + LIVE} runs live": afresh(home, status),
+            "the same, Slurm's answer at hand": status,
+            "clusterrun status --all": afresh(
+                home, process([CLUSTERRUN, "status", "--all"], env=environment)
+            ),
+            "squeue": process(["squeue"]),
+        }
+        print(table("status, whole process", in_turn(sides, ROUNDS), "≤ squeue + 150 ms"))
+        for name, count in (("one status", 1), (f"{AT_ONCE} status at once", AT_ONCE)):
+            afresh(home, lambda: 0.0)()
+            before = asked()
+            together([CLUSTERRUN, "status"], environment, count)
+            print(f"requests to the controller, {name}: {asked() - before}   goal: 1", flush=True)
+
+
+def queued() -> list[str]:
+    """The ids of as many real jobs, all of them held."""
+    done = subprocess.run(
+        ["sh", "-c", QUEUE.format(LIVE)], capture_output=True, text=True, timeout=600, check=True
+    )
+    return done.stdout.split()
+
+
+def live(store: Store, jobs: list[str]) -> None:
+    """A run for each job; every other one has a coordinator that has just spoken."""
+    now = time.time() - len(jobs)
+    for number, job in enumerate(jobs):
+        at = now + number
+        chosen = run_id(f"live{number:03d}", at, os.urandom(2))
+        store.claim(chosen)
+        store.save(RunRecord(chosen, f"live{number:03d}", "slurm", f"token{job}", replace(SPEC), at, job))
+        if number % 2:
+            attempt = Attempt(0, "first start", ("n0001", "n0002", "n0003", "n0004"), at)
+            state = RunState(
+                chosen, 0, State.RUNNING, Phase.TRAINING, "", "n0001", 7, time.time() + 3600, (attempt,), at
+            )
+            Path(store.paths(chosen).state).write_text(_text(state))
+
+
+def afresh(home: str, side: Side) -> Side:
+    """The side, with nothing remembered of what Slurm said."""
+
+    def once() -> float:
+        for path in Path(home, "cache").glob("squeue-*.json"):
+            path.unlink()
+        return side()
+
+    return once
+
+
+def asked() -> int:
+    """How many questions about jobs the controller has answered."""
+    told = subprocess.run(["sdiag"], capture_output=True, text=True, timeout=30, check=True).stdout
+    return sum(map(int, re.findall(r"REQUEST_JOB_(?:INFO|USER_INFO|INFO_SINGLE)\s.*?count:(\d+)", told)))
+
+
+def together(command: list[str], environment: dict[str, str], count: int) -> None:
+    """The same command in many processes at once."""
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(count)
+    ]
+    for one in running:
+        if one.wait(120):
+            raise RuntimeError(f"{command} ended with {one.returncode}")
+
+
+if __name__ == "__main__":
+    main()

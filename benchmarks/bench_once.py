@@ -1,0 +1,252 @@
+"""Submissions while the controller freezes, crawls, dies and comes back: none may be lost or made twice.
+
+    python -m benchmarks.bench_once 10000 --kill      # kill -9 of slurmctld, and of who submits, too
+
+Whole submissions through the Python API by a crowd on the login host. At the end of each round the
+controller is well again, every job in the queue is counted by the run that its comment names, and what
+`status` says of the runs that were left in doubt is compared with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusterrun.lab.lab import Lab
+from clusterrun.lab.spec import LabSpec
+from clusterrun.model.errors import SchedulerError
+from clusterrun.slurm.client import SlurmClient
+from tests.lab.test_slurm_words import OnLogin
+
+COUNT = 600
+CROWDS, AT_ONCE, EACH = 2, 16, 150
+PROGRAM = (sys.executable, "-m", "clusterrun")
+SETTINGS = (("MessageTimeout", "2"), ("MaxJobCount", "200000"), ("MinJobAge", "5"))
+OURS = "clusterrun:"
+
+
+@dataclass
+class Tally:
+    """How many submissions of each kind there were, and the names of those that must not be."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+def main() -> None:
+    """As many submissions as the first argument says; a line at the end, and exit code 1 if any is wrong."""
+    words = [word for word in sys.argv[1:] if word != "--kill"]
+    count, kill = int(words[0]) if words else COUNT, "--kill" in sys.argv
+    lab = Lab(f"bench-once-{os.getpid()}")
+    lab.up(LabSpec(name=lab.name, nodes=1, gpus=1, settings=SETTINGS))
+    chance, tally, began = random.Random(count), Tally(), time.monotonic()
+    try:
+        for number in range(-(-count // (CROWDS * EACH))):
+            one_round(lab, chance, number, kill, tally)
+            print(f"{time.monotonic() - began:6.0f} s  {told(tally)}", flush=True)
+    finally:
+        lab.down()
+    made = sum(tally.kinds.values())
+    print(f"{made} submissions in {time.monotonic() - began:.0f} s: {told(tally)}    goal: 0 lost, 0 twice")
+    print("\n".join(tally.wrong[:20]), end="\n" if tally.wrong else "", flush=True)
+    raise SystemExit(1 if tally.wrong else 0)
+
+
+def told(tally: Tally) -> str:
+    """The kinds with their numbers, and how many are wrong."""
+    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(tally.kinds.items()))
+    return f"{kinds}; wrong: {len(tally.wrong)}"
+
+
+def one_round(lab: Lab, chance: random.Random, number: int, kill: bool, tally: Tally) -> None:
+    """Two crowds submit while the controller is troubled; then the jobs are counted."""
+    home = tempfile.mkdtemp(prefix="once-")
+    crowds = [f"once-{number}-{letter}" for letter in "ab"[:CROWDS]]
+    over = threading.Event()
+    trouble = threading.Thread(target=troubles, args=(lab, random.Random(chance.random()), kill, over))
+    try:
+        people = [start(lab, home, crowd) for crowd in crowds]
+        trouble.start()
+        if kill:
+            time.sleep(chance.uniform(0.5, 6.0))
+            os.killpg(people[0].pid, signal.SIGKILL)
+        answers = [line for crowd in people for line in heard(crowd)]
+        over.set()
+        trouble.join()
+        judge(lab, home, crowds, answers, kill, tally)
+    finally:
+        over.set()
+        trouble.join()
+        shutil.rmtree(home)
+
+
+def start(lab: Lab, home: str, crowd: str) -> subprocess.Popen[str]:
+    """A crowd on the login host, in a process group of its own."""
+    argv, environment = lab.entering("login", {**os.environ, "CLUSTERRUN_HOME": home}, os.getcwd(), "")
+    command = [*argv, sys.executable, "-m", "benchmarks.submitters", crowd, str(EACH), str(AT_ONCE)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def heard(crowd: subprocess.Popen[str]) -> Iterator[tuple[str, str, str]]:
+    """What a crowd was told; a crowd that ends by itself must have been told all."""
+    out, _ = crowd.communicate(timeout=900)
+    lines = [json.loads(line) for line in out.splitlines() if line.endswith("]")]
+    if crowd.returncode != -signal.SIGKILL and (crowd.returncode or len(lines) != EACH):
+        raise RuntimeError(f"a crowd ended with {crowd.returncode} and {len(lines)} answers")
+    return iter([(name, kind, said) for name, kind, said in lines])
+
+
+# --- trouble --------------------------------------------------------------------------------------
+
+
+def troubles(lab: Lab, chance: random.Random, kill: bool, over: threading.Event) -> None:
+    """One trouble after another, with moments of peace between; at the end the controller is well."""
+    kinds = [frozen] * 3 + [slow] * 2 + [stopped, cut] + [killed] * kill
+    while not over.wait(chance.uniform(0.1, 1.0)):
+        chance.choice(kinds)(lab, chance)
+
+
+def frozen(lab: Lab, chance: random.Random) -> None:
+    """Stopped for less or more than sbatch waits for an answer."""
+    lab.fault("freeze", "ctl", process="slurmctld")
+    time.sleep(chance.choice([0.1, 1.0, 3.0]))
+    lab.heal()
+
+
+def slow(lab: Lab, chance: random.Random) -> None:
+    """It works a tenth of the time, for some seconds."""
+    until = time.monotonic() + chance.uniform(1, 4)
+    while time.monotonic() < until:
+        lab.fault("freeze", "ctl", process="slurmctld")
+        time.sleep(0.18)
+        lab.heal()
+        time.sleep(0.02)
+
+
+def stopped(lab: Lab, chance: random.Random) -> None:
+    """Ended in order, and started anew."""
+    lab.fault("controller")
+    time.sleep(chance.choice([0.0, 0.5, 3.0]))
+    lab.heal()
+
+
+def cut(lab: Lab, chance: random.Random) -> None:
+    """No packet reaches it, or none comes back."""
+    ways = [{"host": "ctl"}, {"host": "ctl", "to": "login"}, {"host": "login", "to": "ctl"}]
+    way = chance.choice(ways)
+    lab.fault("cut", **way)
+    time.sleep(chance.choice([0.2, 1.0, 3.0]))
+    lab.heal()
+
+
+def killed(lab: Lab, chance: random.Random) -> None:
+    """Gone without a word: what it had not written down it has forgotten, as after a power cut."""
+    lab.fault("kill", "ctl", process="slurmctld")
+    time.sleep(chance.choice([0.0, 1.0]))
+    lab.heal()
+
+
+# --- the count ------------------------------------------------------------------------------------
+
+
+def judge(
+    lab: Lab,
+    home: str,
+    crowds: Sequence[str],
+    answers: Sequence[tuple[str, str, str]],
+    kill: bool,
+    tally: Tally,
+) -> None:
+    """Compare what was told with the jobs that are there, and with what `status` says now."""
+    jobs, runs = jobs_by_name(lab), runs_by_name(home)
+    said = {name: (kind, text) for name, kind, text in answers}
+    doubtful = [run for name, run in runs.items() if ("queued", *jobs.get(name, ())) != said.get(name)]
+    shown = statuses(lab, home, doubtful)
+    for crowd, number in itertools.product(crowds, range(EACH)):
+        name = f"{crowd}-{number}"
+        kind, text = said.get(name, ("never begun" if name not in runs else "cut short", ""))
+        found, known = jobs.get(name, []), shown.get(name, ("", ""))
+        outcome = verdict(kind, text, found, known, name in runs, kill)
+        tally.kinds[outcome] += 1
+        if outcome in ("LOST", "TWICE"):
+            tally.wrong.append(f"{outcome}: {name}: {kind} {text!r}, jobs {found}, status {known!r}")
+    done = lab.exec(["scancel", "--quiet", "--user=root"], timeout=120)
+    if done.code:
+        raise RuntimeError(f"the jobs of a round cannot be ended: {done.err}")
+
+
+def verdict(kind: str, text: str, jobs: list[str], known: tuple[str, str], recorded: bool, kill: bool) -> str:
+    """What became of one submission. A job that nobody knows of is lost, and so is one told and not there.
+
+    ``known`` is the job and the state that ``status`` shows. A slurmctld that is killed forgets jobs which
+    it acknowledged in the last seconds: nobody can keep them, but the run must be told as failed.
+    """
+    if len(jobs) > 1:
+        return "TWICE"
+    if kind == "queued":
+        if jobs == [text]:
+            return "queued"
+        forgotten = kill and not jobs and known == (text, "FAILED")
+        return "forgotten by a slurmctld that was killed, and told so" if forgotten else "LOST"
+    if jobs and (not recorded or known[0] != jobs[0]):
+        return "LOST"
+    return f"{kind}, {'found by status' if jobs else 'no job'}"
+
+
+def jobs_by_name(lab: Lab) -> dict[str, list[str]]:
+    """The ids of the jobs in the queue by the name of their run, once the controller answers."""
+    slurm = SlurmClient({}, OnLogin(lab), user=0)
+    until, found = time.monotonic() + 60, {}
+    while True:
+        try:
+            rows = slurm.jobs()
+            break
+        except SchedulerError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+    for row in rows:
+        if row.comment.startswith(OURS) and not row.state.ended:
+            found.setdefault(name_of(row.comment.split(":")[1]), []).append(row.job_id)
+    return found
+
+
+def runs_by_name(home: str) -> dict[str, str]:
+    """The run ids on disk by their names."""
+    folder = Path(home, "runs")
+    return {name_of(path.name): path.name for path in folder.iterdir()} if folder.exists() else {}
+
+
+def name_of(run_id: str) -> str:
+    """The name that a run was given."""
+    return run_id.split("-", 3)[3]
+
+
+def statuses(lab: Lab, home: str, runs: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The job's id and the state that `status` shows for each run, by name."""
+    if not runs:
+        return {}
+    environment = {"CLUSTERRUN_HOME": home, "NO_COLOR": "1"}
+    done = lab.exec([*PROGRAM, "status", "--json", *runs], env=environment, timeout=300)
+    if done.code:
+        raise RuntimeError(f"status: {done.err}")
+    return {row["name"]: (row["job_id"], row["state"]) for row in json.loads(done.out)["runs"]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What `submit` costs, whole process, beside a minimal script that submits with submitit."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.measure import in_turn, process, table
+from clusterrun.lab.lab import Lab
+from clusterrun.lab.spec import LabSpec
+
+ROUNDS = 25
+MINIMAL = """
+import sys
+import submitit
+
+def work():
+    return 0
+
+executor = submitit.{kind}(folder=sys.argv[1])
+executor.update_parameters({parameters}, {prefix}additional_parameters={{"hold": True}})
+print(executor.submit(work).job_id)
+"""
+AUTO = MINIMAL.format(
+    kind="AutoExecutor", parameters="nodes=4, tasks_per_node=1, gpus_per_node=8", prefix="slurm_"
+)
+DIRECT = MINIMAL.format(
+    kind="SlurmExecutor", parameters="nodes=4, ntasks_per_node=1, gpus_per_node=8", prefix=""
+)
+
+
+def main() -> None:
+    """A lab, and the measuring on its login host: no way into it is measured."""
+    lab = Lab(f"bench-submit-{os.getpid()}")
+    lab.up(LabSpec(name=lab.name, nodes=4, gpus=8))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            done = lab.exec([sys.executable, "-m", "benchmarks.bench_submit", folder], timeout=600)
+        print(done.out, done.err, sep="", end="")
+        if done.code:
+            raise SystemExit(done.code)
+    finally:
+        lab.down()
+
+
+def measure(folder: Path) -> None:
+    """All jobs are held, so that none runs while others are measured."""
+    for name, text in (("auto.py", AUTO), ("direct.py", DIRECT), ("train.py", "")):
+        (folder / name).write_text(text)
+    (folder / "job.sh").write_text("#!/bin/bash\ntrue\n")
+    program = str(Path(sys.executable).with_name("clusterrun"))
+    environment = {**os.environ, "CLUSTERRUN_HOME": str(folder / "home")}
+    ours = [program, "submit", "--nodes", "4", "--gpus", "8", "--sbatch", "hold", "train.py"]
+    bare = [
+        "sbatch",
+        "--parsable",
+        "--hold",
+        "--nodes=4",
+        "--ntasks-per-node=1",
+        "--gpus-per-node=8",
+        "job.sh",
+    ]
+    python = sys.executable
+    sides = {
+        "clusterrun submit": process(ours, env=environment, cwd=folder),
+        "sbatch alone": process(bare, cwd=folder),
+        "submitit's SlurmExecutor": process([python, "direct.py", str(folder / "log")], cwd=folder),
+        "submitit's AutoExecutor": process([python, "auto.py", str(folder / "log")], cwd=folder),
+    }
+    print(table("submit a job of 4 nodes, whole process", in_turn(sides, ROUNDS), "≤ 1.0 × of submitit"))
+
+
+if __name__ == "__main__":
+    measure(Path(sys.argv[1])) if len(sys.argv) > 1 else main()

@@ -1,0 +1,140 @@
+"""What it costs a training step that its ranks are watched: in the very same processes, in turns.
+
+Two processes of one program differ by more than the watching costs, by where their memory happens to
+lie, for as long as they live. So one run is watched and not watched in turns: for turns without it the
+observer of the node is stopped, and every rank closes its doors (the sleeping thread ends, the signal is
+given back). What cannot be switched in a living rank is measured by itself: torch's flight recorder,
+which torch has on with and without us. The prelude's few milliseconds at the start are no step's.
+
+The looks come every ten seconds: too seldom to be seen, if they cost what they should. So they also come
+ten times as often: a tenth of that is what they cost.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from benchmarks.bench_diagnose import family, part
+from clusterrun.model.orders import WatchOrders
+from tests.coordinator.runs import Run, runs, until
+
+WATCHED = Path(__file__).resolve().with_name("watched.py")
+PATIENCE = 300.0
+USUAL, OFTEN = 10.0, 1.0
+"""Seconds between two looks."""
+PAIRS = {USUAL: 9, OFTEN: 36}
+TURN = {USUAL: 10.0, OFTEN: 2.0}
+"""Seconds of a turn: a look or two in each that is watched."""
+STARTS = 3
+STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23}
+MANY = 2.2
+"""By degrees of freedom, for 95 %; for more than ten a little more than it is."""
+RECORDED = """
+import time, torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+data, times = torch.ones(4), []
+for turn in range(40):
+    began = time.process_time()
+    for _ in range(500):
+        dist.all_reduce(data)
+    times.append((time.process_time() - began) / 500)
+print(sorted(times)[10])
+"""
+
+
+def main() -> None:
+    """Print every figure beside its goal."""
+    show("watched, with a look every second", compared(OFTEN))
+    show("watched, with a look every ten seconds, as usual", compared(USUAL))
+    recorder()
+
+
+def compared(every: float) -> list[list[float]]:
+    """By how much a watched step is longer than that of the turn beside it: on the wall, and of CPU time."""
+    with tempfile.TemporaryDirectory() as folder, runs(Path(folder)) as make:
+        path = os.path.join(folder, "turns")
+        watch = WatchOrders(on=True, sample_seconds=every, hang_seconds=0.0)
+        run = make([sys.executable, str(WATCHED), path], nodes=1, ranks=2, watch=watch)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            listener.settimeout(PATIENCE)
+            run.start()
+            link, _ = listener.accept()
+            with link, link.makefile("rw") as words:
+                words.readline()
+                found = taken(run, words, every)
+        run.wait(PATIENCE)
+        return found
+
+
+def taken(run: Run, words: TextIO, every: float) -> list[list[float]]:
+    """Pairs of turns, the watched one first or last by chance; the first pair only warms up."""
+    pairs = []
+    observer = until(lambda: observing(run), "the observer", PATIENCE)
+    for _ in range(PAIRS[every] + 1):
+        order = random.sample((True, False), 2)
+        both = {on: turn(observer, words, on, TURN[every]) for on in order}
+        pairs.append(
+            [math.log(watched / plain) for watched, plain in zip(both[True], both[False], strict=True)]
+        )
+    return [list(column) for column in zip(*pairs[1:], strict=True)]
+
+
+def turn(observer: int, words: TextIO, on: bool, seconds: float) -> tuple[float, float]:
+    """A turn's seconds per step: on the wall, and of CPU time."""
+    os.kill(observer, signal.SIGCONT if on else signal.SIGSTOP)
+    words.write(f"{int(on)} {seconds}\n")
+    words.flush()
+    wall, own = words.readline().split()
+    os.kill(observer, signal.SIGCONT)
+    return float(wall), float(own)
+
+
+def observing(run: Run) -> int:
+    """The observer's process, once it is there."""
+    return next((pid for pid in family(run) if part(pid) == "observe"), 0)
+
+
+def show(what: str, logs: Sequence[Sequence[float]]) -> None:
+    for name, ratios in zip(("by the clock", "CPU time of the ranks"), logs, strict=True):
+        more, either_way = interval(ratios)
+        words = f"{more:+.2%} ± {either_way:.2%} (95 %, {len(ratios)} pairs)"
+        print(f"{f'{what}: {name}':72} {words:36} goal < 1 %", flush=True)
+
+
+def interval(logs: Sequence[float]) -> tuple[float, float]:
+    """The mean without the outer tenths, in which something else ran, and half of its 95 % interval."""
+    cut = len(logs) // 10
+    kept = sorted(logs)[cut : len(logs) - cut]
+    spread = statistics.stdev(kept) / math.sqrt(len(kept)) / (1 - 2 * cut / len(logs))
+    return statistics.fmean(kept), STUDENT.get(len(kept) - 1, MANY) * spread
+
+
+def recorder() -> None:
+    """What torch's own flight recorder takes of a collective, in new processes by turns."""
+    found: dict[str, list[float]] = {"0": [], "2000": []}
+    for size in ("0", "2000") * STARTS:
+        environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": size}
+        command = [sys.executable, "-c", RECORDED]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        found[size].append(float(done.stdout) * 1e6)
+    without, with_it = (statistics.median(found[size]) for size in ("0", "2000"))
+    words = f"{with_it - without:+.1f} µs of {without:.1f} µs"
+    print(f"{'torch’s recorder, on with and without us: CPU time of a collective':72} {words}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

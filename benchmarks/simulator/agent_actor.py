@@ -1,0 +1,191 @@
+"""An agent process with its shim: carries out what an agent's machine orders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clusterrun.agent import actions, events
+from clusterrun.model import contract
+from clusterrun.runtime import machine_events
+
+from .actors import Actor
+from .kernel import Companion, Node, Process, Shim
+from .network import DOWN, UP, Link
+
+if TYPE_CHECKING:
+    from .coordinator_actor import CoordinatorActor
+    from .world import World
+
+
+class AgentActor(Actor):
+    """An agent process with its shim."""
+
+    def __init__(self, world: World, coordinator: CoordinatorActor, index: int, node: Node, pid: int) -> None:
+        machine = world.make_agent(index)
+        super().__init__(world, f"agent{coordinator.number}.{index}.{pid}", node, machine)
+        self.coordinator = coordinator
+        self.launch = coordinator.launches
+        self.index = index
+        self.pid = pid
+        self.link: Link | None = None
+        self.welcomed = False
+        self.shim = Shim(self)
+        self.told: list[Any] = []
+        self.termed_at: float | None = None
+        self.hurried = False
+        self.lease_until = float("-inf")
+        self.port_epoch: int | None = None
+        self.exit_code: int | None = None
+        self.seen_epoch = -1
+        node.agents.append(self)
+
+    def carry_out(self, action: Any) -> None:
+        self._carry[type(action)](self, action)
+
+    def _tell(self, action: actions.Tell) -> None:
+        self.world.watch.agent_told(self, action.message)
+        if self.link is not None:
+            self.link.send(UP, action.message)
+
+    def _hold_port(self, action: actions.HoldPort) -> None:
+        self.port_epoch = action.epoch
+        port, why = (0, "none is free") if self.world.no_port() else (20000 + action.epoch, "")
+        delay = 0.01 * self.world.process_chance.random()
+        self.world.clock.after(delay, self.feed, events.PortHeld(action.epoch, port, why))
+
+    def _release_port(self, action: actions.ReleasePort) -> None:
+        self.world.watch.port_released(self)
+        self.port_epoch = None
+
+    def _spawn(self, action: actions.Spawn) -> None:
+        self.world.watch.spawned(self, action)
+        self.seen_epoch = action.epoch
+        delay = 0.3 * self.world.process_chance.random()
+        self.feed_later(delay, lambda: self._start(action))
+
+    def _start(self, action: actions.Spawn) -> None:
+        fails = self.world.no_spawn()
+        processes = self.world.scenario.processes
+        for rank in range(action.node * processes, (action.node + 1) * processes):
+            if fails and rank % processes:
+                break
+            process = Process(self, action.epoch, rank)
+            self.world.program.rank_started(process)
+        event = (
+            events.SpawnFailed(action.epoch, "no such program")
+            if fails
+            else events.RanksSpawned(action.epoch)
+        )
+        self.world.clock.after(0.01, self.feed, event)
+
+    def _signal(self, action: actions.SignalLocal) -> None:
+        if action.number == contract.NOTICE_SIGNAL:
+            self.world.watch.noticed(self)
+            if self.world.slurm is not None:
+                self._make_room()
+            return
+        if self.termed_at is None:
+            self.termed_at = self.world.clock.now
+        for process in list(self.node.processes):
+            if process.agent is self and not process.child:
+                process.term()
+
+    def _make_room(self) -> None:
+        """Ranks that catch a notice end by themselves, with work left."""
+        slurm = self.world.slurm
+        mine = [p for p in self.node.processes if p.agent is self and not p.child]
+        catches = slurm is not None and slurm.plan.catches
+        passed = events.Passed(self.seen_epoch, contract.NOTICE_SIGNAL, len(mine) if catches else 0)
+        self.world.clock.after(0.01, self.feed, passed)
+        for process in mine if catches else ():
+            run = self.world.program.runs[(process.run, process.epoch)]
+            run.stopping = True
+            process.node.later(self.world.process_chance.uniform(0.1, 8), process.end, 0, "room")
+
+    def _sweep(self, action: actions.Sweep) -> None:
+        self.world.watch.sweeping(self, action)
+        self.feed_later(0.5 * self.world.process_chance.random(), lambda: self._swept(action))
+
+    def _swept(self, action: actions.Sweep) -> None:
+        self._end_companions()
+        self.node.kill(lambda process: process.epoch <= action.epoch)
+        self.termed_at = None
+        self.world.clock.after(self.world.check_seconds(), self.feed, lambda: self._report_swept(action))
+
+    def _report_swept(self, action: actions.Sweep) -> None:
+        left = [process for process in self.node.processes if process.epoch <= action.epoch]
+        self.feed(events.Swept(action.epoch, tuple(f"rank {process.rank} in D" for process in left)))
+
+    def _pass_on(self, action: actions.PassOn) -> None:
+        found = [c for c in self.node.companions if c.agent is self and c.name == action.companion]
+        if not found and self.world.scenario.examiner(self.node.index) == "never starts":
+            gone = events.SidecarGone(action.epoch, action.companion, "no such program")
+            self.world.clock.after(0.01, self.feed, gone)
+            return
+        companion = found[0] if found else Companion(self, action.epoch, action.companion)
+        self.world.watch.companion_asked(companion)
+        companion.asked(action.number)
+
+    def _accompany(self, action: actions.Accompany) -> None:
+        Companion(self, action.epoch, action.companion)
+
+    def _dismiss(self, action: actions.Dismiss) -> None:
+        self._end_companions(action.companion)
+
+    def _end_companions(self, name: str = "") -> None:
+        for companion in list(self.node.companions):
+            if companion.agent is self and name in ("", companion.name):
+                companion.kill()
+
+    def _renew(self, action: actions.RenewLease) -> None:
+        self.lease_until = action.until - self.node.offset
+        if self.shim.alive:
+            self.shim.renew(self.lease_until)
+
+    def _exit(self, action: actions.Exit) -> None:
+        self.exit_code = action.code
+        self.die("its own decision")
+
+    def _note(self, action: machine_events.Note) -> None:
+        pass
+
+    def die(self, why: str) -> None:
+        if not self.alive:
+            return
+        self.world.log(f"{self.name} dies of {why}")
+        self.alive = False
+        self._end_companions()
+        self.node.kill(lambda process: process.agent is self and not process.child)
+        if self.link is not None:
+            self.link.close(DOWN, "the agent ended")
+        if self.shim.alive:
+            self.node.later(0.3 * self.world.process_chance.random(), self.shim._kill)
+        self.coordinator.agent_ended()
+
+    def slurm_kills(self) -> None:
+        """The whole step on this node is killed, with all that hangs on it."""
+        self.die("slurmd")
+        self.node.kill(lambda process: process.agent is self)
+
+    def vanish(self) -> None:
+        if self.alive:
+            self.alive = False
+            if self.link is not None:
+                self.link.vanish(DOWN)
+            self.coordinator.agent_ended()
+        self.shim.alive = False
+
+    _carry = {
+        actions.Tell: _tell,
+        actions.HoldPort: _hold_port,
+        actions.ReleasePort: _release_port,
+        actions.Spawn: _spawn,
+        actions.SignalLocal: _signal,
+        actions.Sweep: _sweep,
+        actions.PassOn: _pass_on,
+        actions.Accompany: _accompany,
+        actions.Dismiss: _dismiss,
+        actions.RenewLease: _renew,
+        machine_events.Note: _note,
+        actions.Exit: _exit,
+    }

@@ -1,0 +1,122 @@
+"""Bugs to plant in the agent's machine, each of which the simulator must notice."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+AGENT_BUGS = (
+    Mutant("the agent does not check the epoch", "agent/ranks", "if order.epoch <= self.seen:", "if False:"),
+    Mutant(
+        "any message lengthens the lease",
+        "agent/agent",
+        "        if self._linked:\n            self._messages[",
+        "        self._lease.ends_at = now.steady + 20.0\n        self._say(RenewLease(now.steady + 20.0))\n"
+        "        if self._linked:\n            self._messages[",
+    ),
+    Mutant(
+        "the lease counts from the answer",
+        "agent/lease",
+        "            self.ends_at = sent + self._length",
+        "            self.ends_at = steady + self._length",
+    ),
+    Mutant(
+        "the agent alone enforces the lease",
+        "agent/agent",
+        "            self._say(RenewLease(self._lease.ends_at))",
+        "            self._say(RenewLease(self._lease.ends_at + 1e6))",
+    ),
+    Mutant(
+        "ranks start without a lease",
+        "agent/lease",
+        "return self._granted and not self.over(steady)",
+        "return True",
+    ),
+    Mutant(
+        "what is stuck from an older attempt is not looked for",
+        "agent/ranks",
+        "if order.epoch - 1 > self._swept:",
+        "if False:",
+    ),
+    Mutant(
+        "nothing is swept after the last rank",
+        "agent/ranks",
+        "            self._sweep()\n\n    def signal",
+        "            self._gone(())\n\n    def signal",
+    ),
+    Mutant(
+        "a second TERM shortens the grace",
+        "agent/ranks",
+        "        if self._ending or self.idle:\n            return\n        self._ending = True",
+        "        if self.idle:\n            return\n"
+        "        if self._ending:\n            self.hurry(now, now.steady)\n            return\n"
+        "        self._ending = True",
+    ),
+    Mutant(
+        "a second TERM lengthens the grace", "agent/ranks", "if self._ending or self.idle:", "if self.idle:"
+    ),
+    Mutant(
+        "no grace at all", "agent/ranks", "self.kill_at = now.steady + grace", "self.kill_at = now.steady"
+    ),
+    Mutant("the grace never ends", "agent/ranks", "self.kill_at = now.steady + grace", "self.kill_at = None"),
+    Mutant(
+        "the loss of the shim is ignored",
+        "agent/agent",
+        "        self._leave_at_once(now, 1)\n\n    def _farewell",
+        "\n    def _farewell",
+    ),
+    Mutant(
+        "the port is given back when ranks start",
+        "agent/master_port",
+        "if self._ranks.idle and self.epoch is not None and",
+        "if self.epoch is not None and",
+    ),
+    Mutant(
+        "beats come too seldom",
+        "agent/agent",
+        "self._beat_at = now.steady + self._timings.heartbeat",
+        "self._beat_at = now.steady + 3 * self._timings.heartbeat",
+    ),
+    Mutant(
+        "a TERM while ranks are being started is forgotten",
+        "agent/ranks",
+        "elif self._ending:",
+        "elif False:",
+    ),
+    Mutant(
+        "consequences are reported as failures",
+        "agent/ranks",
+        "stopped = self._ending or self.told",
+        "stopped = False",
+    ),
+    Mutant(
+        "an agent keeps its own signal to itself",
+        "agent/agent",
+        "self._say(Tell(SignalSeen(event.number)))",
+        "pass",
+    ),
+    Mutant(
+        "the stuck are not told",
+        "agent/ranks",
+        "self._say(Tell(RanksGone(self.epoch, stuck)))",
+        "self._say(Tell(RanksGone(self.epoch)))",
+    ),
+    Mutant(
+        "an examiner outlives the start of ranks",
+        "agent/agent",
+        "            self._company.dismiss(contract.EXAMINER)",
+        "            pass",
+    ),
+    Mutant(
+        "an examiner is asked while ranks live",
+        "agent/sidecars",
+        'return "" if ranks.idle and order.epoch > ranks.seen else',
+        'return "" if True else',
+    ),
+    Mutant(
+        "a node that stood still asks nobody",
+        "agent/agent",
+        "if self._lease.over(now.steady + ASK_SECONDS):",
+        "if False:",
+    ),
+    Mutant("a farewell is not heard", "agent/agent", "        self._leave_at_once(now, 0)", "        pass"),
+)

@@ -1,0 +1,56 @@
+"""Bugs to plant in what follows the end of a job, each of which worlds with jobs must notice."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+JOB_BUGS = (
+    Mutant(
+        "a run that ends leaves the next job waiting",
+        "coordinator/requeue",
+        '            if self._way != "chain":\n                self.drop()\n            elif excluded:',
+        "            if excluded:",
+    ),
+    Mutant(
+        "a cancel is not heard by a run that goes on",
+        "coordinator/requeue",
+        "        elif self._wish is not None:\n            return self._wish\n",
+        "",
+    ),
+    Mutant(
+        "nobody hands over",
+        "coordinator/requeue",
+        "            self._say(Requeue(self._ledger.excluded))",
+        "            self._handed(now, '')",
+    ),
+    Mutant(
+        "a refusal ends in silence",
+        "coordinator/requeue",
+        "        if not why or self._end is None:",
+        "        if True:",
+    ),
+    Mutant(
+        "preemptions are never too many",
+        "coordinator/requeue",
+        "        return sum(attempt.cause == cause for attempt in self._ledger.attempts)",
+        "        return 0",
+    ),
+    Mutant(
+        "what was held back is never ruled",
+        "coordinator/termination",
+        "        self._course.decided(now)\n\n    def _meant",
+        "\n    def _meant",
+    ),
+    Mutant(
+        "after a notice another attempt is made",
+        "coordinator/restart",
+        "ruling = self._of_closing(ruling, tally) if self._handover.closing else ruling",
+        "pass",
+    ),
+    Mutant(
+        "ranks that made room are done",
+        "coordinator/termination",
+        "return self.closing and (stopping if reported else self._taken)",
+        "return False",
+    ),
+)

@@ -1,0 +1,101 @@
+"""Planted bugs: small patches of the machines' source, each of which the simulator must notice."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import types
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .agent_bugs import AGENT_BUGS
+from .coordinator_bugs import COORDINATOR_BUGS
+from .mutant import Mutant
+from .restart_bugs import RESTART_BUGS
+
+PACKAGE = Path(__file__).resolve().parents[2] / "clusterrun"
+MACHINES = (
+    "agent/lease",
+    "agent/master_port",
+    "agent/ranks",
+    "agent/sidecars",
+    "agent/agent",
+    "coordinator/failures",
+    "coordinator/rank_outcomes",
+    "slurm_text/srun_messages",
+    "coordinator/launch_failures",
+    "slurm_text/controller_away",
+    "coordinator/restart_budget",
+    "coordinator/membership",
+    "coordinator/run_state",
+    "coordinator/restart_policy",
+    "coordinator/requeue",
+    "coordinator/termination",
+    "coordinator/farewells",
+    "coordinator/shutdown",
+    "coordinator/attempt",
+    "coordinator/missing_nodes",
+    "coordinator/rendezvous",
+    "coordinator/preflight_verdict",
+    "coordinator/preflight_session",
+    "coordinator/lost_nodes",
+    "coordinator/preflight_gate",
+    "coordinator/hang_monitor",
+    "coordinator/world_formation",
+    "coordinator/restart",
+    "coordinator/notifications",
+    "coordinator/lifecycle",
+    "coordinator/coordinator",
+)
+"""In the order in which they import each other."""
+
+
+def build(mutant: Mutant) -> tuple[Any, Any]:
+    """The classes of coordinator and agent with the bug in them."""
+    source = (PACKAGE / f"{mutant.module}.py").read_text()
+    if source.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.name}: the place to patch is not there exactly once")
+    package = "mutant_" + re.sub(r"\W", "_", mutant.name)
+    sys.modules[package] = types.ModuleType(package)
+    try:
+        for place in MACHINES:
+            text = (PACKAGE / f"{place}.py").read_text()
+            if place == mutant.module:
+                text = text.replace(mutant.old, mutant.new)
+            name = place.rpartition("/")[2]
+            module = types.ModuleType(f"{package}.{name}")
+            sys.modules[module.__name__] = module
+            setattr(sys.modules[package], name, module)
+            exec(compile(_imports_of(text, package), f"{package}/{place}.py", "exec"), module.__dict__)
+        machines = importlib.import_module(f"{package}.coordinator").Coordinator
+        return machines, importlib.import_module(f"{package}.agent").Agent
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == package]:
+            del sys.modules[name]
+
+
+def _imports_of(text: str, package: str) -> str:
+    """The text with every import of one of the machines turned to its copy in ``package``."""
+    for place in MACHINES:
+        module = f"clusterrun.{place.replace('/', '.')}"
+        text = re.sub(
+            rf"\bfrom {re.escape(module)} import ", f"from {package}.{place.rpartition('/')[2]} import ", text
+        )
+    return re.sub(
+        r"(?m)^( *)from clusterrun\.(\w+) import (\w+(?:, \w+)*)$", partial(_one_by_one, package), text
+    )
+
+
+def _one_by_one(package: str, found: re.Match[str]) -> str:
+    """An import of several modules as one line each; the machines come from ``package``."""
+    indent, folder, names = found.groups()
+    where = {
+        name: package if f"{folder}/{name}" in MACHINES else f"clusterrun.{folder}"
+        for name in names.split(", ")
+    }
+    return "\n".join(f"{indent}from {place} import {name}" for name, place in where.items())
+
+
+MUTANTS = AGENT_BUGS + COORDINATOR_BUGS + RESTART_BUGS

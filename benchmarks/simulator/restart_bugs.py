@@ -1,0 +1,116 @@
+"""Bugs to plant in what follows a failure, each of which the simulator must notice."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+RESTART_BUGS = (
+    Mutant(
+        "progress does not fill the budget again",
+        "coordinator/restart_budget",
+        "            after = number\n",
+        "",
+    ),
+    Mutant(
+        "the same step counts as progress",
+        "coordinator/restart_budget",
+        "attempt.step > step or",
+        "attempt.step >= step or",
+    ),
+    Mutant(
+        "no progress is not noticed",
+        "coordinator/restart_budget",
+        "    if len(fruitless) < most or",
+        "    if True or",
+    ),
+    Mutant(
+        "causes are all the same",
+        "coordinator/restart_policy",
+        '_CAUSES.get(mishap.kind, "failure")',
+        '"requeue"',
+    ),
+    Mutant(
+        "whoever asked for an end is not heard after a failure",
+        "coordinator/restart_policy",
+        "if self.asked is not None and (ruling.again or mishap.ended_by_request):",
+        "if False:",
+    ),
+    Mutant(
+        "a failure before any rank is never charged",
+        "coordinator/restart_policy",
+        "        return self._ruling(mishap, end, attempts, room)\n\n    def _ruling",
+        '        return RestartDecision("again", end, mishap, "node")\n\n    def _ruling',
+    ),
+    Mutant(
+        "nodes without an agent may train",
+        "coordinator/lost_nodes",
+        "return seat is not None and seat.present and not seat.lost",
+        "return seat is not None",
+    ),
+    Mutant(
+        "everybody moves up where one is lost",
+        "coordinator/lost_nodes",
+        "world = [node if node in there else next(idle, -1) for node in places]",
+        "world = [*(node for node in places if node in there), *idle][: len(places)]",
+    ),
+    Mutant(
+        "spares train beside the others",
+        "coordinator/lost_nodes",
+        "places = self._places or tuple(here[: self._need])",
+        "places = self._places or here",
+    ),
+    Mutant(
+        "a loss during a check ends the run",
+        "coordinator/preflight_gate",
+        "if self._lost and not outcome.fit and self._another(now, self._lost):",
+        "if False:",
+    ),
+    Mutant(
+        "a loss while agents gather ends the run",
+        "coordinator/world_formation",
+        "if lost and not self.casualties.enough and self._follows.another(now, lost):",
+        "if False:",
+    ),
+    Mutant(
+        "a loss while a port is looked for is not noticed",
+        "coordinator/lifecycle",
+        "        elif self.stage is RunStage.RESERVING:\n            self.in_vain(now, mishap)",
+        "        elif self.stage is RunStage.RESERVING:\n            pass",
+    ),
+    Mutant(
+        "agents are launched beside those that live",
+        "coordinator/rendezvous",
+        "here = [seat.node for seat in self._roster.linked() if seat.present]",
+        "here = []",
+    ),
+    Mutant(
+        "what ended all agents is held against their nodes",
+        "coordinator/lost_nodes",
+        "telling = launcher_lives and bool(self._here())",
+        "telling = True",
+    ),
+    Mutant(
+        "places are those of a check that came to nothing",
+        "coordinator/preflight_gate",
+        "places = report.world if outcome.fit else self._report.world if self._report else ()",
+        "places = report.world",
+    ),
+    Mutant(
+        "the loss of the launcher is held against the ranks",
+        "coordinator/restart_policy",
+        "_NOT_OF_RANKS = (FailureKind.NODE, FailureKind.LAUNCHER)",
+        "_NOT_OF_RANKS = (FailureKind.NODE,)",
+    ),
+    Mutant(
+        "a pause never ends",
+        "coordinator/restart",
+        "self._pause_until = now.steady + ruling.pause",
+        "self._pause_until = None",
+    ),
+    Mutant(
+        "an answer that does not come is waited for without end",
+        "coordinator/restart",
+        "self._read_by = now.steady + READ_SECONDS",
+        "self._read_by = now.steady + 1e9",
+    ),
+)

@@ -1,0 +1,121 @@
+"""Becomes a command beside a job's ranks on this node, with what a rank finds; starts and watches nothing."""
+
+from __future__ import annotations
+
+import os
+
+from clusterrun import proc
+from clusterrun.model import contract
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+from clusterrun.runtime.run_files import read_orders
+from clusterrun.runtime.stderr import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import NoReturn
+
+    from clusterrun.model.paths import RunPaths
+
+SHELLS = ("/bin/bash", "/bin/sh")
+
+
+class NotBeside(ClusterrunError):
+    """The command cannot be started here."""
+
+
+@frozen
+class Model:
+    """The rank whose environment and directory the command gets; ``pid`` 0 where none lives here."""
+
+    pid: int
+    environment: Mapping[str, str]
+    cwd: str
+
+
+def become(
+    paths: RunPaths, node: str, rank: int, command: tuple[str, ...], own: Mapping[str, str]
+) -> NoReturn:
+    """Turn into ``command`` (none: a shell) as ``rank`` of the run on ``node`` (-1: any) would find it.
+
+    ``own`` is this process's environment. Where no rank lives here (a spare, before the start) the
+    command gets the job's own environment instead, and that is said. Raises ``NotBeside``.
+    """
+    orders = read_orders(paths)
+    model = _rank_here(orders.run_id, node, rank)
+    if model is None:
+        if rank >= 0:
+            raise NotBeside(
+                f"rank {rank} does not live on {node}", "clusterrun status RUN says which ranks live where"
+            )
+        say(f"clusterrun: no rank lives on {node}: the command gets the job's environment")
+        model = Model(0, {**own, **dict(orders.environment)}, orders.cwd)
+    environment = _dressed(model, own, beside_slurm=bool(orders.launch))
+    argv = command or (_shell(environment),)
+    _enter(model.cwd)
+    try:
+        os.execvpe(argv[0], argv, environment)
+    except OSError as error:
+        raise NotBeside(
+            f"{argv[0]!r} cannot be started on {node}: {error.strerror}", "is it installed there?"
+        ) from error
+
+
+def _rank_here(run_id: str, node: str, rank: int) -> Model | None:
+    """The wanted rank of the newest attempt, or the lowest one of this node."""
+    found = []
+    for pid in proc.pids():
+        environment = proc.environment(pid)
+        owner, _, epoch = environment.get(contract.MARKER_VARIABLE, "").rpartition(".")
+        if owner != run_id or not epoch.isdigit() or not environment.get("RANK", "").isdigit():
+            continue
+        if environment.get(contract.NODE_NAME_VARIABLE, node) != node or not _is_first(pid, environment):
+            continue
+        if rank in (-1, int(environment["RANK"])):
+            found.append((-int(epoch), int(environment["RANK"]), pid))
+    return _model(min(found)[2]) if found else None
+
+
+def _is_first(pid: int, environment: Mapping[str, str]) -> bool:
+    """The rank itself, not a process that it started: those have inherited all that it carries."""
+    process = proc.read(pid)
+    if process is None or process.state in proc.GONE_STATES:
+        return False
+    return proc.environment(process.parent).get("RANK") != environment["RANK"]
+
+
+def _model(pid: int) -> Model | None:
+    try:
+        return Model(pid, proc.environment(pid), os.readlink(f"/proc/{pid}/cwd"))
+    except OSError:
+        return None
+
+
+def _dressed(model: Model, own: Mapping[str, str], beside_slurm: bool) -> dict[str, str]:
+    """The rank's environment with this terminal.
+
+    Under Slurm the command carries the run's mark, so that it is swept when the run ends; on the
+    user's own machine it is the user's to end.
+    """
+    environment = {**model.environment}
+    for name in ("TERM", "COLUMNS", "LINES"):
+        if name in own:
+            environment[name] = own[name]
+    if model.pid:
+        environment[contract.RANK_PID_VARIABLE] = str(model.pid)
+    if not beside_slurm:
+        environment.pop(contract.MARKER_VARIABLE, None)
+    return environment
+
+
+def _shell(environment: Mapping[str, str]) -> str:
+    wanted = (environment.get("SHELL", ""), *SHELLS)
+    return next((shell for shell in wanted if os.access(shell, os.X_OK)), SHELLS[-1])
+
+
+def _enter(folder: str) -> None:
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        say(f"clusterrun: {folder} cannot be entered ({error.strerror}): staying in {os.getcwd()}")

@@ -1,0 +1,148 @@
+"""The last words of a rank: the end of what it printed and the traceback it left; reads, never writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+
+from clusterrun.model import contract
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from clusterrun.model.paths import AttemptPaths
+
+_MOST = 16 * 1024
+"""Of a traceback."""
+_MOST_READ = 64 * 1024
+"""Of each stream: a launcher prints much below the errors of its ranks."""
+_LONGEST = 1000
+_MOST_OF_DOCUMENT = 256 * 1024
+_IN_USE = ("EADDRINUSE", "Address already in use", "address already in use")
+
+
+@frozen
+class LastWords:
+    """What a failed rank left behind; ``collision``: its words are those of a port already in use.
+
+    ``noticed``: all errors in them are those of a rank that noticed that another one had gone.
+    """
+
+    lines: tuple[str, ...] = ()
+    traceback: str = ""
+    collision: bool = False
+    noticed: bool = False
+
+
+def last_words(
+    paths: AttemptPaths,
+    rank: int,
+    code: int = 1,
+    grown: Mapping[tuple[int, str], Sequence[tuple[float, int]]] = {},
+    launcher: bool = False,
+) -> LastWords:
+    """The last words of ``rank``, which ended with ``code``: what it printed last on both streams.
+
+    ``grown`` tells when its logs had which size; ``launcher``: it started ranks of its own.
+    """
+    out, err = _printed(paths.out(rank)), _printed(paths.err(rank))
+    lines = _in_order(_timed(out, grown.get((rank, "o"), ())), _timed(err, grown.get((rank, "e"), ())))
+    traceback = _traceback(paths.error(rank))
+    own = [line for _, line in err or out]
+    said = "\n".join(own[-contract.TAIL_LINES :]) + traceback
+    collision = any(words in said for words in _IN_USE)
+    return LastWords(lines, traceback, collision, noticed(rank, code, own, launcher))
+
+
+def _printed(path: str) -> list[tuple[int, str]]:
+    """The last lines of a log, each with the offset of its end."""
+    data, offset = _end_of(path, _MOST_READ)
+    found = []
+    for line in data.removesuffix(b"\n").split(b"\n") if data else ():
+        offset += len(line) + 1
+        found.append((offset, line.decode("utf-8", "surrogateescape")))
+    return found
+
+
+def _timed(printed: list[tuple[int, str]], grown: Sequence[tuple[float, int]]) -> list[tuple[float, str]]:
+    """The last of these lines, each with the time at which it was seen first."""
+    end = float("inf")
+    return [
+        (next((wall for wall, size in grown if size >= offset - 1), end), _shortened(_last_state(line)))
+        for offset, line in printed[-contract.TAIL_LINES :]
+    ]
+
+
+def _in_order(out: list[tuple[float, str]], err: list[tuple[float, str]]) -> tuple[str, ...]:
+    """Both streams by time, errors last within one look; half of what is kept is left to errors."""
+    out = out[-(contract.TAIL_LINES - min(len(err), contract.TAIL_LINES // 2)) :]
+    both = sorted([*out, *err], key=lambda one: one[0])  # stable: of one time what stands first stays so
+    return tuple(line for _, line in both[-contract.TAIL_LINES :])
+
+
+def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
+    """Whether a rank says of nothing but that a peer has gone; who is killed says nothing at all."""
+    if code < 0 and code != -signal.SIGABRT:
+        return False
+    from clusterrun.diagnosis.printed_errors import (
+        ErrorListener,  # where a rank has failed, not with every agent
+    )
+
+    listener = ErrorListener(rank, launcher)
+    for line in lines:
+        listener.hear(0.0, line)
+    # What ended the rank counts, where torch marks it: it may have survived other errors before.
+    errors = [one for one in listener.errors if one.ends] or listener.errors
+    return bool(errors) and all(one.consequence for one in errors)
+
+
+def _last_state(line: str) -> str:
+    """What a progress bar, which goes back to the beginning of its line, shows at the end."""
+    return next((state for state in reversed(line.split("\r")) if state), "")
+
+
+def _shortened(line: str) -> str:
+    """A dump on one line: both of its ends, for it is to be read by people."""
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
+
+
+def _traceback(path: str) -> str:
+    """The traceback in a ``TORCHELASTIC_ERROR_FILE``, as torch's ``@record`` writes it, or as plain text."""
+    text = _end_of(path, _MOST_OF_DOCUMENT)[0].decode("utf-8", "replace")
+    try:
+        said = _callstack(json.loads(text))
+    except (ValueError, RecursionError):
+        said = text
+    return said.strip()[-_MOST:]
+
+
+def _callstack(document: Any) -> str:
+    message = document.get("message", "") if isinstance(document, dict) else document
+    if isinstance(message, dict):
+        extra = message.get("extraInfo")
+        stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+        message = stack or message.get("message", "")
+    return message if isinstance(message, str) else json.dumps(message)
+
+
+def _end_of(path: str, most: int) -> tuple[bytes, int]:
+    """The end of a file, and where it begins."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b"", 0
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return b"", 0
+        start = max(0, status.st_size - most)
+        return os.pread(fd, most, start), start
+    except OSError:
+        return b"", 0
+    finally:
+        os.close(fd)

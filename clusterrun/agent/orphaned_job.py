@@ -1,0 +1,304 @@
+"""What an agent does whose coordinator is gone for good: sees that the job does not go on without one.
+
+A job that outlives its nodes (``--no-kill``) outlives the node of its batch step too: the scheduler
+takes that node out, and the rest of the job stands idle until its time limit. So the agents that are
+left, with no rank any more, ask until the scheduler has noticed; the first of them gives the job back.
+The same where the batch step was killed before it could do so, be it that all its processes were, or
+that a node which was silent for a moment has all of the job on it killed when it is heard again. The
+scheduler ends the job at once then: what is left of ``KillWait`` after its TERM is the time there is.
+
+A first node that is up again before the scheduler missed it stays in the job, which runs in the eyes of
+the scheduler. Then two things together show that nobody coordinates: nothing has written the run's state
+for minutes, and the coordinator's host refuses its port. A host that does not answer shows nothing: it may
+be this node that is cut off.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import signal
+import socket
+import time
+
+from clusterrun.model import contract
+from clusterrun.model.document import encode
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import expand
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import LeftBehind
+from clusterrun.runtime.commands import CommandRunner
+from clusterrun.runtime.event_loop import EventLoop, steady
+from clusterrun.runtime.processes import ended_children
+from clusterrun.runtime.stderr import say
+from clusterrun.slurm_text import job_row
+from clusterrun.slurm_text.exclude_list import excluding
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterrun.runtime.commands import CommandDone
+
+PATIENCE_SECONDS = 900.0
+"""A scheduler takes a silent node for lost after some minutes (SlurmdTimeout)."""
+ASK_SECONDS = 10.0
+STAGGER_SECONDS = 0.5
+MOST_STAGGER_SECONDS = 30.0
+"""One after the other, so that the others see what the first one did."""
+_LIMIT_SECONDS = 8.0
+NOBODY_SECONDS = 180.0
+"""Without a change of the run's state: a coordinator that dies is begun again, and writes, within 78 s."""
+MOST_APART_SECONDS = 45.0
+"""Two looks further apart than this tell nothing of the time between them: this process stood still."""
+WAITS = "it waits for Slurm to miss the first node, or until nobody has written anything for 3 min"
+_CONNECT_SECONDS = 2.0
+_STAT = ("stat", "-c", "%i %Y %s")
+_WRITE = 'umask 077; printf %s "$1" >"$2.$$" && mv -f "$2.$$" "$2"'
+LAST_SECONDS = 4.0
+"""After a TERM, which a KILL will follow; also after the end of the shim, where this process outlives it."""
+LAST_STAGGER_SECONDS = 0.1
+_LAST_ASK_SECONDS = 0.5
+_FIELDS = ("State", "Reason", "exit_code", "RestartCnt", "BatchHost", "NodeList")
+
+
+@frozen
+class Left:
+    """A job whose coordinator is gone, and the node that is left: its number in the allocation.
+
+    ``restarts``: how often the job had been restarted when it began; ``requeue``: it is to be started
+    again, not ended; ``resubmit`` is what queues such a job, which says what its user excludes.
+    """
+
+    job_id: str
+    restarts: int
+    requeue: bool
+    node: int
+    resubmit: tuple[str, ...] = ()
+
+
+@frozen
+class Place:
+    """Where an agent is: the name of its node, the run's directory, and where its coordinator listened."""
+
+    name: str
+    run_dir: str
+    coordinator: tuple[tuple[str, int], ...] = ()
+
+
+_BATCH_KILLED = ("JobLaunchFailure", "RaisedSignal")
+"""Why the job of a killed batch step ended, until Slurm 22.05 and since 23.02 (`RaisedSignal:9(Killed)`)."""
+_LOST_STATES = ("COMPLETING", "FAILED", "NODE_FAIL")
+
+
+class JobRemedy(enum.Enum):
+    """What is to be done."""
+
+    WAIT = "the scheduler has noticed nothing yet"
+    LEAVE = "the job is being ended, or was given back"
+    ACT = "the job stands without its first node, or ended with it"
+
+
+def left_behind(
+    environment: Mapping[str, str], requeue: bool, node: int, resubmit: tuple[str, ...] = ()
+) -> Left | None:
+    """The job of this environment, None without a scheduler."""
+    job_id, restarts = job_row.job_of(environment)
+    return Left(job_id, restarts, requeue, node, resubmit) if job_id else None
+
+
+def question(left: Left) -> tuple[str, ...]:
+    """The argument list."""
+    return job_row.question(left.job_id, _FIELDS)
+
+
+def meaning(left: Left, lines: tuple[str, ...]) -> JobRemedy:
+    """What the scheduler's answer means."""
+    cells = job_row.cells(lines, _FIELDS)
+    if not cells:
+        return JobRemedy.WAIT
+    state, reason, code, restarts, host, nodes = cells
+    if restarts != str(left.restarts):
+        return JobRemedy.LEAVE
+    if state not in ("RUNNING", "SUSPENDED"):
+        killed = reason.partition(":")[0] in _BATCH_KILLED and _signal_of(code) == signal.SIGKILL
+        return JobRemedy.ACT if left.requeue and killed and state in _LOST_STATES else JobRemedy.LEAVE
+    try:
+        return JobRemedy.WAIT if not host or host in expand(nodes) else JobRemedy.ACT
+    except BadInput:
+        return JobRemedy.WAIT
+
+
+def runs(lines: tuple[str, ...]) -> bool:
+    """In the scheduler's eyes the job runs, and does not stand still."""
+    return (job_row.cells(lines, _FIELDS) or [""])[0] == "RUNNING"
+
+
+class Silence:
+    """For how long nobody has written the run's state, by the clock of who looks."""
+
+    def __init__(self) -> None:
+        self._mark: str | None = None
+        self._since = self._looked_at = float("-inf")
+
+    def looked(self, steady: float, mark: str | None) -> float:
+        """``mark`` changes with each state that is written; None: it cannot be looked at now."""
+        apart, self._looked_at = steady - self._looked_at, steady
+        if mark is None or mark != self._mark or apart > MOST_APART_SECONDS:
+            self._mark, self._since = mark, steady
+        return steady - self._since
+
+
+def refused(places: tuple[tuple[str, int], ...]) -> bool:
+    """Whether the host of a coordinator says that nobody listens there; also where no place is known.
+
+    A port at which somebody answers, or a host that does not, says that there may be one.
+    """
+    refusals = 0
+    for address, port in places:
+        try:
+            with socket.create_connection((address, port), _CONNECT_SECONDS):
+                return False
+        except ConnectionRefusedError:
+            refusals += 1
+        except OSError:
+            pass
+    return bool(refusals) or not places
+
+
+def came_back(lines: tuple[str, ...]) -> str:
+    """The first node, where it had been taken out of a job whose batch step was killed on it; else empty.
+
+    Its own daemon takes the job for a running one still: started there again the job would be held.
+    """
+    state, *_, host, nodes = job_row.cells(lines, _FIELDS) or [""] * len(_FIELDS)
+    try:
+        return host if host and state != "RUNNING" and host not in expand(nodes) else ""
+    except BadInput:
+        return ""
+
+
+def _signal_of(code: str) -> int:
+    """The signal that ended the batch step: of a wait status, or of ``code:signal``."""
+    number = code.rpartition(":")[2]
+    if not number.isdecimal():
+        return 0
+    return int(number) if ":" in code else int(number) & 0x7F
+
+
+class OrphanedJob:
+    """The questions of one agent that is left behind.
+
+    ``live_until`` tells the shim how long this process may live (steady clock).
+    """
+
+    def __init__(
+        self,
+        left: Left,
+        environment: Mapping[str, str],
+        shim: int,
+        live_until: Callable[[float], None],
+        place: Place,
+    ) -> None:
+        self._live_until = live_until
+        self._place, self._silence = place, Silence()
+        self._left, self._shim = left, shim
+        self._loop = EventLoop()
+        self._errands = CommandRunner(self._loop, environment)
+        self._over = self._hurried = self._waits = False
+        self._loop.catch((*contract.TERMINATE_SIGNALS, signal.SIGCHLD), self._signalled)
+        self._loop.watch(shim, lambda mask: self._alone())
+
+    def keep(self) -> None:
+        """Wait until the job is somebody's, or give it back; ends soon after a TERM, or its shim's end."""
+        until = steady() + PATIENCE_SECONDS
+        self._live_until(until + ASK_SECONDS)
+        if not self._hurried:
+            self._loop.after(min(STAGGER_SECONDS * self._left.node, MOST_STAGGER_SECONDS), self._ask)
+        while not self._over and steady() < until:
+            self._loop.wait(until)
+        if not self._over:
+            self._write(f"it waited {PATIENCE_SECONDS / 60:g} min for that, and ended")
+            self._errands.finish(_LIMIT_SECONDS)
+        self._errands.finish(0.0)
+
+    def hurry(self) -> None:
+        """Little time is left: who is not among the first has no turn any more."""
+        if self._hurried:
+            return
+        self._hurried = True
+        turn = LAST_STAGGER_SECONDS * self._left.node
+        self._loop.after(min(turn, LAST_SECONDS), self._ask if turn < LAST_SECONDS else self._leave)
+        self._loop.after(LAST_SECONDS, self._leave)
+
+    def _leave(self) -> None:
+        self._over = True
+
+    def _alone(self) -> None:
+        self._loop.forget(self._shim)
+        self.hurry()
+
+    def _signalled(self, number: int) -> None:
+        for child in ended_children():
+            self._errands.reaped(child)
+        if number in contract.TERMINATE_SIGNALS:
+            self.hurry()
+
+    def _ask(self) -> None:
+        self._errands.run(question(self._left), _LIMIT_SECONDS, self._told)
+
+    def _told(self, said: CommandDone) -> None:
+        means = JobRemedy.WAIT if said.why else meaning(self._left, said.lines)
+        if means is JobRemedy.WAIT and not self._hurried and not said.why and runs(said.lines):
+            if not self._waits:
+                self._waits = True
+                self._write(WAITS)
+            self._look()
+        elif means is JobRemedy.WAIT:
+            self._ask_again()
+        elif means is JobRemedy.LEAVE:
+            self._leave()
+        else:
+            self._give_back(came_back(said.lines), "the job stood without its coordinator")
+
+    def _look(self) -> None:
+        """Does anybody coordinate the run? The file system may not answer: a child looks."""
+        paths = RunPaths(self._place.run_dir)
+        self._errands.run((*_STAT, paths.orders, paths.state), _LIMIT_SECONDS, self._looked)
+
+    def _looked(self, done: CommandDone) -> None:
+        seen = [line for line in done.lines if line and line[0].isdigit()]
+        silent = self._silence.looked(steady(), None if not seen else " / ".join(seen[1:]))
+        if silent < NOBODY_SECONDS or self._hurried or not refused(self._place.coordinator):
+            self._ask_again()
+            return
+        words = f"no coordinator has written anything for {silent:.0f} s"
+        if self._place.coordinator:
+            words += f", and its host refuses port {self._place.coordinator[-1][1]}"
+        self._give_back("", words)
+
+    def _write(self, why: str, done: bool = False) -> None:
+        """For `status`: what becomes of the job, in a child as above."""
+        word = json.dumps(encode(LeftBehind(self._left.job_id, self._place.name, time.time(), why, done)))
+        path = RunPaths(self._place.run_dir).left
+        self._errands.run(("sh", "-c", _WRITE, "sh", word, path), _LIMIT_SECONDS, lambda done: None)
+
+    def _give_back(self, host: str, why: str) -> None:
+        say(f"clusterrun: job {self._left.job_id} is given back: {why}")
+        self._write(why, done=True)
+        left = self._left
+        argv = ("scontrol", "requeue", left.job_id) if left.requeue else ("scancel", left.job_id)
+        words = excluding(left.resubmit, (host,)) if host and left.requeue else ""
+
+        def given(done: CommandDone) -> None:
+            if done.why or not words:
+                self._ask_again()
+                return
+            update = ("scontrol", "update", f"JobId={left.job_id}", f"ExcNodeList={words}")
+            self._errands.run(update, _LIMIT_SECONDS, lambda done: self._ask_again())
+
+        self._errands.run(argv, _LIMIT_SECONDS, given)
+
+    def _ask_again(self) -> None:
+        self._loop.after(_LAST_ASK_SECONDS if self._hurried else ASK_SECONDS, self._ask)

@@ -1,0 +1,241 @@
+"""The rank processes that really run on this node: starts, signals, reaps, sweeps; decides nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from clusterrun import proc
+from clusterrun.agent import rank_environment
+from clusterrun.agent.events import Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
+from clusterrun.agent.log_tail import LastWords, last_words
+from clusterrun.model import contract
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.world import Lineage
+from clusterrun.runtime.exit_status import STARVED
+from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
+from clusterrun.runtime.network import interface_of
+from clusterrun.runtime.processes import NotStarted, Program, ended_children, start_all
+from clusterrun.runtime.run_files import GrowthIndex, in_words, may_pass, no_room, open_log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterrun.agent.actions import Spawn
+    from clusterrun.model.orders import Orders
+    from clusterrun.model.paths import RunPaths
+    from clusterrun.runtime.processes import ProcessEnd
+
+_SWEEP_SECONDS = 3.0
+_LOCAL_RANK = "LOCAL_RANK"
+
+
+@frozen
+class AgentPlace:
+    """Where this agent is: its node's name, its address, and the environment it was started with."""
+
+    node: str
+    address: str
+    environment: Mapping[str, str]
+
+
+class RankProcesses:
+    """The ranks of one node.
+
+    ``whole_lineage``: what descends from this process stays below it, because it is a subreaper.
+    ``stranger`` is called with every child that ended and is no rank; ``dressed`` gives a rank's
+    environment what lets it be looked into.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        paths: RunPaths,
+        site: AgentPlace,
+        whole_lineage: bool,
+        dressed: Callable[[Mapping[str, str]], dict[str, str]] = dict,
+    ) -> None:
+        self.run_id = orders.run_id
+        self.per_node = orders.per_node
+        self.stranger: Callable[[ProcessEnd], None] = _pass_over
+        self._orders = orders
+        self._paths = paths
+        self._base = {**site.environment, contract.NODE_NAME_VARIABLE: site.node}
+        self._site = site
+        self._whole_lineage = whole_lineage
+        self._dressed = dressed
+        self._started: set[int] = set()
+        self._epoch = -1
+        self._memory_kills = 0
+        self._ranks: dict[int, int] = {}
+        self._processes: list[proc.Process] = []
+        self._sessions: frozenset[int] = frozenset()
+        self._index: GrowthIndex | None = None
+        self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def spawn(self, order: Spawn, again: bool) -> RanksSpawned | SpawnFailed | None:
+        """Start the ranks of this node; None: a file failed, and ``again`` allows another try."""
+        self._epoch = order.epoch
+        self._started.add(order.epoch)
+        self._memory_kills = _memory_kills()
+        try:
+            programs = self._programs(order)
+            pids = start_all(programs)
+        except NotStarted as error:
+            return SpawnFailed(order.epoch, f"{error.seen}; {error.remedy}")
+        except OSError as error:
+            self._close_index()
+            if again and may_pass(error):
+                return None
+            return SpawnFailed(order.epoch, f"a log cannot be opened: {in_words(error)}")
+        self._ranks = dict(zip(pids, self._numbers(order)))
+        self._sessions = self._sessions | frozenset(pids)
+        self._processes = [process for process in map(proc.read, pids) if process]
+        return RanksSpawned(order.epoch)
+
+    @property
+    def living(self) -> dict[int, int]:
+        """The process id of every rank that runs."""
+        return {rank: pid for pid, rank in self._ranks.items()}
+
+    def _numbers(self, order: Spawn) -> range:
+        """The ranks here; with one launcher per node, the node's own number."""
+        if self._orders.per_node:
+            return range(order.node, order.node + 1)
+        return order.world.ranks_on(order.node)
+
+    def _programs(self, order: Spawn) -> list[Program]:
+        paths = self._paths.attempt(order.epoch)
+        logs: dict[tuple[int, str], int] = {}
+        self._index = GrowthIndex(paths, order.node, logs)
+        interface = interface_of(self._site.address)
+        programs = []
+        for rank in self._numbers(order):
+            logs[rank, "o"] = open_log(paths.out(rank))
+            logs[rank, "e"] = open_log(paths.err(rank))
+            own = self._environment(order, rank, paths.error(rank), interface)
+            programs.append(
+                Program(
+                    argv=self._orders.command,
+                    environment=tuple(own.items()),
+                    cwd=self._orders.cwd,
+                    stdin=self._null,
+                    stdout=logs[rank, "o"],
+                    stderr=logs[rank, "e"],
+                    death_signal=signal.SIGKILL,
+                )
+            )
+        return programs
+
+    def _environment(self, order: Spawn, rank: int, error_file: str, interface: str) -> dict[str, str]:
+        o = self._orders
+        lineage = Lineage(o.run_id, o.run_name, self._paths.run_dir, order.epoch, order.last_epoch)
+        if o.per_node:
+            own = rank_environment.for_node(
+                self._base, o, order.world, order.node, order.meeting, lineage, interface
+            )
+        else:
+            own = rank_environment.for_rank(
+                self._base, o, order.world, rank, order.meeting, lineage, error_file, interface
+            )
+        return self._dressed(rank_environment.with_chosen(own, order.environment, self._base, o))
+
+    def signal(self, number: int) -> Passed:
+        """Signal the rank processes alone; a stopped one gets a TERM only when it goes on.
+
+        A notice, or a signal of the user's, is for those that catch it, be they started by a launcher of
+        their own.
+        """
+        processes = self._processes
+        if number in (contract.NOTICE_SIGNAL, contract.USERS_SIGNAL):
+            processes = [process for process in self._rank_processes() if proc.catches(process.pid, number)]
+        for process in processes:
+            send(process, number)
+            if number == signal.SIGTERM:
+                send(process, signal.SIGCONT)
+        return Passed(self._epoch, number, len(processes))
+
+    def _rank_processes(self) -> list[proc.Process]:
+        if not self.per_node:
+            return self._processes
+        launchers = {process.pid for process in self._processes}
+        started = [process for pid in launchers for process in proc.descendants(pid)]
+        ranks = [p for p in started if p.parent in launchers and _LOCAL_RANK in proc.environment(p.pid)]
+        return [*self._processes, *ranks]
+
+    def reap(self, wall: float) -> list[RankEnded]:
+        """The ranks that ended since the last time, with their last words.
+
+        Companions and orphans that came to us are taken as well, without a word here.
+        """
+        ended = []
+        for child in ended_children():
+            rank = self._ranks.pop(child.pid, None)
+            if rank is None:
+                self.stranger(child)
+                continue
+            self._processes = [process for process in self._processes if process.pid != child.pid]
+            words = self._words(rank, child.code, wall) if child.code else LastWords()
+            told = (words.lines, words.traceback, words.collision, words.noticed)
+            ended.append(RankEnded(self._epoch, rank, child.code, *told))
+        if ended:
+            self.note_growth(wall)
+        return ended
+
+    def _words(self, rank: int, code: int, wall: float) -> LastWords:
+        """What a failed rank printed last, and what it could not say itself: no memory, a full disk."""
+        paths = self._paths.attempt(self._epoch)
+        self.note_growth(wall)
+        grown = self._index.grown if self._index else {}
+        words = last_words(paths, rank, code, grown, self.per_node)
+        more = (STARVED,) if _memory_kills() > self._memory_kills else ()
+        trouble = no_room(paths.folder) or (self._index.trouble if self._index else "")
+        if trouble:
+            more = (*more, f"clusterrun: what ranks print cannot be written to {paths.folder}: {trouble}")
+        return replace(words, lines=words.lines + more)
+
+    def note_growth(self, wall: float) -> bool:
+        """Write down which logs grew; False when there are none to watch."""
+        if self._index is None:
+            return False
+        self._index.note(wall)
+        return True
+
+    def sweep(self, epoch: int, wall: float) -> list[RankEnded | Swept]:
+        """Leave nothing of this run up to ``epoch`` on this node; the ends of ranks come first."""
+        ended: list[RankEnded | Swept] = []
+        quarry = KillTarget(self._orders.run_id, epoch, self._site.node)
+        everywhere = epoch not in self._started or not self._whole_lineage
+
+        def find() -> list[proc.Process]:
+            found = below(os.getpid())
+            if everywhere:
+                known = {process.pid for process in found}
+                found += [p for p in marked(quarry, self._sessions) if p.pid not in known]
+            return found
+
+        stuck = sweep(find, lambda: ended.extend(self.reap(wall)), _SWEEP_SECONDS)
+        self.note_growth(wall)
+        self._close_index()
+        return [*ended, Swept(epoch, stuck)]
+
+    def _close_index(self) -> None:
+        if self._index:
+            self._index.close()
+            self._index = None
+
+    def distrust_lineage(self) -> None:
+        """From now on look for what is left by its mark too."""
+        self._whole_lineage = False
+
+
+def _pass_over(child: ProcessEnd) -> None:
+    pass
+
+
+def _memory_kills() -> int:
+    """How many processes the kernel has ended here so far for want of memory."""
+    from clusterrun.monitor.oom import killed  # with the first ranks, not with the agent
+
+    return killed()

@@ -1,0 +1,237 @@
+"""An agent at work: makes events of the world for its machine, carries its actions out; no policy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from clusterrun import proc
+from clusterrun.agent import actions, events
+from clusterrun.agent.agent import Agent
+from clusterrun.model import contract
+from clusterrun.protocol.clock_sync import RemoteClock
+from clusterrun.protocol.codec import Encoder
+from clusterrun.protocol.connection import Connection
+from clusterrun.protocol.handshake import WireError
+from clusterrun.protocol.messages import Ack, Beat
+from clusterrun.runtime import machine_events
+from clusterrun.runtime.event_loop import EventLoop, steady
+from clusterrun.runtime.kill_tree import below, send
+from clusterrun.runtime.machine_driver import MachineDriver
+from clusterrun.runtime.network import held_port
+from clusterrun.runtime.run_files import RETRY_SECONDS
+from clusterrun.runtime.stderr import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    from clusterrun.agent.rank_processes import RankProcesses
+    from clusterrun.agent.sidecar_processes import SidecarProcesses
+    from clusterrun.protocol.client import Joined
+
+_EAGER_SECONDS = 10.0
+_EAGER_LOOK = 0.2
+_CALM_LOOK = 1.0
+_FAREWELL_SECONDS = 1.0
+_LOG_SECONDS = 30.0
+"""For a file system in trouble to give ranks their logs."""
+_SHIM_LOOK = 2.0
+_STOPPED_LOOK = 0.2
+CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
+
+
+class AgentService:
+    """One agent. ``lease`` is where the shim hears of the lease, ``shim`` ends when the shim does.
+
+    ``told_to_end``: a TERM came, or an INT.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        joined: Joined,
+        machine: Agent,
+        crew: RankProcesses,
+        companions: SidecarProcesses,
+        lease: int,
+        shim: int,
+    ) -> None:
+        self._loop = loop
+        self._machine = machine
+        self._crew = crew
+        self._companions = companions
+        self._end = joined.end
+        self._early = joined.early
+        self._link = Connection(loop, joined.connection)
+        self._clock = RemoteClock(joined.end.wall, steady())
+        self._encoder = Encoder()
+        self._lease = lease
+        self._shim = shim
+        self.told_to_end = False
+        self._port: socket.socket | None = None
+        self._spawned_at = 0.0
+        self._halted: dict[int, proc.Process] = {}
+        self._pump = MachineDriver(loop, machine, self._now)
+        self._pump.does = self._doing()
+        crew.stranger = companions.reaped
+        companions.happened = self._pump.happened
+        companions.reap = self._reap
+        companions.clear = self._link.drained
+        companions.ranks = lambda: crew.living
+
+    def _doing(self) -> dict[type, Callable[[Any], object]]:
+        companions, crew = self._companions, self._crew
+        return {
+            actions.Tell: self._tell,
+            actions.HoldPort: self._hold_port,
+            actions.ReleasePort: lambda order: self._release_port(),
+            actions.Spawn: self._spawn,
+            actions.PassOn: self._pass_on,
+            actions.Accompany: lambda order: companions.start(order.epoch, order.companion),
+            actions.Dismiss: lambda order: companions.end(order.companion),
+            actions.SignalLocal: lambda order: self._pump.happened(crew.signal(order.number)),
+            actions.Sweep: self._sweep,
+            actions.RenewLease: self._renew,
+            machine_events.Note: lambda order: say(order.text),
+            actions.Exit: lambda order: self._pump.end(order.code),
+        }
+
+    def run(self) -> int:
+        """Serve until the machine says ``Exit``; its exit code."""
+        self._loop.catch((*CAUGHT, contract.USERS_SIGNAL, signal.SIGCHLD), self._signalled)
+        self._loop.watch(self._shim, self._shim_ended)
+        self._loop.every(_SHIM_LOOK, self._stand_still_with_the_shim)
+        self._link.open(self._received, self._disconnected)
+        self._pump.happened(events.Welcomed())
+        self._pump.all_happened(events.Told(message) for message in self._early)
+        code = self._pump.run()
+        self._companions.end_all()
+        until = steady() + _FAREWELL_SECONDS
+        while not self._link.drained() and steady() < until:
+            self._loop.wait(until)
+        self._link.close()
+        return code
+
+    def _now(self) -> machine_events.Now:
+        now = steady()
+        return machine_events.Now(now, self._clock.wall(now))
+
+    # --- what happens ---
+
+    def _received(self, data: bytes) -> None:
+        try:
+            messages = self._end.receive(data)
+        except WireError as error:
+            self._link.close()
+            self._disconnected(error.seen)
+            return
+        for message in messages:
+            if isinstance(message, Ack):
+                self._clock.answered(message.beat, message.wall, steady())
+            self._pump.happened(events.Told(message))
+
+    def _disconnected(self, why: str) -> None:
+        self._link.close()
+        self._pump.happened(events.Disconnected(why))
+
+    def _signalled(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            self._reap()
+        elif number == contract.USERS_SIGNAL:
+            self._crew.signal(number)  # it is between the user and the ranks
+        else:
+            self.told_to_end = self.told_to_end or number in contract.TERMINATE_SIGNALS
+            self._pump.happened(machine_events.SignalCame(number))
+
+    def _reap(self) -> None:
+        self._pump.all_happened(self._crew.reap(self._now().wall))
+
+    def _shim_ended(self, mask: int) -> None:
+        self._loop.forget(self._shim)
+        self._crew.distrust_lineage()
+        self._pump.happened(events.ShimLost())
+
+    def _stand_still_with_the_shim(self) -> None:
+        """A suspended job: Slurm stops the shim, but by linuxproc and pgid neither this process nor ranks."""
+        while (shim := proc.read(os.getppid())) and shim.state in proc.STOPPED_STATES:
+            for process in below(os.getpid()):
+                if process.state not in proc.STOPPED_STATES:
+                    send(process, signal.SIGSTOP)
+                    self._halted[process.pid] = process
+            time.sleep(_STOPPED_LOOK)
+
+    # --- what is done ---
+
+    def _renew(self, order: actions.RenewLease) -> None:
+        tell_shim(self._lease, f"until {order.until!r}")
+        for process in self._halted.values():
+            send(process, signal.SIGCONT)
+        self._halted.clear()
+
+    def _tell(self, order: actions.Tell) -> None:
+        if isinstance(order.message, Beat):
+            self._clock.asked(order.message.number, steady())
+        self._link.send(self._end.seal(self._encoder.body(order.message)))
+
+    def _hold_port(self, order: actions.HoldPort) -> None:
+        try:
+            self._port = held_port()
+            self._pump.happened(events.PortHeld(order.epoch, self._port.getsockname()[1]))
+        except OSError as error:
+            self._pump.happened(events.PortHeld(order.epoch, 0, error.strerror or str(error)))
+
+    def _release_port(self) -> None:
+        if self._port:
+            self._port.close()
+            self._port = None
+
+    def _claim_mark(self) -> None:
+        # From now on, not before, is what carries the run's mark here ours: a second agent that was
+        # sent away from this node must not have the first one's ranks swept.
+        tell_shim(self._lease, f"run {self._crew.run_id}")
+
+    def _spawn(self, order: actions.Spawn) -> None:
+        self._spawned_at = steady()
+        self._claim_mark()
+        if self._crew.per_node:
+            self._release_port()  # launchers of their own look whether it is free, or bind it for themselves
+        self._start_ranks(order)
+
+    def _start_ranks(self, order: actions.Spawn) -> None:
+        in_time = steady() < self._spawned_at + _LOG_SECONDS
+        started = self._crew.spawn(order, again=in_time and self._machine.wants_ranks)
+        if started is None:
+            self._loop.after(RETRY_SECONDS, lambda: self._start_ranks(order))
+            return
+        self._pump.happened(started)
+        self._watch_growth()
+
+    def _pass_on(self, order: actions.PassOn) -> None:
+        self._claim_mark()
+        self._companions.ask(order)
+
+    def _watch_growth(self) -> None:
+        began = self._spawned_at
+
+        def look() -> None:
+            # A newer start has a watch of its own.
+            if self._spawned_at == began and self._crew.note_growth(self._now().wall):
+                self._loop.after(_EAGER_LOOK if steady() - began < _EAGER_SECONDS else _CALM_LOOK, look)
+
+        look()
+
+    def _sweep(self, order: actions.Sweep) -> None:
+        self._companions.end_all()
+        self._pump.all_happened(self._crew.sweep(order.epoch, self._now().wall))
+
+
+def tell_shim(lease: int, words: str) -> None:
+    """A line to the shim. One that reads no longer must not stop the agent."""
+    try:
+        os.write(lease, words.encode() + b"\n")
+    except (BlockingIOError, BrokenPipeError):
+        pass

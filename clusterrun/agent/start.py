@@ -1,0 +1,151 @@
+"""The agent below its shim, from the invitation on its standard input to its last word; put together here."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import sys
+
+from clusterrun.agent.agent import Agent
+from clusterrun.agent.rank_environment import hidden_gpus
+from clusterrun.agent.rank_processes import AgentPlace, RankProcesses
+from clusterrun.agent.service import AgentService, tell_shim
+from clusterrun.agent.sidecar_processes import SidecarPlace, SidecarProcesses
+from clusterrun.model import contract
+from clusterrun.protocol.bootstrap import read_invitation
+from clusterrun.protocol.client import OutOfReach, join
+from clusterrun.protocol.messages import Hello
+from clusterrun.runtime.event_loop import EventLoop, steady
+from clusterrun.runtime.processes import become_subreaper, call_itself, on_parents_death
+from clusterrun.runtime.run_files import check_run_directory, patiently, read_orders
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterrun.model.orders import Orders
+    from clusterrun.model.paths import RunPaths
+    from clusterrun.protocol.bootstrap import Bootstrap
+    from clusterrun.protocol.client import Joined
+
+_LONGEST_LINE = 64 * 1024
+_NAME = b"clusterrun node"
+_INVITATION_SECONDS = 2 * contract.JOIN_SECONDS
+"""From the start of an agent to its invitation: srun may hold it back where a node does not answer."""
+
+
+def serve(
+    paths: RunPaths, node: int, name: str, environment: Mapping[str, str], lease: int, shim: int
+) -> int:
+    """Join the coordinator and obey it; what the agent exits with. Raises ``ClusterrunError``."""
+    on_parents_death(os.getppid(), signal.SIGTERM)  # while it waits here, nothing else would notice
+    signal.signal(contract.USERS_SIGNAL, signal.SIG_IGN)  # there are no ranks yet that it could be for
+    patiently(lambda: check_run_directory(paths.run_dir))
+    orders = patiently(lambda: read_orders(paths))
+    if orders.hide_gpus:
+        environment = {**environment, **hidden_gpus(os.path.exists)}
+    try:
+        joined, invitation = _joined(node, name, lease)
+    except OutOfReach as error:
+        # The first node may have died before anybody joined: its job would go on without anybody.
+        if orders.launch:
+            _outlive(orders, paths, AgentPlace(name, "", environment), node, lease, shim, error.places)
+        raise
+    orders, timings = orders.using(invitation.python), invitation.timings
+    on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
+    _stand_alone()
+    site = AgentPlace(name, joined.connection.getsockname()[0], environment)
+    coordinator = joined.connection.getpeername()[:2]
+    crew = RankProcesses(orders, paths, site, become_subreaper(), _dressed(orders, paths))
+    gc.freeze()  # what is loaded stays: to look through it takes as long as to start two ranks
+    gc.enable()
+    processes = 1 if orders.per_node else orders.ranks_per_node
+    machine = Agent(node, processes, orders.grace, timings, orders.watch.on)
+    loop = EventLoop()
+    companions = SidecarProcesses(orders, paths, SidecarPlace(node, name, environment), loop)
+    served = AgentService(loop, joined, machine, crew, companions, lease, shim)
+    code = served.run()
+    if machine.bereaved and orders.launch:
+        _outlive(orders, paths, site, node, lease, shim, (coordinator,), served.told_to_end)
+    return code
+
+
+def _joined(node: int, name: str, lease: int) -> tuple[Joined, Bootstrap]:
+    until = steady() + _INVITATION_SECONDS
+    tell_shim(lease, f"until {until + contract.LEASE_SECONDS!r}")
+    invitation = read_invitation(_first_line(until))
+    timings = invitation.timings
+    tell_shim(lease, f"until {steady() + timings.join + timings.lease!r}")
+    python = ".".join(map(str, sys.version_info[:3]))
+    return join(invitation, lambda address: Hello(node, name, address, os.getpid(), python)), invitation
+
+
+def _outlive(
+    orders: Orders,
+    paths: RunPaths,
+    site: AgentPlace,
+    node: int,
+    lease: int,
+    shim: int,
+    coordinator: tuple[tuple[str, int], ...],
+    told_to_end: bool = False,
+) -> None:
+    from clusterrun.agent import orphaned_job
+
+    survival = orders.survival
+    left = orphaned_job.left_behind(site.environment, survival.requeue == "requeue", node, survival.resubmit)
+    if left is None:
+        return
+    tell_shim(lease, "run ")  # its ranks are gone, and another agent may come to start some here
+    place = orphaned_job.Place(site.node, paths.run_dir, coordinator)
+    renew = lambda until: tell_shim(lease, f"until {until!r}")  # noqa: E731
+    vigil = orphaned_job.OrphanedJob(left, site.environment, shim, renew, place)
+    if told_to_end:
+        vigil.hurry()
+    vigil.keep()
+
+
+def _dressed(orders: Orders, paths: RunPaths) -> Callable[[Mapping[str, str]], dict[str, str]]:
+    """What makes a rank's environment one that can be looked into; nothing where nobody looks."""
+    if not orders.watch.on:
+        return dict
+    from clusterrun.monitor.rank_instrumentation import dressed
+
+    return lambda environment: dressed(environment, paths.prelude)
+
+
+def _stand_alone() -> None:
+    """From now on there may be ranks, and where Slurm kills the shim somebody must clean up after them.
+
+    A session of its own keeps the agent from proctrack/pgid, the space in its name from
+    proctrack/linuxproc. Without its shim it sweeps and ends within seconds; proctrack/cgroup leaves
+    nothing anyway.
+    """
+    os.setsid()
+    call_itself(_NAME)
+
+
+def _first_line(until: float) -> bytes:
+    """The invitation; afterwards the standard input is empty, for nobody below may read it.
+
+    A launcher whose host lost its power says neither a line nor that there is none: ``OutOfReach``.
+    """
+    line = b""
+    heard = select.poll()
+    heard.register(0, select.POLLIN)
+    while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+        if not heard.poll(max(0, int(1000 * (until - steady())))):
+            raise OutOfReach(
+                "nothing was heard of the launcher that started this agent",
+                "look whether the first node of the job is alive: sinfo -N",
+            )
+        data = os.read(0, _LONGEST_LINE)
+        if not data:
+            break
+        line += data
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return line

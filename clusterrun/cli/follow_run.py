@@ -1,0 +1,179 @@
+"""Staying with a run to its end, and what is said about that end; decides nothing about the run."""
+
+from __future__ import annotations
+
+from clusterrun.api import Run
+from clusterrun.cli.error_output import say
+from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.duration import spoken
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.hostlist import fold
+from clusterrun.model.orders import Level
+from clusterrun.model.preflight_report import Grade
+from clusterrun.model.record import Attempt, RunStatus
+from clusterrun.model.states import State
+from clusterrun.operations.context import Context
+from clusterrun.operations.report import report_of, unfit
+
+LAST_LINES = 10
+EVIDENCE_LINES = 3
+WORST_LINES = 16
+"""Of a report: what is worst stands first."""
+
+
+def accompany(desk: Context, run: Run, follow: bool) -> int:
+    """Follow or wait to the end of ``run``; Ctrl-C leaves it running. The exit code is 0 if it ended well."""
+    try:
+        if run.record.spec.preflight not in ("", Level.OFF.value):
+            status = _stay_for_check(desk, run.run_id)
+            if status.hopeless:
+                tell_end(desk, status)
+                return exit_code(status)
+        if follow:
+            from clusterrun.cli.log_output import print_following
+            from clusterrun.operations.logs import LogRequest, RunLogs
+
+            heard = RunLogs(desk, run.run_id, LogRequest(), say)
+            print_following(heard)
+            status = heard.watch.look()
+        else:
+            status = run.wait(tell=say)
+    except KeyboardInterrupt:
+        return detached(run.run_id, "logs -f" if follow else "wait")
+    tell_end(desk, status)
+    return exit_code(status)
+
+
+def exit_code(status: RunStatus) -> ExitCode:
+    """What a command exits with that saw this end."""
+    if status.state is State.COMPLETED:
+        return ExitCode.DONE
+    return ExitCode.UNFIT if unfit(status) else ExitCode.FAILED
+
+
+def _stay_for_check(desk: Context, run_id: str) -> RunStatus:
+    """Show how the check goes, and say what it found; the status after it."""
+    from clusterrun.cli.progress import past_preflight, stay
+    from clusterrun.reports.text_report import headline
+
+    status = stay(desk, run_id, past_preflight)
+    try:
+        found = report_of(desk, run_id)
+    except ClusterrunError:
+        return status
+    if unfit(status):
+        return status  # told in full, at the end
+    say(f"pre-flight {headline(found)}")
+    if found.verdict is not Grade.PASS:
+        say(f"  more    clusterrun report {run_id}")
+    return status
+
+
+def detached(run_id: str, verb: str) -> int:
+    """Say that the run goes on without us, and how to come back to it."""
+    say(f"\ndetached: the run goes on. Come back with\n  clusterrun {verb} {run_id}")
+    return ExitCode.INTERRUPTED
+
+
+def tell_end(desk: Context, status: RunStatus) -> None:
+    """How a run ended, on stderr: the first failure and its words, and what to type next."""
+    took = ""
+    if status.started_at and status.ended_at:
+        took = f" after {spoken(max(0.0, status.ended_at - status.started_at))}"
+    say(f"{status.name} ({status.run_id}) {status.state.value}{took}")
+    if not status.state.ended:
+        say(f"  {status.reason}\n  look    clusterrun status {status.run_id}")
+        say(f"  cancel  clusterrun cancel {status.run_id}")
+        return
+    if unfit(status) and _told_unfit(desk, status):
+        return
+    if status.state is not State.COMPLETED:
+        _tell_failure(desk, status)
+    _explain(desk, status)
+    say(f"  look    clusterrun status {status.run_id}\n  logs    clusterrun logs {status.run_id}")
+
+
+def _told_unfit(desk: Context, status: RunStatus) -> bool:
+    """The worst that the check found, and how to go on; False where there is no report."""
+    from clusterrun.reports.text_report import screen
+
+    try:
+        found, spec = report_of(desk, status.run_id), desk.store.read(status.run_id).spec
+        known = desk.store.state(status.run_id)
+    except ClusterrunError:
+        return False
+    lines = screen(found)
+    for line in lines[:WORST_LINES]:
+        say(f"  {line.text}" if line.text else "")
+    say("" if len(lines) <= WORST_LINES else "  …")
+    bad = sorted({*found.excluded, *(known.excluded if known else ())})
+    apart = "" if "/" in spec.exclude or not spec.exclude else f"{spec.exclude},"
+    if bad:
+        say(f"  again   clusterrun submit --exclude {apart}{fold(bad)} …  (or --spares {len(bad)})")
+    say(f"  more    clusterrun report {status.run_id}")
+    return True
+
+
+def _explain(desk: Context, status: RunStatus) -> None:
+    """What the words of a failed run mean, and of one that ended well whether its ranks trained together."""
+    from clusterrun.operations.diagnose import of_ended
+
+    if status.state is State.CANCELLED or unfit(status):
+        return
+    try:
+        found = of_ended(desk, status, desk.store.state(status.run_id))
+    except (ClusterrunError, OSError):
+        return  # the run directory says no more than the status does
+    if found.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING):
+        return
+    say(f"  why     {found.said}")
+    for line in found.evidence[:EVIDENCE_LINES]:
+        say(f"          {line}")
+    if found.remedy:
+        say(f"  remedy  {found.remedy}")
+
+
+def _tell_failure(desk: Context, status: RunStatus) -> None:
+    if status.reason:
+        say(f"  {status.reason}")
+    state = desk.store.state(status.run_id)
+    attempts = [a for a in state.attempts if a.failure] if state else []
+    if not attempts or not attempts[-1].failure:
+        if status.state is not State.CANCELLED:
+            _tell_job_output(desk, status)
+        return
+    if attempts[-1].failure.why not in status.reason:
+        say(f"  first failure: {attempts[-1].failure.why}")
+    for line in words(attempts[-1]):
+        say(line)
+    if status.world_size > 1:
+        say("  all others were ended because of it: what they say after that is a consequence")
+
+
+def words(attempt: Attempt) -> list[str]:
+    """The traceback of the first failure where its program left one, else its last lines."""
+    failure = attempt.failure
+    if failure is None:
+        return []
+    told = failure.traceback.rstrip("\n").split("\n") if failure.traceback else list(failure.last_lines)
+    name = "its traceback" if failure.traceback else "its last lines"
+    shown = told if failure.traceback else told[-LAST_LINES:]
+    return [f"  {name}:", *(f"    {line}" for line in shown)] if shown else []
+
+
+def _tell_job_output(desk: Context, status: RunStatus) -> None:
+    """Where no rank failed, the batch step may have said why (a setup line, a missing Python)."""
+    path = desk.store.paths(status.run_id).job_output
+    try:
+        with open(path, "rb") as file:
+            told = file.read()[-4096:].decode("utf-8", "surrogateescape").splitlines()[-LAST_LINES:]
+    except FileNotFoundError:
+        return
+    if not told and status.state is State.FAILED and status.started_at is None:
+        say(
+            f"  nothing was written to {path}: the first node of the job does not see that folder,\n"
+            "  or a line of --setup ended the script"
+        )
+    if told:
+        say("\n".join([f"  the end of {path}:", *(f"    {line}" for line in told)]))

@@ -1,0 +1,80 @@
+"""Commands that load when they are called, and a guess at what a wrong word meant; knows no command."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterrun.model.frozen import frozen
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+@frozen
+class CommandEntry:
+    """Where a command's code is, and its one line in the list of commands."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called; help and completion import none."""
+
+    def __init__(
+        self,
+        *args: Any,
+        doors: dict[str, CommandEntry],
+        everywhere: tuple[click.Option, ...] = (),
+        **named: Any,
+    ) -> None:
+        """``everywhere`` are options that each command takes too."""
+        super().__init__(*args, **named)
+        self._doors = doors
+        self._everywhere = everywhere
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order of a user's day."""
+        return list(self._doors)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        door = self._doors.get(cmd_name)
+        if door is None:
+            return None
+        found: click.Command = getattr(import_module(door.module), door.attribute)
+        found.params += [option for option in self._everywhere if option not in found.params]
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, from the doors alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, door.help) for name, door in self._doors.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin with what was typed."""
+        from click.shell_completion import CompletionItem  # for a TAB alone
+
+        fitting = [(name, door) for name, door in self._doors.items() if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [CompletionItem(name, help=door.help) for name, door in fitting] + options
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but a wrong name is answered with the nearest ones."""
+        if args and args[0] not in self._doors and not args[0].startswith("-"):
+            raise click.UsageError(f"there is no command {args[0]!r}.{meant(args[0], self._doors)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def meant(word: str, known: Any) -> str:
+    """`` Did you mean …?`` with the nearest of ``known``, or nothing."""
+    import difflib  # only for a wrong word: every TAB is a start
+
+    near = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
+    return f" Did you mean {' or '.join(near)}?" if near else ""

@@ -1,0 +1,168 @@
+"""One run in detail: what was asked, each attempt, the failure, where things are, what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from clusterrun.cli.attempts_table import far, lineage
+from clusterrun.cli.main import DOORS
+from clusterrun.cli.terminal import local_time
+from clusterrun.logs.attempt_logs import attempts
+from clusterrun.model.duration import spoken
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.hostlist import fold
+from clusterrun.model.record import RunRecord, RunState, RunStatus
+from clusterrun.model.size import gibibytes
+from clusterrun.model.spec import Cluster
+from clusterrun.model.states import Phase, State
+from clusterrun.model.visible import visible
+from clusterrun.operations.context import Context
+from clusterrun.reports.text_report import headline
+from clusterrun.runs import usage_files
+
+T = TypeVar("T")
+
+
+def show(desk: Context, status: RunStatus) -> None:
+    """Print ``status`` and what the run directory adds to it."""
+    record = _readable(desk.store.read, status.run_id)
+    state = _readable(desk.store.state, status.run_id)
+    lines = [f"{name:<10} {value}" for name, value in _facts(desk, status, record, state) if value]
+    lines += lineage(state.attempts if state else (), partial(_check, desk, status.run_id))
+    checked = any("  pre-flight" in line for line in lines)
+    lines += ["", *(f"{what:<10} clusterrun {line} {status.run_id}" for what, line in _next(status, checked))]
+    print("\n".join(visible(line) for line in lines))
+
+
+def _readable(read: Callable[[str], T | None], run_id: str) -> T | None:
+    """What can be read of a run: why the rest cannot stands in the reason."""
+    try:
+        return read(run_id)
+    except ClusterrunError:
+        return None
+
+
+def _facts(
+    desk: Context, status: RunStatus, record: RunRecord | None, state: RunState | None
+) -> list[tuple[str, str]]:
+    command = shlex.join(record.spec.command) if record else ""
+    return [
+        ("run", status.run_id),
+        ("name", status.name),
+        ("state", f"{status.state.value}, {status.phase.value}"),
+        ("reason", status.reason),
+        ("command", command),
+        ("in", record.spec.cwd if record else ""),
+        ("python", state.python if state else ""),
+        ("job", f"{status.job_id} ({status.cluster})" if status.job_id else ""),
+        ("size", _size(status)),
+        ("nodes", status.nodelist),
+        ("progress", far(status.step, status.checkpoint)),
+        ("uses", _use(status)),
+        ("used", _used(desk, record, state)),
+        ("submitted", local_time(status.submitted_at or None)),
+        ("started", local_time(status.started_at)),
+        ("ended", local_time(status.ended_at)),
+        ("exit code", "" if status.exit_code is None else str(status.exit_code)),
+        *_told(desk, status, state),
+        ("files", status.run_dir),
+        ("log files", _logs(desk, status.run_id)),
+    ]
+
+
+def _told(desk: Context, status: RunStatus, state: RunState | None) -> list[tuple[str, str]]:
+    """What the coordinator has said beside the reason, and how long ago."""
+    if state is None:
+        return []
+    ago = f"{spoken(max(0.0, desk.clock.now() - state.updated_at))} ago, from its coordinator on {state.host}"
+    return [
+        ("left out", fold(state.excluded)),
+        ("spares", fold(state.spares)),
+        ("last word", "" if status.state.ended else ago),
+        *(("warning", one) for one in (*state.warnings, *_alone(desk, status, state))),
+    ]
+
+
+def _alone(desk: Context, status: RunStatus, state: RunState) -> tuple[str, ...]:
+    """What ranks that trained alone have left, of a run that ended well."""
+    if status.state is not State.COMPLETED:
+        return ()
+    from clusterrun.operations.postmortem_input import left_alone  # with it comes all that diagnoses
+
+    return left_alone(desk.store.paths(status.run_id), state)
+
+
+def _logs(desk: Context, run_id: str) -> str:
+    """Where the files of the newest attempt are."""
+    paths = desk.store.paths(run_id)
+    try:
+        known = attempts(paths.attempts)
+    except ClusterrunError as error:
+        return error.seen
+    return paths.attempt(known[-1]).folder if known else ""
+
+
+def _check(desk: Context, run_id: str, epoch: int) -> str:
+    """What the pre-flight check of an attempt found, in a line; '' where there was none."""
+    try:
+        report = desk.store.report(run_id, epoch)
+    except ClusterrunError as error:
+        return error.seen
+    return headline(report) if report else ""
+
+
+def _size(status: RunStatus) -> str:
+    if not status.nodes:
+        return ""
+    each = status.world_size // status.nodes
+    kind = "GPU" if status.gpus_per_node else "CPU rank"
+    size = f"{status.nodes} node{_s(status.nodes)} × {each} {kind}{_s(each)}"
+    return size + (f" = {status.world_size} ranks" if status.world_size > 1 else "")
+
+
+def _s(count: int) -> str:
+    return "s" if count > 1 else ""
+
+
+def _use(status: RunStatus) -> str:
+    """What a live run on this machine takes of it."""
+    pid = status.job_id.partition(".")[0]
+    if status.cluster != Cluster.LOCAL.value or status.state is not State.RUNNING or not pid:
+        return ""
+    import psutil
+
+    try:
+        family = [psutil.Process(int(pid)), *psutil.Process(int(pid)).children(recursive=True)]
+        seconds = sum(sum(one.cpu_times()[:2]) for one in family)
+        memory = sum(one.memory_info().rss for one in family)
+    except psutil.Error:  # one of them ended while we looked, or is not ours to look at
+        return ""
+    return f"{len(family)} processes, {spoken(seconds)} of CPU time, {gibibytes(memory)} of memory"
+
+
+def _used(desk: Context, record: RunRecord | None, state: RunState | None) -> str:
+    """What the newest attempt's samples say of the time since it started."""
+    if record is None or state is None or not state.attempts:
+        return ""
+    attempt = desk.store.paths(record.run_id).attempt(state.attempts[-1].epoch)
+    return usage_files.summary(usage_files.newest(attempt, record.spec.nodes + record.spec.spares))
+
+
+def _next(status: RunStatus, checked: bool) -> list[tuple[str, str]]:
+    report = [("check", "report")] if checked else []
+    if status.state is State.COMPLETED:
+        return [("logs", "logs"), *report]
+    why = [("why", "diagnose")] if "diagnose" in DOORS else []
+    if status.state.ended:
+        return [*why, ("logs", "logs"), ("errors", "logs --stream err"), *report]
+    why = why if status.phase is Phase.TRAINING else []
+    return [
+        ("follow", "logs -f"),
+        *why,
+        ("wait", "wait"),
+        ("cancel", "cancel"),
+        *report,
+    ]

@@ -1,0 +1,57 @@
+"""Runs and their attempts as `--json` shows them: times in ISO 8601, null where none was said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from clusterrun.cli.terminal import iso
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import fields
+from clusterrun.model.record import Attempt, Failure, RunStatus
+from clusterrun.operations.context import Context
+
+_TIMES = ("submitted_at", "started_at", "ended_at", "heard_at")
+_COUNTS = ("step", "checkpoint")
+
+
+def document(found: Iterable[RunStatus], desk: Context | None = None) -> dict[str, Any]:
+    """What ``--json`` prints; with a ``desk`` each run has its attempts too."""
+    entries = [_entry(status) for status in found]
+    if desk is not None:
+        entries = [{**entry, "attempts": _attempts(desk, entry["run_id"])} for entry in entries]
+    return {"runs": entries}
+
+
+def _entry(status: RunStatus) -> dict[str, Any]:
+    entry = {**fields(status), "state": status.state.value, "phase": status.phase.value}
+    del entry["failed_at"], entry["hopeless"]
+    return {**entry, **_times(entry, _TIMES), **_counts(entry)}
+
+
+def _times(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: iso(entry[name] or None) for name in names}
+
+
+def _counts(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] if entry[name] >= 0 else None for name in _COUNTS}
+
+
+def _attempts(desk: Context, run_id: str) -> list[dict[str, Any]]:
+    """The lineage of a run; why it cannot be read stands in the reason."""
+    try:
+        state = desk.store.state(run_id)
+    except ClusterrunError:
+        return []
+    return [_attempt(one) for one in state.attempts] if state else []
+
+
+def _attempt(one: Attempt) -> dict[str, Any]:
+    entry = {"attempt": one.epoch, **fields(one), "failure": _failure(one.failure) if one.failure else None}
+    del entry["epoch"]
+    return {**entry, **_times(entry, ("started_at", "ended_at")), **_counts(entry)}
+
+
+def _failure(one: Failure) -> dict[str, Any]:
+    rank = one.rank if one.rank >= 0 else None
+    return {"rank": rank, "node": one.node, "code": one.code, "why": one.why, "at": iso(one.at)}

@@ -1,0 +1,128 @@
+"""`clusterrun status --watch`: the same runs again and again, quietly for Slurm; changes no run."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from clusterrun.cli.error_output import say
+from clusterrun.cli.fullscreen import other_screen, picture
+from clusterrun.cli.runs_table import fitted, plain
+from clusterrun.cli.terminal import coloured
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.duration import clock_time
+from clusterrun.model.record import RunStatus
+from clusterrun.operations.context import Context
+from clusterrun.operations.list_runs import RunList
+from clusterrun.operations.wait import gist
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at the runs' own files."""
+SHARE = 10
+"""A look that takes long is followed by a pause that many times as long."""
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 30.0
+"""Seconds for which an answer of Slurm will do: more while nothing happens."""
+
+
+class StatusWatch:
+    """The runs of a listing over time, Slurm asked the more seldom the less happens."""
+
+    def __init__(self, desk: Context, listing: RunList) -> None:
+        self._desk = desk
+        self._listing = listing
+        self._pause = FIRST_PAUSE
+        self._before: list[tuple[str, ...]] = []
+        self.found: list[RunStatus] = []
+        self.notices: list[str] = []
+
+    def look(self) -> float:
+        """Look once; the seconds until it is worth looking again."""
+        began = self._desk.clock.monotonic()
+        inquiry = self._desk.inquiry()
+        self.found = self._listing.look(inquiry, self._pause)
+        self.notices = inquiry.notices
+        now = [_gist(status) for status in self.found]
+        self._pause = FIRST_PAUSE if now != self._before else min(self._pause * 1.2, LONGEST_PAUSE)
+        self._before = now
+        return max(LOOK_EVERY, SHARE * (self._desk.clock.monotonic() - began))
+
+    @property
+    def over(self) -> bool:
+        """Whether all runs that were named have ended."""
+        return bool(self._listing.named) and all(status.state.ended for status in self.found)
+
+
+def _gist(status: RunStatus) -> tuple[str, ...]:
+    """What must change for a run to be worth another line: not how long something has lasted."""
+    return status.run_id, status.state, status.phase, str(status.attempt), gist(status.reason)
+
+
+def watch(desk: Context, listing: RunList) -> int:
+    """Show the runs until all that were named have ended; Ctrl-C ends it: 130 where an end was awaited."""
+    watching = StatusWatch(desk, listing)
+    try:
+        if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+            _on_terminal(desk, watching)
+        else:
+            _in_pipe(desk, watching)
+    except KeyboardInterrupt:
+        if not listing.named:
+            return ExitCode.DONE
+        say(f"stopped watching; the runs go on: clusterrun status --watch {' '.join(listing.named)}")
+        return ExitCode.INTERRUPTED
+    return ExitCode.DONE
+
+
+def _in_pipe(desk: Context, watching: StatusWatch) -> None:
+    """Every run once, then a line for each change, with the time of day."""
+    shown: dict[str, tuple[str, ...]] = {}
+    said: list[str] = []
+    while True:
+        pause = watching.look()
+        changed = [status for status in watching.found if shown.get(status.run_id) != _gist(status)]
+        now = desk.clock.now()
+        lines = plain(changed, now) if changed else []
+        for line in lines[1:] if shown else lines:
+            print(f"{clock_time(now, now)}  {line}")
+        sys.stdout.flush()
+        shown.update((status.run_id, _gist(status)) for status in changed)
+        if watching.notices and not said:
+            say("\n".join(watching.notices))
+        said = watching.notices
+        if watching.over:
+            return
+        desk.clock.sleep(pause)
+
+
+def _on_terminal(desk: Context, watching: StatusWatch) -> None:
+    """A picture of the runs on the terminal's other screen; what it showed last stays on the first."""
+    paint = coloured(sys.stdout)
+    try:
+        with other_screen():
+            before = ""
+            while True:
+                pause = watching.look()
+                columns, rows = os.get_terminal_size(sys.stdout.fileno())
+                drawn = _picture(desk, watching, columns or 80, rows or 24, paint)
+                if drawn != before:
+                    sys.stdout.write(drawn)
+                    sys.stdout.flush()
+                    before = drawn
+                if watching.over:
+                    break
+                desk.clock.sleep(pause)
+    finally:
+        width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
+        if watching.found:
+            print("\n".join(fitted(watching.found, desk.clock.now(), width, paint)))
+
+
+def _picture(desk: Context, watching: StatusWatch, columns: int, rows: int, paint: bool) -> str:
+    now = desk.clock.now()
+    foot = [*watching.notices, f"{clock_time(now, now)}  Ctrl-C ends the watching, not the runs"]
+    lines = fitted(watching.found, now, columns, paint) if watching.found else ["no runs"]
+    room = max(1, rows - len(foot) - 1)
+    if len(lines) > room:
+        hidden = len(lines) - room + 1
+        lines = [*lines[: room - 1], f"… {hidden} more lines: a filter, or a taller window, shows them"]
+    return picture([*lines, "", *(line[: columns - 1] for line in foot)])

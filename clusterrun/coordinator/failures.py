@@ -1,0 +1,122 @@
+"""What went wrong first, in words, and what follows from it; knows no link, no clock and no stage."""
+
+from __future__ import annotations
+
+import enum
+import signal
+
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.record import Failure
+from clusterrun.model.states import State
+from clusterrun.runtime.exit_status import STARVED, code_in_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterrun.protocol.messages import RankExited
+
+
+class FailureKind(enum.Enum):
+    """What sort of mishap ended an attempt; it decides whether another attempt makes sense."""
+
+    RANK = "a rank failed"
+    COLLISION = "rank 0 found its port in use"
+    NODE = "a node was lost"
+    START = "ranks could not be started"
+    LAUNCHER = "agents did not come, or ended with what had started them"
+    HANG = "nothing moved any more"
+
+
+@frozen
+class FailureEvent:
+    """Something that ends an attempt, and its ``Failure`` for the record."""
+
+    kind: FailureKind
+    failure: Failure
+
+    @property
+    def noticed(self) -> bool:
+        """It is the end of a rank that only noticed that another one had gone."""
+        return self.failure.noticed
+
+    @property
+    def state(self) -> State:
+        """The state of a run that ends with this."""
+        return State.NODE_FAIL if self.kind is FailureKind.NODE else State.FAILED
+
+    @property
+    def exit_code(self) -> int:
+        """What the job exits with: the rank's own code, 128 + n for signal n, 1 where no rank failed."""
+        code = self.failure.code
+        return 128 - code if code < 0 else code or 1
+
+    @property
+    def ended_by_request(self) -> bool:
+        """It looks like the work of a TERM or INT that somebody sent to the processes themselves."""
+        asked = (signal.SIGTERM, signal.SIGINT)
+        return self.failure.code in [-s for s in asked] + [128 + s for s in asked]
+
+
+@frozen
+class RunOutcome:
+    """How a run ends."""
+
+    state: State
+    reason: str
+    exit_code: int
+
+
+def of_mishap(mishap: FailureEvent, stuck: Sequence[str] = ()) -> RunOutcome:
+    """The end of a run that ``mishap`` brought about; ``stuck`` is what could not be killed."""
+    left = f"; still there, not to be killed: {', '.join(stuck)}" if stuck else ""
+    return RunOutcome(mishap.state, mishap.failure.why + left, mishap.exit_code)
+
+
+def first(mishaps: list[FailureEvent]) -> FailureEvent:
+    """The one to report: the first in time, in order of arrival where times are equal.
+
+    A port in use goes before all others: it is never the consequence of something else. Who only
+    noticed comes last: a process closes its connections before its end is seen.
+    """
+    collisions = [m for m in mishaps if m.kind is FailureKind.COLLISION]
+    return min(collisions or mishaps, key=lambda m: (m.noticed, m.failure.at))
+
+
+def of_rank(exited: RankExited, node: str, per_node: bool = False, peer: str = "") -> FailureEvent:
+    """A rank (with ``per_node`` the launcher of a node) that ended with a code other than 0.
+
+    ``peer`` is the node whose address its last words name.
+    """
+    kind = FailureKind.COLLISION if exited.collision and exited.rank == 0 else FailureKind.RANK
+    who = f"node {exited.rank} ({node})" if per_node else f"rank {exited.rank} on {node}"
+    why = f"{who} {code_in_words(exited.code)}"
+    if exited.code == -signal.SIGKILL and STARVED in exited.last_lines:
+        why += ", as the kernel does when memory runs out"
+    words = (exited.last_lines, exited.traceback, exited.noticed)
+    return FailureEvent(kind, Failure(exited.rank, node, exited.code, exited.at, why, *words, peer=peer))
+
+
+def after_early_ends(mishap: FailureEvent, ended: Sequence[int], noun: str) -> FailureEvent:
+    """The same where ranks had ended with exit code 0 while others still needed them."""
+    from clusterrun.diagnosis.verdict import folded, ranks_in_words  # at the end of an attempt, not before
+
+    ranks = tuple(sorted(ended))
+    why = f"{ranks_in_words(ranks, noun)} ended with exit code 0 before the others; then {mishap.failure.why}"
+    return replace(mishap, failure=replace(mishap.failure, why=why, ended=folded(ranks)))
+
+
+def of_node(kind: FailureKind, node: str, at: float, why: str, said: tuple[str, ...] = ()) -> FailureEvent:
+    """A node that failed as a whole; ``at`` is when it was last known to be well."""
+    return FailureEvent(kind, Failure(-1, node, 1, at, why, said))
+
+
+def nodes_in_words(names: Sequence[str]) -> str:
+    """``node n3`` or ``nodes n1, n2 and n7``; no more than eight are named."""
+    shown = list(names[:8])
+    rest = len(names) - len(shown)
+    if rest:
+        return f"nodes {', '.join(shown)} and {rest} more"
+    if len(shown) == 1:
+        return f"node {shown[0]}"
+    return f"nodes {', '.join(shown[:-1])} and {shown[-1]}"

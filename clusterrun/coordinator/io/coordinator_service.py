@@ -1,0 +1,323 @@
+"""The coordinator at work: makes events of the world for its machine, carries its actions out; no policy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from clusterrun.coordinator import actions, events
+from clusterrun.coordinator.coordinator import Coordinator
+from clusterrun.coordinator.io.launcher import Launch, Launcher
+from clusterrun.coordinator.io.report_files import ReportFiles
+from clusterrun.coordinator.io.state_writer import StateWriter
+from clusterrun.coordinator.io.supervisor import LIFE_SECONDS
+from clusterrun.coordinator.recovery import first_claim
+from clusterrun.model import contract
+from clusterrun.protocol.messages import Ack, StartRanks
+from clusterrun.protocol.server import Admission, Server
+from clusterrun.runtime import machine_events
+from clusterrun.runtime.event_loop import EventLoop, steady
+from clusterrun.runtime.machine_driver import MachineDriver
+from clusterrun.runtime.processes import ended_children
+from clusterrun.runtime.run_files import (
+    RETRY_SECONDS,
+    RankLog,
+    claim_attempt,
+    highest_attempt,
+    in_words,
+    may_pass,
+    read_state,
+)
+from clusterrun.runtime.stderr import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    from clusterrun.coordinator.io.event_hook import EventHook
+    from clusterrun.coordinator.io.scheduler import Scheduler
+    from clusterrun.coordinator.io.supervisor import SupervisorNews
+    from clusterrun.model.paths import RunPaths
+    from clusterrun.runtime.commands import CommandDone, CommandRunner
+
+_CLAIM_SECONDS = 300.0
+"""For a file system in trouble to take an attempt."""
+_CANCEL_LOOK = 1.0
+_ASKS_LOOK = 0.5
+_NOTHING_SECONDS = 60.0
+"""A file server that comes back may say for a while that there is nothing."""
+_SUPERSEDED_LOOK = 2.0
+_REFUSALS_TOLD = 60.0
+_LAUNCHER_SECONDS = 5.0
+_LINKS_SECONDS = 4.0
+_CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, signal.SIGCHLD)
+
+
+class CoordinatorService:
+    """One run on this machine: ``run`` returns what the job exits with."""
+
+    def __init__(
+        self,
+        machine: Coordinator,
+        paths: RunPaths,
+        launch: Launch,
+        listener: socket.socket,
+        admission: Admission,
+        kept: SupervisorNews | None = None,
+    ) -> None:
+        self._loop = EventLoop()
+        self._kept = kept
+        self._orders, self._environment = launch.orders, launch.environment
+        self._began_wall = time.time() - (steady() - kept.began if kept else 0.0)
+        self._paths = paths
+        self._launcher = Launcher(self._loop, launch, self._launcher_ended)
+        self._server = Server(self._loop, listener, admission)
+        self._pump = MachineDriver(self._loop, machine, lambda: machine_events.Now(steady(), time.time()))
+        happened = self._happened = self._pump.happened
+        self._server.joined = lambda link, hello: happened(events.AgentJoined(link, hello))
+        self._server.heard = lambda link, message: happened(events.MessageCame(link, message))
+        self._server.left = lambda link, why: happened(events.AgentLeft(link, why))
+        self._saver = StateWriter(self._loop, paths, self._note)
+        # Before all else that happened while we were frozen: none of it may be acted on any more.
+        self._saver.superseded = lambda epoch: self._pump.first_of_all(events.Superseded(epoch))
+        self._pump.woke = self._saver.doubt
+        self._filing = ReportFiles(launch.orders, paths, self._note)
+        self._watched = launch.orders.watch.on
+        self._slurm: Scheduler | None = None
+        self._looks: CommandRunner | None = None
+        self._hooks: EventHook | None = None
+        self._log: RankLog | None = None
+        self._unlogged: list[str] = []
+        self._cancelled = False
+        self._gone_since: float | None = None
+        self._refusals_told = 0
+        self._pump.does = self._doing()
+
+    def _doing(self) -> dict[type, Callable[[Any], object]]:
+        return {
+            actions.Send: self._send,
+            actions.DropLink: lambda order: self._server.drop(order.link),
+            actions.ClaimEpoch: self._claim,
+            actions.LaunchAgents: lambda order: self._launcher.start(order.without),
+            actions.EndLauncher: lambda order: self._launcher.end(),
+            actions.LookAtLauncher: self._look_at_launcher,
+            actions.SaveState: lambda order: self._saver.save(order.state),
+            actions.SaveReport: self._filing.report,
+            actions.SaveBeside: self._filing.beside,
+            actions.ReadProgress: lambda order: self._happened(self._filing.progress(order.epoch)),
+            actions.WriteNotice: self._filing.notice,
+            actions.Resubmit: self._to_scheduler,
+            actions.AskJob: self._to_scheduler,
+            actions.QueueNext: self._to_scheduler,
+            actions.ExcludeNext: self._to_scheduler,
+            actions.DropNext: self._to_scheduler,
+            actions.Requeue: self._to_scheduler,
+            actions.Announce: self._announce,
+            machine_events.Note: lambda order: self._note(order.text),
+            actions.Finish: lambda order: self._pump.end(order.code),
+        }
+
+    def _send(self, order: actions.Send) -> None:
+        # Whoever slept through another's attempt may not have heard of it yet.
+        if type(order.message) is StartRanks and self._saver.taken_over(order.message.epoch):
+            return
+        if type(order.message) is Ack and not self._saver.knows():
+            return  # an answer lets ranks live that another coordinator may have taken for dead
+        self._server.send(order.link, order.message)
+
+    def run(self) -> int:
+        """Serve until the machine says ``Finish``; its exit code."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
+        self._happened(machine_events.Tick())
+        self._loop.catch(_CAUGHT, self._signalled)
+        self._heed_keeper()
+        self._loop.every(_CANCEL_LOOK, self._look_for_cancel)
+        if self._watched:
+            self._loop.every(_ASKS_LOOK, self._look_for_asks)
+        self._loop.every(_SUPERSEDED_LOOK, self._saver.look)
+        self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
+        code = self._pump.run()
+        self._saver.finish(self._deleted())
+        if self._slurm:
+            self._slurm.finish()
+        if self._hooks:
+            self._hooks.finish()
+        self._close()
+        return code
+
+    def _heed_keeper(self) -> None:
+        """Without its first process the job is over for the scheduler."""
+        if self._kept is None:
+            return
+        if self._orders.max_restarts or self._orders.survival.requeue:
+            self._kept.may_restart()
+        self._loop.every(LIFE_SECONDS, self._kept.lives)
+        gone = self._kept.gone
+
+        def ended(mask: int) -> None:
+            self._loop.forget(gone)
+            self._happened(events.SupervisorGone())
+
+        self._loop.watch(gone, ended)
+
+    def _to_scheduler(self, order: Any) -> None:
+        if isinstance(order, actions.AskJob):
+            self._look_for_cancel()  # whoever left that word has told the scheduler next
+        if self._slurm is None:  # loaded when first needed, which is after the launch
+            from clusterrun.coordinator.io.scheduler import Scheduler
+
+            known = (self._loop, self._orders, self._environment, self._began_wall)
+            self._slurm = Scheduler(*known, self._filing, self._note, self._happened)
+        self._slurm.carry_out(order)
+
+    def _announce(self, order: actions.Announce) -> None:
+        if self._hooks is None:
+            from clusterrun.coordinator.io.event_hook import EventHook
+
+            self._hooks = EventHook(self._loop, self._orders, self._paths, self._environment, self._note)
+        self._hooks.announce(order)
+
+    def _close(self) -> None:
+        """Nothing that was started here outlives us."""
+        self._server.close()
+        until = steady() + _LAUNCHER_SECONDS
+        if self._launcher.alive:
+            self._launcher.end()
+        while self._launcher.alive and steady() < until + _LAUNCHER_SECONDS:
+            if steady() > until:
+                self._launcher.kill()
+            self._loop.wait(steady() + 0.1)
+        self._tell_refusals()
+        if self._log:
+            self._log.close()
+
+    def _signalled(self, number: int) -> None:
+        if number != signal.SIGCHLD:
+            self._happened(machine_events.SignalCame(number))
+            return
+        for child in ended_children():
+            self._launcher.reaped(child)
+            if self._looks:
+                self._looks.reaped(child)
+            if self._slurm:
+                self._slurm.reaped(child)
+            if self._hooks:
+                self._hooks.reaped(child)
+
+    def _launcher_ended(self, code: int, said: tuple[str, ...], whole: bool, others: bool) -> None:
+        self._happened(events.LauncherEnded(code, said, whole, others))
+
+    def _look_at_launcher(self, order: actions.LookAtLauncher) -> None:
+        question = self._launcher.links_question(order.names)
+        if not question:
+            return
+        if self._looks is None:
+            from clusterrun.runtime.commands import CommandRunner
+
+            self._looks = CommandRunner(self._loop, self._environment)
+
+        def done(said: CommandDone) -> None:
+            if not said.why:  # what was not found out blames nobody
+                from clusterrun.coordinator.io.launcher_links import SETTLED
+
+                names = tuple(line for line in said.lines if line not in ("", SETTLED))
+                self._happened(events.LauncherReached(names, SETTLED in said.lines))
+
+        self._looks.run(question, _LINKS_SECONDS, done)
+
+    def _look_for_asks(self) -> None:
+        for name, body in self._filing.asks():
+            self._happened(events.ClientAsked(name, body))
+
+    def _look_for_cancel(self) -> None:
+        if self._cancelled:
+            return
+        if os.path.lexists(self._paths.cancel):
+            self._cancelled = True
+            self._happened(events.CancelAsked())
+        if self._saver.has_a_place():
+            self._gone_since = None
+            return
+        self._gone_since = self._gone_since or steady()
+        if self._deleted():
+            self._cancelled = True
+            self._note("the run directory was deleted, and with it the run: ending all ranks")
+            self._happened(events.CancelAsked())
+
+    def _deleted(self) -> bool:
+        """The run directory has been gone for so long that it will not come back."""
+        return self._gone_since is not None and steady() - self._gone_since >= _NOTHING_SECONDS
+
+    def _tell_refusals(self) -> None:
+        fresh = self._server.refused - self._refusals_told
+        if fresh:
+            self._refusals_told = self._server.refused
+            self._note(f"{fresh} connections were refused, the last one: {self._server.last_refusal}")
+
+    def _claim(self, order: actions.ClaimEpoch, until: float = 0.0) -> None:
+        try:
+            highest = highest_attempt(self._paths)
+            state = read_state(self._paths) if order.after < 0 <= highest else None
+            epoch = self._claimed(order.after, highest)
+        except OSError as error:
+            self._claim_again(order, until, error)
+            return
+        if epoch < 0:
+            self._happened(events.Superseded(order.after + 1))
+            return
+        self._begin_log(epoch)
+        if order.after >= 0:
+            self._happened(events.EpochClaimed(epoch))
+            return
+        try:
+            state = read_state(self._paths) or state  # the one before may have written until now
+        except OSError:
+            pass
+        self._filing.arrive(self._environment.get("SLURM_JOB_ID", ""))
+        dead = (self._kept.dead_since, self._kept.dead) if self._kept else (None, None)
+        # Before what came meanwhile: an end that is told without them would cost the record its attempts.
+        self._pump.first_of_all(first_claim(epoch, state, *dead))
+
+    def _claim_again(self, order: actions.ClaimEpoch, until: float, error: OSError) -> None:
+        """A file system in trouble is waited for: the run is worth more than some minutes."""
+        why = f"no attempt can be begun: {in_words(error)}"
+        if (until and steady() >= until) or not may_pass(error):
+            self._happened(events.ClaimFailed(why))
+            return
+        if not until:
+            self._note(f"{why}; it is tried again for {_CLAIM_SECONDS:g} s")
+        self._loop.after(RETRY_SECONDS, lambda: self._claim(order, until or steady() + _CLAIM_SECONDS))
+
+    def _claimed(self, after: int, highest: int) -> int:
+        """The attempt that is ours now, -1 where exactly ``after + 1`` was wanted and is somebody's."""
+        epoch = after + 1 if after >= 0 else highest + 1
+        while not claim_attempt(self._paths, epoch):
+            if after >= 0:
+                return -1
+            epoch += 1
+        return epoch
+
+    def _begin_log(self, epoch: int) -> None:
+        if self._log:
+            self._log.close()
+        self._saver.epoch = epoch
+        self._saver.keep_room()
+        try:
+            self._log = RankLog(self._paths.attempt(epoch).coordinator_log)
+        except OSError:  # a run is worth more than its log
+            self._log = None
+            return
+        for line in self._unlogged:
+            self._log.write(line)
+        self._unlogged.clear()
+
+    def _note(self, text: str) -> None:
+        say(f"clusterrun: {text}")
+        line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}"
+        if self._log:
+            self._log.write(line)
+        else:
+            self._unlogged.append(line)

@@ -1,0 +1,256 @@
+"""The batch step's process: outlives a coordinator that is killed, and begins another one; decides no run.
+
+The scheduler takes the end of this process for the end of the job. So it is tiny: it forks the
+coordinator before anything large is loaded, passes signals on, and waits. A coordinator that is
+killed, or falls over a bug, leaves agents that die by their lease and a launcher, which is told from
+here to end; once they are gone, or at once where the job is being ended, another coordinator takes the next
+attempt, knowing since when nobody renews a lease.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+
+from clusterrun.model import contract
+from clusterrun.model.frozen import frozen
+from clusterrun.runtime.event_loop import steady
+from clusterrun.runtime.processes import become_subreaper, ended_children
+from clusterrun.runtime.stderr import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
+_MOST_RESTARTS = 3
+_WITHIN_SECONDS = 600.0
+_LONGEST_WAIT = 2.0
+_LOOK_SECONDS = 0.05
+_KILLED_SECONDS = 10.0
+"""For what was killed to be gone; one in an uninterruptible wait is left to the scheduler."""
+LIFE_SECONDS = 5.0
+"""How often a coordinator gives a sign of life."""
+SILENT_SECONDS = 45.0
+"""Without one no lease is renewed any more: what it coordinated is dead. Longer than lease and kill."""
+_MAY_RESTART, _WELL, _LIVES = b"r", b".", b"a"
+
+
+@frozen
+class SupervisorNews:
+    """What a coordinator knows of its keeper.
+
+    ``words`` takes what it tells the keeper, ``gone`` is readable when the keeper has ended. Both
+    times are of the steady clock: when the job ``began``, and since when an earlier coordinator of
+    it is ``dead``: that is its process id.
+    """
+
+    words: int
+    gone: int
+    began: float
+    dead_since: float | None = None
+    dead: int | None = None
+
+    def may_restart(self) -> None:
+        """Should this coordinator be killed, the run is worth another one."""
+        os.write(self.words, _MAY_RESTART)
+
+    def lives(self) -> None:
+        """A sign of life; the first one says that more will come, each ``LIFE_SECONDS``."""
+        try:
+            os.write(self.words, _LIVES)
+        except (BlockingIOError, BrokenPipeError):  # a keeper that is stopped, or gone
+            pass
+
+    def is_done(self) -> None:
+        """What this process exits with is the run's own word."""
+        os.write(self.words, _WELL)
+
+
+def under_keeper(coordinate: Callable[[SupervisorNews], int]) -> int:
+    """Run ``coordinate`` in a child and guard it; what the batch step exits with.
+
+    In the child the signals that are passed on stay blocked until it unblocks them.
+    """
+    become_subreaper()
+    return _Keeper(coordinate).run()
+
+
+class _Keeper:
+    """Which process coordinates, what it has said, and which signals came for its successor."""
+
+    def __init__(self, coordinate: Callable[[SupervisorNews], int]) -> None:
+        self._coordinate = coordinate
+        self._began = steady()
+        self._heard, self._words = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._gone, self._living = os.pipe2(os.O_CLOEXEC)
+        self._woken, self._wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pid = 0
+        self._code: int | None = None
+        self._said = b""
+        self._waiting: list[int] = []
+        self._restarts: list[float] = []
+        self._dead_since: float | None = None
+        self._dead: int | None = None
+        self._life_at: float | None = None
+        self._looked_at = steady()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
+        signal.signal(contract.USERS_SIGNAL, signal.SIG_IGN)
+
+    def run(self) -> int:
+        while True:
+            self._begin()
+            self._guard()
+            self._hear()
+            if _WELL in self._said:
+                self._clear(steady())
+                return self._code or 0
+            self._dead_since, self._dead = steady(), self._pid
+            again = self._again()
+            say(f"clusterrun: the coordinator {_words(self._code)}" + (", another one is begun" * again))
+            _tell_to_end(_children_of(os.getpid()))
+            self._clear(self._dead_since + contract.LEASE_SECONDS + contract.KILL_SECONDS, again)
+            if not again:
+                return self._as_it_ended()
+
+    def _begin(self) -> None:
+        self._code, self._said, self._life_at = None, b"", None
+        # A signal that comes before the coordinator listens waits for it, here and there.
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        for number in (*PASSED_ON, signal.SIGCHLD):
+            signal.signal(number, _nothing)
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._become_coordinator()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        for waiting in self._waiting:
+            os.kill(self._pid, waiting)
+        self._waiting.clear()
+
+    def _become_coordinator(self) -> None:
+        """In the child. Never returns."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (*PASSED_ON, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            for fd in (self._heard, self._living, self._woken, self._wakes):
+                os.close(fd)
+            kept = SupervisorNews(self._words, self._gone, self._began, self._dead_since, self._dead)
+            code = self._coordinate(kept)
+            kept.is_done()
+        except BaseException:  # noqa: BLE001 (a bug of ours: shown, and the run is worth another coordinator)
+            sys.excepthook(*sys.exc_info())
+        finally:
+            _flush()
+            os._exit(code)
+
+    # --- waiting ---
+
+    def _guard(self) -> None:
+        """Until the coordinator has ended."""
+        while self._code is None:
+            self._wait(_LONGEST_WAIT)
+            self._hear()
+            self._look()
+
+    def _look(self) -> None:
+        """A coordinator that is stopped for good, or hangs in a file system, coordinates nothing."""
+        now, looked_at = steady(), self._looked_at
+        self._looked_at = now
+        if self._life_at is None or self._code is not None:
+            return
+        if now - looked_at > 2 * _LONGEST_WAIT:
+            self._life_at = now  # this process slept itself, with all the job
+        elif now - self._life_at > SILENT_SECONDS:
+            say(f"clusterrun: the coordinator gave no sign of life for {SILENT_SECONDS:g} s: it is killed")
+            self._life_at = None
+            os.kill(self._pid, signal.SIGKILL)
+
+    def _wait(self, seconds: float) -> None:
+        if select.select([self._woken], [], [], seconds)[0]:
+            for number in os.read(self._woken, 4096):
+                if number in PASSED_ON and self._code is None:
+                    os.kill(self._pid, number)
+                elif number in PASSED_ON:
+                    self._waiting.append(number)
+        for child in ended_children():
+            if child.pid == self._pid:
+                self._code = child.code
+
+    def _hear(self) -> None:
+        try:
+            said = os.read(self._heard, 4096)
+        except BlockingIOError:
+            return
+        if _LIVES in said:
+            self._life_at = steady()
+        self._said += said.replace(_LIVES, b"")
+
+    def _again(self) -> bool:
+        now = steady()
+        self._restarts = [at for at in self._restarts if now - at < _WITHIN_SECONDS] + [now]
+        return _MAY_RESTART in self._said and len(self._restarts) <= _MOST_RESTARTS
+
+    # --- the end ---
+
+    def _clear(self, until: float, hurried: bool = False) -> None:
+        """See what was left end by itself until then, and kill what has not; bounded.
+
+        ``hurried``: not waiting where a signal asks for the next coordinator.
+        """
+        while _children_of(os.getpid()) and steady() < until:
+            if hurried and self._waiting:
+                return
+            self._wait(_LOOK_SECONDS)
+        until = max(steady(), until) + _KILLED_SECONDS
+        while steady() < until and (left := _children_of(os.getpid())):
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+            self._wait(_LOOK_SECONDS)
+
+    def _as_it_ended(self) -> int:
+        """The scheduler is to see the very end that the coordinator had."""
+        code = self._code or 1
+        if code < 0:
+            if -code in PASSED_ON:
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        return code if code > 0 else 128 - code
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # a full disk behind them
+        pass
+
+
+def _nothing(number: int, frame: object) -> None:
+    pass
+
+
+def _children_of(pid: int) -> list[int]:
+    """The children of a process with one thread; all that is orphaned below a subreaper comes to be one."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def _tell_to_end(pids: list[int]) -> None:
+    """Children that are not reaped yet, so the numbers are still theirs."""
+    for pid in pids:
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            os.kill(pid, number)
+
+
+def _words(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with code {code} before the run did"

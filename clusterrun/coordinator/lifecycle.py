@@ -1,0 +1,311 @@
+"""The course of a run from the first claim to the last farewell, attempt by attempt; knows no beat or socket.
+
+What leads on from each stage:
+
+    CLAIMING   -EpochClaimed->        MUSTERING; -ClaimFailed-> PARTING
+    MUSTERING  -a world is formed->   RESERVING; -agents do not come-> BETWEEN; -too few are fit-> PARTING,
+                                      or BETWEEN where a node was lost meanwhile
+    RESERVING  -PortReserved->        LIVE; -no port, limit, node left-> BETWEEN
+    LIVE       -attempt over->        BETWEEN
+    BETWEEN    -another attempt->     CLAIMING; -none-> PARTING
+    PARTING    -agents and launcher gone, limit-> Finish
+
+A request to end leads to PARTING from everywhere; from LIVE once no rank lives.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from clusterrun.coordinator import failures
+from clusterrun.coordinator.actions import ClaimEpoch, LaunchAgents, Send
+from clusterrun.coordinator.attempt import LiveAttempt
+from clusterrun.coordinator.failures import FailureKind, RunOutcome
+from clusterrun.coordinator.hang_monitor import HangMonitor
+from clusterrun.coordinator.recovery import in_words
+from clusterrun.coordinator.restart import Restart
+from clusterrun.coordinator.restart_policy import SUPERSEDED, RestartPolicy
+from clusterrun.coordinator.shutdown import Shutdown
+from clusterrun.coordinator.world_formation import WorldFormation
+from clusterrun.model.states import State
+from clusterrun.model.world import Meeting
+from clusterrun.protocol.messages import ReservePort
+from clusterrun.runtime.machine_events import Note
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterrun.coordinator.actions import CoordinatorAction
+    from clusterrun.coordinator.collaborators import Collaborators
+    from clusterrun.coordinator.events import ClaimFailed, EpochClaimed, LauncherEnded, Progressed
+    from clusterrun.coordinator.failures import FailureEvent
+    from clusterrun.coordinator.membership import Member, Membership
+    from clusterrun.coordinator.run_state import RunStateKeeper
+    from clusterrun.model.orders import Orders
+    from clusterrun.protocol.messages import PortReserved
+    from clusterrun.protocol.timeouts import Timeouts
+    from clusterrun.runtime.machine_events import Now
+
+RESERVE_SECONDS = 30.0
+
+
+class RunStage(enum.Enum):
+    """How far the run is."""
+
+    CLAIMING = "an attempt number is being taken"
+    MUSTERING = "agents are on their way, or their nodes are checked"
+    RESERVING = "rank 0's node looks for a port"
+    LIVE = "ranks may live"
+    BETWEEN = "no rank lives; another attempt may follow"
+    PARTING = "no rank lives; agents are leaving"
+
+
+class Lifecycle:
+    """One run's way through its stages; ``say`` takes actions."""
+
+    def __init__(
+        self,
+        orders: Orders,
+        timings: Timeouts,
+        roster: Membership,
+        ledger: RunStateKeeper,
+        say: Callable[[CoordinatorAction], None],
+        rooms: Collaborators,
+    ) -> None:
+        self.stage = RunStage.CLAIMING
+        self.epoch = -1
+        self.live: LiveAttempt | None = None
+        self.watching: HangMonitor | None = None
+        self._watch, self._orders, self._timings = rooms.watch, orders, timings
+        self._roster, self._ledger, self._say = roster, ledger, say
+        self._judge = RestartPolicy(orders)
+        self._closing = Shutdown(orders, rooms.job_id, roster, ledger, say, self)
+        self.handover = self._closing.handover
+        self.muster = WorldFormation(orders, timings, roster, ledger, rooms, say, self._launch, self)
+        follows = (self._again, self.conclude)
+        casualties = self.muster.casualties
+        self._sequel = Restart(self._judge, ledger, casualties, self.handover, say, *follows)
+        self._overdue_at: float | None = None
+        self._limit_at: float | None = None
+        self._launcher_words = ""
+
+    @property
+    def superseded(self) -> bool:
+        """Another coordinator took over."""
+        return self._judge.superseded
+
+    # --- time ---
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        if self.stage is RunStage.PARTING:
+            return self._closing.wakes_at()
+        parts = (self.muster, self._sequel, self.handover, self.live, self.watching)
+        times = [self._overdue_at, self._limit_at, *(part.wakes_at() for part in parts if part)]
+        return min((at for at in times if at is not None), default=None)
+
+    def tick(self, now: Now) -> None:
+        """Carry out what is due."""
+        if self.stage is RunStage.PARTING:
+            self._closing.tick(now)
+            return
+        self.handover.tick(now)
+        self._limit(now)
+        self._go_on(now)
+
+    def _limit(self, now: Now) -> None:
+        if self._limit_at is not None and now.steady >= self._limit_at:
+            self._limit_at = None
+            words = f"the time limit of {self._orders.time_limit:g} s was reached"
+            self.ask(now, RunOutcome(State.TIMEOUT, words, 1))
+
+    def _go_on(self, now: Now) -> None:
+        if self._overdue_at is not None and now.steady >= self._overdue_at:
+            self._overdue_at = None
+            name = self._roster.world[0].name
+            self._not_reserved(now, f"{name} named no port within {RESERVE_SECONDS:g} s", name)
+        self.muster.tick(now)
+        self._sequel.tick(now)
+        if self.live is not None:
+            self.live.tick(now)
+        if self.watching is not None:
+            self.watching.tick(now)
+
+    # --- towards training ---
+
+    def begin(self, now: Now) -> None:
+        """The first event of all."""
+        self._limit_at = now.steady + self._orders.time_limit if self._orders.time_limit > 0 else None
+        self._say(ClaimEpoch())
+
+    def claimed(self, now: Now, event: EpochClaimed) -> None:
+        """An attempt is ours: launch agents for the first one, see who is left for a later one."""
+        if self.stage is not RunStage.CLAIMING:
+            return
+        first, self.epoch = self.epoch < 0, event.epoch
+        self.stage = RunStage.MUSTERING
+        if not first:
+            sequel = self._sequel
+            self._ledger.open(now, event.epoch, sequel.why, sequel.cause, self._roster.names())
+            self.muster.begin_again(now, event.epoch, self._closing.parting.launcher_lives)
+            return
+        self._ledger.remember(event.earlier, event.excluded)
+        self._judge.trained = any(attempt.nodes for attempt in event.earlier)
+        self._ledger.open(now, event.epoch, in_words(event), event.cause)
+        if end := self.handover.begin(now):
+            self.conclude(now, end)
+        else:
+            self.muster.begin(now, event)
+
+    def not_claimed(self, now: Now, event: ClaimFailed) -> None:
+        """The file system takes no attempt: the failure of the one before stays the reason, with this one."""
+        if self.stage is not RunStage.CLAIMING:
+            return
+        last = self._ledger.attempts[-1].failure if self._ledger.attempts else None
+        words = f"{last.why}; {event.why}" if last else event.why
+        self.conclude(now, RunOutcome(State.FAILED, words, 1))
+
+    def _launch(self, without: tuple[str, ...]) -> None:
+        self._closing.parting.launcher_lives = True
+        self._launcher_words = ""
+        self._say(LaunchAgents(without))
+
+    def mustered(self, now: Now) -> None:
+        """The world is formed."""
+        self.stage = RunStage.RESERVING
+        self._overdue_at = now.steady + RESERVE_SECONDS
+        self._say(Send(self._roster.world[0].link, ReservePort(self.epoch)))
+
+    def port_reserved(self, now: Now, seat: Member, message: PortReserved) -> None:
+        """Rank 0's node holds a port: start everywhere."""
+        if self.stage is not RunStage.RESERVING or seat.place != 0:
+            return
+        if not message.port:
+            self._not_reserved(now, f"{seat.name} could not reserve a port: {message.why}", seat.name)
+            return
+        self.stage = RunStage.LIVE
+        self._overdue_at = None
+        parts = (self._orders, self._timings, self._roster, self._ledger, self._judge)
+        self.live = LiveAttempt(self.epoch, *parts, self._say, self._over, self.muster.environment)
+        self.live.start(now, Meeting(seat.hello.address, message.port))
+        if self._watch is not None:
+            vigil = self._watch(self._orders, self.epoch, self._roster.numbers(), now.steady, now.wall)
+            self.watching = HangMonitor(vigil, self.live, self._roster, self._ledger, self._say, self.ask)
+
+    def _not_reserved(self, now: Now, words: str, node: str) -> None:
+        self.in_vain(now, failures.of_node(FailureKind.START, node, now.wall, words))
+
+    # --- what goes wrong, and who wants an end ---
+
+    def lost(self, now: Now, seat: Member, why: str) -> None:
+        """An agent will not be heard again; ``seat`` has left the roster already."""
+        words = f"{seat.name} (node {seat.node}) was lost: {why}{self._launcher_words}"
+        mishap = failures.of_node(FailureKind.NODE, seat.name, seat.heard_wall, words)
+        if self.stage is RunStage.PARTING:
+            self._closing.parting.check(now)
+        elif self.stage is RunStage.MUSTERING:
+            self.muster.lost(now, seat, why, mishap)
+        elif seat.place < 0:
+            self._ledger.warn(f"the idle node {seat.name} was lost: {why}")
+        elif self.live is not None:
+            if self.watching is not None:
+                self.watching.lost(now, seat, why)
+            self.live.lost(now, seat, mishap)
+        elif self.stage is RunStage.RESERVING:
+            self.in_vain(now, mishap)
+        else:
+            self._say(Note(words))
+
+    def launcher_ended(self, now: Now, event: LauncherEnded) -> None:
+        """Fatal only where agents are still on their way; else they tell by themselves whether they live."""
+        said = f": {' / '.join(event.said)}" if event.said else ""
+        words = f"the launcher ended with code {event.code}{said}"
+        if event.whole:
+            self._closing.parting.launcher_lives = event.others
+        joining = self.muster.joining
+        self.muster.launcher_ended(now, event, words)
+        if event.whole and self.stage is RunStage.PARTING:
+            self._closing.parting.check(now)
+        elif event.whole and event.others:
+            self._say(Note(words))
+        elif event.whole and not joining:
+            self._launcher_words = f"; {words}"
+            self._say(Note(words))
+            if self.live is not None:
+                self.live.launcher_ended(now, words)
+
+    def ask(self, now: Now, wish: RunOutcome, at: float | None = None) -> None:
+        """Somebody wants the run to end, since ``at``; the first to ask is the one who is reported."""
+        began = self.live.mishap_at if self.live else self._sequel.mishap_at
+        since = None if began is None else (now.steady if at is None else at) - began
+        if self.stage is RunStage.PARTING or not self._judge.ask(wish, since):
+            return
+        if self.live is not None:
+            self.live.stop(now)
+        elif not self._sequel.weighs:
+            self.conclude(now, wish)
+
+    def notify(self, now: Now, why: str, until: float) -> bool:
+        """The ranks are to end by themselves; False where none run."""
+        return self.live is not None and self.live.notice(now, why, until)
+
+    def decided(self, now: Now) -> None:
+        """What a signal meant is known."""
+        self._sequel.decided(now)
+
+    def supersede(self, now: Now, epoch: int) -> None:
+        """Another coordinator took over."""
+        if self.superseded:
+            return
+        self._judge.superseded = True
+        self._say(Note(f"attempt {epoch} of another coordinator stands in the run directory: ending"))
+        if self.live is not None:
+            self.live.stop(now)
+        elif self.stage is not RunStage.PARTING and not self._sequel.weighs:
+            self.conclude(now, SUPERSEDED)
+
+    # --- towards another attempt, or the end ---
+
+    def _over(self, now: Now) -> None:
+        """No rank of this epoch lives anywhere but what is stuck."""
+        if self.live is None:
+            return
+        live, watching = self.live, self.watching
+        if watching is not None:
+            watching.over(now, live.tally.completed)
+        self.live = self.watching = None
+        self.stage = RunStage.BETWEEN
+        self._sequel.over(now, live.tally, live.mishap_at)
+
+    def progressed(self, now: Now, event: Progressed) -> None:
+        """How far ranks have come; what follows their end depends on it."""
+        if event.epoch == self.epoch and self.stage in (RunStage.LIVE, RunStage.BETWEEN):
+            self._sequel.progressed(now, event)
+
+    def in_vain(self, now: Now, mishap: FailureEvent) -> None:
+        """It came to no rank."""
+        self.stage = RunStage.BETWEEN
+        self._overdue_at = None
+        self._sequel.mishap(now, mishap, failures.of_mishap(mishap))
+
+    def another(self, now: Now, mishap: FailureEvent) -> bool:
+        """Too few nodes are fit, for one was lost: another attempt is made, if there may be one."""
+        if not self._sequel.may_follow(mishap):
+            return False
+        self.in_vain(now, mishap)
+        return True
+
+    def _again(self, now: Now) -> None:
+        self.stage = RunStage.CLAIMING
+        self._say(ClaimEpoch(self.epoch))
+
+    def conclude(self, now: Now, end: RunOutcome, mishap: FailureEvent | None = None) -> None:
+        """No rank lives anywhere and the run is over; also where too few nodes are fit."""
+        if self.handover.undecided and not self.superseded and end is not self._judge.asked:
+            return  # it may come from what the signal is about, which ends the run anyway
+        self.stage = RunStage.PARTING
+        self._overdue_at = self._limit_at = None
+        self.muster.end()
+        self._sequel.end()
+        self._closing.begin(now, end, mishap, self.superseded)

@@ -1,0 +1,161 @@
+"""Which nodes of an allocation may still train, and which are out or suspect; knows no stage, no clock."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+from clusterrun.slurm_text.srun_messages import ended_on, unreached
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from clusterrun.coordinator.membership import Membership
+    from clusterrun.coordinator.run_state import RunStateKeeper
+
+
+@frozen
+class Suspects:
+    """Who is to be looked at before ranks start once more; ``network``: their links too."""
+
+    nodes: tuple[int, ...]
+    network: bool
+
+
+class LostNodes:
+    """What failed so far, by number in the allocation; ``need`` is how many nodes must train.
+
+    A node that is *out* takes no part any more; one that is *lost* has no agent now and may come back:
+    ``hoped`` are those that were lost while others were not, and without which there are too few.
+    """
+
+    def __init__(self, roster: Membership, ledger: RunStateKeeper, need: int, local: bool) -> None:
+        self._roster, self._ledger = roster, ledger
+        self._need, self._local = need, local
+        self._out: dict[int, str] = {}
+        self._suspects: dict[int, bool] = {}
+        self.hoped: tuple[int, ...] = ()
+        self._places: tuple[int, ...] = ()
+        self._said: tuple[str, ...] = ()
+
+    # --- what is heard ---
+
+    def trained(self) -> None:
+        """The world that was formed is about to start: its nodes are taken for well from now on."""
+        self._places = tuple(seat.node for seat in self._roster.world)
+        self._suspects.clear()
+        self.hoped = ()
+
+    def said(self, lines: tuple[str, ...]) -> None:
+        """What the launcher says of agents that ended."""
+        self._said = lines
+
+    def blame(self, name: str, network: bool = False) -> None:
+        """A mishap began on the node of this name."""
+        for node in self._numbers([name]):
+            self._suspects[node] = network or self._suspects.get(node, False)
+
+    def leave_out(self, name: str, why: str) -> None:
+        """The node of this name takes no part any more, here and where the run goes on."""
+        for node in self._numbers([name]):
+            self._out.setdefault(node, why)
+        self._ledger.exclude((name,))
+
+    def before(self, there: Sequence[str]) -> dict[int, str]:
+        """Whom the first launch leaves out, and why; ``there`` are those that a coordinator before had.
+
+        The others were lost to it; they are tried all the same where else too few would remain.
+        """
+        names = [self._roster.name_of(node) for node in range(self._roster.size)]
+        lost = [name for name in names if name not in there]
+        if self._roster.names_known and len(names) - len(lost) >= self._need:
+            for name in lost:
+                self.leave_out(name, "it was lost and did not come back")
+        return dict(self._out)
+
+    # --- what follows ---
+
+    @property
+    def room(self) -> bool:
+        """Enough nodes are not out."""
+        return self._roster.size - len(self._gone()) >= self._need
+
+    @property
+    def enough(self) -> bool:
+        """Enough nodes have an agent now and are not out."""
+        return len(self._here()) >= self._need
+
+    def without(self, launcher_lives: bool) -> dict[int, str]:
+        """Whom the next launch of the agents leaves out, and why; all others it tries.
+
+        Nodes that fell silent are left out as far as enough remain, those first that did so first; a
+        node of which the launcher says that its agent ended is there. Where all agents ended, or what
+        launched them did, that says nothing of their nodes.
+        """
+        gone = self._gone()
+        lost = [node for node in range(self._roster.size) if not self._is_here(node) and node not in gone]
+        telling = launcher_lives and bool(self._here())
+        silent = [node for node in lost if self._fell_silent(node, telling)]
+        to_spare = self._roster.size - len(gone) - self._need
+        for node in sorted(silent, key=self._heard)[: max(to_spare, 0)]:
+            self.leave_out(self._roster.name_of(node), "it was lost and did not come back")
+        lost = [node for node in lost if node not in self._out]
+        if self._here():
+            self.hoped = tuple(lost)
+        for node in lost:
+            self._suspects[node] = True
+        self._said = ()
+        return self._gone()
+
+    def suspects(self) -> Suspects:
+        """Those who are here, of whom something is to be feared, and the newcomers."""
+        here, places = set(self._here()), set(self._places)
+        fresh = [node for node in self.world() if node not in places]
+        nodes = sorted({*(node for node in self._suspects if node in here), *fresh})
+        return Suspects(tuple(nodes), any(self._suspects.get(node, False) for node in nodes))
+
+    def world(self) -> tuple[int, ...]:
+        """Who is to train: everybody keeps his place, the first who idle take those of the others."""
+        here = self._here()
+        places = self._places or tuple(here[: self._need])
+        there, placed = set(here), set(places)
+        idle = iter([node for node in here if node not in placed])
+        world = [node if node in there else next(idle, -1) for node in places]
+        return tuple(node for node in world if node >= 0)
+
+    def absent(self, whys: Iterable[tuple[int, str, str]] = ()) -> list[tuple[int, str, str]]:
+        """Who takes no part: number, name and why; ``whys`` of those who were waited for."""
+        known = {node: why for node, _, why in whys}
+        here = set(self._here())
+        nodes = [node for node in range(self._roster.size) if node not in here]
+        why = {node: known.get(node) or self._out.get(node) or "its agent was lost" for node in nodes}
+        return [(node, self._roster.name_of(node), why[node]) for node in nodes]
+
+    def _gone(self) -> dict[int, str]:
+        excluded = self._numbers(self._ledger.excluded_here)
+        return {**dict.fromkeys(excluded, "it was found unfit before"), **self._out}
+
+    def _here(self) -> list[int]:
+        gone = self._gone()
+        return [node for node in range(self._roster.size) if self._is_here(node) and node not in gone]
+
+    def _is_here(self, node: int) -> bool:
+        seat = self._roster.seats[node]
+        return seat is not None and seat.present and not seat.lost
+
+    def _heard(self, node: int) -> float:
+        seat = self._roster.seats[node]
+        return float("-inf") if seat is None else seat.heard
+
+    def _fell_silent(self, node: int, telling: bool) -> bool:
+        """``telling``: that its agent ended, or never came, is its own doing."""
+        seat = self._roster.seats[node]
+        name = self._roster.name_of(node)
+        if (seat is not None and seat.silent) or name in unreached(self._said):
+            return True
+        ended = seat is not None and (self._local or ended_on(name, self._said))
+        return telling and not ended
+
+    def _numbers(self, names: Sequence[str]) -> list[int]:
+        if not names:
+            return []
+        return [node for node in range(self._roster.size) if self._roster.name_of(node) in names]

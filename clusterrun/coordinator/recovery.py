@@ -1,0 +1,82 @@
+"""What a coordinator that begins knows of those before it: attempts, and why it makes another; pure."""
+
+from __future__ import annotations
+
+from clusterrun.coordinator.events import EpochClaimed
+from clusterrun.model.states import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.model.record import RunState
+
+
+def is_over(state: RunState | None, job_id: str) -> bool:
+    """The run came to its end in another job, so that nothing is left to do in this one.
+
+    A job that is put back into the queue after the run's end was meant to begin once more.
+    """
+    if state is None or not state.state.ended or not state.attempts:
+        return False
+    return bool(job_id) and state.attempts[-1].job_id != job_id
+
+
+def first_claim(
+    epoch: int, state: RunState | None, dead_since: float | None, dead: int | None = None
+) -> EpochClaimed:
+    """What a coordinator that begins knows of those before it, from the ``state`` that they left.
+
+    ``dead`` is the process id of the one that is dead since then: where the newest state is another
+    one's, that one may live.
+    """
+    if state is None:
+        # An attempt of which nobody wrote a word may live; the very first one cannot.
+        return EpochClaimed(epoch, quiet=epoch == 0, cause="first" if epoch == 0 else "node")
+    killed = dead_since is not None
+    # A job that was handed over had no ranks any more when it said so.
+    quiet = state.state.ended or state.state is State.PENDING
+    known = (state.attempts, quiet, state.excluded)
+    if dead is not None and dead != state.pid:
+        dead_since = None
+    if dead_since is not None and not (
+        state.attempts and (state.attempts[-1].nodes or len(state.attempts) == 1)
+    ):
+        dead_since = None  # it may itself have waited for the end of an older one
+    outcome = state.attempts[-1].outcome if state.attempts else ""
+    cause = "coordinator" if killed else "node"
+    if state.state is State.PENDING:
+        cause = _CAUSES.get(outcome, "requeue")
+    elif state.state.ended:
+        cause = "requeue"
+    handed_over = state.state is State.PENDING or state.state.ended
+    host = "" if handed_over else state.host
+    there = (
+        (*state.attempts[-1].nodes, *state.spares) if killed and not handed_over and state.attempts else ()
+    )
+    return EpochClaimed(epoch, *known, cause=cause, dead_since=dead_since, host=host, there=there)
+
+
+_CAUSES = {"TIMEOUT": "time-limit", "PREEMPTED": "preemption", "PENDING": "unfit", "NODE_FAIL": "node"}
+"""Why a job goes on with a run, by how the attempt before it ended."""
+
+
+def in_words(event: EpochClaimed) -> str:
+    """Why a coordinator makes its first attempt."""
+    if not event.epoch:
+        return "first start"
+    after = _AT.get(event.cause, "").format(event.host) if event.host else ""
+    return f"started again {after or _AFTER.get(event.cause, '')}".rstrip()
+
+
+_AFTER = {
+    "time-limit": "after a time limit",
+    "preemption": "after a preemption",
+    "requeue": "after a requeue",
+    "node": "after the loss of a node",
+    "coordinator": "after the loss of its coordinator",
+    "unfit": "without unfit nodes",
+}
+_AT = {
+    "node": "after the loss of {}, where its coordinator was",
+    "coordinator": "after the loss of its coordinator on {}",
+}
+"""The same, where it is known on which node the coordinator was that was heard no more."""

@@ -1,0 +1,380 @@
+"""Agents on their way: how long they are waited for, who is done without; knows no rank and no test."""
+
+from __future__ import annotations
+
+from clusterrun.coordinator import failures
+from clusterrun.coordinator.actions import EndLauncher, LookAtLauncher, Send
+from clusterrun.coordinator.attempt import START_SECONDS_PER_NODE
+from clusterrun.coordinator.failures import FailureKind
+from clusterrun.coordinator.launch_failures import kind_of_end
+from clusterrun.coordinator.missing_nodes import MissingNodes
+from clusterrun.model.frozen import frozen
+from clusterrun.model.states import Phase
+from clusterrun.protocol.messages import Farewell
+from clusterrun.runtime.machine_events import Note
+from clusterrun.slurm_text.controller_away import ControllerAway
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clusterrun.coordinator.actions import CoordinatorAction
+    from clusterrun.coordinator.events import LauncherEnded
+    from clusterrun.coordinator.membership import Member, Membership
+    from clusterrun.coordinator.run_state import RunStateKeeper
+    from clusterrun.protocol.timeouts import Timeouts
+    from clusterrun.runtime.machine_events import Now
+
+TAKEOVER_SECONDS = 10.0
+"""How long a running coordinator may take to see that it was superseded, and then some."""
+PATIENCE_FACTOR = 3.0
+LEAST_PATIENCE = 15.0
+"""Once half the nodes are there, the others get three times as long as those took, and at least this (s)."""
+RELAUNCH_SECONDS = 20.0
+"""For a launcher to end that was told to."""
+MOST_RELAUNCHES = 5
+NAMED_SECONDS = 2.0
+"""For those of whom the launcher says that they will not come."""
+LOOK_AFTER_SECONDS, LOOK_EVERY_SECONDS = 10.0, 5.0
+"""While nobody has joined it is asked which nodes hold a connection to the launcher: srun hands its input,
+without which no agent can join, to all tasks only when each node has one."""
+LEAST_LINK_PATIENCE = 30.0
+"""Once half the nodes have one, the others get three times as long as those took, and at least this (s)."""
+LONELY_PATIENCE = 60.0
+"""For the other nodes where only that of the launcher has one, though the launcher reached them all."""
+
+
+@frozen
+class RendezvousMeans:
+    """How agents may be gathered.
+
+    ``do_without``: once half of them are there, those that are late are not waited for to the end.
+    ``relaunch``: one program started them all, and ends them all where it cannot reach one of them.
+    """
+
+    do_without: bool
+    relaunch: bool
+
+
+class Rendezvous:
+    """From a launch of the agents until ``gathered(now)`` or ``fail(now, kind, node, why)`` is called.
+
+    ``node`` is one that did not come back; empty where it is none alone.
+    """
+
+    def __init__(
+        self,
+        roster: Membership,
+        ledger: RunStateKeeper,
+        timings: Timeouts,
+        means: RendezvousMeans,
+        say: Callable[[CoordinatorAction], None],
+        launch: Callable[[tuple[str, ...]], None],
+        gathered: Callable[[Now], None],
+        fail: Callable[[Now, FailureKind, str, str], None],
+    ) -> None:
+        self.wakes_at: float | None = None
+        self.quiet_until = 0.0
+        self._roster, self._ledger, self._timings = roster, ledger, timings
+        self._means, self._say, self._launch_agents = means, say, launch
+        self._gathered, self._fail = gathered, fail
+        self._nodes = len(roster.seats)
+        self._join_seconds = timings.join + START_SECONDS_PER_NODE * self._nodes
+        self.does_without = means.do_without
+        self._least = 0
+        self._began = 0.0
+        self._half = self._ending = False
+        self._look_at: float | None = None
+        self._linked_after: float | None = None
+        self._again_at: float | None = None
+        self._away = ControllerAway()
+        self._relaunches = self.launches = 0
+        self.ended_others = False
+        self._missing = MissingNodes(roster)
+
+    def begin(self, now: Now, quiet: bool, dead_since: float | None, without: Mapping[int, str]) -> None:
+        """Launch, but on the nodes ``without``; not ``quiet``: agents of an older attempt may still live.
+
+        ``dead_since``: nobody has renewed a lease of theirs since.
+        """
+        self._missing.without = dict(without)
+        if dead_since is not None:
+            self.quiet_until = dead_since + self._timings.lease + self._timings.kill
+        elif not quiet:
+            # An older coordinator may have been stopped for up to a lease and still find agents to answer.
+            lease, kill = self._timings.lease, self._timings.kill
+            self.quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
+        self._launch(now)
+
+    def begin_again(
+        self, now: Now, without: dict[int, str], hoped: Sequence[int], least: int, launcher_lives: bool
+    ) -> None:
+        """Launch agents where there are none, but on the nodes ``without``, and why.
+
+        At least so many nodes are needed: the others are done without. Nothing but agents lives
+        anywhere. ``hoped`` are those whose loss is why this is needed. Agents that are here stay, for
+        only they can give back a job whose coordinator dies now. Where the program that started them all
+        has ended, or there is one for each, all are ended and launched once more.
+        """
+        self._missing.without, self._missing.hoped = without, tuple(hoped)
+        self._least, self.does_without = least, True
+        self._relaunches = 0
+        self._missing.left.clear()
+        beside = launcher_lives and self._means.relaunch
+        for seat in self._roster.retain(without) if beside else self._roster.clear():
+            self._say(Send(seat.link, Farewell()))
+        if beside and self._roster.present:
+            self._launch_beside(now)
+        elif launcher_lives:
+            self._end_launcher(now)
+        else:
+            self._launch(now)
+
+    def _launch_beside(self, now: Now) -> None:
+        """Agents for the nodes that have none; those that are here wait for them."""
+        self.ended_others = False
+        self._began = now.steady
+        if self._missing.complete:
+            self._complete(now)
+            return
+        self._launch(now)
+        self._shorten(now)
+
+    def _end_launcher(self, now: Now) -> None:
+        self._ending = self.ended_others = True
+        self.wakes_at = now.steady + RELAUNCH_SECONDS
+        self._say(EndLauncher())
+
+    def _launch(self, now: Now) -> None:
+        self.launches += 1
+        self._began = now.steady
+        self._half = self._ending = False
+        self._linked_after = None
+        looks = self._means.relaunch and self.does_without and self._roster.names_known
+        self._look_at = now.steady + LOOK_AFTER_SECONDS if looks else None
+        self._again_at = None
+        self._missing.left.clear()
+        self._missing.said = ()
+        self.wakes_at = now.steady + self._join_seconds
+        here = [seat.node for seat in self._roster.linked() if seat.present]
+        nodes = sorted({*self._missing.without, *here})
+        self._launch_agents(tuple(self._roster.name_of(node) for node in nodes))
+
+    def welcomes(self, node: int) -> bool:
+        """Who comes now is waited for; while a launcher is being ended, its agents are not."""
+        waits = not self._ending and self._again_at is None and not self._missing.complete
+        return waits and node not in self._missing.without
+
+    @property
+    def lost_some(self) -> bool:
+        """Agents of this launch came and were lost."""
+        return bool(self._missing.left)
+
+    def present(self, now: Now) -> None:
+        """One node more is present."""
+        self._away.reached()
+        self._ledger.says(Phase.STARTING, f"{self._roster.present} of {self._nodes} nodes have joined")
+        self._shorten(now)
+        if self._missing.complete:
+            self._complete(now)
+        else:
+            self._hasten(now)
+
+    def _shorten(self, now: Now) -> None:
+        """Once half of the nodes are here, the others are waited for in proportion."""
+        if self.does_without and not self._half and 2 * self._missing.here >= self._nodes:
+            self._half = True
+            patience = max(PATIENCE_FACTOR * (now.steady - self._began), LEAST_PATIENCE)
+            self.wakes_at = min(self._began + patience, self._began + self._join_seconds)
+
+    def _hasten(self, now: Now) -> None:
+        """Those who are missing are waited for no longer where the launcher has said what became of them."""
+        if self._half and self._missing.said and self.wakes_at is not None and not self._missing.unnamed():
+            self.wakes_at = min(self.wakes_at, now.steady + NAMED_SECONDS)
+
+    def due_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        if self._look_at is None or self.wakes_at is None:
+            return self.wakes_at
+        return min(self._look_at, self.wakes_at)
+
+    def tick(self, now: Now) -> None:
+        """The time for joining may be over."""
+        if self._look_at is not None and now.steady >= self._look_at:
+            self._look(now)
+        if self.wakes_at is None or now.steady < self.wakes_at:
+            return
+        self.wakes_at = None
+        if self._again_at is not None:
+            self._launch(now)
+        elif self._ending:
+            words = f"the launcher did not end within {RELAUNCH_SECONDS:g} s"
+            self._fail(now, FailureKind.LAUNCHER, "", words)
+        elif self._missing.complete or (self.does_without and self._missing.here and not self._silent()):
+            self._complete(now)
+        elif self._least and not self._enough_without(self._roster.missing()):
+            self._too_few(now)
+        elif self.does_without and self._missing.here:
+            self._begin_again(now)
+        else:
+            words = f"{self._late()} of {self._nodes} did not join"
+            words += f" within {self._join_seconds:g} s; what the launcher said is in job.out"
+            self._fail(now, FailureKind.LAUNCHER, "", words)
+
+    def _complete(self, now: Now) -> None:
+        """What an older coordinator left must be dead by its lease before anything starts."""
+        if self._missing.here < self._least:
+            self._too_few(now)
+            return
+        if now.steady < self.quiet_until:
+            self.wakes_at = self.quiet_until
+            self._ledger.says(Phase.STARTING, "waiting until nothing of an older attempt can live any more")
+            return
+        self.wakes_at = None
+        self._gathered(now)
+
+    # --- a node from which no connection comes ---
+
+    def _look(self, now: Now) -> None:
+        if self._roster.present or self._ending or self._again_at is not None:
+            self._look_at = None
+            return
+        self._look_at = now.steady + LOOK_EVERY_SECONDS
+        names = [self._roster.name_of(node) for node in self._roster.missing()]
+        self._say(LookAtLauncher(tuple(names)))
+
+    def launcher_reached(self, now: Now, names: Sequence[str], settled: bool) -> None:
+        """These nodes hold a connection to the launcher; one that has none long after most keeps all back.
+
+        ``settled``: it waits for no answer of any node. If only its own node has a connection then, what
+        others begin does not arrive there.
+        """
+        if self._look_at is None or self._roster.present or self._relaunches >= MOST_RELAUNCHES:
+            return
+        wanted = [node for node in self._roster.missing() if node not in self._missing.without]
+        without = [node for node in wanted if self._roster.name_of(node) not in names]
+        took = now.steady - self._began
+        lonely = settled and tuple(names) == (self._roster.name_of(0),) and len(without) > 1
+        if not without or (2 * len(without) > len(wanted) and not lonely):
+            return
+        if self._linked_after is None:
+            self._linked_after = took
+        patience = max(PATIENCE_FACTOR * self._linked_after, LEAST_LINK_PATIENCE)
+        if took >= (LONELY_PATIENCE if lonely else patience):
+            for node in without:
+                others = 0 if lonely else len(wanted) - len(without)
+                self._missing.reaches_nothing(node, self._roster.name_of(0), others, took)
+            self._leave_out(now, without)
+            self._end_launcher(now)
+
+    # --- a launch that cannot reach all nodes ---
+
+    def _silent(self) -> list[int]:
+        """Nodes of which the launcher may still try to reach them, and give all others up at last."""
+        if not self._means.relaunch or self._relaunches >= MOST_RELAUNCHES or not self._roster.names_known:
+            return []
+        return self._missing.unnamed()
+
+    def _begin_again(self, now: Now) -> None:
+        """End the launcher, which still tries, to launch once more without those who are missing."""
+        for seat in self._leave_out(now, self._roster.missing()):
+            self._say(Send(seat.link, Farewell()))
+        self._end_launcher(now)
+
+    def _leave_out(self, now: Now, nodes: Sequence[int]) -> list[Member]:
+        """From now on these are done without, and all others are to join anew."""
+        for node in nodes:
+            self._missing.give_up(node, now.steady - self._began)
+        self._relaunches += 1
+        names = ", ".join(self._roster.name_of(node) for node in nodes)
+        self._say(Note(f"agents are launched once more, without {names}"))
+        return self._roster.clear()
+
+    def _unreached(self) -> list[int]:
+        """The nodes of which the launcher says that it could not reach them."""
+        if not self._means.relaunch or self._relaunches >= MOST_RELAUNCHES or not self._roster.names_known:
+            return []
+        return self._missing.unreached()
+
+    # --- those who do not come ---
+
+    def left(self, seat: Member, why: str) -> None:
+        """An agent joined and was lost before the others were there."""
+        self._missing.left[seat.node] = why
+
+    def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> None:
+        """All agents ended, or one of them: nobody, or one less, is on the way. ``words`` say so."""
+        self._missing.said = event.said
+        again_at = self._away.next_at(now.steady, event.said) if event.whole else None
+        if self._ending and event.whole:
+            if not event.others:
+                self._launch(now)
+        elif again_at is not None and not self._missing.complete:
+            self._launch_later(now, again_at, event.others)
+        elif event.whole and event.others:
+            self._none_beside(now, event.code, words)
+        elif self._missing.complete and not event.whole:
+            return
+        elif event.whole and self._least and not self._enough_without(self._unreached()):
+            self._too_few(now)
+        elif event.whole and self.does_without and (unreached := self._unreached()):
+            self._leave_out(now, unreached)
+            self._launch(now)
+        elif event.whole and not self._missing.complete:
+            self._ended_early(now, event.code, words)
+        elif event.whole:
+            return
+        elif self.does_without:
+            self._hasten(now)
+        else:
+            said = ": " + " / ".join(event.said) if event.said else ""
+            words = f"an agent ended with code {event.code} before it had joined{said}"
+            self._fail(now, kind_of_end(event.code), "", words)
+
+    def _late(self) -> str:
+        return failures.nodes_in_words(self._roster.called(self._roster.missing()))
+
+    def _ended_early(self, now: Now, code: int, words: str) -> None:
+        lost = self._missing.unfulfilled()
+        if lost < 0:
+            words += f" (before {self._late()} had joined)"
+            self._fail(now, kind_of_end(code), "", words)
+        else:
+            name = self._roster.name_of(lost)
+            words = f"{name} (node {lost}) was lost and did not come back: {words}"
+            self._fail(now, FailureKind.NODE, name, words)
+
+    def _none_beside(self, now: Now, code: int, words: str) -> None:
+        """The launch for those that are missing came to its end: who is here is all there is."""
+        if self._missing.complete:
+            return
+        if self._missing.here >= self._least:
+            self._complete(now)
+        else:
+            self._ended_early(now, code, words)
+
+    def _launch_later(self, now: Now, again_at: float, others: bool) -> None:
+        """The controller is away: nothing was launched, or all of it has ended with the launcher."""
+        if not others:
+            self._roster.clear()
+        self._again_at = self.wakes_at = again_at
+        seconds = again_at - now.steady
+        words = f"the scheduler's controller cannot be reached: agents are launched again in {seconds:g} s"
+        self._say(Note(words))
+        self._ledger.says(Phase.STARTING, words)
+
+    def _enough_without(self, nodes: Sequence[int]) -> bool:
+        return self._nodes - len({*self._missing.without, *nodes}) >= self._least
+
+    def _too_few(self, now: Now) -> None:
+        """Nodes that were launched upon once more did not come back."""
+        absent = self.absent(now)
+        absent = [one for one in absent if one[0] not in self._missing.without] or absent
+        hoped = self._missing.unfulfilled()
+        node, name, why = next((one for one in absent if one[0] == hoped), absent[0])
+        self.wakes_at = None
+        self._fail(now, FailureKind.NODE, name, f"{name} (node {node}) did not come back: {why}")
+
+    def absent(self, now: Now) -> list[tuple[int, str, str]]:
+        """The nodes that are not here: number, name, why."""
+        return self._missing.absent(now.steady - self._began)

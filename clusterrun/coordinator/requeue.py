@@ -1,0 +1,204 @@
+"""Who goes on with a run when its job has ended, and whether that is within its budget; knows no signal.
+
+``itself``: the scheduler starts this job again. ``requeue``: it does so because we ask it to.
+``chain``: another job waits already, and starts when this one has ended.
+"""
+
+from __future__ import annotations
+
+from clusterrun.coordinator.actions import DropNext, ExcludeNext, Finish, QueueNext, Requeue
+from clusterrun.coordinator.failures import RunOutcome
+from clusterrun.model.frozen import replace
+from clusterrun.model.states import State
+from clusterrun.runtime.machine_events import Note
+from clusterrun.slurm_text.controller_away import ControllerAway, is_away
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+    from clusterrun.coordinator.actions import CoordinatorAction
+    from clusterrun.coordinator.events import HandedOver, NextQueued
+    from clusterrun.coordinator.run_state import RunStateKeeper
+    from clusterrun.model.orders import Survival
+    from clusterrun.runtime.machine_events import Now
+
+PARTING_SECONDS = 150.0
+"""For the answer on what is queued, or given back, when all else has ended; a scheduler that says nothing."""
+TIME_LIMIT, PREEMPTION = "time-limit", "preemption"
+STATES = {TIME_LIMIT: State.TIMEOUT, PREEMPTION: State.PREEMPTED}
+_CAUSES = {State.TIMEOUT: TIME_LIMIT, State.PREEMPTED: PREEMPTION, State.NODE_FAIL: "node"}
+_ENDS = {TIME_LIMIT: "time limits were reached", PREEMPTION: "preemptions"}
+_OPTIONS = {TIME_LIMIT: "--max-time-limits", PREEMPTION: "--max-preemptions"}
+
+
+class RequeuePolicy:
+    """One job's successor. ``survival.requeue`` is empty where nobody may go on."""
+
+    def __init__(
+        self, survival: Survival, ledger: RunStateKeeper, say: Callable[[CoordinatorAction], None]
+    ) -> None:
+        self._survival, self._ledger, self._say = survival, ledger, say
+        self._next = ""
+        self._queueing = self._ruled = False
+        self._way = ""
+        self._end: RunOutcome | None = None
+        self._wish: RunOutcome | None = None
+        self._away = ControllerAway()
+        self._again_at: float | None = None
+        self._overdue_at: float | None = None
+
+    @property
+    def due_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        return self._overdue_at if self._again_at is None else self._again_at
+
+    # --- budgets ---
+
+    def _used(self, cause: str) -> int:
+        return sum(attempt.cause == cause for attempt in self._ledger.attempts)
+
+    def _most(self, cause: str) -> int:
+        survival = self._survival
+        return survival.max_time_limits if cause == TIME_LIMIT else survival.max_preemptions
+
+    def begin(self) -> RunOutcome | None:
+        """This job may be one too many: then how the run ends."""
+        if not self._survival.requeue:
+            return None
+        for cause, state in STATES.items():
+            if self._used(cause) > self._most(cause):
+                words = f"{self._used(cause)} {_ENDS[cause]}; {_OPTIONS[cause]} is {self._most(cause)}"
+                self._survival = replace(self._survival, requeue="")
+                return RunOutcome(state, words, 1)
+        return None
+
+    @property
+    def lacks(self) -> bool:
+        """A job should wait, and none does or is being queued."""
+        waits = self._next or self._queueing or self._ruled or self._wish
+        return self._survival.requeue == "chain" and not waits
+
+    def queue(self) -> None:
+        """The job that goes on is to wait in the queue before this one may be lost."""
+        if self.lacks:
+            self._queueing = True
+            self._say(QueueNext(self._survival.resubmit, self._ledger.excluded))
+
+    # --- the end of this job ---
+
+    def drop(self) -> None:
+        """Nobody goes on: the job that waits is taken back."""
+        if self._next:
+            self._next = ""
+            self._say(DropNext())
+
+    def cancel(self, now: Now, wish: RunOutcome) -> None:
+        """The owner ends the run, so nobody goes on; where that was said already, it is taken back."""
+        self.drop()
+        self._wish = self._wish or wish
+        if self._way in ("", "itself"):
+            return
+        if self._again_at is not None:
+            self._take_back(now, self._wish)
+        elif self._overdue_at is None:
+            self._way = ""
+            self._say(self._ledger.end(now, self._wish))
+
+    def _take_back(self, now: Now, wish: RunOutcome) -> None:
+        """All has left, and what was to follow is not given any more."""
+        self._again_at = self._overdue_at = None
+        self.drop()
+        self._say(self._ledger.end(now, wish))
+        self._say(Finish(wish.exit_code))
+
+    def rule(self, end: RunOutcome, requeued: bool, again: bool, affordable: bool) -> RunOutcome:
+        """``end``, or PENDING where the run goes on.
+
+        ``requeued``: the scheduler starts this job again by itself, and ``again`` says that it does so
+        for what ``end`` is about. ``affordable``: what failed may be tried again.
+        """
+        self._ruled = True
+        cause = _CAUSES.get(end.state, "")
+        if requeued and (again or cause):
+            self._way = "itself"
+        elif not self._survival.requeue or not cause or not (affordable or cause in _OPTIONS):
+            return end
+        elif cause in _OPTIONS and self._used(cause) >= self._most(cause):
+            return replace(end, reason=f"{end.reason}; {_OPTIONS[cause]} {self._most(cause)} is used up")
+        elif self._wish is not None:
+            return self._wish
+        else:
+            self._way = self._survival.requeue
+        self._end = end
+        where = f"in job {self._next}" if self._next and self._way == "chain" else "when it is started again"
+        return RunOutcome(State.PENDING, f"{end.reason}; the run goes on {where}", 0)
+
+    def leave(self, now: Now, code: int) -> None:
+        """Nothing of ours is left but this process: hand the run over, and exit with ``code``."""
+        excluded = self._ledger.excluded
+        if self._way == "requeue" or (self._way == "chain" and not self._next):
+            self._hand(now)
+        else:
+            if self._way != "chain":
+                self.drop()
+            elif excluded:
+                self._say(ExcludeNext(excluded))
+            taken_back = self._wish is not None and self._end is not None and not self._way
+            self._say(Finish(self._wish.exit_code if self._wish and taken_back else code))
+
+    def _hand(self, now: Now) -> None:
+        """At last: no rank, no agent, no launcher is left."""
+        self._again_at = None
+        self._overdue_at = now.steady + PARTING_SECONDS
+        if self._way == "requeue":
+            self._say(Requeue(self._ledger.excluded))
+        elif not self._queueing:
+            self._say(QueueNext(self._survival.resubmit, self._ledger.excluded))
+
+    def queued(self, now: Now, event: NextQueued) -> None:
+        """The job that goes on waits in the queue, or cannot."""
+        self._queueing = False
+        self._next = event.job_id
+        if self._overdue_at is not None:
+            self._handed(now, "" if event.job_id else event.why)
+        elif self._wish is not None or (self._ruled and self._way != "chain"):
+            self.drop()
+        elif not event.job_id:
+            self._ledger.warn(f"no job could be queued that goes on after this one: {event.why}")
+
+    def handed_over(self, now: Now, event: HandedOver) -> None:
+        """This job was given back, or the scheduler would not take it."""
+        if self._overdue_at is None:
+            return
+        another = self._survival.resubmit and self._wish is None
+        if event.why and another and not is_away((event.why,)):
+            self._say(Note(f"the job could not be requeued ({event.why}): another one is queued"))
+            self._way = "chain"
+            self._hand(now)
+        else:
+            self._handed(now, event.why)
+
+    def tick(self, now: Now) -> None:
+        """An answer may be overdue, or a controller back that was away."""
+        if self._again_at is not None and now.steady >= self._again_at:
+            self._hand(now)
+        elif self._overdue_at is not None and now.steady >= self._overdue_at:
+            self._handed(now, "the scheduler did not answer")
+
+    def _handed(self, now: Now, why: str) -> None:
+        self._overdue_at = None
+        if self._wish is not None and (why or self._way == "chain"):
+            self._take_back(now, self._wish)
+            return
+        if not why or self._end is None:
+            self._say(Finish(0))
+            return
+        # Nobody ends a job whose controller is away: it may wait here for it.
+        self._again_at = self._away.next_at(now.steady, (why,))
+        if self._again_at is not None:
+            return
+        end = replace(self._end, reason=f"{self._end.reason}; it could not go on: {why}")
+        self._say(Note(end.reason))
+        self._say(self._ledger.end(now, end))
+        self._say(Finish(end.exit_code))

@@ -1,0 +1,168 @@
+"""From the end of one attempt to the claim of the next, or to the end of the run; knows no link.
+
+What decides is how far the ranks had come, so that is read first.
+"""
+
+from __future__ import annotations
+
+from clusterrun.coordinator import failures
+from clusterrun.coordinator.actions import ReadProgress
+from clusterrun.coordinator.failures import FailureKind
+from clusterrun.coordinator.restart_policy import SUPERSEDED, RestartDecision
+from clusterrun.model.frozen import replace
+from clusterrun.model.states import Phase
+from clusterrun.runtime.machine_events import Note
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterrun.coordinator.actions import CoordinatorAction
+    from clusterrun.coordinator.events import Progressed
+    from clusterrun.coordinator.failures import FailureEvent, RunOutcome
+    from clusterrun.coordinator.lost_nodes import LostNodes
+    from clusterrun.coordinator.rank_outcomes import RankOutcomes
+    from clusterrun.coordinator.restart_policy import RestartPolicy
+    from clusterrun.coordinator.run_state import RunStateKeeper
+    from clusterrun.coordinator.termination import Termination
+    from clusterrun.runtime.machine_events import Now
+
+READ_SECONDS = 5.0
+"""For the answer how far ranks have come; then it goes on without."""
+_DAY = 86400
+
+
+class Restart:
+    """One run's decisions between attempts; ends in ``again(now)`` or ``conclude(now, verdict, mishap)``.
+
+    ``why`` and ``cause`` are those of the next attempt; ``mishap_at`` is when the attempt that is
+    weighed met its first mishap.
+    """
+
+    def __init__(
+        self,
+        judge: RestartPolicy,
+        ledger: RunStateKeeper,
+        casualties: LostNodes,
+        handover: Termination,
+        say: Callable[[CoordinatorAction], None],
+        again: Callable[[Now], None],
+        conclude: Callable[[Now, RunOutcome, FailureEvent | None], None],
+    ) -> None:
+        self.why = self.cause = ""
+        self.mishap_at: float | None = None
+        self._judge, self._ledger, self._casualties = judge, ledger, casualties
+        self._handover = handover
+        self._say, self._again, self._conclude = say, again, conclude
+        self._tally: RankOutcomes | None = None
+        self._progress: Progressed | None = None
+        self._read_by: float | None = None
+        self._pause_until: float | None = None
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        return self._pause_until if self._read_by is None else self._read_by
+
+    def tick(self, now: Now) -> None:
+        """An answer may not come; a pause may be over."""
+        if self._read_by is not None and now.steady >= self._read_by:
+            self._rule(now)
+        elif self._pause_until is not None and now.steady >= self._pause_until:
+            self._pause_until = None
+            self._again(now)
+
+    @property
+    def weighs(self) -> bool:
+        """The end of an attempt is being judged."""
+        return self._tally is not None
+
+    def over(self, now: Now, tally: RankOutcomes, mishap_at: float | None) -> None:
+        """No rank of ``tally``'s epoch lives anywhere but what is stuck."""
+        self._tally, self.mishap_at = tally, mishap_at
+        self._read_by = now.steady + READ_SECONDS
+        self._say(ReadProgress(tally.epoch))
+
+    def progressed(self, now: Now, event: Progressed) -> None:
+        """How far ranks of the newest attempt have come."""
+        self._ledger.progressed(event.step, event.checkpoint)
+        self._progress = event
+        if self._read_by is not None:
+            self._rule(now)
+
+    def end(self) -> None:
+        """The run ends."""
+        self._read_by = self._pause_until = None
+
+    def may_follow(self, mishap: FailureEvent) -> bool:
+        """Another attempt may follow this mishap that came before any rank."""
+        end = failures.of_mishap(mishap)
+        room = self._casualties.room
+        return bool(self._judge.rule_before(mishap, end, self._ledger.attempts, room).again)
+
+    def mishap(self, now: Now, mishap: FailureEvent, end: RunOutcome) -> None:
+        """It came to no rank; ``end`` is how the run ends, if not by another attempt."""
+        if self._handover.undecided:
+            return  # no rank lives, so whatever the signal means ends the run, and may be the cause
+        self._blame(mishap)
+        ruling = self._judge.rule_before(mishap, end, self._ledger.attempts, self._casualties.room)
+        self._follow(now, ruling)
+
+    def _rule(self, now: Now) -> None:
+        self._read_by = None
+        if self._handover.undecided:
+            return
+        tally, heard_at = self._tally, self.mishap_at
+        self._tally = self.mishap_at = None
+        if tally is None:
+            return
+        for name, why in tally.stuck_on.items():
+            self._casualties.leave_out(name, why)
+        if heard_at is not None:
+            told = [self._ledger.explained(mishap.failure, heard_at) for mishap in tally.mishaps]
+            tally.mishaps[:] = [replace(m, failure=f) for m, f in zip(tally.mishaps, told)]
+        ruling = self._judge.rule(tally, self._ledger.attempts, self._casualties.room)
+        ruling = self._of_closing(ruling, tally) if self._handover.closing else ruling
+        if ruling.mishap:
+            self._blame(ruling.mishap)
+        self._follow(now, ruling)
+
+    def decided(self, now: Now) -> None:
+        """What a signal meant is known: an attempt that waited for it is judged."""
+        if self._tally is not None and self._read_by is None:
+            self._rule(now)
+
+    def _of_closing(self, ruling: RestartDecision, tally: RankOutcomes) -> RestartDecision:
+        """Ranks that knew that the job would end have ended for that, unless their work is done."""
+        if ruling.verdict in (SUPERSEDED, self._judge.asked):
+            return ruling
+        said = self._progress
+        own = said is not None and said.epoch == tally.epoch
+        reported = own and said is not None and (said.step >= 0 or said.checkpoint >= 0 or said.stopping)
+        if tally.completed and not self._handover.makes_room(reported, bool(said and said.stopping)):
+            return ruling
+        return RestartDecision("", self._handover.wish(), ruling.mishap)
+
+    def _blame(self, mishap: FailureEvent) -> None:
+        if mishap.kind is not FailureKind.COLLISION:
+            self._casualties.blame(mishap.failure.node, network=mishap.kind is FailureKind.HANG)
+
+    def _follow(self, now: Now, ruling: RestartDecision) -> None:
+        if not ruling.again or ruling.mishap is None:
+            self._conclude(now, ruling.verdict, ruling.mishap)
+            return
+        self._ledger.close(now, ruling.verdict.state, ruling.mishap.failure)
+        why = ruling.mishap.failure.why
+        self.cause, self.why = ruling.cause, f"{ruling.again}: {why}"
+        self._say(Note(ruling.again if self._ledger.has_just_said(why) else self.why))
+        if not ruling.pause:
+            self._ledger.says(Phase.RESTARTING, self.why)
+            self._again(now)
+            return
+        self._pause_until = now.steady + ruling.pause
+        self._ledger.says(Phase.RESTARTING, f"{self.why}; not before {_clock(now.wall + ruling.pause)}")
+
+
+def _clock(wall: float) -> str:
+    """A time of the day, as it is the same everywhere."""
+    minutes, seconds = divmod(int(wall) % _DAY, 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"

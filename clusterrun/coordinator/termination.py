@@ -1,0 +1,319 @@
+"""How a job's end is heard of and met: notices, time limits, preemptions; knows no rank and no link.
+
+A job is ended by others: at its time limit, for a job of higher priority, by an administrator, by
+its owner. A signal says that it is, the scheduler says why.
+
+    a notice (USR2), or our own clock    -AskJob-> JobTold -> ranks are told, and ended at the time said
+    a TERM or INT, here or on a node     -AskJob-> JobTold -> the same where time is left, else the end
+    a TERM or INT of some agents only    -AskJob-> JobTold -> nothing, where the scheduler ends nothing
+
+Until the answer is here (or late) a TERM leaves the run *undecided*: nobody may rule how it ends.
+"""
+
+from __future__ import annotations
+
+from clusterrun.coordinator import restart_budget
+from clusterrun.coordinator.actions import AskJob
+from clusterrun.coordinator.failures import RunOutcome
+from clusterrun.coordinator.requeue import PREEMPTION, STATES, TIME_LIMIT, RequeuePolicy
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.states import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Protocol
+
+    from clusterrun.coordinator.actions import CoordinatorAction
+    from clusterrun.coordinator.events import JobTold, NextQueued
+    from clusterrun.coordinator.run_state import RunStateKeeper
+    from clusterrun.model.orders import Orders
+    from clusterrun.runtime.machine_events import Now
+
+    class Course(Protocol):
+        """What a handover needs of the run's course."""
+
+        def notify(self, now: Now, why: str, until: float) -> bool:
+            """Tell the ranks to end by ``until`` (wall clock; 0: at leisure); False where none run."""
+
+        def ask(self, now: Now, wish: RunOutcome, since: float | None = None) -> None:
+            """End the run so; somebody wished it at ``since`` (steady clock)."""
+
+        def decided(self, now: Now) -> None:
+            """Nothing is undecided any more: what waited for a ruling may be ruled."""
+
+
+ANSWER_SECONDS = 3.5
+"""An answer of the scheduler that comes later than this decides nothing: it would kill before."""
+EARLY_SECONDS = 90.0
+"""The scheduler may send its signal up to 60 s early."""
+FIRST_LOOK_SECONDS = 5.0
+"""After a launch, which is not to share the processor with the scheduler's programs."""
+ASK_AGAIN_SECONDS = 60.0
+DUE_SECONDS = 1.0
+"""Times of the scheduler are whole seconds."""
+NOTICE_SECONDS = 30.0
+"""The same notice from many nodes within this time is one notice."""
+SAVING_SECONDS = 20.0
+"""Kept at the end of a job for what comes after the ranks, beyond their grace."""
+REQUEUE, CANCELLED, UNKNOWN, BY_HAND = "requeue", "cancelled", "unknown", "signal"
+_WORDS = {
+    TIME_LIMIT: "the job's time limit was reached",
+    PREEMPTION: "preempted: the scheduler needs the nodes for another job",
+    BY_HAND: "told by a signal to make room",
+    REQUEUE: "the job was put back into the queue by an administrator",
+}
+
+
+@frozen
+class _Asked:
+    """A question that is open: the signal's wish (None for a notice) and when it came (steady clock).
+
+    ``by_clock``: no signal came, it was due. ``some``: only some of the agents got it, so nobody may want
+    the end of the run.
+    """
+
+    wish: RunOutcome | None
+    at: float
+    by_clock: bool = False
+    some: bool = False
+
+
+class Termination:
+    """One job's end; ``job_id`` is empty where no scheduler keeps the time. ``say`` takes actions.
+
+    ``stray``: the newest signal reached only some agents, and the scheduler does not end the job: whoever
+    sent it ended those agents, and nothing else.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        job_id: str,
+        ledger: RunStateKeeper,
+        say: Callable[[CoordinatorAction], None],
+        course: Course,
+    ) -> None:
+        self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
+        self._grace, self._job_id = orders.grace, job_id
+        self._most_restarts = orders.max_restarts
+        self._ledger, self._say, self._course = ledger, say, course
+        self.relay = RequeuePolicy(self._survival, ledger, say)
+        self.stray = False
+        self._asked: _Asked | None = None
+        self._unanswered = 0
+        self._noticed = ""
+        self._taken = self._requeued = self._over = self._abandoned = False
+        self._heard_at: float | None = None
+        self._end_at: float | None = None
+        self._until: float | None = None
+        self._ask_at: float | None = None
+
+    # --- what others ask ---
+
+    @property
+    def undecided(self) -> bool:
+        """A signal came, and what it means is not known yet: nobody may rule how the run ends."""
+        return self._asked is not None and self._asked.wish is not None
+
+    @property
+    def closing(self) -> bool:
+        """The ranks have been told that this job ends: no other attempt is begun in it."""
+        return bool(self._noticed and self._survival.requeue)
+
+    def taken(self, ranks: int) -> None:
+        """So many ranks that catch the notice have got it."""
+        self._taken = self._taken or ranks > 0
+
+    def makes_room(self, reported: bool, stopping: bool) -> bool:
+        """Ranks that all exited 0 did so for the notice, with their work not done.
+
+        ``reported``: rank 0 said how far it is, and then ``stopping`` is its word on it.
+        """
+        return self.closing and (stopping if reported else self._taken)
+
+    def wish(self) -> RunOutcome:
+        """How the job ends whose end was announced."""
+        return RunOutcome(STATES.get(self._noticed, State.PREEMPTED), _WORDS[self._noticed], 1)
+
+    # --- time ---
+
+    def begin(self, now: Now) -> RunOutcome | None:
+        """The first attempt is ours; the end of the run, where all its budget was used up before."""
+        attempts = self._ledger.attempts
+        used = restart_budget.restarts_used(attempts)
+        if attempts[-1].cause in restart_budget.CHARGED and used > self._most_restarts:
+            state = State.NODE_FAIL if attempts[-1].cause == "node" else State.FAILED
+            words = f"the {attempts[-1].cause} of the last attempt was lost"
+            return RunOutcome(state, f"{words}; --max-restarts is {self._most_restarts}", 1)
+        if not self._job_id:
+            return None
+        self._ask_at = now.steady + FIRST_LOOK_SECONDS
+        end = self.relay.begin()
+        if end is None:
+            self.relay.queue()  # at once: this node may be lost before anything else
+        return end
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is wanted (steady clock)."""
+        late = self._asked.at + ANSWER_SECONDS if self._asked else None
+        times = (late, self._until, self._ask_at, self.relay.due_at)
+        return min((at for at in times if at is not None), default=None)
+
+    def tick(self, now: Now) -> None:
+        """Carry out what is due."""
+        self.relay.tick(now)
+        if self._asked is not None and now.steady >= self._asked.at + ANSWER_SECONDS:
+            self._decide(now, self._by_the_clock(now), sudden=False)
+        if self._until is not None and now.steady >= self._until:
+            self._until = None
+            self._course.ask(now, self.wish())
+        if self._ask_at is not None and now.steady >= self._ask_at:
+            self._ask_at = None
+            self.relay.queue()
+            if self._is_due(now):
+                self.noticed(now, by_clock=True)
+            else:
+                self._ask()
+
+    def _is_due(self, now: Now) -> bool:
+        return self._end_at is not None and now.steady >= self._end_at - self._survival.notice - DUE_SECONDS
+
+    def _by_the_clock(self, now: Now) -> str:
+        """What a signal means of which the scheduler does not say why it came."""
+        if self._asked is not None and self._asked.wish is None:
+            return TIME_LIMIT if self._is_near(now) else PREEMPTION
+        near = self._end_at is not None and now.steady >= self._end_at - self._grace
+        some = self._asked is not None and self._asked.some
+        return TIME_LIMIT if near else "" if some else CANCELLED
+
+    def _is_near(self, now: Now) -> bool:
+        return self._end_at is not None and self._end_at - now.steady <= self._survival.notice + EARLY_SECONDS
+
+    def _ask(self) -> None:
+        self._unanswered += 1
+        self._say(AskJob())
+
+    def look_again(self, now: Now) -> None:
+        """This process stood still, maybe with the job: when the job ends is asked anew, soon."""
+        if self._job_id and self._ask_at is not None:
+            self._ask_at = min(self._ask_at, now.steady + FIRST_LOOK_SECONDS)
+
+    # --- signals, and what they mean ---
+
+    def noticed(self, now: Now, by_clock: bool = False) -> None:
+        """An early word of the end."""
+        heard_at = None if by_clock else self._heard_at
+        fresh = heard_at is None or now.steady - heard_at >= NOTICE_SECONDS
+        if self._over or self._asked or self._until is not None or not fresh:
+            return
+        self._heard_at = now.steady
+        if self._job_id:
+            self._asked = _Asked(None, now.steady, by_clock)
+            self._ask()
+        else:
+            self._notify(now, BY_HAND, 0.0)
+
+    def terminated(self, now: Now, wish: RunOutcome, some: bool = False) -> None:
+        """This process, or an agent, was told to end; ``wish`` says so in words.
+
+        ``some``: only some of the agents were, and not this process.
+        """
+        if self._over:
+            return
+        if self._asked is not None and self.undecided:
+            if self._asked.some and not some:
+                self._asked = replace(self._asked, wish=wish, some=False)
+            return
+        if not self._job_id:
+            self._course.ask(now, wish)
+            return
+        self.stray = False
+        self._asked = _Asked(wish, now.steady, some=some)
+        self._ask()
+
+    def cancelled(self, now: Now, wish: RunOutcome) -> None:
+        """The owner ends the run: also the job that waits, and at once, for we may be killed soon."""
+        self.relay.cancel(now, wish)
+
+    def abandoned(self) -> None:
+        """This job's first process was killed: what the scheduler does now, it does for that."""
+        self._abandoned = True
+
+    def told(self, now: Now, event: JobTold) -> None:
+        """The scheduler's word on this job."""
+        self._unanswered = max(0, self._unanswered - 1)
+        if self._over:
+            return
+        if event.end_at is not None:
+            self._end_at = now.steady + event.end_at - now.wall
+        self._requeued = self._requeued or event.requeued
+        if self.undecided and self._unanswered and event.why in ("", UNKNOWN):
+            return  # maybe the answer to what was asked before the signal came
+        why = self._by_the_clock(now) if event.why == UNKNOWN else event.why
+        self._decide(now, why, sudden=event.end_at is None and event.why in STATES)
+        if event.why == UNKNOWN and self._end_at is None:
+            self._ask_at = now.steady + ASK_AGAIN_SECONDS
+        elif self._survival.requeue and self._end_at is not None and not self._noticed:
+            self._ask_at = max(self._end_at - self._survival.notice, now.steady + 1.0)
+
+    def _decide(self, now: Now, why: str, sudden: bool) -> None:
+        """What the signal means is known as well as it can be; ``sudden``: the job is being killed."""
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return
+        left = self._survival.notice if self._end_at is None else self._end_at - now.steady
+        left -= self._grace + min(SAVING_SECONDS, self._survival.notice / 4)
+        if sudden:
+            left = self._grace / 4 if self._survival.requeue else 0.0
+        early = why == PREEMPTION and left > 0
+        if asked.wish is None:
+            why = why or self._meant(now, asked.by_clock)
+            if why not in ("", CANCELLED, REQUEUE):  # of these a TERM follows
+                self._notify(now, why, left)
+        elif asked.some and not why:
+            self.stray = True
+        elif not early or not self._notify(now, why, left):
+            self._end(now, why, asked.wish, asked.at)
+        self._course.decided(now)
+
+    def _meant(self, now: Now, by_clock: bool) -> str:
+        """A notice for which the scheduler has no reason: of the time limit, maybe too early, or a user's."""
+        if self._is_near(now):
+            return TIME_LIMIT if self._is_due(now) else ""
+        return "" if by_clock else BY_HAND
+
+    def _notify(self, now: Now, why: str, left: float) -> bool:
+        """The ranks may end by themselves until their time is up; False where none live."""
+        self._noticed = why
+        seconds = max(0.0, min(left, self._survival.notice))
+        live = self._course.notify(now, why, 0.0 if why == BY_HAND else now.wall + seconds)
+        if self._survival.requeue and not live:
+            self._course.ask(now, self.wish())
+        elif self._survival.requeue and why != BY_HAND:
+            self._until = now.steady + seconds
+        return live
+
+    def _end(self, now: Now, why: str, wish: RunOutcome, since: float) -> None:
+        if why == CANCELLED:
+            wish = replace(wish, reason=f"cancelled through the scheduler: {wish.reason}")
+            if not self._abandoned:
+                self.relay.cancel(now, wish)
+        elif why in _WORDS:
+            wish = RunOutcome(STATES.get(why, State.CANCELLED), _WORDS[why], wish.exit_code)
+        self._course.ask(now, wish, since)
+
+    def queued(self, now: Now, event: NextQueued) -> None:
+        """The job that goes on waits in the queue, or cannot: then it is tried again."""
+        self.relay.queued(now, event)
+        if self.relay.lacks:
+            again = now.steady + ASK_AGAIN_SECONDS
+            self._ask_at = again if self._ask_at is None else min(self._ask_at, again)
+
+    def rule(self, now: Now, end: RunOutcome, affordable: bool = True) -> RunOutcome:
+        """``end``, or PENDING where the run goes on. ``affordable``: what failed may be tried again.
+
+        From now on signals mean nothing any more; ``relay`` leads on.
+        """
+        self._over = True
+        self._asked = self._until = self._ask_at = None
+        return self.relay.rule(end, self._requeued, end.reason == _WORDS[REQUEUE], affordable)

@@ -1,0 +1,356 @@
+"""From what was seen of all ranks to a verdict with culprits; pure, and invents none where it cannot tell."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.explanations import has_ended, reason
+from clusterrun.diagnosis.flight_records import counted, difference, roots, waiting
+from clusterrun.diagnosis.job_snapshot import PATIENCE, STOPPED, USUAL, called
+from clusterrun.diagnosis.stack_location import Doing, place
+from clusterrun.diagnosis.stragglers import late
+from clusterrun.diagnosis.stuck_collectives import crossed, half, other_roots, unanswered, unended
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.model.frozen import frozen, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterrun.diagnosis.evidence import RankSeen
+    from clusterrun.diagnosis.flight_records import Difference, Waiting
+    from clusterrun.diagnosis.job_snapshot import JobSnapshot
+
+
+START_PATIENCE = 60.0
+"""Seconds without movement until ranks are blamed that import, or work, before they are in any group."""
+MOST = 4
+"""Ranks of whom one line each is said."""
+
+
+@frozen
+class Judgement:
+    """A diagnosis; ``certain`` is false where a longer look might change it, one that ends ``later`` (s)."""
+
+    diagnosis: Diagnosis
+    certain: bool = True
+    later: float = 0.0
+
+
+def decide(case: JobSnapshot) -> Judgement:
+    """The verdict on ``case``."""
+    waits = waiting(case.seen)
+    if case.stalled and not any(one.records for one in case.seen):
+        waits = waits or counted(case.seen, max((one.clock for one in case.seen), default=0.0) - case.stalled)
+    judged = _stopped(case, waits) or _moving(case, waits) or _differing(case, waits)
+    judged = (
+        judged or _other_world(case) or _absent(case, waits) or _together(case, waits) or _elsewhere(case)
+    )
+    whole = replace(
+        judged.diagnosis,
+        groups=case.stacks(),
+        evidence=(*judged.diagnosis.evidence, *case.circumstances()),
+    )
+    return replace(judged, diagnosis=whole)
+
+
+# --- one after the other, what may be the matter ---
+
+
+def _stopped(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+    """A rank that is stopped or has ended while others wait, or that nobody may wait for but is stopped."""
+    missing = {rank for one in waits for rank in one.missing}
+    found = [
+        one
+        for one in case.seen
+        if one.state in STOPPED or (not one.state and (one.rank in missing or _others_wait(case, one)))
+    ]
+    if not found:
+        return None
+    late_too = [one for one in case.seen if one.rank in missing and one not in found]
+    return _blame(case, found, waits, [one for one in late_too if one.rank not in {w.rank for w in waits}])
+
+
+def _others_wait(case: JobSnapshot, gone: RankSeen) -> bool:
+    """Where no records tell: every rank that is left stands in a collective."""
+    left = [one for one in case.seen if one.state]
+    return bool(left) and all(place(one.stack).doing is Doing.COLLECTIVE for one in left)
+
+
+def _moving(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+    """Something happens: no hang, though perhaps one whom all wait for."""
+    awaited = {rank for one in waits for rank in one.missing}
+    works = [one for one in case.seen if one.moved or (one.printed and (not waits or one.rank in awaited))]
+    if case.stalled or not works:
+        return None
+    slow = late(case.seen, dict(case.offsets))
+    if slow is None:
+        found = Diagnosis(Verdict.NOTHING, "the ranks are making progress", evidence=_progress(case))
+        return Judgement(found, certain=not awaited)
+    rank = case.of(slow.rank)
+    said = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
+    evidence = f"it came last to {slow.last} of the last {slow.of} that were waited for"
+    evidence += f", within {slow.seconds:.1f} s"
+    remedy = "has every rank the same work? if so: clusterrun check compares that node with others"
+    here = place(rank.stack)
+    where = f"; when it was looked at it stood{case.line((slow.rank,))}" if here.doing is Doing.USER else ""
+    culprit = Culprit(slow.rank, rank.node, f"it is slow: {evidence}{where}")
+    return Judgement(Diagnosis(Verdict.SLOW, said, (culprit,), evidence=(evidence,), remedy=remedy))
+
+
+def _progress(case: JobSnapshot) -> tuple[str, ...]:
+    """How fast, where it is known."""
+    first = case.seen[0]
+    count = sum(record.at >= first.clock - first.seconds for record in first.records)
+    pause = case.longest_pause
+    if not count:
+        return ()
+    said = f"rank {first.rank} began {count} collectives within {first.seconds:.1f} s"
+    return (said, f"the longest pause between two of the last ones was {pause:.1f} s")
+
+
+def _differing(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+    """Ranks that called different things at the same place."""
+    found = difference(case.seen) if waits else None
+    if found is None:
+        roots_differ = other_roots(case, waits)
+        return Judgement(roots_differ) if roots_differ else None
+    majority, *others = found.sides
+    where = called("collective", found.sequence, found.group)
+    evidence = [
+        f"{where}: {ranks_in_words(side.ranks)} called {side.called}{case.line(side.ranks)}"
+        for side in found.sides
+    ]
+    culprits = tuple(
+        Culprit(rank, case.of(rank).node, _called(case, found, rank))
+        for side in (others if len(majority.ranks) > len(others[0].ranks) else found.sides)
+        for rank in side.ranks
+    )
+    said = f"ranks called different collectives: {evidence[0].partition(': ')[2]}, "
+    said += "; ".join(f"{ranks_in_words(side.ranks)} {side.called}" for side in others)
+    remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"
+    return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, evidence=tuple(evidence), remedy=remedy))
+
+
+def _other_world(case: JobSnapshot) -> Judgement | None:
+    """Ranks that wait in ``init_process_group`` for more ranks than there are, or for another number."""
+    asked = [one for one in case.seen if one.world]
+    differs = len({one.world for one in asked}) > 1
+    wrong = [one for one in asked if one.world > one.started > 0 or (differs and one.world != one.started)]
+    if not wrong:
+        return None
+    culprits = tuple(
+        Culprit(
+            one.rank,
+            one.node,
+            f"it waits in init_process_group{case.line((one.rank,))} for a world of {one.world} ranks, "
+            f"and was started as one of {one.started}",
+        )
+        for one in wrong
+    )
+    who = ranks_in_words(tuple(one.rank for one in wrong))
+    said = (
+        f"{who} asked init_process_group for a world of {wrong[0].world} ranks; there are {wrong[0].started}"
+    )
+    remedy = "give init_process_group no rank and no world_size: it takes them from RANK and WORLD_SIZE"
+    return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, remedy=remedy))
+
+
+def _called(case: JobSnapshot, found: Difference, rank: int) -> str:
+    mine = next(side for side in found.sides if rank in side.ranks)
+    others = next(side for side in found.sides if rank not in side.ranks)
+    return (
+        f"it called {mine.called}{case.line((rank,))} where {ranks_in_words(others.ranks)} "
+        f"called {others.called}"
+    )
+
+
+def _absent(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+    """Ranks that others wait for, and that wait for nobody."""
+    missing = roots(waits)
+    found = [one for one in case.seen if one.rank in missing]
+    if not found and not missing:
+        found = _apart(case, waits)
+    outside = [one for one in found if place(one.stack).doing is not Doing.COLLECTIVE]
+    found = outside or found
+    if not found:
+        return _unseen(case, waits)
+    later = case.still_for(_patience(case, found, waits))
+    if later and not any(reason(one).certain for one in found):
+        said = f"the others wait for {ranks_in_words(tuple(one.rank for one in found))}, which may yet come"
+        where = tuple(f"rank {one.rank} on {one.node}: {reason(one).why}" for one in found[:MOST])
+        found_so_far = Diagnosis(Verdict.NOTHING, said, evidence=(*case.waited(waits), *where))
+        return Judgement(found_so_far, certain=False, later=later)
+    return _blame(case, found, waits)
+
+
+def _patience(case: JobSnapshot, found: Sequence[RankSeen], waits: Sequence[Waiting]) -> float:
+    """Seconds without movement until ``found`` are blamed: less for who waits in another call."""
+    if all(not one.groups and (one.works or place(one.stack).doing is Doing.IMPORT) for one in found):
+        return START_PATIENCE
+    works = any(place(one.stack).doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) for one in found)
+    return case.patience(waits, found) if works else max(PATIENCE, USUAL * case.longest_pause)
+
+
+def _apart(case: JobSnapshot, waits: Sequence[Waiting]) -> list[RankSeen]:
+    """Without records: those that are outside while others stand in a collective or a rendezvous."""
+    inside = {one.rank for one in waits}
+    inside |= {
+        one.rank for one in case.seen if place(one.stack).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+    }
+    outside = [one for one in case.seen if one.rank not in inside]
+    known = any(one.records for one in case.seen)
+    return outside if inside and not known and len(outside) < len(case.seen) else []
+
+
+def _unseen(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+    """Everybody who waits waits for ranks of nodes that did not answer."""
+    seen = {one.rank for one in case.seen}
+    missing = tuple(sorted({rank for one in waits for rank in one.missing} - seen))
+    if not case.mute or not missing:
+        return None
+    culprits = tuple(Culprit(-1, node, why) for node, why in case.mute)
+    nodes = ", ".join(node for node, _ in case.mute)
+    said = f"the others wait for {ranks_in_words(missing)}; nothing is heard from {nodes}"
+    remedy = "is that node alive? sinfo -R, and clusterrun check"
+    return Judgement(Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), case.waited(waits), remedy))
+
+
+def _together(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+    """All are in collectives."""
+    if not waits:
+        return None
+    stuck = [one for one in waits if not one.missing]
+    if not stuck:
+        return Judgement(crossed(case, waits))
+    if not case.owed and not case.long_still:
+        said = "all ranks are in a collective that may yet end"
+        return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=case.waited(waits)), certain=False)
+    return Judgement(unanswered(case, waits, stuck) or unended(case, waits, stuck))
+
+
+def _elsewhere(case: JobSnapshot) -> Judgement:
+    """Nobody is in a collective that we know of, and nothing has moved."""
+    doing = {place(one.stack).doing for one in case.seen}
+    if doing == {Doing.RENDEZVOUS} or doing == {Doing.COLLECTIVE}:
+        return _met_in_vain(case)
+    busy = [one for one in case.seen if one.works]
+    if busy and case.stalled and any(one.may_spin for one in busy):
+        return Judgement(_busy_without_progress(case, busy))
+    if busy or not case.seen:
+        said = f"{ranks_in_words(tuple(one.rank for one in busy))} compute" if busy else "no rank was seen"
+        verdict = Verdict.NOTHING if busy else Verdict.UNDETERMINED
+        return Judgement(Diagnosis(verdict, said), certain=not busy or bool(case.stalled))
+    if not case.long_still:
+        return Judgement(Diagnosis(Verdict.NOTHING, "the ranks pause outside of collectives"), certain=False)
+    held = [one for one in case.seen if one.state and has_ended(one)]
+    if held and all(one in held or not one.state for one in case.seen):
+        return _blame(case, held, ())
+    living = [one for one in case.seen if one.state] or case.seen
+    return Judgement(_unseen_below(living) or _waiting_apart(living, case))
+
+
+def _busy_without_progress(case: JobSnapshot, busy: Sequence[RankSeen]) -> Diagnosis:
+    """A rank that waits for its GPU spins, and one that computes does not tell: neither is blamed."""
+    who = ranks_in_words(tuple(one.rank for one in busy))
+    said = (
+        f"{who} keep{'s' if len(busy) == 1 else ''} a processor busy, but no rank has begun a collective or "
+        f"printed for {case.stalled:.0f} s: it computes, or waits for its GPU"
+    )
+    evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in busy[:MOST]]
+    evidence.append("torch keeps no flight records here: it is too old, or TORCH_NCCL_TRACE_BUFFER_SIZE is 0")
+    remedy = "clusterrun top shows whether the GPUs work; ranks that print now and then are not taken to hang"
+    return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
+
+
+def _unseen_below(living: Sequence[RankSeen]) -> Diagnosis | None:
+    """Those who live show no stack and have started others (``mp.spawn``), into which nobody looks."""
+    if not all(one.children and place(one.stack).doing is Doing.UNKNOWN for one in living):
+        return None
+    who = ranks_in_words(tuple(one.rank for one in living))
+    said = f"{who} wait{'s' if len(living) == 1 else ''} for processes that nothing tells the stacks of"
+    evidence = [
+        f"rank {one.rank} on {one.node} has started "
+        + ", ".join(f"{child.name} (process {child.pid})" for child in one.children[:MOST])
+        for one in living[:MOST]
+    ]
+    remedy = (
+        f"on {living[0].node}: py-spy dump --pid N of each shows where it is (ranks of torchrun need none)"
+    )
+    return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
+
+
+def _waiting_apart(living: Sequence[RankSeen], case: JobSnapshot) -> Diagnosis:
+    """Those who live wait, each for something outside of torch."""
+    lines = {place(one.stack).line for one in living} - {""}
+    where = f", all at {lines.pop()}" if len(lines) == 1 else ""
+    gone = tuple(one.rank for one in case.seen if one not in living)
+    who = f"all {len(living)} ranks {'that are left ' if gone else ''}wait"
+    who = f"rank {living[0].rank} waits" if case.size == 1 else who
+    said = f"{who} outside of collectives{where}"
+    evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in living[:8]]
+    evidence += [f"{ranks_in_words(gone)} {'has' if len(gone) == 1 else 'have'} ended"] if gone else []
+    return Diagnosis(Verdict.WAITING, said, (), (), tuple(evidence), reason(living[0]).remedy)
+
+
+def _met_in_vain(case: JobSnapshot) -> Judgement:
+    """All seen stand in init_process_group, or in calls that nobody records."""
+    here = place(case.seen[0].stack)
+    said = f"all ranks seen wait in {here.operation} at {here.line}"
+    remedy = "clusterrun check tests the way to rank 0; is WORLD_SIZE what init_process_group is given?"
+    certain = case.long_still
+    verdict = Verdict.LINK if any(one.backlog for one in case.seen) else Verdict.UNDETERMINED
+    return Judgement(Diagnosis(verdict if certain else Verdict.NOTHING, said, remedy=remedy), certain)
+
+
+# --- in words ---
+
+
+def _blame(
+    case: JobSnapshot, found: Sequence[RankSeen], waits: Sequence[Waiting], late_too: Sequence[RankSeen] = ()
+) -> Judgement:
+    """``late_too``: others that have not come, of whom it is not certain that they will not."""
+    reasons = [reason(one) for one in found]
+    culprits = tuple(Culprit(one.rank, one.node, why.why) for one, why in zip(found, reasons))
+    who = ranks_in_words(tuple(one.rank for one in found))
+    first = found[0]
+    on = f" on {first.node}" if len({one.node for one in found}) == 1 else ""
+    never = _never(first.rank, waits)
+    said = f"{who}{on}{never}{': ' if never else ' holds the others up: '}{_why(culprits)}"
+    evidence = [*case.waited(waits)]
+    evidence += [
+        f"rank {one.rank} on {one.node} has not come either: {reason(one).why}" for one in late_too[:MOST]
+    ]
+    remedies = dict.fromkeys(why.remedy for why in reasons)
+    remedy = "; ".join([*list(remedies)[:MOST], *_for_some_only(case, found, waits)])
+    return Judgement(Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), tuple(evidence), remedy))
+
+
+def _never(rank: int, waits: Sequence[Waiting]) -> str:
+    """What others wait in for ``rank``: a collective rather than a send."""
+    waited = [one for one in waits if rank in one.missing]
+    if not waited:
+        return ""
+    one = max(waited, key=lambda one: one.record.sequence > 0)
+    record = one.record
+    if not record.sequence:
+        return f" never called {half(one)}"
+    return f" never came to {called(record.operation, record.sequence, record.group)}"
+
+
+def _why(culprits: Sequence[Culprit]) -> str:
+    first, *others = culprits
+    if not others:
+        return first.why
+    too = ", the others too" if {one.why for one in others} == {first.why} else ""
+    it, _, does = first.why.partition(" ")
+    return f"rank {first.rank}{f' {does}' if it == 'it' else f': {first.why}'}{too}"
+
+
+def _for_some_only(case: JobSnapshot, found: Sequence[RankSeen], waits: Sequence[Waiting]) -> list[str]:
+    """Where few have come, and the many that have not are in one line: perhaps they are not meant to come."""
+    lines = {place(one.stack).line for one in found}
+    held = any(one.works or one.state in STOPPED for one in found)
+    if not waits or len(waits) > len(found) or len(lines) > 1 or "" in lines or held:
+        return []
+    inside = tuple(one.rank for one in waits)
+    where = f"{waits[0].record.operation}{case.line(inside)}"
+    return [f"or is {where} called by {ranks_in_words(inside)} only, where every rank must call it?"]

@@ -1,0 +1,141 @@
+"""Why a rank is where it is, and what to do about that, in words for people; pure."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.job_snapshot import STOPPED
+from clusterrun.diagnosis.stack_location import Doing, place, short
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.diagnosis.evidence import ChildProcess, RankSeen
+
+
+MOST_THREADS = 2
+_SCRIPT = (" <module>", " _run_module_as_main")
+"""The outermost frame of a main thread, until its script has ended."""
+
+
+@frozen
+class Explanation:
+    """``certain``: it will not go on by itself, as far as one can see without waiting longer."""
+
+    why: str
+    remedy: str
+    certain: bool = False
+
+
+def reason(one: RankSeen) -> Explanation:
+    """Why ``one`` does not join the others."""
+    return _of_state(one) or _of_place(one)
+
+
+def _of_state(one: RankSeen) -> Explanation | None:
+    if not one.state:
+        return Explanation(
+            "its process has ended, while others still wait for it",
+            "let all ranks make the same number of steps: uneven data, or an exit in one rank only",
+            certain=True,
+        )
+    if one.state in STOPPED:
+        holder = "a debugger holds it" if one.state == "t" else "it is stopped (SIGSTOP)"
+        return Explanation(
+            holder, f"on {one.node}: kill -CONT {one.pid}, or find out who stopped it", certain=True
+        )
+    if one.state == "D" and not one.works:
+        where = f" ({one.waits_in})" if one.waits_in else ""
+        return Explanation(
+            f"it waits in the kernel for a disk or a network file system{where}{_at(one)}",
+            f"try the file system on that node: clusterrun exec --node {one.node} -- ls …",
+        )
+    return None
+
+
+def _of_place(one: RankSeen) -> Explanation:
+    here = place(one.stack)
+    if here.doing is Doing.DATA:
+        return _of_data(one)
+    if here.doing is Doing.IMPORT:
+        return Explanation(
+            f"it is still importing{_at(one)}",
+            "Python on a slow file system: look at that node's file server, or bring a container",
+        )
+    if here.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
+        what = "init_process_group" if here.doing is Doing.RENDEZVOUS else here.operation
+        return Explanation(
+            f"it waits in {what}{_at(one)}, which the others have not called",
+            "let every rank call the same collectives in the same order",
+        )
+    if one.works:
+        where = f"in user code{_at(one)}" if here.frame else "where no Python stack is to be had"
+        return Explanation(
+            f"it is busy {where}, {one.busy * 100:.0f} % of a processor",
+            "is that an endless loop, or work that only this rank has? the others wait for it",
+        )
+    if here.doing is Doing.UNKNOWN:
+        return Explanation(
+            f"it sleeps{f' in {one.waits_in}' if one.waits_in else ''} and shows no Python stack",
+            f"look at it on {one.node}: clusterrun exec --rank {one.rank} -- cat /proc/{one.pid}/status",
+        )
+    if has_ended(one):
+        return Explanation(
+            f"its script has ended, and its process has not{_held(one)}{_others(one)}",
+            "a thread that is no daemon, or an atexit function, holds it: end it before the script ends",
+        )
+    runs = _program(one)
+    return Explanation(
+        f"it waits in user code{_at(one)}" + (f", for {runs}" if runs else _others(one)),
+        f"why does {runs} not end?"
+        if runs
+        else "what does that line wait for: a file, a lock, another process, the network?",
+    )
+
+
+def has_ended(one: RankSeen) -> bool:
+    """Whether the script of a rank is over, and something holds its process."""
+    return bool(one.stack) and not one.stack[-1].endswith(_SCRIPT)
+
+
+def _held(one: RankSeen) -> str:
+    """Which function of the user's runs after the script."""
+    at = _at(one)
+    return f"; it is{at}" if at else ""
+
+
+def _others(one: RankSeen) -> str:
+    """What other threads do, one of which may hold what the main thread waits for."""
+    places = [short(frame) for frame in one.threads[:MOST_THREADS]]
+    if not places:
+        return ""
+    return f"; {'another thread is' if len(places) == 1 else 'other threads are'} at {' and '.join(places)}"
+
+
+def _program(one: RankSeen) -> str:
+    """What a rank waits for that waits for a program."""
+    waits = any("/subprocess.py:" in frame for frame in one.stack[:4]) and one.children
+    return f"{one.children[0].name} (process {one.children[0].pid})" if waits else ""
+
+
+def _of_data(one: RankSeen) -> Explanation:
+    stopped = [child for child in one.children if child.state in (*STOPPED, "D")]
+    told = [child for child in one.children if child.stack]
+    named = "".join(f"; {_child(child)}" for child in (stopped or told)[:2])
+    return Explanation(
+        f"it waits for its data-loader{_at(one)}{named}",
+        "see what the dataset does there: a slow or missing file, a lock, too few workers",
+        certain=bool(stopped) and stopped[0].state in STOPPED,
+    )
+
+
+def _child(child: ChildProcess) -> str:
+    frame = place(child.stack).frame if child.stack else ""
+    doing = {"T": "is stopped", "t": "is held by a debugger", "D": "waits for a disk"}.get(
+        child.state, "runs" if child.state == "R" else "waits"
+    )
+    where = f" in {child.waits_in}" if child.state == "D" and child.waits_in else ""
+    return f"worker {child.pid} {doing}{where}" + (f" at {short(frame)}" if frame else "")
+
+
+def _at(one: RankSeen) -> str:
+    frame = place(one.stack).frame
+    return f" at {short(frame)}" if frame else ""

@@ -1,0 +1,201 @@
+"""Joins all ranks' flight records on (group, sequence number): who waits for whom, who differs; pure."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.evidence import Record
+from clusterrun.diagnosis.stack_location import Doing, place
+from clusterrun.diagnosis.verdict import unfolded
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterrun.diagnosis.evidence import Group, RankSeen
+
+HALF = "a send or receive"
+"""What a rank waits in that has begun one of these without waiting for it."""
+EQUAL_SIZES = ("all_reduce", "reduce", "broadcast", "_all_gather_base", "all_gather", "_reduce_scatter_base")
+"""Where every rank brings a tensor of one size and type; of other collectives only the names are compared."""
+
+
+@frozen
+class Waiting:
+    """``rank`` has begun a collective and not left it; ``missing`` are members that have not begun it."""
+
+    rank: int
+    record: Record
+    missing: tuple[int, ...]
+
+
+@frozen
+class Side:
+    """Ranks that called one and the same thing."""
+
+    ranks: tuple[int, ...]
+    record: Record
+
+    @property
+    def called(self) -> str:
+        """``all_reduce of [4] Float``."""
+        what = " ".join(filter(None, (self.record.sizes, self.record.types)))
+        return f"{self.record.operation} of {what}" if what else self.record.operation
+
+
+@frozen
+class Difference:
+    """At one place of one group ranks called different things; the largest side comes first."""
+
+    group: str
+    sequence: int
+    sides: tuple[Side, ...]
+
+
+def waiting(seen: Sequence[RankSeen]) -> list[Waiting]:
+    """Every rank in a collective, at its oldest one that is not done, or in a send or receive, by rank."""
+    begun = _begun(seen)
+    found = []
+    for one in seen:
+        inside = [record for record in one.records if not record.done]
+        if one.call and one.peer >= 0:
+            found.append(_with_peer(one, seen))
+        elif one.call == "wait" and not inside and _sent(one):
+            found.append(_with_somebody(one, seen))
+        elif inside:
+            record = min(inside, key=lambda r: r.at)
+            missing = tuple(
+                member
+                for member in members(one, record.group, seen)
+                if member != one.rank and begun.get((member, record.group), 0) < record.sequence
+            )
+            found.append(Waiting(one.rank, record, missing))
+    return found
+
+
+def _with_peer(one: RankSeen, seen: Sequence[RankSeen]) -> Waiting:
+    """A send or receive is a collective of two that no recorder knows: has the other one called its half?"""
+    fits = {"send": "recv", "recv": "send"}[one.call]
+    meets = any(two.rank == one.peer and (two.call, two.peer) == (fits, one.rank) for two in seen)
+    group = f"of ranks {min(one.rank, one.peer)} and {max(one.rank, one.peer)}"
+    what = f"{one.call} {'to' if one.call == 'send' else 'from'} rank {one.peer}"
+    return Waiting(one.rank, Record(group, 0, what, "", "", False, 0.0), () if meets else (one.peer,))
+
+
+def _with_somebody(one: RankSeen, seen: Sequence[RankSeen]) -> Waiting:
+    """It waits for what ``isend`` or ``irecv`` began: for whom is known where one other rank uses these."""
+    others = [two for two in seen if two.rank != one.rank and _sent(two)]
+    behind = [two.rank for two in others if len(others) == 1 and _sent(two) < _sent(one)]
+    return Waiting(one.rank, Record("", 0, HALF, "", "", False, 0.0), tuple(behind))
+
+
+def _sent(one: RankSeen) -> int:
+    """How many sends and receives a rank has begun over gloo, which counts them and does not record them."""
+    of_gloo = [group for group in one.groups if group.backend == "gloo" and group.sequence >= 0]
+    recorded = {record.group: record.sequence for record in one.records}
+    return sum(max(0, group.sequence - recorded.get(group.name, 0)) for group in of_gloo)
+
+
+def counted(seen: Sequence[RankSeen], at: float) -> list[Waiting]:
+    """Who waits by the groups' own counts, where no record tells: some members have begun more than others.
+
+    ``at`` is since when, in seconds since the epoch. Only where no count includes sends: gloo's does.
+    """
+    found = []
+    for one in seen:
+        for group in one.groups:
+            counts = _counts(group, seen)
+            ahead = max(counts.values(), default=0)
+            missing = tuple(sorted(rank for rank, count in counts.items() if count < ahead))
+            if missing and one.rank not in missing and "gloo" not in group.backend:
+                record = Record(group.name, ahead, "a collective", "", "", False, at)
+                found.append(Waiting(one.rank, record, missing))
+                break
+    return found
+
+
+def _counts(group: Group, seen: Sequence[RankSeen]) -> dict[int, int]:
+    """How many collectives each member has begun in ``group``; {} unless every one of them says it."""
+    members = {
+        one.rank: other.sequence
+        for one in seen
+        for other in one.groups
+        if (other.name, other.ranks, other.size) == (group.name, group.ranks, group.size)
+    }
+    complete = len(members) == group.size and min(members.values()) >= 0
+    return members if complete else {}
+
+
+def shortest_timeout(seen: Sequence[RankSeen]) -> float:
+    """Of the groups that ranks wait in, the smallest time-out in seconds; 0: none, or unknown."""
+    waits = {one.rank: one.record.group for one in waiting(seen)}
+    unrecorded = any(one.rank not in waits and place(one.stack).doing is Doing.COLLECTIVE for one in seen)
+    return min(
+        (
+            group.timeout
+            for one in seen
+            for group in one.groups
+            if group.timeout and (unrecorded or _same(group, waits.get(one.rank, "")))
+        ),
+        default=0.0,
+    )
+
+
+def _begun(seen: Sequence[RankSeen]) -> Mapping[tuple[int, str], int]:
+    """How far each rank is in each group: as its records say, for gloo's own number counts sends as well."""
+    found: dict[tuple[int, str], int] = {}
+    for one in seen:
+        recorded: dict[tuple[int, str], int] = {}
+        for record in one.records:
+            at = one.rank, record.group
+            recorded[at] = max(recorded.get(at, 0), record.sequence)
+        found.update({(one.rank, group.name): group.sequence for group in one.groups})
+        found.update(recorded)
+    return found
+
+
+def members(one: RankSeen, name: str, seen: Sequence[RankSeen]) -> tuple[int, ...]:
+    """The ranks of the group called ``name`` that ``one`` is in, as far as it is known."""
+    group = next((group for group in one.groups if _same(group, name)), None)
+    named = unfolded(group.ranks) if group else ()
+    if named:
+        return named
+    if group and group.size == len(seen):
+        return tuple(other.rank for other in seen)
+    return tuple(other.rank for other in seen if any(_same(g, name) for g in other.groups))
+
+
+def _same(group: Group, name: str) -> bool:
+    """A group of two backends has two counts, of which the second is told as ``NAME (gloo)``."""
+    return name in (group.name, f"{group.name} (gloo)")
+
+
+def roots(waits: Sequence[Waiting]) -> tuple[int, ...]:
+    """Ranks that others wait for and that are in no collective themselves."""
+    inside = {one.rank for one in waits}
+    return tuple(sorted({rank for one in waits for rank in one.missing} - inside))
+
+
+def difference(seen: Sequence[RankSeen]) -> Difference | None:
+    """The first place, in time, where members of a group did not call the same."""
+    places: dict[tuple[str, str, int], dict[int, Record]] = {}
+    for one in seen:
+        spans = {group.name: group.ranks for group in one.groups}
+        for record in one.records:
+            key = (record.group, spans.get(record.group, ""), record.sequence)
+            places.setdefault(key, {})[one.rank] = record
+    found = [
+        Difference(name, number, tuple(sides))
+        for (name, _, number), records in places.items()
+        if len(sides := _sides(records)) > 1
+    ]
+    return min(found, key=lambda one: min(side.record.at for side in one.sides), default=None)
+
+
+def _sides(records: Mapping[int, Record]) -> list[Side]:
+    by_call: dict[tuple[str, ...], list[int]] = {}
+    for rank, record in records.items():
+        sized = record.operation in EQUAL_SIZES
+        call = (record.operation, record.sizes if sized else "", record.types if sized else "")
+        by_call.setdefault(call, []).append(rank)
+    sides = [Side(tuple(sorted(ranks)), records[ranks[0]]) for ranks in by_call.values()]
+    return sorted(sides, key=lambda side: (-len(side.ranks), side.ranks))

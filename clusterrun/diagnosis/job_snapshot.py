@@ -1,0 +1,154 @@
+"""All that was seen of a run at one time, and its telling: who waits, where, how long; decides nothing."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.stack_location import place
+from clusterrun.diagnosis.verdict import Stacks, folded, ranks_in_words
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clusterrun.diagnosis.evidence import Backlog, RankSeen
+    from clusterrun.diagnosis.flight_records import Waiting
+
+PATIENCE = 5.0
+"""Seconds without any movement before what looks like a wait is taken for a hang."""
+WORK_PATIENCE = 10.0
+"""The same where a rank is outside of collectives: one that evaluates or saves for all is no hang."""
+USUAL = 1.5
+"""Times the longest pause that this run has made before."""
+MOST_GROUPS = 16
+RECENT = 64
+"""Records of a rank that tell how it fares now; older ones only confirm."""
+STOPPED = ("T", "t")
+
+
+@frozen
+class JobSnapshot:
+    """All ranks there should be (``size``), those seen, nodes that did not answer and why.
+
+    ``offsets`` are the nodes' clocks less ours, in seconds, by name. ``stalled``: nothing has moved
+    for that many seconds, as watched from outside (0: nobody watched). ``ras`` is NCCL's own report.
+    """
+
+    seen: tuple[RankSeen, ...]
+    size: int
+    mute: tuple[tuple[str, str], ...] = ()
+    offsets: tuple[tuple[str, float], ...] = ()
+    stalled: float = 0.0
+    ras: tuple[str, ...] = ()
+
+    def of(self, rank: int) -> RankSeen:
+        """What was seen of ``rank``."""
+        return next(one for one in self.seen if one.rank == rank)
+
+    @property
+    def long_still(self) -> bool:
+        """Whether nothing has happened for longer than ever before in this run."""
+        return self.still_for(max(PATIENCE, USUAL * self.longest_pause)) <= 0
+
+    def still_for(self, seconds: float) -> float:
+        """How many of ``seconds`` without any movement have not passed yet; 0: all of them have."""
+        if self.stalled:
+            return 0.0
+        if self.seen and all(one.problem for one in self.seen):
+            return seconds  # they may be in collectives, and too busy to say in which
+        ages = []
+        for one in self.seen:
+            newest = max((record.at for record in one.records), default=0.0)
+            ages.append(max(0.0, one.clock - newest) if newest else one.quiet)
+        return max(0.0, seconds - min(ages, default=0.0))
+
+    def patience(self, waits: Sequence[Waiting], late: Sequence[RankSeen]) -> float:
+        """Seconds that ``late``, which work, may let those in ``waits`` wait: they may do so often."""
+        calls = {(one.record.group, one.record.operation) for one in waits}
+        offsets = dict(self.offsets)
+        begun: dict[tuple[str, int], dict[int, float]] = {}
+        for one in self.seen:
+            for record in one.records:
+                if record.done and (record.group, record.operation) in calls:
+                    at = record.at - offsets.get(one.node, 0.0)
+                    begun.setdefault((record.group, record.sequence), {})[one.rank] = at
+        ranks = {one.rank for one in late}
+        spans = (sorted((at, rank) for rank, at in of_call.items()) for of_call in begun.values())
+        before = [span[-1][0] - span[0][0] for span in spans if span[-1][1] in ranks]
+        usual = sorted(before, reverse=True)[1:2]  # once is no custom: it may be a hang that was overcome
+        return max(WORK_PATIENCE, USUAL * self.longest_pause, *(USUAL * one for one in usual))
+
+    @property
+    def longest_pause(self) -> float:
+        """How long ranks pause between two collectives, in seconds; what happened but once or twice aside."""
+        recent = ([record.at for record in one.records[-RECENT:]] for one in self.seen)
+        return max(map(_usual_gap, recent), default=0.0)
+
+    @property
+    def owed(self) -> list[tuple[RankSeen, Backlog]]:
+        """Ranks, and what peers of theirs do not acknowledge."""
+        return [(one, debt) for one in self.seen for debt in one.backlog]
+
+    def node_at(self, address: str) -> str:
+        """The node whose ranks speak from ``address``; the address itself where nobody does."""
+        return next((one.node for one in self.seen if address in one.addresses), address)
+
+    def waited(self, waits: Sequence[Waiting]) -> tuple[str, ...]:
+        """Who is in which collective and for how long, a line for each."""
+        found: dict[tuple[str, int, str], list[Waiting]] = {}
+        for one in waits:
+            found.setdefault((one.record.group, one.record.sequence, one.record.operation), []).append(one)
+        return tuple(self._waited(together) for _, together in sorted(found.items()))
+
+    def _waited(self, together: Sequence[Waiting]) -> str:
+        record = together[0].record
+        members = tuple(one.rank for one in together)
+        since = max(max(0.0, self.of(one.rank).clock - one.record.at) for one in together)
+        has, waits = ("has", "waits") if len(members) == 1 else ("have", "wait")
+        line = f"{ranks_in_words(members)} {f'{has} waited {since:.0f} s' if record.at else waits} in "
+        line += f"{called(record.operation, record.sequence, record.group)}{self.line(members)}"
+        missing = tuple(sorted({rank for one in together for rank in one.missing}))
+        return line + (f", for {ranks_in_words(missing)}" if missing else "")
+
+    def line(self, ranks: tuple[int, ...]) -> str:
+        """`` at train.py:33`` where all of ``ranks`` stand in one line of the user's."""
+        lines = {place(self.of(rank).stack).line for rank in ranks} - {""}
+        return f" at {min(lines)}" if len(lines) == 1 else ""
+
+    def circumstances(self) -> Iterator[str]:
+        """What does not decide, but should be known."""
+        for node, why in self.mute:
+            yield f"nothing was heard from {node}: {why}"
+        for one, debt in self.owed[:MOST_GROUPS]:
+            yield (
+                f"rank {one.rank} on {one.node} sent {debt.waiting} bytes to {self.node_at(debt.peer)} "
+                f"({debt.peer}) {debt.retries} times over: no answer"
+            )
+        living = [one for one in self.seen if one.state and one.state not in STOPPED]
+        silent = tuple(one.rank for one in living if not one.answered)
+        if silent:
+            yield f"{ranks_in_words(silent)} said nothing about groups (no Python, no prelude, or too busy)"
+        yield from (f"ncclras: {line}" for line in self.ras)
+        if self.stalled:
+            yield f"nothing has moved for {self.stalled:.0f} s"
+
+    def stacks(self) -> tuple[Stacks, ...]:
+        """Ranks whose stacks are equal, the smallest group first: the few are the suspects."""
+        found: dict[tuple[str, ...], list[int]] = {}
+        for one in self.seen:
+            found.setdefault(one.stack, []).append(one.rank)
+        ordered = sorted(found.items(), key=lambda item: (len(item[1]), item[1]))
+        return tuple(Stacks(folded(tuple(ranks)), stack) for stack, ranks in ordered[:MOST_GROUPS])
+
+
+def _usual_gap(times: Sequence[float]) -> float:
+    """The third longest gap: a checkpoint, or a hang that was overcome, is not what is usual."""
+    ordered = sorted(times)
+    gaps = sorted((after - before for before, after in zip(ordered, ordered[1:])), reverse=True)
+    return gaps[min(2, len(gaps) - 1)] if gaps else 0.0
+
+
+def called(operation: str, sequence: int, group: str) -> str:
+    """``all_reduce (12 of group 0)``; a send or receive has no number."""
+    if not sequence:
+        return operation
+    return f"{operation} ({sequence} of group {group if len(group) <= 12 else group[:9] + '…'})"

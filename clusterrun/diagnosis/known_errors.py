@@ -1,0 +1,307 @@
+"""The table of known messages, a row for each: its pattern, its cause, its remedy; data only."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.model.frozen import frozen
+
+
+@frozen
+class KnownError:
+    """A message by its pattern (of ``re``, within one line)."""
+
+    pattern: str
+    cause: str
+    remedy: str
+    verdict: Verdict = Verdict.CRASHED
+    consequence: bool = False
+
+
+CONSEQUENCES = (
+    (r"Connection closed by (?:remote )?peer", "a peer of this rank ended or was ended"),
+    (r"Read error \[.*Connection reset by peer", "a peer of this rank ended or was ended"),
+    (r"Connection reset by peer", "a peer of this rank ended or was ended"),
+    (r"Broken pipe", "whoever read from this process had ended"),
+    (r"(?:socketProgress|recvBytes).*(?:closed|reset)", "a peer of this rank ended or was ended"),
+    (r"ncclRemoteError|remote process (?:has )?exited", "a peer of this rank ended or was ended"),
+    (r"[Ll]ast enqueued (?:\w+ )?work: -?\d+", "a collective timed out, here or in another rank"),
+    (r"NCCL communicator was aborted", "another rank failed and the communicator was given up"),
+    (r"Process group (?:watchdog )?.*terminated with exception", "a collective failed before"),
+    (
+        r"(?i:failed to (?:recv|send)\b|(?:recv|send)(?:Bytes|Value)\w* failed)"
+        r"|DistStoreError|Socket Timeout.*store",
+        "rank 0, which holds the store, had ended",
+    ),
+    (
+        r"ChildFailedError|SignalException: Process \d+ got signal"
+        r"|CalledProcessError: Command '\['[^']*python[\d.]*'",
+        "a process started here failed before",
+    ),
+    (r"DataLoader worker \(pid.*exited unexpectedly", "a worker of the data-loader ended before"),
+)
+"""Messages of those who only noticed that somebody else had failed, with what they noticed."""
+
+ROWS: tuple[KnownError, ...] = (
+    # --- memory ---
+    KnownError(
+        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
+        "a GPU ran out of memory",
+        "a smaller batch or activation checkpointing; nvidia-smi shows what else holds memory there",
+        Verdict.OUT_OF_MEMORY,
+    ),
+    KnownError(
+        r"DefaultCPUAllocator: (?:can't|not enough)|\bMemoryError\b|Cannot allocate memory|std::bad_alloc",
+        "this process could get no more of the machine's memory",
+        "ask for more with --mem, use fewer data-loader workers, or a smaller batch",
+        Verdict.OUT_OF_MEMORY,
+    ),
+    KnownError(
+        r"(?i:oom[-_ ]kill|out of memory: killed|exceeded (?:job )?memory limit)",
+        "the kernel ended a process because memory ran out",
+        "ask for more with --mem, use fewer data-loader workers, or a smaller batch",
+        Verdict.OUT_OF_MEMORY,
+    ),
+    KnownError(
+        r"unable to (?:mmap|open shared memory|allocate shared memory)|Bus error|SIGBUS"
+        r"|No space left on device.*(?:/dev/shm|nccl-|torch_)|/dev/shm.*No space left",
+        "shared memory (/dev/shm) is full: batches of data-loader workers and NCCL pass through it",
+        "a container needs --shm-size or --ipc=host; else fewer workers, "
+        'or torch.multiprocessing.set_sharing_strategy("file_system")',
+        Verdict.OUT_OF_MEMORY,
+    ),
+    KnownError(
+        r"ibv_reg_mr.*failed|ibv_create_.*Cannot allocate memory",
+        "the limit on locked memory is too low for RDMA (it is slurmd's limit, not the shell's)",
+        "administrator: LimitMEMLOCK=infinity in slurmd's unit, PropagateResourceLimitsExcept=MEMLOCK",
+    ),
+    # --- ranks that do not agree ---
+    KnownError(
+        r"op\.preamble\.length <= op\.nbytes|collective mismatch|Detected mismatch between collectives",
+        "ranks called the same collective with tensors of different size or type, or in different order",
+        "let all ranks call the same collectives with equal shapes: mind the last batch, branches on a rank",
+        Verdict.MISMATCH,
+    ),
+    KnownError(
+        r"(?:[Ss]hape|size)s? (?:of )?.*(?:mismatch|differ) across (?:ranks|processes)"
+        r"|appears not to match (?:sizes|strides|shape) of the same param|inconsistent \d+ params",
+        "the ranks' models differ: DDP compares parameters when it is made",
+        "build the same model in every rank; look for branches on the rank and other versions of the code",
+        Verdict.MISMATCH,
+    ),
+    KnownError(
+        r"Mismatched NCCL version detected",
+        "the nodes have different versions of NCCL",
+        "one image or one environment for all nodes; clusterrun check names the odd one",
+    ),
+    KnownError(
+        r"Expected to have finished reduction in the prior iteration",
+        "some parameters took no part in the loss, so DDP waits for their gradients",
+        "DistributedDataParallel(…, find_unused_parameters=True), or use every parameter in forward",
+        Verdict.MISMATCH,
+    ),
+    KnownError(
+        r"Duplicate GPU detected",
+        "two ranks use the same GPU",
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group',
+    ),
+    # --- GPUs and drivers ---
+    KnownError(
+        r"(?i:fallen off the bus|Xid.*\b79\b|unable to determine the device handle)",
+        "a GPU is gone from this node",
+        "clusterrun submit --avoid-bad, and tell the administrator: the node must be rebooted",
+    ),
+    KnownError(
+        r"(?i:uncorrectable ECC|unspecified launch failure.*ECC|Xid.*\b(?:48|63|64|94|95)\b)",
+        "a GPU's memory is damaged",
+        "leave the node out (--exclude) and tell the administrator",
+    ),
+    KnownError(
+        r"invalid device ordinal",
+        "the script asks for a GPU number that this rank does not see",
+        "use LOCAL_RANK, not RANK, as the device; --gpus says how many each node has",
+    ),
+    KnownError(
+        r"Found no NVIDIA driver|no CUDA-capable device|No CUDA GPUs are available|cudaErrorNoDevice",
+        "this rank sees no GPU",
+        "ask for them with --gpus N; with --gpus 0 a script has to choose the CPU by itself",
+    ),
+    KnownError(
+        r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
+        "torch was built for a newer driver than this node has",
+        "install the torch wheel for the driver's CUDA version (nvidia-smi shows it), or use other nodes",
+    ),
+    KnownError(
+        r"no kernel image is available for execution",
+        "torch was not built for this model of GPU",
+        "install a torch wheel that supports it, or ask for other GPUs with --constraint",
+    ),
+    KnownError(
+        r"Torch not compiled with CUDA enabled",
+        "the ranks' torch is the one for CPUs",
+        "install torch for CUDA in the ranks' Python (--python names it)",
+    ),
+    KnownError(
+        r"illegal memory access|device-side assert|CUBLAS_STATUS|CUDNN_STATUS|CUDA error:",
+        "a kernel failed on the GPU; the line that is shown may be a later one",
+        "run once with --env CUDA_LAUNCH_BLOCKING=1 to see the true line",
+    ),
+    KnownError(
+        r"Failed to bind NVLink SHARP",
+        "NVLink SHARP cannot be used: the Fabric Manager or an NVSwitch is in a bad state",
+        "--env NCCL_NVLS_ENABLE=0 to go on; the administrator restarts nvidia-fabricmanager",
+    ),
+    KnownError(
+        r"Out of bounds values : \d+ FAILED",
+        "numbers arrive changed: a GPU, NVLink or PCIe path corrupts data",
+        "clusterrun check names the node; leave it out with --exclude",
+    ),
+    # --- network ---
+    KnownError(
+        r"Got completion from peer.*status=12|vendor err 129",
+        "an RDMA path does not deliver: wrong GID, a bad cable or port",
+        "clusterrun check finds the link; on RoCE try --env NCCL_IB_GID_INDEX=3",
+        Verdict.LINK,
+    ),
+    KnownError(
+        r"ibv_modify_qp failed.*(?:110|timed out)",
+        "two rails of the RDMA network cannot reach each other",
+        "--env NCCL_CROSS_NIC=0",
+        Verdict.LINK,
+    ),
+    KnownError(
+        r"ibv_modify_qp failed|ibv_\w+ failed.*(?:unreachable|No such device)",
+        "a route or an adapter of the RDMA network is missing",
+        "see ibstat on the node; --env NCCL_IB_GID_INDEX chooses another address",
+        Verdict.LINK,
+    ),
+    KnownError(
+        r"no socket interface found|neither AF_INET\(2\) nor AF_INET6\(10\)",
+        "NCCL_SOCKET_IFNAME names an interface that this node does not have",
+        "leave NCCL_SOCKET_IFNAME unset: clusterrun chooses an interface for each node",
+    ),
+    KnownError(
+        r"Unable to find address for: |Unable to resolve hostname|Name or service not known"
+        r"|Temporary failure in name resolution|gaierror",
+        "a host name is not known on this node",
+        "clusterrun check says which; /etc/hosts or DNS must know all nodes",
+    ),
+    KnownError(
+        r"connectFullMesh failed",
+        "gloo could not connect: a peer has ended, or a name leads to 127.0.1.1 or a wrong interface",
+        "if no other rank failed before: --env GLOO_SOCKET_IFNAME=…, and clusterrun check",
+        consequence=True,
+    ),
+    KnownError(
+        r"client socket has timed out|timed out after \d+ms while waiting|connect\(\) timed out"
+        r"|TCP client failed to connect|Timed out after \d+ seconds waiting for clients",
+        "ranks did not meet: a rank did not start or is late, or rank 0 cannot be reached",
+        "see which rank said nothing (clusterrun logs --tail 5); clusterrun check tests the way to rank 0",
+        Verdict.NEVER_ARRIVED,
+    ),
+    KnownError(
+        r"EADDRINUSE|[Aa]ddress already in use",
+        "a port is taken by another process of this node",
+        "leave MASTER_PORT to clusterrun, which finds a free one; end what was left over there",
+    ),
+    KnownError(
+        r"Detected mixed local Net device counts",
+        "one node sees fewer network adapters than the others",
+        "clusterrun check names the odd node; leave it out with --exclude",
+    ),
+    # --- a collective that did not come back ---
+    KnownError(
+        r"Watchdog caught collective operation timeout|collective operation timeout"
+        r"|Timed out waiting \d+ms for (?:recv|send) operation|monitoredBarrier.*(?:timed out|did not)"
+        r"|failed to pass monitoredBarrier|watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out",
+        "a collective did not end in time: a rank did not join it, or a link is down",
+        "clusterrun diagnose while it hangs names the rank; --hang-after makes that happen by itself",
+        Verdict.NEVER_ARRIVED,
+    ),
+    # --- files and programs ---
+    KnownError(
+        r"No space left on device|Errno 28|ENOSPC",
+        "a disk is full",
+        "free some space; df -h on the node shows which disk (clusterrun exec -- df -h)",
+    ),
+    KnownError(
+        r"Disk quota exceeded|Errno 122",
+        "a quota is used up",
+        "remove files, or write elsewhere ($SCRATCH)",
+    ),
+    KnownError(
+        r"Stale file handle|Errno 116|Transport endpoint is not connected|Errno 107",
+        "a network file system lost its server, or the file was replaced behind its back",
+        "try the path on that node (clusterrun exec -- ls …); tell the administrator",
+    ),
+    KnownError(
+        r"Input/output error|Errno 5\]",
+        "a disk or a network file system does not deliver",
+        "try the path on that node (clusterrun exec -- ls …); leave the node out with --exclude",
+    ),
+    KnownError(
+        r"Too many open files|Errno 24|received 0 items of ancdata",
+        "the limit on open files is reached, often by data-loader workers",
+        'ulimit -n in --setup, fewer workers, or torch.multiprocessing.set_sharing_strategy("file_system")',
+    ),
+    KnownError(
+        r"Resource temporarily unavailable|can't start new thread|fork: retry",
+        "the limit on processes and threads is reached",
+        "ulimit -u on the node; fewer data-loader workers, a smaller OMP_NUM_THREADS",
+    ),
+    KnownError(
+        r"ModuleNotFoundError|ImportError: cannot import name",
+        "a package is missing in the ranks' Python, or is another version",
+        "install it there, name another interpreter with --python, or bring it with --setup 'module load …'",
+    ),
+    KnownError(
+        r"GLIBC(?:XX)?_[\d.]+' not found|version `GLIBC",
+        "a library was built for a newer system than this node has",
+        "use a wheel or container for the node's system, or nodes like the one it was built on",
+    ),
+    KnownError(
+        r"cannot open shared object file|undefined symbol",
+        "a shared library is missing or does not fit",
+        "load what it needs in --setup ('module load cuda'), or set LD_LIBRARY_PATH with --env",
+    ),
+    KnownError(
+        r"\b(?:SyntaxError|IndentationError|TabError): ",
+        "the script is no valid Python for the ranks' interpreter",
+        "correct that line; --python names another interpreter",
+    ),
+    KnownError(
+        r"FileNotFoundError|Errno 2\]",
+        "a file is not there, as this node sees it",
+        "is it on a file system that all nodes share? relative paths start where submit was called; "
+        "with --snapshot in the copy, which lacks what git ignores: --snapshot-include PATH",
+    ),
+    KnownError(
+        r"PermissionError|Errno 13\]",
+        "a file may not be touched by this user",
+        "ls -l on the node (clusterrun exec -- ls -l …)",
+    ),
+    KnownError(
+        r"DataLoader worker \(pid.*is killed by signal: Killed",
+        "a worker of the data-loader was killed by signal 9",
+        "nothing there says that memory ran out: was it a kill -9? dmesg on the node tells",
+    ),
+    KnownError(
+        r"EOFError: EOF when reading a line|\bBdbQuit\b",
+        "the script reads from a keyboard (input(), breakpoint()), and ranks have none",
+        "take it out; clusterrun exec --rank N -- py-spy dump --pid $CLUSTERRUN_RANK_PID looks into a rank",
+    ),
+    # --- training alone ---
+    KnownError(
+        r"Unable to locate sufficient \d+ gpus|(?:not enough|insufficient|[Rr]equires at least \d+) GPUs?"
+        r"|[Nn]eeds? (?:at least )?\d+ GPUs?,? (?:but )?(?:found|got|have|has|only|saw)",
+        "the script left because it saw too few GPUs",
+        "ask for more with --gpus N, or make the script run with what it has",
+        Verdict.ALONE,
+    ),
+    *(
+        KnownError(
+            pattern, cause, "look at the rank that failed first; this one only noticed", consequence=True
+        )
+        for pattern, cause in CONSEQUENCES
+    ),
+)
+"""In this order: the first that fits counts, so special ones stand before general ones."""

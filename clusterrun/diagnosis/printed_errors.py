@@ -1,0 +1,399 @@
+"""The errors in what a rank printed, as its lines come, each with its place in the user's code; pure."""
+
+from __future__ import annotations
+
+import re
+
+from clusterrun.diagnosis.known_error_lookup import meaning
+from clusterrun.diagnosis.stack_location import is_library, short
+from clusterrun.model.frozen import frozen, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterrun.diagnosis.known_errors import KnownError
+
+MOST = 400
+MOST_CONTINUED = 3
+"""Lines that are added to the first one of a message."""
+MOST_PARTS = 3
+"""Exceptions of a group that are shown."""
+SURVIVED_SECONDS = 5.0
+"""Whoever still prints so long after an error went on in spite of it."""
+SAME_DUMP = 2.0
+"""Seconds within which a stack dump belongs to the message before it."""
+
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
+_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
+_HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
+_FRAME = re.compile(r'^[>\s]+File "(.*)", line (\d+)(?:,? in (\S+))?\s*$')
+_RICH_FRAME = re.compile(r"^\s*│ (/.*):(\d+) in (\S+)\s*│$")
+_FATAL = re.compile(r"^Fatal Python error: (.*)")
+_DUMPED = re.compile(r"^(?:Current t|T)hread 0x")
+_NAMED = re.compile(
+    r"^(?:[A-Za-z_<][\w<>]*\.)*(?!(?:DEBUG|INFO|NOTE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)"
+    r"(?:[A-Z_]\w*|error|timeout|gaierror|herror)(?:: ?|$)"
+)
+"""An exception's class is written with a capital, but for a few of the standard library."""
+_THROWN = re.compile(r"^terminate called after throwing an instance of '(.*)'")
+_WHAT = re.compile(r"^\s*what\(\):\s*(.*)")
+_USAGE = re.compile(r"^\s*usage: ", re.IGNORECASE)
+_MISUSED = re.compile(r"^(?:\S+: )?error: ", re.IGNORECASE)
+_IGNORED = re.compile(r"^(?:Exception ignored in|Error in atexit\._run_exitfuncs|--- Logging error ---)")
+_LINKS = {
+    "The above exception was the direct cause of the following exception:": "its cause",
+    "During handling of the above exception, another exception occurred:": "raised while handling",
+}
+_WORKER = re.compile(r"Caught \S+ in (.*?)\.?$")
+_WRAPS = re.compile(r"Caught \S+ in |(?:ProcessRaisedException|RemoteTraceback):\s*$")
+_GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
+_IN_GROUP = re.compile(r"^\s*(?:\| ?|\+(?P<rule>[-+ ]*\d*[ -]*)$)")
+_PARTS = re.compile(r"\(\d+ sub-exceptions?\)$")
+_ROOT_CAUSE = "Root Cause (first observed failure):"
+_CHILD = re.compile(r"^\s+(rank|exitcode)\s+: (-?\d+)\s*\((?:local_rank|pid): \d+\)\s*(?:\((\w+)\))?")
+
+
+@frozen
+class Error:
+    """What a rank complained of at ``at`` (seconds); ``frame`` is where in the user's code, if it said so.
+
+    ``more`` is what belongs to it: the exception that it was raised from, the process it came from.
+    ``inner`` is the rank that said it below a launcher that ``rank`` is (-1: ``rank`` itself).
+    ``ends``: torch marks it as what ended the rank; ``survived``: the rank printed on for long after it.
+    """
+
+    at: float
+    rank: int
+    text: str
+    frame: str = ""
+    row: KnownError | None = None
+    more: str = ""
+    inner: int = -1
+    ends: bool = False
+    survived: bool = False
+
+    @property
+    def consequence(self) -> bool:
+        """Somebody else failed first."""
+        return self.row is not None and self.row.consequence
+
+    @property
+    def placed(self) -> str:
+        """The message, and where it came from."""
+        return self.text + (f", at {short(self.frame)}" if self.frame else "")
+
+    @property
+    def said(self) -> str:
+        """The message, where it came from and what belongs to it."""
+        return self.placed + self.more
+
+
+class ErrorListener:
+    """Reads one stream of a rank line by line; ``errors`` are what it found.
+
+    ``launcher``: that rank starts others, which share its stream: torch marks the lines of each.
+    """
+
+    def __init__(self, rank: int, launcher: bool = False) -> None:
+        self._rank = rank
+        self._launcher = _LauncherReport() if launcher else None
+        self._readers: dict[str, _Reader] = {}
+        self.errors: list[Error] = []
+
+    def hear(self, at: float, line: str) -> None:
+        """One line, without its end."""
+        line = _COLOURS.sub("", line)
+        prefix = _PREFIX.match(line)
+        mark = prefix[1] if prefix else ""
+        reader = self._readers.get(mark)
+        if reader is None:
+            inner = int(mark) if mark and self._launcher else -1
+            reader = self._readers[mark] = _Reader(
+                Error(0.0, self._rank, "", inner=inner, ends=bool(mark)), self.errors
+            )
+        reader.hear(at, line[prefix.end() :] if prefix else line)
+        child = self._launcher.hear(line) if self._launcher and not mark else None
+        if child:
+            self._child_failed(at, *child)
+
+    def _child_failed(self, at: float, inner: int, text: str) -> None:
+        """The launcher names the first of its ranks that failed; news where that rank did not."""
+        if any(one.inner == inner for one in self.errors):
+            return
+        for place, one in enumerate(self.errors):
+            if one.inner < 0 and not one.consequence:
+                self.errors[place] = replace(one, inner=inner)
+                return
+        self.errors.append(Error(at, self._rank, text, inner=inner))
+
+
+def heard(pieces: Iterable[tuple[int, str, float, str]], launchers: bool = False) -> tuple[Error, ...]:
+    """The errors in what ranks printed, by time: pieces of rank, stream, time (seconds) and lines.
+
+    ``launchers``: what is called a rank starts others.
+    """
+    # Each stream for itself: between two of a moment the order is a guess, and would tear tracebacks.
+    listeners: dict[tuple[int, str], ErrorListener] = {}
+    newest: dict[int, float] = {}
+    for rank, stream, at, text in pieces:
+        listener = listeners.setdefault((rank, stream), ErrorListener(rank, launchers))
+        newest[rank] = max(newest.get(rank, 0.0), at)
+        for line in text.splitlines():
+            listener.hear(at, line)
+    found = [
+        replace(one, survived=not one.ends and one.at > 0 and newest[one.rank] - one.at > SURVIVED_SECONDS)
+        for listener in listeners.values()
+        for one in listener.errors
+    ]
+    return tuple(sorted(found, key=lambda one: (one.at, one.rank)))
+
+
+class _LauncherReport:
+    """The end of what torchrun prints of its children: which failed first, and how."""
+
+    def __init__(self) -> None:
+        self._open = False
+        self._rank = -1
+
+    def hear(self, line: str) -> tuple[int, str] | None:
+        """The rank and how it ended, with the line that completes them."""
+        if line.startswith(_ROOT_CAUSE):
+            self._open, self._rank = True, -1
+        found = _CHILD.match(line) if self._open else None
+        if found and found[1] == "rank":
+            self._rank = int(found[2])
+        elif found and self._rank >= 0:
+            self._open = False
+            code = int(found[2])
+            name = f" ({found[3]})" if found[3] else ""
+            ended = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}{name}"
+            return self._rank, ended
+        return None
+
+
+class _Reader:
+    """Reads the lines of one process; appends to ``errors``, and completes there what it appended last."""
+
+    def __init__(self, form: Error, errors: list[Error]) -> None:
+        self._form = form
+        """What all errors of this process have in common."""
+        self._errors = errors
+        self._last = -1
+        """Which of the errors is the newest one of this reader, that following lines may complete."""
+        self._frame = ""
+        self._open = self._rich = self._skipped = self._usage = False
+        self._continued = 0
+        """How many more lines may belong to the message."""
+        self._link = self._thrown = ""
+        self._dump = ""
+        self._group: list[str] | None = None
+        self._plain = ""
+        """The last line, where it names an exception and no traceback stood before it."""
+
+    def hear(self, at: float, text: str) -> None:
+        """One line."""
+        if self._group is not None and self._hear_group(at, text):
+            return
+        link = _LINKS.get(text.strip())
+        if link:
+            self._begin_link(at, link)
+        elif _GROUP.match(text):
+            self._begin()
+            self._group = []
+        elif _HEADER.search(text):
+            self._begin()
+            self._rich = "─" in text
+        elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
+            self._note(f"{frame[1]}:{frame[2]} {frame[3] or '<module>'}", "in" if frame[3] else "")
+        elif self._open:
+            self._hear_open(at, text)
+        elif not self._continues(text):
+            self._hear_other(at, text)
+
+    def _begin_link(self, at: float, link: str) -> None:
+        """A chain goes on; an exception in it that was never raised has no traceback."""
+        if self._plain:
+            self._append(self._error(at, self._plain))
+        self._link, self._continued = link, 0
+
+    def _begin(self) -> None:
+        """A traceback begins."""
+        self._open, self._frame, self._dump, self._continued = True, "", "", 0
+        self._plain = ""
+
+    def _hear_open(self, at: float, text: str) -> None:
+        """A line within a traceback; the first that is not indented and names an exception ends it."""
+        if self._rich:
+            self._rich = "╰" not in text
+            self._continued = 1
+            return
+        line = text.strip() if self._continued else text
+        if line and not line[0].isspace() and (_NAMED.match(line) or meaning(line)):
+            self._open, self._continued = False, 0
+            if self._skipped:
+                self._skipped = False
+            else:
+                self._add(at, line)
+
+    def _hear_other(self, at: float, text: str) -> None:
+        fatal, thrown = _FATAL.match(text), _THROWN.match(text)
+        if fatal:
+            self._begin_dump(at, f"Fatal Python error: {fatal[1]}")
+        elif thrown:
+            self._thrown = thrown[1]
+        elif _DUMPED.match(text):
+            self._dump = self._dump and ("current" if text.startswith("Current") else "other")
+        elif text.strip():
+            self._plain = text.strip() if _NAMED.match(text) else ""
+            self._skipped = bool(_IGNORED.match(text))
+            self._hear_message(at, text)
+
+    def _hear_message(self, at: float, text: str) -> None:
+        """A line outside of any traceback and stack dump."""
+        what = _WHAT.match(text)
+        if self._skipped:
+            return
+        if _USAGE.match(text):
+            self._usage = True
+        elif self._usage and _MISUSED.match(text):
+            self._usage = False
+            self._append(self._error(at, text.strip()))
+        elif what and self._thrown and not meaning(text):
+            self._append(self._error(at, f"{self._thrown}: {what[1]}"))
+        elif row := meaning(text):
+            self._known(at, text.strip(), row)
+
+    def _known(self, at: float, text: str, row: KnownError) -> None:
+        """A line that means something by itself; not where it only goes on with what was said."""
+        last = self._newest()
+        if last is None or last.row is not row or at - last.at > SAME_DUMP:
+            self._append(replace(self._error(at, text), row=row, ends=False))
+
+    # --- tracebacks ---
+
+    def _note(self, frame: str, function: str) -> None:
+        """A frame of a traceback (outermost first), or of a fatal error's stack (innermost first)."""
+        if not function and not self._open:
+            self._begin()  # a script that is no Python has no traceback, only its place
+        own = not is_library(frame)
+        if self._open and own:
+            self._frame = frame
+        elif self._dump and own and not self._open:
+            self._place_dump(frame)
+
+    def _add(self, at: float, text: str) -> None:
+        """An exception, alone or as the next one of a chain; in a wrapper the one that was wrapped."""
+        found = replace(self._error(at, text), frame=self._frame, row=meaning(text))
+        self._frame = ""
+        last = self._newest()
+        link, self._link = self._link, ""
+        if last and not link and _WRAPS.search(last.text):
+            self._errors[self._last] = _unwrapped(last, found)
+        elif last and link:
+            self._errors[self._last] = _chained(last, found, link)
+        else:
+            self._append(found)
+        self._continued = MOST_CONTINUED
+
+    def _continues(self, text: str) -> bool:
+        """Whether a line goes on with the message before it: indented, or the first words of all."""
+        last = self._newest()
+        if not self._continued or last is None:
+            return False
+        empty = re.fullmatch(r"[\w.<>]+:\s*", last.text) is not None
+        if not text.strip():
+            return True
+        wrapper = text.startswith("-- Process ")
+        goes_on = (text[0].isspace() or empty) and any(map(str.isalnum, text))
+        if wrapper or _WRAPS.search(last.text) or not goes_on:
+            self._continued = 0
+            if wrapper:
+                self._errors[self._last] = replace(last, more=f", in {text[3:].partition(' term')[0]}")
+            return wrapper
+        self._continued -= 1
+        whole = f"{last.text.rstrip()} {text.strip()}"[:MOST]
+        self._errors[self._last] = replace(last, text=whole, row=last.row or meaning(whole))
+        return True
+
+    # --- groups of exceptions ---
+
+    def _hear_group(self, at: float, text: str) -> bool:
+        """A line of an exception group, below its header; False once the group is over."""
+        within = _IN_GROUP.match(text)
+        if not within or self._group is None:
+            self._group, self._open = None, False
+            return False
+        line = text[within.end() :]
+        while inner := _IN_GROUP.match(line):
+            line = line[inner.end() :]
+        if within["rule"] is not None or _HEADER.search(line):
+            self._open, self._frame = True, ""
+        elif frame := _FRAME.match(line):
+            self._note(f"{frame[1]}:{frame[2]} {frame[3] or '<module>'}", "in")
+        elif self._open and line and not line[0].isspace() and _NAMED.match(line):
+            self._open = False
+            self._part(at, line)
+        return True
+
+    def _part(self, at: float, line: str) -> None:
+        """The group itself, which stands first, or one of its exceptions."""
+        found = replace(self._error(at, line), frame=self._frame, row=meaning(line))
+        last = self._newest()
+        if self._group == [] or self._group is None or last is None:
+            self._group = [""]
+            self._append(found)
+        elif not _PARTS.search(line) and len(self._group) <= MOST_PARTS:
+            self._group.append(found.placed)
+            more = f": {'; '.join(self._group[1:])}"
+            self._errors[self._last] = replace(last, more=more, row=_of_chain(last.row, found.row))
+
+    # --- what the interpreter or the library prints when it aborts ---
+
+    def _begin_dump(self, at: float, text: str) -> None:
+        """An abort says where it was, after what it was about."""
+        self._dump = "other"
+        last = self._newest()
+        if last is None or last.frame or at - last.at >= SAME_DUMP:
+            self._append(self._error(at, text))
+
+    def _place_dump(self, frame: str) -> None:
+        """The innermost frame of the user's: that of the thread that failed, if it is told."""
+        last = self._newest()
+        if last is None or (last.frame and self._dump != "current"):
+            return
+        if self._dump == "current":
+            self._dump = ""
+        self._errors[self._last] = replace(last, frame=frame)
+
+    def _error(self, at: float, text: str) -> Error:
+        return replace(self._form, at=at, text=text[:MOST])
+
+    def _append(self, found: Error) -> None:
+        self._last = len(self._errors)
+        self._errors.append(found)
+
+    def _newest(self) -> Error | None:
+        return self._errors[self._last] if self._last >= 0 else None
+
+
+def _chained(before: Error, found: Error, link: str) -> Error:
+    """The final exception of a chain with the one before it; whoever only noticed at first, only noticed."""
+    row = _of_chain(before.row, found.row)
+    if before.text == found.text:  # the same one, told by another process first
+        return replace(before, row=row)
+    return replace(found, at=before.at, row=row, more=f"; {link}: {before.said}")
+
+
+def _of_chain(before: KnownError | None, found: KnownError | None) -> KnownError | None:
+    if before is not None and before.consequence:
+        return before
+    return found if found is not None and not found.consequence else before
+
+
+def _unwrapped(wrapper: Error, found: Error) -> Error:
+    """An exception that came from another process, by its own words and place."""
+    worker = _WORKER.search(wrapper.text)
+    more = f", in {worker[1]}" if worker else wrapper.more
+    row, frame = found.row or wrapper.row, found.frame or wrapper.frame
+    return replace(found, at=wrapper.at, row=row, frame=frame, more=more)

@@ -1,0 +1,233 @@
+"""The log files of one attempt: which there are, and their content in portions; never holds one open."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from clusterrun.logs.merge import LINE_LIMIT, Piece, merged
+from clusterrun.logs.selection import LogSelection
+from clusterrun.logs.timeline import Key, began, looks, spread
+from clusterrun.model.errors import ClusterrunError
+
+_LOG = re.compile(r"(\d{5,})\.(out|err)")
+_INDEX = re.compile(r"node-\d+\.index")
+MEMORY = 32 << 20
+"""Bytes of logs that are held at once, however many ranks."""
+PORTION = 1 << 18
+
+
+class Unreadable(ClusterrunError):
+    """A folder or a file of logs that whoever asks may not read."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} may not be read", f"as its owner: chmod u+rwX {shlex.quote(path)}")
+
+
+class LogFile(NamedTuple):
+    """One stream of one rank."""
+
+    path: str
+    rank: int
+    stream: str
+
+
+def log_files(folder: str, selection: LogSelection) -> list[LogFile]:
+    """The wanted files of an attempt, by rank; none where the folder is not there yet."""
+    found = []
+    for name in _names(folder):
+        match = _LOG.fullmatch(name)
+        if match and selection.wants(int(match[1]), match[2]):
+            found.append(LogFile(os.path.join(folder, name), int(match[1]), match[2]))
+    return sorted(found, key=lambda file: (file.rank, file.stream))
+
+
+def attempts(folder: str) -> list[int]:
+    """The numbers of the attempts there are, oldest first."""
+    return sorted(int(name) for name in _names(folder) if name.isdecimal())
+
+
+def readable(*folders: str) -> None:
+    """Raises ``Unreadable`` for the first of ``folders`` that is there and may not be looked into."""
+    for folder in folders:
+        if os.path.lexists(folder) and not os.access(folder, os.R_OK | os.X_OK):
+            raise Unreadable(folder)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except PermissionError as error:
+        raise Unreadable(folder) from error
+
+
+class LogReading:
+    """One file on its way through the merge: how far it was read, and the line it has begun."""
+
+    __slots__ = ("end", "exact", "file", "looked", "position", "rest")
+
+    def __init__(self, file: LogFile, start: int, end: int, exact: bool = False) -> None:
+        """With ``exact`` no byte is left out, not even of a bar's older states."""
+        self.file = file
+        self.exact = exact
+        self.position = start
+        self.end = end
+        self.rest = b""
+        self.looked: float | None = None
+
+    def take(self, until: int) -> bytes:
+        """The bytes from where it was read to, up to the offset ``until``."""
+        size = min(until, self.end) - self.position
+        data = read_at(self.file.path, self.position, size) if size > 0 else b""
+        self.position += len(data)
+        return data
+
+    def pieces(self, data: bytes, since: float, wall: float) -> list[Piece]:
+        """``data``, which came between two moments, as pieces; a line without end is kept back a while."""
+        found, self.rest = spread(self.rest + data, len(self.rest), since, wall)
+        if len(self.rest) > LINE_LIMIT and not self.exact:
+            self.rest = standing(self.rest)
+        if len(self.rest) > LINE_LIMIT:
+            found.append((wall, self.rest))
+            self.rest = b""
+        return [Piece(at, self.file.rank, self.file.stream, part) for at, part in found]
+
+
+def standing(line: bytes) -> bytes:
+    """Of an unfinished line what has not been written over: the newest state of a progress bar."""
+    return line[max(0, line.rstrip(b"\r").rfind(b"\r")) :]
+
+
+def in_order(
+    folder: str, files: list[LogFile], spans: list[tuple[int, int]], exact: bool = False
+) -> Iterator[Piece]:
+    """What ``files`` hold between the offsets of ``spans``, all ranks merged by time.
+
+    Each node's index leads through the files of its ranks; what no index covers comes last.
+    """
+    readings = {(f.rank, f.stream): LogReading(f, *span, exact) for f, span in zip(files, spans, strict=True)}
+    indexes = sorted(name for name in _names(folder) if _INDEX.fullmatch(name)) if readings else []
+    share = max(1 << 16, MEMORY // max(len(indexes), 1))
+    yield from merged(_of_node(os.path.join(folder, name), readings, share) for name in indexes)
+    for reading in readings.values():
+        yield from _beyond(reading)
+
+
+def _of_node(index: str, readings: dict[Key, LogReading], share: int) -> Iterator[Piece]:
+    for wall, sizes in looks(_lines(index)):
+        grown = [(readings[key], size) for key, size in sizes.items() if key in readings]
+        yield from _of_look(grown, wall, share)
+
+
+def _lines(path: str) -> Iterator[str]:
+    """The lines of a long file; it is open only while a portion of it is read."""
+    rest, offset = b"", 0
+    while data := read_at(path, offset, 1 << 12):
+        offset += len(data)
+        *whole, rest = (rest + data).split(b"\n")
+        yield from (line.decode("ascii", "replace") for line in whole)
+
+
+def _of_look(grown: list[tuple[LogReading, int]], wall: float, share: int) -> Iterator[Piece]:
+    """What one look found, in parts small enough for the memory where it is much."""
+    total = sum(max(0, min(size, reading.end) - reading.position) for reading, size in grown)
+    parts = total // share + 1
+    starts = [(reading, reading.position, size, began(wall, reading.looked)) for reading, size in grown]
+    for part in range(1, parts + 1):
+        found: list[Piece] = []
+        for reading, start, size, since in starts:
+            length = wall - since
+            until = start + (size - start) * part // parts
+            data = reading.take(until)
+            if data:
+                found += reading.pieces(
+                    data, since + length * (part - 1) / parts, since + length * part / parts
+                )
+            reading.looked = wall
+        yield from sorted(found)
+
+
+def _beyond(reading: LogReading) -> Iterator[Piece]:
+    while data := reading.take(reading.position + PORTION):
+        yield from reading.pieces(data, 0.0, 0.0)
+    if reading.rest:
+        yield Piece(0.0, reading.file.rank, reading.file.stream, reading.rest)
+
+
+def read_at(path: str, offset: int, size: int) -> bytes:
+    """At most ``size`` bytes from ``offset``; nothing where the file is gone. Raises ``Unreadable``."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    except PermissionError as error:
+        raise Unreadable(path) from error
+    try:
+        return os.pread(handle, size, offset)
+    finally:
+        os.close(handle)
+
+
+def size_of(path: str) -> int:
+    """The size of a file as its server knows it now (opening asks the server, a bare stat may not).
+
+    Raises ``Unreadable``.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    except PermissionError as error:
+        raise Unreadable(path) from error
+    try:
+        return os.fstat(handle).st_size
+    finally:
+        os.close(handle)
+
+
+def written_at(path: str) -> float:
+    """When something was last written to a file, in seconds since the epoch; 0 where it is gone."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def end_of_lines(path: str, size: int) -> int:
+    """The offset after the last end of line within ``size`` bytes; ``size`` where a line is endless."""
+    start = max(0, size - (1 << 16))
+    place = read_at(path, start, size - start).rfind(b"\n")
+    if place >= 0:
+        return start + place + 1
+    return size if start else 0
+
+
+def tail_start(path: str, size: int, lines: int) -> int:
+    """The offset from which the last ``lines`` lines of the first ``size`` bytes begin."""
+    if lines == 0:
+        return size
+    start, wanted, first = size, lines, True
+    while start > 0:
+        portion = min(start, 8192 if first else 1 << 17)
+        start -= portion
+        data = read_at(path, start, portion)
+        if first and data.endswith(b"\n"):
+            wanted += 1
+        first = False
+        ends = data.count(b"\n")
+        if ends >= wanted:
+            return start + _place_of(data, ends - wanted) + 1
+        wanted -= ends
+    return 0
+
+
+def _place_of(data: bytes, number: int) -> int:
+    place = -1
+    for _ in range(number + 1):
+        place = data.find(b"\n", place + 1)
+    return place

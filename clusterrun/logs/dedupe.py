@@ -1,0 +1,76 @@
+"""The same line from many ranks as one, with the ranks; pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from clusterrun.logs.format import Headings, lines
+from clusterrun.logs.merge import Piece
+
+WINDOW = 1.0
+"""Seconds from a line's first rank within which others join it."""
+MOST = 10_000
+"""Lines that wait at once."""
+
+
+class _Shared:
+    """One line, once: since when, and which ranks wrote it."""
+
+    __slots__ = ("at", "key", "ranks")
+
+    def __init__(self, key: tuple[str, str], at: float) -> None:
+        self.key = key
+        self.at = at
+        self.ranks: set[int] = set()
+
+
+class _Repeated:
+    """The times that a line has been written and is not shown yet: a rank's second joins others' second."""
+
+    __slots__ = ("shown", "times", "written")
+
+    def __init__(self) -> None:
+        self.shown = 0
+        self.times: deque[_Shared] = deque()
+        self.written: dict[int, int] = {}
+
+    def next_of(self, rank: int) -> int:
+        """Which of ``times`` the rank writes now; their number for a new one."""
+        number = max(self.written.get(rank, 0), self.shown)
+        self.written[rank] = number + 1
+        return number - self.shown
+
+
+def folding(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
+    """Lines headed and ended, one that several ranks write within ``WINDOW`` once, with the ranks.
+
+    A rank that repeats a line gets it shown again: only different ranks fold.
+    """
+    waiting: deque[_Shared] = deque()
+    known: dict[tuple[str, str], _Repeated] = {}
+    for piece in pieces:
+        while waiting and (piece.at - waiting[0].at > WINDOW or len(waiting) > MOST):
+            yield _shown(waiting.popleft(), known, headings)
+        for line in lines(piece.data, headings.colours) if piece.data else ():
+            key = (line, piece.stream)
+            repeated = known.get(key) or known.setdefault(key, _Repeated())
+            number = repeated.next_of(piece.rank)
+            if number == len(repeated.times):
+                repeated.times.append(_Shared(key, piece.at))
+                waiting.append(repeated.times[-1])
+            repeated.times[number].ranks.add(piece.rank)
+    while waiting:
+        yield _shown(waiting.popleft(), known, headings)
+
+
+def _shown(shared: _Shared, known: dict[tuple[str, str], _Repeated], headings: Headings) -> bytes:
+    repeated = known[shared.key]
+    repeated.times.popleft()
+    repeated.shown += 1
+    if not repeated.times:
+        del known[shared.key]
+    line, stream = shared.key
+    ranks = shared.ranks
+    head = headings.of(min(ranks), stream) if len(ranks) == 1 else headings.of_many(ranks, stream)
+    return head + line.encode() + b"\n"

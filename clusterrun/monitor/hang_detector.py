@@ -1,0 +1,299 @@
+"""Watches one attempt from the coordinator: does it move, and if not, who is to blame? Touches nothing.
+
+Laws
+----
+1. A rank moves when it prints, begins a collective or joins a group; one that is in no group, or that
+   does not say, also when it computes. The run moves when any rank does.
+2. A stall is declared once for each time that nothing moves for ``hang_seconds``, or for half of the
+   time after which the waiting ranks' process group would end them; it is acted on after
+   ``hang_seconds``. It is declared only while the observers speak: their silence is no stall.
+3. One collection at a time; a question that comes meanwhile gets its answer. It ends when every node has
+   answered or is mute, or at its limit. What might still come on its own is looked at once more, longer,
+   and no earlier than it is known.
+4. A body that cannot be read is as good as none.
+"""
+
+from __future__ import annotations
+
+import json
+
+from clusterrun.diagnosis.decide import decide
+from clusterrun.diagnosis.evidence import Collected, Digest
+from clusterrun.diagnosis.flight_records import shortest_timeout
+from clusterrun.diagnosis.solo_ranks import ALONE, Together
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.model import contract
+from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.model.frozen import replace
+from clusterrun.monitor.actions import AskObserver, EndAttempt, Save, TakeBack, Warn
+from clusterrun.monitor.collection import FIRST_LOOK, LONG_LOOK, Collection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from clusterrun.diagnosis.evidence import Pulse
+    from clusterrun.diagnosis.job_snapshot import JobSnapshot
+    from clusterrun.model.orders import Orders
+    from clusterrun.monitor.actions import VigilAction
+
+OWN = "diagnosis"
+"""The name under which a stall that nobody asked about is kept."""
+QUIET_PERIODS = 3.5
+"""So many missed digests make an observer mute."""
+LEAST_LIMIT = 4.0
+"""Seconds: a group whose time-out is shorter than a few digests ends its ranks before a look at them."""
+MOST_LATER = 12.0
+MOST_LOOKS = 3
+"""Whoever asks is answered within half a minute, where nodes answer soon."""
+COMPUTES = 0.03
+"""Of a processor: a rank that loads torch from a slow file system, on a crowded node, gets little more."""
+
+
+class HangDetector:
+    """The watch over the ranks of one attempt.
+
+    ``nodes`` are those that train, in rank order: number within the allocation, and name.
+    """
+
+    def __init__(
+        self, orders: Orders, epoch: int, nodes: Sequence[tuple[int, str]], now: float, wall: float
+    ) -> None:
+        self._watch = orders.watch
+        self._nodes = dict(nodes)
+        self._size = len(self._nodes) * orders.ranks_per_node
+        self._per_node = orders.per_node
+        self._each = orders.ranks_per_node
+        independent = dict(orders.environment).get(contract.INDEPENDENT_VARIABLE) == "1"
+        self._together = Together(1 if independent else self._size, now)
+        self._pulses: dict[tuple[int, int], tuple[float, Pulse]] = {}
+        self._heard_at: dict[int, float] = dict.fromkeys(self._nodes, now)
+        self._mute: dict[int, str] = {}
+        self._killed: dict[int, int] = {}
+        self._moved_at = now
+        self._stalled = self._reported = False
+        self._again_at: float | None = None
+        self._number = 0
+        self._round: Collection | None = None
+        self._look_at: float | None = None
+        self._looks = 0
+        self._names: list[str] = []
+
+    # --- what comes in ---
+
+    def said(self, now: float, wall: float, node: int, number: int, body: str) -> list[VigilAction]:
+        """An observer spoke."""
+        try:
+            words = json.loads(body)
+            if "digest" in words:
+                return self._digest(now, node, decode(Digest, words["digest"]))
+            if "collected" in words and self._round and number == self._round.number:
+                self._round.answered(node, decode(Collected, words["collected"]))
+                return self._looked(now, wall)
+            if "refused" in words and self._round and number == self._round.number:
+                return self.lost(now, wall, node, str(words["refused"]))
+        except (ValueError, TypeError, RecursionError, BadDocument) as error:
+            return [Warn(f"the observer on {self._nodes.get(node, node)} said what cannot be read: {error}")]
+        return []
+
+    def lost(self, now: float, wall: float, node: int, why: str) -> list[VigilAction]:
+        """An observer will not speak again."""
+        self._mute[node] = why
+        if self._round is None:
+            return []
+        self._round.mute(node, why)
+        return self._looked(now, wall)
+
+    def asked(self, now: float, wall: float, name: str, body: str) -> list[VigilAction]:
+        """Somebody wants to know now; the answer is the file ``name``.json.
+
+        Who wants to see what is used (``top``) is answered by the observers' own files.
+        """
+        if name.startswith(contract.TOP_ASK):
+            return [AskObserver(node, 0, body) for node in self._nodes]
+        self._names.append(name)
+        waits = self._round is not None or self._look_at is not None
+        return [] if waits else self._look(now, wall, FIRST_LOOK)
+
+    def tick(self, now: float, wall: float) -> list[VigilAction]:
+        """Time has passed."""
+        if self._round is not None and now >= self._round.overdue_at:
+            return self._judge(now, wall)
+        if self._look_at is not None:
+            return self._look(now, wall, LONG_LOOK) if now >= self._look_at else []
+        if self._round is None and self._stall_due(now):
+            self._stalled, self._again_at = True, None
+            self._names.append(OWN)
+            return self._look(now, wall, FIRST_LOOK)
+        return []
+
+    def over(self, now: float, wall: float, completed: bool) -> list[VigilAction]:
+        """No rank lives any more."""
+        before = self._together.told
+        return _instead(before, self._together.over(now) if completed else "")
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is wanted."""
+        if self._round is not None:
+            return self._round.overdue_at
+        return self._due_at() if self._look_at is None else self._look_at
+
+    def _due_at(self) -> float | None:
+        """When the ranks are looked at without being asked."""
+        if not self._watch.hang_seconds:
+            return None
+        return self._again_at if self._stalled else self._moved_at + self._limit()
+
+    def _limit(self) -> float:
+        """Seconds without movement that are a stall: the process groups must not time out first."""
+        hang = self._watch.hang_seconds
+        timeouts = [pulse.timeout for _, pulse in self._pulses.values() if pulse.timeout]
+        return min(hang, max(LEAST_LIMIT, min(timeouts) / 2)) if timeouts else hang
+
+    # --- moving or not ---
+
+    def _digest(self, now: float, node: int, digest: Digest) -> list[VigilAction]:
+        self._heard_at[node] = now
+        self._mute.pop(node, None)
+        pulses = [self._known(node, pulse) for pulse in self._numbered(node, digest.ranks)]
+        moved = [pulse for pulse in pulses if self._moves(now, node, pulse)]
+        if moved:
+            self._moved_at = now
+        actions: list[VigilAction] = []
+        if self._stalled and moved:
+            # A rank that has ended, or was ended, has not gone on.
+            lives = any(pulse.state for pulse in moved)
+            actions += [Warn("what hung has gone on")] if self._reported and lives else []
+            self._stalled = self._reported = False
+        if digest.killed > self._killed.get(node, 0):
+            self._killed[node] = digest.killed
+            actions.append(Warn(f"out of memory on {self._nodes[node]}: the kernel ended a process there"))
+        return actions + self._alone_or_not(now, pulses)
+
+    def _numbered(self, node: int, pulses: Sequence[Pulse]) -> Sequence[Pulse]:
+        """Launchers of one node each may number their ranks alike: here each has a number of its own."""
+        if not self._per_node:
+            return pulses
+        first = list(self._nodes).index(node) * self._each
+        return [replace(pulse, rank=first + place) for place, pulse in enumerate(pulses)]
+
+    def _alone_or_not(self, now: float, pulses: Sequence[Pulse]) -> list[VigilAction]:
+        """Whether the ranks train together, where that is news."""
+        was_together, before = self._together.together, self._together.told
+        said = self._together.heard(now, pulses)
+        if self._together.together and not was_together:
+            return [
+                TakeBack(ALONE, "the ranks train together now: the warning that they do not is taken back")
+            ]
+        return _instead(before, said)
+
+    def _known(self, node: int, pulse: Pulse) -> Pulse:
+        """The pulse, with what a rank that does not answer said before: silence is no movement."""
+        before = self._pulses.get((node, pulse.rank))
+        if pulse.answered or before is None or before[1].pid != pulse.pid:
+            return pulse
+        known = before[1]
+        return replace(pulse, torch=known.torch, size=known.size, begun=known.begun, timeout=known.timeout)
+
+    def _moves(self, now: float, node: int, pulse: Pulse) -> bool:
+        """Law 1; the pulse is remembered, by node: launchers may start more ranks than we know of."""
+        at, before = self._pulses.get((node, pulse.rank), (now, None))
+        self._pulses[node, pulse.rank] = (now, pulse)
+        if before is None or before.pid != pulse.pid:
+            return True
+        ended = (pulse.state == "") != (before.state == "")
+        if ended or (pulse.output, pulse.size) != (before.output, before.size):
+            return True
+        if pulse.begun > before.begun >= 0:
+            return True
+        counted = pulse.size > 0 and pulse.begun >= 0
+        return not counted and pulse.seconds - before.seconds >= COMPUTES * (now - at) > 0
+
+    def _stall_due(self, now: float) -> bool:
+        due_at = self._due_at()
+        if due_at is None or now < due_at:
+            return False
+        patience = QUIET_PERIODS * self._watch.sample_seconds
+        for node, at in self._heard_at.items():
+            if node not in self._mute and now - at > patience:
+                self._mute[node] = f"its observer has said nothing for {now - at:.0f} s"
+        if not self._pulses or len(self._mute) == len(self._nodes):
+            self._moved_at = now  # nobody speaks: that is no stall, and is looked at again later
+            self._again_at = now + self._watch.hang_seconds
+            return False
+        return True
+
+    # --- looking ---
+
+    def _look(self, now: float, wall: float, seconds: float) -> list[VigilAction]:
+        self._number += 1
+        self._look_at = None
+        self._round = Collection(self._number, self._nodes, self._size, now, wall, seconds)
+        for node, why in self._mute.items():
+            self._round.mute(node, why)
+        asks: list[VigilAction] = [ask for ask in self._round.asks() if ask.node not in self._mute]
+        return asks or self._judge(now, wall)
+
+    def _looked(self, now: float, wall: float) -> list[VigilAction]:
+        return self._judge(now, wall) if self._round is not None and self._round.complete else []
+
+    def _judge(self, now: float, wall: float) -> list[VigilAction]:
+        if self._round is None:
+            return []
+        looked, self._round = self._round, None
+        stalled = now - self._moved_at if self._stalled else 0.0
+        case = looked.case(stalled)
+        if stalled and OWN in self._names and self._too_early(case):
+            self._names.remove(OWN)
+            if not self._names:
+                return []
+        judged = decide(case)
+        self._looks += 1
+        if not judged.certain and (looked.seconds < LONG_LOOK or (judged.later and self._looks < MOST_LOOKS)):
+            pause = min(judged.later, MOST_LATER) - LONG_LOOK
+            if pause <= 0:
+                return self._look(now, wall, LONG_LOOK)
+            self._look_at = now + pause
+            return []
+        # What moved while it was looked at does not hang.
+        names = [name for name in self._names if stalled or name != OWN]
+        self._names, self._looks = [], 0
+        diagnosis = replace(judged.diagnosis, at=wall)
+        saved: list[VigilAction] = [Save(f"{name}.json", _text(diagnosis)) for name in names]
+        return saved + (self._consequences(diagnosis, stalled) if OWN in names else [])
+
+    def _too_early(self, case: JobSnapshot) -> bool:
+        """The time-out that made us look is of a group that nobody waits in: look again when it is due."""
+        hang = self._watch.hang_seconds
+        timeout = shortest_timeout(case.seen)
+        due = min(hang, max(LEAST_LIMIT, timeout / 2)) if timeout else hang
+        if case.stalled >= due:
+            return False
+        self._again_at = self._moved_at + due
+        return True
+
+    def _consequences(self, diagnosis: Diagnosis, stalled: float) -> list[VigilAction]:
+        """What follows from a stall that nobody asked about."""
+        why = f"nothing has moved for {stalled:.0f} s: {diagnosis.said}"
+        acts = self._watch.on_hang != "report"
+        nothing = diagnosis.verdict is Verdict.NOTHING
+        early = stalled < self._watch.hang_seconds  # told before the process group ends the ranks
+        if early and (acts or nothing):
+            self._again_at = self._moved_at + self._watch.hang_seconds
+        if early or nothing or not acts:
+            self._reported = True
+            return [Warn(why)]
+        return [EndAttempt(self._watch.on_hang, why)]  # whoever grants it says why
+
+
+def _instead(before: str, said: str) -> list[VigilAction]:
+    """One sentence stands at a time."""
+    if not said:
+        return []
+    return [TakeBack(ALONE, ""), Warn(said)] if before else [Warn(said)]
+
+
+def _text(diagnosis: Diagnosis) -> str:
+    document: dict[str, Any] = encode(diagnosis)
+    return json.dumps(document, indent=1) + "\n"

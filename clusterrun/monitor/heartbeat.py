@@ -1,0 +1,111 @@
+"""The pulses of this node's ranks, often at first and then every few seconds; judges nothing."""
+
+from __future__ import annotations
+
+import json
+
+from clusterrun import proc
+from clusterrun.diagnosis.evidence import Digest, Pulse
+from clusterrun.model.document import encode
+from clusterrun.monitor.collector import STOPPED, begun, found, output, used
+from clusterrun.monitor.oom import killed
+from clusterrun.monitor.torch_facts import facts, groups
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from clusterrun.model.paths import AttemptPaths
+
+LEAST_PERIOD = 1.0
+PERIODS_PER_TIMEOUT = 8
+"""A hang is called at half a group's time-out: until then some digests must have told that nothing moves."""
+EAGER = (2.0, 5.0)
+"""Seconds after the start of the ranks: a short run is to be seen as well."""
+
+
+class Digests:
+    """A part of the observer: says how the ranks fare without being asked."""
+
+    def __init__(self, period: float) -> None:
+        self._period = period
+        self._pids: Mapping[int, int] = {}
+        self._paths: AttemptPaths | None = None
+        self._times: list[float] = []
+        self._number = 0
+        self._killed = killed()
+
+    def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
+        """New ranks run."""
+        self._paths, self._pids = paths, pids
+        first = sorted({*EAGER, self._period})
+        self._times = [now + seconds for seconds in first if seconds <= self._period]
+
+    def wakes_at(self) -> float | None:
+        """When ``run`` is wanted."""
+        return self._times[0] if self._times else None
+
+    def run(self, now: float) -> list[str]:
+        """The bodies to send; the next time is set."""
+        found = self.digest()
+        timeouts = [pulse.timeout / PERIODS_PER_TIMEOUT for pulse in found.ranks if pulse.timeout]
+        period = min(self._period, max(LEAST_PERIOD, min(timeouts, default=self._period)))
+        self._times = self._times[1:] or [now + period]
+        return [json.dumps({"digest": encode(found)})]
+
+    def ended(self, now: float) -> list[str]:
+        """A rank has ended just now: what killed it, or that it was alone, may be known here.
+
+        Nobody is asked: ranks that end as well would not answer, and the run may be over before that.
+        """
+        return [json.dumps({"digest": encode(self.digest(asks=False))})]
+
+    def asked(self, number: int, wish: Mapping[str, Any]) -> list[str]:
+        """Nothing is asked of this part."""
+        return []
+
+    def digest(self, asks: bool = True) -> Digest:
+        """The ranks now, with what they answer where it ``asks`` them."""
+        if self._paths is None:
+            return Digest(())
+        self._number += 1
+        ranks = found(self._pids)
+        moments = {rank: proc.look(pid) for rank, (pid, _) in ranks.items()}
+        asked = [
+            door
+            for rank, (_, door) in ranks.items()
+            if door and (moment := moments[rank]) and moment.state not in STOPPED
+        ]
+        said = facts(asked, self._number, 0) if asks else {}
+        pulses = [
+            _pulse(self._paths, rank, pid, moments[rank], said.get(pid)) for rank, (pid, _) in ranks.items()
+        ]
+        return Digest(tuple(pulses), max(0, killed() - self._killed))
+
+
+def _pulse(
+    paths: AttemptPaths, rank: int, pid: int, moment: proc.Moment | None, said: Mapping[str, Any] | None
+) -> Pulse:
+    known = said is not None and "problem" not in said
+    known_groups = groups(said or {})
+    default = next((group for group in known_groups if group.default), None)
+    counts = begun(said)
+    return Pulse(
+        rank,
+        pid,
+        moment.state if moment else "",
+        round(used(pid), 2),
+        output(paths, rank),
+        known,
+        bool(said and said.get("torch")),
+        default.size if default else 0,
+        sum(counts) if known and all(count >= 0 for count in counts) else -1,
+        moment is None and _was_alone(paths, rank),
+        min((group.timeout for group in known_groups if group.timeout and group.size > 1), default=0.0),
+    )
+
+
+def _was_alone(paths: AttemptPaths, rank: int) -> bool:
+    """What a rank left at its end, where it left something."""
+    return b'"alone": true' in proc.content(paths.beside(f"{rank:05d}.farewell.json"))

@@ -1,0 +1,75 @@
+"""What makes a rank one that can be looked into: the prelude's files and two variables; starts nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from clusterrun.atomic_file import write_whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SOURCES = ("clusterrun_prelude.py", "clusterrun_witness.py", "sitecustomize.py")
+READ_BY_ALL = ("clusterrun_prelude.py", "sitecustomize.py")
+"""To compile them takes a quarter of a Python's start: for ranks of this version it is done once, here."""
+_UNCHECKED_HASH = (1).to_bytes(4, "little")
+SWITCH = "CLUSTERRUN_PRELUDE"
+"""Tells the prelude the number of the signal; taken out of the environment by the first rank that sees it."""
+OFF = "off"
+STACKS_SIGNAL = int(signal.SIGRTMAX) - 7
+"""Asks a rank for its stacks; none of those in use: NCCL takes USR1, Slurm's notice is USR2."""
+
+
+def lay_out(folder: str) -> None:
+    """Write the prelude's files into ``folder``, each at once or not at all. Raises ``OSError``."""
+    for name in SOURCES:
+        _write(os.path.join(folder, name), _source(name))
+    for name in READ_BY_ALL:
+        _write(_bytecode_path(os.path.join(folder, name)), _bytecode(name))
+
+
+def _write(path: str, content: bytes) -> None:
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    write_whole(path, content, sync=False)
+
+
+def _source(name: str) -> bytes:
+    """The text of a prelude's file, which may lie in a folder or in the one file that nodes have."""
+    above = os.path.dirname(os.path.dirname(__file__))
+    data: bytes = __loader__.get_data(os.path.join(above, "rank_hooks", name))  # type: ignore[name-defined]
+    return data
+
+
+def _bytecode_path(path: str) -> str:
+    """Where Python looks for the bytecode of the file at ``path``."""
+    folder, name = os.path.split(path)
+    stem = name[: -len(".py")]
+    return os.path.join(folder, "__pycache__", f"{stem}.{sys.implementation.cache_tag}.pyc")
+
+
+def _bytecode(name: str) -> bytes:
+    """What Python makes of a file when it first loads it; good whatever the file's time is."""
+    import marshal  # by coordinators alone: an agent only dresses
+    from importlib.util import MAGIC_NUMBER, source_hash
+
+    source = _source(name)
+    code = compile(source, name, "exec", dont_inherit=True, optimize=0)
+    return MAGIC_NUMBER + _UNCHECKED_HASH + source_hash(source) + marshal.dumps(code)
+
+
+def dressed(environment: Mapping[str, str], folder: str) -> dict[str, str]:
+    """The environment of a rank, or of what starts ranks, with the prelude in ``folder`` first on its path.
+
+    Unchanged where its user has switched the prelude off.
+    """
+    if environment.get(SWITCH) == OFF:
+        return dict(environment)
+    places = [folder, *filter(None, [environment.get("PYTHONPATH", "")])]
+    return {
+        **environment,
+        "PYTHONPATH": os.pathsep.join(places),
+        SWITCH: str(STACKS_SIGNAL),
+    }

@@ -1,0 +1,171 @@
+"""What this node's ranks use, lightly every few seconds and often while somebody looks; judges nothing.
+
+Each sample is one line of JSON in a file of this node. After the first hour a line stands for a
+minute, so that a month of training does not fill a disk. While somebody looks (``top``), the
+newest sample stands in a second, small file as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from clusterrun.atomic_file import write_whole
+from clusterrun.model.document import encode
+from clusterrun.model.frozen import replace
+from clusterrun.model.usage import UNKNOWN, NodeUse, UsageMean, merged
+from clusterrun.monitor import counters
+from clusterrun.monitor.gpu_reader import GpuWatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from clusterrun.model.paths import AttemptPaths
+
+FIRST_SECONDS = 2.0
+"""After the start of the ranks: a short run is to be seen as well."""
+FINE_SECONDS = 3600.0
+COARSE_SECONDS = 60.0
+LEAST_EVERY = 0.5
+MOST_WATCHED_SECONDS = 600.0
+
+
+class Sampling:
+    """A part of the observer; ``period`` is in seconds, ``name`` the node's, ``place`` its number."""
+
+    def __init__(self, period: float, name: str, place: int, gpus: GpuWatch) -> None:
+        self._period, self._name, self._place, self._gpus = period, name, place, gpus
+        self._paths: AttemptPaths | None = None
+        self._pids: Mapping[int, int] = {}
+        self._before: counters.Counted | None = None
+        self._began = 0.0
+        self._at: float | None = None
+        self._light_at = 0.0
+        self._waiting: list[NodeUse] = []
+        self._sums = Sums()
+        self._every = period
+        self._watched_until = 0.0
+
+    def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
+        """New ranks run."""
+        self._paths, self._pids, self._began = paths, pids, now
+        self._before, self._waiting, self._sums = counters.count(now, pids), [], Sums()
+        self._at = self._light_at = now + min(FIRST_SECONDS, self._period)
+
+    def wakes_at(self) -> float | None:
+        """When ``run`` is wanted."""
+        return self._at
+
+    def run(self, now: float) -> list[str]:
+        """Take one sample; nothing is sent."""
+        if self._paths is None or self._before is None:
+            return []
+        watched = now < self._watched_until
+        use = self._sums.with_whole(self._sample(now))
+        if watched:
+            _replace(self._paths.now(self._place), use)
+        self._waiting.append(use)
+        if now >= self._light_at:
+            self._keep(now)
+            self._light_at = now + self._period
+        self._at = min(self._light_at, now + self._every) if watched else self._light_at
+        return []
+
+    def ended(self, now: float) -> list[str]:
+        """A rank has ended: what it used since the last sample counts too."""
+        if self._before is not None and now - self._before.at > LEAST_EVERY:
+            self.run(now)
+        self._keep(now, last=True)
+        return []
+
+    def asked(self, number: int, wish: Mapping[str, Any]) -> list[str]:
+        """``{"sample": {"every": seconds, "seconds": for how long}}``: somebody looks."""
+        if "sample" not in wish or self._at is None:
+            return []
+        try:
+            every, seconds = float(wish["sample"]["every"]), float(wish["sample"]["seconds"])
+        except (KeyError, TypeError, ValueError):
+            return []
+        now = time.monotonic()
+        self._every = max(LEAST_EVERY, every)
+        self._watched_until = now + min(seconds, MOST_WATCHED_SECONDS)
+        self._at = min(self._at, now + LEAST_EVERY)
+        return [json.dumps({"sampling": True})]
+
+    def _sample(self, now: float) -> NodeUse:
+        after = counters.count(now, self._pids)
+        before, self._before = self._before or after, after
+        seconds = max(after.at - before.at, 1e-3)
+        taken, total = counters.memory()
+        return NodeUse(
+            self._name,
+            round(time.time(), 2),
+            round(seconds, 2),
+            round((after.busy - before.busy) / seconds, 2),
+            counters.cores(),
+            taken,
+            total,
+            round(max(0, after.received - before.received) / seconds),
+            round(max(0, after.sent - before.sent) / seconds),
+            counters.ranks_between(before, after),
+            self._gpus.look(),
+            self._gpus.said,
+        )
+
+    def _keep(self, now: float, last: bool = False) -> None:
+        """A line for what has been seen since the last one."""
+        if not self._waiting or self._paths is None:
+            return
+        use = merged(self._waiting)
+        coarse = now - self._began > FINE_SECONDS
+        if coarse and not last and use.seconds < COARSE_SECONDS - self._period / 2:
+            return
+        self._waiting = []
+        _append(self._paths.samples(self._place), use)
+
+
+class Sums:
+    """Means since the start, from one sample to the next."""
+
+    def __init__(self) -> None:
+        self._seconds = self._cores = self._known = self._busy = 0.0
+
+    def with_whole(self, use: NodeUse) -> NodeUse:
+        """``use`` with the means up to it."""
+        self._seconds += use.seconds
+        self._cores += use.seconds * sum(rank.cores for rank in use.ranks)
+        busy = [gpu.busy for gpu in use.gpus if gpu.busy >= 0]
+        if busy:
+            self._known += use.seconds
+            self._busy += use.seconds * sum(busy) / len(busy)
+        mean = self._busy / self._known if self._known else UNKNOWN
+        cores = self._cores / self._seconds if self._seconds else 0.0
+        return replace(use, whole=UsageMean(round(self._seconds, 1), round(cores, 2), round(mean, 1)))
+
+
+def _append(path: str, use: NodeUse) -> None:
+    """A disk that is full loses the sample, not the run."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    try:
+        os.write(fd, _line(use))
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def _replace(path: str, use: NodeUse) -> None:
+    try:
+        write_whole(path, _line(use), sync=False)
+    except OSError:
+        pass
+
+
+def _line(use: NodeUse) -> bytes:
+    return json.dumps(encode(use), separators=(",", ":")).encode() + b"\n"

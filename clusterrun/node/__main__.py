@@ -1,0 +1,32 @@
+"""Where ``python agent.pyz`` begins; so plain that an old Python can read it and say that it is too old."""
+
+import os
+import sys
+
+if sys.version_info < (3, 9):  # noqa: UP036 (this is the one place that meets an older one)
+    sys.stderr.write(
+        "clusterrun: Python 3.9 or newer is needed on %s; %s is %d.%d\n"  # noqa: UP031
+        % (os.uname()[1], sys.executable, sys.version_info[0], sys.version_info[1])
+        + "name another one at submit: --python PATH\n"
+    )
+    sys.exit(1)
+
+import gc
+
+gc.disable()  # nothing that is loaded now is garbage; looking for it takes a tenth of the start
+
+packed = globals()["__loader__"]
+if hasattr(packed, "archive"):  # not where it lies in a folder
+    from clusterrun.runtime.zip_bytecode import use
+
+    use(packed)
+
+from clusterrun.node.main import main  # noqa: E402
+
+code = main(sys.argv[1:])
+try:
+    sys.stdout.flush()
+    sys.stderr.flush()
+except OSError:  # a full disk behind them
+    pass
+os._exit(code)  # nothing is left to do; taking the interpreter apart takes another tenth

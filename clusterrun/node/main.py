@@ -1,0 +1,161 @@
+"""The node-side program: one door for each kind of process; alone in its tower to read os.environ."""
+
+from __future__ import annotations
+
+import os
+
+from clusterrun.model import contract
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.paths import RunPaths
+from clusterrun.runtime.stderr import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterrun.coordinator.io.supervisor import SupervisorNews
+    from clusterrun.protocol.timeouts import Timeouts
+
+_USAGE = """\
+usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR
+beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm 0|1
+beside a coordinator: launcher-links PROCESS NODES
+beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]"""
+
+
+def main(argv: list[str]) -> int:
+    """What the process exits with: an error is one line of what was seen and one of what to do."""
+    word, *others = argv or [""]
+    door, wanted = _DOORS.get(word, (agent, -1))
+    open_ended = word == _BESIDE and others[wanted : wanted + 1] == ["--"]
+    if len(others) != wanted and not open_ended:
+        say(_USAGE)
+        return contract.ExitCode.USAGE
+    try:
+        return door(*others)
+    except ClusterrunError as error:
+        say(f"clusterrun: {error}")
+        return contract.ExitCode.FAILED
+
+
+def keep(run_dir: str) -> int:
+    """Run the job of ``run_dir`` from this machine, in a process that is guarded by this one."""
+    from clusterrun.coordinator.io.supervisor import under_keeper
+
+    def guarded(kept: SupervisorNews) -> int:
+        try:
+            return coordinate(run_dir, None, kept)
+        except ClusterrunError as error:
+            say(f"clusterrun: {error}")
+            return contract.ExitCode.FAILED
+
+    return under_keeper(guarded)
+
+
+def coordinate(run_dir: str, timings: Timeouts | None = None, kept: SupervisorNews | None = None) -> int:
+    """Run the job of ``run_dir`` from this machine, in this process. Raises ``ClusterrunError``."""
+    from clusterrun.coordinator.io.start_coordinator import opened
+    from clusterrun.node.rank_interpreter import settled
+    from clusterrun.protocol.timeouts import timings_for
+    from clusterrun.runtime.run_files import check_run_directory, patiently, read_orders, read_state
+
+    run_dir = os.path.abspath(run_dir)
+    paths = RunPaths(run_dir)
+    patiently(lambda: check_run_directory(run_dir))
+    orders = patiently(lambda: read_orders(paths))
+    if orders.survival.requeue:
+        from clusterrun.coordinator.recovery import is_over
+
+        if is_over(patiently(lambda: read_state(paths)), os.environ.get("SLURM_JOB_ID", "")):
+            say("clusterrun: the run has ended before this job began; nothing is left to do")
+            return contract.ExitCode.DONE
+    orders = settled(orders, os.environ)
+    if orders.interpreter.path:
+        say(f"clusterrun: ranks run in {orders.interpreter}")
+    names = tuple(name for name in (os.environ.get("SLURMD_NODENAME"), os.uname().nodename) if name)
+    timings = timings or timings_for(orders.allocated)
+    return opened(orders, paths, names, dict(os.environ), timings, kept).run()
+
+
+def agent(run_dir: str) -> int:
+    """Be the agent of this node, under its shim. Raises ``ClusterrunError``."""
+    from clusterrun.agent.shim import under_shim
+
+    run_dir = os.path.abspath(run_dir)
+    name = (
+        os.environ.get(contract.NODE_NAME_VARIABLE)
+        or os.environ.get("SLURMD_NODENAME")
+        or os.uname().nodename
+    )
+    node = _number(name)
+
+    def guarded(lease: int, shim: int) -> int:
+        # Only now, in the child: the shim stays small.
+        from clusterrun.agent.start import serve
+
+        try:
+            return serve(RunPaths(run_dir), node, name, dict(os.environ), lease, shim)
+        except ClusterrunError as error:
+            say(f"clusterrun: {name}: {error}")
+            return contract.ExitCode.FAILED
+
+    return under_shim(name, guarded)
+
+
+def _number(name: str) -> int:
+    """Which node of the allocation this is."""
+    whole = os.environ.get(contract.NODES_VARIABLE)
+    if whole:
+        from clusterrun.model.hostlist import expand
+
+        return expand(whole).index(name)
+    return int(os.environ.get(contract.NODE_VARIABLE) or os.environ.get("SLURM_NODEID") or 0)
+
+
+def examine(run_dir: str, name: str) -> int:
+    """Be the examiner of this node: what its agent asks on standard input is looked at here."""
+    from clusterrun.preflight.node import worker
+
+    return worker.main(os.path.abspath(run_dir), name, dict(os.environ))
+
+
+def observe(run_dir: str, node: str, name: str) -> int:
+    """Be the observer of this node's ranks."""
+    from clusterrun.monitor import observer
+
+    return observer.main(os.path.abspath(run_dir), int(node), name, dict(os.environ))
+
+
+def launcher_links(process: str, names: str) -> int:
+    """Print which of these nodes (a host list) hold a connection to the launcher."""
+    from clusterrun.coordinator.io import launcher_links
+    from clusterrun.model.hostlist import expand
+
+    return launcher_links.main(int(process), expand(names))
+
+
+def warm(gpus: str) -> int:
+    """Be the process that has loaded what ranks load; runs under their Python, in their environment."""
+    from clusterrun.preflight.torch_worker import torch_server
+
+    return torch_server.main(dict(os.environ), gpus == "1")
+
+
+def beside(run_dir: str, node: str, rank: str, *command: str) -> int:
+    """Become a command beside the ranks of this node. Raises ``ClusterrunError``."""
+    from clusterrun.agent.exec_in_job import become
+
+    become(RunPaths(os.path.abspath(run_dir)), node, int(rank), command[1:], dict(os.environ))
+
+
+_BESIDE = "beside"
+_DOORS: dict[str, tuple[Callable[..., int], int]] = {
+    "coordinate": (keep, 1),
+    "agent": (agent, 1),
+    "examine": (examine, 2),
+    "observe": (observe, 3),
+    "warm": (warm, 1),
+    "launcher-links": (launcher_links, 2),
+    _BESIDE: (beside, 3),
+}
+"""What each word opens, and how many words follow it."""

@@ -1,0 +1,76 @@
+"""The ranks' Python, once the job's setup lines have run: theirs where they put one first on PATH."""
+
+from __future__ import annotations
+
+import os
+
+from clusterrun.model import contract
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.orders import Interpreter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterrun.model.orders import Orders
+
+NAMES = ("python", "python3")
+LEAST = (3, 9)
+ANSWER_SECONDS = 60.0
+"""The first start of a Python from a network file system takes its time."""
+_QUESTION = "import sys; print(*sys.version_info[:2])"
+
+
+def settled(orders: Orders, environment: Mapping[str, str]) -> Orders:
+    """``orders`` for the Python that ``environment``, as setup has left it, means.
+
+    Raises ``ClusterrunError`` where ranks cannot run in it.
+    """
+    before = environment.get(contract.PATH_BEFORE_VARIABLE)
+    if not orders.interpreter.by_setup or before is None:
+        return orders
+    found = brought(before, environment.get("PATH", os.defpath))
+    if not found:
+        why = f"{orders.interpreter.why}; the setup of the job puts no other one first on PATH"
+        return orders.using(Interpreter(orders.interpreter.path, why))
+    why = f"Python {_version(found)}, which the setup of the job put first on PATH"
+    return orders.using(Interpreter(found, why))
+
+
+def brought(before: str, after: str) -> str:
+    """The Python that stands first on the path ``after`` and was put there since ``before``; '' for none.
+
+    One that comes to the front because another was taken off (``module purge``, a fresh PATH) was
+    not put there.
+    """
+    folders_before, folders_after = before.split(os.pathsep), after.split(os.pathsep)
+    for name in NAMES:
+        old, new = _first(name, folders_before), _first(name, folders_after)
+        if not new or new == old:
+            continue
+        taken_off = old and os.path.dirname(old) not in map(os.path.abspath, folders_after)
+        if not (taken_off and os.path.dirname(new) in map(os.path.abspath, folders_before)):
+            return new
+    return ""
+
+
+def _first(name: str, folders: list[str]) -> str:
+    paths = (os.path.join(os.path.abspath(folder), name) for folder in folders)
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
+
+
+def _version(python: str) -> str:
+    """As ``3.12``. Raises ``ClusterrunError`` for one that does not start, or is too old."""
+    from clusterrun.preflight.probes.run_program import answer  # most jobs bring no Python
+
+    named = f"the setup of the job puts {python} first on PATH"
+    remedy = "name another one with --python"
+    said = answer(python, "-c", _QUESTION, seconds=ANSWER_SECONDS)
+    numbers = said.out.split()
+    if said.code or len(numbers) != 2 or not all(map(str.isdecimal, numbers)):
+        words = said.err.partition("\n")[0][:200] or f"exit code {said.code}"
+        raise ClusterrunError(f"{named}, which does not start as a Python: {words}; {remedy}")
+    if tuple(map(int, numbers)) < LEAST:
+        least = ".".join(map(str, LEAST))
+        raise ClusterrunError(f"{named}, Python {'.'.join(numbers)}: ranks need {least} or newer; {remedy}")
+    return ".".join(numbers)

@@ -1,0 +1,73 @@
+"""What the verbs need of the world: runs on disk, Slurm, a clock, an environment; does nothing by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from clusterrun import system
+from clusterrun.config import option_table, settings
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.record import RunRecord
+from clusterrun.operations.status import StatusQuery
+from clusterrun.runs.store import Store
+from clusterrun.slurm.client import SlurmClient
+from clusterrun.slurm.job_cache import SharedJobs
+
+Tell = Callable[[str], None]
+"""Hears sentences for the person who waits."""
+
+
+def quiet(sentence: str) -> None:
+    """Tell nobody."""
+
+
+class Context:
+    """The world as one argument; each part is the real one unless given."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        clock: system.Clock | None = None,
+        client: SlurmClient | None = None,
+    ) -> None:
+        self.environ = dict(os.environ if environ is None else environ)
+        self.clock = clock or system.RealClock()
+        self.store = Store(settings.home(self.environ), self.other_cluster)
+        self._client = client
+        self._jobs: SharedJobs | None = None
+
+    def client(self) -> SlurmClient:
+        """Slurm, as seen from here."""
+        self._client = self._client or SlurmClient(self.environ, clock=self.clock)
+        return self._client
+
+    def jobs(self) -> SharedJobs:
+        """This user's jobs, asked for once for all commands that run at about the same time."""
+        if self._jobs is None:
+            ask = self.client().jobs
+            self._jobs = SharedJobs(self.store.cache, self.environ, ask, self.clock, self._floor())
+        return self._jobs
+
+    def other_cluster(self, record: RunRecord) -> str:
+        """The name of the cluster that holds the run's jobs, where that is another one than this; else ''."""
+        if not record.slurm:
+            return ""
+        here = self.client().identity()
+        return "" if here in ("", record.slurm) else record.slurm.partition("@")[0]
+
+    def _floor(self) -> float:
+        """Seconds between two questions to Slurm; a configuration that cannot be read says nothing here."""
+        from clusterrun.config import profiles
+
+        try:
+            read = profiles.load(os.getcwd(), self.environ)
+            sources = [*settings.from_environment(self.environ), *profiles.sources(read, "")]
+            value = settings.settle(sources)["slurm-every"].value
+        except (ClusterrunError, OSError):
+            value = option_table.CONFIGURABLE["slurm-every"].default
+        return max(1.0, float(value) if isinstance(value, int) else 0.0)
+
+    def inquiry(self, tell: Tell = quiet) -> StatusQuery:
+        """One round of questions about runs; ``tell`` hears of a wait that gets long."""
+        return StatusQuery(self.store, self.client, self.jobs, self.clock, tell, self.other_cluster)

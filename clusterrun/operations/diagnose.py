@@ -1,0 +1,158 @@
+"""Why a run hangs or has failed: asks its coordinator while it lives, reads what it left when it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from contextlib import suppress
+
+from clusterrun.diagnosis.postmortem import ended_by_timeout, explain, with_printed
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
+from clusterrun.logs.attempt_logs import readable
+from clusterrun.model import contract
+from clusterrun.model.document import BadDocument, decode
+from clusterrun.model.frozen import replace
+from clusterrun.model.paths import AttemptPaths
+from clusterrun.model.record import RunState, RunStatus
+from clusterrun.model.states import Phase, State
+from clusterrun.operations.context import Context, Tell, quiet
+from clusterrun.operations.postmortem_input import errors, remains
+from clusterrun.runs.private_files import own_content, private_folder, write_whole
+from clusterrun.slurm_text import job_states
+
+LIMIT = 40.0
+"""Seconds for a live run to answer: two looks of its observers and their limits."""
+SPEAK_AFTER = 2.0
+LOOK_EVERY = 0.1
+STALE = 4 * contract.STATE_SECONDS
+MOST_CULPRITS = 16
+OWN = "diagnosis.json"
+"""What the coordinator leaves by itself when nothing moves."""
+
+
+def diagnose(desk: Context, run_id: str, limit: float = LIMIT, tell: Tell = quiet) -> Diagnosis:
+    """The diagnosis of a run, live or ended. Raises ``ClusterrunError``.
+
+    ``limit`` is how many seconds a live run may take to answer; ``tell`` hears what is waited for.
+    """
+    (status,) = desk.inquiry(tell).statuses([run_id])
+    state = desk.store.state(run_id)
+    if status.state.ended:
+        return of_ended(desk, status, state)
+    halted = status.reason.startswith(tuple(job_states.read(word).said for word in job_states.HALTED))
+    if state is None or state.phase is not Phase.TRAINING or status.state is State.PENDING or halted:
+        return _not_yet(status)
+    return _Asking(desk, status, state, tell).answer(limit)
+
+
+def of_ended(desk: Context, status: RunStatus, state: RunState | None) -> Diagnosis:
+    """Why a run ended as it did. A hang that was diagnosed while it lived explains its end."""
+    hang = _kept(desk, status, state)
+    left = remains(desk, status)
+    found = explain(left)
+    if hang is None or hang.verdict is Verdict.NOTHING or status.state is State.COMPLETED:
+        return found
+    told_by_hang = hang.said in (status.reason or "") or ended_by_timeout(left)
+    failure = state.failure if state else None
+    by_rank = (failure is not None and failure.rank >= 0) or any(one.rank >= 0 for one in found.culprits)
+    if found.culprits and by_rank and status.state is not State.TIMEOUT and not told_by_hang:
+        return found
+    ended = f"the run ended as {status.state.value}: {status.reason}"
+    return with_printed(replace(hang, evidence=(ended, *hang.evidence)), left.errors, left.per_node)
+
+
+def _kept(desk: Context, status: RunStatus, state: RunState | None) -> Diagnosis | None:
+    if state is None or not state.attempts:
+        return None
+    return _read(desk.store.paths(status.run_id).attempt(state.attempts[-1].epoch), OWN)
+
+
+def _read(paths: AttemptPaths, name: str) -> Diagnosis | None:
+    """A diagnosis that the coordinator wrote; None where there is none, or it is damaged."""
+    try:
+        content = own_content(paths.beside(name))
+        return decode(Diagnosis, json.loads(content)) if content is not None else None
+    except (OSError, ValueError, RecursionError, BadDocument):
+        return None
+
+
+def _not_yet(status: RunStatus) -> Diagnosis:
+    """Nothing can hang where nothing runs."""
+    doing = f"{status.phase.value}{': ' if status.reason else ''}{status.reason}"
+    remedy = f"clusterrun status --watch {status.run_id} shows when that changes"
+    return Diagnosis(Verdict.NOT_RUNNING, f"no rank of this run is running now; it is {doing}", remedy=remedy)
+
+
+class _Asking:
+    """One question to the coordinator of a live run, through files in its run directory."""
+
+    def __init__(self, desk: Context, status: RunStatus, state: RunState, tell: Tell) -> None:
+        self._desk, self._status, self._tell = desk, status, tell
+        self._paths = desk.store.paths(status.run_id)
+        self._state = state
+        self._name = f"diagnose-{secrets.token_hex(6)}"
+
+    def answer(self, limit: float) -> Diagnosis:
+        """The answer within ``limit`` seconds, or what else is known. Raises ``Unreadable``."""
+        readable(self._paths.attempts, self._paths.attempt(self._state.epoch).folder)
+        private_folder(self._paths.asks)
+        question = os.path.join(self._paths.asks, self._name)
+        write_whole(question, "{}\n", sync=False)
+        try:
+            found = self._wait(limit) or self._unanswered(limit)
+        finally:
+            with suppress(OSError):
+                os.unlink(question)
+        return self._with_what_they_printed(found)
+
+    def _with_what_they_printed(self, found: Diagnosis) -> Diagnosis:
+        """A rank that has failed, but does not end, has mostly said so."""
+        ranks = frozenset(one.rank for one in found.culprits[:MOST_CULPRITS] if one.rank >= 0)
+        if found.verdict is not Verdict.NEVER_ARRIVED or not ranks:
+            return found
+        per_node = self._desk.store.read(self._status.run_id).spec.per_node
+        said = errors(self._paths, self._state.epoch, None if per_node else ranks, per_node)
+        return with_printed(found, said, per_node)
+
+    def _wait(self, limit: float) -> Diagnosis | None:
+        clock = self._desk.clock
+        began, spoken = clock.monotonic(), False
+        while (waited := clock.monotonic() - began) < limit:
+            found = self._look()
+            if found:
+                return found
+            if waited > SPEAK_AFTER and not spoken:
+                spoken = True
+                self._tell(
+                    f"waiting for the observers on {self._status.nodes} node(s) of {self._status.run_id} "
+                    f"to look at its ranks, at most {limit:.0f} s"
+                )
+            clock.sleep(LOOK_EVERY)
+        return None
+
+    def _look(self) -> Diagnosis | None:
+        self._state = self._desk.store.state(self._status.run_id) or self._state
+        attempt = self._paths.attempt(self._state.epoch)
+        found = _read(attempt, f"{self._name}.json")
+        if found:
+            with suppress(OSError):
+                os.unlink(attempt.beside(f"{self._name}.json"))
+            return found
+        if self._state.state.ended:
+            (status,) = self._desk.inquiry().statuses([self._status.run_id])
+            return of_ended(self._desk, status, self._state) if status.state.ended else None
+        return _not_yet(self._status) if self._state.phase is not Phase.TRAINING else None
+
+    def _unanswered(self, limit: float) -> Diagnosis:
+        silent = self._desk.clock.now() - self._state.updated_at
+        state = self._state
+        said = f"the run gave no answer within {limit:.0f} s"
+        evidence = (f"its coordinator on {state.host} last wrote {max(0.0, silent):.0f} s ago",)
+        remedy = "is the run directory's file system shared and alive there? clusterrun logs may tell more"
+        if silent <= STALE:
+            return Diagnosis(Verdict.UNDETERMINED, said, (), (), evidence, remedy)
+        culprit = Culprit(-1, state.host, f"the coordinator there has been silent for {silent:.0f} s")
+        said += ": its coordinator is silent"
+        remedy = f"is process {state.pid} on {state.host} alive, or stopped? clusterrun cancel ends the run"
+        return Diagnosis(Verdict.UNDETERMINED, said, (culprit,), (), evidence, remedy)

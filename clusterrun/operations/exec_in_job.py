@@ -1,0 +1,92 @@
+"""Where a command beside a live run goes, and the argument list that takes it there; starts nothing."""
+
+from __future__ import annotations
+
+import socket
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import expand
+from clusterrun.model.record import RunRecord, RunStatus
+from clusterrun.model.spec import Cluster
+from clusterrun.model.states import State
+from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.live_usage import not_started
+from clusterrun.slurm.overlap_step import step
+
+
+@frozen
+class ExecTarget:
+    """Where: a rank (-1: none said) or a node (its name or number, empty: none said)."""
+
+    rank: int = -1
+    node: str = ""
+
+
+def beside(
+    desk: Context, run_id: str, wish: ExecTarget, command: tuple[str, ...], terminal: bool, tell: Tell
+) -> tuple[str, ...]:
+    """The whole argument list that runs ``command`` (none: a shell) beside the run.
+
+    ``terminal``: give it one, on a node far away too. Raises ``BadInput`` where the run has no
+    nodes, or not the wanted one.
+    """
+    (status,) = desk.inquiry(tell).statuses([run_id])
+    record = desk.store.read(run_id)
+    _refuse_absent(status, record)
+    if other := desk.other_cluster(record):
+        raise BadInput(f"{run_id} runs on the cluster {other}, this is another one", "go there first")
+    nodes = _nodes(desk, status)
+    node = nodes[_place(wish, nodes, record)] if nodes else ""
+    if not node:
+        raise BadInput(
+            f"it is not known yet which nodes {run_id} runs on", "try again in a moment: clusterrun status"
+        )
+    paths = desk.store.paths(run_id)
+    program = (record.spec.python, "-I", "-S", paths.agent, "beside", paths.run_dir, node, str(wish.rank))
+    front = step(record.job_id, node, terminal) if record.cluster == Cluster.SLURM.value else ()
+    return (*front, *program, "--", *command)
+
+
+def _refuse_absent(status: RunStatus, record: RunRecord) -> None:
+    if status.state.ended:
+        raise BadInput(
+            f"{status.run_id} has ended ({status.state.value}): there is no node to run on any more",
+            f"clusterrun logs {status.run_id} shows what it printed",
+        )
+    if status.state is State.PENDING:
+        raise not_started(status)
+    elsewhere = record.cluster == Cluster.LOCAL.value and record.host not in ("", socket.gethostname())
+    if elsewhere:
+        raise BadInput(f"{status.run_id} runs on {record.host}, this is another machine", "go there first")
+
+
+def _nodes(desk: Context, status: RunStatus) -> tuple[str, ...]:
+    """The nodes in rank order where the coordinator has said it, else as Slurm lists them."""
+    state = desk.store.state(status.run_id)
+    live = state.attempts[-1] if state and state.attempts else None
+    if live and live.nodes and live.ended_at is None:
+        return live.nodes
+    return expand(status.nodelist) if status.nodelist else ()
+
+
+def _place(wish: ExecTarget, nodes: tuple[str, ...], record: RunRecord) -> int:
+    """The index of the wanted node."""
+    spec = record.spec
+    if wish.rank >= 0:
+        if wish.rank >= spec.world_size:
+            raise BadInput(
+                f"there is no rank {wish.rank} in {record.run_id}",
+                f"its ranks are 0 to {spec.world_size - 1}",
+            )
+        return min(wish.rank // spec.local_size, len(nodes) - 1)
+    if not wish.node:
+        return 0
+    if wish.node in nodes:
+        return nodes.index(wish.node)
+    if wish.node.isdecimal() and int(wish.node) < len(nodes):
+        return int(wish.node)
+    raise BadInput(
+        f"there is no node {wish.node!r} in {record.run_id}",
+        f"its nodes are {', '.join(nodes)}; by number: --node 0",
+    )

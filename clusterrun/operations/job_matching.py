@@ -1,0 +1,106 @@
+"""Which of Slurm's jobs are a run's, and which of them speaks for it; asks nobody, decides from rows.
+
+A number alone proves nothing: a controller that lost its state gives it away again, and what stands
+in a run directory may be anything. The comment of a job holds its run's token; where a site keeps
+no comments, the job's name must do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.record import RunRecord
+from clusterrun.model.states import State
+from clusterrun.model.visible import job_name
+from clusterrun.operations.run_files import RunFiles
+from clusterrun.slurm.queries import JobRow
+
+_MARK = re.compile(r"clusterrun:[^:\s]*:(\S+)")
+
+
+@frozen
+class MatchedJob:
+    """The run's record with the job that speaks for it, that job's row, and the job of the record itself."""
+
+    record: RunRecord
+    row: JobRow
+    own: str
+
+
+class Jobs:
+    """Rows of Slurm, to be asked for those of one run after the other."""
+
+    def __init__(
+        self, rows: Iterable[JobRow], other_cluster: Callable[[RunRecord], str] = lambda _: ""
+    ) -> None:
+        """``other_cluster`` names the cluster that holds a run's jobs, where it is not that of the rows.
+
+        A row of the same number is another job then.
+        """
+        self._other_cluster = other_cluster
+        self._by_id: dict[str, JobRow] = {}
+        self._by_token: dict[str, list[JobRow]] = {}
+        for row in rows:
+            self._by_id[row.job_id] = row
+            mark = _MARK.search(row.comment)
+            if mark:
+                self._by_token.setdefault(mark[1], []).append(row)
+
+    def of(self, record: RunRecord, *hints: str) -> list[JobRow]:
+        """The rows of a run's jobs, oldest job first; ``hints`` are ids that may be its."""
+        named = {row.job_id: row for row in self._by_token.get(record.token, ())}
+        if not named and self._other_cluster(record):
+            return []
+        for job_id in (record.job_id, *hints):
+            row = self._by_id.get(job_id)
+            if row and _unmarked(row, record):
+                named[job_id] = row
+        return sorted(named.values(), key=lambda row: _number(row.job_id))
+
+    def speaking(self, case: RunFiles) -> MatchedJob | None:
+        """The job that tells how the run is: its own, or the one that goes on where that one is over.
+
+        Where its own is not known (the answer to the submission was lost, Slurm has forgotten the
+        job, what the run directory names is none of the run's), the oldest that is not over is.
+        """
+        rows = [row for row in self.of(case.record, case.waiting) if not _refused(row)]
+        own = next((row for row in rows if row.job_id == case.record.job_id), None)
+        if own is None:
+            own = next((row for row in rows if not row.state.ended), rows[-1] if rows else None)
+        if own is None:
+            return None
+        row = _going_on(case, own.job_id, rows) if _is_over(case, own) else None
+        row = row or own
+        return MatchedJob(replace(case.record, job_id=row.job_id), row, own.job_id)
+
+
+def _is_over(case: RunFiles, own: JobRow) -> bool:
+    """Whether the run's own job has nothing more to say, though the run itself has not ended."""
+    if case.state is not None and case.state.state.ended:
+        return False
+    handed_over = case.state is not None and case.state.state is State.PENDING
+    return own.state.ended or (handed_over and own.word == "COMPLETING")
+
+
+def _refused(row: JobRow) -> bool:
+    """Of a job that it refused Slurm keeps a row for a while, failed and without nodes."""
+    return row.word == "FAILED" and not row.nodelist
+
+
+def _going_on(case: RunFiles, own: str, rows: Iterable[JobRow]) -> JobRow | None:
+    """The newest of the jobs after the run's own, and before those that are over one that is not."""
+    later = [row for row in rows if row.job_id == case.waiting or _number(row.job_id) > _number(own)]
+    return max(reversed(later), key=lambda row: not row.state.ended, default=None)
+
+
+def _number(job_id: str) -> tuple[int, str]:
+    return len(job_id), job_id
+
+
+def _unmarked(row: JobRow, record: RunRecord) -> bool:
+    """A job without a comment of ours (a site may keep none) that has the run's name."""
+    names = {job_name(record.spec.name or record.name)}
+    names |= {entry.partition("=")[2] for entry in record.spec.sbatch if entry.startswith("job-name=")}
+    return not _MARK.search(row.comment) and row.name in names

@@ -1,0 +1,132 @@
+"""Which runs a list shows: those that were named, or the live and newest ones, or what a filter leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from clusterrun.model.duration import parse
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+from clusterrun.model.record import RunStatus
+from clusterrun.model.states import State
+from clusterrun.operations.context import Context
+from clusterrun.operations.ended_index import EndedIndex
+from clusterrun.operations.status import StatusQuery
+
+RECENT = 20
+"""How many of the newest runs are shown beside the live ones."""
+_DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
+_LIVE = ("LIVE", (State.PENDING, State.RUNNING, State.UNKNOWN))
+_ENDED = ("ENDED", tuple(state for state in State if state.ended))
+
+
+@frozen
+class Filter:
+    """What a run must be like to be listed; ``since`` (seconds since the epoch) is when it was submitted."""
+
+    states: tuple[State, ...] = ()
+    name: str = ""
+    since: float = 0.0
+
+    def may_want(self, run_id: str) -> bool:
+        """Whether a run could pass, from its id alone: that tells when it was submitted."""
+        if not self.since:
+            return True
+        import calendar  # with what it needs, 3 ms that few calls are worth
+
+        try:
+            return calendar.timegm(time.strptime(run_id[:15], "%Y%m%d-%H%M%S")) >= self.since - 1
+        except ValueError:
+            return True
+
+    def wants(self, status: RunStatus) -> bool:
+        """Whether a run passes."""
+        return (
+            (not self.states or status.state in self.states)
+            and (not self.name or _matches(status.name, self.name))
+            and (not self.since or status.submitted_at >= self.since)
+        )
+
+
+def _matches(name: str, pattern: str) -> bool:
+    import fnmatch  # for this filter alone
+
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+EVERYTHING = Filter()
+
+
+class RunList:
+    """The runs that a command line asks for, to be looked at once or again and again.
+
+    ``words`` are RUNs, each of which must be there; ``chosen`` filters them, or all runs where none
+    is named. Raises ``NoSuchRun``.
+    """
+
+    def __init__(
+        self, desk: Context, words: Sequence[str], chosen: Filter = EVERYTHING, every: bool = False
+    ) -> None:
+        self._desk = desk
+        self._chosen = chosen
+        self._every = every or chosen != EVERYTHING
+        self.named = list(dict.fromkeys(desk.store.find(word) for word in words))
+
+    def look(self, inquiry: StatusQuery, oldest: float = 0.0) -> list[RunStatus]:
+        """The statuses now, newest run first or as named; what Slurm says may be ``oldest`` seconds old."""
+        if self.named:
+            found = inquiry.statuses(self.named, oldest=oldest)
+        elif self._every:
+            found = self._all(inquiry, oldest)
+        else:
+            found = inquiry.statuses(self._desk.store.current(RECENT), oldest=oldest, gone=True)
+        return [status for status in found if self._chosen.wants(status)]
+
+    def older(self, shown: int) -> int:
+        """How many runs a list of the live and newest ones leaves out."""
+        return 0 if self.named or self._every else len(self._desk.store.ids()) - shown
+
+    def _all(self, inquiry: StatusQuery, oldest: float) -> list[RunStatus]:
+        ids = [one for one in self._desk.store.ids() if self._chosen.may_want(one)]
+        register = EndedIndex(self._desk.store)
+        known = register.known(ids)
+        read = inquiry.statuses([one for one in ids if one not in known], oldest=oldest, gone=True)
+        register.keep(read, self._desk.clock.now())
+        found = known | {status.run_id: status for status in read}
+        return [found[one] for one in ids if one in found]
+
+
+def states(words: Sequence[str]) -> tuple[State, ...]:
+    """The states in ``RUNNING,failed``, with ``live`` and ``ended`` for all such. Raises ``BadInput``."""
+    groups = dict((_LIVE, _ENDED))
+    found: list[State] = []
+    for word in filter(None, (one.strip().upper() for text in words for one in text.split(","))):
+        if word in groups:
+            found += groups[word]
+        elif word in State.__members__:
+            found.append(State[word])
+        else:
+            names = [*State.__members__, *groups]
+            import difflib
+
+            near = difflib.get_close_matches(word, names, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise BadInput(f"there is no state {word!r}", f"{hint}there are {', '.join(names)}")
+    return tuple(dict.fromkeys(found))
+
+
+def since(text: str, now: float) -> float:
+    """The moment that ``1d``, ``90m``, ``2026-11-20`` or ``2026-11-20 09:30`` means. Raises ``BadInput``."""
+    for form in _DATES:
+        try:
+            return time.mktime(time.strptime(text.strip(), form))
+        except (ValueError, OverflowError):
+            continue
+    try:
+        return now - parse(text)
+    except BadInput as error:
+        raise BadInput(
+            f"{text!r} is neither a length of time nor a date",
+            "write 90m, 2h, 1d12h, or 2026-11-20, 2026-11-20T09:30",
+        ) from error

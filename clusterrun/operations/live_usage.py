@@ -1,0 +1,94 @@
+"""What a live run uses of its nodes, asked for often while somebody looks; changes nothing of the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from contextlib import suppress
+
+from clusterrun.logs.attempt_logs import readable
+from clusterrun.model import contract
+from clusterrun.model.errors import BadInput
+from clusterrun.model.record import RunStatus
+from clusterrun.model.states import Phase
+from clusterrun.model.usage import NodeUse
+from clusterrun.operations.context import Context
+from clusterrun.runs import usage_files
+from clusterrun.runs.private_files import private_folder, write_whole
+
+ASKED_SECONDS = 60.0
+"""For how long one question keeps the observers at it; after that they are light again by themselves."""
+AGAIN_SECONDS = 45.0
+
+
+class LiveUsage:
+    """The use of one run over time; ``every`` is in seconds. Used as a context: the question goes with it."""
+
+    def __init__(self, desk: Context, run_id: str, every: float) -> None:
+        self._desk, self.run_id, self._every = desk, run_id, every
+        self._paths = desk.store.paths(run_id)
+        spec = desk.store.read(run_id).spec
+        self.nodes = spec.nodes
+        self._allocated = spec.nodes + spec.spares
+        self._asked_at = float("-inf")
+        self._question = ""
+
+    def __enter__(self) -> LiveUsage:
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self._withdraw()
+
+    def status(self) -> RunStatus:
+        """How far the run is."""
+        (status,) = self._desk.inquiry().statuses([self.run_id])
+        return status
+
+    def uses(self) -> tuple[NodeUse, ...]:
+        """The newest sample of each node; the observers are asked to take them often.
+
+        Raises ``Unreadable`` where they may not be read.
+        """
+        now = self._desk.clock.monotonic()
+        if now - self._asked_at > AGAIN_SECONDS:
+            self._asked_at = now
+            self._ask()
+        state = self._desk.store.state(self.run_id)
+        if state is None or not state.attempts:
+            return ()
+        attempt = self._paths.attempt(state.attempts[-1].epoch)
+        readable(self._paths.attempts, attempt.folder)
+        return usage_files.newest(attempt, self._allocated)
+
+    def _ask(self) -> None:
+        self._withdraw()
+        body = json.dumps({"sample": {"every": self._every, "seconds": ASKED_SECONDS}})
+        private_folder(self._paths.asks)
+        self._question = os.path.join(self._paths.asks, f"{contract.TOP_ASK}-{secrets.token_hex(6)}")
+        write_whole(self._question, body, sync=False)
+
+    def _withdraw(self) -> None:
+        if self._question:
+            with suppress(OSError):
+                os.unlink(self._question)
+            self._question = ""
+
+
+def refuse_absent(status: RunStatus) -> None:
+    """Raises ``BadInput`` where nothing can be seen: the run has not started, or has ended."""
+    if status.state.ended:
+        raise BadInput(
+            f"{status.run_id} has ended ({status.state.value})",
+            f"clusterrun status {status.run_id} says what it used on average",
+        )
+    if status.phase is Phase.QUEUED:
+        raise not_started(status)
+
+
+def not_started(status: RunStatus) -> BadInput:
+    """The answer to whoever wants something of a run that still waits."""
+    return BadInput(
+        f"{status.run_id} has not started{': ' + status.reason if status.reason else ''}",
+        f"clusterrun status --watch {status.run_id} shows when it does",
+    )

@@ -1,0 +1,103 @@
+"""What the ranks of one run said, as text: finds the files, the names and the end for the logs room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterrun.logs.format import Headings
+from clusterrun.logs.log_reader import following, newest_attempt, so_far
+from clusterrun.logs.merge import Piece
+from clusterrun.logs.selection import STREAMS, LogSelection
+from clusterrun.model.errors import BadInput, ClusterrunError
+from clusterrun.model.frozen import frozen
+from clusterrun.model.record import RunState
+from clusterrun.operations.context import Context, Tell, quiet
+from clusterrun.operations.wait import RunWait
+
+NAMES_SECONDS = 2.0
+
+
+@frozen
+class LogRequest:
+    """What is to be shown; ``tail`` counts lines of each stream of each rank."""
+
+    ranks: frozenset[int] | None = None
+    stream: str = "both"
+    tail: int | None = None
+    attempt: int | None = None
+    begin: float = 0.0
+
+    def selection(self) -> LogSelection:
+        """The files to read."""
+        return LogSelection(self.ranks, STREAMS if self.stream == "both" else (self.stream,), self.begin)
+
+
+class RunLogs:
+    """The output of one run."""
+
+    def __init__(self, desk: Context, run_id: str, wanted: LogRequest, tell: Tell = quiet) -> None:
+        self._desk = desk
+        self._run_id = run_id
+        self._wanted = wanted
+        self._tell = tell
+        self._paths = desk.store.paths(run_id)
+        self.watch = RunWait(desk, run_id, tell, heard=True)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of nodes, and of log-writing processes on each."""
+        spec = self._desk.store.read(self._run_id).spec
+        return spec.nodes, 1 if spec.per_node else spec.local_size
+
+    def headings(self, colours: bool = False) -> Headings:
+        """What stands before the lines; names of nodes come from the newest attempt."""
+        nodes, each = self.shape
+        return Headings(self._names, each, nodes * each, colours)
+
+    def _names(self) -> tuple[str, ...]:
+        state = self._state()
+        return state.attempts[-1].nodes if state and state.attempts else ()
+
+    def _state(self) -> RunState | None:
+        """What the coordinator said; a state that is damaged keeps nobody from the logs."""
+        try:
+            return self._desk.store.state(self._run_id)
+        except ClusterrunError:
+            return None
+
+    def so_far(self, exact: bool = False) -> Iterator[Piece]:
+        """What there is now; with ``exact`` the very bytes."""
+        attempt = newest_attempt(self._paths, self._wanted.attempt)
+        if attempt is None:
+            return iter(())
+        return so_far(self._paths, attempt, self._wanted.selection(), self._wanted.tail, exact)
+
+    def following(self, exact: bool = False) -> Iterator[Piece]:
+        """What there is and what comes, to the end of the run."""
+        if self._wanted.attempt is not None:
+            raise BadInput("--attempt and --follow do not go together", "following shows every new attempt")
+        return following(
+            self._paths,
+            self._wanted.selection(),
+            self._wanted.tail,
+            self.watch.over,
+            self._desk.clock,
+            self._began,
+            exact,
+        )
+
+    def _began(self, attempt: int) -> None:
+        reason = self._reason(attempt)
+        if attempt:
+            self._tell(f"attempt {attempt} begins{': ' if reason else ''}{reason}")
+
+    def _reason(self, attempt: int) -> str:
+        """Why the attempt was made, once the coordinator has said so, and its nodes, which head the lines."""
+        until = self._desk.clock.monotonic() + NAMES_SECONDS
+        while self._desk.clock.monotonic() < until:
+            state = self._state()
+            for one in state.attempts if state else ():
+                if one.epoch == attempt and one.nodes:
+                    return one.reason
+            self._desk.clock.sleep(0.05)
+        return ""

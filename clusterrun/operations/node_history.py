@@ -1,0 +1,145 @@
+"""What the past says about the nodes of a cluster: who was found unfit, how often, and who is kept off."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from clusterrun.model.duration import spoken
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.hostlist import expand, fold
+from clusterrun.model.preflight_report import Finding, Grade, NodeReport, Report
+from clusterrun.model.spec import JobSpec
+from clusterrun.runs.node_records import NodeRecords, forgotten_at
+from clusterrun.script.sbatch_options import excluded
+
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+"""What may stand in an argument of sbatch: names come from files."""
+
+
+@frozen
+class Offender:
+    """A node, or a link (``a - b``): how often it was unfit, how often there was a warning, and when.
+
+    ``first`` and ``last`` are seconds since the epoch; ``finding`` is the worst of the newest report.
+    """
+
+    node: str
+    fails: int
+    warnings: int
+    first: float
+    last: float
+    run_id: str
+    finding: Finding
+
+
+@frozen
+class NodesExcluded:
+    """A spec with the nodes to keep off, and what to say about that."""
+
+    spec: JobSpec
+    notices: tuple[str, ...] = ()
+
+
+def offenders(memory: NodeRecords) -> list[Offender]:
+    """Every node with findings, the one that was unfit most often (and then last) first."""
+    found: dict[str, Offender] = {}
+    for report in memory.reports:
+        for node in report.nodes:
+            held = _held(report, node, forgotten_at(memory, node.node))
+            if held:
+                found[node.node] = _added(found.get(node.node), node.node, report, held)
+    return sorted(found.values(), key=lambda one: (-one.fails, -one.last, one.node))
+
+
+def links(memory: NodeRecords) -> list[Offender]:
+    """Every link with findings, whatever the direction, the one that was broken most often first."""
+    found: dict[str, Offender] = {}
+    for report in memory.reports:
+        seen: dict[str, list[Finding]] = {}
+        for link in report.links:
+            ends = sorted((link.a, link.b))
+            if report.at > max(forgotten_at(memory, end) for end in ends):
+                seen.setdefault(" - ".join(ends), []).append(
+                    Finding("link", link.verdict, link.said, link.remedy)
+                )
+        for name, held in seen.items():
+            worst_first = sorted(held, key=lambda finding: finding.verdict is not Grade.FAIL)
+            found[name] = _added(found.get(name), name, report, worst_first)
+    return sorted(found.values(), key=lambda one: (-one.fails, -one.last, one.node))
+
+
+def _held(report: Report, node: NodeReport, forgotten: float) -> list[Finding]:
+    """The findings that count against a node, worst first."""
+    if report.at <= forgotten:
+        return []
+    common = set(_common(report))
+    held = [f for f in node.findings if f.verdict in (Grade.FAIL, Grade.WARN) and f.check not in common]
+    return sorted(held, key=lambda finding: finding.verdict is Grade.WARN)
+
+
+def _common(report: Report) -> Iterator[str]:
+    """Checks that failed on every node of several: they tell of the run that asked, not of its nodes."""
+    if len(report.nodes) > 1:
+        failed = [{f.check for f in node.findings if f.verdict is Grade.FAIL} for node in report.nodes]
+        yield from set.intersection(*failed)
+
+
+def _added(known: Offender | None, node: str, report: Report, held: list[Finding]) -> Offender:
+    unfit = held[0].verdict is Grade.FAIL
+    return Offender(
+        node=node,
+        fails=(known.fails if known else 0) + unfit,
+        warnings=(known.warnings if known else 0) + (not unfit),
+        first=known.first if known else report.at,
+        last=report.at,
+        run_id=report.run_id,
+        finding=held[0],
+    )
+
+
+def keep_off(spec: JobSpec, memory: NodeRecords, now: float, nodes_there: int = 0) -> NodesExcluded:
+    """``spec`` without the nodes that ``memory`` calls unfit, and why, in sentences.
+
+    ``nodes_there``: how many the partition has (0: not known). At least as many as the job needs
+    are left, those that were unfit least often. Raises ``BadInput``.
+    """
+    own = excluded(spec, "--avoid-bad")
+    wanted = set(expand(spec.nodelist)) if spec.nodelist and "/" not in spec.nodelist else set()
+    bad = [one for one in offenders(memory) if one.fails and NODE_NAME.fullmatch(one.node)]
+    bad = [one for one in bad if one.node not in own]
+    notices = list(memory.damaged)
+    asked = [one.node for one in bad if one.node in wanted]
+    if asked:
+        notices.append(f"{fold(asked)} was lately unfit, but --nodelist asks for it")
+    chosen = [one for one in bad if one.node not in wanted]
+    room = nodes_there - len(own) - spec.allocated if nodes_there else len(chosen)
+    if len(chosen) > max(room, 0):
+        notices.append(_too_many(chosen[max(room, 0) :], spec, nodes_there))
+        chosen = chosen[: max(room, 0)]
+    notices += [f"keeps off {one.node}: {_why(one, now)}" for one in chosen]
+    if not chosen:
+        return NodesExcluded(
+            spec, (*notices, *(() if bad else ("no node was lately unfit: --avoid-bad keeps off none",)))
+        )
+    names = [*own, *sorted(one.node for one in chosen)]
+    return NodesExcluded(replace(spec, exclude=fold(names)), tuple(notices))
+
+
+def _too_many(left: Sequence[Offender], spec: JobSpec, nodes_there: int) -> str:
+    names = fold(sorted(one.node for one in left))
+    return (
+        f"{names} would be kept off too, but of {nodes_there} nodes the run needs {spec.allocated}:"
+        " without them it could never start"
+    )
+
+
+def _why(one: Offender, now: float) -> str:
+    times = f"{one.fails} times, last " if one.fails > 1 else ""
+    return f"unfit {times}{spoken(max(0.0, now - one.last))} ago ({one.finding.check}: {one.finding.said})"
+
+
+def unknown(names: Iterable[str], memory: NodeRecords) -> list[str]:
+    """Those of ``names`` that no report speaks of."""
+    known = {node.node for report in memory.reports for node in report.nodes}
+    return [name for name in names if name not in known]

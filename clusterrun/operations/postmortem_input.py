@@ -1,0 +1,164 @@
+"""Reads what a run has left: its errors, its last records, words about its memory; judges nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+
+from clusterrun.diagnosis.evidence import Group, RankSeen, Record
+from clusterrun.diagnosis.postmortem import Remains
+from clusterrun.diagnosis.printed_errors import Error, heard
+from clusterrun.diagnosis.verdict import Verdict, ranks_in_words
+from clusterrun.logs.attempt_logs import attempts, read_at, size_of
+from clusterrun.logs.log_reader import so_far
+from clusterrun.logs.selection import STREAMS, LogSelection
+from clusterrun.model.paths import AttemptPaths, RunPaths
+from clusterrun.model.record import Attempt, RunState, RunStatus
+from clusterrun.model.states import State
+from clusterrun.operations.context import Context
+
+TAIL_LINES = 150
+"""Of each stream of each rank: an error stands near its end, and there may be ten thousand ranks."""
+TAIL_OF_THE_FIRST = 5000
+"""Of the rank that failed first: much may be printed after the error."""
+MOST_FAREWELLS = 512
+MOST_BYTES = 1 << 20
+_FAREWELL = re.compile(r"(\d{5,})\.farewell\.json")
+_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
+
+
+def remains(desk: Context, status: RunStatus) -> Remains:
+    """What there is of an ended run. Raises ``ClusterrunError`` for what cannot be read."""
+    paths, state = desk.store.paths(status.run_id), desk.store.state(status.run_id)
+    failed = status.state is not State.COMPLETED
+    attempt = _attempt(paths, state, failed)
+    spec = desk.store.read(status.run_id).spec
+    each = 1 if spec.per_node else spec.local_size
+    names = attempt.nodes if attempt else ()
+    nodes = tuple(name for name in names for _ in range(each))
+    files = paths.attempt(attempt.epoch) if attempt else None
+    printed = _of_attempt(paths, attempt, spec.per_node) if attempt else ()
+    said = list(farewells(files, nodes)) if files else []
+    warned = state.warnings if state else ()
+    told = [one for one in warned if one.startswith(Verdict.ALONE.value)]
+    alone = [*_left_early(printed), *told, *_alone(said, failed)][:1]  # the most exact one comes first
+    notes = (*alone, *(one for one in warned if one not in told), *_memory(paths))
+    return Remains(
+        state=status.state,
+        reason=status.reason,
+        failure=attempt.failure if attempt else None,
+        errors=printed if failed else (),
+        nodes=nodes,
+        notes=notes,
+        last=tuple(one for one, alone in said if not alone),
+        per_node=spec.per_node,
+    )
+
+
+def left_alone(paths: RunPaths, state: RunState) -> tuple[str, ...]:
+    """Of a run that ended well: that its ranks trained alone, where they left word and nobody has told it."""
+    told = any(one.startswith(Verdict.ALONE.value) for one in state.warnings)
+    if told or not state.attempts:
+        return ()
+    files = paths.attempt(state.attempts[-1].epoch)
+    return tuple(_alone(list(farewells(files, ())), failed=False))
+
+
+def _attempt(paths: RunPaths, state: RunState | None, failed: bool) -> Attempt | None:
+    """The newest one; of a run that failed the newest that did."""
+    known = [one for one in (state.attempts if state else ()) if one.epoch in attempts(paths.attempts)]
+    newest = known[-1] if known else None
+    return next((one for one in reversed(known) if one.failure), newest) if failed else newest
+
+
+def _of_attempt(paths: RunPaths, attempt: Attempt, per_node: bool) -> tuple[Error, ...]:
+    """The errors of all ranks; for the one that failed first it is looked for further back."""
+    found = errors(paths, attempt.epoch, per_node=per_node)
+    first = attempt.failure.rank if attempt.failure else -1
+    if first < 0 or any(one.rank == first for one in found):
+        return found
+    more = errors(paths, attempt.epoch, frozenset({first}), per_node, TAIL_OF_THE_FIRST)
+    return tuple(sorted((*found, *more), key=lambda one: (one.at, one.rank)))
+
+
+def errors(
+    paths: RunPaths,
+    epoch: int,
+    ranks: frozenset[int] | None = None,
+    per_node: bool = False,
+    tail: int = TAIL_LINES,
+) -> tuple[Error, ...]:
+    """The errors near the end of what every rank (or ``ranks``) of an attempt printed, by time.
+
+    ``per_node``: what is started there starts ranks of its own.
+    """
+    pieces = so_far(paths, epoch, LogSelection(ranks, STREAMS), tail)
+    texts = ((one.rank, one.stream, one.at, one.data.decode("utf-8", "surrogateescape")) for one in pieces)
+    return heard(texts, per_node)
+
+
+def farewells(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[RankSeen, bool]]:
+    """What ranks left at their end: their last records, and whether they trained alone."""
+    try:
+        names = sorted(os.listdir(paths.folder))
+    except OSError:
+        return
+    matches = [match for match in map(_FAREWELL.fullmatch, names) if match]
+    for match in matches[:MOST_FAREWELLS]:
+        path, rank = os.path.join(paths.folder, match[0]), int(match[1])
+        try:
+            said = json.loads(read_at(path, 0, MOST_BYTES))
+            node = nodes[rank] if rank < len(nodes) else ""
+            groups = tuple(_group(one) for one in said.get("groups", ()))
+            records = tuple(_record(one) for one in said.get("records", ()))
+            yield RankSeen(rank, node, 0, "", groups=groups, records=records), bool(said["alone"])
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+            continue  # half a file, or not ours: the rest tells enough
+
+
+def _group(one: dict[str, object]) -> Group:
+    return Group(str(one["name"]), int(str(one["size"])), ranks=str(one.get("ranks", "")))
+
+
+def _record(one: dict[str, object]) -> Record:
+    sizes, types = one.get("input_sizes") or (), one.get("input_dtypes") or ()
+    return Record(
+        str(one["group"]),
+        int(str(one["collective_seq_id"])),
+        str(one["profiling_name"]).partition(":")[2],
+        ", ".join(map(str, sizes)) if isinstance(sizes, list) else "",
+        ", ".join(map(str, types)) if isinstance(types, list) else "",
+        bool(one.get("retired")),
+        int(str(one.get("at") or 0)) / 1e9,
+    )
+
+
+def _left_early(heard: tuple[Error, ...]) -> Iterator[str]:
+    """Ranks that left for want of GPUs."""
+    left = [one for one in heard if one.row and one.row.verdict is Verdict.ALONE]
+    if left:
+        who = ranks_in_words(tuple(sorted({one.rank for one in left})))
+        yield f"{Verdict.ALONE.value}: {who} left early: {left[0].text}"
+
+
+def _alone(said: list[tuple[RankSeen, bool]], failed: bool) -> Iterator[str]:
+    """Ranks that trained without the others, in a run that ended well."""
+    ranks = tuple(one.rank for one, alone in said if alone)
+    if ranks and not failed:
+        yield (
+            f"{Verdict.ALONE.value}: {ranks_in_words(ranks)} never joined the others: each trained "
+            "a copy of its own"
+        )
+
+
+def _memory(paths: RunPaths) -> Iterator[str]:
+    """What the batch step's own output says of memory that ran out: slurmstepd writes it there."""
+    path = paths.job_output
+    try:
+        size = size_of(path)
+        text = read_at(path, max(0, size - 8192), 8192).decode("utf-8", "replace")
+    except OSError:
+        return
+    yield from [line.strip()[:300] for line in text.splitlines() if _MEMORY.search(line)][:2]

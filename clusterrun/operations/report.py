@@ -1,0 +1,82 @@
+"""The pre-flight report of a run, or why there is none; judges no node."""
+
+from __future__ import annotations
+
+import os
+
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.orders import Level
+from clusterrun.model.preflight_report import Report
+from clusterrun.model.record import RunRecord, RunStatus
+from clusterrun.model.states import Phase, State
+from clusterrun.operations.context import Context
+
+
+class NoReport(ClusterrunError):
+    """The run has no pre-flight report (yet): it cannot be meant (exit code 2)."""
+
+    code = ExitCode.USAGE
+
+
+def report_of(desk: Context, run_id: str, attempt: int | None = None) -> Report:
+    """The report of ``attempt``, or the newest one that the run has.
+
+    Raises ``NoReport``, which says why there is none, and what reading raises.
+    """
+    found = attempts_with_report(desk, run_id)
+    if attempt is None and found:
+        attempt = found[-1]
+    report = desk.store.report(run_id, attempt) if attempt is not None else None
+    if report is None:
+        raise _missing(desk, run_id, attempt, found)
+    return report
+
+
+def attempts_with_report(desk: Context, run_id: str) -> list[int]:
+    """The attempts of which there is a report; a restart inside the allocation is not checked anew."""
+
+    folder = desk.store.paths(run_id).attempts
+    try:
+        names = [name for name in os.listdir(folder) if name.isdecimal()]
+    except OSError:
+        return []
+    numbers = sorted(map(int, names))
+    return [n for n in numbers if os.path.exists(desk.store.paths(run_id).attempt(n).preflight)]
+
+
+def _missing(desk: Context, run_id: str, attempt: int | None, found: list[int]) -> NoReport:
+    record, status = desk.store.read(run_id), desk.inquiry().statuses([run_id])[0]
+    if found:
+        having = ", ".join(map(str, found))
+        return NoReport(
+            f"attempt {attempt} of {run_id} has no pre-flight report",
+            f"there is one of attempt {having}: clusterrun report {run_id} --attempt {found[-1]}",
+        )
+    return NoReport(*_why(record, status))
+
+
+def _why(record: RunRecord, status: RunStatus) -> tuple[str, str]:
+    run_id, reason = record.run_id, f": {status.reason}" if status.reason else ""
+    if record.spec.preflight in ("", Level.OFF.value):
+        return (
+            f"{run_id} was submitted with --preflight off: its nodes were not checked",
+            "clusterrun check does it, or clusterrun submit --preflight full",
+        )
+    if status.phase is Phase.PREFLIGHT and not status.state.ended:
+        return f"the check of {run_id} is under way{reason}", f"clusterrun report {run_id}, a moment later"
+    if not status.state.ended:
+        return (
+            f"{run_id} is {status.state.value}, {status.phase.value}{reason}: its nodes are not checked yet",
+            f"clusterrun wait {run_id}, or look again later",
+        )
+    return (
+        f"{run_id} ended as {status.state.value} before the check had a verdict{reason}",
+        f"clusterrun status {run_id} says more",
+    )
+
+
+def unfit(status: RunStatus) -> bool:
+    """Whether the run ended because too few of its nodes were fit (a program may exit with 3 too)."""
+    ours = status.exit_code == ExitCode.UNFIT and status.reason.startswith("pre-flight")
+    return status.state is State.FAILED and ours

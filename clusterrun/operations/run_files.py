@@ -1,0 +1,114 @@
+"""What the disk alone says about one run: its record, its state, the last word on it; judges nothing."""
+
+from __future__ import annotations
+
+from clusterrun.model.document import BadDocument
+from clusterrun.model.errors import ClusterrunError, NoSuchRun
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.record import RunRecord, RunState, RunStatus
+from clusterrun.model.spec import Cluster
+from clusterrun.model.states import Phase, State
+from clusterrun.runs.store import EndedRun, Store, inferred
+from clusterrun.runs.successor_jobs import SuccessorJobs
+
+ROWS_LIVE = 600.0
+"""Seconds after its end during which Slurm may still know better why a run failed (MinJobAge is 300)."""
+
+
+INFERRED_SECONDS = 86400.0
+"""For how long an end that was only inferred is asked about again: the queue may know the job after all."""
+
+
+@frozen
+class RunFiles:
+    """One run; ``damage`` says why its state cannot be read, where it cannot.
+
+    ``waiting`` is the job that waits for the end of the run's own, as the run directory says
+    ('': none), ``doubt`` why the run directory does not tell which its jobs are.
+    """
+
+    record: RunRecord
+    state: RunState | None
+    ended: EndedRun | None
+    damage: str = ""
+    waiting: str = ""
+    doubt: str = ""
+
+    def open(self, now: float) -> bool:
+        """Whether a scheduler could still add something."""
+        if self.ended and self.ended.status.job_id == self.record.job_id and not self._newer:
+            return self.ended.inferred and now - self.ended.at < INFERRED_SECONDS
+        if self.state is None or not self.state.state.ended:
+            return True
+        return self.state.state is not State.COMPLETED and now - self.state.updated_at < ROWS_LIVE
+
+    @property
+    def _newer(self) -> bool:
+        """Whether the coordinator has written since the end was noted."""
+        return self.state is not None and self.ended is not None and self.state.updated_at > self.ended.at
+
+    def still_inferred(self, status: RunStatus) -> bool:
+        """Whether ``status`` says no more than the end that was inferred before."""
+        known = self.ended is not None and self.ended.inferred and not self._newer
+        return known and inferred(status)
+
+
+def read(store: Store, run_id: str) -> RunFiles | RunStatus:
+    """The case of a run, or a status that says why not even its record can be read. Raises ``NoSuchRun``."""
+    try:
+        record = store.read(run_id)
+    except NoSuchRun:
+        raise
+    except ClusterrunError as error:
+        return _unreadable(run_id, store.paths(run_id).run_dir, error.seen)
+    try:
+        state, damage = store.state(run_id), ""
+    except ClusterrunError as error:
+        state, damage = None, error.seen
+    further = store.further_jobs(run_id) if record.cluster == Cluster.SLURM.value else SuccessorJobs()
+    return RunFiles(record, state, _ended(store, run_id), damage, further.waiting, further.damage)
+
+
+def _ended(store: Store, run_id: str) -> EndedRun | None:
+    """A last word that is damaged is none: it is found out again."""
+    try:
+        return store.ended(run_id)
+    except BadDocument:
+        return None
+
+
+def damaged(case: RunFiles, run_dir: str) -> RunStatus:
+    """What is known of a run whose state cannot be read, and of which nobody else has spoken."""
+    record = case.record
+    return replace(
+        _unreadable(record.run_id, run_dir, case.damage),
+        job_id=record.job_id,
+        name=record.name,
+        cluster=record.cluster,
+        nodes=record.spec.nodes,
+        gpus_per_node=record.spec.gpus,
+        world_size=record.spec.world_size,
+        submitted_at=record.submitted_at,
+    )
+
+
+def _unreadable(run_id: str, run_dir: str, why: str) -> RunStatus:
+    return RunStatus(
+        run_id=run_id,
+        job_id="",
+        name="",
+        cluster="",
+        state=State.UNKNOWN,
+        phase=Phase.QUEUED,
+        reason=why,
+        nodes=0,
+        gpus_per_node=0,
+        world_size=0,
+        nodelist="",
+        attempt=0,
+        submitted_at=0.0,
+        started_at=None,
+        ended_at=None,
+        exit_code=None,
+        run_dir=run_dir,
+    )

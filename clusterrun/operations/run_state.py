@@ -1,0 +1,339 @@
+"""What state a run is in, from all that was said about it; decides from values alone, asks nobody.
+
+Four may have spoken: the record (what was asked), the coordinator (``state.json``), the scheduler (a
+row of squeue, or the life of a local process), and whoever cancelled. They can disagree: a node
+dies with its coordinator, Slurm forgets a job after minutes, a controller does not answer.
+"""
+
+from __future__ import annotations
+
+from clusterrun.model import contract
+from clusterrun.model.duration import spoken
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.hostlist import fold
+from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
+from clusterrun.model.spec import Cluster
+from clusterrun.model.states import Phase, State
+from clusterrun.operations import lost_nodes, queue_status
+from clusterrun.runs.store import FORGOTTEN
+from clusterrun.slurm.queries import JobRow
+from clusterrun.slurm_text import job_states
+from clusterrun.slurm_text.reasons import explain
+
+STALE_SECONDS = 3 * contract.STATE_SECONDS
+QUEUEING_SECONDS = 300.0
+"""How long a submission may go unanswered before it counts as lost: far above the search for its job."""
+
+SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
+ASKED = "by clusterrun cancel"
+SILENT = "ended without a word"
+NEVER = "DependencyNeverSatisfied"
+BEFORE_RANKS = "ended before any rank"
+
+
+@frozen
+class RunEvidence:
+    """Everything known about one run at ``now`` (seconds since the epoch).
+
+    ``answered`` tells a scheduler that does not know the job from one that was not heard; ``asked_at``
+    is when it spoke, and where it was not heard, ``row`` is what it said then. ``alive`` is whether a
+    local run's coordinator lives (None: cannot be told from here). ``elsewhere`` names the cluster
+    that holds the run's jobs, where another one was asked: its silence means nothing. ``script_error``
+    is what the batch script printed about its own end, before any coordinator. ``before`` says, where
+    the job waits in vain for another run, how that one ended. ``left`` is the newest word of agents
+    whose coordinator is gone.
+    """
+
+    record: RunRecord
+    run_dir: str
+    now: float
+    state: RunState | None = None
+    row: JobRow | None = None
+    answered: bool = True
+    asked_at: float | None = None
+    alive: bool | None = None
+    cancel_asked: bool = False
+    elsewhere: str = ""
+    script_error: str = ""
+    before: str = ""
+    left: LeftBehind | None = None
+
+
+@frozen
+class _Verdict:
+    state: State
+    phase: Phase
+    reason: str = ""
+    ended_at: float | None = None
+    hopeless: bool = False
+
+
+def judge(said: RunEvidence) -> RunStatus:
+    """The one answer to what was ``said``."""
+    verdict = _local(said) if said.record.cluster == Cluster.LOCAL.value else _slurm(said)
+    record, spec, state, row = said.record, said.record.spec, said.state, said.row
+    ended = verdict.state.ended
+    attempts = state.attempts if state else ()
+    return RunStatus(
+        run_id=record.run_id,
+        job_id=record.job_id or (row.job_id if row else ""),
+        name=record.name,
+        cluster=record.cluster,
+        state=verdict.state,
+        phase=verdict.phase,
+        reason=verdict.reason,
+        nodes=spec.nodes,
+        gpus_per_node=spec.gpus,
+        world_size=spec.world_size,
+        nodelist=_nodelist(said),
+        attempt=state.epoch if state else 0,
+        submitted_at=record.submitted_at,
+        started_at=state.started_at if state else None,
+        ended_at=(verdict.ended_at or _last_word(said)) if ended else None,
+        exit_code=state.exit_code if state and ended else None,
+        failed_at=_failed_at(state) if verdict.state is not State.COMPLETED and ended else None,
+        run_dir=said.run_dir,
+        step=max((attempt.step for attempt in attempts), default=-1),
+        checkpoint=max((attempt.checkpoint for attempt in attempts), default=-1),
+        heard_at=state.updated_at if state else None,
+        hopeless=verdict.hopeless,
+    )
+
+
+def _failed_at(state: RunState | None) -> float | None:
+    return state.failure.at if state and state.failure else None
+
+
+def _slurm(said: RunEvidence) -> _Verdict:
+    state, row = said.state, said.row
+    if row is None or not (said.answered or row.state.ended):
+        return _without_row(said)
+    over = state is not None and state.state.ended and not _older(said, state, row)
+    if state and over and state.state is State.COMPLETED:
+        return _by_state(said, state)  # whatever Slurm says of the nodes that were lost on the way
+    if row.state in SCHEDULER_KNOWS_BEST:
+        why = _joined(lost_nodes.words(state, row) or row.explained, _did_not(state) or _why(said))
+        return _Verdict(row.state, Phase.ENDED, why, row.end)
+    if queue_status.in_queue(row, state) and not _started_since(said):
+        never = said.answered and explain(row.reason).never
+        why = queue_status.words(row, state, said.now)
+        why = f"{queue_status.NEVER}: {said.before}" if never and said.before else why
+        return _Verdict(State.PENDING, Phase.QUEUED, why, hopeless=never)
+    if state and over:
+        return _by_state(said, state)
+    if row.state.ended:
+        return _ended_by_row(said, row)
+    if row.state is State.UNKNOWN and not (state and said.now - state.updated_at <= STALE_SECONDS):
+        return _Verdict(State.UNKNOWN, _phase(state), f"Slurm says {row.word}, a word not known here")
+    if row.word in job_states.HALTED and said.answered:
+        return _Verdict(State.RUNNING, _phase(state), halted(row))
+    return _running(said, _older(said, state, row) if state else False)
+
+
+def halted(row: JobRow) -> str:
+    """Why nothing is heard of a job whose processes the scheduler has stopped, and what lets it go on."""
+    return f"{job_states.read(row.word).said}: scontrol resume {row.job_id}, or a word to the site's staff"
+
+
+def _started_since(said: RunEvidence) -> bool:
+    """The coordinator has spoken since the scheduler said that the job waits."""
+    state = said.state
+    spoken_at = state.updated_at if state and state.state is State.RUNNING else None
+    return said.asked_at is not None and spoken_at is not None and said.asked_at < spoken_at <= said.now
+
+
+def _older(said: RunEvidence, state: RunState, row: JobRow) -> bool:
+    """The state is that of an earlier life of the run: Slurm has started its job, or the next, since."""
+    if row.state is not State.RUNNING or row.word == "COMPLETING":
+        return False
+    if state.state is State.PENDING:
+        return True
+    later = (row.start or 0) > (state.ended_at or state.updated_at)
+    if state.state.ended:
+        return later
+    other = bool(state.attempts and state.attempts[-1].job_id not in ("", row.job_id))
+    return (later or other) and said.now - state.updated_at > STALE_SECONDS
+
+
+def _ended_by_row(said: RunEvidence, row: JobRow) -> _Verdict:
+    told = _did_not(said.state) or _why(said)
+    if said.cancel_asked:
+        return _Verdict(State.CANCELLED, Phase.ENDED, _asked(said.state), row.end)
+    nodes, given_back = lost_nodes.words(said.state, row), lost_nodes.given_back(said.state, said.left, row)
+    if nodes or given_back:
+        return _Verdict(State.NODE_FAIL, Phase.ENDED, _joined(nodes, given_back), row.end)
+    if row.state is State.CANCELLED:
+        by_slurm = f"never started: {said.before or explain(NEVER).said}" if row.reason == NEVER else ""
+        why = told or by_slurm or "cancelled, but not by clusterrun cancel"
+        return _Verdict(State.CANCELLED, Phase.ENDED, why, row.end)
+    where = f" on {first}" if (first := lost_nodes.first_of(row)) else ""
+    silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"
+    if said.script_error:
+        silent = f"{BEFORE_RANKS}: {said.script_error}"
+    if row.state is State.COMPLETED:
+        silent = ""
+    if row.state is State.FAILED and told and said.state and said.state.phase.before_ranks:
+        told = f"{silent}; its last word was: {told}"
+    reason = _joined(told, silent) if _did_not(said.state) else told or silent
+    return _Verdict(row.state, Phase.ENDED, reason, row.end)
+
+
+def _did_not(state: RunState | None) -> str:
+    """A run that was to go on, and whose last job is over all the same."""
+    if state is None or state.state is not State.PENDING:
+        return ""
+    return f"it did not go on: {state.reason}" if state.reason else ""
+
+
+def _without_row(said: RunEvidence) -> _Verdict:
+    state = said.state
+    if state and state.state.ended:
+        return _by_state(said, state)
+    if not said.answered or said.elsewhere:
+        return _unheard(said)
+    if state and state.state is State.RUNNING and said.now - state.updated_at <= STALE_SECONDS:
+        return _running(said, False)  # its coordinator wrote a moment ago: that outranks silence
+    if said.cancel_asked:
+        return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
+    if not said.record.job_id:
+        return _submitting(said)
+    return _Verdict(State.FAILED, Phase.ENDED, _silent_end(said, FORGOTTEN))
+
+
+def _unheard(said: RunEvidence) -> _Verdict:
+    state, row = said.state, said.row
+    fresh = state is not None and said.now - state.updated_at <= STALE_SECONDS
+    if state is not None and fresh and state.state is State.RUNNING:
+        return _running(said, False)
+    told = []
+    if state is not None:
+        told.append(f"the run's last word is {spoken(said.now - state.updated_at)} old")
+    if row is not None and said.asked_at:
+        why = f" ({queue_status.waiting(row, said.now)})" if row.state is State.PENDING else ""
+        told.append(f"{spoken(said.now - said.asked_at)} ago it said {row.word}{why}")
+    known = "; ".join(told) or "the run has not been heard of"
+    why = f"its jobs are on the cluster {said.elsewhere}" if said.elsewhere else "Slurm does not answer"
+    return _Verdict(State.UNKNOWN, _phase(state), f"{why}; {known}")
+
+
+def _submitting(said: RunEvidence) -> _Verdict:
+    if said.now - said.record.submitted_at < QUEUEING_SECONDS:
+        return _Verdict(State.PENDING, Phase.QUEUED, "is being submitted")
+    return _Verdict(State.FAILED, Phase.ENDED, "was never queued: the submission was cut short")
+
+
+def _running(said: RunEvidence, restarted: bool) -> _Verdict:
+    state = said.state
+    row = said.row if said.answered else None
+    goes_on = said.record.spec.goes_on
+    if state is None or restarted or state.state.ended:
+        age = said.now - row.start if row and row.start else 0.0
+        more = lost_nodes.of_running(None, row, said.left, age, said.now, goes_on) if row else ""
+        since = f", in {spoken(age)}" if more else ""
+        words = f"the coordinator has not been heard of yet{since}"
+        return _Verdict(State.RUNNING, Phase.STARTING, _joined(words, more))
+    age = said.now - state.updated_at
+    if age > STALE_SECONDS:
+        nodes = lost_nodes.of_running(state, row, said.left, age, said.now, goes_on) if row else ""
+        silence = f"no word from its coordinator for {spoken(age)}"
+        return _Verdict(State.RUNNING, state.phase, _joined(silence, nodes))
+    return _Verdict(State.RUNNING, state.phase, _why(said))
+
+
+def _local(said: RunEvidence) -> _Verdict:
+    state = said.state
+    if state and state.state.ended:
+        return _by_state(said, state)
+    if not said.record.job_id and not said.alive:
+        return (
+            _Verdict(State.CANCELLED, Phase.ENDED, _asked(state)) if said.cancel_asked else _submitting(said)
+        )
+    if said.alive is False:
+        if said.cancel_asked:
+            return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
+        return _Verdict(State.FAILED, Phase.ENDED, _silent_end(said, "its coordinator is gone"))
+    if said.alive is None:
+        return _elsewhere(said)
+    return _running(said, False)
+
+
+def _elsewhere(said: RunEvidence) -> _Verdict:
+    if said.state and said.now - said.state.updated_at <= STALE_SECONDS:
+        return _running(said, False)
+    return _Verdict(
+        State.UNKNOWN, _phase(said.state), "it runs on another machine and has not been heard of lately"
+    )
+
+
+def _by_state(said: RunEvidence, state: RunState) -> _Verdict:
+    asked = said.cancel_asked and state.state is State.CANCELLED
+    reason = ASKED if asked else _why(said)
+    return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
+
+
+def _silent_end(said: RunEvidence, seen: str) -> str:
+    if said.script_error:
+        return f"{BEFORE_RANKS}: {said.script_error}"
+    last = said.state
+    when = f"; its last word, {last.phase.value}, is {spoken(said.now - last.updated_at)} old" if last else ""
+    return f"{SILENT}: {seen}{when}; see job.out"
+
+
+def _why(said: RunEvidence) -> str:
+    """What the coordinator said of the end, or of the start that this is, and its newest warning."""
+    well = said.state is not None and said.state.state in (State.RUNNING, State.COMPLETED)
+    warnings = said.state.warnings if said.state and well else ()
+    more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+    return _joined(_told(said), *(f"warning: {one}{more}" for one in warnings[-1:]))
+
+
+def _told(said: RunEvidence) -> str:
+    """The coordinator's reason, or which rank failed first and how."""
+    state = said.state
+    if state is None:
+        return ""
+    told = state.failure.why if state.failure and state.state is not State.COMPLETED else ""
+    if state.state is State.RUNNING and state.epoch and state.attempts and not state.reason:
+        again = state.attempts[-1].reason
+        return f"{again}, after {told}" if told and told not in again else again
+    return state.reason or told
+
+
+def _asked(state: RunState | None) -> str:
+    return ASKED if state else f"{ASKED}, before it started"
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _phase(state: RunState | None) -> Phase:
+    return state.phase if state else Phase.QUEUED
+
+
+def _nodelist(said: RunEvidence) -> str:
+    if said.row and said.row.nodelist:
+        return said.row.nodelist
+    attempts = said.state.attempts if said.state else ()
+    return fold(attempts[-1].nodes) if attempts else ""
+
+
+def _last_word(said: RunEvidence) -> float | None:
+    if said.row and said.row.end:
+        return said.row.end
+    return said.state.ended_at or said.state.updated_at if said.state else None
+
+
+def kept(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -> RunStatus:
+    """``before``, said at ``at`` while the scheduler still knew, unless the run went on since.
+
+    A scheduler that does not answer takes nothing from an end that was seen.
+    """
+    if state is not None and state.updated_at > at:
+        return now
+    if not now.state.ended:
+        return before
+    now = replace(now, nodelist=now.nodelist or before.nodelist, ended_at=now.ended_at or before.ended_at)
+    if before.state in SCHEDULER_KNOWS_BEST or now.state is State.FAILED:
+        return replace(now, state=before.state, reason=before.reason, ended_at=before.ended_at)
+    return now

@@ -1,0 +1,250 @@
+"""Asks everyone who knows about runs, once for all of them, and lets the judge answer; changes no run."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+
+from clusterrun.local.processes import alive
+from clusterrun.model.duration import spoken
+from clusterrun.model.errors import ClusterrunError, NoSuchRun, SchedulerError
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.record import RunRecord, RunStatus
+from clusterrun.model.spec import Cluster
+from clusterrun.model.states import State
+from clusterrun.operations.job_matching import Jobs, MatchedJob
+from clusterrun.operations.run_files import RunFiles, damaged, read
+from clusterrun.operations.run_state import NEVER, QUEUEING_SECONDS, STALE_SECONDS, RunEvidence, judge, kept
+from clusterrun.runs.private_files import DiskRefused
+from clusterrun.runs.store import Store
+from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
+from clusterrun.slurm.job_cache import News, SharedJobs
+from clusterrun.slurm.queries import JobRow
+from clusterrun.system import Clock
+
+SPEAK_AFTER = 2.0
+
+
+@frozen
+class SchedulerReply:
+    """What the scheduler said of each run by its id, when, and whether it answered.
+
+    Of the runs in ``doubtful`` more may be learnt later: their last word is not kept yet. ``elsewhere``
+    names, by run id, the cluster that holds the jobs of a run, where it is not the one that was asked.
+    """
+
+    rows: tuple[tuple[str, MatchedJob], ...] = ()
+    at: float | None = None
+    answered: bool = True
+    doubtful: tuple[str, ...] = ()
+    elsewhere: tuple[tuple[str, str], ...] = ()
+
+
+class StatusQuery:
+    """Statuses of runs; ``notices`` holds what the user should know about how they were found."""
+
+    def __init__(
+        self,
+        store: Store,
+        client: Callable[[], SlurmClient],
+        jobs: Callable[[], SharedJobs],
+        clock: Clock,
+        tell: Callable[[str], None],
+        other_cluster: Callable[[RunRecord], str] = lambda _: "",
+    ) -> None:
+        """``tell`` hears of a wait that gets long; ``other_cluster`` is ``Desk.other_cluster``."""
+        self._other_cluster = other_cluster
+        self._store = store
+        self._tell = tell
+        self._client = client
+        self._jobs = jobs
+        self._clock = clock
+        self.notices: list[str] = []
+
+    def statuses(
+        self,
+        ids: Iterable[str],
+        ask: bool = True,
+        oldest: float = 0.0,
+        since: float = 0.0,
+        gone: bool = False,
+    ) -> list[RunStatus]:
+        """The status of each run, in order; a damaged one is UNKNOWN and says why.
+
+        With ``ask`` false no program is run: only the run directories speak. An answer of Slurm
+        may be ``oldest`` seconds old, but not be from before the moment ``since``. With ``gone``,
+        runs that are there no more are left out, else they raise ``NoSuchRun``.
+        """
+        found = [case for one in ids if (case := self._case(one, gone))]
+        heard = (
+            self._heard([c for c in found if isinstance(c, RunFiles)], oldest, since)
+            if ask
+            else SchedulerReply((), None, False)
+        )
+        rows = dict(heard.rows)
+        return [
+            self._status(c, heard, rows.get(c.record.run_id)) if isinstance(c, RunFiles) else c for c in found
+        ]
+
+    def _case(self, run_id: str, gone: bool) -> RunFiles | RunStatus | None:
+        try:
+            return read(self._store, run_id)
+        except NoSuchRun:
+            if gone:
+                return None
+            raise
+
+    def _heard(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
+        """What the scheduler says of the runs that it could say something of."""
+        asked = [c for c in cases if c.record.cluster == Cluster.SLURM.value and c.open(self._clock.now())]
+        if not asked:
+            return SchedulerReply()
+        late = threading.Timer(
+            SPEAK_AFTER,
+            self._tell,
+            (f"waiting for Slurm to answer, at most {ANSWER_SECONDS:.0f} s a question",),
+        )
+        late.daemon = True
+        late.start()
+        try:
+            return self._asked(asked, oldest, since)
+        finally:
+            late.cancel()
+
+    def _asked(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
+        began = self._clock.now()
+        news = self._jobs().jobs(oldest, since)
+        rows = self._rows(cases, news)
+        away = {} if news.failure else self._elsewhere(cases, rows)
+        ours = [c for c in cases if c.record.run_id not in away]
+        if not news.failure and any(self._outdated(c, news.at, rows.get(c.record.run_id)) for c in ours):
+            news = self._jobs().jobs(oldest, since=began)  # it may have been queued since that answer
+            rows = self._rows(cases, news)
+        if news.failure:
+            self.notices.append(self._silence(news))
+            return SchedulerReply(tuple(rows.items()), news.at or None, False)
+        doubtful = self._account(ours, rows)
+        return SchedulerReply(tuple(rows.items()), news.at, True, doubtful, tuple(away.items()))
+
+    def _rows(self, cases: list[RunFiles], news: News) -> dict[str, MatchedJob]:
+        jobs = Jobs(news.rows, self._other_cluster)
+        return {c.record.run_id: found for c in cases if (found := jobs.speaking(c))}
+
+    def _elsewhere(self, cases: list[RunFiles], rows: dict[str, MatchedJob]) -> dict[str, str]:
+        unknown = [c.record for c in cases if c.record.run_id not in rows]
+        return {record.run_id: name for record in unknown if (name := self._other_cluster(record))}
+
+    def _outdated(self, case: RunFiles, answered_at: float, found: MatchedJob | None) -> bool:
+        """An answer must not bury a job that it should know, nor tell of one that has ended since."""
+        if case.state and case.state.state.ended:
+            return case.state.state is not State.COMPLETED and answered_at < case.state.updated_at
+        if case.damage or (found and case.record.job_id in ("", found.own)):
+            return False
+        return bool(case.record.job_id) or self._clock.now() - case.record.submitted_at > QUEUEING_SECONDS
+
+    def _silence(self, news: News) -> str:
+        known = "what the run directories say"
+        if news.at:
+            known += f", and what Slurm said {spoken(max(0.0, self._clock.now() - news.at))} ago"
+        return f"{news.failure}: what follows is {known}"
+
+    def _account(self, cases: list[RunFiles], rows: dict[str, MatchedJob]) -> tuple[str, ...]:
+        """Let the accounting speak of jobs that the queue has forgotten; the runs that it did not tell of."""
+        missing = [c for c in cases if c.record.run_id not in rows and c.record.job_id and not _told(c)]
+        if not missing:
+            return ()
+        wanted = dict.fromkeys(job for c in missing for job in (c.record.job_id, c.waiting) if job)
+        try:
+            jobs = Jobs(self._client().finished(tuple(wanted)))
+        except SchedulerError as error:
+            self.notices.append(f"Slurm's accounting did not tell how forgotten jobs ended: {error.seen}")
+            return tuple(c.record.run_id for c in missing)
+        rows.update({c.record.run_id: found for c in missing if (found := jobs.speaking(c))})
+        return ()
+
+    def _status(self, case: RunFiles, heard: SchedulerReply, found: MatchedJob | None) -> RunStatus:
+        record, now = found.record if found else case.record, self._clock.now()
+        row = found.row if found else None
+        case = self._latest(case, row if heard.answered else None)
+        if found and not case.record.job_id:  # its submission was answered after all
+            self._store.save(replace(case.record, job_id=found.own))
+        local = record.cluster == Cluster.LOCAL.value
+        run_dir = self._store.paths(record.run_id).run_dir
+        if case.damage and (row is None or not heard.answered):
+            return damaged(case, run_dir)
+        status = judge(
+            RunEvidence(
+                record=record,
+                run_dir=run_dir,
+                now=now,
+                state=case.state,
+                row=row,
+                answered=heard.answered,
+                asked_at=heard.at,
+                alive=_alive(record) if local else None,
+                cancel_asked=self._store.cancel_asked(record.run_id),
+                elsewhere=dict(heard.elsewhere).get(record.run_id, ""),
+                script_error="" if case.state else self._store.script_error(record.run_id),
+                before=self._before(record) if row and row.reason == NEVER else "",
+                left=self._store.left_behind(record.run_id) if row and _silent(case, now) else None,
+            )
+        )
+        if case.damage or case.doubt:
+            status = replace(status, reason="; ".join(filter(None, (status.reason, case.damage, case.doubt))))
+        if case.damage:
+            return status
+        if case.ended and (not case.open(now) or case.still_inferred(status)):
+            return kept(case.ended.status, case.state, case.ended.at, status)
+        self._note(status, case, row is None or row.state.ended, heard, now)
+        return status
+
+    def _before(self, record: RunRecord) -> str:
+        """Which of the runs that ``record`` was to follow did not end well, and how it ended."""
+        for job_id in record.spec.after:
+            try:
+                run_id = self._store.find(job_id)
+                status = self.statuses([run_id], oldest=ANSWER_SECONDS)[0]
+            except ClusterrunError:
+                continue
+            if status.state.ended and status.state is not State.COMPLETED:
+                return f"{status.name} ({run_id}) was {status.state.value}"
+        return ""
+
+    def _note(
+        self, status: RunStatus, case: RunFiles, final: bool, heard: SchedulerReply, now: float
+    ) -> None:
+        """Keep an end, unless the scheduler may soon say better why; take one back that was none."""
+        told = heard.answered and status.run_id not in (*heard.doubtful, *dict(heard.elsewhere))
+        try:
+            if status.state.ended and final and (told or status.cluster == Cluster.LOCAL.value):
+                self._store.settle(status, now)
+            elif case.ended and status.state in (State.PENDING, State.RUNNING):
+                self._store.reopen(status.run_id)
+        except DiskRefused as error:  # a full disk takes nothing from what was found out
+            self.notices.append(f"the state of {status.run_id} could not be noted: {error.seen}")
+
+    def _latest(self, case: RunFiles, row: JobRow | None) -> RunFiles:
+        """A run that seems to be over, or silent, may have spoken while the scheduler was asked."""
+        if case.damage or (case.state and case.state.state.ended) or (row and not row.state.ended):
+            return case
+        try:
+            again = read(self._store, case.record.run_id)
+        except NoSuchRun:
+            return case
+        return again if isinstance(again, RunFiles) else case
+
+
+def _silent(case: RunFiles, now: float) -> bool:
+    return case.state is None or now - case.state.updated_at > STALE_SECONDS
+
+
+def _told(case: RunFiles) -> bool:
+    """Whether the accounting need not be asked about the run: its end is known, or it was asked before."""
+    return bool((case.state and case.state.state.ended) or (case.ended and case.ended.inferred))
+
+
+def _alive(record: RunRecord) -> bool | None:
+    if record.host != os.uname().nodename:
+        return None
+    return bool(record.job_id) and alive(record.job_id)

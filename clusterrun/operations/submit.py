@@ -1,0 +1,287 @@
+"""From a spec to a queued run: every check first, the record on disk before the queue, never twice."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+
+from clusterrun.model.document import encode_set
+from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import RunRecord
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.model.states import State
+from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.node_history import keep_off
+from clusterrun.runs.code_snapshot import Snapshot, look, take
+from clusterrun.runs.node_records import findings_folder, recall
+from clusterrun.runs.private_files import DiskRefused, private_folder, refusal, share, write_whole
+from clusterrun.runs.store import run_id
+from clusterrun.script import sbatch_options
+from clusterrun.script.checks import check, ranks_python
+from clusterrun.script.plan import MachineFacts, Plan, Submission, about_python, default_name, plan, wished
+from clusterrun.slurm import partition_limits
+from clusterrun.slurm.queries import PartitionOffer
+
+BAD_SECONDS = 7 * 86400.0
+"""How old a finding may be that keeps a run off a node, where nobody says."""
+OFFER_SECONDS = 1.0
+"""How long a submission waits for the partitions' offers; what is wrong then, sbatch says too, if later."""
+
+
+@frozen
+class Draft:
+    """A submission before anything was touched; ``notices`` are for the person who submits."""
+
+    plan: Plan
+    notices: tuple[str, ...]
+    snapshot: Snapshot | None = None
+
+
+def draft(spec: JobSpec, desk: Context) -> Draft:
+    """The whole submission of ``spec``, checked; makes no file. Raises ``ClusterrunError``."""
+    site = _site(spec, desk)
+    spec = replace(spec, after=tuple(_job_ids(spec.after, desk)))
+    offered = Offered(desk) if site.slurm else None
+    spec, avoided = _keeping_off(spec, desk, site, offered)
+    chosen = run_id(spec.name or default_name(spec.command), desk.clock.now(), os.urandom(2))
+    paths = desk.store.paths(chosen)
+    token = os.urandom(8).hex()
+    site, shared = _sharing_cpus(spec, desk, site, offered)
+    as_asked = plan(spec, chosen, token, paths.run_dir, site)
+    said = (*avoided, *shared, *about_python(as_asked, site), *check(as_asked))
+    if offered:
+        offered.check(as_asked.spec)
+    if not spec.snapshot:
+        idle = ("--snapshot-include has no effect without --snapshot",) if spec.snapshot_include else ()
+        return Draft(as_asked, as_asked.notices + said + idle)
+    snapshot = look(spec.cwd, spec.snapshot_include)
+    planned = plan(_moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
+    where = f"ranks run in the copy: what they write by a relative path lands below {planned.spec.cwd}"
+    return Draft(planned, (*planned.notices, *said, str(snapshot), where), snapshot)
+
+
+class Offered:
+    """What the partitions offer, asked for while everything else is made ready, so that it takes no time."""
+
+    def __init__(self, desk: Context) -> None:
+        self._client = desk.client()
+        self._found: tuple[PartitionOffer, ...] = ()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        try:
+            self._found = self._client.partitions()
+        except SchedulerError:
+            pass  # sbatch will say what is wrong
+
+    def check(self, spec: JobSpec) -> None:
+        """Refuse what can never run; silent where no answer came in time. Raises ``BadInput``."""
+        partition_limits.check(spec, self._answer())
+
+    def cpus_per_gpu(self, spec: JobSpec) -> int:
+        """A GPU's share of its node's CPUs; 0 where that is not known."""
+        return partition_limits.cpus_per_gpu(spec, self._answer())
+
+    def nodes_for(self, spec: JobSpec) -> int:
+        """How many nodes the partition has that the job goes to; 0 where that is not known."""
+        offer = partition_limits.meant(spec, self._answer())
+        return offer.nodes if offer else 0
+
+    def _answer(self) -> tuple[PartitionOffer, ...]:
+        self._thread.join(OFFER_SECONDS)
+        return self._found
+
+
+def _keeping_off(
+    spec: JobSpec, desk: Context, site: MachineFacts, offered: Offered | None
+) -> tuple[JobSpec, tuple[str, ...]]:
+    """``spec`` without nodes that were lately unfit, where that is wanted, and what to say about it."""
+    if not spec.avoid_bad or offered is None:
+        return spec, ()
+    now = desk.clock.now()
+    known = recall(findings_folder(desk.store.home, site.cluster), now - (spec.bad_since or BAD_SECONDS))
+    kept = keep_off(spec, known, now, offered.nodes_for(spec))
+    return kept.spec, kept.notices
+
+
+def _sharing_cpus(
+    spec: JobSpec, desk: Context, site: MachineFacts, offered: Offered | None
+) -> tuple[MachineFacts, tuple[str, ...]]:
+    """``site`` with the CPUs that a rank on a GPU gets where nobody says, and what to say about it.
+
+    Slurm is asked whether it could start such a job: cores that are kept for the system, limits of a
+    partition, memory that is counted by CPU stand in no list of nodes.
+    """
+    share = offered.cpus_per_gpu(spec) if offered and sbatch_options.shares_cpus(spec) else 0
+    if share < 2:
+        return site, ()
+    wider = replace(site, cpus_per_gpu=share)
+    settled = replace(spec, name=spec.name or default_name(spec.command))
+    why = desk.client().could_not_start(wished(settled, "x", "x", "/", wider), spec.cwd)
+    if not why:
+        return wider, ()
+    said = f"1 CPU per rank is asked for: for {share}, a GPU's share of the node's, Slurm says: {why}"
+    return site, (f"{said}; --cpus-per-rank asks for another number",)
+
+
+def _site(spec: JobSpec, desk: Context) -> MachineFacts:
+    why = "" if spec.cluster is Cluster.LOCAL else desk.client().why_not()
+    if why and spec.cluster is Cluster.SLURM:
+        raise SchedulerError(
+            f"Slurm cannot be used here: {why}", "run this where Slurm is, or use --cluster local"
+        )
+    here = spec.cluster is Cluster.LOCAL or bool(why)
+    name = Cluster.LOCAL.value if here else desk.client().cluster_name()
+    python, why_python, about = (spec.python, "", "") if spec.python else ranks_python(desk.environ)
+    return MachineFacts(
+        slurm=not here,
+        python=python,
+        why_python=why_python,
+        about_python=about,
+        why=why,
+        gpus=_gpus(desk) if here and spec.gpus else 0,
+        cluster=name,
+        findings=findings_folder(desk.store.home, name),
+        of_a_cluster=desk.client().of_a_cluster(os.uname().nodename) if why else "",
+    )
+
+
+def _gpus(desk: Context) -> int:
+    from clusterrun.local.gpus import count_gpus
+
+    return count_gpus(desk.environ)
+
+
+def _job_ids(words: Iterable[str], desk: Context) -> Iterable[str]:
+    """The Slurm jobs that must end well first; a run that has ended well already needs no waiting for."""
+    for word in words:
+        status = desk.inquiry().statuses([desk.store.find(word)])[0]
+        if status.state is State.COMPLETED:
+            continue
+        if status.state.ended:
+            raise BadInput(
+                f"--after {word}: the run {status.run_id} has ended as {status.state.value}",
+                "leave --after out, or name a run that can still end well",
+            )
+        if status.cluster != Cluster.SLURM.value or not status.job_id:
+            raise BadInput(
+                f"--after {word}: the run {status.run_id} is not in Slurm's queue",
+                f"wait for it first: clusterrun wait {status.run_id}",
+            )
+        record = desk.store.read(status.run_id)
+        if other := desk.other_cluster(record):
+            raise BadInput(
+                f"--after {word}: the run {status.run_id} is on the cluster {other}",
+                f"submit there, or wait for it first: clusterrun wait {status.run_id}",
+            )
+        if record.spec.goes_on == "chain":
+            raise BadInput(
+                f"--after {word}: the run {status.run_id} may end in a job that is not queued yet",
+                f"wait for it first: clusterrun wait {status.run_id}",
+            )
+        yield status.job_id
+
+
+def _moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
+    """The spec with its directory, and a script named by its whole path, inside the copy."""
+    command = tuple(
+        snapshot.inside(word, target) if os.path.isabs(word) else word for word in spec.command[:1]
+    )
+    return replace(spec, cwd=snapshot.inside(spec.cwd, target), command=command + spec.command[1:])
+
+
+def send(spec: JobSpec, desk: Context, tell: Tell) -> tuple[RunRecord, tuple[str, ...]]:
+    """Submit ``spec``: the record with its job id, and the inherited variables that were left behind.
+
+    Raises ``ClusterrunError``; only after ``SchedulerUnreachable`` may a run be queued, and its
+    record stays, so that ``status`` finds out.
+    """
+    made = draft(spec, desk)
+    for notice in made.notices:
+        tell(notice)
+    record = _prepare(made, desk)
+    answer = _queue(made.plan, record, desk, tell)
+    record = replace(record, job_id=answer.job_id)
+    try:
+        desk.store.save(record)
+    except DiskRefused as error:
+        tell(
+            f"job {answer.job_id} is queued, which could not be noted: clusterrun status will ({error.seen})"
+        )
+    return record, answer.dropped
+
+
+def _prepare(made: Draft, desk: Context) -> RunRecord:
+    """Everything in the run directory; nothing of it is left where that fails.
+
+    The record comes last. It, the orders and the program outlive a crash once this has returned: the job
+    that is queued then needs them. Slurm keeps a copy of the script.
+    """
+    planned = made.plan
+    paths = RunPaths(planned.run_dir)
+    record = RunRecord(
+        run_id=planned.run_id,
+        name=planned.spec.name,
+        cluster=planned.spec.cluster.value,
+        token=planned.token,
+        spec=_without_secrets(planned.spec),
+        submitted_at=desk.clock.now(),
+        host=os.uname().nodename,
+        slurm=desk.client().identity() if planned.spec.cluster is Cluster.SLURM else "",
+    )
+    desk.store.claim(planned.run_id)
+    try:
+        if made.snapshot:
+            take(made.snapshot, paths.snapshot, paths.snapshot_note)
+        _write_program(paths, desk)
+        if planned.orders.preflight.findings:
+            private_folder(planned.orders.preflight.findings)
+        write_whole(paths.job_output, "")  # before Slurm makes it with the mode that the umask leaves
+        write_whole(paths.orders, _json(planned))
+        if planned.script:
+            write_whole(paths.script, planned.script, 0o700, sync=False)
+        desk.store.save(record)
+    except BaseException:
+        desk.store.discard(planned.run_id)
+        raise
+    return record
+
+
+def _without_secrets(spec: JobSpec) -> JobSpec:
+    """What people look at and send around names the variables; only the orders hold their values."""
+    return replace(spec, environment=tuple((name, "") for name, _ in spec.environment))
+
+
+def _write_program(paths: RunPaths, desk: Context) -> None:
+    from clusterrun.script.pack import agent_program
+
+    cache = os.path.join(desk.store.home, "cache")
+    try:
+        program = agent_program(cache)
+    except OSError as error:
+        raise refusal(cache, error) from error
+    share(str(program), paths.agent)
+
+
+def _json(planned: Plan) -> str:
+    import json
+
+    return json.dumps(encode_set(planned.orders), indent=1) + "\n"
+
+
+def _queue(planned: Plan, record: RunRecord, desk: Context, tell: Tell) -> Submission:
+    try:
+        if planned.spec.cluster is Cluster.LOCAL:
+            from clusterrun.backends.local import submit
+        else:
+            from clusterrun.backends.slurm import submit
+        return submit(planned, desk.environ, tell)
+    except SchedulerUnreachable:
+        raise  # it may be queued: the record stays, and its token finds the job
+    except (SchedulerError, BadInput):
+        desk.store.discard(record.run_id)  # refused in plain words: nothing is queued
+        raise

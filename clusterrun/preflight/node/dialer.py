@@ -1,0 +1,212 @@
+"""Dials the ports of other nodes, all at once and within one limit; knows how to knock, judges nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections import deque
+from itertools import zip_longest
+
+from clusterrun.preflight.node.listener import LARGE, READ, WELCOME, WRITE, greeting
+from clusterrun.preflight.node.packet_sizes import Sizes
+from clusterrun.preflight.probes.tcp_counts import dropped_again
+from clusterrun.preflight.tasks import Dialled
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.preflight.node.listener import Watch
+    from clusterrun.preflight.tasks import DialTask, Target
+
+_DATAGRAMS_AT = (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 4.0)
+_MOST_AT_ONCE = 512
+_REFUSED = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
+
+
+class Dialer:
+    """One ``DialTask`` under way; ``watch`` as in ``doors``."""
+
+    def __init__(self, task: DialTask, watch: Watch) -> None:
+        self._task, self._watch = task, watch
+        self._began = time.monotonic()
+        self._dropped_before = dropped_again()
+        self._hello = greeting(task.nonce, task.node)
+        self._calls = [
+            (
+                target,
+                [_Call(target, port, place == 0, task.closed) for place, port in enumerate(target.ports)],
+            )
+            for target in task.targets
+        ]
+        in_turn = zip_longest(*(calls for _, calls in self._calls))
+        self._waiting = deque(call for calls in in_turn for call in calls if call is not None)
+        self._open: dict[socket.socket, _Call] = {}
+        self._sent = 0
+        sized = task.targets if task.sizes else ()
+        self._sizes = {target.node: Sizes(target.address, target.datagrams) for target in sized}
+        self._go_on()
+
+    @property
+    def until(self) -> float:
+        """When it ends at the latest (steady clock)."""
+        return self._began + self._task.limit
+
+    @property
+    def done(self) -> bool:
+        """Every call has ended, and every size is known."""
+        return not self._waiting and not self._open and all(one.done for one in self._sizes.values())
+
+    def due_at(self) -> float:
+        """When ``tick`` is wanted next."""
+        later = _DATAGRAMS_AT[self._sent :]
+        return min([self.until, *(self._began + at for at in later[:1])])
+
+    def tick(self) -> None:
+        """Send the datagrams that are due; end what has no time left."""
+        now = time.monotonic()
+        while self._sent < len(_DATAGRAMS_AT) and now >= self._began + _DATAGRAMS_AT[self._sent]:
+            self._sent += 1
+            for target in self._task.targets if not self._sizes else ():
+                _send_datagram(target, self._hello)
+            for size in self._sizes.values():
+                size.send()
+        if now >= self.until:
+            for size in self._sizes.values():
+                size.close()
+            self._waiting.clear()
+            for one in list(self._open):
+                self._close(one)
+
+    def dialled(self) -> tuple[Dialled, ...]:
+        """What came of it, target by target."""
+        silent = sum(call.silent for _, calls in self._calls for call in calls)
+        # Each that was silent was sent again after a second.
+        dropped = 0 < silent <= dropped_again() - self._dropped_before
+        lost = [node for node, one in self._sizes.items() if one.lost]
+        for size in self._sizes.values():
+            size.close()
+        return tuple(
+            _summed(target, calls, dropped, target.node not in lost) for target, calls in self._calls
+        )
+
+    def _go_on(self) -> None:
+        while self._waiting and len(self._open) < _MOST_AT_ONCE:
+            self._dial(self._waiting.popleft())
+
+    def _dial(self, call: _Call) -> None:
+        family = socket.AF_INET6 if ":" in call.target.address else socket.AF_INET
+        one = socket.socket(family, socket.SOCK_STREAM)
+        one.setblocking(False)
+        call.began = time.monotonic()
+        code = one.connect_ex((call.target.address, call.port))
+        if code not in (0, errno.EINPROGRESS):
+            call.code = code
+            one.close()
+            return
+        self._open[one] = call
+        self._watch(one, WRITE, lambda _: self._ready(one))
+
+    def _ready(self, one: socket.socket) -> None:
+        call = self._open[one]
+        try:
+            over = call.talk(one, self._hello)
+        except OSError as error:
+            call.code, over = error.errno or errno.EIO, True
+        if over:
+            self._close(one)
+            self._go_on()
+        else:
+            self._watch(one, READ | WRITE if call.to_say else READ, lambda _: self._ready(one))
+
+    def _close(self, one: socket.socket) -> None:
+        self._open.pop(one)
+        self._watch(one, 0, lambda _: None)
+        one.close()
+
+
+class _Call:
+    """One port of one target; ``large``: after the welcome, many bytes must go there and back.
+
+    ``closed``: a connection is all that is wanted, for nobody is expected there.
+    """
+
+    def __init__(self, target: Target, port: int, large: bool, closed: bool = False) -> None:
+        self.target, self.port, self.large, self.closed = target, port, large and not closed, closed
+        self.began = 0.0
+        self.code = 0
+        self.connected = self.welcome = self.returned = False
+        self.seconds = 0.0
+        self.to_say = b""
+        self._got = b""
+
+    @property
+    def silent(self) -> bool:
+        """Nothing was heard, neither an answer nor a reason."""
+        return self.began > 0 and not (self.connected or self.welcome or self.code)
+
+    def talk(self, one: socket.socket, hello: bytes) -> bool:
+        """Go on; True when all that is wanted was heard. Raises ``OSError``."""
+        if not self.connected:
+            code = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            if self.closed:
+                self.welcome = True
+                return True
+            self.connected, self.to_say = True, hello
+        self._listen(one)
+        if self.to_say:
+            self.to_say = self.to_say[one.send(self.to_say) :]
+        return self.welcome and (self.returned or not self.large)
+
+    def _listen(self, one: socket.socket) -> None:
+        try:
+            data = one.recv(LARGE)
+        except BlockingIOError:
+            return
+        if not data:
+            raise OSError(errno.ECONNRESET, "closed")
+        self._got += data
+        if not self.welcome and self._got.startswith(WELCOME):
+            self.welcome = True
+            self.seconds = time.monotonic() - self.began
+            self.to_say = bytes(LARGE) if self.large else b""
+        self.returned = len(self._got) >= len(WELCOME) + LARGE
+
+
+def _send_datagram(target: Target, hello: bytes) -> None:
+    family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as one:
+        one.setblocking(False)
+        try:
+            one.sendto(hello, (target.address, target.datagrams))
+        except OSError:  # no way there: the calls say so
+            pass
+
+
+def _summed(target: Target, own: list[_Call], dropped: bool, large: bool) -> Dialled:
+    answered = [call for call in own if call.welcome]
+    refused = tuple(call.port for call in own if call.code in _REFUSED and not call.welcome)
+    # Of a port in a sweep that was not dialled, for others kept all places, nothing is known.
+    tried = [call for call in own if call.began or not call.closed]
+    silent = tuple(call.port for call in tried if not call.welcome and call.code not in _REFUSED)
+    return Dialled(
+        target.node,
+        refused,
+        silent,
+        large and all(call.returned for call in answered if call.large),
+        min((call.seconds for call in answered), default=0.0),
+        _why(own),
+        dropped and any(call.silent for call in own),
+    )
+
+
+def _why(calls: list[_Call]) -> str:
+    """What was odd about the first call that failed."""
+    for call in calls:
+        if call.code and not call.welcome:
+            return os.strerror(call.code)
+        if call.connected and not call.welcome:
+            return "the connection was accepted, but nothing answered"
+    return ""

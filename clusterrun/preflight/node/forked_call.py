@@ -1,0 +1,199 @@
+"""Forks what may hang, and ends it at its limit without waiting for it; knows no check and no task."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+
+from clusterrun import proc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+_PR_SET_PDEATHSIG = 1
+_MOST_BYTES = 600_000
+_PIECE = 65536
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ForkedCall:
+    """A process of ours in a session of its own; ``output`` never blocks, ``until`` is a steady time."""
+
+    def __init__(self, pid: int, output: int, until: float = float("inf")) -> None:
+        self.pid, self.output, self.until = pid, output, until
+        self.began = time.monotonic()
+        self.closed = False
+        self._half = b""
+
+    def lines(self) -> list[bytes]:
+        """The whole lines that came since the last time; ``closed`` is set once no more can come."""
+        try:
+            data = os.read(self.output, _PIECE)
+        except BlockingIOError:
+            return []
+        if not data or len(self._half) > _MOST_BYTES:
+            self.closed = True
+        *whole, self._half = (self._half + data).split(b"\n")
+        return whole
+
+    @property
+    def rest(self) -> str:
+        """What came after the last whole line."""
+        return self._half.decode("utf-8", "replace")
+
+    def kill(self) -> str:
+        """Kill it and all below it; what that was doing, in words. Never waits: a D-state cannot be ended."""
+        family = _family(self.pid)
+        words = ", ".join(_described(pid) for pid in family[-2:])
+        for pid in family:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+        return words
+
+    def code(self) -> int | None:
+        """What it exited with (negative: the signal that ended it); None while it lives."""
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return 0
+        if not pid:
+            return None
+        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def die_with(parent: int) -> None:
+    """Be killed when ``parent`` (which must be the parent) ends; exit if it already has."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def call(work: Callable[[], Iterable[object]], seconds: float) -> ForkedCall:
+    """Fork a child that writes each value of ``work()`` as one line of JSON: ``{"value": …}``.
+
+    What it raises is a last line ``{"why": …}``. Raises ``OSError`` where no process can be made.
+    """
+    readable, writable = os.pipe2(os.O_CLOEXEC)
+    pid = _fork(readable, writable)
+    if pid == 0:
+        _make(work, writable)
+    return _watched(pid, readable, writable, time.monotonic() + seconds)
+
+
+def execute(argv: Sequence[str], environment: Mapping[str, str], cwd: str) -> tuple[ForkedCall, int]:
+    """Start a program; its output is the child's, the descriptor is its input. Raises ``OSError``."""
+    given, to_give = os.pipe2(os.O_CLOEXEC)
+    readable, writable = os.pipe2(os.O_CLOEXEC)
+    try:
+        pid = _fork(readable, writable)
+    except OSError:
+        os.close(given)
+        os.close(to_give)
+        raise
+    if pid == 0:
+        _become(argv, environment, cwd, given, writable)
+    os.close(given)
+    return _watched(pid, readable, writable, float("inf")), to_give
+
+
+def _watched(pid: int, readable: int, writable: int, until: float) -> ForkedCall:
+    os.close(writable)
+    os.set_blocking(readable, False)
+    return ForkedCall(pid, readable, until)
+
+
+def _fork(readable: int, writable: int) -> int:
+    parent = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(readable)
+        os.close(writable)
+        raise
+    if pid == 0:
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            die_with(parent)
+            os.setsid()
+        except BaseException:  # noqa: BLE001 (nothing may unwind into the parent's code)
+            os._exit(1)
+    return pid
+
+
+def _make(work: Callable[[], Iterable[object]], output: int) -> None:
+    """In the child. Never returns. What the work prints goes to the log."""
+    try:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(2, 1)
+        _close_all_but(output)
+        for value in work():
+            _write(output, json.dumps({"value": value}))
+    except BaseException as error:  # noqa: BLE001 (a probe may raise anything: that is its answer)
+        _write(output, json.dumps({"why": f"{type(error).__name__}: {error}"[:500]}))
+    finally:
+        os._exit(0)
+
+
+def _write(output: int, line: str) -> None:
+    data = memoryview(line.encode() + b"\n")
+    while data:
+        data = data[os.write(output, data) :]
+
+
+def _close_all_but(kept: int) -> None:
+    """A child that lives on (in a D-state) must hold no port of ours."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != kept:
+            try:
+                os.close(int(name))
+            except OSError:  # the descriptor of the listing itself
+                pass
+
+
+def _become(argv: Sequence[str], environment: Mapping[str, str], cwd: str, given: int, output: int) -> None:
+    """In the child: become the program. Never returns. A failure is the output's last, half line."""
+    try:
+        os.dup2(given, 0)
+        os.dup2(output, 1)
+        try:
+            os.chdir(cwd)
+        except OSError:  # that the ranks' folder is missing is for a check to say
+            pass
+        os.execvpe(argv[0], list(argv), dict(environment))
+    except BaseException as error:  # noqa: BLE001 (nothing may unwind into the parent's code)
+        os.write(1, f"{argv[0]}: {error}".encode("utf-8", "replace")[:400])
+    finally:
+        sys.stderr.flush()
+        os._exit(127)
+
+
+# --- what the kernel says of it ---
+
+
+def _family(root: int) -> list[int]:
+    """``root``, all below it and all in its session, parents first."""
+    table = {process.pid: process for process in proc.everyone()}
+    found = [root]
+    for pid in found:
+        for other, process in table.items():
+            if (process.parent == pid or process.session == root) and other not in found:
+                found.append(other)
+    return found
+
+
+def _described(pid: int) -> str:
+    """``nvidia-smi (D in wait_rm)``: name, state and the kernel function it sleeps in, where that is told."""
+    process, where = proc.read(pid), proc.waits_in(pid)
+    if process is None:
+        return " (gone)"
+    return f"{process.name} ({process.state}{' in ' + where if where else ''})"

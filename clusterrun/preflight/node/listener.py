@@ -1,0 +1,219 @@
+"""The ports of this node that others dial in the control round; a stranger costs and learns nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import random
+import socket
+import time
+
+from clusterrun.preflight.probes.tcp_counts import sent_and_resent
+from clusterrun.preflight.tasks import Exchanged
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Watch = Callable[[socket.socket, int, Callable[[int], None]], None]
+
+READ, WRITE = 1, 2
+PORTS = 8
+LARGE = 16384
+"""Bytes that go there and back: more than ten packets of the usual size, two of the jumbo one."""
+WELCOME = b"ok\n"
+_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+_USUAL = (32768, 60999)
+_LONGEST_GREETING = 100
+_STAYS = " stays"
+_MOST_GUESTS = 1024
+_VISIT_SECONDS = 15.0
+
+
+def greeting(nonce: str, node: int, stays: bool = False) -> bytes:
+    """What a dialler says first, and what its datagrams hold; who ``stays`` goes on with messages."""
+    return f"{nonce} {node}{_STAYS if stays else ''}\n".encode()
+
+
+class Listener:
+    """``watch(socket, events, callback)`` asks to be called when a socket is ready; events 0: no more."""
+
+    def __init__(self, nonce: str, watch: Watch) -> None:
+        self.heard: set[int] = set()
+        self._nonce, self._watch = nonce, watch
+        self._guests: dict[socket.socket, _Guest] = {}
+        self._listeners = _spread(PORTS)
+        self._datagrams = _bound(socket.SOCK_DGRAM, 0)
+        for listener in self._listeners:
+            listener.listen(4096)
+            self._open(listener)
+        watch(self._datagrams, READ, lambda _: self._hear())
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The TCP ports, one in each part of the range from which the kernel takes ports."""
+        return tuple(listener.getsockname()[1] for listener in self._listeners)
+
+    @property
+    def datagrams(self) -> int:
+        """The UDP port."""
+        return int(self._datagrams.getsockname()[1])
+
+    def close(self) -> None:
+        """Leave every port."""
+        for one in (*self._listeners, self._datagrams, *self._guests):
+            self._watch(one, 0, lambda _: None)
+            one.close()
+        self._guests.clear()
+
+    def exchanged(self) -> list[Exchanged]:
+        """What was sent, and sent again, to those who stay."""
+        staying = [(guest, seen.node) for guest, seen in self._guests.items() if seen.stays]
+        return [Exchanged(node, *sent_and_resent(guest)) for guest, node in staying]
+
+    def _open(self, listener: socket.socket) -> None:
+        self._watch(listener, READ, lambda _: self._accept(listener))
+
+    def _hear(self) -> None:
+        try:
+            data = self._datagrams.recv(_LONGEST_GREETING)
+        except OSError:
+            return
+        node, _ = _greeted(data, self._nonce)
+        if node >= 0:
+            self.heard.add(node)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            guest, _ = listener.accept()
+        except OSError:
+            return
+        now = time.monotonic()
+        for late in [one for one, seen in self._guests.items() if seen.until < now]:
+            self._part(late)
+        if len(self._guests) >= _MOST_GUESTS:
+            guest.close()
+            return
+        guest.setblocking(False)
+        self._guests[guest] = _Guest(now + _VISIT_SECONDS)
+        self._watch(guest, READ, lambda events: self._serve(guest, events))
+
+    def _serve(self, guest: socket.socket, events: int) -> None:
+        seen = self._guests.get(guest)
+        try:
+            if seen is None or not seen.talk(guest, events, self._nonce):
+                self._part(guest)
+                return
+        except OSError:
+            self._part(guest)
+            return
+        self._watch(guest, READ | WRITE if seen.to_say else READ, lambda events: self._serve(guest, events))
+
+    def _part(self, guest: socket.socket) -> None:
+        if self._guests.pop(guest, None) is not None:
+            self._watch(guest, 0, lambda _: None)
+            guest.close()
+
+
+class _Guest:
+    """One connection: a greeting, a welcome, and whatever is sent then goes back."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.to_say = b""
+        self.node, self.stays = -1, False
+        self._first = b""
+        self._returned = 0
+
+    def talk(self, guest: socket.socket, events: int, nonce: str) -> bool:
+        """Go on; False when it is to be closed."""
+        if events & READ and not self._listen(guest, nonce):
+            return False
+        if self.to_say:
+            self.to_say = self.to_say[guest.send(self.to_say) :]
+        return self.stays or self._returned <= LARGE
+
+    def _listen(self, guest: socket.socket, nonce: str) -> bool:
+        try:
+            data = guest.recv(LARGE)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        if self.node < 0:
+            line, sign, data = (self._first + data).partition(b"\n")
+            if not sign:
+                self._first = line
+                return len(line) < _LONGEST_GREETING
+            self.node, self.stays = _greeted(line + sign, nonce)
+            if self.node < 0:
+                return False
+            self.to_say = WELCOME
+            self.until = float("inf") if self.stays else self.until
+        self._returned += len(data)
+        self.to_say += data
+        return True
+
+
+def _greeted(data: bytes, nonce: str) -> tuple[int, bool]:
+    """The number of the node that speaks, -1 for a stranger; and whether it stays."""
+    line = data.rstrip(b"\n")
+    stays = line.endswith(_STAYS.encode())
+    said, _, node = (line[: -len(_STAYS)] if stays else line).rpartition(b" ")
+    known = hmac.compare_digest(said, nonce.encode()) and node.isdigit() and len(node) < 8
+    return (int(node), stays) if known else (-1, False)
+
+
+def _spread(count: int) -> list[socket.socket]:
+    """One socket in each of ``count`` equal parts of the range; where a part is full, any port.
+
+    Fewer where that many are not free. Raises ``OSError`` where none is.
+    """
+    low, high = _port_range()
+    width = max(1, (high - low) // count)
+    found = [_in_part(low, width)]
+    with contextlib.suppress(OSError):
+        found.extend(_in_part(low + part * width, width) for part in range(1, count))
+    return found
+
+
+def _in_part(low: int, width: int) -> socket.socket:
+    for _ in range(50):
+        try:
+            return _bound(socket.SOCK_STREAM, low + random.randrange(width))
+        except OSError:
+            continue
+    return _bound(socket.SOCK_STREAM, 0)
+
+
+def _port_range() -> tuple[int, int]:
+    try:
+        with open(_RANGE, encoding="ascii") as file:
+            low, high = map(int, file.read().split())
+    except (OSError, ValueError):
+        return _USUAL
+    return low, high
+
+
+def _bound(kind: int, port: int) -> socket.socket:
+    """A non-blocking socket on all addresses, of IPv6 too where there is such a thing. Raises ``OSError``."""
+    try:
+        one = socket.socket(socket.AF_INET6, kind)
+    except OSError:
+        return _bind(socket.socket(socket.AF_INET, kind), "0.0.0.0", port)
+    try:
+        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        return _bind(one, "::", port)
+    except OSError:  # IPv6 is compiled in but switched off, or the port is taken
+        one.close()
+        return _bind(socket.socket(socket.AF_INET, kind), "0.0.0.0", port)
+
+
+def _bind(one: socket.socket, address: str, port: int) -> socket.socket:
+    one.setblocking(False)
+    try:
+        one.bind((address, port))
+    except OSError:
+        one.close()
+        raise
+    return one

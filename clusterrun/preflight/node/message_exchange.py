@@ -1,0 +1,165 @@
+"""Connections to some nodes on which a message goes there and back all the time; judges nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+
+from clusterrun.model.frozen import replace
+from clusterrun.preflight.node.listener import READ, WELCOME, WRITE, greeting
+from clusterrun.preflight.probes.tcp_counts import sent_and_resent, transmitted_again
+from clusterrun.preflight.tasks import Exchanged, WatchAnswer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.preflight.node.listener import Listener, Watch
+    from clusterrun.preflight.tasks import Target, WatchTask
+
+PAUSE_SECONDS = 0.1
+MESSAGE_BYTES = 6000
+"""Some packets of the usual size: a single one would be sent again after a long time only."""
+STALL_SECONDS = 1.0
+STALL_RESENT = 3
+"""A message that takes so long while the kernel sends its packets again is not late because of a process."""
+
+
+class MessageExchange:
+    """All connections that this node made; ``watch`` as in ``doors``."""
+
+    def __init__(self, task: WatchTask, watch: Watch) -> None:
+        hello = greeting(task.nonce, task.node, stays=True)
+        self._lines = [_Line(target, hello, watch) for target in task.targets if target.ports]
+
+    def due_at(self) -> float:
+        """When ``tick`` is wanted next (steady clock)."""
+        return min((line.next_at for line in self._lines), default=float("inf"))
+
+    def tick(self) -> None:
+        """Send the messages that are due."""
+        now = time.monotonic()
+        for line in self._lines:
+            if now >= line.next_at:
+                line.send(now)
+
+    def exchanged(self) -> list[Exchanged]:
+        """What was seen on each."""
+        now = time.monotonic()
+        return [line.told(now) for line in self._lines]
+
+    def end(self) -> None:
+        """Close them."""
+        for line in self._lines:
+            line.close()
+
+
+class ExchangeErrand:
+    """One ``WatchTask`` under way: an errand that only waits."""
+
+    def __init__(self, task: WatchTask, exchange: MessageExchange | None, doors: Listener | None) -> None:
+        self._until = time.monotonic() + task.seconds
+        self._exchange, self._doors = exchange, doors
+
+    def due_at(self) -> float:
+        """When ``tick`` is wanted next (steady clock)."""
+        return self._until
+
+    def tick(self) -> bool:
+        """Whether it is over."""
+        return time.monotonic() >= self._until
+
+    def answer(self) -> WatchAnswer:
+        """What was seen until now."""
+        made = self._exchange.exchanged() if self._exchange is not None else []
+        return WatchAnswer((*made, *(self._doors.exchanged() if self._doors is not None else ())))
+
+    def end(self) -> None:
+        """It holds nothing."""
+
+
+class _Line:
+    """One connection: a message is sent when the one before has come back; ``next_at`` is when."""
+
+    def __init__(self, target: Target, hello: bytes, watch: Watch) -> None:
+        self.next_at = float("inf")
+        self._watch = watch
+        self._known = Exchanged(target.node, 0, 0)
+        self._to_say, self._awaited = hello, len(WELCOME)
+        self._began: float | None = None
+        self._resent_at_begin = 0
+        self._connected = False
+        family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+        self._socket: socket.socket | None = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        if self._socket.connect_ex((target.address, target.ports[0])) in (0, errno.EINPROGRESS):
+            watch(self._socket, WRITE, lambda _: self._ready())
+        else:
+            self.close()
+
+    def send(self, now: float) -> None:
+        """Begin a message."""
+        if self._socket is None:
+            return
+        self.next_at = float("inf")
+        self._began, self._resent_at_begin = now, transmitted_again(self._socket)
+        self._to_say, self._awaited = bytes(MESSAGE_BYTES), MESSAGE_BYTES
+        self._ready()
+
+    def told(self, now: float) -> Exchanged:
+        """What was seen, an unanswered message included."""
+        if self._socket is None:
+            return self._known
+        sent, resent = sent_and_resent(self._socket)
+        return replace(self._with_message(now), sent=sent, resent=resent)
+
+    def close(self) -> None:
+        """What was seen is kept."""
+        if self._socket is not None:
+            self._known = self.told(time.monotonic())
+            self._watch(self._socket, 0, lambda _: None)
+            self._socket.close()
+            self._socket, self.next_at = None, float("inf")
+
+    def _with_message(self, now: float) -> Exchanged:
+        if self._began is None or self._socket is None:
+            return self._known
+        took = now - self._began
+        again = transmitted_again(self._socket) - self._resent_at_begin
+        stalled = took >= STALL_SECONDS and again >= STALL_RESENT
+        longest = max(self._known.longest, round(took, 3))
+        return replace(self._known, longest=longest, stalls=self._known.stalls + stalled)
+
+    def _ready(self) -> None:
+        try:
+            self._talk()
+        except OSError:
+            self.close()
+
+    def _talk(self) -> None:
+        one = self._socket
+        if one is None:
+            return
+        if not self._connected:
+            code = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            self._connected = True
+        if self._to_say:
+            self._to_say = self._to_say[one.send(self._to_say) :]
+        self._listen(one)
+        self._watch(one, READ | WRITE if self._to_say else READ, lambda _: self._ready())
+
+    def _listen(self, one: socket.socket) -> None:
+        try:
+            data = one.recv(MESSAGE_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            raise OSError(errno.ECONNRESET, "closed")
+        self._awaited -= len(data)
+        if self._awaited <= 0:
+            now = time.monotonic()
+            self._known = self._with_message(now)
+            self._began = None
+            self.next_at = now + PAUSE_SECONDS

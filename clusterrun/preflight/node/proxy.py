@@ -1,0 +1,126 @@
+"""An examiner on a node that no agent reached, at the other end of a program that does; judges nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from clusterrun.preflight.node.forked_call import execute
+from clusterrun.preflight.node.listener import READ
+from clusterrun.preflight.tasks import ThroughAnswer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterrun.preflight.tasks import ThroughTask
+
+_LONGEST_WORDS = 300
+
+
+class Scout:
+    """The other examiner. Raises ``OSError`` where no program can be started."""
+
+    def __init__(
+        self, argv: tuple[str, ...], environment: Mapping[str, str], watch: Callable[..., None]
+    ) -> None:
+        self.heard: dict[int, str] = {}
+        self.over = False
+        self.why = ""
+        self._watch = watch
+        self._last = 0
+        self._child, self._input = execute(argv, environment, "/")
+        watch(self._child.output, READ, lambda _: self._read())
+
+    def tell(self, body: str) -> int:
+        """Put a task to it; the number under which the answer will be heard."""
+        self._last += 1
+        data = memoryview(json.dumps({"number": self._last, "body": body}).encode() + b"\n")
+        try:
+            while data:
+                data = data[os.write(self._input, data) :]
+        except OSError:
+            self._part("it ended")
+        return self._last
+
+    def end(self) -> None:
+        """Close its input, at which it ends."""
+        if not self.over:
+            self._part("it was sent away")
+
+    def _read(self) -> None:
+        for line in self._child.lines():
+            try:
+                said = json.loads(line)
+                self.heard[int(said["number"])] = str(said["body"])
+            except (ValueError, TypeError, KeyError):  # the program's own words
+                self.why = line.decode("utf-8", "replace")[-_LONGEST_WORDS:]
+        if self._child.closed and not self.over:
+            self._part(self._child.rest or self.why or "it ended without a word")
+
+    def _part(self, why: str) -> None:
+        self.over, self.why = True, why
+        self._watch(self._child.output, 0, lambda _: None)
+        os.close(self._child.output)
+        os.close(self._input)
+        self._child.code()
+
+
+class Through:
+    """One ``ThroughTask`` under way; ``scout`` is None where there is none, and ``why``."""
+
+    def __init__(self, task: ThroughTask, scout: Scout | None, why: str) -> None:
+        self._scout, self._why = scout, why
+        self._until = time.monotonic() + task.limit
+        self._number = scout.tell(task.body) if scout is not None and not scout.over else 0
+
+    def due_at(self) -> float:
+        """When ``tick`` is wanted next (steady clock)."""
+        return self._until
+
+    def tick(self) -> bool:
+        """Whether it is answered, or never will be."""
+        scout = self._scout
+        return scout is None or scout.over or self._number in scout.heard or time.monotonic() >= self._until
+
+    def answer(self) -> ThroughAnswer:
+        """What was heard, or why nothing was."""
+        scout = self._scout
+        if scout is None:
+            return ThroughAnswer("", self._why)
+        body = scout.heard.pop(self._number, "")
+        return ThroughAnswer(body, "" if body else scout.why or "no answer within the limit")
+
+    def end(self) -> None:
+        """It holds nothing."""
+
+
+class Scouts:
+    """All of them, by the names of their nodes."""
+
+    def __init__(self, environment: Mapping[str, str], watch: Callable[..., None]) -> None:
+        self._environment, self._watch = environment, watch
+        self._known: dict[str, Scout] = {}
+
+    def through(self, task: ThroughTask) -> Through:
+        """Have a task done; the examiner there is started first where it was not before."""
+        why = ""
+        if not task.body:
+            self._end(task.name)
+        elif task.name not in self._known:
+            try:
+                self._known[task.name] = Scout(task.argv, self._environment, self._watch)
+            except OSError as error:
+                why = f"no process could be made: {error.strerror}"
+        return Through(task, self._known.get(task.name), why)
+
+    def _end(self, name: str) -> None:
+        scout = self._known.pop(name, None)
+        if scout is not None:
+            scout.end()
+
+    def end(self) -> None:
+        """Send all away."""
+        for name in list(self._known):
+            self._end(name)

@@ -1,0 +1,206 @@
+"""Tasks of an examiner that take time: local checks in children, a round of dialling; judges nothing."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+from clusterrun.model.frozen import replace
+from clusterrun.preflight import registry
+from clusterrun.preflight.node.dialer import Dialer
+from clusterrun.preflight.node.forked_call import call
+from clusterrun.preflight.node.listener import READ
+from clusterrun.preflight.tasks import DialAnswer, LocalAnswer, ProbeReading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, Protocol
+
+    from clusterrun.preflight.node.forked_call import ForkedCall
+    from clusterrun.preflight.node.listener import Watch
+    from clusterrun.preflight.tasks import DialTask, LocalTask
+
+    class Errand(Protocol):
+        """``tick`` tells whether it is over; ``answer`` is then its answer."""
+
+        def due_at(self) -> float: ...
+
+        def tick(self) -> bool: ...
+
+        def answer(self) -> Any: ...
+
+        def end(self) -> None: ...
+
+
+_REAP_SECONDS = 2.0
+
+_RUNS = "(R"
+"""As a child's state is told: it had work to do, and waited for a processor at most."""
+
+
+class WatchErrand:
+    """A child whose output is read as it comes; over when it has closed it, or at its limit."""
+
+    def __init__(self, child: ForkedCall, watch: Callable[..., None]) -> None:
+        self.child = child
+        self.lines: list[dict[str, Any]] = []
+        self.over = self.late = False
+        self.doing = ""
+        self.seconds = 0.0
+        self._watch = watch
+        watch(child.output, READ, lambda _: self._read())
+
+    def tick(self) -> None:
+        """Kill it where its time is over."""
+        if not self.over and time.monotonic() >= self.child.until:
+            self.late = True
+            self.doing = self.child.kill()
+            self._finish()
+
+    def end(self) -> None:
+        """Kill it, whatever it is doing."""
+        if not self.over:
+            self.child.kill()
+            self._finish()
+
+    def _read(self) -> None:
+        for line in self.child.lines():
+            try:
+                self.lines.append(dict(json.loads(line)))
+            except (ValueError, TypeError):
+                self.lines.append({"why": "its answer is no JSON"})
+        if self.child.closed:
+            self._finish()
+
+    def _finish(self) -> None:
+        import os
+
+        self.over = True
+        self.seconds = time.monotonic() - self.child.began
+        self._watch(self.child.output, 0, lambda _: None)
+        os.close(self.child.output)
+
+
+class LocalErrand:
+    """All checks of a ``LocalTask`` at once, each in a child within its own limit."""
+
+    def __init__(self, task: LocalTask, run_dir: str, home: str, watch: Callable[..., None]) -> None:
+        self._asked = replace(task.asked, run_dir=run_dir, home=home)
+        self._readings: list[ProbeReading] = []
+        self._children: dict[str, WatchErrand] = {}
+        for name in task.checks:
+            self._start(name, watch)
+
+    def _start(self, name: str, watch: Callable[..., None]) -> None:
+        check = registry.check_named(name)
+        if check is None:
+            self._readings.append(ProbeReading(name, "", 0.0, "this node's version has no such check"))
+            return
+        probe, asked = check.probe, self._asked
+
+        def work() -> Iterator[object]:
+            yield probe(asked)
+
+        try:
+            self._children[name] = WatchErrand(call(work, check.LIMIT), watch)
+        except OSError as error:
+            self._readings.append(ProbeReading(name, "", 0.0, f"no process could be made: {error.strerror}"))
+
+    def due_at(self) -> float:
+        """When ``tick`` is wanted next (steady clock)."""
+        return min((one.child.until for one in self._children.values() if not one.over), default=0.0)
+
+    def tick(self) -> bool:
+        """Kill what is late; whether all is over."""
+        for one in self._children.values():
+            one.tick()
+        return all(one.over for one in self._children.values())
+
+    def hurry(self, seconds: float) -> None:
+        """Give every check no more than ``seconds`` from its start."""
+        for one in self._children.values():
+            one.child.until = min(one.child.until, one.child.began + seconds)
+
+    def answer(self) -> LocalAnswer:
+        """Every reading, in the order of the list."""
+        own = [_reading(name, one) for name, one in self._children.items()]
+        for one in self._children.values():
+            one.child.code()  # takes the ended child, if it has ended
+        return LocalAnswer((*self._readings, *own))
+
+    def end(self) -> None:
+        """Kill all."""
+        for one in self._children.values():
+            one.end()
+
+
+def _reading(name: str, one: WatchErrand) -> ProbeReading:
+    seconds = round(one.seconds, 3)
+    if one.late:
+        return ProbeReading(name, "", seconds, f"killed after {seconds:.1f} s: {one.doing}", True)
+    for line in one.lines:
+        if "value" in line:
+            return ProbeReading(name, json.dumps(line["value"]), seconds)
+    whys = [str(line["why"]) for line in one.lines if "why" in line]
+    return ProbeReading(name, "", seconds, whys[0] if whys else "it ended without an answer")
+
+
+class DialErrand:
+    """One ``DialTask``: names are resolved in a child, for a resolver may hang longer than any limit."""
+
+    def __init__(self, task: DialTask, heard: set[int], watch: Watch) -> None:
+        self._heard, self._limit = heard, task.limit
+        self._dialler = Dialer(task, watch)
+        self._names: WatchErrand | None = None
+        names = task.names
+        if names:
+            try:
+                self._names = WatchErrand(call(lambda: map(_resolved, names), task.limit), watch)
+            except OSError:  # the checks say that no process can be made
+                pass
+
+    def due_at(self) -> float:
+        """When ``tick`` is wanted next (steady clock)."""
+        return self._dialler.due_at()
+
+    def tick(self) -> bool:
+        """Go on; whether all is over."""
+        self._dialler.tick()
+        if self._names is not None:
+            self._names.tick()
+        return self._dialler.done and (self._names is None or self._names.over)
+
+    def answer(self) -> DialAnswer:
+        """What was resolved, dialled and heard."""
+        lines = self._names.lines if self._names is not None else []
+        if self._names is not None:
+            self._names.child.code()
+        found = [line["value"] for line in lines if isinstance(line.get("value"), list)]
+        resolved = tuple((str(name), str(addresses)) for name, addresses, _ in found)
+        heard = tuple(sorted(self._heard))
+        naming = self._naming([float(seconds) for *_, seconds in found])
+        return DialAnswer(resolved, self._dialler.dialled(), heard, time.time(), naming)
+
+    def _naming(self, seconds: list[float]) -> float:
+        """The mean; a name that was waited for at the limit counts, unless the node had no time for it."""
+        late = self._names is not None and self._names.late and _RUNS not in self._names.doing
+        rest = [self._limit - sum(seconds)] if late else []
+        return round(sum(seconds + rest) / max(1, len(seconds + rest)), 3)
+
+    def end(self) -> None:
+        """Kill the resolver."""
+        if self._names is not None:
+            self._names.end()
+
+
+def _resolved(name: str) -> tuple[str, str, float]:
+    """A name, its addresses (separated by spaces; none where it cannot be resolved), and the seconds."""
+    began = time.monotonic()
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        found = []
+    addresses = dict.fromkeys(str(entry[4][0]) for entry in found)
+    return name, " ".join(addresses), round(time.monotonic() - began, 3)

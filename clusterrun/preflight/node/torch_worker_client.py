@@ -1,0 +1,127 @@
+"""The warm process as its examiner sees it: starts it, passes tests on, kills it when it is silent."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.preflight.node.forked_call import execute
+from clusterrun.preflight.node.listener import READ
+from clusterrun.preflight.tasks import GroupResult, WarmUp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterrun.preflight.node.forked_call import ForkedCall
+    from clusterrun.preflight.tasks import GroupTask, WarmTask
+
+    Say = Callable[[int, object], None]
+
+SLACK_SECONDS = 3.0
+"""The warm process ends a late test by itself; it is killed where it has not said so by then."""
+_LONGEST_WORDS = 400
+
+
+class TorchWorkerClient:
+    """``say`` takes answers; ``watch`` as in ``doors``. One warm process at a time."""
+
+    def __init__(
+        self, program: str, environment: Mapping[str, str], say: Say, watch: Callable[..., None]
+    ) -> None:
+        self._program, self._environment = program, environment
+        self._say, self._watch = say, watch
+        self._child: ForkedCall | None = None
+        self._input = -1
+        self._asked: int | None = None
+        self._began = 0.0
+        self._tests: dict[int, tuple[int, float]] = {}
+        self._words = ""
+
+    def start(self, number: int, task: WarmTask) -> None:
+        """Start it anew; ``number`` is answered when it is up, or has ended."""
+        self._kill("another warm process was asked for")
+        self._asked, self._began, self._words = number, time.monotonic(), ""
+        argv = (task.python, "-u", self._program, "warm", str(int(task.gpus)))
+        try:
+            self._child, self._input = execute(argv, self._environment, task.cwd)
+        except OSError as error:
+            self._up(WarmUp(False, 0.0, f"no process could be made: {error.strerror}"))
+            return
+        self._watch(self._child.output, READ, lambda _: self._read())
+
+    def test(self, number: int, task: GroupTask) -> None:
+        """Have a test made; it is answered in any case."""
+        if self._child is None:
+            self._say(number, _unmade(task.test, "there is no warm process", False))
+            return
+        self._tests[task.test] = (number, time.monotonic() + task.limit + SLACK_SECONDS)
+        line = memoryview(json.dumps(encode(task)).encode() + b"\n")
+        try:
+            while line:
+                line = line[os.write(self._input, line) :]
+        except OSError:
+            self._kill("the warm process has ended")
+
+    def due_at(self) -> float:
+        """When ``tick`` is wanted next (steady clock)."""
+        return min((until for _, until in self._tests.values()), default=float("inf"))
+
+    def tick(self) -> None:
+        """Kill a warm process that does not keep a limit."""
+        if self._tests and time.monotonic() >= self.due_at():
+            self._kill("the warm process did not end its test", late=True)
+
+    def end(self) -> None:
+        """Kill it."""
+        self._kill("the examination is over")
+
+    def _read(self) -> None:
+        if self._child is None:
+            return
+        for line in self._child.lines():
+            self._hear(line)
+        if self._child is not None and self._child.closed:
+            rest = self._child.rest
+            self._kill(
+                "the warm process ended: " + (rest or self._words or "it said nothing")[-_LONGEST_WORDS:]
+            )
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            data = json.loads(line)
+            if self._asked is not None:
+                self._up(decode(WarmUp, data))
+                return
+            result = decode(GroupResult, data)
+        except (ValueError, BadDocument):  # a library that prints: kept, it may say why it ended
+            self._words = line.decode("utf-8", "replace")[-_LONGEST_WORDS:]
+            return
+        number, _ = self._tests.pop(result.test, (None, 0.0))
+        if number is not None:
+            self._say(number, result)
+
+    def _up(self, said: WarmUp) -> None:
+        number, self._asked = self._asked, None
+        if number is not None:
+            self._say(number, said)
+
+    def _kill(self, why: str, late: bool = False) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            doing = child.kill()
+            self._watch(child.output, 0, lambda _: None)
+            os.close(child.output)
+            os.close(self._input)
+            child.code()
+            why += f" ({doing})" if late else ""
+        self._up(WarmUp(False, time.monotonic() - self._began, why))
+        tests, self._tests = self._tests, {}
+        for test, (number, _) in tests.items():
+            self._say(number, _unmade(test, why, late))
+
+
+def _unmade(test: int, why: str, late: bool) -> GroupResult:
+    return GroupResult(test, False, "warm", 0.0, why=why, late=late)

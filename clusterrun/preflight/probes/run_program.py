@@ -1,0 +1,41 @@
+"""Runs another program for a probe and brings back what it said; knows no program and judges nothing."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+
+_MOST = 8 * 1024 * 1024
+
+
+@frozen
+class ProgramAnswer:
+    """What a program said; ``code`` is its exit code, negative for a signal, 127: there is none."""
+
+    code: int
+    out: str
+    err: str
+
+
+def answer(*argv: str, seconds: float) -> ProgramAnswer:
+    """What ``argv`` prints within ``seconds``; it has no input, and speaks the C locale's English.
+
+    A program that hangs in the kernel cannot be ended by its limit: the probe's own limit is for that.
+    """
+    import subprocess  # slow to load, and most probes run no program
+
+    try:
+        done = subprocess.run(
+            ["env", "LC_ALL=C", *argv],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        return ProgramAnswer(-9, "", f"no answer within {seconds:g} s")
+    except OSError as error:
+        return ProgramAnswer(127, "", str(error))
+    return ProgramAnswer(done.returncode, _text(done.stdout), _text(done.stderr))
+
+
+def _text(data: bytes) -> str:
+    return data[:_MOST].decode("utf-8", "replace")

@@ -1,0 +1,186 @@
+"""The list of all checks, a line for each, and what readings mean; makes no reading, decides no fate."""
+
+from __future__ import annotations
+
+import json
+
+from clusterrun.model.document import encode
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.checks import (
+    clocks,
+    cpus,
+    driver,
+    environment,
+    fabric,
+    gpu_errors,
+    gpu_memory,
+    gpus,
+    home,
+    host_memory,
+    infiniband,
+    nvlink,
+    pcie,
+    product,
+    resource_limits,
+    run_directory,
+    shared_memory,
+    temporary,
+    torch,
+    versions,
+    working_directory,
+    xid,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any, Protocol
+
+    from clusterrun.preflight.tasks import Asked, GroupResult, LocalAnswer, ProbeReading, WarmUp
+
+    class Judge(Protocol):
+        """Judges readings of all nodes at once. A node's name of '' in a finding means all together."""
+
+        NAME: str
+
+        def judge(self, asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]: ...
+
+    class Check(Judge, Protocol):
+        """A judge that has a probe of its own; ``LIMIT`` is in seconds, ``LATE`` what exceeding it means.
+
+        ``LATE_EVERYWHERE``, where it has one, is said instead where each of several nodes exceeded it;
+        nothing is said where the check that ``LATE_WITH`` names, an earlier one, exceeded its own too.
+        """
+
+        LIMIT: float
+        LATE: Finding
+
+        def probe(self, asked: Asked) -> object: ...
+
+    class Second(Judge, Protocol):
+        """A judge of what another check's probe read, or of what the warm process said."""
+
+        OF: str
+
+
+CHECKS: tuple[Check, ...] = (
+    gpus,
+    xid,
+    nvlink,
+    infiniband,
+    resource_limits,
+    shared_memory,
+    host_memory,
+    cpus,
+    run_directory,
+    working_directory,
+    temporary,
+    home,
+    environment,
+    versions,
+)
+"""One line is one check."""
+
+SECONDS: tuple[Second, ...] = (
+    gpu_memory,
+    gpu_errors,
+    pcie,
+    clocks,
+    fabric,
+    driver,
+    torch,
+    product,
+)
+"""Judges of a reading that is already there: of a check, of ``torch`` or of ``product``."""
+
+ALL = ""
+"""Stands for the node in a finding about all nodes together."""
+
+
+def names(asked: Asked) -> tuple[str, ...]:
+    """The checks to be made for this run: what ``LocalTask.checks`` holds."""
+    return tuple(check.NAME for check in CHECKS if asked.gpus or check not in _OF_GPUS)
+
+
+_OF_GPUS: tuple[Check, ...] = (gpus, xid, nvlink)
+
+
+def check_named(name: str) -> Check | None:
+    """The check of that name; None where this version has none."""
+    return next((check for check in CHECKS if name == check.NAME), None)
+
+
+def findings(
+    asked: Asked,
+    answers: Mapping[str, LocalAnswer],
+    warm: Mapping[str, WarmUp],
+    products: Mapping[str, GroupResult],
+) -> dict[str, tuple[Finding, ...]]:
+    """What is to be said of each node (by name; '' for all together), from all that is known so far."""
+    found: dict[str, list[Finding]] = {}
+    for node, finding in _everything(asked, answers, warm, products):
+        found.setdefault(node, []).append(finding)
+    return {node: tuple(said) for node, said in found.items()}
+
+
+def _everything(
+    asked: Asked,
+    answers: Mapping[str, LocalAnswer],
+    warm: Mapping[str, WarmUp],
+    products: Mapping[str, GroupResult],
+) -> Iterator[tuple[str, Finding]]:
+    read: dict[str, dict[str, Any]] = {
+        "torch": {node: encode(said) for node, said in warm.items()},
+        "product": {node: encode(said) for node, said in products.items()},
+    }
+    late: set[tuple[str, str]] = set()
+    for check in CHECKS:
+        own = read.setdefault(check.NAME, {})
+        made = [
+            (node, reading)
+            for node, answer in answers.items()
+            for reading in answer.readings
+            if reading.check == check.NAME
+            and not (reading.late and (getattr(check, "LATE_WITH", ""), node) in late)
+        ]
+        late |= {(check.NAME, node) for node, reading in made if reading.late}
+        everywhere = getattr(check, "LATE_EVERYWHERE", None)
+        if everywhere and len(made) > 1 and all(reading.late for _, reading in made):
+            yield ALL, everywhere
+            continue
+        for node, reading in made:
+            yield from ((node, finding) for finding in _taken(check, reading, node, own))
+    for judge in (*CHECKS, *SECONDS):
+        of = getattr(judge, "OF", judge.NAME)
+        yield from _judged(judge, asked, read.get(of, {}))
+
+
+def _taken(check: Check, reading: ProbeReading, node: str, own: dict[str, Any]) -> Iterator[Finding]:
+    """Take a reading's value into ``own``; where there is none, say why."""
+    if reading.late:
+        said = check.LATE.said + (f" ({reading.why})" if reading.why else "")
+        yield Finding(check.NAME, check.LATE.verdict, said, check.LATE.remedy)
+        return
+    try:
+        own[node] = json.loads(reading.value)
+    except (ValueError, RecursionError):
+        why = reading.why or "the answer is no JSON"
+        yield Finding(check.NAME, Grade.UNDETERMINED, f"could not be read: {why}", "")
+
+
+def _judged(judge: Judge, asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    if not readings:
+        return
+    try:
+        yield from judge.judge(asked, readings)
+    except Exception as error:  # noqa: BLE001 (a check that a site added must not end the run)
+        said = f"the check itself failed: {type(error).__name__}: {error}"
+        yield (
+            ALL,
+            Finding(judge.NAME, Grade.UNDETERMINED, said, "this is a fault of the check, not of a node"),
+        )
+
+
+def slow_products(asked: Asked, products: Mapping[str, GroupResult]) -> tuple[str, ...]:
+    """The nodes with a slow matrix product: to be measured again before they are named."""
+    return tuple(product.slow(asked, {node: encode(said) for node, said in products.items()}))

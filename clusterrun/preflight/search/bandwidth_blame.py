@@ -1,0 +1,115 @@
+"""What the rates of pairs say of nodes and links: a ledger whose question is "is it fast?"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.preflight.search.blame import Blame
+from clusterrun.preflight.search.link_distance import kinds_of, same
+from clusterrun.preflight.search.schedule import Pair
+from clusterrun.preflight.thresholds import NORMAL, SlowLine, Thresholds, line, median_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.preflight.search.link_distance import Distance
+
+
+@frozen
+class TimedPair:
+    """The rate of one test that passed, in GB/s; ``again``: of a test made to find out about a failure."""
+
+    link: Pair
+    rate: float
+    again: bool
+
+
+class BandwidthBlame:
+    """All rates, and the line between slow and fast that they draw.
+
+    The line stands on what each node reaches in a third of its tests: a slow node or link makes the
+    rates of others slow as well, but not the best third of them, while fewer than half are slow.
+    The best of all would grow with the number of tests; and tests made to find out about a slow node
+    do not count against its partners.
+
+    Links over more switches may be slower, all of them: rates are of links of one kind (``distance``),
+    made comparable, so that a link is compared with its like.
+    """
+
+    def __init__(
+        self, timed: Iterable[TimedPair], limits: Thresholds, ledger: Blame, distance: Distance = same
+    ) -> None:
+        self.ledger = ledger
+        self._distance = distance
+        given = list(timed)
+        best: dict[Pair, float] = {}
+        for one in given:
+            best[one.link] = max(one.rate, best.get(one.link, 0.0))
+        self.kinds = kinds_of(best, distance, limits.slow_warn)
+        self.of_node: dict[int, list[float]] = {}
+        self.of_link: dict[Pair, list[float]] = {}
+        tests = given
+        if any(kind.factor > 1 for kind in self.kinds.values()):  # copies cost, with all pairs of 1,250 nodes
+            tests = [replace(one, rate=one.rate * self.factor(one.link)) for one in given]
+        planned: dict[int, list[float]] = {}
+        for one in tests:
+            self.of_link.setdefault(one.link, []).append(one.rate)
+            for node in one.link:
+                self.of_node.setdefault(node, []).append(one.rate)
+                if not one.again:
+                    planned.setdefault(node, []).append(one.rate)
+        self._usual = {
+            node: max(map(_upper_third, filter(None, (rates, planned.get(node)))))
+            for node, rates in self.of_node.items()
+        }
+        self._far = self._fast_quarter() * (1 - limits.slow_few)
+        self.line = line(
+            self._usual.values(),
+            limits,
+            limits.pair_floor,
+            self._noise([one for one in tests if not one.again] or tests),
+        )
+        for one in tests:
+            self._judge(one, self.line)
+        ledger.allow_for_chance(limits, max(len(self.of_node), len(self.of_link)))
+        slow = self.line.slow if self.line is not None else 0.0
+        self.unsure = {node for node in ledger.suspects() if max(self.of_node[node]) >= slow}
+        """Slow with some, and with somebody neither slow nor surely fast: they are not blamed."""
+
+    def factor(self, link: Pair) -> float:
+        """What makes the rates of a link comparable with those of the fastest kind of links."""
+        return self.kinds[self._distance(link)].factor
+
+    def behind(self) -> list[int]:
+        """Nodes far below the fastest quarter, which may only have had slow partners."""
+        return [node for node, rate in self._usual.items() if rate < self._far]
+
+    def leaders(self) -> list[int]:
+        """The nodes that are not far behind, the fastest first."""
+        fast = (node for node, rate in self._usual.items() if rate >= self._far)
+        return sorted(fast, key=lambda node: -self._usual[node])
+
+    def _fast_quarter(self) -> float:
+        fastest = sorted(self._usual.values())[-(len(self._usual) + 3) // 4 :]
+        return fastest[0] if fastest else 0.0
+
+    def _noise(self, tests: list[TimedPair]) -> float:
+        """By how much a test differs from what its nodes reach: one standard deviation."""
+        if not tests:
+            return 0.0
+        return NORMAL * median_of(
+            abs(one.rate - min(self._usual[one.link.a], self._usual[one.link.b])) for one in tests
+        )
+
+    def _judge(self, one: TimedPair, drawn: SlowLine | None) -> None:
+        if drawn is None:
+            return
+        if one.rate < drawn.slow:
+            self.ledger.note(one.link, False, one.again)
+        elif one.rate >= drawn.clear:
+            self.ledger.note(one.link, True, one.again)
+
+
+def _upper_third(rates: list[float]) -> float:
+    """What a third of the rates reach; the best of up to three."""
+    return sorted(rates, reverse=True)[(len(rates) - 1) // 3]

@@ -1,0 +1,144 @@
+"""Who answers for the tests that went wrong, from all of them together; asks for none."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from itertools import combinations
+
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.preflight.search.node_groups import Groups
+from clusterrun.preflight.search.schedule import Pair
+from clusterrun.preflight.thresholds import Thresholds
+
+LEAST_PARTNERS = 2
+"""With one partner only, the link between the two is as suspect as the node; where there are fewer than
+are asked for, this many must have seen it fail, each twice: one of the links may be bad as well."""
+
+ENOUGH_BY_CHANCE = 3
+"""Failures by chance from which on their share is an estimate."""
+MOST_BY_CHANCE = 0.25
+"""Where more tests than that fail by chance, no number of repeats helps: that is a finding of its own."""
+
+
+def failures_needed(confirm: int, count: int, limits: Thresholds) -> int:
+    """Failures that one of ``count`` healthy things is not expected to reach by chance.
+
+    ``confirm``, or as many as keep the chance that any of them does below ``limits.false_blame``
+    while each test fails by chance with ``limits.noise``.
+    """
+    if not (0 < limits.noise < 1 and 0 < limits.false_blame < 1 and count > 0):
+        return confirm
+    return max(confirm, math.ceil(math.log(limits.false_blame / count) / math.log(limits.noise) - 1e-9))
+
+
+@frozen
+class FailedTest:
+    """A test that went wrong, as one of its two nodes sees it; ``again``: made to find out about it."""
+
+    partner: int
+    again: bool
+    wrong: bool
+
+
+class Blame:
+    """One question (does it work? is it fast?) over all nodes and links, and every answer so far.
+
+    A test that went well clears both its nodes and its link. A node that no test cleared answers for
+    those that went wrong with a partner that another test cleared; a link for those between two
+    nodes that were both cleared elsewhere.
+    """
+
+    def __init__(self, confirm: int, node_limit: int, link_limit: int) -> None:
+        self._confirm = confirm
+        self._node_limit = node_limit
+        self._link_limit = link_limit
+        self._more = 0
+        self._passes = 0
+        self.cleared: set[int] = set()
+        self.groups = Groups()
+        self.failures: dict[int, list[FailedTest]] = {}
+        self.good: dict[Pair, int] = {}
+        self.poor: dict[Pair, int] = {}
+
+    def note(self, link: Pair, good: bool, again: bool = False, wrong: bool = False) -> None:
+        """Enter one test; one that told nothing has no place here."""
+        if good:
+            self.cleared.update((link.a, link.b))
+            self.groups.join(link.a, link.b)
+            self.good[link] = self.good.get(link, 0) + 1
+            self._passes += 1
+            return
+        self.poor[link] = self.poor.get(link, 0) + 1
+        self.failures.setdefault(link.a, []).append(FailedTest(link.b, again, wrong))
+        self.failures.setdefault(link.b, []).append(FailedTest(link.a, again, wrong))
+
+    def allow_for_chance(self, limits: Thresholds, count: int) -> None:
+        """Ask for more failures where links that work were seen to fail by chance more often than expected.
+
+        ``count`` is the number of healthy things of which none should be blamed.
+        """
+        by_chance = sum(times for link, times in self.poor.items() if link in self.good)
+        seen = by_chance / (by_chance + self._passes) if by_chance >= ENOUGH_BY_CHANCE else 0.0
+        if seen > limits.noise:
+            usual = failures_needed(self._confirm, count, limits)
+            needed = failures_needed(self._confirm, count, replace(limits, noise=min(seen, MOST_BY_CHANCE)))
+            self._more = max(self._more, needed - usual)
+
+    def discredit(self, node: int) -> None:
+        """That it passed at times does not clear it; who passed with it stays cleared."""
+        self.cleared.discard(node)
+
+    def passes_of(self, node: int) -> int:
+        """Tests of its links that went well."""
+        return sum(times for link, times in self.good.items() if node in link)
+
+    @property
+    def more(self) -> int:
+        """Failures asked for beyond the usual, for what was seen to fail by chance."""
+        return self._more
+
+    def counted(self, node: int) -> list[FailedTest]:
+        """The failures that speak against ``node``: those with a partner that was cleared."""
+        return [one for one in self.failures.get(node, ()) if one.partner in self.cleared]
+
+    def guilty(self, node: int) -> bool:
+        """Whether enough speaks against ``node`` to blame it."""
+        if node in self.cleared:
+            return False
+        counted = self.counted(node)
+        by_partner = Counter(one.partner for one in counted)
+        few = len(by_partner) < max(self._confirm, LEAST_PARTNERS)
+        if few and sum(times > 1 for times in by_partner.values()) < LEAST_PARTNERS:
+            return False
+        again = sum(one.again for one in counted)
+        return len(counted) >= self._node_limit + self._more or again >= self._confirm + self._more
+
+    def suspects(self) -> list[int]:
+        """Nodes with failures that nothing cleared, the guilty among them."""
+        return [node for node in self.failures if node not in self.cleared]
+
+    def doubted_links(self) -> Iterable[Pair]:
+        """Links that never went well, between two nodes that did elsewhere; the guilty among them."""
+        for link in self.poor:
+            if link not in self.good and link.a in self.cleared and link.b in self.cleared:
+                yield link
+
+    def guilty_link(self, link: Pair) -> bool:
+        """Whether a doubted link failed often enough to be blamed."""
+        return self.poor.get(link, 0) >= self._link_limit + self._more
+
+    def balance(self, nodes: tuple[int, ...]) -> int:
+        """How many more tests between these nodes went well than went wrong."""
+        links = [Pair(*ends) for ends in combinations(sorted(nodes), 2)]
+        return sum(self.good.get(link, 0) - self.poor.get(link, 0) for link in links)
+
+    @property
+    def needed(self) -> int:
+        """Failures that none of so many healthy things is expected to reach by chance."""
+        return self._node_limit + self._more
+
+    def tries(self, link: Pair) -> int:
+        """Tests of this link that told something."""
+        return self.good.get(link, 0) + self.poor.get(link, 0)

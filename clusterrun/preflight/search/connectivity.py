@@ -1,0 +1,253 @@
+"""Which node, link or port keeps others from talking, from who dialled whom; pure, knows no names."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+from clusterrun.preflight.search.node_groups import Groups, parts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterrun.preflight.tasks import DialAnswer, DialTask
+
+ENOUGH = 2
+"""So many others must have found the same before it is a node's and not a link's."""
+
+
+class DialledWay:
+    """All that ``a`` met when it dialled ``b``: what answered once is good."""
+
+    def __init__(self, a: int, b: int) -> None:
+        self.a, self.b = a, b
+        self.tried: set[int] = set()
+        self.good: set[int] = set()
+        self.refused: set[int] = set()
+        self.large = True
+        self.rounds = 0
+        self.missed = False
+        self.why = ""
+        self.dropped = False
+        """The machine that dialled dropped what it sent."""
+
+    @property
+    def bad(self) -> frozenset[int]:
+        """Ports that never answered."""
+        return frozenset(self.tried - self.good)
+
+    @property
+    def dead(self) -> bool:
+        """Nothing ever answered."""
+        return bool(self.tried) and not self.good
+
+    @property
+    def well(self) -> bool:
+        """Everything answered, large packets included."""
+        return not self.bad and self.large
+
+
+@frozen
+class ConnectTrouble:
+    """What is wrong: ``kind`` is ``dead``, ``ports`` or ``large``.
+
+    ``nodes`` is (node,) or, for a link, (a, b) with what cannot pass from a to b; ``both``: nor back.
+    ``side`` of a node: ``in`` (nobody reaches it), ``out`` (it reaches nobody) or ``all``.
+    ``others`` are those who met it, ``rounds`` how often it was tried.
+    """
+
+    kind: str
+    nodes: tuple[int, ...]
+    rounds: int
+    ports: tuple[int, ...] = ()
+    side: str = ""
+    both: bool = False
+    others: tuple[int, ...] = ()
+    why: str = ""
+
+
+class Connectivity:
+    """Every way that was tried."""
+
+    def __init__(self) -> None:
+        self.ways: dict[tuple[int, int], DialledWay] = {}
+        self.heard: dict[int, set[int]] = {}
+
+    def take(self, task: DialTask, answer: DialAnswer) -> None:
+        """What one node met in one round."""
+        tried = {target.node: target.ports for target in task.targets}
+        self.heard.setdefault(task.node, set()).update(answer.heard)
+        for one in answer.dialled:
+            if one.node not in tried:
+                continue
+            way = self.ways.setdefault((task.node, one.node), DialledWay(task.node, one.node))
+            way.large = one.large or (way.large and way.rounds > 0)
+            way.rounds += 1
+            way.missed = way.missed or bool(one.silent)
+            way.tried.update(tried[one.node])
+            way.refused.update(one.refused)
+            way.good.update(set(tried[one.node]) - set(one.silent) - set(one.refused))
+            way.why = one.why
+            way.dropped = one.dropped
+
+    def ill(self) -> list[DialledWay]:
+        """The ways on which not all was well."""
+        return [way for way in self.ways.values() if not way.well]
+
+    def between(self, a: int, b: int) -> ConnectTrouble | None:
+        """What is wrong with the link between two nodes; None where all is well, or nothing was tried."""
+        ways = [self.ways[way] for way in ((a, b), (b, a)) if way in self.ways]
+        ill = [way for way in ways if not way.well]
+        return self._link(ill) if ill else None
+
+    def parts(self, present: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+        """The parts of a network that is parted; () where it is not: all is well inside, nothing between."""
+        there = set(present)
+        ways = [way for way in self.ways.values() if way.a in there and way.b in there]
+        ill = {frozenset((way.a, way.b)) for way in ways if not way.well}
+        groups = Groups()
+        for way in ways:
+            if frozenset((way.a, way.b)) not in ill:
+                groups.join(way.a, way.b)
+        return parts(groups.of(there), [(min(one), max(one)) for one in ill])
+
+    def troubles(self, present: Iterable[int]) -> tuple[ConnectTrouble, ...]:
+        """What is wrong with the nodes ``present`` and between them: nodes first, then links."""
+        there = set(present)
+        place = {node: at for at, part in enumerate(self.parts(there)) for node in part}
+        ways = [way for way in self.ways.values() if way.a in there and way.b in there]
+        ways = [way for way in ways if place.get(way.a, -1) == place.get(way.b, -1)] if place else ways
+        found = _Blame(ways).nodes()
+        explained = {one.nodes[0]: one for one in found}
+        ill = [way for way in ways if not way.well]
+        everywhere = _everywhere(ways, ill)
+        left = [
+            way
+            for way in ill
+            if not _explained(way, explained) and not {way.a, way.b} & everywhere & set(explained)
+        ]
+        return (*found, *self._links(left))
+
+    def _links(self, ways: list[DialledWay]) -> list[ConnectTrouble]:
+        pairs: dict[frozenset[int], list[DialledWay]] = {}
+        for way in ways:
+            pairs.setdefault(frozenset((way.a, way.b)), []).append(way)
+        return [self._link(both) for both in pairs.values()]
+
+    def _link(self, ways: list[DialledWay]) -> ConnectTrouble:
+        way = max(ways, key=lambda one: (one.dead, bool(one.bad)))
+        kind = "dead" if way.dead else "ports" if way.bad else "large"
+        a, b = way.a, way.b
+        both = len(ways) == 2 or kind == "large"
+        if len(ways) == 2 and all(one.dead for one in ways):
+            there, back = self._passed(a, b), self._passed(b, a)
+            if there and not back:
+                a, b = b, a
+            both = there == back
+            if there and back and any(self.heard.values()):
+                way.why = "datagrams pass: a firewall drops TCP"
+        rounds = max(one.rounds for one in ways)
+        return ConnectTrouble(kind, (a, b), rounds, tuple(sorted(way.bad)), both=both, why=way.why)
+
+    def _passed(self, a: int, b: int) -> bool:
+        """Datagrams of ``a`` came to ``b``, or nobody's to anybody, which tells nothing of this link."""
+        return a in self.heard.get(b, ()) or not any(self.heard.values())
+
+
+class _Blame:
+    """Finds what is a node's own: met by all who tried, of whom each gets on with others."""
+
+    def __init__(self, ways: list[DialledWay]) -> None:
+        self._works = {node for way in ways if way.good for node in (way.a, way.b)}
+        self._into: dict[int, list[DialledWay]] = {}
+        self._out: dict[int, list[DialledWay]] = {}
+        for way in ways:
+            self._into.setdefault(way.b, []).append(way)
+            self._out.setdefault(way.a, []).append(way)
+
+    def _of(self, node: int) -> list[DialledWay]:
+        return self._into.get(node, []) + self._out.get(node, [])
+
+    def nodes(self) -> list[ConnectTrouble]:
+        everyone = dict.fromkeys([*self._out, *self._into])
+        cut = [trouble for trouble in map(self._cut, everyone) if trouble is not None]
+        known = {one.nodes[0] for one in cut}
+        rest = [node for node in everyone if node not in known]
+        partly = (trouble for node in rest for trouble in self._partly(node, known))
+        return [*cut, *partly]
+
+    def _cut(self, node: int) -> ConnectTrouble | None:
+        """Nothing goes in or out, with ``ENOUGH`` others that get on with somebody."""
+        if node in self._works:
+            return None
+        able = tuple(sorted(set(_others(self._of(node), node)) & self._works))
+        if len(able) < ENOUGH:
+            return None
+        return self._trouble("dead", node, "all", able)
+
+    def _partly(self, node: int, known: set[int]) -> list[ConnectTrouble]:
+        into = [way for way in self._into.get(node, []) if way.a not in known]
+        out = [way for way in self._out.get(node, []) if way.b not in known]
+        for side, ways in (("in", into), ("out", out)):
+            if len(ways) >= ENOUGH and all(way.dead for way in ways):
+                return [self._trouble("dead", node, side, _others(ways, node))]
+        ports = _closed(into)
+        if ports:
+            who = _others([way for way in into if way.bad & ports], node)
+            return [self._trouble("ports", node, "in", who, tuple(sorted(ports)))]
+        if len(into) >= ENOUGH and all(not way.large for way in into):
+            return [self._trouble("large", node, "all", _others(into, node))]
+        return []
+
+    def _trouble(
+        self, kind: str, node: int, side: str, others: tuple[int, ...], ports: tuple[int, ...] = ()
+    ) -> ConnectTrouble:
+        own = [way for way in self._of(node) if not way.well]
+        rounds = max((way.rounds for way in own), default=0)
+        why = next((way.why for way in own if way.why), "")
+        return ConnectTrouble(kind, (node,), rounds, ports, side, others=others, why=why)
+
+
+def _others(ways: list[DialledWay], node: int) -> tuple[int, ...]:
+    return tuple(sorted({way.a if way.b == node else way.b for way in ways}))
+
+
+def _closed(into: list[DialledWay]) -> frozenset[int]:
+    """The ports that nobody of ``ENOUGH`` who tried got an answer from, on ways that live otherwise.
+
+    Where a range is blocked, answers get lost too: a way may be dead by that, and is one more that tried.
+    """
+    alive = [way for way in into if not way.dead]
+    found = set()
+    for port in {port for way in alive for port in way.bad}:
+        tried = [way for way in into if port in way.tried]
+        enough = len([way for way in tried if not way.dead]) >= ENOUGH or len(tried) > ENOUGH
+        if enough and all(port in way.bad for way in tried):
+            found.add(port)
+    return frozenset(found)
+
+
+def _everywhere(ways: list[DialledWay], ill: list[DialledWay]) -> set[int]:
+    """The nodes that have trouble with everybody they met, and met ``ENOUGH``."""
+    met: dict[int, set[int]] = {}
+    worse: dict[int, set[int]] = {}
+    for found, some in ((met, ways), (worse, ill)):
+        for way in some:
+            found.setdefault(way.a, set()).add(way.b)
+            found.setdefault(way.b, set()).add(way.a)
+    return {node for node, others in worse.items() if others == met[node] and len(others) >= ENOUGH}
+
+
+def _explained(way: DialledWay, nodes: dict[int, ConnectTrouble]) -> bool:
+    """Whether what is wrong on this way is that of a node at one of its ends."""
+    for node in (way.a, way.b):
+        trouble = nodes.get(node)
+        if trouble is None:
+            continue
+        inward = node == way.b
+        if trouble.kind == "dead" and (trouble.side == "all" or (trouble.side == "in") == inward):
+            return True
+        if trouble.kind == "large":
+            return True
+        if trouble.kind == "ports" and inward and way.bad <= set(trouble.ports) and way.large:
+            return True
+    return False

@@ -1,0 +1,79 @@
+"""Joins nodes into groups, and says which groups failed links tell apart; pure."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from clusterrun.preflight.search.schedule import Pair
+
+
+LINKS_APART = 3
+"""So many links between two groups must have failed, at two nodes of each: less may be the links' own."""
+LEAST_ENDS = 2
+
+
+class Groups:
+    """A union-find: which things were joined, directly or through others."""
+
+    def __init__(self) -> None:
+        self._parent: dict[int, int] = {}
+
+    def join(self, a: int, b: int) -> None:
+        """From now on both are of one group."""
+        self._parent[self.root(a)] = self.root(b)
+
+    def root(self, node: int) -> int:
+        """The same number for all of one group."""
+        parent = self._parent
+        while (above := parent.get(node, node)) != node:
+            parent[node] = parent.get(above, above)
+            node = above
+        return node
+
+    def of(self, nodes: Iterable[int]) -> list[tuple[int, ...]]:
+        """These nodes by group, the largest group first."""
+        found: dict[int, list[int]] = {}
+        for node in nodes:
+            found.setdefault(self.root(node), []).append(node)
+        return sorted(map(tuple, found.values()), key=lambda one: (-len(one), one))
+
+
+def parts(
+    groups: Iterable[tuple[int, ...]], links: Iterable[tuple[int, int]], least: int = LINKS_APART
+) -> tuple[tuple[int, ...], ...]:
+    """The parts of a network by its ``groups`` of two nodes and more, and the ``links`` that failed.
+
+    At least so many must have failed between two groups, or all.
+    Groups of which too little is known to call them parted count as one part. () where there is one only.
+    """
+    known = [one for one in groups if len(one) >= LEAST_ENDS]
+    place = {node: at for at, one in enumerate(known) for node in one}
+    failed = _between(place, links)
+    lumps = Groups()
+    for a, b in combinations(range(len(known)), 2):
+        if not _enough(failed.get((a, b), ()), least, known[a], known[b]):
+            lumps.join(a, b)
+    found = [tuple(sorted(node for at in lump for node in known[at])) for lump in lumps.of(range(len(known)))]
+    return tuple(sorted(found, key=lambda one: (-len(one), one))) if len(found) > 1 else ()
+
+
+def _between(place: Mapping[int, int], links: Iterable[tuple[int, int]]) -> dict[tuple[int, int], set[Pair]]:
+    """By two groups, the links that failed between them, with the end in the first group first."""
+    found: dict[tuple[int, int], set[Pair]] = {}
+    for a, b in links:
+        one, other = place.get(a), place.get(b)
+        if one is not None and other is not None and one != other:
+            ends = (a, b) if one < other else (b, a)
+            found.setdefault((min(one, other), max(one, other)), set()).add(ends)  # type: ignore[arg-type]
+    return found
+
+
+def _enough(
+    links: Collection[tuple[int, int]], least: int, one: Collection[int], other: Collection[int]
+) -> bool:
+    ends = (len({a for a, _ in links}), len({b for _, b in links}))
+    return len(links) >= min(least, len(one) * len(other)) and min(ends) >= LEAST_ENDS

@@ -1,0 +1,374 @@
+"""Finds bad and slow nodes and links from tests of pairs; pure: no clock, no process, no names."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from clusterrun.model.frozen import frozen
+from clusterrun.preflight.search.bandwidth_blame import BandwidthBlame, TimedPair
+from clusterrun.preflight.search.blame import Blame, failures_needed
+from clusterrun.preflight.search.flakiness import Flakiness
+from clusterrun.preflight.search.link_distance import same
+from clusterrun.preflight.search.pair_matching import MatchingRound, least_known_first
+from clusterrun.preflight.search.partition import LEAST_BALANCE, NetworkPartition, blamed
+from clusterrun.preflight.search.schedule import Pair, all_rounds, pair, ring_rounds
+from clusterrun.preflight.search.verdicts import Evidence, SearchResult, Standing, verdicts
+from clusterrun.preflight.thresholds import Thresholds
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.preflight.search.link_distance import Distance
+
+__all__ = ["Evidence", "Pair", "PairOutcome", "Search", "SearchResult"]
+
+TESTS_OF_A_SPARE = 2
+"""A spare that takes a node's place has been tested with as many others as that node."""
+TESTS_OF_A_LAGGARD = 4
+"""So often a node that has met no fast partner is tested before it counts as it is."""
+WORTH_A_LOOK = 1.5
+"""So many times the rates that were looked at last."""
+SMALL_SET = 4
+"""So few have one sound pair, maybe: where nothing passed, it is worth to try each of them once more."""
+MORE_FOR_SLOW = 1
+"""Rates vary more than tests fail by chance, and nothing waits for a slow node to be named."""
+FEW = 16
+"""Among so few, chance is seldom: where a link is bad, whoever is free meets somebody new meanwhile."""
+FREE_RETESTS_FROM = 2
+"""From the third round of a ring on, all but one link has been tested: who is free is tested again."""
+
+
+@frozen
+class PairOutcome:
+    """How the test of a pair went. ``passed`` is None where it told nothing (a member was lost).
+
+    ``rate`` is bus bandwidth in GB/s, of a test that passed. ``wrong``: a sum differed (it then failed).
+    """
+
+    a: int
+    b: int
+    passed: bool | None
+    rate: float | None = None
+    wrong: bool = False
+
+
+class Search:
+    """Asks for rounds of disjoint pairs and says who is at fault; bounded in rounds, whatever it is told.
+
+    ``nodes`` are in ring order. ``spares`` are tested where it costs nothing, and serve as partners.
+    ``confirm``: failures against certified partners, of which two are distinct, before a node is
+    blamed, and failures before a link is; more where there are so many nodes that chance alone
+    would reach it (``limits.noise``, ``limits.false_blame``). ``suspects`` are known to be bad: never
+    tested, never partners. ``distance`` of a link says of which kind it is (see ``kinds``).
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[int],
+        spares: Sequence[int] = (),
+        confirm: int = 3,
+        all_pairs: bool = False,
+        limits: Thresholds = Thresholds(),  # noqa: B008
+        suspects: Sequence[int] = (),
+        distance: Distance = same,
+    ) -> None:
+        self._distance = distance
+        self._ring = [node for node in nodes if node not in suspects]
+        self._spares = [node for node in spares if node not in suspects]
+        members = self._ring + self._spares
+        if len(set(members)) < len(members):
+            raise ValueError("a node stands twice among those to be searched")
+        self._all_pairs = all_pairs
+        self._confirm = max(confirm, 1)
+        self._limits = limits
+        self._there = dict.fromkeys(members)
+        self._bad: dict[int, None] = {}
+        rounds = all_rounds(members) if all_pairs else ring_rounds(self._ring)
+        self._planned = deque(enumerate(rounds))
+        self._links = [link for one in rounds for link in one]
+        self._node_limit = failures_needed(self._confirm, len(members), limits)
+        self._link_limit = failures_needed(self._confirm, len(self._links), limits)
+        self._works = self._ledger()
+        self._steady = Flakiness(self._confirm, len(members), limits)
+        self._timed: list[TimedPair] = []
+        self._known: BandwidthBlame | None = None
+        self._rates_known = 0
+        self._tries: dict[Pair, int] = {}
+        self._told: Counter[int] = Counter()
+        self._mute: Counter[int] = Counter()
+        self._part: NetworkPartition | None = None
+        self._asked: tuple[Pair, ...] | None = None
+        self._scheduled: frozenset[Pair] = frozenset()
+        self._rounds = 0
+        self._retests_left = 4 * self._confirm
+        self._blind_left = self._confirm * (2 if len(members) <= SMALL_SET else 1)
+
+    def next_round(self) -> tuple[Pair, ...]:
+        """The pairs to be tested at once, disjoint; () when it is finished. Asked twice, it says the same."""
+        if self._asked is None:
+            self._asked = self._make_up()
+        return self._asked
+
+    def take(self, outcomes: Sequence[PairOutcome]) -> None:
+        """What became of the pairs asked for last; one that is missing told nothing, others are ignored."""
+        asked, self._asked = self._asked or (), None
+        self._rounds += bool(asked)
+        found = {pair(one.a, one.b): one for one in outcomes}
+        for link in asked:
+            self._tries[link] = self._tries.get(link, 0) + 1
+            outcome = found.get(link)
+            if outcome is None or outcome.passed is None:
+                self._mute.update(link)
+            else:
+                self._enter(link, outcome)
+        self._works.allow_for_chance(self._limits, max(len(self._links), len(self._there)))
+        self._part = None
+        self._bad = dict.fromkeys(blamed(self._works, self._there, self._bad, wary=True))
+        self._discredit_shaky()
+        self._part = None
+
+    def _guilty(self) -> list[int]:
+        suspects = (node for node in self._works.suspects() if node in self._there and node not in self._bad)
+        return [node for node in suspects if self._works.guilty(node)]
+
+    def _discredit_shaky(self) -> None:
+        works = self._works
+        for node in [
+            node for one, balance in self._parting().loose().items() if balance < -1 for node in one
+        ]:
+            works.discredit(node)
+        for node in [node for node in works.failures if node in works.cleared and node in self._there]:
+            mates = self._parting().mates(node)
+            shaky = self._steady.shaky(node, mates, works.more, last=True)
+            if shaky and not self._steady.shaky(node, mates, works.more, last=False):
+                shaky = not self._meets(node)
+            if shaky:
+                self._bad[node] = None
+                works.discredit(node)
+
+    def drop(self, node: int) -> None:
+        """The node is gone: it is in no later round, and in no verdict."""
+        self._there.pop(node, None)
+        self._bad.pop(node, None)
+        if self._asked:
+            self._asked = tuple(link for link in self._asked if node not in (link.a, link.b))
+
+    def result(self) -> SearchResult:
+        """What is known now; ask any time, also before the end (the time is up)."""
+        known = self._parting()
+        bad = {**self._bad, **{node: None for node in self._guilty() if known.answers_for_itself(node, 1)}}
+        parts = (tuple(self._there), tuple(bad), frozenset(self._doubtful()), self._limits)
+        return verdicts(Standing(self._works, self._speed(), *parts), self._rounds)
+
+    def _parting(self) -> NetworkPartition:
+        """The groups that the tests show by now."""
+        if self._part is None:
+            self._part = NetworkPartition(self._works, self._there, self._bad, wary=True)
+        return self._part
+
+    def _enter(self, link: Pair, outcome: PairOutcome) -> None:
+        again = link not in self._scheduled
+        passed = bool(outcome.passed) and not outcome.wrong
+        self._told.update((link.a, link.b))
+        self._works.note(link, passed, again, outcome.wrong)
+        self._steady.note(link, passed)
+        if passed and outcome.rate is not None and math.isfinite(outcome.rate):
+            self._timed.append(TimedPair(link, outcome.rate, again))
+
+    def _make_up(self) -> tuple[Pair, ...]:
+        while self._planned:
+            pairs = self._planned_round(*self._planned.popleft())
+            if pairs:
+                return pairs
+        if not self._retests_left:
+            return ()
+        self._retests_left -= 1
+        made = self._empty_round()
+        self._scheduled = frozenset()
+        self._retest(made)
+        return tuple(made.pairs)
+
+    def _planned_round(self, number: int, links: Iterable[Pair]) -> tuple[Pair, ...]:
+        made = self._empty_round()
+        filling = not self._all_pairs and number >= FREE_RETESTS_FROM
+        suspects = set(self._suspects()) if filling else set()
+        put = [link for link in links if not {link.a, link.b} <= suspects and made.put(link)]
+        self._scheduled = frozenset(link for link in put if not {link.a, link.b} & suspects)
+        if filling:
+            self._retest(made)
+        elif not self._all_pairs:
+            made.assign(self._unknown_spares(), self._ring)
+            made.among(self._unknown_spares(), again=False)
+        return tuple(made.pairs)
+
+    def _retest(self, made: MatchingRound) -> None:
+        """Fill a round with what most needs to be found out, the nodes that may not work first."""
+        suspects, speed = self._suspects(), self._speed()
+        works, known = self._works, self._parting()
+        doubted = [link for link in works.doubted_links() if not works.guilty_link(link)]
+        doubted = [link for link in doubted if not known.apart(link)] + self._untested_links()
+        busy = {node for link in doubted for node in (link.a, link.b)}
+        fast_last = sorted(works.cleared, key=lambda node: (node in busy, node in speed.ledger.failures))
+        self._meet(made, works, known, suspects, fast_last)
+        doubtful = self._doubtful()
+        for group in known.groups:
+            steady = [node for node in fast_last if node in known.mates(group[0]) and node not in doubtful]
+            made.assign([node for node in doubtful if node in group], steady)
+        loose = [one for one, balance in known.loose().items() if balance < LEAST_BALANCE]
+        made.repeat(pair(*ends) for one in loose for ends in combinations(one, 2))
+        self._compare(made, known, fast_last, failed=True)
+        made.repeat(doubted)
+        if made.pairs:
+            self._compare(made, known, fast_last, failed=False)
+        made.assign(self._wanted_spares(suspects), self._neighbours(suspects) + fast_last)
+        self._among(made, suspects)
+        self._retest_slow(made, speed, known)
+        if made.pairs:  # who failed once and passed when repeated is looked at more closely where it is free
+            odd = [node for node in works.failures if self._steady.odd(node, known.mates(node))]
+            odd = [node for node in odd if node in works.cleared and self._meets(node)]
+            made.assign(odd, [node for node in fast_last if node not in odd])
+        if len(self._there) <= FEW:
+            self._look_around(made, known)
+
+    def _look_around(self, made: MatchingRound, known: NetworkPartition) -> None:
+        """Where a link is bad, test its ends with all others, and meanwhile who is free with each other."""
+        bad = [link for link in self._works.doubted_links() if self._guilty_link(link)]
+        ends = [node for node in dict.fromkeys(end for link in bad for end in link) if self._meets(node)]
+        for node in ends:
+            made.assign([node], sorted(known.mates(node) - {*ends}) or sorted(known.mates(node)))
+        for group in known.groups if made.pairs and bad else ():
+            made.among(group, again=False)
+
+    def _meet(
+        self,
+        made: MatchingRound,
+        ledger: Blame,
+        known: NetworkPartition,
+        suspects: Sequence[int],
+        partners: Sequence[int],
+    ) -> None:
+        """Test suspects with each other, for they may be a group of their own, and with every group."""
+        known_well = {node for node in suspects if len(ledger.counted(node)) >= self._confirm}
+        among = [node for node in suspects if node in known_well or known.met_nobody(node)]
+        among = [node for node in among if known.meetings(node)]
+        made.among(among, again=True)
+        waiting = least_known_first(ledger, suspects)
+        if len(known.groups) < 2:
+            made.assign(waiting, partners)
+            return
+        for node in waiting:
+            lacking = [one for one in partners if known.lacks(node, one)]
+            new = [one for one in lacking if pair(node, one) not in self._tries]
+            made.assign([node], new or (known.torn and lacking) or partners)
+
+    def _compare(
+        self, made: MatchingRound, known: NetworkPartition, nodes: Sequence[int], failed: bool
+    ) -> None:
+        """Test links between groups that may be one: any that passes shows it."""
+        place = {node: at for at, node in enumerate(nodes)}
+        for _ in range(known.least):
+            for group, others in known.unsettled(failed):
+                mine = sorted((one for one in group if one in made.free), key=lambda one: place.get(one, -1))
+                for other in others if mine else ():
+                    theirs = sorted(made.free.keys() & set(other), key=lambda one: place.get(one, -1))
+                    links = (pair(a, b) for a in mine for b in theirs)
+                    new = next((link for link in links if link not in self._tries), None)
+                    if new is not None:
+                        made.put(new)
+                        break
+
+    def _among(self, made: MatchingRound, suspects: list[int]) -> None:
+        """Suspects left over meet each other; where nothing was cleared at all, a few times and no more."""
+        blind = not any(node in self._works.cleared for node in self._there)
+        if blind and not self._blind_left:
+            return
+        self._blind_left -= blind
+        unknown = suspects + (self._unknown_spares() if blind else [])
+        made.among(unknown, again=blind)
+
+    def _retest_slow(self, made: MatchingRound, speed: BandwidthBlame, known: NetworkPartition) -> None:
+        slow, leaders = speed.ledger, speed.leaders()
+        behind = [node for node in speed.behind() if self._told[node] < TESTS_OF_A_LAGGARD]
+        for mates in map(frozenset, known.groups):
+            found = blamed(slow, mates)
+            paces = NetworkPartition(slow, mates, found)
+            suspects = [node for node in slow.suspects() if node in mates and node not in found]
+            fast = sorted(mates & slow.cleared)
+            self._meet(made, slow, paces, suspects, fast)
+            self._compare(made, paces, fast, failed=not suspects)
+            doubted = (link for link in slow.doubted_links() if mates.issuperset(link))
+            made.repeat(one for one in doubted if not (slow.guilty_link(one) or paces.apart(one)))
+            made.assign(filter(mates.__contains__, behind), list(filter(mates.__contains__, leaders)))
+
+    def _doubtful(self) -> list[int]:
+        """Nodes that passed, though not as it should be, and can meet somebody new."""
+        works, steady = self._works, self._steady
+        mates = self._parting().mates
+        ends = (end for link in works.doubted_links() if self._guilty_link(link) for end in link)
+        found = [node for node in ends if not steady.known(node, mates(node))]
+        found += [node for node in works.failures if steady.doubtful(node, mates(node))]
+        return [node for node in dict.fromkeys(found) if node in self._there and self._meets(node)]
+
+    def _guilty_link(self, link: Pair) -> bool:
+        return self._works.guilty_link(link) and self._parting().together(link)
+
+    def _meets(self, node: int) -> bool:
+        """Whether there is anybody of its group who works and whom it has not met."""
+        others = (other for other in self._parting().mates(node) if other != node)
+        return any(pair(node, other) not in self._tries for other in others)
+
+    def _suspects(self) -> list[int]:
+        """Nodes that no test has cleared, nor enough of them blamed."""
+        alone = len(self._ring) < 2
+        ring = [node for node in self._ring if not alone or node in self._works.failures]
+        spares = [node for node in self._spares if node in self._works.failures]
+        return [node for node in ring + spares if self._in_question(node)]
+
+    def _in_question(self, node: int) -> bool:
+        known = node in self._works.cleared or node in self._bad
+        return node in self._there and not known and self._mute[node] < 2 * self._confirm
+
+    def _unknown_spares(self) -> list[int]:
+        return [node for node in self._spares if self._in_question(node)]
+
+    def _wanted_spares(self, suspects: list[int]) -> list[int]:
+        """Spares that may take the place of a bad node, and have been tested less than it was."""
+        places = len(suspects) + sum(node in self._ring for node in self._bad)
+        able = [node for node in self._spares if node in self._there and node not in self._bad]
+        able.sort(key=lambda node: (node not in self._works.cleared, node in self._works.failures))
+        return [node for node in able[:places] if self._told[node] < TESTS_OF_A_SPARE]
+
+    def _neighbours(self, suspects: list[int]) -> list[int]:
+        """Certified nodes beside one that may be replaced: its spare will talk to them."""
+        leaving = {*suspects, *self._bad}
+        beside = zip(self._ring, self._ring[1:] + self._ring[:1])
+        near = [other for a, b in beside for one, other in ((a, b), (b, a)) if one in leaving]
+        return [node for node in dict.fromkeys(near) if node in self._works.cleared]
+
+    def _untested_links(self) -> list[Pair]:
+        """Planned links that told nothing, between nodes that work."""
+        cleared = self._works.cleared
+        return [
+            link
+            for link in self._links
+            if self._works.tries(link) == 0 and link.a in cleared and link.b in cleared
+        ]
+
+    def _empty_round(self) -> MatchingRound:
+        free = [node for node in self._there if node not in self._bad]
+        return MatchingRound(free, self._tries, self._confirm, self._link_limit + 2 * self._confirm)
+
+    def _ledger(self, more: int = 0) -> Blame:
+        return Blame(self._confirm + more, self._node_limit + more, self._link_limit + more)
+
+    def _speed(self) -> BandwidthBlame:
+        """What the rates say; while all pairs are gone through, some rates late: it looks at all of them."""
+        count, known = len(self._timed), self._rates_known
+        if self._known is None or count > (known * WORTH_A_LOOK if self._planned else known):
+            self._known = BandwidthBlame(
+                self._timed, self._limits, self._ledger(MORE_FOR_SLOW), self._distance
+            )
+            self._rates_known = count
+        return self._known

@@ -1,0 +1,275 @@
+"""The collective rounds: products, pairs, the whole set and its parts; pure, knows no words for findings."""
+
+from __future__ import annotations
+
+from clusterrun.preflight import registry
+from clusterrun.preflight.search.bisect import GroupOutcome
+from clusterrun.preflight.search.group_search import GroupSearch
+from clusterrun.preflight.search.link_distance import levels
+from clusterrun.preflight.search.search import PairOutcome, Search
+from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings, slow_set
+from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET
+from clusterrun.preflight.tasks import GroupTask, WarmTask
+from clusterrun.preflight.thresholds import for_backend
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from clusterrun.preflight.search.search import Pair
+    from clusterrun.preflight.session.group_test import GroupTest
+    from clusterrun.preflight.session.group_tests import GroupTests
+    from clusterrun.preflight.session.state import SessionState
+
+    Waits = Iterator[tuple[type, ...]]
+
+LEAST_SET_SECONDS = 6.0
+"""What is kept of the budget for the whole set, at least and at most, and as a part."""
+MOST_SET_SECONDS = 15.0
+SET_SHARE = 0.25
+_PRODUCTS_AGAIN = 2
+_MOST_SETS = 4
+_WARM_AGAIN_SECONDS = 20.0
+_RING = 3
+"""In a ring of so many nodes every two are neighbours."""
+
+
+def set_seconds(budget: float) -> float:
+    """What pair rounds must leave for the whole set."""
+    return min(MOST_SET_SECONDS, max(LEAST_SET_SECONDS, SET_SHARE * budget), budget / 2)
+
+
+# --- products ---
+
+
+def products(case: SessionState, trials: GroupTests) -> Waits:
+    """One matrix product on every node at once; the slow and the lost ones again, when the others rest."""
+    wanted = [one.node for one in case.present() if one.is_warm]
+    for _ in range(1 + _PRODUCTS_AGAIN):
+        if not wanted:
+            break
+        case.label = "matrix products"
+        trials.begin(PRODUCT, [(node,) for node in wanted])
+        yield (GroupTask,)
+        trials.finish()
+        yield from warm_again(case)
+        known = {one.name: one.product for one in case.subjects.values() if one.product is not None}
+        slow = registry.slow_products(case.asked, known)
+        again = [one for one in case.present() if one.is_warm and (one.name in slow or one.product is None)]
+        wanted = [one.node for one in again]
+    case.write("warm process", pair_findings.of_ends(case))
+
+
+# --- pairs ---
+
+
+class PairTests:
+    """The pair rounds of one examination; what they found can be written down at any time."""
+
+    def __init__(self, case: SessionState, trials: GroupTests, every: bool = False) -> None:
+        self._case, self._trials = case, trials
+        self.every = every or case.orders.preflight.all_pairs
+        self.search: Search | None = None
+        self._last: dict[frozenset[int], GroupTest] = {}
+        self._ways: dict[tuple[int, int], float] = {}
+
+    def rounds(self) -> Waits:
+        """Ask the search for rounds until it knows, or the time for the whole set has come."""
+        case = self._case
+        yield from warm_again(case)
+        elsewhere = case.elsewhere()
+        able = [one.node for one in case.present() if one.is_warm and one.node not in elsewhere]
+        ring = [node for node in case.choice().nodes if node in able]
+        if len(able) < 2:
+            return
+        spares = [node for node in able if node not in ring]
+        orders = case.orders.preflight
+        limits = for_backend(case.limits, case.backend)
+        search = self.search = Search(
+            ring, spares, orders.confirm, self.every, limits, distance=self._distance
+        )
+        while case.left > set_seconds(orders.budget):
+            yield from warm_again(case)
+            self._drop_lost(search)
+            pairs = search.next_round()
+            if not pairs:
+                break
+            yield from self._round(search, pairs)
+            self.write()
+        else:
+            case.notice(
+                "the budget ended the pair rounds before all was known; --preflight-budget gives more"
+            )
+        self._drop_lost(search)
+        self.write()
+
+    def _distance(self, link: Pair) -> int:
+        """Over how many levels of switches it goes, as far as the scheduler told."""
+        subjects = self._case.subjects
+        return levels(subjects[link.a].switches, subjects[link.b].switches)
+
+    def _drop_lost(self, search: Search) -> None:
+        """Who was lost meanwhile; one that pairs themselves found unfit must stay, with its evidence."""
+        for one in self._case.subjects.values():
+            if one.gone or (one.warm is not None and not one.warm.up):
+                search.drop(one.node)
+
+    def _round(self, search: Search, pairs: tuple[Pair, ...]) -> Waits:
+        case = self._case
+        case.label = f"pair round {case.rounds}"
+        cut = [pair for pair in pairs if case.is_cut(pair.a, pair.b)]
+        made = [pair for pair in pairs if pair not in cut]
+        self._trials.begin(PAIR, [(pair.a, pair.b) for pair in made])
+        if made:
+            yield (GroupTask,)
+        done = self._trials.finish()
+        case.rounds += 1
+        for trial in done:
+            self._keep(trial)
+        search.take([_outcome(trial) for trial in done] + [PairOutcome(one.a, one.b, False) for one in cut])
+
+    def _keep(self, trial: GroupTest) -> None:
+        key = frozenset(trial.nodes)
+        if trial.passed is False or key not in self._last:
+            self._last[key] = trial
+        for node, rate in trial.ways:
+            a, b = trial.nodes
+            way = (node, b if node == a else a)
+            self._ways[way] = max(rate, self._ways.get(way, 0.0))
+
+    def write(self) -> None:
+        """Write down what the pairs say by now."""
+        said = self._said()
+        if said is not None:
+            source = "all pairs" if self.every else "pairs"
+            self._case.write(source, said.of_nodes(), said.of_links())
+            said.of_parts(source)
+
+    def passing(self) -> Iterator[str]:
+        """Lines for the report that blame nobody."""
+        said = self._said()
+        return iter(()) if said is None else said.passing()
+
+    def _said(self) -> pair_findings.PairFindings | None:
+        if self.search is None:
+            return None
+        return pair_findings.PairFindings(self._case, self.search.result(), self._last, self._ways)
+
+
+def _outcome(trial: GroupTest) -> PairOutcome:
+    a, b = trial.nodes
+    return PairOutcome(a, b, trial.passed, trial.rate if trial.passed else None, bool(trial.wrong))
+
+
+def warm_again(case: SessionState) -> Waits:
+    """Start warm processes that were lost in a test anew."""
+    cold = [one for one in case.present() if one.warm is None and one.first_warm and not one.unfit]
+    for one in cold:
+        case.ask(one.node, case.warm_task, _WARM_AGAIN_SECONDS)
+    if cold:
+        yield (WarmTask,)
+
+
+# --- the whole set ---
+
+
+class WholeSet:
+    """The whole set, as often as somebody had to be left out of it."""
+
+    def __init__(self, case: SessionState, trials: GroupTests, pairs: PairTests, nonce: str) -> None:
+        self._case, self._trials, self._pairs, self._nonce = case, trials, pairs, nonce
+
+    def rounds(self) -> Waits:
+        """Test those who would train; where it fails find out why, and test those who are then left."""
+        case = self._case
+        for _ in range(_MOST_SETS):
+            yield from warm_again(case)
+            nodes = self._nodes()
+            if not nodes or case.left < 1.0:
+                return
+            trial = yield from self._test(nodes)
+            if trial.passed is None:
+                continue
+            before = case.choice().world
+            if trial.passed:
+                self._passed(trial)
+                yield from self._hasten(trial)
+            else:
+                yield from self._look(trial)
+            if case.choice().world == before or (case.set_passed and not trial.passed):
+                return
+
+    def _nodes(self) -> tuple[int, ...]:
+        """Who would train, where all of them can be tested; also where they are too few, for the report."""
+        nodes = self._case.choice().nodes
+        return nodes if all(self._case.subjects[node].is_warm for node in nodes) else ()
+
+    def _test(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, GroupTest]:
+        self._case.label = f"the whole set of {len(nodes)}"
+        self._trials.begin(SET, [nodes])
+        yield (GroupTask,)
+        return self._trials.finish()[0]
+
+    def _passed(self, trial: GroupTest) -> None:
+        case = self._case
+        case.set_passed = True
+        case.write("set", expected_bandwidth.of_set(case, trial))
+
+    def _hasten(self, trial: GroupTest) -> Waits:
+        """Where somebody may be slow: pairs, unless they were timed; then the parts of a set too slow."""
+        case, known = self._case, self._pairs.search is not None
+        if not (yield from slow_set.suspected(case, self._trials, trial, known)):
+            return
+        before = case.choice().world
+        if not known:
+            yield from self._pairs.rounds()
+        if case.choice().world == before and slow_set.below_floor(case, trial):
+            yield from slow_set.parts(case, self._trials, trial)
+
+    def _look(self, failed: GroupTest) -> Waits:
+        """Why the whole set failed: links that no ring tested, then the set once more, then its parts."""
+        case = self._case
+        for rounds in self._searches(failed):
+            before = case.choice().world
+            yield from rounds
+            if case.choice().world != before:
+                return
+        yield from warm_again(case)
+        nodes = self._nodes()
+        again = (yield from self._test(nodes)) if nodes == failed.nodes else failed
+        if again.passed:
+            case.notice(f"the whole set failed once ({failed.wrong or failed.why}) and passed when repeated")
+            self._passed(again)
+        elif again.passed is False:
+            yield from self._parts(again)
+
+    def _searches(self, failed: GroupTest) -> Iterator[Waits]:
+        """What may find a node or link to blame, in the order in which it is tried."""
+        if len(failed.nodes) < 2:
+            return
+        if self._pairs.search is None:
+            yield self._pairs.rounds()
+        yield network_phase.everyone(self._case, self._nonce)
+        if (
+            not self._pairs.every
+            and len(failed.nodes) > _RING
+            and self._trials.has_time_for(len(failed.nodes))
+        ):
+            yield PairTests(self._case, self._trials, every=True).rounds()
+
+    def _parts(self, failed: GroupTest) -> Waits:
+        """Which nodes keep the set from passing; what is known is written down after each round."""
+        case = self._case
+        search = GroupSearch(failed.nodes)
+        pair_findings.of_set(case, failed, search.result(), True)
+        while len(failed.nodes) > 2 and case.left > self._trials.limit(HALF, len(failed.nodes)):
+            groups = search.next_round()
+            if not groups or any(case.subjects[node].gone for node in failed.nodes):
+                break
+            yield from warm_again(case)
+            case.label = f"parts of the set that failed: {len(groups)}"
+            self._trials.begin(HALF, groups)
+            yield (GroupTask,)
+            done = self._trials.finish()
+            search.take([GroupOutcome(one.nodes, one.passed, one.rate, bool(one.wrong)) for one in done])
+            pair_findings.of_set(case, failed, search.result(), bool(search.next_round()))

@@ -1,0 +1,222 @@
+"""Whether nodes agree on names, time and network interfaces, and who is alone with what it thinks; pure."""
+
+from __future__ import annotations
+
+import statistics
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.majority import split
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from clusterrun.preflight.session.node_state import NodeState
+
+LATE_NAME_SECONDS = 1.0
+"""Far more than a file or a server of names takes; one that does not answer costs five."""
+_RESOLVER = (
+    "look at the servers of names in /etc/resolv.conf: one that does not answer costs seconds each time"
+)
+_NETWORKS = ("device", "infiniband")
+_FEW = 3
+_SHOWN = 3
+
+
+@frozen
+class NodeFinding:
+    """A finding of a node (by number), or of all together where ``node`` is None."""
+
+    node: int | None
+    finding: Finding
+
+
+# --- names ---
+
+
+def names(views: Mapping[int, Mapping[str, str]], subjects: Mapping[str, NodeState]) -> Iterator[NodeFinding]:
+    """``views``: by viewer, what each name resolves to (addresses with spaces between, or '').
+
+    What most see wrongly is a wrong entry for that name; what few see wrongly is wrong with them.
+    """
+    wrong: dict[int, list[str]] = {}
+    lacking: dict[int, list[str]] = {}
+    for name, owner in subjects.items():
+        seen = {viewer: view[name] for viewer, view in views.items() if name in view}
+        ill = {viewer: found for viewer, found in seen.items() if not _leads_to(owner, found)}
+        strange = {viewer: found for viewer, found in ill.items() if viewer != owner.node}
+        if len(seen) >= _FEW and 2 * len(strange) > len(seen):
+            yield _wrong_entry(owner, strange, len(seen))
+            continue
+        for viewer, found in ill.items():
+            if viewer == owner.node and _is_loopback(found):
+                yield NodeFinding(viewer, _own_loopback(name, found))
+            elif found:
+                wrong.setdefault(viewer, []).append(f"{name} as {found.split()[0]}, which is not its address")
+            else:
+                lacking.setdefault(viewer, []).append(name)
+    yield from (NodeFinding(viewer, _wrong(said)) for viewer, said in wrong.items())
+    yield from (NodeFinding(viewer, _lacking(said)) for viewer, said in lacking.items())
+
+
+def late_names(subjects: Collection[NodeState]) -> Iterator[NodeFinding]:
+    """Warn of nodes whose resolver answers late; where more than half of them do, of all together."""
+    late = [one for one in subjects if one.naming >= LATE_NAME_SECONDS]
+    together = len(subjects) > 1 and 2 * len(late) > len(subjects)
+    for one in late[:1] if together else late:
+        where = f" on {len(late)} of {len(subjects)} nodes" if together else ""
+        said = f"it takes {one.naming:.1f} s to resolve a name{where}"
+        yield NodeFinding(None if together else one.node, Finding("names", Grade.WARN, said, _RESOLVER))
+
+
+def _leads_to(owner: NodeState, found: str) -> bool:
+    first = found.split()[0] if found else ""
+    known = owner.listening.interfaces if owner.listening is not None else ()
+    own = {owner.address, *(one.address for one in known if not _is_loopback(one.address))}
+    return first in own
+
+
+def _is_loopback(addresses: str) -> bool:
+    return addresses.startswith(("127.", "::1"))
+
+
+def _wrong_entry(owner: NodeState, strange: Mapping[int, str], viewers: int) -> NodeFinding:
+    found = next(iter(strange.values()))
+    what = f"resolves to {found.split()[0]}" if found else "cannot be resolved"
+    said = (
+        f"the name {owner.name} {what} on {len(strange)} of {viewers} nodes; its address is {owner.address}"
+    )
+    return NodeFinding(
+        owner.node, Finding("names", Grade.WARN, said, f"mend the entry of {owner.name} in DNS or /etc/hosts")
+    )
+
+
+def _own_loopback(name: str, found: str) -> Finding:
+    said = f"its own name {name} resolves to {found.split()[0]}: what binds to it cannot be reached by others"
+    return Finding(
+        "names", Grade.WARN, said, f"take {name} out of the line of {found.split()[0]} in /etc/hosts"
+    )
+
+
+def _wrong(said: list[str]) -> Finding:
+    return Finding(
+        "names", Grade.FAIL, f"resolves {_shown(said)}", "mend /etc/hosts or the resolver of this node"
+    )
+
+
+def _lacking(said: list[str]) -> Finding:
+    return Finding("names", Grade.WARN, f"cannot resolve {_shown(said)}", "add them to /etc/hosts or DNS")
+
+
+def _shown(words: Sequence[str]) -> str:
+    more = len(words) - _SHOWN
+    return ", ".join(words[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+# --- clocks ---
+
+
+@frozen
+class ClockLimits:
+    """Seconds from the median; Munge and Kerberos refuse from 300 s on."""
+
+    warn: float
+    fail: float
+
+
+def clocks(subjects: Sequence[NodeState], limits: ClockLimits) -> Iterator[NodeFinding]:
+    """Who is away from the median by more than can be explained by the way to and fro."""
+    known = [one for one in subjects if one.latest < float("inf") and one.earliest > float("-inf")]
+    if len(known) < 2:
+        return
+    median = statistics.median(one.offset for one in known)
+    if len(known) < _FEW:
+        yield from _two_clocks(known, limits)
+        return
+    away = {one.node: _surely_away(one, median) for one in known}
+    astray = [one for one in known if abs(away[one.node]) > limits.warn]
+    if 2 * len(astray) >= len(known):
+        widest = max(abs(seconds) for seconds in away.values())
+        yield NodeFinding(None, _all_clocks(f"the clocks of the nodes differ by {widest:.0f} s and more"))
+        return
+    for one in astray:
+        yield NodeFinding(one.node, _clock(one.offset - median, away[one.node], limits))
+
+
+def _surely_away(one: NodeState, median: float) -> float:
+    """The least it is away, with its sign; 0 where it may be right."""
+    if one.earliest > median:
+        return one.earliest - median
+    return min(0.0, one.latest - median)
+
+
+def _clock(seconds: float, surely: float, limits: ClockLimits) -> Finding:
+    far = abs(surely) > limits.fail
+    said = f"its clock is {abs(seconds):.1f} s {'ahead' if seconds > 0 else 'behind'} of the others'"
+    remedy = "start its time service: chronyc tracking; chronyc makestep"
+    return Finding(
+        "clock",
+        Grade.FAIL if far else Grade.WARN,
+        f"{said} (limit {limits.fail if far else limits.warn:g} s)",
+        remedy,
+    )
+
+
+def _two_clocks(known: list[NodeState], limits: ClockLimits) -> Iterator[NodeFinding]:
+    first, second = known
+    apart = max(first.earliest - second.latest, second.earliest - first.latest)
+    if apart > limits.warn:
+        yield NodeFinding(
+            None, _all_clocks(f"the clocks of {first.name} and {second.name} differ by {apart:.1f} s")
+        )
+
+
+def _all_clocks(said: str) -> Finding:
+    return Finding(
+        "clock", Grade.WARN, f"{said}; which is right cannot be told", "chronyc tracking on each node"
+    )
+
+
+# --- interfaces ---
+
+
+def interfaces(subjects: Sequence[NodeState]) -> Iterator[NodeFinding]:
+    """Whose MTU on the interface in use is unlike the others', and who uses an interface of another name."""
+    used = {one.name: one for one in subjects if one.interface is not None}
+    mtus = {name: str(one.interface.mtu) for name, one in used.items() if one.interface is not None}
+    found = split(mtus)
+    for name in found.odd:
+        said = f"MTU {mtus[name]} on {_name(used[name])}; the others have {found.usual}"
+        remedy = f"ip link set {_name(used[name])} mtu {found.usual}"
+        yield NodeFinding(used[name].node, Finding("interface", Grade.WARN, said, remedy))
+    if not found.agreed and not found.usual:
+        groups = "; ".join(f"{value} on {_shown(who)}" for value, who in found.values)
+        yield NodeFinding(None, Finding("interface", Grade.WARN, f"the MTU differs over nodes: {groups}"))
+
+
+def _name(one: NodeState) -> str:
+    return one.interface.name if one.interface is not None else ""
+
+
+def common_interface(subjects: Sequence[NodeState]) -> str:
+    """The name of the interface that all these use; '' where they differ or one is not known."""
+    used = {_name(one) for one in subjects}
+    return used.pop() if len(used) == 1 else ""
+
+
+def faster_interface(subjects: Sequence[NodeState]) -> tuple[str, int, int]:
+    """The fastest interface of all these that is at least twice as fast as the one in use, and both speeds.
+
+    Of each node's the slowest counts, in Mb/s. An empty name where there is none, or speeds are not known.
+    """
+    speeds: dict[str, list[int]] = {}
+    for one in subjects:
+        own = one.listening.interfaces if one.listening is not None else ()
+        fitting = [i for i in own if i.kind in _NETWORKS and ":" not in i.address and i.megabits]
+        for name, megabits in {i.name: i.megabits for i in fitting}.items():
+            speeds.setdefault(name, []).append(megabits)
+    common = {name: min(each) for name, each in speeds.items() if len(each) == len(subjects)}
+    used = common.get(common_interface(subjects), 0)
+    best = max(common, key=lambda name: (common[name], name), default="")
+    return (best, common[best], used) if used and common[best] >= 2 * used else ("", 0, used)

@@ -1,0 +1,82 @@
+"""What the whole set should reach on this hardware, and by which way; judges the set, never a node."""
+
+from __future__ import annotations
+
+import json
+
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.search import bandwidth_table
+from clusterrun.preflight.session.consistency import NodeFinding
+from clusterrun.preflight.untrusted import entries, number, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from clusterrun.preflight.search.bandwidth_table import KnownBandwidth
+    from clusterrun.preflight.session.group_test import GroupTest
+    from clusterrun.preflight.session.node_state import NodeState
+    from clusterrun.preflight.session.state import SessionState
+
+SET_MEGABYTES = 256.0
+"""Messages of the whole set where there are GPUs, but where the table knows what larger ones reach."""
+_SLOW = "compare pairs and halves: clusterrun check --all-pairs; then look at the switches between the halves"
+_SOCKETS = (
+    "see NCCL_DEBUG=INFO: is NCCL_IB_DISABLE set, NCCL_IB_HCA wrong, or libibverbs missing in the container?"
+)
+
+
+def of_set(case: SessionState, trial: GroupTest) -> Iterator[NodeFinding]:
+    """Warnings about a set that works: slower than its hardware, or over sockets where InfiniBand is."""
+    ports = [_active(case.subjects[node]) for node in trial.nodes]
+    floor, source = floor_of(case, trial.nodes)
+    if trial.rate is not None and trial.rate < floor:
+        said = f"the whole set reaches {trial.rate:.3g} GB/s (limit {floor:.3g}: {source})"
+        yield NodeFinding(None, Finding("set", Grade.WARN, said, _SLOW))
+    sockets = [one for one in trial.transports if one.startswith("NET/Socket")]
+    if sockets and all(ports):
+        said = f"NCCL uses {sockets[0]}, though every node has active InfiniBand or RoCE ports"
+        yield NodeFinding(None, Finding("transport", Grade.WARN, said, _SOCKETS))
+
+
+def megabytes(case: SessionState, nodes: Sequence[int]) -> float:
+    """The size of messages for a set with GPUs: that of which the table speaks, where it does."""
+    return bandwidth_table.LARGE_MEGABYTES if _known(case, nodes) else SET_MEGABYTES
+
+
+def floor_of(case: SessionState, nodes: Sequence[int]) -> tuple[float, str]:
+    """What these should reach together, in GB/s, and whose number it is; the user's before the table's."""
+    if case.limits.set_floor:
+        return case.limits.set_floor, "set_floor"
+    known = _known(case, nodes)
+    return (known.floor, known.source) if known else (0.0, "")
+
+
+def _known(case: SessionState, nodes: Sequence[int]) -> KnownBandwidth | None:
+    models = {_model(one) for one in case.subjects.values() if one.warm is not None}
+    if case.backend != "nccl" or len(models) != 1:
+        return None
+    gigabits = int(min(sum(_active(case.subjects[node])) for node in nodes)) if len(nodes) > 1 else 0
+    return bandwidth_table.row(models.pop(), case.orders.gpus_per_node, gigabits, len(nodes))
+
+
+def _model(one: NodeState) -> str:
+    return dict(one.warm.versions).get("gpu", "") if one.warm is not None else ""
+
+
+def _active(one: NodeState) -> list[float]:
+    """Gigabits per second of every port that the node's own check found active."""
+    reading: Any = {}
+    for found in one.local.readings if one.local is not None else ():
+        if found.check == "infiniband" and found.value:
+            reading = json.loads(found.value)
+    up = [name for name in entries(reading) if "ACTIVE" in text(reading, name, "state")]
+    return [_gigabits(text(reading, name, "rate")) for name in up]
+
+
+def _gigabits(rate: str) -> float:
+    try:
+        return number(float(rate.split()[0])) or 0.0
+    except (ValueError, IndexError):
+        return 0.0

@@ -1,0 +1,24 @@
+"""How one test of a group of nodes went; a value."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    pass
+
+
+@frozen
+class GroupTest:
+    """How one test went. ``passed`` is None where it told nothing: a member was lost, or could not begin."""
+
+    kind: str
+    nodes: tuple[int, ...]
+    passed: bool | None
+    seconds: float
+    rate: float | None = None
+    ways: tuple[tuple[int, float], ...] = ()
+    wrong: str = ""
+    why: str = ""
+    transports: tuple[str, ...] = ()

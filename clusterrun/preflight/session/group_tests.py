@@ -1,0 +1,187 @@
+"""Tests of groups of nodes: put to every member, and made one outcome of their answers; judges no node."""
+
+from __future__ import annotations
+
+import statistics
+
+from clusterrun.model.preflight_report import Measurement
+from clusterrun.preflight.session import expected_bandwidth
+from clusterrun.preflight.session.group_test import GroupTest
+from clusterrun.preflight.task_codec import Alike
+from clusterrun.preflight.tasks import GroupMember, GroupTask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterrun.preflight.session.requests import Request
+    from clusterrun.preflight.session.state import SessionState
+    from clusterrun.preflight.tasks import GroupResult
+
+
+PAIR, SET, HALF, PRODUCT = "pair", "set", "half", "product"
+USUAL_MEGABYTES = 4.0
+_PAIR_MEGABYTES = 64.0
+"""What fills the ways between GPUs; over gloo a small message tells as much, and costs the others less."""
+SLACK_SECONDS = 8.0
+"""An examiner answers for a late test by itself; this long after the test's limit it is silent."""
+_LONGEST_LIMIT = 30.0
+"""Of the first with NCCL, which loads its kernels."""
+_LIMIT = 12.0
+_LEAST_LIMIT = 8.0
+_SECONDS_PER_NODE = 0.02
+_SECONDS_PER_GPU = 0.03
+"""To form a group of a thousand GPUs takes NCCL half a minute."""
+_OWN_INTERFACE = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
+
+
+class GroupTests:
+    """The tests of one examination; one round of them is under way at a time."""
+
+    def __init__(self, case: SessionState) -> None:
+        self._case = case
+        self._last = 0
+        self._open: dict[int, tuple[str, tuple[int, ...], float]] = {}
+        self._results: dict[int, dict[int, GroupResult | None]] = {}
+        self._took: dict[str, list[float]] = {}
+        """Seconds of tests that passed, by kind."""
+
+    def has_time_for(self, rounds: int) -> bool:
+        """Whether so many rounds that pass, and some that do not, leave half of the time that is left."""
+        took = self._took.get(PAIR) or self._took.get(SET)
+        usual = statistics.median(took) if took else _LIMIT
+        return usual * rounds + 2 * _LEAST_LIMIT < self._case.left / 2
+
+    def begin(self, kind: str, groups: Sequence[tuple[int, ...]]) -> None:
+        """Put one test of ``kind`` to each of these disjoint groups."""
+        for nodes in groups:
+            self._begin(kind, nodes)
+
+    def _begin(self, kind: str, nodes: tuple[int, ...]) -> None:
+        case = self._case
+        self._last += 1
+        nodes = (
+            tuple(sorted(nodes, key=lambda node: not case.subjects[node].ports)) if kind == PAIR else nodes
+        )
+        self._open[self._last] = (kind, nodes, case.now)
+        self._results[self._last] = {}
+        lead = case.subjects[nodes[0]]
+        port = lead.ports.pop(0) if lead.ports and kind != PRODUCT else 0
+        members = tuple(
+            GroupMember(node, case.subjects[node].name, case.subjects[node].address) for node in nodes
+        )
+        task = GroupTask(
+            test=self._last,
+            kind=SET if kind == HALF else kind,
+            members=members,
+            place=0,
+            ranks=case.ranks,
+            port=port,
+            interface="",
+            limit=self.limit(kind, len(nodes)),
+            megabytes=self._megabytes(kind, nodes),
+            backend=case.backend,
+        )
+        alike = Alike(task)
+        for place, node in enumerate(nodes):
+            body = alike.said(place=place, interface=self._interface(node))
+            case.ask(node, task, task.limit + SLACK_SECONDS, body)
+
+    def _megabytes(self, kind: str, nodes: tuple[int, ...]) -> float:
+        if self._case.backend != "nccl" or kind == PRODUCT:
+            return USUAL_MEGABYTES
+        return _PAIR_MEGABYTES if kind == PAIR else expected_bandwidth.megabytes(self._case, nodes)
+
+    def limit(self, kind: str, nodes: int) -> float:
+        """By what tests took that passed; with NCCL those of the kind: a product forms no group."""
+        case = self._case
+        nccl = case.backend == "nccl"
+        took = self._took.get(kind, []) if nccl else [one for some in self._took.values() for one in some]
+        usual = max(_LEAST_LIMIT, 4 * statistics.median(took) + 2) if took else _LONGEST_LIMIT
+        first = _LONGEST_LIMIT if nccl else _LIMIT
+        forming = (_SECONDS_PER_NODE + nccl * _SECONDS_PER_GPU * case.ranks) * nodes
+        return min(usual, _LONGEST_LIMIT if took else first) + forming
+
+    def _interface(self, node: int) -> str:
+        """What gloo and NCCL are told; nothing where the user said it."""
+        given = dict(self._case.orders.environment)
+        if _OWN_INTERFACE.get(self._case.backend, "") in given:
+            return ""
+        used = self._case.subjects[node].interface
+        return used.name if used is not None else ""
+
+    def take(self, question: Request, result: GroupResult | None) -> None:
+        """A member's answer; None where there will be none."""
+        task = question.task
+        if not isinstance(task, GroupTask) or task.test not in self._results:
+            return
+        self._results[task.test][question.node] = result
+        if result is not None:
+            self._case.subjects[question.node].ports.extend(result.ports)
+
+    def finish(self) -> list[GroupTest]:
+        """The outcomes of the round, in the order it was begun; every question of it must be closed."""
+        done = [self._outcome(test) for test in self._open]
+        for trial in done:
+            self._measure(trial)
+            if trial.passed:
+                self._took.setdefault(trial.kind, []).append(trial.seconds)
+        self._open.clear()
+        self._results.clear()
+        return done
+
+    def _outcome(self, test: int) -> GroupTest:
+        kind, nodes, began = self._open[test]
+        results = self._results[test]
+        answers = {node: result for node, result in results.items() if result is not None}
+        seconds = max((one.seconds for one in answers.values()), default=self._case.now - began)
+        if len(answers) < len(nodes):
+            return GroupTest(kind, nodes, None, seconds, why="a member was lost")
+        passed = all(one.passed for one in answers.values())
+        rates = [dict(one.rates).get("all_reduce") for one in answers.values()]
+        known = [rate for rate in rates if rate is not None]
+        return GroupTest(
+            kind,
+            nodes,
+            passed,
+            seconds,
+            (max if kind == PAIR else min)(known) if known else None,
+            _ways(answers) if kind == PAIR else (),
+            next((one.wrong for one in answers.values() if one.wrong), ""),
+            "" if passed else _first_why(answers),
+            tuple(dict.fromkeys(one.transport for one in answers.values() if one.transport)),
+        )
+
+    def _measure(self, trial: GroupTest) -> None:
+        case = self._case
+        words = {True: "passed", False: "failed", None: "void"}
+        case.tests.append(
+            Measurement(
+                trial.kind,
+                case.rounds,
+                tuple(case.subjects[node].name for node in trial.nodes),
+                words[trial.passed],
+                round(trial.seconds, 3),
+                trial.rate,
+                trial.wrong or trial.why,
+            )
+        )
+
+
+def _ways(answers: dict[int, GroupResult]) -> tuple[tuple[int, float], ...]:
+    """By node, how fast what it sends arrives: the better of what it saw and what its partner saw."""
+    rates = {node: dict(one.rates) for node, one in answers.items()}
+    found = []
+    for node in rates:
+        partner = next((other for other in rates if other != node), node)
+        seen = [rates[node].get("send"), rates[partner].get("receive")]
+        known = [rate for rate in seen if rate is not None]
+        found += [(node, max(known))] if known else []
+    return tuple(found)
+
+
+def _first_why(answers: dict[int, GroupResult]) -> str:
+    """The words of a member that failed by itself before those of one that waited for it."""
+    failed = [one for one in answers.values() if not one.passed]
+    failed.sort(key=lambda one: (one.late, one.stage != "warm", one.seconds))
+    return next((one.why for one in failed if one.why), "")

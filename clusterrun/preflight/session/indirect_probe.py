@@ -1,0 +1,90 @@
+"""A look at nodes that the coordinator's own does not reach, through one that reaches them; pure."""
+
+from __future__ import annotations
+
+from clusterrun.preflight import registry, task_codec
+from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, Target, ThroughTask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clusterrun.preflight.session.node_state import NodeState
+    from clusterrun.preflight.session.state import SessionState
+    from clusterrun.preflight.task_codec import Task
+
+HOST = 0
+"""The batch script, and with it the coordinator, runs on the first node of the allocation."""
+_MOST = 4
+_START_SECONDS = 20.0
+_LOCAL_SECONDS = 18.0
+_DIAL_SECONDS = 5.0
+_SLACK_SECONDS = 6.0
+
+
+def rounds(case: SessionState, nonce: str, nodes: Sequence[NodeState]) -> Iterator[tuple[type, ...]]:
+    """Start an examiner on each, ask for its own checks, and let it and the coordinator's node dial."""
+    sent = [
+        one
+        for one in nodes[:_MOST]
+        if _relay(case, one) is not None and examiner_on(case.orders.launch, one.name)
+    ]
+    if not sent or HOST not in [one.node for one in case.present()]:
+        return
+    case.label = "a look through others at nodes whose agents did not join"
+    for one in sent:
+        _through(case, one, ListenTask(nonce), _START_SECONDS)
+    yield (ThroughTask,)
+    for one in sent:
+        if one.listening is not None:
+            _ask(case, nonce, one)
+    yield (ThroughTask, DialTask)
+    for one in sent:
+        _through(case, one, None, 0.0)
+    yield (ThroughTask,)
+
+
+def _ask(case: SessionState, nonce: str, one: NodeState) -> None:
+    host = case.subjects[HOST]
+    _through(case, one, LocalTask(case.asked, registry.names(case.asked)), _LOCAL_SECONDS)
+    here, there = _target(case, host, host.address), _target(case, one, _address(case, one))
+    _through(case, one, DialTask(nonce, one.node, (here,), (), _DIAL_SECONDS), _DIAL_SECONDS + _SLACK_SECONDS)
+    task = DialTask(nonce, host.node, (there,), (), _DIAL_SECONDS)
+    case.ask(host.node, task, _DIAL_SECONDS + _SLACK_SECONDS)
+
+
+def _through(case: SessionState, one: NodeState, task: Task | None, seconds: float) -> None:
+    relay = _relay(case, one)
+    if relay is not None:
+        body = task_codec.said(task) if task is not None else ""
+        asked = ThroughTask(one.name, examiner_on(case.orders.launch, one.name), body, seconds)
+        case.ask(relay, asked, seconds + _SLACK_SECONDS)
+
+
+def _relay(case: SessionState, one: NodeState) -> int | None:
+    """The first other node that heard of it."""
+    ways = case.crossings.ways
+    known = ((node, ways.get((node.node, one.node))) for node in case.present() if node.node != HOST)
+    return next((node.node for node, way in known if way is not None and (way.good or way.refused)), None)
+
+
+def _address(case: SessionState, one: NodeState) -> str:
+    """Where names lead that ask for it: its agent never told."""
+    seen = (subject.resolved.get(one.name, "").split() for subject in case.present())
+    return next((found[0] for found in seen if found), "")
+
+
+def _target(case: SessionState, one: NodeState, address: str) -> Target:
+    known = one.listening
+    ports, datagrams = (known.ports, known.datagrams) if known is not None else ((), 0)
+    return Target(one.node, one.name, address, ports, datagrams)
+
+
+def examiner_on(launch: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The program that starts agents, turned to start an examiner on one node; () where that is no srun."""
+    if len(launch) < 3 or launch[-2] != "agent":
+        return ()
+    program, *words = launch[:-2]
+    counted = {"--nodes": "--nodes=1", "--ntasks": "--ntasks=1"}
+    one = [counted.get(word.partition("=")[0], word) for word in words]
+    return (program, "--overlap", f"--nodelist={name}", *one, "examine", launch[-1], name)

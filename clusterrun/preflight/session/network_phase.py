@@ -1,0 +1,268 @@
+"""The control round: who dials whom, what is tried again, and what it says of nodes and links; pure."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight.search.node_groups import LINKS_APART
+from clusterrun.preflight.session import consistency, partition_findings
+from clusterrun.preflight.session.consistency import NodeFinding
+from clusterrun.preflight.session.state import FaultyLink
+from clusterrun.preflight.tasks import DialTask, Target
+from clusterrun.preflight.thresholds import limit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from clusterrun.preflight.search.connectivity import ConnectTrouble
+    from clusterrun.preflight.session.node_state import NodeState
+    from clusterrun.preflight.session.state import SessionState
+
+DIAL_SECONDS = 5.0
+"""The kernel sends a lost SYN again after 1 and 3 seconds."""
+AGAIN = 1
+"""So often is dialled again where something did not answer."""
+WITNESSES = 2
+_SLACK_SECONDS = 10.0
+FEW = 96
+"""Up to so many nodes everybody dials everybody, and resolves everybody's name; above, those it dials."""
+_ALL_PORTS = 16
+"""Among so many nodes everybody dials all ports of everybody, where several links have ports in trouble."""
+_SOME = 2
+"""Ports tried of one that is not a neighbour in the ring: others try the others."""
+_TRIES = "tried {} times"
+_FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -L -n, nft list ruleset)"
+_CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
+_PATH = "let the MTU of {} be what the switches carry: ping -M do -s 8972 from the one to the other"
+
+
+def rounds(case: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+    """Dial along the ring and to and from rank 0; where something was wrong, again and with witnesses.
+
+    Where nodes are few, everybody dials everybody: a bad link off the ring stops the whole set too.
+    """
+    plan = _plan(case)
+    if not plan:
+        return
+    case.label = "control round"
+    _ask(case, nonce, plan, _with_names(case, plan))
+    yield (DialTask,)
+    yield from _clear_up(case, nonce)
+
+
+def around(case: SessionState, nonce: str, nodes: Collection[int]) -> Iterator[tuple[type, ...]]:
+    """Let these dial the others, and be dialled by them; about the others nothing is in doubt."""
+    plan = _plan_around(case, nodes)
+    if not plan:
+        return
+    case.label = "control round"
+    _ask(case, nonce, plan, _with_names(case, nodes))
+    yield (DialTask,)
+    yield from _clear_up(case, nonce)
+
+
+def everyone(case: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+    """Let everybody dial everybody, where that was too much to begin with."""
+    there = [one for one in case.present() if one.listening is not None]
+    if len(there) <= FEW or case.left < DIAL_SECONDS:
+        return
+    case.label = "everybody dials everybody"
+    plan = {
+        one.node: {to.node: _some(to, at)[:1] for to in there if to is not one}
+        for at, one in enumerate(there)
+    }
+    _ask(case, nonce, plan, ())
+    yield (DialTask,)
+    yield from _clear_up(case, nonce)
+
+
+def _clear_up(case: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+    for _ in range(AGAIN):
+        plan = _again(case)
+        if not plan or case.left < DIAL_SECONDS:
+            break
+        case.label = "control round, again where something did not answer"
+        _ask(case, nonce, plan, ())
+        yield (DialTask,)
+    write(case)
+
+
+Plan = dict[int, dict[int, tuple[int, ...]]]
+"""Who dials whom on which ports."""
+
+
+def _plan(case: SessionState) -> Plan:
+    there = [one for one in case.present() if one.listening is not None]
+    plan: Plan = {one.node: {} for one in there}
+    if len(there) < 2:
+        return {}
+    for place, one in enumerate(there):
+        for other in (there[place - 1], there[(place + 1) % len(there)]):
+            plan[one.node][other.node] = _ports(other)
+    for place, one in enumerate(there):
+        for other in there[place + 1 :] if len(there) <= FEW or place == 0 else ():
+            plan[one.node].setdefault(other.node, _some(other, place))
+            plan[other.node].setdefault(one.node, _some(one, place))
+    return plan
+
+
+def _plan_around(case: SessionState, nodes: Collection[int]) -> Plan:
+    there = [one for one in case.present() if one.listening is not None]
+    plan: Plan = {}
+    for place, one in enumerate(there):
+        if one.node not in nodes:
+            continue
+        near = {there[place - 1].node, there[(place + 1) % len(there)].node}
+        step = max(1, len(there) // FEW)
+        for at, other in enumerate(there):
+            if other is one or not (at % step == 0 or other.node in near):
+                continue
+            beside = other.node in near
+            plan.setdefault(one.node, {})[other.node] = _ports(other) if beside else _some(other, place)
+            plan.setdefault(other.node, {})[one.node] = _ports(one) if beside else _some(one, at)
+    return plan
+
+
+def _with_names(case: SessionState, nodes: Collection[int]) -> Collection[int]:
+    """Who of these resolves names: nobody where all nodes are one machine."""
+    return nodes if case.orders.launch else ()
+
+
+def _ports(one: NodeState) -> tuple[int, ...]:
+    return one.listening.ports if one.listening is not None else ()
+
+
+def _some(one: NodeState, place: int) -> tuple[int, ...]:
+    ports = _ports(one)
+    return tuple(
+        dict.fromkeys(ports[(place + step * len(ports) // _SOME) % len(ports)] for step in range(_SOME))
+    )
+
+
+def _again(case: SessionState) -> Plan:
+    """Every way that was not well, both ways, on all ports; and its ends with others who had no trouble."""
+    there = {one.node: one for one in case.present() if one.listening is not None}
+    ill = [way for way in case.crossings.ill() if way.a in there and way.b in there]
+    plan: Plan = {}
+    for way in ill:
+        _both_ways(plan, there[way.a], there[way.b])
+    shut = {frozenset((way.a, way.b)) for way in ill if not way.dead and way.bad}
+    if len(shut) >= LINKS_APART and len(there) <= _ALL_PORTS:
+        # Ports that some do not reach were not tried by all: only who has tried them is known to.
+        for a, b in combinations(there.values(), 2):
+            _both_ways(plan, a, b)
+    troubled = dict.fromkeys(node for way in ill for node in (way.a, way.b))
+    clean = [node for node in there if node not in troubled] or list(there)
+    for place, node in enumerate(troubled):
+        turned = clean[place % len(clean) :] + clean[: place % len(clean)]
+        for witness in [one for one in turned if one != node][:WITNESSES]:
+            _both_ways(plan, there[node], there[witness])
+    return plan
+
+
+def _both_ways(plan: Plan, one: NodeState, other: NodeState) -> None:
+    plan.setdefault(one.node, {})[other.node] = _ports(other)
+    plan.setdefault(other.node, {})[one.node] = _ports(one)
+
+
+def _ask(case: SessionState, nonce: str, plan: Plan, namers: Collection[int]) -> None:
+    """``namers`` are those who resolve names as well."""
+    there = [one.name for one in case.subjects.values() if one.listening is not None]
+    absent = [one.name for one in case.subjects.values() if one.absent]
+    for node, targets in plan.items():
+        near = [case.subjects[other].name for other in (node, *targets)]
+        asked = (*(there if len(there) <= FEW else near), *absent) if node in namers else ()
+        goals = tuple(_target(case.subjects[other], ports) for other, ports in targets.items())
+        task = DialTask(nonce, node, goals, asked, DIAL_SECONDS)
+        case.ask(node, task, DIAL_SECONDS + _SLACK_SECONDS)
+
+
+def _target(one: NodeState, ports: tuple[int, ...]) -> Target:
+    datagrams = one.listening.datagrams if one.listening is not None else 0
+    return Target(one.node, one.name, one.address, ports, datagrams)
+
+
+# --- what it says ---
+
+
+def write(case: SessionState) -> None:
+    """Write down what was found, once more with all that is known now."""
+    present = [one.node for one in case.present()]
+    parts = case.crossings.parts(present)
+    partition_findings.write(case, "dialling", parts, _seen(case, parts))
+    troubles = case.crossings.troubles(present)
+    nodes = [one for one in troubles if len(one.nodes) == 1]
+    case.write(
+        "control",
+        (NodeFinding(one.nodes[0], of_node(case, one)) for one in nodes),
+        (link(case, one) for one in troubles if len(one.nodes) == 2),
+    )
+    heard = [one for one in case.subjects.values() if one.listening is not None]
+    views = {one.node: one.resolved for one in heard if one.resolved}
+    case.write("names", consistency.names(views, {one.name: one for one in heard}))
+    case.write("late names", consistency.late_names(heard))
+    case.write("clocks", consistency.clocks(heard, _clock_limits(case)))
+    case.write("interfaces", consistency.interfaces(heard))
+
+
+def _seen(case: SessionState, parts: Collection[Collection[int]]) -> str:
+    """What did not pass between the parts of a network."""
+    place = {node: at for at, part in enumerate(parts) for node in part}
+    ways = [way for way in case.crossings.ways.values() if place.get(way.a, -1) != place.get(way.b, -1)]
+    ways = [way for way in ways if way.a in place and way.b in place]
+    some = [way for way in ways if way.good]
+    kind = "some TCP ports do not answer" if any(way.bad for way in some) else "large packets get lost"
+    kind = kind if some else "no connection"
+    return f"{kind} between them ({len(ways)} ways tried), all is well inside"
+
+
+def _clock_limits(case: SessionState) -> consistency.ClockLimits:
+    given = case.asked.limits
+    return consistency.ClockLimits(limit(given, "clock_warn"), limit(given, "clock_fail"))
+
+
+def of_node(case: SessionState, one: ConnectTrouble) -> Finding:
+    """A node in trouble, in words."""
+    name = case.subjects[one.nodes[0]].name
+    others = _few(case, one.others)
+    tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
+    if one.kind == "ports":
+        ports = ", ".join(map(str, one.ports))
+        return Finding("ports", Grade.FAIL, f"TCP ports {ports} answer nobody ({others}; {tries})", _FIREWALL)
+    if one.kind == "large":
+        said = f"large packets do not get through from and to {others} ({tries}); small ones do"
+        return Finding("large-packets", Grade.FAIL, said, _PATH.format(name))
+    words = {
+        "all": f"no connection from or to {others}",
+        "in": f"no port of it answers {others}",
+        "out": f"it reaches none of {others}",
+    }
+    remedy = _CABLE.format(name) if one.side == "all" else _FIREWALL
+    return Finding("connections", Grade.FAIL, f"{words[one.side]} ({tries})", remedy)
+
+
+def _few(case: SessionState, nodes: Iterable[int]) -> str:
+    names = [case.subjects[node].name for node in nodes]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def link(case: SessionState, one: ConnectTrouble) -> FaultyLink:
+    """A link in trouble, in words."""
+    a, b = (case.subjects[node].name for node in one.nodes)
+    tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
+    if one.kind == "ports":
+        said = f"TCP ports {', '.join(map(str, one.ports))} of {b} do not answer {a} ({tries})"
+        remedy = _FIREWALL
+    elif one.kind == "large":
+        said, remedy = f"large packets get lost ({tries}); small ones pass", _PATH.format(f"{a} and {b}")
+    elif one.both:
+        said, remedy = f"no connection either way ({tries})", _CABLE.format(f"{a} and {b}")
+    else:
+        said, remedy = (
+            f"packets from {a} do not reach {b}, those back do ({tries})",
+            _CABLE.format(f"{a} and {b}"),
+        )
+    direction = "both" if one.both else "a->b"
+    return FaultyLink(one.nodes[0], one.nodes[1], LinkReport(a, b, direction, Grade.FAIL, said, remedy))

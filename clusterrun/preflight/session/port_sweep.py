@@ -1,0 +1,186 @@
+"""The port sweep: which range of TCP ports does not answer, on which node and in which direction; pure.
+
+A closed port answers too, with a refusal. So a comb of ports is dialled on which nothing listens: only what a
+firewall drops stays silent. It is done where dialling or a test of a pair gave a reason.
+"""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight.search.node_groups import Groups
+from clusterrun.preflight.session.consistency import NodeFinding
+from clusterrun.preflight.session.state import FaultyLink
+from clusterrun.preflight.tasks import DialTask, Target
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from clusterrun.preflight.session.state import SessionState
+
+LOW, HIGH, STEP = 32768, 60999, 64
+"""The usual ephemeral range; a comb of it is less than what one node dials at once."""
+RUN = 3
+"""So many neighbours of the comb must be silent: single ones may be taken, or lose an answer."""
+WITNESSES = 2
+ROUNDS = 2
+"""Where answers get lost by the port they go to, another try has another one."""
+_MOST_SUSPECTS = 6
+_SECONDS = 4.0
+_SLACK_SECONDS = 10.0
+_FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -S, nft list ruleset): on {}"
+
+Silent = dict[tuple[int, int], frozenset[int]]
+"""By (who dialled, whom): the ports of the comb that never answered."""
+
+
+@frozen
+class Blocked:
+    """``nodes`` is (node,) or a link (from, to). ``inward``: a node's own ports, else those that it dials."""
+
+    nodes: tuple[int, ...]
+    first: int
+    last: int
+    inward: bool
+    others: tuple[int, ...] = ()
+
+
+def blocked(silent: Mapping[tuple[int, int], frozenset[int]]) -> list[Blocked]:
+    """Nodes whose ports nobody reaches, then nodes that reach these ports nowhere, then links."""
+    found = [*_nodes(silent, inward=True), *_nodes(silent, inward=False)]
+    # Answers that go to a node's blocked ports get lost as well, on any way from and to it.
+    guilty = {one.nodes[0] for one in found}
+    for (a, b), ports in silent.items():
+        span = _span(ports)
+        if span and not {a, b} & guilty:
+            found.append(Blocked((a, b), *span, inward=True))
+    return found
+
+
+def _nodes(silent: Mapping[tuple[int, int], frozenset[int]], inward: bool) -> Iterator[Blocked]:
+    ways: dict[int, dict[int, frozenset[int]]] = {}
+    for (a, b), ports in silent.items():
+        node, other = (b, a) if inward else (a, b)
+        ways.setdefault(node, {})[other] = ports
+    for node, seen in ways.items():
+        span = _span(frozenset.intersection(*seen.values()))
+        if len(seen) >= WITNESSES and span:
+            yield Blocked((node,), *span, inward=inward, others=tuple(sorted(seen)))
+
+
+def _span(ports: frozenset[int]) -> tuple[int, int] | None:
+    """The longest run of neighbours of the comb, where it is long enough."""
+    runs: list[list[int]] = []
+    for port in sorted(ports):
+        if runs and port - runs[-1][-1] == STEP:
+            runs[-1].append(port)
+        else:
+            runs.append([port])
+    longest = max(runs, key=len, default=[])
+    return (longest[0], longest[-1]) if len(longest) >= RUN else None
+
+
+# --- in an examination ---
+
+
+def rounds(case: SessionState) -> Iterator[tuple[type, ...]]:
+    """Sweep the ports of those in doubt, and let them sweep others'."""
+    hints = sum(one.outcome == "failed" for one in case.tests)
+    ways = _ways(case, _suspects(case)) if hints != case.swept_after else []
+    case.swept_after = hints
+    if not ways or case.left < ROUNDS * _SECONDS + _SLACK_SECONDS:
+        return
+    silent: Silent = {way: frozenset(range(LOW, HIGH + 1, STEP)) for way in ways}
+    for _ in range(ROUNDS):
+        asked = {way: ports for way, ports in silent.items() if len(ports) >= RUN}
+        if not asked:
+            break
+        case.label = "a sweep of ports"
+        case.swept.clear()
+        _ask(case, asked)
+        yield (DialTask,)
+        # Of who did not answer nothing is known.
+        silent = {way: ports & case.swept.get(way, frozenset()) for way, ports in silent.items()}
+    write(case, blocked(silent))
+
+
+def _suspects(case: SessionState) -> list[int]:
+    """The ends of ways with silent ports, and of tests of pairs that failed."""
+    numbers = {one.name: one.node for one in case.subjects.values()}
+    ways = [(way.a, way.b) for way in case.crossings.ways.values() if way.missed and not way.dead]
+    tests = [one for one in case.tests if one.outcome == "failed" and len(one.nodes) == WITNESSES]
+    ends = [*ways, *(tuple(numbers[name] for name in one.nodes) for one in tests)]
+    there = {one.node for one in case.present() if one.listening is not None}
+    doubted = [node for way in ends if there.issuperset(way) for node in way]
+    return sorted(dict.fromkeys(doubted), key=lambda node: -doubted.count(node))[:_MOST_SUSPECTS]
+
+
+def _ways(case: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
+    """Each with two others, both ways; with such that are not in doubt, where there are any.
+
+    Who is joined with others by tests that passed has only these as witnesses: what keeps it from the rest
+    may lie between.
+    """
+    there = [one.node for one in case.present() if one.listening is not None]
+    mates = _mates(case)
+    others = [node for node in there if node not in suspects] + suspects
+    found: dict[tuple[int, int], None] = {}
+    for place, node in enumerate(suspects):
+        turned = others[place % len(others) :] + others[: place % len(others)]
+        turned.sort(key=lambda one: one in suspects)
+        near = mates.get(node, ())
+        able = [one for one in turned if one != node and not case.is_cut(node, one)]
+        able = [one for one in able if one in near] if len(near) > 1 else able
+        for other in able[:WITNESSES]:
+            found.update({(node, other): None, (other, node): None})
+    return list(found)
+
+
+def _mates(case: SessionState) -> dict[int, tuple[int, ...]]:
+    """By node all that are joined with it by tests that passed, with itself."""
+    numbers = {one.name: one.node for one in case.subjects.values()}
+    groups = Groups()
+    for one in case.tests:
+        if one.outcome == "passed":
+            for other in one.nodes[1:]:
+                groups.join(numbers[one.nodes[0]], numbers[other])
+    return {node: group for group in groups.of(case.subjects) for node in group}
+
+
+def _ask(case: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) -> None:
+    for a in dict.fromkeys(way[0] for way in ways):
+        targets = tuple(
+            Target(b, case.subjects[b].name, case.subjects[b].address, _scattered(ports), 0)
+            for (node, b), ports in ways.items()
+            if node == a
+        )
+        case.ask(a, DialTask("", a, targets, (), _SECONDS, closed=True), _SECONDS + _SLACK_SECONDS)
+
+
+def _scattered(ports: frozenset[int]) -> tuple[int, ...]:
+    """In no order: the kernel takes own ports in turn, and must not map a blocked range of these to a run."""
+    return tuple(sorted(ports, key=lambda port: port * 40503 % 65537))
+
+
+def write(case: SessionState, found: list[Blocked]) -> None:
+    """Write down what is blocked; links that a node's ports explain are no findings of their own."""
+    nodes = [one for one in found if len(one.nodes) == 1]
+    for one in nodes:
+        case.explain_links_of(one.nodes[0])
+    links = [_link(case, one) for one in found if len(one.nodes) > 1]
+    case.write("port sweep", [NodeFinding(one.nodes[0], _of_node(case, one)) for one in nodes], links)
+
+
+def _of_node(case: SessionState, one: Blocked) -> Finding:
+    others = case.names(one.others)
+    ports = f"TCP ports from about {one.first} to {one.last}"
+    said = f"its {ports} answer nobody ({others})" if one.inward else f"it reaches {ports} nowhere ({others})"
+    return Finding("ports", Grade.FAIL, said, _FIREWALL.format(case.names(one.nodes)))
+
+
+def _link(case: SessionState, one: Blocked) -> FaultyLink:
+    a, b = (case.subjects[node].name for node in one.nodes)
+    said = f"TCP ports of {b} from about {one.first} to {one.last} do not answer {a}"
+    report = LinkReport(a, b, "a->b", Grade.FAIL, said, _FIREWALL.format(f"{a} and {b}"))
+    return FaultyLink(one.nodes[0], one.nodes[1], report)

@@ -1,0 +1,123 @@
+"""The short check between two attempts: suspects against the others, which are taken as fit; pure."""
+
+from __future__ import annotations
+
+from clusterrun.model.orders import Level
+from clusterrun.model.preflight_report import Grade
+from clusterrun.preflight.session import collective_phase, local_phase, network_phase
+from clusterrun.preflight.session.state import FaultyLink
+from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from clusterrun.model.preflight_report import Report
+    from clusterrun.preflight.session.group_tests import GroupTests
+    from clusterrun.preflight.session.node_state import NodeState
+    from clusterrun.preflight.session.state import SessionState
+
+SPARES_MORE = 1
+"""So many spares more are looked at than may be needed: one of them may be unfit itself."""
+
+
+def in_order(known: Mapping[int, NodeState], after: Report | None) -> list[NodeState]:
+    """By number; those that trained by the last report before the others, as they trained."""
+    places = {name: place for place, name in enumerate(after.world)} if after is not None else {}
+    return sorted(known.values(), key=lambda one: (places.get(one.name, len(places)), one.node))
+
+
+def recall(case: SessionState, report: Report, suspects: Sequence[int]) -> None:
+    """What the last check found still holds: who stays out, and which links are bad."""
+    known = {one.name: one.node for one in case.subjects.values()}
+    for one in report.nodes:
+        node = known.get(one.node)
+        if node is not None and one.role == "excluded" and node not in suspects:
+            case.subjects[node].stay_out(one.findings)
+    bad = (one for one in report.links if one.verdict is Grade.FAIL and {one.a, one.b} <= set(known))
+    case.write("before", (), [FaultyLink(known[one.a], known[one.b], one) for one in bad])
+
+
+class Recheck:
+    """``network``: what went wrong may be the network's, so the whole set is tested as well."""
+
+    def __init__(
+        self,
+        case: SessionState,
+        trials: GroupTests,
+        pairs: collective_phase.PairTests,
+        nonce: str,
+        suspects: Sequence[int],
+        network: bool,
+    ) -> None:
+        self._case, self._trials, self._pairs, self._nonce = case, trials, pairs, nonce
+        self._network = network
+        self._suspects = [one.node for one in case.present() if one.node in suspects]
+        case.set_wanted = network
+
+    def rounds(self) -> Iterator[tuple[type, ...]]:
+        """Local checks and dialling; tests of pairs where they may show something that can be mended."""
+        case = self._case
+        looked = [*self._suspects, *self._spares()]
+        if not looked:
+            return
+        case.notice(f"a short check: of {case.names(looked)} alone")
+        for one in case.present():
+            case.ask(one.node, ListenTask(self._nonce), local_phase.LISTEN_SECONDS)
+        for node in looked:
+            local_phase.look_at(case, node)
+        yield (ListenTask,)
+        yield from network_phase.around(case, self._nonce, looked)
+        case.label = "local round"
+        yield (LocalTask,)
+        local_phase.write(case)
+        if self._tests_wanted():
+            yield from self._tests(looked)
+
+    def _spares(self) -> list[int]:
+        """Those that may take the place of a suspect or of a node that is lost, as they come."""
+        case = self._case
+        nodes = list(case.subjects)
+        places, idle = nodes[: case.orders.nodes], nodes[case.orders.nodes :]
+        wanted = sum(node in self._suspects or bool(case.subjects[node].gone) for node in places)
+        free = [node for node in idle if not case.subjects[node].gone and node not in self._suspects]
+        return free[: wanted + SPARES_MORE] if wanted else []
+
+    def _tests_wanted(self) -> bool:
+        """Whether torch is worth its import: only where somebody can take a suspect's place."""
+        case = self._case
+        left = [node for node in self._suspects if not case.subjects[node].unfit]
+        if not case.orders.preflight.python or not (left or self._network):
+            return False
+        helps = any(not case.subjects[node].unfit for node in self._spares()) or self._may_go_on_elsewhere()
+        return self._network or (helps and case.orders.preflight.level is Level.FULL)
+
+    def _may_go_on_elsewhere(self) -> bool:
+        return bool(self._case.orders.preflight.resubmit)
+
+    def _tests(self, looked: Sequence[int]) -> Iterator[tuple[type, ...]]:
+        case = self._case
+        members = [one.node for one in case.present()] if self._network else self._members(looked)
+        for node in members:
+            local_phase.warm_up(case, node)
+        case.label = "torch is being imported"
+        yield (WarmTask,)
+        local_phase.write(case)
+        local_phase.choose_backend(case)
+        if not case.backend:
+            return
+        yield from self._pairs.rounds()
+        if self._network:
+            yield from collective_phase.WholeSet(case, self._trials, self._pairs, self._nonce).rounds()
+
+    def _members(self, looked: Sequence[int]) -> list[int]:
+        """Who is looked at, and as partners their neighbours in the ring, near ones first."""
+        case = self._case
+        ring = [node for node in case.choice().nodes if not case.subjects[node].unfit]
+        wanted = max(case.orders.preflight.confirm, 2 * len(self._suspects))
+        at = [place for place, node in enumerate(ring) if node in self._suspects]
+        steps = (step * way for step in range(1, len(ring)) for way in (1, -1))
+        near = [ring[(place + step) % len(ring)] for step in steps for place in at]
+        partners = [node for node in dict.fromkeys(near) if node not in looked]
+        members = {*looked, *partners[:wanted]}
+        return [one.node for one in case.present() if one.node in members and not one.unfit]

@@ -1,0 +1,118 @@
+"""The questions that are open: who was asked what, until when; knows no meaning of any answer."""
+
+from __future__ import annotations
+
+import heapq
+
+from clusterrun.model.frozen import frozen
+from clusterrun.preflight import task_codec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterrun.preflight.task_codec import Task
+
+
+@frozen
+class AskWorker:
+    """Give ``body`` to the examiner of ``node``; its answer comes back with ``number``."""
+
+    node: int
+    number: int
+    body: str
+
+
+@frozen
+class Request:
+    """An open one; ``asked`` and ``until`` are on the steady clock, ``seconds`` is what was allowed."""
+
+    number: int
+    node: int
+    task: Task
+    asked: float
+    until: float
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.asked
+
+
+class Requests:
+    """Numbers are used once; the order of closing is that of answers, limits and losses."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Request] = {}
+        self._counts: dict[type, int] = {}
+        self._batches: dict[type, int] = {}
+        self._times: list[tuple[float, int]] = []
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def ask(self, now: float, node: int, task: Task, seconds: float, body: str = "") -> AskWorker:
+        """Open one; ``body`` is the task's text where it is known already."""
+        self._last += 1
+        self._put(Request(self._last, node, task, now, now + seconds))
+        kind = type(task)
+        self._batches[kind] = self._batches[kind] + 1 if self.count(kind) else 1
+        self._counts[kind] = self.count(kind) + 1
+        return AskWorker(node, self._last, body or task_codec.said(task))
+
+    def waits_for(self, kinds: Iterable[type]) -> bool:
+        """Whether one of these kinds is open."""
+        return any(self._counts.get(kind, 0) for kind in kinds)
+
+    def count(self, kind: type) -> int:
+        """How many of a kind are open."""
+        return self._counts.get(kind, 0)
+
+    def batch(self, kind: type) -> int:
+        """How many of a kind were asked since none of it was open."""
+        return self._batches.get(kind, 0)
+
+    def of_kind(self, kind: type) -> list[Request]:
+        """Those of a kind, in the order of asking."""
+        return [question for question in self._open.values() if isinstance(question.task, kind)]
+
+    def close(self, node: int, number: int) -> Request | None:
+        """Close one that was answered; None where there is no such one."""
+        question = self._open.get(number)
+        return self._close(question) if question is not None and question.node == node else None
+
+    def close_all_of(self, node: int) -> list[Request]:
+        """Close what a node will not answer any more."""
+        return [self._close(one) for one in list(self._open.values()) if one.node == node]
+
+    def close_overdue(self, now: float) -> list[Request]:
+        """Close what was not answered in time."""
+        found = []
+        while self._next() is not None and self._times[0][0] <= now:
+            found.append(self._close(self._open[heapq.heappop(self._times)[1]]))
+        return found
+
+    def hurry(self, question: Request, until: float) -> None:
+        """Allow an open one less time."""
+        if until < question.until:
+            self._put(Request(question.number, question.node, question.task, question.asked, until))
+
+    def due_at(self) -> float | None:
+        """The earliest limit."""
+        return self._next()
+
+    def _put(self, question: Request) -> None:
+        self._open[question.number] = question
+        heapq.heappush(self._times, (question.until, question.number))
+
+    def _close(self, question: Request) -> Request:
+        self._counts[type(question.task)] -= 1
+        return self._open.pop(question.number)
+
+    def _next(self) -> float | None:
+        while self._times:
+            until, number = self._times[0]
+            if number in self._open and self._open[number].until == until:
+                return until
+            heapq.heappop(self._times)
+        return None

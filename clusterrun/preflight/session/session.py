@@ -1,0 +1,286 @@
+"""The pre-flight check of a run as one machine: answers in, questions and at last an outcome out.
+
+It is a course of rounds, written down in their order: each asks nodes something and waits until all have
+answered, were lost, or had no time left. It ends within its budget, whatever happens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+from clusterrun.model.document import BadDocument
+from clusterrun.model.frozen import frozen
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight import task_codec
+from clusterrun.preflight.session import (
+    absent_nodes,
+    answers,
+    collective_phase,
+    local_phase,
+    loss_phase,
+    network_phase,
+    port_sweep,
+    recheck,
+)
+from clusterrun.preflight.session.consistency import NodeFinding
+from clusterrun.preflight.session.group_tests import GroupTests
+from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.outcome import SessionOutcome, concluded, pairs_wanted, unverified
+from clusterrun.preflight.session.requests import AskWorker
+from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.tasks import (
+    DialTask,
+    GroupTask,
+    ListenTask,
+    LocalTask,
+    ThroughTask,
+    WarmTask,
+    WatchTask,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from clusterrun.model.orders import Orders
+    from clusterrun.model.preflight_report import Report
+    from clusterrun.preflight.session.requests import Request
+
+__all__ = ["AskWorker", "Session", "SessionNode", "SessionOutcome"]
+
+_WORDS = {
+    LocalTask: "local checks",
+    ListenTask: "the opening of ports",
+    DialTask: "dialling",
+    WarmTask: "the import of torch",
+    GroupTask: "a collective test",
+    ThroughTask: "a look through it at another node",
+    WatchTask: "an exchange of messages",
+}
+OVERSLEPT_SECONDS = 1.0
+_OURS = "this is a fault of clusterrun: please report it with this line"
+_SILENT = "look at the node and at the log of its examiner in the run directory"
+
+
+@frozen
+class SessionNode:
+    """A node whose agent has joined: its number in the allocation, name and address."""
+
+    node: int
+    name: str
+    address: str
+
+
+class Session:
+    """The machine; times are on the steady clock but ``wall``, seconds.
+
+    ``absent`` are nodes that never joined, or were lost: (number in the allocation, why). ``names``
+    gives the names of those that are known.
+
+    With ``suspects`` it is the short check between two attempts: of these (by number), the others are
+    taken as fit. ``after`` is the report of the check before, whose world keeps its order; ``network``
+    says that what went wrong may be the network's.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        examinees: Sequence[SessionNode],
+        absent: Sequence[tuple[int, str]],
+        now: float,
+        wall: float,
+        run_dir: str = "",
+        nonce: str = "",
+        names: Sequence[tuple[int, str]] = (),
+        suspects: Sequence[int] | None = None,
+        after: Report | None = None,
+        network: bool = False,
+    ) -> None:
+        known = {one.node: NodeState(one.node, one.name, one.address) for one in examinees}
+        for node, why in absent:
+            known[node] = NodeState(node, dict(names).get(node, f"node {node}"), "")
+            known[node].absent = why
+            known[node].leave("agent", why, absent_nodes.look_at(why, lives=False))
+        self.outcome: SessionOutcome | None = None
+        self._case = SessionState(orders, recheck.in_order(known, after), now, wall, run_dir)
+        self._trials = GroupTests(self._case)
+        self._pairs = collective_phase.PairTests(self._case, self._trials)
+        self._nonce = nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
+        self._awaited: tuple[type, ...] = ()
+        self._naps_until: float | None = None
+        if suspects is not None and after is not None:
+            recheck.recall(self._case, after, suspects)
+        self._course = self._rounds() if suspects is None else self._short(suspects, network)
+
+    @property
+    def progress(self) -> str:
+        """What is being tested, how much is open, and the time left in the budget."""
+        case = self._case
+        open_ones = len(case.questions)
+        waits = f": {open_ones} answer{'s' if open_ones != 1 else ''} open" if open_ones else ""
+        return f"{case.label}{waits}, {case.left:.0f} s left"
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is wanted."""
+        if self.outcome is not None:
+            return None
+        if self._naps_until is not None:
+            return self._naps_until
+        due = self._case.questions.due_at()
+        return self._case.end_at if due is None else min(due, self._case.end_at)
+
+    # --- what happens ---
+
+    def begin(self) -> list[AskWorker]:
+        """The first questions."""
+        return self._proceed()
+
+    def answered(self, now: float, node: int, number: int, body: str) -> list[AskWorker]:
+        """An examiner answered; what belongs to no open question is passed over."""
+        self._case.now = max(now, self._case.now)
+        question = self._case.questions.close(node, number)
+        if question is None or self.outcome is not None:
+            return []
+        try:
+            answers.take(self._case, self._trials, question, task_codec.answer(question.task, body))
+        except BadDocument as error:
+            self._silent(question, f"answered {_WORDS[type(question.task)]} with nonsense: {error}")
+        return self._proceed()
+
+    def lost(self, now: float, node: int, why: str) -> list[AskWorker]:
+        """A node's agent or examiner is gone."""
+        self._case.now = max(now, self._case.now)
+        subject = self._case.subjects.get(node)
+        if subject is None or subject.gone or self.outcome is not None:
+            return []
+        subject.lost_at = self._case.now
+        subject.leave("agent", f"was lost during the check: {why}", _SILENT)
+        self._abandon(node)
+        return self._proceed()
+
+    def tick(self, now: float) -> list[AskWorker]:
+        """Time has passed."""
+        if self.outcome is not None or self._overslept(now):
+            return []
+        case = self._case
+        case.now = max(now, case.now)
+        # What would have had more time than the budget is not at fault; its end is another matter.
+        for question in case.questions.close_overdue(min(case.now, math.nextafter(case.end_at, 0.0))):
+            words = _WORDS[type(question.task)]
+            self._silent(question, f"did not answer: {words} took longer than {question.seconds:.0f} s")
+        return self._proceed()
+
+    def _overslept(self, now: float) -> bool:
+        """A late look means that this process slept itself: what it missed is read first, then judged."""
+        due = self.wakes_at()
+        if self._naps_until is None and due is not None and now - due > OVERSLEPT_SECONDS:
+            self._naps_until = now + OVERSLEPT_SECONDS
+        if self._naps_until is not None and now < self._naps_until:
+            return True
+        self._naps_until = None
+        return False
+
+    # --- answers ---
+
+    def _silent(self, question: Request, why: str) -> None:
+        """It says nothing, or nothing sensible: it is not asked any more."""
+        self._case.subjects[question.node].leave("examiner", why, _SILENT)
+        self._trials.take(question, None)
+        self._abandon(question.node)
+
+    def _abandon(self, node: int) -> None:
+        for question in self._case.questions.close_all_of(node):
+            self._trials.take(question, None)
+
+    # --- the course ---
+
+    def _rounds(self) -> Generator[tuple[type, ...], None, None]:
+        case = self._case
+        for source in ("port sweep", "loss"):
+            case.write(source, ())  # a cause that they find stands before what comes of it
+        yield from local_phase.rounds(case, self._nonce)
+        # What is wrong with all together is the same in every test of theirs.
+        if not case.backend or Grade.FAIL in [one.verdict for one in case.together]:
+            yield from loss_phase.read(case, self._nonce)
+            return
+        yield from collective_phase.products(case, self._trials)
+        local_phase.write(case)
+        if pairs_wanted(case):
+            yield from self._pairs.rounds()
+        yield from port_sweep.rounds(case)
+        yield from loss_phase.read(case, self._nonce)
+        yield from collective_phase.WholeSet(case, self._trials, self._pairs, self._nonce).rounds()
+        before = case.choice().world
+        yield from port_sweep.rounds(case)
+        yield from loss_phase.read(case, self._nonce)
+        if case.choice().world != before:
+            yield from collective_phase.WholeSet(case, self._trials, self._pairs, self._nonce).rounds()
+
+    def _short(self, suspects: Sequence[int], network: bool) -> Generator[tuple[type, ...], None, None]:
+        parts = (self._case, self._trials, self._pairs, self._nonce)
+        yield from recheck.Recheck(*parts, suspects, network).rounds()
+
+    def _proceed(self) -> list[AskWorker]:
+        """Go on as far as nothing has to be waited for."""
+        case = self._case
+        while self.outcome is None:
+            if case.now >= case.end_at:
+                self._course.close()
+                self._cut()
+            elif case.questions.waits_for(self._awaited):
+                break
+            else:
+                try:
+                    self._awaited = next(self._course)
+                except StopIteration:
+                    self._conclude()
+                except Exception as error:  # noqa: BLE001 (a fault of ours must not keep a run from training)
+                    said = f"the check itself failed: {type(error).__name__}: {error}"
+                    case.write(
+                        "itself", [NodeFinding(None, Finding("check", Grade.UNDETERMINED, said, _OURS))]
+                    )
+                    self._conclude()
+        asks, case.asks = case.asks, []
+        return asks
+
+    def _cut(self) -> None:
+        """The budget is spent: what is open stays unknown, and is said to be."""
+        case = self._case
+        open_ones: dict[int, str] = {}
+        for kind in _WORDS:
+            for question in case.questions.of_kind(kind):
+                open_ones.setdefault(question.node, _WORDS[kind])
+        budget = f"the budget of {case.orders.preflight.budget:g} s"
+        remedy = "give it more: --preflight-budget"
+        case.write(
+            "budget",
+            [
+                NodeFinding(
+                    node, Finding("budget", Grade.UNDETERMINED, f"{budget} ended during {what}", remedy)
+                )
+                for node, what in open_ones.items()
+            ],
+        )
+        network_phase.write(case)
+        local_phase.write(case)
+        self._pairs.write()
+        self._conclude()
+
+    def _conclude(self) -> None:
+        case = self._case
+        if (
+            case.backend
+            and case.set_wanted
+            and not case.set_passed
+            and case.choice().whole
+            and not case.together
+        ):
+            said = "the whole set was not tested to its end: no time was left"
+            case.write("unfinished", [NodeFinding(None, Finding("set", Grade.UNDETERMINED, said))])
+        absent_nodes.review(case)
+        case.write("verified", unverified(case))
+        for words in self._pairs.passing():
+            case.notice(words)
+        case.asks.clear()
+        self.outcome = concluded(case)

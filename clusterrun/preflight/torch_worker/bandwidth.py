@@ -1,0 +1,146 @@
+"""How fast a rank's ways are: sends, receives and all-reduces in turn; checks no sum and says nothing."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from clusterrun.preflight.torch_worker import sum_patterns
+from clusterrun.preflight.torch_worker.backend import PIECE_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterrun.preflight.torch_worker.backend import OnCpu, OnGpu
+
+_MOST_SECONDS = 0.1
+"""How long one message may take: on a slower way it is made smaller."""
+_STEP = 32
+_ROUNDS_SECONDS = 0.2
+_FEWEST, _MOST = 3, 60
+_LONG_ROUND_SECONDS = 0.3
+"""Of rounds that take longer, one is enough: no noise of a scheduler is as large."""
+
+
+class BandwidthTest:
+    """A rank's measurements in a group that has been formed; ``peer`` is None where it is no pair."""
+
+    def __init__(self, side: OnCpu | OnGpu, rank: int, world: int, peer: int | None, until: float) -> None:
+        self._side = side
+        self._rank = rank
+        self._world = world
+        self._peer = peer
+        self._until = until
+
+    # --- contents, each way ---
+
+    def first_send(self) -> bool:
+        """Send a message whose content the peer knows, small and larger."""
+        for count in (1, PIECE_BYTES // 8):
+            self._send(sum_patterns.contribution(self._rank, count, "int64").to(self._side.device))
+        return True
+
+    def first_receive(self) -> bool:
+        """Whether what came is what the peer sent, bit for bit."""
+        assert self._peer is not None
+        right = True
+        for count in (1, PIECE_BYTES // 8):
+            came = torch.zeros(count, dtype=torch.int64, device=self._side.device)
+            self._receive(came)
+            right = right and sum_patterns.wrong_at(came.cpu(), self._peer, "int64") is None
+        return right
+
+    # --- rates ---
+
+    def rates(self, megabytes: float) -> tuple[tuple[str, float], ...]:
+        """GB/s by name, of messages of ``megabytes`` or what this group can move in a tenth of a second."""
+        moved = {"send": 1.0, "receive": 1.0, "all_reduce": 2 * (self._world - 1) / self._world}
+        found: dict[str, float] = {}
+        for size in self._side.sizes(self._size(megabytes)):
+            for name, seconds in self._taken(size).items():
+                rate = moved[name] * size / 1e9 / self._side.usual(seconds)
+                found[name] = max(found.get(name, 0.0), round(rate, 6))
+        return tuple((name, rate) for name, rate in found.items() if moved[name])
+
+    def _taken(self, size: int) -> dict[str, list[float]]:
+        """Seconds by name, several rounds of all in turn, so that what else goes on falls on each."""
+        content = torch.zeros(size // 4, dtype=torch.float32, device=self._side.device)
+        steps = self._steps(content)
+        began = time.monotonic()
+        for step in steps.values():  # warms up
+            self._timed(step)
+        rounds = self._rounds(time.monotonic() - began)
+        taken: dict[str, list[float]] = {name: [] for name in steps}
+        for _ in range(rounds):
+            for name, step in steps.items():
+                taken[name].append(self._timed(step))
+        return taken
+
+    def _steps(self, content: torch.Tensor) -> dict[str, Callable[[], object]]:
+        """In the order in which this rank does them: its send is its peer's receive."""
+        together: dict[str, Callable[[], object]] = {"all_reduce": lambda: dist.all_reduce(content)}
+        if self._peer is None:
+            return together
+        send, receive = (lambda: self._send(content)), (lambda: self._receive(content))
+        if self._rank < self._peer:
+            return {**together, "send": send, "receive": receive}
+        return {**together, "receive": receive, "send": send}
+
+    def _size(self, megabytes: float) -> int:
+        """Bytes per message, a multiple of 4, the same on all ranks."""
+        most = int(megabytes * 1e6) // 4 * 4
+        size = min(most, PIECE_BYTES)
+        while size < most:
+            probe = torch.zeros(size // 4, dtype=torch.float32, device=self._side.device)
+            seconds = min(self._timed(partial(dist.all_reduce, probe)) for _ in range(2))
+            bearable = int(size * _MOST_SECONDS / max(seconds, 1e-6))
+            # In steps: what a small message takes is mostly the way there, and says little of a large one.
+            larger = self._agreed(min(most, _STEP * size, bearable), dist.ReduceOp.MIN) // 4 * 4
+            if larger < 2 * size:
+                break
+            size = larger
+        return size
+
+    def _rounds(self, seconds: float) -> int:
+        """How many rounds are worth it, when one takes ``seconds``; the same on all ranks."""
+        fewest = _FEWEST if seconds < _LONG_ROUND_SECONDS else 1
+        return self._agreed(max(fewest, min(_MOST, int(_ROUNDS_SECONDS / seconds))), dist.ReduceOp.MIN)
+
+    def _agreed(self, number: int, how: dist.ReduceOp) -> int:
+        one = torch.tensor([number], dtype=torch.int64, device=self._side.device)
+        dist.all_reduce(one, how)
+        self._side.settle(self._until)
+        return int(one.item())
+
+    def _timed(self, step: Callable[[], object]) -> float:
+        self._side.settle(self._until)
+        began = time.perf_counter()
+        step()
+        self._side.settle(self._until)
+        return time.perf_counter() - began
+
+    # --- messages: a word that the receiver is ready, the content, a word that it came ---
+
+    def _send(self, content: torch.Tensor) -> None:
+        """Both sides measure all of the way: neither begins before the other, nor stops early."""
+        word = torch.zeros(1, dtype=torch.float32, device=self._side.device)
+        self._move(dist.irecv, word)
+        self._move(dist.isend, content)
+        self._move(dist.irecv, word)
+        self._side.settle(self._until)
+
+    def _receive(self, content: torch.Tensor) -> None:
+        word = torch.zeros(1, dtype=torch.float32, device=self._side.device)
+        self._move(dist.isend, word)
+        self._move(dist.irecv, content)
+        self._move(dist.isend, word)
+        self._side.settle(self._until)
+
+    def _move(self, way: Callable[..., object], content: torch.Tensor) -> None:
+        # As a batch of one: NCCL uses the group's own connections then, and makes none for the pair.
+        for work in dist.batch_isend_irecv([dist.P2POp(way, content, self._peer)]):
+            work.wait()

@@ -1,0 +1,185 @@
+"""What one rank of a test does, stage by stage, and says of it; knows neither processes nor ports.
+
+It runs in a forked child that may be killed at any moment: each stage is said before it begins.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from clusterrun.model.frozen import frozen
+from clusterrun.preflight.torch_worker import store as store_module
+from clusterrun.preflight.torch_worker import sum_patterns
+from clusterrun.preflight.torch_worker.backend import dress, on, variables
+from clusterrun.preflight.torch_worker.bandwidth import BandwidthTest
+from clusterrun.preflight.torch_worker.error_text import of_error
+from clusterrun.preflight.torch_worker.rank_report import RankWord
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterrun.preflight.tasks import GroupTask
+
+_COUNT = 16384
+_MOST_GATHERED = 1 << 20
+_PART_SECONDS = 2.0
+_OWN_SHARE = 0.75
+"""Of the time that is left, what torch's own limits get: its words come before the kill."""
+_WORDS_SHARE = 0.05
+
+
+@frozen
+class Duty:
+    """One rank's part: the test, which of the node's ranks it is, and until when (monotonic clock).
+
+    ``listening`` is the descriptor of the store's socket in the lead's first rank, else -1.
+    ``spoils``: the test hook that makes this rank's contribution wrong.
+    """
+
+    task: GroupTask
+    local: int
+    backend: str
+    users: tuple[tuple[str, str], ...]
+    listening: int
+    until: float
+    spoils: bool = False
+
+    @property
+    def rank(self) -> int:
+        return self.task.place * self.task.ranks + self.local
+
+    @property
+    def world(self) -> int:
+        return len(self.task.members) * self.task.ranks
+
+    @property
+    def peer(self) -> int:
+        """The rank of a pair's other node with the same local number: the same rail."""
+        return (1 - self.task.place) * self.task.ranks + self.local
+
+
+def serve(duty: Duty, say: Callable[[RankWord], None]) -> None:
+    """Do the duty and say each stage and the end; never raises."""
+    try:
+        Rank(duty, say).run()
+    except BaseException as error:  # noqa: BLE001 (whatever it was is the answer)
+        say(RankWord(ended=True, why=of_error(error)))
+
+
+class Rank:
+    """One rank on its way through a group test."""
+
+    def __init__(self, duty: Duty, say: Callable[[RankWord], None]) -> None:
+        self._duty = duty
+        self._say = say
+        # Before the kill, so that a GPU that hangs is told in words.
+        self._until = duty.until - _WORDS_SHARE * duty.task.limit
+        self._wrong: list[str] = []
+
+    def run(self) -> None:
+        """All stages. Raises what torch raises."""
+        duty = self._duty
+        self._stage("store")
+        dress(variables(duty.backend, duty.task.interface, dict(duty.users)))
+        self._side = on(duty.backend, duty.local)
+        store = self._store()
+        self._stage("group")
+        self._side.join(dist.PrefixStore("group", store), duty.rank, duty.world, self._left())
+        self._stage("exact")
+        self._sums()
+        pace = BandwidthTest(
+            self._side, duty.rank, duty.world, duty.peer if self._paired else None, self._until
+        )
+        if self._paired:
+            self._both_ways(pace)
+        self._stage("timed")
+        rates = pace.rates(duty.task.megabytes)
+        self._say(RankWord(stage="done", ended=True, rates=rates, wrong="; ".join(self._wrong)))
+        self._part(store)
+
+    @property
+    def _paired(self) -> bool:
+        return self._duty.task.kind == "pair" and len(self._duty.task.members) == 2
+
+    def _stage(self, name: str) -> None:
+        self._say(RankWord(stage=name))
+
+    def _left(self) -> float:
+        return max(0.2, (self._duty.until - time.monotonic()) * _OWN_SHARE)
+
+    def _store(self) -> dist.Store:
+        duty, left = self._duty, self._left()
+        if duty.listening >= 0:
+            whole = store_module.lead(duty.listening, duty.task.port, duty.world, left)
+        else:
+            whole = store_module.guest(duty.task.members[0].address, duty.task.port, duty.world, left)
+        return dist.PrefixStore(f"test {duty.task.test}", whole)
+
+    def _sums(self) -> None:
+        for kind in sum_patterns.KINDS:
+            self._sum(kind)
+        if self._anyone_saw_wrong():
+            self._whose()
+
+    def _sum(self, kind: str) -> None:
+        found = self._given(_COUNT, kind)
+        dist.all_reduce(found)
+        self._side.settle(self._until)
+        said = sum_patterns.difference(found.cpu(), self._duty.world, kind)
+        if said:
+            self._wrong.append(said)
+
+    def _given(self, count: int, kind: str) -> torch.Tensor:
+        given = sum_patterns.contribution(self._duty.rank, count, kind)
+        if self._duty.spoils:
+            given[count // 3] += 1
+        return given.to(self._side.device)
+
+    def _anyone_saw_wrong(self) -> bool:
+        seen = torch.tensor([len(self._wrong)], dtype=torch.int64, device=self._side.device)
+        dist.all_reduce(seen)
+        self._side.settle(self._until)
+        return int(seen.item()) > 0
+
+    def _whose(self) -> None:
+        """Gather what each rank gave: what arrives changed names its rank."""
+        count = max(64, min(_COUNT, _MOST_GATHERED // self._duty.world))
+        given = self._given(count, "int64")
+        gathered = [torch.zeros_like(given) for _ in range(self._duty.world)]
+        dist.all_gather(gathered, given)
+        self._side.settle(self._until)
+        ranks = sum_patterns.changed([one.cpu() for one in gathered], "int64")
+        said = [
+            f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in ranks.items()
+        ]
+        # Who it was before how it showed: a table has room for the first words.
+        self._wrong[:0] = said or ["what each rank gave arrived right: the summing itself is wrong"]
+
+    def _named(self, rank: int) -> str:
+        place, local = divmod(rank, self._duty.task.ranks)
+        name = self._duty.task.members[place].name
+        return name if self._duty.task.ranks == 1 else f"local rank {local} of {name}"
+
+    def _both_ways(self, pace: BandwidthTest) -> None:
+        ways = (("send", pace.first_send), ("receive", pace.first_receive))
+        for name, step in ways if self._duty.task.place == 0 else ways[::-1]:
+            self._stage(name)
+            if not step():
+                self._wrong.append(f"what {self._named(self._duty.peer)} sent arrived changed")
+
+    def _part(self, store: dist.Store) -> None:
+        """Stay until all are done: a connection that closes early may take a peer's last bytes with it."""
+        world = self._duty.world
+        limit = timedelta(seconds=_PART_SECONDS)
+        if store.add("done", 1) == world:
+            store.set("all done", "1")
+        store.wait(["all done"], limit)
+        if store.add("left", 1) == world:
+            store.set("all left", "1")
+        elif self._duty.listening >= 0:
+            store.wait(["all left"], limit)

@@ -1,0 +1,229 @@
+"""The warm process: imports torch once, then forks each test that it is asked for on stdin; decides nothing.
+
+It runs with the ranks' Python in the ranks' environment. It never touches CUDA itself, has one
+thread, and ends with its stdin or with the process that started it; then its children end too.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import time
+from functools import partial
+
+from clusterrun.model.document import decode, encode
+from clusterrun.model.frozen import replace
+from clusterrun.preflight.tasks import GroupResult, GroupTask, WarmUp
+from clusterrun.preflight.torch_worker import rank_report
+from clusterrun.preflight.torch_worker.error_text import of_error
+from clusterrun.preflight.torch_worker.forked_rank import end_with, fork
+from clusterrun.preflight.torch_worker.group_test_run import GroupTestRun
+from clusterrun.preflight.torch_worker.listening_ports import ListeningPorts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterrun.preflight.torch_worker.forked_rank import ForkedRank
+    from clusterrun.preflight.torch_worker.rank import Duty
+
+CORRUPT_VARIABLE = "CLUSTERRUN_TEST_CORRUPT_NODE"
+"""A hook for tests: nodes of these names (separated by commas) give a wrong summand in exact sums."""
+_SHORTEST_WAIT = 0.02
+
+
+def main(environment: Mapping[str, str], gpus: bool = True) -> int:
+    """Be the warm process; ``environment`` is its own. What it exits with: 1 where torch cannot be used.
+
+    ``gpus`` as in ``WarmTask``.
+    """
+    began = time.monotonic()
+    end_with(os.getppid())
+    out = os.dup(1)
+    os.dup2(2, 1)  # what libraries print must not get among the answers
+    try:
+        warm = _warmed(began, gpus)
+    except BaseException as error:  # noqa: BLE001 (an import may fail in any way, and that is the answer)
+        warm = WarmUp(up=False, seconds=time.monotonic() - began, why=_last_line(error))
+    ports = ListeningPorts()
+    ready = replace(warm, ports=ports.fill()) if warm.up else warm
+    _write(out, ready)
+    if not warm.up:
+        return 1
+    gc.collect()
+    gc.freeze()  # a child's collection would copy all of these pages
+    serving = TorchServer(warm, dict(environment), ports, lambda result: _write(out, result))
+    try:
+        serving.run()
+    finally:
+        serving.kill()
+    return 0
+
+
+def _warmed(began: float, gpus: bool) -> WarmUp:
+    import torch.distributed
+
+    if not torch.distributed.is_available():
+        raise ImportError("this torch was built without torch.distributed")
+    # What imports torch at its top is loaded here, once, for all children.
+    from clusterrun.preflight.torch_worker import matmul, rank, torch_info  # noqa: F401
+
+    seen = torch_info.look(gpus)
+    return WarmUp(
+        up=True,
+        seconds=round(time.monotonic() - began, 3),
+        why=seen.why,
+        backend=seen.backend,
+        devices=seen.devices,
+        versions=seen.versions,
+    )
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"[:300]
+
+
+def _write(descriptor: int, value: object) -> None:
+    data = json.dumps(encode(value), separators=(",", ":")).encode() + b"\n"
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+class TorchServer:
+    """The loop of the warm process: tasks come in, trials run, results go out."""
+
+    def __init__(
+        self,
+        warm: WarmUp,
+        environment: dict[str, str],
+        ports: ListeningPorts,
+        answer: Callable[[GroupResult], None],
+    ) -> None:
+        self._warm = warm
+        self._users = tuple(environment.items())
+        self._spoilt = tuple(filter(None, environment.get(CORRUPT_VARIABLE, "").split(",")))
+        self._ports = ports
+        self._answer = answer
+        self._trials: list[GroupTestRun] = []
+        self._waiting: list[tuple[GroupTask, float]] = []
+        """Tests with GPUs that were asked for while processes of an earlier one were still leaving."""
+        self._rest = b""
+
+    def run(self) -> None:
+        """Until stdin ends."""
+        asked = True
+        while asked:
+            asked = self._take_tasks() if self._wait() else True
+            self.step(time.monotonic())
+
+    def take(self, task: GroupTask, now: float) -> None:
+        """Begin this test, now or when it may begin."""
+        self._waiting.append((task, now))
+        self._begin_waiting()
+
+    def step(self, now: float) -> None:
+        """Answer for tests that have ended, forget those that are gone, and begin what waited for them."""
+        for trial in self._trials:
+            result = trial.look(now)
+            if result:
+                self._answer(replace(result, ports=self._ports.fill()))
+        self._trials = [trial for trial in self._trials if not trial.over(now)]
+        self._begin_waiting()
+
+    def kill(self) -> None:
+        """Kill the children of all trials."""
+        for trial in self._trials:
+            trial.kill()
+
+    def _wait(self) -> bool:
+        """Until something came or is due; whether it is on stdin."""
+        poll = select.poll()
+        poll.register(0, select.POLLIN)
+        for trial in self._trials:
+            for pipe in trial.pipes:
+                poll.register(pipe, select.POLLIN)
+        due = min((trial.wakes_at() for trial in self._trials), default=None)
+        limit = None if due is None else max(_SHORTEST_WAIT, due - time.monotonic()) * 1000
+        return any(descriptor == 0 for descriptor, _ in poll.poll(limit))
+
+    def _take_tasks(self) -> bool:
+        data = os.read(0, 65536)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self.take(decode(GroupTask, json.loads(line)), time.monotonic())
+        return bool(data)
+
+    def _begin_waiting(self) -> None:
+        """Begin tests in the order of asking; a GPU may take one process only (EXCLUSIVE_PROCESS)."""
+        while self._waiting:
+            task, asked = self._waiting[0]
+            if self._backend(task) == "nccl" and any(trial.leaving for trial in self._trials):
+                return
+            del self._waiting[0]
+            self._begin(task, asked)
+
+    def _backend(self, task: GroupTask) -> str:
+        return task.backend or self._warm.backend
+
+    def _begin(self, task: GroupTask, now: float) -> None:
+        try:
+            children = self._fork(task, now + task.limit)
+        except OSError as error:
+            why = f"the test could not be started: {of_error(error)}"
+            self._answer(GroupResult(test=task.test, passed=False, stage="store", seconds=0.0, why=why))
+            return
+        self._trials.append(GroupTestRun(task, children, now))
+
+    def _fork(self, task: GroupTask, until: float) -> list[ForkedRank]:
+        backend = self._backend(task)
+        if task.kind == "product":
+            return _products(backend, task, until)
+        listening = self._ports.take(task.port) if task.place == 0 else None
+        try:
+            return self._ranks(backend, task, until, listening.fileno() if listening else -1)
+        finally:
+            if listening:
+                listening.close()
+
+    def _ranks(self, backend: str, task: GroupTask, until: float, listening: int) -> list[ForkedRank]:
+        from clusterrun.preflight.torch_worker import rank
+
+        spoils = task.members[task.place].name in self._spoilt
+        duties = [
+            rank.Duty(task, i, backend, self._users, -1 if i else listening, until, spoils)
+            for i in range(task.ranks)
+        ]
+        return _all_or_none([partial(_rank, duty) for duty in duties])
+
+
+def _rank(duty: Duty) -> ForkedRank:
+    from clusterrun.preflight.torch_worker import rank
+
+    return fork(lambda say: rank.serve(duty, lambda word: say(rank_report.line(word))), keep=[duty.listening])
+
+
+def _product(backend: str, local: int, until: float) -> ForkedRank:
+    from clusterrun.preflight.torch_worker import matmul
+
+    return fork(lambda say: matmul.serve(backend, local, until, lambda word: say(rank_report.line(word))))
+
+
+def _products(backend: str, task: GroupTask, until: float) -> list[ForkedRank]:
+    """One for each GPU of a rank; one for all CPUs of a node."""
+    count = 1 if backend == "gloo" else task.ranks
+    return _all_or_none([partial(_product, backend, i, until) for i in range(count)])
+
+
+def _all_or_none(forks: list[Callable[[], ForkedRank]]) -> list[ForkedRank]:
+    """Every child, or none of them and the error. Raises ``OSError``."""
+    children: list[ForkedRank] = []
+    try:
+        children.extend(start() for start in forks)
+    except OSError:
+        for child in children:
+            child.kill()
+        raise
+    return children

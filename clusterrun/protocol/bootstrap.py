@@ -1,0 +1,53 @@
+"""What an agent is handed on its standard input: where the coordinator listens and the secret to prove."""
+
+from __future__ import annotations
+
+import json
+
+from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+from clusterrun.model.orders import Interpreter
+from clusterrun.protocol.timeouts import Timeouts
+
+
+class NoBootstrap(ClusterrunError):
+    """What stood on the standard input is no invitation."""
+
+
+@frozen
+class Bootstrap:
+    """One JSON line. It travels by pipe only: no argument, variable, file or log ever holds the secret.
+
+    ``secret`` is in hexadecimal; ``epoch`` is the attempt with which this coordinator began;
+    ``agents`` is how many are invited, ``python`` the ranks' interpreter.
+    """
+
+    secret: str
+    run_id: str
+    epoch: int
+    addresses: tuple[str, ...]
+    port: int
+    agents: int
+    timings: Timeouts = Timeouts()
+    python: Interpreter = Interpreter()
+
+    def __post_init__(self) -> None:
+        if not self.addresses or not 0 < self.port < 65536 or len(bytes.fromhex(self.secret)) < 32:
+            raise ValueError("an invitation needs an address, a port and a secret of 32 bytes")
+
+
+def written(invitation: Bootstrap) -> bytes:
+    """The line."""
+    return json.dumps(encode(invitation)).encode() + b"\n"
+
+
+def read_invitation(line: bytes) -> Bootstrap:
+    """The invitation in a line. Raises ``NoBootstrap``, which does not repeat what was there."""
+    try:
+        return decode(Bootstrap, json.loads(line))
+    except (ValueError, BadDocument) as error:
+        raise NoBootstrap(
+            "no invitation stood on the standard input of this agent",
+            "agents are started by the coordinator; srun must pass its standard input on to every task",
+        ) from error

@@ -1,0 +1,112 @@
+"""How an agent finds its coordinator: every address, again until the limit; blocks, serves nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+from clusterrun.protocol.connection import tuned
+from clusterrun.protocol.handshake import ClientEnd, Refused, Stranger, WireError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterrun.protocol.bootstrap import Bootstrap
+    from clusterrun.protocol.messages import Hello, ToAgent
+
+_CONNECT_SECONDS = 4.0
+_PROOF_SECONDS = 8.0
+_LONGEST_PAUSE = 2.0
+_AGENTS_PER_SECOND = 2500
+"""How fast a coordinator lets agents in; the first tries are spread over that time."""
+
+
+class CannotJoin(ClusterrunError):
+    """The coordinator was not reached, or refused."""
+
+
+class OutOfReach(CannotJoin):
+    """Nobody who could be the coordinator answered until the limit, at any of ``places``."""
+
+    places: tuple[tuple[str, int], ...] = ()
+
+
+@frozen
+class Joined:
+    """A proven connection; ``early`` are messages that came together with the welcome."""
+
+    connection: socket.socket
+    end: ClientEnd
+    early: tuple[ToAgent, ...]
+
+
+def join(invitation: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
+    """A connection on which both sides have proved themselves.
+
+    ``hello`` makes the hello from the own address of the connection. A coordinator that is slow,
+    full or out of reach is tried again until ``timings.join``; one that refuses with a proof, or
+    strangers at all addresses, end the search at once. Raises ``CannotJoin``.
+    """
+    until = time.monotonic() + invitation.timings.join
+    time.sleep(_chance() * min(invitation.agents / _AGENTS_PER_SECOND, 5.0))
+    pause = 0.05
+    while True:
+        failures: list[Exception] = []
+        for address in invitation.addresses:
+            try:
+                return _try(address, invitation, hello)
+            except Refused as error:
+                raise _failed(invitation, f"it refused: {error.seen}") from error
+            except (OSError, WireError) as error:
+                failures.append(error)
+        if all(isinstance(failure, Stranger) for failure in failures):
+            raise _failed(invitation, str(failures[-1]))
+        if time.monotonic() + pause > until:
+            out = OutOfReach(*_words(invitation, str(failures[-1])))
+            out.places = tuple((address, invitation.port) for address in invitation.addresses)
+            raise out
+        time.sleep(pause * (0.5 + _chance()))
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _try(address: str, invitation: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
+    connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_CONNECT_SECONDS)
+        connection.connect((address, invitation.port))
+        tuned(connection)
+        connection.settimeout(_PROOF_SECONDS)
+        own = connection.getsockname()[0]
+        secret = bytes.fromhex(invitation.secret)
+        end = ClientEnd(secret, invitation.run_id, invitation.epoch, hello(own), os.urandom(32))
+        early: list[ToAgent] = []
+        while not end.proven:
+            connection.sendall(end.take_output())
+            data = connection.recv(4096)
+            if not data:
+                raise ConnectionResetError("it closed the connection before the proof")
+            early += end.receive(data)
+    except BaseException:
+        connection.close()
+        raise
+    return Joined(connection, end, tuple(early))
+
+
+def _failed(invitation: Bootstrap, why: str) -> CannotJoin:
+    return CannotJoin(*_words(invitation, why))
+
+
+def _words(invitation: Bootstrap, why: str) -> tuple[str, str]:
+    where = " or ".join(f"{address} port {invitation.port}" for address in invitation.addresses)
+    return (
+        f"{os.uname().nodename} could not join the coordinator at {where}: {why}",
+        "a firewall between the nodes, or a name that resolves to another address, are the usual causes",
+    )
+
+
+def _chance() -> float:
+    return int.from_bytes(os.urandom(4), "big") / 2**32

@@ -1,0 +1,119 @@
+"""One message as the body of one frame and back; knows the kinds of each direction, no key and no socket.
+
+Everything is JSON with the name of its kind, but for the heartbeat and its acknowledgement: at
+1,250 nodes nine in ten frames are of these two, so they have a fixed binary form.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import fields
+from clusterrun.protocol.messages import TO_AGENT, TO_COORDINATOR, Ack, Beat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from clusterrun.model.world import World
+    from clusterrun.protocol.messages import ToAgent, ToCoordinator
+
+_BEAT = struct.Struct(">cQ")
+_ACK = struct.Struct(">cQd")
+_MOST = 2**63 - 1
+_KINDS_TO_AGENT = {kind.__name__: kind for kind in TO_AGENT}
+_KINDS_TO_COORDINATOR = {kind.__name__: kind for kind in TO_COORDINATOR}
+
+
+class BadBody(ClusterrunError):
+    """A frame's body is no message of its direction."""
+
+
+class Encoder:
+    """Messages to bodies. Remembers the text of the last world: 1,250 agents are sent the same one."""
+
+    def __init__(self) -> None:
+        self._world: World | None = None
+        self._world_text = ""
+
+    def body(self, message: ToAgent | ToCoordinator) -> bytes:
+        """The body for ``message``."""
+        if isinstance(message, Beat):
+            return _BEAT.pack(b"b", message.number)
+        if isinstance(message, Ack):
+            return _ACK.pack(b"a", message.beat, message.wall)
+        texts = [f'"{name}":{self._text(value)}' for name, value in fields(message).items()]
+        return f'{{"{type(message).__name__}":{{{",".join(texts)}}}}}'.encode()
+
+    def _text(self, value: Any) -> str:
+        if type(value).__name__ != "World":
+            return json.dumps(encode(value))
+        if value is not self._world:
+            self._world, self._world_text = value, json.dumps(encode(value))
+        return self._world_text
+
+
+def read_to_agent(body: bytes) -> ToAgent:
+    """The message in a body that came from the coordinator. Raises ``BadBody``."""
+    if body[:1] == b"a":
+        if len(body) != _ACK.size:
+            raise BadBody(f"an acknowledgement of {len(body)} bytes")
+        _, beat, wall = _ACK.unpack(body)
+        return Ack(_counted(beat), wall)
+    message: ToAgent = _read_json(body, _KINDS_TO_AGENT)
+    return message
+
+
+def read_to_coordinator(body: bytes) -> ToCoordinator:
+    """The message in a body that came from an agent. Raises ``BadBody``."""
+    if body[:1] == b"b":
+        if len(body) != _BEAT.size:
+            raise BadBody(f"a heartbeat of {len(body)} bytes")
+        return Beat(_counted(_BEAT.unpack(body)[1]))
+    message: ToCoordinator = _read_json(body, _KINDS_TO_COORDINATOR)
+    return message
+
+
+def _counted(number: int) -> int:
+    if number > _MOST:
+        raise BadBody(f"the number {number} is beyond any count")
+    return number
+
+
+def read_document(cls: type[Any], data: bytes) -> Any:
+    """A frozen value from JSON bytes that may be anything. Raises ``BadBody``, whatever they are."""
+    return _decoded(cls, _json_object(data))
+
+
+def _read_json(body: bytes, kinds: dict[str, type[Any]]) -> Any:
+    data = _json_object(body)
+    if len(data) != 1:
+        raise BadBody(f"a message with {len(data)} kinds")
+    (name, value), *_ = data.items()
+    if name not in kinds:
+        raise BadBody(f"no message of this direction is called {name[:40]!r}")
+    return _decoded(kinds[name], value)
+
+
+def _decoded(cls: type[Any], data: Any) -> Any:
+    try:
+        return decode(cls, data)
+    except (BadDocument, ValueError, OverflowError) as error:
+        raise BadBody(str(error)) from error
+
+
+def _json_object(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadBody("not JSON") from error
+    if not isinstance(value, dict):
+        raise BadBody("not a JSON object")
+    return value
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number")

@@ -1,0 +1,285 @@
+"""Handshake and frames between coordinator and agents, bytes in and bytes out; knows no socket and no clock.
+
+Both ends prove that they know the secret of this start of the coordinator, over the whole hello and
+a fresh nonce of each side; each proof names its role, so none can be mirrored. Afterwards every
+frame carries its number and a MAC under a key of its direction: nothing can be injected, replayed,
+reordered or cut unseen. There is no secrecy: no secret may travel in a message.
+
+    agent        length, hello (JSON, at most 512 bytes: versions, run, epoch, who, nonce)
+    coordinator  length, "S", nonce, proof        or   length, "R", proof, reason in words
+    agent        length, proof
+    coordinator  length, proof, its clock
+    then         length, number (8 bytes), body, MAC (32 bytes)      in both directions
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import struct
+
+from clusterrun.model import contract
+from clusterrun.model.document import encode
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+from clusterrun.protocol.codec import BadBody, read_document, read_to_agent, read_to_coordinator
+from clusterrun.protocol.messages import Hello
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from clusterrun.protocol.messages import ToAgent, ToCoordinator
+
+    T = TypeVar("T")
+
+MOST_BEFORE_PROOF = 512
+MOST_AFTER_PROOF = 1024 * 1024
+"""Bytes in one piece; the last words of a rank and a world of 10,000 nodes fit in."""
+NONCE = 32
+MAC = 32
+_LENGTH = struct.Struct(">I")
+_NUMBER = struct.Struct(">Q")
+_CLOCK = struct.Struct(">d")
+
+
+class WireError(ClusterrunError):
+    """What came is not what the protocol allows: the connection is to be closed, nothing else."""
+
+
+class Refused(WireError):
+    """The coordinator proved that it knows the secret and refuses us: trying again changes nothing."""
+
+
+class Stranger(WireError):
+    """Whoever answered does not know the secret of this run."""
+
+
+@frozen
+class Greeting:
+    """The first words of an agent: all that both sides must agree on, under both proofs."""
+
+    wire: tuple[int, ...]
+    version: str
+    run_id: str
+    epoch: int
+    role: str
+    nonce: str
+    hello: Hello
+
+
+class Pieces:
+    """A byte stream as length-framed pieces, each at most ``most`` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Bytes that arrived."""
+        self._buffer += data
+
+    def next(self) -> bytes | None:
+        """The next whole piece, or None. Raises ``WireError`` as soon as a length is beyond ``most``."""
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length > self.most:
+            raise WireError(f"a piece of {length} bytes where at most {self.most} are allowed")
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        piece = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        return piece
+
+
+def _piece(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
+
+
+def _framed(*parts: bytes) -> bytes:
+    """Parts in a form that no other parts have."""
+    return b"".join(map(_piece, parts))
+
+
+def _mac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _is_mac(key: bytes, mac: bytes, message: bytes) -> bool:
+    return hmac.compare_digest(_mac(key, message), mac)
+
+
+class _End:
+    """What both ends of a connection share once the proofs are exchanged."""
+
+    def __init__(self, secret: bytes) -> None:
+        self.proven = False
+        self._secret = secret
+        self._pieces = Pieces(MOST_BEFORE_PROOF)
+        self._sent = self._received = 0
+        self._key_out = self._key_in = self._secret
+
+    def _begin(self, mine: bytes, theirs: bytes, hello: bytes, nonce: bytes) -> None:
+        self._key_out = _mac(self._secret, _framed(b"cr1|frames of " + mine, hello, nonce))
+        self._key_in = _mac(self._secret, _framed(b"cr1|frames of " + theirs, hello, nonce))
+        self._pieces.most = MOST_AFTER_PROOF
+        self.proven = True
+
+    def seal(self, body: bytes) -> bytes:
+        """One frame around ``body``, to be sent next. Raises ``WireError`` if it is too large to be read."""
+        number = _NUMBER.pack(self._sent)
+        length = len(number) + len(body) + MAC
+        if length > MOST_AFTER_PROOF:
+            raise WireError(f"a message of {len(body)} bytes is too large to send")
+        self._sent += 1
+        signed = number + body
+        return _LENGTH.pack(length) + signed + _mac(self._key_out, signed)
+
+    def _open(self, piece: bytes) -> bytes:
+        if len(piece) <= _NUMBER.size + MAC:
+            raise WireError("a frame without a body")
+        signed, mac = piece[:-MAC], piece[-MAC:]
+        if not _is_mac(self._key_in, mac, signed):
+            raise WireError("a frame whose MAC is wrong")
+        if _NUMBER.unpack_from(signed)[0] != self._received:
+            raise WireError("a frame that is repeated, missing or out of order")
+        self._received += 1
+        return signed[_NUMBER.size :]
+
+
+class ServerEnd(_End):
+    """The coordinator's end of one connection.
+
+    ``receive`` takes bytes and gives messages; ``greeting`` is set once the agent has proved itself
+    (``proven``). What is to be sent during the handshake is in ``take_output``.
+    """
+
+    def __init__(self, secret: bytes, run_id: str, epoch: int, nonce: bytes) -> None:
+        super().__init__(secret)
+        self.hello: Hello | None = None
+        self._run_id = run_id
+        self._epoch = epoch
+        self._nonce = nonce
+        self._words = b""
+        self._greeting: Greeting | None = None
+        self._output = b""
+
+    def take_output(self) -> bytes:
+        """What the handshake wants sent now."""
+        output, self._output = self._output, b""
+        return output
+
+    def receive(self, data: bytes, wall: float) -> list[ToCoordinator]:
+        """Messages in ``data``; ``wall`` goes into the welcome. Raises ``WireError`` for all else."""
+        self._pieces.feed(data)
+        messages: list[ToCoordinator] = []
+        while (piece := self._pieces.next()) is not None:
+            if self.proven:
+                messages.append(_read(read_to_coordinator, self._open(piece)))
+            elif self._greeting is None:
+                self._greet(piece)
+            else:
+                self._prove(piece, wall)
+        return messages
+
+    def _greet(self, words: bytes) -> None:
+        greeting = _read(_read_greeting, words)
+        reason = self._objection(greeting)
+        if reason:
+            proof = _mac(self._secret, _framed(b"cr1|refusal", words, reason.encode()))
+            self._output = _piece(b"R" + proof + reason.encode())
+            raise WireError(reason)
+        self._words, self._greeting = words, greeting
+        proof = _mac(self._secret, _framed(b"cr1|coordinator", words, self._nonce))
+        self._output = _piece(b"S" + self._nonce + proof)
+
+    def _objection(self, greeting: Greeting) -> str:
+        if contract.WIRE not in greeting.wire:
+            return f"the coordinator speaks protocol {contract.WIRE}, the agent {greeting.wire[:4]}"
+        if greeting.run_id != self._run_id:
+            return "the agent is of another run"
+        if greeting.epoch != self._epoch:
+            return f"the agent is of start {greeting.epoch}, the coordinator of start {self._epoch}"
+        if greeting.role != "agent" or len(greeting.nonce) != 2 * NONCE:
+            return "the agent's hello is malformed"
+        return ""
+
+    def _prove(self, proof: bytes, wall: float) -> None:
+        if not _is_mac(self._secret, proof, _framed(b"cr1|agent", self._words, self._nonce)):
+            raise WireError("an agent without the secret")
+        clock = _CLOCK.pack(wall)
+        welcome = _mac(self._secret, _framed(b"cr1|welcome", self._words, self._nonce, clock))
+        self._output = _piece(welcome + clock)
+        self._begin(b"coordinator", b"agent", self._words, self._nonce)
+        self.hello = self._greeting.hello if self._greeting else None
+
+
+class ClientEnd(_End):
+    """An agent's end of its connection; ``take_output`` holds the hello from the start."""
+
+    def __init__(self, secret: bytes, run_id: str, epoch: int, hello: Hello, nonce: bytes) -> None:
+        super().__init__(secret)
+        self.wall = 0.0
+        """The coordinator's clock, in seconds, when it sent its welcome."""
+        greeting = Greeting((contract.WIRE,), contract.VERSION, run_id, epoch, "agent", nonce.hex(), hello)
+        self._words = json.dumps(encode(greeting), separators=(",", ":")).encode()
+        if len(self._words) > MOST_BEFORE_PROOF:
+            raise WireError(f"the hello has {len(self._words)} bytes; {MOST_BEFORE_PROOF} are allowed")
+        self._nonce = b""
+        self._output = _piece(self._words)
+
+    def take_output(self) -> bytes:
+        """What the handshake wants sent now."""
+        output, self._output = self._output, b""
+        return output
+
+    def receive(self, data: bytes) -> list[ToAgent]:
+        """Messages in ``data``. Raises ``Refused``, ``Stranger`` and ``WireError``."""
+        self._pieces.feed(data)
+        messages: list[ToAgent] = []
+        while (piece := self._pieces.next()) is not None:
+            if self.proven:
+                messages.append(_read(read_to_agent, self._open(piece)))
+            elif not self._nonce:
+                self._challenged(piece)
+            else:
+                self._welcomed(piece)
+        return messages
+
+    def _challenged(self, piece: bytes) -> None:
+        kind, proof = piece[:1], piece[-MAC:]
+        if kind == b"R" and len(piece) > MAC:
+            proof, reason = piece[1 : 1 + MAC], piece[1 + MAC :]
+            if _is_mac(self._secret, proof, _framed(b"cr1|refusal", self._words, reason)):
+                raise Refused(reason.decode("utf-8", "replace"))
+            raise Stranger("a refusal by somebody who does not know the secret")
+        nonce = piece[1:-MAC]
+        if kind != b"S" or len(nonce) != NONCE:
+            raise Stranger("an answer that is not of this protocol")
+        if not _is_mac(self._secret, proof, _framed(b"cr1|coordinator", self._words, nonce)):
+            raise Stranger("an answer by somebody who does not know the secret")
+        self._nonce = nonce
+        self._output = _piece(_mac(self._secret, _framed(b"cr1|agent", self._words, nonce)))
+
+    def _welcomed(self, piece: bytes) -> None:
+        proof, clock = piece[:MAC], piece[MAC:]
+        welcome = _framed(b"cr1|welcome", self._words, self._nonce, clock)
+        if len(clock) != _CLOCK.size or not _is_mac(self._secret, proof, welcome):
+            raise Stranger("a welcome by somebody who does not know the secret")
+        (self.wall,) = _CLOCK.unpack(clock)
+        self._begin(b"agent", b"coordinator", self._words, self._nonce)
+
+
+def _read_greeting(words: bytes) -> Greeting:
+    greeting: Greeting = read_document(Greeting, words)
+    return greeting
+
+
+def _read(reader: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return reader(body)
+    except BadBody as error:
+        raise WireError(error.seen) from error

@@ -1,0 +1,234 @@
+"""What coordinator and agents tell each other over the network, as JSON; values only."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.world import Meeting, World
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Union
+
+
+# --- coordinator to agent -------------------------------------------------------------------
+
+
+@frozen
+class ReservePort:
+    """Bind a free port for rank 0 of ``epoch`` and answer with ``PortReserved``."""
+
+    epoch: int
+
+
+@frozen
+class StartRanks:
+    """Start the ranks of this node; an epoch that is not above every epoch seen is refused.
+
+    ``node`` is this node's index in ``world``. ``environment`` is what was found best for all nodes,
+    for names that are set nowhere else. ``last_epoch`` is the last one that may follow, if all fail.
+    """
+
+    epoch: int
+    world: World
+    node: int
+    meeting: Meeting
+    environment: tuple[tuple[str, str], ...] = ()
+    last_epoch: int = 0
+
+
+@frozen
+class StopRanks:
+    """End the ranks of ``epoch``: TERM and CONT now, KILL after ``grace`` seconds, then ``RanksGone``."""
+
+    epoch: int
+    grace: float
+
+
+@frozen
+class SignalRanks:
+    """Pass a signal (by number) to the rank processes of ``epoch``, not to their children.
+
+    A notice goes to those alone that catch it: others would die of it.
+    """
+
+    epoch: int
+    number: int
+
+
+@frozen
+class Ack:
+    """Heartbeat number ``beat`` arrived; ``wall`` is the coordinator's clock, for log times."""
+
+    beat: int
+    wall: float
+
+
+@frozen
+class AskSidecar:
+    """Pass ``body`` on to the companion process of that name, which is started where it does not run.
+
+    ``number`` comes back with the answer; what ``body`` says is between its rooms.
+    """
+
+    epoch: int
+    companion: str
+    number: int
+    body: str
+
+
+@frozen
+class EndSidecar:
+    """Kill the companion process of that name and all below it."""
+
+    epoch: int
+    companion: str
+
+
+@frozen
+class Farewell:
+    """The run is over: end what still lives here, then exit 0."""
+
+
+# --- agent to coordinator -------------------------------------------------------------------
+
+
+@frozen
+class Hello:
+    """Who joins: sent inside the handshake, so all of it is authenticated.
+
+    ``node`` is this node's number within the allocation, ``name`` its name, ``address`` the
+    address from which it reaches the coordinator, ``epoch`` the highest epoch it has seen (-1).
+    """
+
+    node: int
+    name: str
+    address: str
+    pid: int
+    python: str
+    epoch: int = -1
+
+
+@frozen
+class Beat:
+    """A heartbeat; numbered, so that the acknowledged one's sending time is known."""
+
+    number: int
+
+
+@frozen
+class PortReserved:
+    """Port ``port`` is held for rank 0 of ``epoch``; 0 where none could be had, and ``why``."""
+
+    epoch: int
+    port: int
+    why: str = ""
+
+
+@frozen
+class RanksStarted:
+    """All ranks of this node run (their processes exist)."""
+
+    epoch: int
+
+
+@frozen
+class RankExited:
+    """A rank ended. ``code`` is the exit code, negative for a signal; ``at`` is on the coordinator's clock.
+
+    ``last_lines`` is the end of what it printed (at most ``contract.TAIL_LINES``), ``traceback``
+    what its program left in ``TORCHELASTIC_ERROR_FILE``, both only for a failure; ``collision``
+    says that its words are those of a port already in use. ``stopped``: this node had been told to
+    end its ranks before (by the coordinator or a signal of its own), so the end is a consequence.
+    ``noticed``: its words are those of a rank that only noticed that another one had gone.
+    """
+
+    epoch: int
+    rank: int
+    code: int
+    at: float
+    last_lines: tuple[str, ...] = ()
+    traceback: str = ""
+    collision: bool = False
+    stopped: bool = False
+    noticed: bool = False
+
+
+@frozen
+class StartFailed:
+    """The ranks of this node could not be started (``why``: no such program, no such directory, …)."""
+
+    epoch: int
+    why: str
+
+
+@frozen
+class RanksGone:
+    """Checked: no process of ``epoch`` is left on this node but ``stuck`` (pid and what it waits in)."""
+
+    epoch: int
+    stuck: tuple[str, ...] = ()
+
+
+@frozen
+class SignalSeen:
+    """This node got a signal of its own (a scheduler's TERM or notice)."""
+
+    number: int
+
+
+@frozen
+class SignalTaken:
+    """A signal was passed on to ``ranks`` rank processes here: those that catch it."""
+
+    epoch: int
+    number: int
+    ranks: int
+
+
+@frozen
+class SidecarSaid:
+    """A companion's answer to question ``number``; 0 is what it says unasked."""
+
+    epoch: int
+    companion: str
+    number: int
+    body: str
+
+
+@frozen
+class SidecarEnded:
+    """A companion ended, or could not be started (``why``), without having been told to."""
+
+    epoch: int
+    companion: str
+    why: str
+
+
+if TYPE_CHECKING:
+    ToAgent = Union[ReservePort, StartRanks, StopRanks, SignalRanks, Ack, AskSidecar, EndSidecar, Farewell]
+    ToCoordinator = Union[
+        Beat,
+        PortReserved,
+        RanksStarted,
+        RankExited,
+        StartFailed,
+        RanksGone,
+        SignalSeen,
+        SignalTaken,
+        SidecarSaid,
+        SidecarEnded,
+    ]
+
+TO_AGENT = (ReservePort, StartRanks, StopRanks, SignalRanks, Ack, AskSidecar, EndSidecar, Farewell)
+TO_COORDINATOR = (
+    Beat,
+    PortReserved,
+    RanksStarted,
+    RankExited,
+    StartFailed,
+    RanksGone,
+    SignalSeen,
+    SignalTaken,
+    SidecarSaid,
+    SidecarEnded,
+)

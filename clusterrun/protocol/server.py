@@ -1,0 +1,218 @@
+"""The coordinator's side of the control port: who may connect, how long, how many; reads no message.
+
+Strangers are expected: whoever has not proved itself gets 5 s in all, 512 bytes, one of few places
+per source address, and no line in any log. Who comes takes the place of the oldest from the same
+address, best of one that has said nothing: so a neighbour of an agent cannot keep it out.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+
+from clusterrun.model.frozen import frozen
+from clusterrun.protocol.codec import Encoder
+from clusterrun.protocol.connection import Connection, tuned
+from clusterrun.protocol.handshake import ServerEnd, WireError
+from clusterrun.runtime.event_loop import steady
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterrun.protocol.messages import Hello, ToAgent, ToCoordinator
+    from clusterrun.runtime.event_loop import EventLoop
+
+_PROOF_SECONDS = 5.0
+_MOST_UNPROVEN = 4096
+_MOST_UNPROVEN_PER_ADDRESS = 8
+_ACCEPTS_PER_WAKE = 64
+_PAUSE = 0.2
+
+
+@frozen
+class Admission:
+    """Who is let in: holders of ``secret`` that belong to ``run_id`` and ``epoch``, ``agents`` of them.
+
+    ``shared`` are addresses from which many agents come at once: those of this machine.
+    """
+
+    secret: bytes
+    run_id: str
+    epoch: int
+    agents: int
+    shared: tuple[str, ...] = ()
+
+    def places(self, address: str) -> int:
+        """How many unproven connections one address may have."""
+        return self.agents + 8 if address in self.shared else _MOST_UNPROVEN_PER_ADDRESS
+
+
+class _Guest:
+    """One connection and what it has proved."""
+
+    def __init__(self, link: Connection, end: ServerEnd, address: str) -> None:
+        self.link = link
+        self.end = end
+        self.address = address
+        self.until = steady() + _PROOF_SECONDS
+        self.greeted = False
+        self.name = 0
+
+
+class Server:
+    """Accepts, checks and serves connections.
+
+    ``joined(link, hello)``, ``heard(link, message)`` and ``left(link, why)`` are called for agents
+    that proved themselves, in this order; ``refused`` counts the others.
+    """
+
+    def __init__(self, loop: EventLoop, listener: socket.socket, admission: Admission) -> None:
+        self.joined: Callable[[int, Hello], None]
+        self.heard: Callable[[int, ToCoordinator], None]
+        self.left: Callable[[int, str], None]
+        self.refused = 0
+        self.last_refusal = ""
+        self._loop = loop
+        self._listener = listener
+        self._admission = admission
+        self._encoder = Encoder()
+        self._unproven: dict[int, _Guest] = {}
+        self._per_address: dict[str, dict[int, _Guest]] = {}
+        self._agents: dict[int, _Guest] = {}
+        self._names = 0
+        listener.setblocking(False)
+        loop.watch(listener.fileno(), self._accept)
+        loop.every(0.5, self._expire)
+
+    def send(self, name: int, message: ToAgent) -> None:
+        """Send to an agent; nothing if it has left. One that does not read is dropped."""
+        guest = self._agents.get(name)
+        if guest is None:
+            return
+        try:
+            data = guest.end.seal(self._encoder.body(message))
+        except WireError as error:
+            self._leave(guest, error.seen)
+            return
+        if not guest.link.send(data):
+            self._leave(guest, "it reads nothing of what it is sent")
+
+    def drop(self, name: int) -> None:
+        """Close an agent's connection, without a call of ``left``."""
+        guest = self._agents.pop(name, None)
+        if guest:
+            guest.link.close()
+
+    def close(self) -> None:
+        """Close everything."""
+        for guest in [*self._agents.values(), *self._unproven.values()]:
+            guest.link.close()
+        self._loop.forget(self._listener.fileno())
+        self._listener.close()
+
+    def _accept(self, mask: int) -> None:
+        for _ in range(_ACCEPTS_PER_WAKE):
+            try:
+                connection, address = self._listener.accept()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._pause()  # instead of being woken at once and for ever
+                return
+            self._admit(connection, address[0])
+        if len(self._agents) >= self._admission.agents:
+            self._pause()  # everybody is here: who comes now may wait
+
+    def _pause(self) -> None:
+        self._loop.forget(self._listener.fileno())
+        self._loop.after(_PAUSE, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.watch(self._listener.fileno(), self._accept)
+
+    def _admit(self, connection: socket.socket, address: str) -> None:
+        self._make_place(address)
+        if len(self._unproven) >= _MOST_UNPROVEN:
+            self._count(f"too many at once, {address} among them")
+            connection.close()
+            return
+        tuned(connection)
+        link = Connection(self._loop, connection)
+        a = self._admission
+        guest = _Guest(link, ServerEnd(a.secret, a.run_id, a.epoch, os.urandom(32)), address)
+        self._per_address.setdefault(address, {})[id(guest)] = guest
+        self._unproven[id(guest)] = guest
+        link.open(lambda data: self._received(guest, data), lambda why: self._leave(guest, why))
+
+    def _make_place(self, address: str) -> None:
+        here = self._per_address.get(address, {})
+        if len(here) < min(self._admission.places(address), _MOST_UNPROVEN):
+            return
+        silent = (guest for guest in here.values() if not guest.greeted)
+        self._leave(next(silent, next(iter(here.values()))), "too many at once from there")
+
+    def _received(self, guest: _Guest, data: bytes) -> None:
+        try:
+            messages = guest.end.receive(data, time.time())
+        except WireError as error:
+            guest.link.send(guest.end.take_output())
+            self._leave(guest, error.seen)
+            return
+        if not guest.name:
+            answer = guest.end.take_output()
+            guest.greeted = guest.greeted or bool(answer)
+            guest.link.send(answer)
+            if guest.end.hello:
+                self._welcome(guest, guest.end.hello)
+        for message in messages:
+            if guest.name in self._agents:
+                self.heard(guest.name, message)
+
+    def _welcome(self, guest: _Guest, hello: Hello) -> None:
+        self._forget_unproven(guest)
+        self._names += 1
+        guest.name = self._names
+        self._agents[guest.name] = guest
+        self.joined(guest.name, hello)
+
+    def _forget_unproven(self, guest: _Guest) -> None:
+        if self._unproven.pop(id(guest), None):
+            here = self._per_address[guest.address]
+            del here[id(guest)]
+            if not here:
+                del self._per_address[guest.address]
+
+    def _leave(self, guest: _Guest, why: str) -> None:
+        guest.link.close()
+        if guest.name:
+            if self._agents.pop(guest.name, None):
+                self.left(guest.name, why)
+        else:
+            self._forget_unproven(guest)
+            self._count(f"{guest.address}: {why}")
+
+    def _expire(self) -> None:
+        now = steady()
+        # In order of arrival, and all have the same time: the first that may stay ends the search.
+        for guest in list(self._unproven.values()):
+            if guest.until > now:
+                return
+            self._leave(guest, "it did not prove itself in time")
+
+    def _count(self, why: str) -> None:
+        self.refused += 1
+        self.last_refusal = why
+
+
+def listening(address: str, backlog: int) -> socket.socket:
+    """A socket that listens on a free port of ``address`` ('' for all of them). Raises ``OSError``."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.bind((address, 0))
+    listener.listen(min(max(backlog, 128), 65535))
+    return listener

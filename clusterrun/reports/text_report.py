@@ -1,0 +1,198 @@
+"""A pre-flight report as lines for people, worst first, that fit a screen; pure, knows no terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from clusterrun.diagnosis.known_error_lookup import meaning
+from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import fold
+from clusterrun.model.preflight_report import (
+    WORST_FIRST,
+    Finding,
+    Grade,
+    LinkReport,
+    Measurement,
+    NodeReport,
+    Report,
+)
+from clusterrun.model.visible import visible
+
+MOST_BLOCKS = 12
+"""Nodes and links that are shown one by one: of more, the rest are named together."""
+MOST_WORDS = 3
+"""Of what failed tests said: mostly all say the same."""
+ROLES = {"excluded": ", left out", "spare": ", a spare", "rank": ""}
+
+
+@frozen
+class ReportLine:
+    """One line; ``grade`` says what it is the heading of (None: of nothing)."""
+
+    text: str
+    grade: Grade | None = None
+
+
+@frozen
+class _Block:
+    """A node (or several with the same findings), a link, or the set, and what is said of it."""
+
+    title: str
+    grade: Grade
+    said: tuple[tuple[str, str], ...]
+
+
+def screen(report: Report, width: int = 100) -> list[ReportLine]:
+    """``report`` in lines of at most ``width`` columns."""
+    blocks = sorted(_blocks(report), key=lambda block: WORST_FIRST.index(block.grade))
+    lines = [*_wrapped([headline(report)], width, "", report.verdict), *_wrapped([_facts(report)], width)]
+    for block in blocks[:MOST_BLOCKS]:
+        lines += [ReportLine(""), *_shown(block, width)]
+    if len(blocks) > MOST_BLOCKS:
+        rest = "; ".join(block.title for block in blocks[MOST_BLOCKS:])
+        lines += [
+            ReportLine(""),
+            *_wrapped([f"and {len(blocks) - MOST_BLOCKS} more (--json has all): {rest}"], width),
+        ]
+    lines += _words(explained(report.tests), width)
+    lines += [ReportLine(""), *_wrapped(_rest(report), width)]
+    return lines
+
+
+def headline(report: Report) -> str:
+    """The verdict and its reason in one sentence."""
+    reasons = list(_reasons(report))
+    return f"{report.verdict.value.upper()}: {'; '.join(reasons)}"
+
+
+def _reasons(report: Report) -> Iterator[str]:
+    failed = _named(report, Grade.FAIL)
+    if failed:
+        yield f"{fold(failed)} {_is(failed)} unfit"
+    broken = [link for link in report.links if link.verdict is Grade.FAIL]
+    if broken:
+        yield "; ".join(f"the link {_between(link)} is broken" for link in broken[:3])
+    if report.set_said:
+        yield report.set_said
+    if unknown := _named(report, Grade.UNDETERMINED):
+        yield f"{fold(unknown)} could not be judged"
+    if warned := _named(report, Grade.WARN):
+        yield f"{fold(warned)} {'has' if len(warned) == 1 else 'have'} a warning"
+    yield from _fit(report, len(failed))
+
+
+def _fit(report: Report, failed: int) -> Iterator[str]:
+    unknown, count = len(_named(report, Grade.UNDETERMINED)), len(report.nodes)
+    if failed or unknown:
+        if count > failed + unknown:
+            yield f"{count - failed - unknown} of {count} nodes are fit"
+    elif report.set_said and not report.links:
+        yield "no node and no link is to blame"
+    else:
+        yield f"all {count} nodes are fit" if count > 1 else f"{fold(_names(report.nodes))} is fit"
+
+
+def _named(report: Report, grade: Grade) -> list[str]:
+    return [node.node for node in report.nodes if node.verdict is grade]
+
+
+def _names(nodes: Iterable[NodeReport]) -> list[str]:
+    return [node.node for node in nodes]
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _between(link: LinkReport) -> str:
+    """The two ends in the direction that the finding is about."""
+    if link.direction == "b->a":
+        return f"{link.b} -> {link.a}"
+    return f"{link.a} -> {link.b}" if link.direction == "a->b" else f"{link.a} - {link.b}"
+
+
+def _facts(report: Report) -> str:
+    by = f" by {report.backend}" if report.backend else ""
+    rounds = f", {report.rounds} round{'s' if report.rounds != 1 else ''} of tests" if report.rounds else ""
+    return (
+        f"{report.level} check{by} of {report.run_id}{rounds}, {report.seconds:.1f} of {report.budget:.0f} s"
+    )
+
+
+def _blocks(report: Report) -> Iterator[_Block]:
+    told = [node for node in report.nodes if node.verdict is not Grade.PASS or _told(node)]
+    groups: dict[tuple[object, ...], list[NodeReport]] = {}
+    for node in told:
+        groups.setdefault((node.verdict, node.role, *_told(node)), []).append(node)
+    for nodes in groups.values():
+        title = f"{fold(_names(nodes))}: {nodes[0].verdict.value}{ROLES.get(nodes[0].role, '')}"
+        yield _Block(title, nodes[0].verdict, tuple(map(_finding, _told(nodes[0]))))
+    for link in report.links:
+        if link.verdict is not Grade.PASS:
+            title = f"link {_between(link)}: {link.verdict.value}"
+            yield _Block(title, link.verdict, ((link.said, link.remedy),))
+    if report.set_said:
+        grade = report.verdict if report.verdict is not Grade.PASS else Grade.WARN
+        yield _Block("all nodes together", grade, ((report.set_said, ""),))
+
+
+def _told(node: NodeReport) -> list[Finding]:
+    """What there is to say of a node, worst first."""
+    found = [finding for finding in node.findings if finding.verdict is not Grade.PASS]
+    return sorted(found, key=lambda finding: WORST_FIRST.index(finding.verdict))
+
+
+def _finding(finding: Finding) -> tuple[str, str]:
+    mark = "" if finding.verdict is Grade.FAIL else f" ({finding.verdict.value})"
+    return f"{finding.check}{mark}: {finding.said}", finding.remedy
+
+
+def _shown(block: _Block, width: int) -> Iterator[ReportLine]:
+    yield from _wrapped([block.title], width, "", block.grade)
+    for said, remedy in block.said:
+        yield from _wrapped([said], width, "  ")
+        if remedy:
+            yield from _wrapped([f"-> {remedy}"], width, "     ")
+
+
+def _words(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[ReportLine]:
+    for said, means in pairs[:MOST_WORDS]:
+        yield ReportLine("")
+        yield from _wrapped([f"a test said: {said}"], width)
+        yield from _wrapped([f"-> {means}"], width, "     ")
+
+
+def explained(tests: Iterable[Measurement]) -> list[tuple[str, str]]:
+    """What failed tests said (NCCL's own words, mostly) and what it means, each meaning once.
+
+    Left out: words of which nothing is known, and those of a partner that only saw the other one go.
+    """
+    said = dict.fromkeys(test.said for test in tests if test.outcome == "failed" and test.said)
+    known = {row: words for words in said if (row := meaning(words)) and not row.consequence}
+    return [(words, f"{row.cause}: {row.remedy}") for row, words in known.items()]
+
+
+def _rest(report: Report) -> Iterator[str]:
+    fit = [node.node for node in report.nodes if node.verdict is Grade.PASS and node.role != "excluded"]
+    if fit:
+        yield f"fit: {fold(fit)}"
+    if report.spares:
+        yield f"spares left: {fold(report.spares)}"
+    yield from (f"note: {notice}" for notice in report.notices)
+
+
+def _wrapped(
+    texts: Iterable[str], width: int, indent: str = "", grade: Grade | None = None
+) -> Iterator[ReportLine]:
+    """Foreign text made harmless, in lines of at most ``width`` columns."""
+    for text in texts:
+        further = indent + "  "
+        for line in textwrap.wrap(
+            visible(text),
+            max(width, 40),
+            initial_indent=indent,
+            subsequent_indent=further,
+            break_on_hyphens=False,
+        ):
+            yield ReportLine(line, grade)

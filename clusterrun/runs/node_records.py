@@ -1,0 +1,110 @@
+"""What earlier pre-flights found out about the nodes of a cluster, as files; judges no node.
+
+``$CLUSTERRUN_HOME/findings/<cluster>/`` holds a copy of each report that found something, written
+by the coordinators, and a ``<node>.forgotten`` for each node whose past no longer counts: it has the
+moment (seconds since the epoch) before which nothing is held against the node.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+from clusterrun.model.preflight_report import Report
+from clusterrun.runs.private_files import refusal, write_whole
+from clusterrun.runs.run_documents import read_document
+
+FORGOTTEN = ".forgotten"
+SLACK = 86400.0
+"""Clocks of nodes and of file servers differ: a file is skipped unopened only if it is older by this too."""
+
+
+@frozen
+class NodeRecords:
+    """The reports of one cluster since some moment, oldest first, and when nodes were forgotten.
+
+    ``damaged`` says which files could not be read, and why.
+    """
+
+    cluster: str
+    reports: tuple[Report, ...]
+    forgotten: tuple[tuple[str, float], ...] = ()
+    damaged: tuple[str, ...] = ()
+
+
+def findings_folder(home: str, cluster: str) -> str:
+    """Where the findings of a cluster lie; a name is no path."""
+    return os.path.join(home, "findings", _safe(cluster or "cluster"))
+
+
+def _safe(name: str) -> str:
+    """``name`` as the name of a file, and no two names alike."""
+    text = quote(name, safe="", errors="surrogateescape")
+    return text.replace(".", "%2E") if set(text) <= {"."} else text
+
+
+def clusters(home: str) -> tuple[str, ...]:
+    """The clusters of which something is known, by the names of their folders."""
+    folder = os.path.join(home, "findings")
+    return tuple(name for name in _names(folder) if os.path.isdir(os.path.join(folder, name)))
+
+
+def recall(folder: str, since: float) -> NodeRecords:
+    """The reports in ``folder`` from ``since`` (seconds since the epoch) on; no folder: nothing is known."""
+    reports, damaged = [], []
+    for name in _names(folder):
+        path = os.path.join(folder, name)
+        if not name.endswith(".json") or _written(path) < since - SLACK:
+            continue
+        try:
+            report = read_document(Report, path)
+        except ClusterrunError as error:
+            damaged.append(error.seen)
+            continue
+        if report is not None and report.at >= since:
+            reports.append(report)
+    reports.sort(key=lambda report: report.at)
+    return NodeRecords(os.path.basename(folder), tuple(reports), tuple(_forgotten(folder)), tuple(damaged))
+
+
+def forget(folder: str, node: str, now: float) -> None:
+    """Let nothing count that was found out about ``node`` up to ``now``. Raises ``DiskRefused``."""
+    write_whole(os.path.join(folder, _safe(node) + FORGOTTEN), f"{now}\n")
+
+
+def _forgotten(folder: str) -> Iterator[tuple[str, float]]:
+    for name in _names(folder):
+        if name.endswith(FORGOTTEN):
+            yield name.removesuffix(FORGOTTEN), _moment_in(os.path.join(folder, name))
+
+
+def _moment_in(path: str) -> float:
+    try:
+        with open(path, encoding="ascii") as file:
+            return float(file.read(64))
+    except (OSError, ValueError):
+        return 0.0
+
+
+def forgotten_at(memory: NodeRecords, node: str) -> float:
+    """Up to when the past of ``node`` does not count; 0 where nobody said so."""
+    return dict(memory.forgotten).get(_safe(node), 0.0)
+
+
+def _written(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise refusal(folder, error) from error

@@ -1,0 +1,64 @@
+"""The documents of a run directory as values: reads one file at a time, knows not what it means."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, TypeVar
+
+from clusterrun.model import contract
+from clusterrun.model.document import BadDocument, decode
+from clusterrun.runs.private_files import refusal
+
+T = TypeVar("T")
+
+PORTION = 1 << 16
+
+
+def read_document(cls: type[T], path: str) -> T | None:
+    """The document at ``path``; None where there is none. Raises ``BadDocument`` and ``DiskRefused``.
+
+    Of a newer format what this version knows is read, so that such a run can be shown and cancelled.
+    """
+    data = _json(path)
+    if data is _NOTHING:
+        return None
+    try:
+        return decode(cls, data, path)
+    except BadDocument as error:
+        found = data.get("format") if isinstance(data, dict) else None
+        if not isinstance(found, int) or found <= contract.FORMAT:
+            raise
+        raise BadDocument(
+            f"{path} has format {found}, of a newer clusterrun ({error.seen})",
+            "use the clusterrun that submitted the run, or a newer one",
+        ) from error
+
+
+def _content(handle: int) -> bytes:
+    """All that stands in a file; without Python's own layers, which cost more than small files do."""
+    content = os.read(handle, PORTION)
+    while len(content) >= PORTION and (more := os.read(handle, PORTION)):
+        content += more
+    return content
+
+
+_NOTHING = object()
+
+
+def _json(path: str) -> Any:
+    """What stands in a document; ``_NOTHING`` where there is none, for ``null`` is something."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return json.loads(_content(handle))
+        finally:
+            os.close(handle)
+    except FileNotFoundError:
+        return _NOTHING
+    except OSError as error:
+        raise refusal(path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise BadDocument(
+            f"{path} is damaged: {error}", "ranks may live on; squeue and scancel know the job as ever"
+        ) from error

@@ -1,0 +1,57 @@
+"""The jobs that a run has queued itself, from the two files that say so; asks no scheduler.
+
+Ranks may write into the run directory too, so what stands there is a hint: a number, or nothing.
+Whether a job is the run's is told by the comment that Slurm keeps with it.
+"""
+
+from __future__ import annotations
+
+from clusterrun.model import contract
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+from clusterrun.model.paths import RunPaths
+from clusterrun.runs.run_documents import read_document
+
+LONGEST = 20
+"""Digits: Slurm's ids of a federation fill 32 bits."""
+
+
+@frozen
+class SuccessorJob:
+    """``successor.json``, ``next.json``: a job of the run, and the nodes that it was queued without."""
+
+    job_id: str
+    excluded: tuple[str, ...] = ()
+    format: int = contract.FORMAT
+
+    def __post_init__(self) -> None:
+        if not (self.job_id.isascii() and self.job_id.isdecimal() and len(self.job_id) <= LONGEST):
+            raise ValueError(f"{self.job_id[:40]!r} is no job")
+
+
+@frozen
+class SuccessorJobs:
+    """The newest job that has started beside the first, and the one that waits for its end ('': none).
+
+    ``damage`` says why one of the two cannot be read.
+    """
+
+    job_id: str = ""
+    waiting: str = ""
+    damage: str = ""
+
+
+def further_jobs(paths: RunPaths) -> SuccessorJobs:
+    """What the files say; one that is damaged says nothing and takes nothing from the other."""
+    started, waiting, damage = "", "", ""
+    try:
+        found = read_document(SuccessorJob, paths.successor)
+        started = found.job_id if found else ""
+    except ClusterrunError as error:
+        damage = error.seen
+    try:
+        found = read_document(SuccessorJob, paths.next)
+        waiting = found.job_id if found else ""
+    except ClusterrunError as error:
+        damage = damage or error.seen
+    return SuccessorJobs(started, "" if waiting == started else waiting, damage)

@@ -1,0 +1,103 @@
+"""One wait for everything a process waits for: descriptors, signals, times; knows no message and no policy.
+
+Signal handlers do nothing: the interpreter writes the number into a pipe, so no signal can come
+between two steps of something that must be whole.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import select
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+READABLE = select.EPOLLIN
+WRITABLE = select.EPOLLOUT
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def steady() -> float:
+    """Seconds that never jump and go on while the machine sleeps; the same for all processes on it."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+class EventLoop:
+    """Calls back when a descriptor is ready, a time is reached or a signal came; one thread."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callable[[int], None]] = {}
+        self._times: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self._signals_out = -1
+
+    def watch(self, fd: int, callback: Callable[[int], None], mask: int = READABLE) -> None:
+        """Call ``callback`` with the ready mask whenever ``fd`` is ready; again for a new mask."""
+        if fd in self._callbacks:
+            self._epoll.modify(fd, mask)
+        else:
+            self._epoll.register(fd, mask)
+        self._callbacks[fd] = callback
+
+    def forget(self, fd: int) -> None:
+        """Stop watching ``fd``, before it is closed."""
+        if self._callbacks.pop(fd, None):
+            self._epoll.unregister(fd)
+
+    def at(self, when: float, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once when the steady clock has reached ``when``."""
+        self._order += 1
+        heapq.heappush(self._times, (when, self._order, callback))
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once in ``seconds``."""
+        self.at(steady() + seconds, callback)
+
+    def every(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call ``callback`` now and then every ``seconds``."""
+
+        def again() -> None:
+            callback()
+            self.after(seconds, again)
+
+        again()
+
+    def catch(self, numbers: Iterable[int], callback: Callable[[int], None]) -> None:
+        """Call ``callback`` with the number of each of these signals, between two other callbacks.
+
+        Those that were blocked until now, and came meanwhile, come now.
+        """
+        numbers = tuple(numbers)
+        readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        for number in numbers:
+            signal.signal(number, _nothing)
+
+        def came(mask: int) -> None:
+            for number in os.read(readable, 4096):
+                callback(number)
+
+        self.watch(readable, came)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+
+    def wait(self, until: float | None) -> None:
+        """One wait, not beyond ``until``, and all callbacks that are due."""
+        whens = [when for when in (until, self._times[0][0] if self._times else None) if when is not None]
+        limit = max(0.0, min(whens) - steady()) if whens else -1
+        # The kernel counts milliseconds; a wait that ends too early would turn into a busy one.
+        for fd, mask in self._epoll.poll(limit if limit < 0 else limit + 0.001):
+            callback = self._callbacks.get(fd)
+            if callback:
+                callback(mask)
+        now = steady()
+        while self._times and self._times[0][0] <= now:
+            heapq.heappop(self._times)[2]()
+
+
+def _nothing(number: int, frame: object) -> None:
+    pass

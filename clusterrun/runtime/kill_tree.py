@@ -1,0 +1,130 @@
+"""Ends every process of a run on this node and says what could not be ended; knows no machine and no network.
+
+Freeze all, look again until nothing new appears, kill all, look until they are gone: a program that
+forks while it is being killed does not escape. A process in an uninterruptible wait cannot be
+killed; it is named after a bounded wait.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from clusterrun import proc
+from clusterrun.model import contract
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Find = Callable[[], list[proc.Process]]
+
+_FREEZE_ROUNDS = 50
+_LOOK_SECONDS = 0.005
+
+
+@frozen
+class KillTarget:
+    """Which processes are to go: those of ``run_id`` up to ``epoch`` that were started on node ``node``."""
+
+    run_id: str
+    epoch: int
+    node: str
+
+
+def below(root: int) -> list[proc.Process]:
+    """What descends from ``root`` and lives. A subreaper's descendants cannot leave it."""
+    return [process for process in proc.descendants(root) if process.state not in proc.GONE_STATES]
+
+
+def marked(quarry: KillTarget, sessions: frozenset[int] = frozenset()) -> list[proc.Process]:
+    """What carries the mark of ``quarry`` or belongs to one of ``sessions``, whoever its parent is."""
+    spared = {os.getpid(), *proc.ancestors(os.getpid())}
+    found = []
+    for process in proc.everyone():
+        if process.pid in spared or process.state in proc.GONE_STATES:
+            continue
+        if process.session in sessions or _is_marked(process.pid, quarry):
+            found.append(process)
+    return found
+
+
+def _is_marked(pid: int, quarry: KillTarget) -> bool:
+    environment = proc.environment(pid)
+    run_id, _, epoch = environment.get(contract.MARKER_VARIABLE, "").rpartition(".")
+    if run_id != quarry.run_id or not epoch.isdigit() or int(epoch) > quarry.epoch:
+        return False
+    return environment.get(contract.NODE_NAME_VARIABLE, quarry.node) == quarry.node
+
+
+def sweep(
+    find: Callable[[], list[proc.Process]], reap: Callable[[], None], seconds: float
+) -> tuple[str, ...]:
+    """End everything that ``find`` finds, within ``seconds``; what is left over is named.
+
+    ``reap`` is called again and again to take the ended children of this process.
+    """
+    until = time.monotonic() + seconds
+    for process in _frozen(find, until):
+        send(process, signal.SIGKILL)
+    pause = _LOOK_SECONDS
+    while True:
+        reap()
+        left = find()
+        if not left or time.monotonic() > until:
+            return tuple(_described(process) for process in left)
+        for process in left:
+            send(process, signal.SIGKILL)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
+
+
+def _frozen(find: Find, until: float) -> list[proc.Process]:
+    frozen_ones: dict[int, proc.Process] = {}
+    for _ in range(_FREEZE_ROUNDS):
+        fresh = [process for process in find() if process.pid not in frozen_ones]
+        if not fresh or time.monotonic() > until:
+            break
+        for process in fresh:
+            send(process, signal.SIGSTOP)
+            frozen_ones[process.pid] = process
+    return list(frozen_ones.values())
+
+
+def send(process: proc.Process, number: int) -> None:
+    """Signal exactly this process: never another one that got its number since."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    except OSError:  # a kernel before 5.3
+        if _is_still(process):
+            _kill(process.pid, number)
+        return
+    try:
+        if _is_still(process):
+            signal.pidfd_send_signal(handle, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+    finally:
+        os.close(handle)
+
+
+def _is_still(process: proc.Process) -> bool:
+    now = proc.read(process.pid)
+    return now is not None and now.started == process.started
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _described(process: proc.Process) -> str:
+    now = proc.read(process.pid) or process
+    where = proc.waits_in(process.pid)
+    return f"{now.pid} {now.name} ({now.state}{' in ' + where if where else ''})"

@@ -1,0 +1,42 @@
+"""Events and actions that the state machines of agent and coordinator share; values only."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+
+
+@frozen
+class Now:
+    """One reading of both clocks, in seconds: ``steady`` for every decision, ``wall`` for records only."""
+
+    steady: float
+    wall: float
+
+
+@frozen
+class StoodStill:
+    """This process did nothing for so long, be it alone or with its whole job (``scontrol suspend``).
+
+    Comes before all else that happened meanwhile.
+    """
+
+    seconds: float
+
+
+@frozen
+class SignalCame:
+    """This process got a signal (by number)."""
+
+    number: int
+
+
+@frozen
+class Tick:
+    """Time passed; sent whenever ``wakes_at`` of a machine is reached, and at start."""
+
+
+@frozen
+class Note:
+    """A line for the log of whoever says it."""
+
+    text: str

@@ -1,0 +1,253 @@
+"""Starts and reaps programs: the only place of the nodes' tower that forks and executes; decides nothing.
+
+Must run in a process with one thread: the parent-death signal is tied to the thread that forks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import select
+import signal
+import time
+
+from clusterrun.model import contract
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_EXEC_SECONDS = 5.0
+_NOT_EXECUTED = 127
+_CAUGHT = (
+    *contract.TERMINATE_SIGNALS,
+    contract.NOTICE_SIGNAL,
+    contract.USERS_SIGNAL,
+    signal.SIGHUP,
+    signal.SIGCHLD,
+)
+_ALL_SIGNALS = signal.valid_signals()
+_CHANGED_BY_PYTHON = [number for number in _ALL_SIGNALS if signal.getsignal(number) != signal.SIG_DFL]
+"""What Python set when it started (SIGPIPE and SIGXFSZ ignored, SIGINT caught); found once, it takes long."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class NotStarted(ClusterrunError):
+    """A program could not be executed."""
+
+
+@frozen
+class Program:
+    """What to execute: strings are exact bytes (surrogate escapes), descriptors are those of this process.
+
+    ``death_signal`` (0: none) reaches the program when the process that started it dies; ``session`` gives
+    it a session of its own; ``open_files`` is the soft limit it gets (0: as this process has it).
+    ``deaf``: a TERM that a scheduler sends to all below this process does not end it.
+    """
+
+    argv: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    cwd: str
+    stdin: int
+    stdout: int
+    stderr: int
+    death_signal: int
+    session: bool = True
+    open_files: int = 0
+    deaf: bool = False
+
+
+@frozen
+class ProcessEnd:
+    """A child that ended: its exit code, or the negative number of the signal that ended it."""
+
+    pid: int
+    code: int
+
+
+def become_subreaper() -> bool:
+    """Make orphans below this process its children; False where the kernel refuses."""
+    return bool(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def call_itself(name: bytes) -> None:
+    """Give this process a name, as ``ps`` and ``/proc`` show it; at most 15 bytes."""
+    _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
+
+
+def on_parents_death(parent: int, number: int) -> None:
+    """Get signal ``number`` when ``parent`` (which must be the parent) dies; exit if it already has."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(_NOT_EXECUTED)
+
+
+def start_all(programs: Sequence[Program]) -> list[int]:
+    """Start every program and return their process ids, in order.
+
+    Raises ``NotStarted`` with the reason of the first that could not be executed; the others may
+    live then. An execution that takes longer than 5 s (a slow file system) counts as started: its
+    failure would show as exit code 127.
+    """
+    foreign = _foreign_descriptors()
+    ready = [_Ready(program, foreign) for program in programs]
+    reports, report = os.pipe2(os.O_CLOEXEC)
+    try:
+        started = _fork_all(ready, report)
+    except OSError as error:
+        raise NotStarted(
+            f"no process could be started: {error.strerror}", "see ulimit -u on this node"
+        ) from error
+    else:
+        _check(programs, reports)
+    finally:
+        os.close(reports)
+    return started
+
+
+def _fork_all(ready: Sequence[_Ready], report: int) -> list[int]:
+    """One fork right after the other: all memory that is touched between two of them is copied once more."""
+    started = []
+    parent = os.getpid()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
+    try:
+        for number, one in enumerate(ready):
+            pid = os.fork()
+            if pid == 0:
+                _become(one, parent, report, number)
+            started.append(pid)
+    finally:
+        # Only the parent gets here: a child has become its program, or ended.
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(report)
+    return started
+
+
+class _Ready:
+    """A program with all that can be worked out before the fork: memory touched after it is copied."""
+
+    def __init__(self, program: Program, foreign: list[int]) -> None:
+        self.program = program
+        self.cwd = os.fsencode(program.cwd)
+        self.argv = [os.fsencode(word) for word in program.argv]
+        self.environment = {os.fsencode(name): os.fsencode(value) for name, value in program.environment}
+        self.execute = os.execve if b"/" in self.argv[0] else os.execvpe
+        self.foreign = foreign
+
+
+def _foreign_descriptors() -> list[int]:
+    """What this process inherited and would hand on. What Python opens closes itself at an execution."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                found.append(int(name))
+        except OSError:  # the descriptor of the listing itself
+            pass
+    return found
+
+
+def _become(ready: _Ready, parent: int, report: int, number: int) -> None:
+    """In the child: become the program, or report why not and end. Never returns."""
+    stage, program = b"c", ready.program
+    try:
+        on_parents_death(parent, program.death_signal)
+        os.chdir(ready.cwd)
+        stage = b"p"
+        if program.session:
+            os.setsid()
+        _settle_descriptors(ready)
+        _settle_signals(program.deaf)
+        if program.open_files:
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (program.open_files, hard))
+        ready.execute(ready.argv[0], ready.argv, ready.environment)
+    except BaseException as error:  # noqa: BLE001 (nothing may unwind into the parent's code)
+        code = getattr(error, "errno", None) or 0
+        detail = repr(error).encode("utf-8", "replace")[:400]
+        os.write(report, b"%d %b %d %b\0" % (number, stage, code, detail))
+    finally:
+        os._exit(_NOT_EXECUTED)
+
+
+def _settle_descriptors(ready: _Ready) -> None:
+    # First out of the way of 0, 1, 2, which may themselves be among the sources.
+    program = ready.program
+    sources = [os.dup(fd) for fd in (program.stdin, program.stdout, program.stderr)]
+    for target, source in enumerate(sources):
+        os.dup2(source, target, inheritable=True)
+    for fd in ready.foreign:
+        os.close(fd)
+
+
+def _settle_signals(deaf: bool) -> None:
+    signal.set_wakeup_fd(-1)
+    # What is ignored would stay ignored in what is executed; a handler of ours must not run before.
+    for number in (*_CHANGED_BY_PYTHON, *_CAUGHT):
+        signal.signal(number, signal.SIG_DFL)
+    if deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _check(programs: Sequence[Program], reports: int) -> None:
+    """Wait until every program is executed, or has said why not; not for ever."""
+    said = b""
+    until = time.monotonic() + _EXEC_SECONDS
+    poll = select.poll()
+    poll.register(reports, select.POLLIN)
+    while poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        data = os.read(reports, 65536)
+        if not data:
+            break
+        said += data
+    if said:
+        number, stage, code, detail = min(map(_report, said.split(b"\0")[:-1]))
+        raise _not_started(programs[number], stage, code, detail)
+
+
+def _report(line: bytes) -> tuple[int, bytes, int, str]:
+    number, stage, code, detail = line.split(b" ", 3)
+    return int(number), stage, int(code), detail.decode("utf-8", "replace")
+
+
+def _not_started(program: Program, stage: bytes, code: int, detail: str) -> NotStarted:
+    reason = os.strerror(code) if code else detail
+    if stage == b"c":
+        return NotStarted(
+            f"the directory {program.cwd!r} cannot be entered: {reason}",
+            "submit from a directory that the compute nodes share",
+        )
+    return NotStarted(f"the program {program.argv[0]!r} cannot be executed: {reason}", _remedy(code))
+
+
+def _remedy(code: int) -> str:
+    import errno
+
+    return {
+        errno.ENOENT: "check that it exists on this node too (a --setup line may be missing)",
+        errno.EACCES: "make it executable: chmod +x",
+        errno.ENOEXEC: "its first line must name an interpreter (#!/bin/sh), or it is for another machine",
+        errno.E2BIG: "arguments and environment together are larger than the system takes",
+    }.get(code, "try to start it by hand on this node")
+
+
+def ended_children() -> Iterator[ProcessEnd]:
+    """Take every child that has ended, adopted orphans included; blocks never."""
+    while True:
+        try:
+            # A look first, then the taking of exactly that process: never somebody else's exit code.
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if seen is None:
+                return
+            os.waitid(os.P_PID, seen.si_pid, os.WEXITED)
+        except ChildProcessError:
+            return
+        code = seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+        yield ProcessEnd(seen.si_pid, code)

@@ -1,0 +1,118 @@
+"""How a run is to outlive its job: the orders, what sbatch is told for it, and what to say; runs nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from clusterrun.model.contract import DEPENDENCY_PLACE, EXCLUDED_PLACE
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.model.hostlist import fold
+from clusterrun.model.orders import Survival
+from clusterrun.model.spec import JobSpec
+from clusterrun.script.sbatch_options import Option, excluded, passed
+
+MINUTE = 60
+"""Slurm counts time limits in minutes, and looks at them as often."""
+_OWN_NOTICE = re.compile(r"R?B:R?(?:(?:SIG)?USR2|12)(?:@(\d+))?", re.IGNORECASE)
+_BUDGETS = ("max_preemptions", "max_time_limits", "notice")
+
+
+def settled(spec: JobSpec) -> JobSpec:
+    """``spec`` with what ``--sbatch requeue`` means for it, and with its notice inside its time limit.
+
+    Raises ``BadInput`` where what is passed on to sbatch contradicts the rest.
+    """
+    if spec.alone:
+        return replace(spec, requeue=False, requeue_by="")
+    own = {key for key, _ in passed(spec.sbatch, "--sbatch")}
+    if "requeue" in own and spec.goes_on == "chain":
+        raise BadInput(
+            "--sbatch requeue with --requeue-by chain: the run would go on in two jobs", "leave one out"
+        )
+    if "no-requeue" in own and spec.goes_on == "requeue":
+        raise BadInput(
+            "--sbatch no-requeue with --requeue contradict each other", "leave one out, or --requeue-by chain"
+        )
+    spec = replace(spec, requeue_by=spec.goes_on or ("requeue" if "requeue" in own else ""))
+    return replace(spec, requeue=bool(spec.requeue_by), notice=_notice(spec), max_restarts=spec.restarts)
+
+
+def _notice(spec: JobSpec) -> int:
+    """Seconds; at most half of the time limit, for Slurm gives a longer notice at the start of the job."""
+    own = _OWN_NOTICE.fullmatch(dict(passed(spec.sbatch, "--sbatch")).get("signal", ""))
+    said = int(own[1] or MINUTE) if own else spec.notice
+    minutes = -(-spec.time // MINUTE)
+    return min(said, minutes * MINUTE // 2) if minutes and spec.goes_on and not own else said
+
+
+def words(spec: JobSpec) -> tuple[Option, ...]:
+    """The options of sbatch: whether Slurm may queue the job again, and when it gives notice of the end.
+
+    In a chain the next job waits already: one that came back beside it would be one too many.
+    """
+    requeue = ("requeue" if spec.goes_on == "requeue" else "no-requeue", "")
+    return (requeue, ("signal", f"B:USR2@{spec.notice}")) if spec.goes_on else (requeue,)
+
+
+def orders(spec: JobSpec, argv: Sequence[str]) -> Survival:
+    """What the coordinator is told; ``argv`` is what queues the run, empty where no scheduler does."""
+    kept = Survival(no_progress=spec.no_progress, on_event=spec.on_event)
+    if not argv or not spec.goes_on:
+        return kept
+    return replace(
+        kept,
+        requeue=spec.goes_on,
+        resubmit=(*argv[:-1], *_excluding(spec), "--dependency=", DEPENDENCY_PLACE, argv[-1]),
+        notice=float(spec.notice),
+        max_preemptions=spec.max_preemptions,
+        max_time_limits=spec.max_time_limits,
+    )
+
+
+def _excluding(spec: JobSpec) -> tuple[str, ...]:
+    """The word that keeps the next job off bad nodes; none where nothing can be added to the user's own."""
+    try:
+        own = fold(excluded(spec, "--requeue"))
+    except BadInput:
+        return ()
+    return (f"--exclude={','.join(filter(None, (own, EXCLUDED_PLACE)))}",)
+
+
+def notices(asked: JobSpec, spec: JobSpec) -> tuple[str, ...]:
+    """What ``asked`` wants that nothing comes of, or less than it says, in ``spec`` as it was settled."""
+    said = []
+    plain = JobSpec(command=("x",), cwd="/")
+    idle = ["--" + n.replace("_", "-") for n in _BUDGETS if getattr(asked, n) != getattr(plain, n)]
+    if idle and not spec.goes_on and not asked.goes_on:
+        said.append(f"without --requeue nothing comes of {', '.join(idle)}")
+    if asked.no_progress != plain.no_progress and not spec.restarts:
+        said.append("without --max-restarts nothing comes of --no-progress")
+    if spec.goes_on and spec.notice < asked.notice:
+        said.append(f"notice of the end is given {spec.notice} s before it: half of --time")
+    if spec.goes_on and not _excluding(spec):
+        said.append(
+            "bad nodes cannot be kept from the next job: --exclude names a file or was passed by --sbatch"
+        )
+    return tuple(said)
+
+
+def described(spec: JobSpec) -> tuple[str, ...]:
+    """What a run will survive, in lines for the person who asks before submitting."""
+    lines = []
+    if spec.restarts:
+        until = f", no more than {spec.no_progress} in a row" if spec.no_progress else ""
+        lines.append(f"restarts after failures: {spec.restarts}{until} without progress")
+    if spec.goes_on:
+        way = {
+            "requeue": "Slurm queues the job again",
+            "chain": "the next job is queued when this one starts",
+        }
+        lines.append(
+            f"goes on after {spec.max_time_limits} time limits and {spec.max_preemptions} preemptions:"
+            f" {way[spec.goes_on]}; notice of the end {spec.notice} s before it"
+        )
+    if spec.on_event:
+        lines.append(f"at each event: /bin/sh -c {spec.on_event!r}")
+    return tuple(lines)

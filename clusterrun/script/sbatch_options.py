@@ -1,0 +1,260 @@
+"""Which wish becomes which option of sbatch and srun, by table; knows no template and runs nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from clusterrun.model import duration
+from clusterrun.model.contract import EXCLUDED_PLACE
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import expand, fold
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.spec import JobSpec, OnUnfit
+from clusterrun.model.visible import job_name
+from clusterrun.script import quoting
+
+Option = tuple[str, str]
+"""A key without dashes, and its value ('' for a flag)."""
+
+
+@frozen
+class SbatchOption:
+    """A field of the spec and the option that carries it; a field at its zero is not mentioned."""
+
+    field: str
+    key: str
+    say: Callable[[Any], str] = str
+
+
+WISHES = (
+    SbatchOption("partition", "partition"),
+    SbatchOption("account", "account"),
+    SbatchOption("qos", "qos"),
+    SbatchOption("reservation", "reservation"),
+    SbatchOption("constraint", "constraint"),
+    SbatchOption("exclude", "exclude"),
+    SbatchOption("nodelist", "nodelist"),
+    SbatchOption("time", "time", duration.slurm_form),
+    SbatchOption("gpus", "gpus-per-node"),
+    SbatchOption("mem", "mem"),
+)
+
+REFUSED = {
+    "array": "a run is one job: submit once for each",
+    "nodes": "say --nodes",
+    "ntasks": "each node has one task, which starts the ranks: say --nodes",
+    "ntasks-per-node": "each node has one task: say --gpus or --ranks-per-node",
+    "parsable": "it is always on",
+    "test-only": "nothing would be queued: use --dry-run",
+    "wait": "say `clusterrun submit --wait`",
+    "wrap": "the command stands behind the options: clusterrun submit [OPTIONS] COMMAND",
+    "help": "see man sbatch",
+    "usage": "see man sbatch",
+    "version": "see man sbatch",
+    "clusters": "the job would be queued where `clusterrun status` does not look",
+    "input": "the launch of the agents needs it",
+    "multi-prog": "every node starts the same agent",
+    "bcast": "a Python is no single file: copy an environment to the nodes with --setup (sbcast, tar)",
+    "pty": "nobody is at the terminal of a batch job",
+}
+"""Options that would break what clusterrun promises, each with what to do instead."""
+
+_KEY = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def passed(entries: Sequence[str], option: str) -> tuple[Option, ...]:
+    """The pairs in ``--sbatch`` or ``--srun`` entries (``KEY`` or ``KEY=VALUE``). Raises ``BadInput``."""
+    return tuple(_passed(entry, option) for entry in entries)
+
+
+def _passed(entry: str, option: str) -> Option:
+    key, _, value = entry.removeprefix("--").partition("=")
+    if not _KEY.fullmatch(key):
+        raise BadInput(
+            f"{option} {entry!r}: {key!r} is no option's name",
+            f"write the long name, dashes in front left out: {option} exclusive, {option} mail-type=END",
+        )
+    if _UNPRINTABLE.search(value):
+        raise BadInput(f"{option} {entry!r} has a control character", "leave it out")
+    if key in REFUSED:
+        raise BadInput(f"{option} {key} cannot be passed on", REFUSED[key])
+    return key, value
+
+
+def job_options(
+    spec: JobSpec, comment: str, paths: RunPaths, ending: Sequence[Option], cpus_per_gpu: int = 0
+) -> tuple[Option, ...]:
+    """Everything that sbatch is asked for, in the order of the script; the user's own options come last.
+
+    ``ending`` says what happens at the end of the job; ``cpus_per_gpu`` holds where ``shares_cpus``. A
+    key that the user passes on takes the place of ours; dependencies and comments are joined.
+    """
+    own = dict(passed(spec.sbatch, "--sbatch"))
+    shared = spec.gpus * cpus_per_gpu if shares_cpus(spec) else 0
+    ours = [
+        ("job-name", job_name(spec.name)),
+        ("comment", " ".join(filter(None, (comment, own.pop("comment", ""))))),
+        ("chdir", spec.cwd),
+        ("output", output_pattern(paths.job_output)),
+        ("open-mode", "append"),
+        ("nodes", str(spec.allocated)),
+        ("ntasks-per-node", "1"),
+        ("cpus-per-task", str(shared or least_cpus(spec))),
+        *ending,
+    ]
+    ours += [("no-kill", "")] if spec.allocated > 1 else []  # a lost node is the coordinator's to judge
+    ours += [(wish.key, wish.say(value)) for wish in WISHES if (value := getattr(spec, wish.field))]
+    after = [f"afterok:{':'.join(spec.after)}"] if spec.after else []
+    waits = after + ([own.pop("dependency")] if "dependency" in own else [])
+    ours += [("dependency", ",".join(waits)), ("kill-on-invalid-dep", "yes")] if waits else []
+    given_way = {key for name in own for key in _gives_way(name)}
+    return (*(option for option in ours if option[0] not in given_way), *own.items())
+
+
+def replaced(spec: JobSpec) -> tuple[str, ...]:
+    """Notices: which of our own options gave way to one that the user passed on."""
+    ours = {"job-name", "chdir", "output", "open-mode", "cpus-per-task"}
+    ours |= {"signal"} if spec.goes_on else set()
+    ours |= {wish.key for wish in WISHES if getattr(spec, wish.field)}
+    own = [key for key, _ in passed(spec.sbatch, "--sbatch")]
+    return tuple(
+        f"--sbatch {key} takes the place of --{ours_key}, which clusterrun sets"
+        for key in own
+        for ours_key in _gives_way(key)
+        if ours_key in ours
+    )
+
+
+def _gives_way(key: str) -> tuple[str, ...]:
+    """Which of our options must go when the user passes ``key`` on."""
+    alike = {
+        "gres": ("gpus-per-node",),
+        "gpus": ("gpus-per-node",),
+        "gpus-per-task": ("gpus-per-node",),
+        "tres-per-node": ("gpus-per-node",),
+        "requeue": ("no-requeue", "requeue"),
+        "no-requeue": ("no-requeue", "requeue"),
+        "mem-per-cpu": ("mem",),
+        "mem-per-gpu": ("mem",),
+        "cpus-per-gpu": ("cpus-per-task",),
+    }
+    return alike.get(key, (key,))
+
+
+_OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+_OF_CPUS = (
+    "cpus-per-task",
+    "cpus-per-gpu",
+    "mem-per-cpu",
+    "hint",
+    "cores-per-socket",
+    "threads-per-core",
+    "ntasks-per-core",
+    "tres-per-task",
+)
+_OF_ANYTHING = ("gres", "tres-per-node", "tres-per-task", "tres-per-job")
+
+
+def asks_for_gpus(spec: JobSpec) -> bool:
+    """Whether the job asks for GPUs, be it by ``--gpus`` or by an option that is passed on to Slurm."""
+    own = (*passed(spec.sbatch, "--sbatch"), *passed(spec.srun, "--srun"))
+    return bool(spec.gpus) or any(
+        key in _OF_GPUS or (key in _OF_ANYTHING and "gpu" in value) for key, value in own
+    )
+
+
+def asks_for_cpus(spec: JobSpec) -> bool:
+    """Whether an option that is passed on to sbatch has a say in how many CPUs the job gets."""
+    return any(key in _OF_CPUS for key, _ in passed(spec.sbatch, "--sbatch"))
+
+
+def least_cpus(spec: JobSpec) -> int:
+    """CPUs of a node for its ranks, where each gets what was said, or one."""
+    return spec.local_size * (spec.cpus_per_rank or 1)
+
+
+def shares_cpus(spec: JobSpec) -> bool:
+    """Whether nobody said how many CPUs a rank gets, so that it gets its GPU's share of the node's."""
+    return bool(spec.gpus) and not (spec.cpus_per_rank or spec.alone or asks_for_cpus(spec))
+
+
+def without_slurm(spec: JobSpec) -> tuple[str, ...]:
+    """The options that were given and mean nothing where no scheduler is asked."""
+    given = ["--" + wish.field for wish in WISHES if getattr(spec, wish.field)]
+    options: tuple[tuple[str, object], ...] = (
+        ("--sbatch", spec.sbatch),
+        ("--srun", spec.srun),
+        ("--template", spec.template),
+        ("--avoid-bad", spec.avoid_bad),
+        ("--on-unfit", spec.on_unfit is OnUnfit.RESUBMIT),
+        ("--requeue", spec.goes_on),
+    )
+    passed_on = [option for option, entries in options if entries]
+    return tuple(option for option in given + passed_on if option not in ("--gpus", "--time"))
+
+
+def resubmit_argv(spec: JobSpec, argv: Sequence[str]) -> tuple[str, ...]:
+    """``argv`` (sbatch and the script) once more, for the coordinator; ``{excluded}`` stands for unfit nodes.
+
+    The job that it follows has begun, so what that one waited for is over: a scheduler forgets
+    jobs, and would take a dependency on one of them for an error.
+    """
+    if spec.on_unfit is not OnUnfit.RESUBMIT:
+        return ()
+    own = fold(excluded(spec, "--on-unfit resubmit"))
+    kept = [f"--exclude={','.join(filter(None, (own, EXCLUDED_PLACE)))}"]
+    waits = any(key == "dependency" for key, _ in passed(spec.sbatch, "--sbatch")) or spec.after
+    return (*argv[:-1], *kept, *(["--dependency="] if waits else []), argv[-1])
+
+
+def excluded(spec: JobSpec, option: str) -> tuple[str, ...]:
+    """The nodes that ``spec`` excludes by itself. Raises ``BadInput`` where ``option`` cannot add to them."""
+    if any(key == "exclude" for key, _ in passed(spec.sbatch, "--sbatch")):
+        raise BadInput(f"{option} cannot add to --sbatch exclude", "say --exclude instead")
+    if "/" in spec.exclude:
+        raise BadInput(f"{option} cannot add to the file {spec.exclude}", "name the nodes: --exclude n[1-4]")
+    return expand(spec.exclude) if spec.exclude else ()
+
+
+def output_pattern(path: str) -> str:
+    """``path`` as a file name pattern of Slurm's; nowhere, where Slurm cannot name the file.
+
+    A backslash has a meaning of its own in such a pattern. The script itself writes to the file too.
+    """
+    pattern = path.replace("%", "%%")
+    return pattern if "\\" not in path and quoting.carries(pattern) else "/dev/null"
+
+
+def word(option: Option) -> str:
+    """``--key`` or ``--key=value``."""
+    key, value = option
+    return f"--{key}={value}" if value else f"--{key}"
+
+
+def launch_argv(spec: JobSpec, paths: RunPaths) -> tuple[str, ...]:
+    """The srun that starts one agent on each node, with the secret on its standard input.
+
+    The loss of one node or task must not end the others: that is the coordinator's to decide.
+    Nothing is said of CPUs, memory or GPUs: so the step has all that the job has on each node.
+    """
+    own = dict(passed(spec.srun, "--srun"))
+    ours = {
+        "nodes": str(spec.allocated),
+        "ntasks": str(spec.allocated),
+        "ntasks-per-node": "1",
+        "cpu-bind": "none",
+        "mpi": "none",
+        "export": "ALL",
+        "input": "all",
+        "kill-on-bad-exit": "0",
+        "wait": "0",
+        "no-kill": "",
+        "unbuffered": "",
+        "quiet": "",
+    }
+    options = [word(option) for option in {**ours, **own}.items()]
+    return ("srun", *options, spec.python, "-I", "-S", paths.agent, "agent", paths.run_dir)

@@ -1,0 +1,149 @@
+"""One answer of squeue for all processes of a user: a file, a lock, a floor; judges no run.
+
+Twenty ``status`` at once, or ``watch -n1``, are one question to the controller. One that fails is
+kept too and asked again ever more seldom, and what was answered before it stays known, with its age.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from clusterrun.model import contract
+from clusterrun.model.document import decode, encode
+from clusterrun.model.errors import ClusterrunError, SchedulerError
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.runs.private_files import DiskRefused, own_content, private_folder, write_whole
+from clusterrun.slurm.queries import JobRow
+from clusterrun.system import Clock
+
+LONGEST_PAUSE = 30.0
+"""Seconds between two questions to a controller that does not answer, at most."""
+LOCK_SECONDS = 35.0
+"""How long one process lets another one ask: a little more than a question may take."""
+LOCK_PAUSE = 0.02
+SKEW_SECONDS = 2.0
+"""A login node's clock may be that far ahead of the one that wrote the file."""
+
+
+@frozen
+class News:
+    """What Slurm said of this user's jobs at ``at``; ``failed_at`` and why, where it was asked in vain since.
+
+    Times are seconds since the epoch; ``at`` is 0 where it has never answered.
+    """
+
+    at: float
+    rows: tuple[JobRow, ...] = ()
+    failed_at: float = 0.0
+    failures: int = 0
+    failure: str = ""
+    remedy: str = ""
+    format: int = contract.FORMAT
+
+
+class SharedJobs:
+    """This user's jobs, from the file below ``folder`` where it is new enough, else asked for.
+
+    ``floor`` are seconds between two questions, whoever asks: a site's wish. Without a folder that
+    can be trusted everybody asks for himself.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        environment: Mapping[str, str],
+        ask: Callable[[], tuple[JobRow, ...]],
+        clock: Clock,
+        floor: float,
+    ) -> None:
+        self._folder = folder
+        self._path = os.path.join(folder, f"squeue-{_cluster(environment)}.json")
+        self._ask = ask
+        self._clock = clock
+        self._floor = floor
+
+    def jobs(self, oldest: float = 0.0, since: float = 0.0) -> News:
+        """An answer at most ``oldest`` seconds old (or as the floor lets it be), from ``since`` or later.
+
+        Where Slurm does not answer, what it said before comes back with ``failure``.
+        """
+        wanted, began = max(self._floor, oldest), self._clock.now()
+        known = self._read()
+        if self._new(known, wanted, since):
+            return known
+        with self._turn():
+            known = self._read()  # whoever had the turn before may have asked for us
+            waited = self._clock.now() - began
+            return known if self._new(known, max(wanted, waited), since) else self._asked(known)
+
+    def _new(self, known: News, oldest: float, since: float) -> bool:
+        now = self._clock.now()
+        if known.failure:
+            pause: float = min(LONGEST_PAUSE, self._floor * 2 ** min(known.failures, 10))
+            return -SKEW_SECONDS <= now - known.failed_at < pause
+        return -SKEW_SECONDS <= now - known.at <= oldest and known.at >= since
+
+    def _asked(self, known: News) -> News:
+        try:
+            news = News(self._clock.now(), self._ask())
+        except SchedulerError as error:
+            news = replace(
+                known,
+                failed_at=self._clock.now(),
+                failures=known.failures + 1,
+                failure=error.seen,
+                remedy=error.remedy,
+            )
+        self._write(news)
+        return news
+
+    def _read(self) -> News:
+        try:
+            content = own_content(self._path)
+            return decode(News, json.loads(content)) if content else News(0.0)
+        except (OSError, ValueError, RecursionError, ClusterrunError):
+            return News(0.0)
+
+    def _write(self, news: News) -> None:
+        try:
+            private_folder(self._folder)
+            write_whole(self._path, json.dumps(encode(news), separators=(",", ":")), sync=False)
+        except DiskRefused:
+            pass  # it is a convenience: a full disk must not keep anybody from an answer
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One process at a time, as far as the file system knows locks; never waited for without a limit."""
+        import fcntl
+
+        try:
+            private_folder(self._folder)
+            handle = os.open(
+                f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+        except (OSError, DiskRefused):
+            yield
+            return
+        try:
+            until = self._clock.monotonic() + LOCK_SECONDS
+            while self._clock.monotonic() < until:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    self._clock.sleep(LOCK_PAUSE)
+                except OSError:  # a file system without locks
+                    break
+            yield
+        finally:
+            os.close(handle)
+
+
+def _cluster(environment: Mapping[str, str]) -> str:
+    """A name for who is asked, and by whom: another configuration is another cluster."""
+    parts = [environment.get(name, "") for name in ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")]
+    return f"{zlib.crc32(chr(0).join([*parts, str(os.getuid())]).encode('utf-8', 'surrogateescape')):08x}"

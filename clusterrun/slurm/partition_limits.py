@@ -1,0 +1,47 @@
+"""Whether a partition could ever give what is asked; asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.spec import JobSpec
+from clusterrun.script import sbatch_options
+from clusterrun.slurm.queries import PartitionOffer
+from clusterrun.slurm.submit_once import describe
+
+
+def meant(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> PartitionOffer | None:
+    """The partition that the job goes to, where that can be seen."""
+    fitting = [
+        one for one in partitions if one.name == spec.partition or (not spec.partition and one.default)
+    ]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
+    """Refuse more nodes, or more GPUs or CPUs per node, than the partition has: it might wait for ever.
+
+    Silent where that cannot be seen: an unknown partition, several of them, GPUs that Slurm does
+    not count. Raises ``BadInput``.
+    """
+    offer = meant(spec, partitions)
+    if offer is None:
+        return
+    if 0 < offer.gpus < spec.gpus:
+        raise BadInput(f"--gpus {spec.gpus}: a node has at most {offer.gpus} GPUs", describe(offer))
+    if 0 < offer.nodes < spec.allocated:
+        spares = f" --spares {spec.spares}" if spec.spares else ""
+        raise BadInput(f"--nodes {spec.nodes}{spares}: there are {offer.nodes}", describe(offer))
+    cpus = sbatch_options.least_cpus(spec)
+    if 0 < offer.cpus < cpus and not sbatch_options.asks_for_cpus(spec):
+        each = f"--cpus-per-rank {spec.cpus_per_rank}" if spec.cpus_per_rank else "one CPU each"
+        ranks = f" for {spec.local_size} ranks a node" if spec.local_size > 1 else ""
+        raise BadInput(f"{each}{ranks}: a node has at most {offer.cpus} CPUs", describe(offer))
+
+
+def cpus_per_gpu(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> int:
+    """A GPU's share of the CPUs of every kind of node that the job may get; 0 where that cannot be seen."""
+    offer = meant(spec, partitions)
+    fitting = [(cpus, gpus) for gpus, cpus in offer.kinds if gpus >= spec.gpus > 0] if offer else []
+    return min((cpus // gpus for cpus, gpus in fitting), default=0)

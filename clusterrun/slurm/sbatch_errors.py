@@ -1,0 +1,127 @@
+"""What Slurm's programs say when all is not well, and what then is known; runs nothing."""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from clusterrun.model.frozen import frozen
+
+
+class SbatchAnswer(enum.Enum):
+    """What is known of a job after ``sbatch`` has ended."""
+
+    QUEUED = "the job is queued"
+    REFUSED = "the controller, or the program itself, said no: nothing was queued"
+    ABSENT = "the controller was never reached: nothing was queued"
+    OPEN = "the job may or may not be queued"
+
+
+@frozen
+class Refusal:
+    """A known refusal: the words it goes by, what to do, and whether the partition's offer explains it."""
+
+    words: str
+    remedy: str
+    offer: bool = False
+
+
+NEVER_REACHED = (
+    "(connect failure)",
+    "could not establish a configuration source",
+    "unable to process configuration file",
+    "no such host",
+    "unable to establish controller",
+    "encode failed",
+)
+"""Said before anything was sent."""
+
+LEFT_OPEN = (
+    "socket timed out",
+    "unable to contact slurm controller",
+    "zero bytes were transmitted",
+    "communication",
+    "connection",
+    "broken pipe",
+    "transport endpoint",
+    "protocol",
+    "unexpected message",
+    "message receive failure",
+    "message send failure",
+    "resource temporarily unavailable",
+    "operation now in progress",
+    "unspecified error",
+    "timed out",
+    "host",
+    "network",
+)
+"""Said by the way to the controller or back, not by the controller."""
+
+REFUSALS = (
+    Refusal("invalid partition", "name a partition that exists with --partition", offer=True),
+    Refusal("no partition specified", "name a partition with --partition", offer=True),
+    Refusal("invalid account", "see yours: sacctmgr show assoc user=$USER format=account,partition,qos"),
+    Refusal("invalid qos", "see yours: sacctmgr show assoc user=$USER format=account,partition,qos"),
+    Refusal("invalid generic resource", "change --gpus, or say --sbatch gres=gpu:TYPE:N", offer=True),
+    Refusal(
+        "requested node configuration", "lower --gpus, --cpus-per-rank, --mem or --constraint", offer=True
+    ),
+    Refusal("requested partition configuration", "change --nodes or --partition", offer=True),
+    Refusal("node count specification", "change --nodes", offer=True),
+    Refusal("more processors requested", "lower --cpus-per-rank", offer=True),
+    Refusal("cpu count", "lower --cpus-per-rank", offer=True),
+    Refusal("memory specification", "lower --mem, or leave it out", offer=True),
+    Refusal("memory required", "lower --mem, or leave it out", offer=True),
+    Refusal("--time specification", "change --time"),
+    Refusal("time limit", "change --time", offer=True),
+    Refusal("invalid feature", "see what there is: sinfo -o '%P %f'"),
+    Refusal("reservation", "see what there is: scontrol show reservation"),
+    Refusal("invalid node name", "see what there is: sinfo -N"),
+    Refusal("dependency", "the run named by --after may be gone from Slurm's memory: submit without it"),
+    Refusal("accounting/qos policy", "a limit of your account or QOS: see sacctmgr show assoc user=$USER"),
+    Refusal("group not permitted", "name another partition with --partition", offer=True),
+    Refusal("access/permission denied", "ask the site's staff whether this user may submit"),
+    Refusal("user id", "ask the site's staff whether this user may submit"),
+    Refusal("unrecognized option", "see man sbatch for what this site's Slurm knows"),
+    Refusal("invalid option", "see man sbatch for what this site's Slurm knows"),
+    Refusal("authentication", "munge does not work here: ask the site's staff"),
+    Refusal("munge", "munge does not work here: ask the site's staff"),
+)
+
+ENDED_ALREADY = ("already completing or completed", "invalid job id")
+"""Said by ``scancel`` of a job that needs no cancelling any more."""
+
+_JOB_ID = re.compile(r"(\d+)(?:;([^\s;]+))?")
+_PREFIX = re.compile(r"^(?:sbatch|squeue|scancel|sinfo|sacct|scontrol|srun): ?(?:error: |fatal: )?")
+
+
+def job_id(out: str) -> str:
+    """The job id in the answer of ``sbatch --parsable`` (``id`` or ``id;cluster``); '' where there is none.
+
+    Lines before it are what a site's wrapper or plug-in printed.
+    """
+    found = [match for line in out.splitlines() if (match := _JOB_ID.fullmatch(line.strip()))]
+    return found[-1].group(1) if found else ""
+
+
+def kind(err: str) -> SbatchAnswer:
+    """What is known of a job whose ``sbatch`` failed with these words."""
+    said = err.lower()
+    if any(words in said for words in NEVER_REACHED):
+        return SbatchAnswer.ABSENT
+    _, failed, why = said.partition("submission failed:")
+    if failed and any(words in why for words in LEFT_OPEN):
+        return SbatchAnswer.OPEN
+    return SbatchAnswer.REFUSED
+
+
+def refusal(err: str) -> Refusal | None:
+    """The row for a refusal in these words, if it is known."""
+    said = err.lower()
+    return next((row for row in REFUSALS if row.words in said), None)
+
+
+def words(err: str) -> str:
+    """Slurm's own words in one line, without the names of its programs and without repetition."""
+    lines = [_PREFIX.sub("", line.strip()) for line in err.splitlines()]
+    return "; ".join(dict.fromkeys(line for line in lines if line)) or "no word of explanation"

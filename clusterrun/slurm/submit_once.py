@@ -1,0 +1,143 @@
+"""Submitting exactly once: what to do with each answer of sbatch; holds the policy and runs nothing itself.
+
+After ten seconds without an answer sbatch says "Socket timed out", and the job may run all the
+same. So nothing is ever sent a second time: an answer that leaves the question open is cleared up
+by looking for the token that stands in the job's comment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
+from clusterrun.slurm import sbatch_errors
+from clusterrun.slurm.client import SubmitAnswer
+from clusterrun.slurm.queries import PartitionOffer
+from clusterrun.slurm.sbatch_errors import SbatchAnswer
+from clusterrun.system import Clock
+
+LOOK_SECONDS = 90.0
+"""How long the queue is searched before the question is left to a later ``status``."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+QUIET_SECONDS = 2.0
+"""Waiting longer than this is said aloud."""
+
+Log = Callable[[str], None]
+"""Takes one line for the person who waits."""
+
+
+class SubmitBackend(Protocol):
+    """What of the client is needed here."""
+
+    def sbatch(self, argv: Sequence[str], cwd: str) -> SubmitAnswer:
+        """Run sbatch once."""
+
+    def find(self, token: str) -> str:
+        """The id of the job with that token, or ''."""
+
+    def partitions(self) -> tuple[PartitionOffer, ...]:
+        """What the partitions offer."""
+
+
+def send(
+    slurm: SubmitBackend, argv: Sequence[str], cwd: str, token: str, partition: str, clock: Clock, log: Log
+) -> str:
+    """Submit once and return the job's id.
+
+    Raises ``SchedulerError`` when nothing was queued, and ``SchedulerUnreachable`` when that
+    could not be found out: then the job, if there is one, carries ``token`` in its comment.
+    """
+    answer = _asked(slurm, argv, cwd, log)
+    if answer.kind is SbatchAnswer.QUEUED:
+        return answer.job_id
+    if answer.kind is SbatchAnswer.OPEN:
+        log(f"Slurm gave no clear answer ({answer.said}): looking for the job in the queue")
+        return _look(slurm, token, answer.said, clock, log)
+    if answer.kind is SbatchAnswer.ABSENT:
+        raise SchedulerError(
+            f"Slurm does not answer, nothing was queued: {answer.said}",
+            "try again in a while; `scontrol ping` says whether the controller is up."
+            " To run on this machine instead: --cluster local",
+        )
+    return _refused(slurm, token, partition, answer.said)
+
+
+def _asked(slurm: SubmitBackend, argv: Sequence[str], cwd: str, log: Log) -> SubmitAnswer:
+    """One sbatch; a long wait for it is said, and what an interrupted one means."""
+    waiting = "waiting for Slurm to accept the job (sbatch itself tries for up to 3 minutes)"
+    patience = threading.Timer(QUIET_SECONDS, log, (waiting,))
+    patience.daemon = True
+    patience.start()
+    try:
+        return slurm.sbatch(argv, cwd)
+    except KeyboardInterrupt:
+        log("interrupted while Slurm was asked: the job may be queued, and `clusterrun status` finds out")
+        raise
+    finally:
+        patience.cancel()
+
+
+def _look(slurm: SubmitBackend, token: str, said: str, clock: Clock, log: Log) -> str:
+    """Search the queue, ever more slowly: after one clear "no" the message may still be on its way."""
+    began, pause, seen = clock.monotonic(), FIRST_PAUSE, "Slurm did not answer that either"
+    log(f"waiting for an answer until {LOOK_SECONDS:g} s are over; nothing is submitted again")
+    while clock.monotonic() - began < LOOK_SECONDS:
+        try:
+            job_id = slurm.find(token)
+        except SchedulerError as error:
+            seen = f"Slurm did not answer that either ({error.seen})"
+        else:
+            if job_id:
+                return job_id
+            seen = "the queue does not show it so far"
+        clock.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)
+    raise SchedulerUnreachable(
+        f"it is not known whether the job is queued: sbatch said {said!r}, and {seen}",
+        "nothing is submitted again; `clusterrun status` finds the job if it is there."
+        f" Look yourself: squeue --me --states=all --format='%i %T %k' | grep {token}",
+    )
+
+
+def _refused(slurm: SubmitBackend, token: str, partition: str, said: str) -> str:
+    """Words that are not known might be no refusal at all: one look at the queue makes sure."""
+    row = sbatch_errors.refusal(said)
+    if row is None:
+        try:
+            job_id = slurm.find(token)
+        except SchedulerError:
+            job_id = ""
+        if job_id:
+            return job_id
+        raise SchedulerError(f"Slurm refused the job: {said}", "see man sbatch, or ask the site's staff")
+    remedy = row.remedy
+    if row.offer:
+        remedy = "\n".join(filter(None, (remedy, _offer(slurm, partition))))
+    raise SchedulerError(f"Slurm refused the job: {said}", remedy)
+
+
+def _offer(slurm: SubmitBackend, wanted: str) -> str:
+    """What there is to choose from, the wanted partition alone where it exists."""
+    try:
+        found = slurm.partitions()
+    except SchedulerError:
+        return ""
+    names = [partition.name for partition in found]
+    import difflib  # for a refused submission alone
+
+    near = difflib.get_close_matches(wanted, names, 1) if wanted and wanted not in names else []
+    meant = [f"did you mean {near[0]}?"] if near else []
+    chosen = [one for one in found if one.name == wanted or (not wanted and one.default)] or found
+    return "\n".join([*meant, *map(describe, chosen)])
+
+
+def describe(partition: PartitionOffer) -> str:
+    """What a partition offers, in a line."""
+    parts = [
+        f"{partition.nodes} nodes",
+        f"up to {partition.gpus} GPUs, {partition.cpus} CPUs and {partition.memory // 1024} GiB each",
+        f"time limit {partition.time_limit}",
+    ]
+    return f"partition {partition.name}{' (default)' if partition.default else ''}: {', '.join(parts)}"

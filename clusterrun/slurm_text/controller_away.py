@@ -1,0 +1,53 @@
+"""A launcher that could not reach the scheduler's controller: when it is tried again; knows words and times.
+
+What is asked of nobody fails nobody: nothing is charged for it, and no node is to blame.
+"""
+
+from __future__ import annotations
+
+from clusterrun.slurm_text.srun_messages import unreached
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_SECONDS = 600.0
+"""How long a controller is waited for."""
+LONGEST_PAUSE = 10.0
+NO_ANSWER = "it did not answer in time"
+_WORDS = (
+    "Unable to contact slurm controller",
+    "Socket timed out on send/recv operation",
+    "Unexpected message received",
+    NO_ANSWER,
+)
+
+
+def is_away(said: Sequence[str]) -> bool:
+    """These words of a program of the scheduler say that its controller could not be reached.
+
+    Of a node that could not be reached they may say the same: then it is not the controller.
+    """
+    return not unreached(said) and any(words in line for line in said for words in _WORDS)
+
+
+class ControllerAway:
+    """Pauses of 1, 2, 4 … 10 seconds, for ten minutes; they begin anew once an agent was reached."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._pause = 1.0
+
+    def reached(self) -> None:
+        """It answers."""
+        self._since, self._pause = None, 1.0
+
+    def next_at(self, now: float, said: Sequence[str]) -> float | None:
+        """When to launch again after a launcher ended with these words; None where that is not the reason."""
+        if not is_away(said):
+            return None
+        self._since = now if self._since is None else self._since
+        if now - self._since > MOST_SECONDS:
+            return None
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        return now + pause

@@ -1,0 +1,72 @@
+"""Slurm's state words, one row each, and what they mean for a run; knows no program and no query."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.states import State
+
+
+@frozen
+class JobState:
+    """One state word: in full, as its short code, what the run's state is then, and a sentence for people."""
+
+    full: str
+    short: str
+    state: State
+    said: str = ""
+
+
+WORDS = (
+    # The twelve base states.
+    JobState("PENDING", "PD", State.PENDING),
+    JobState("RUNNING", "R", State.RUNNING),
+    JobState(
+        "SUSPENDED",
+        "S",
+        State.RUNNING,
+        "suspended by Slurm: it keeps its nodes, and goes on when it is resumed",
+    ),
+    JobState("COMPLETED", "CD", State.COMPLETED),
+    JobState("CANCELLED", "CA", State.CANCELLED),
+    JobState("FAILED", "F", State.FAILED),
+    JobState("TIMEOUT", "TO", State.TIMEOUT, "its time limit was reached"),
+    JobState("NODE_FAIL", "NF", State.NODE_FAIL, "a node was lost"),
+    JobState("PREEMPTED", "PR", State.PREEMPTED, "another job took its nodes"),
+    JobState("BOOT_FAIL", "BF", State.NODE_FAIL, "a node did not boot"),
+    JobState("DEADLINE", "DL", State.TIMEOUT, "its deadline passed"),
+    JobState("OUT_OF_MEMORY", "OOM", State.OUT_OF_MEMORY, "a process was killed for want of memory"),
+    # The thirteen flags that Slurm prints in place of a base state.
+    JobState("COMPLETING", "CG", State.RUNNING, "Slurm is clearing its nodes"),
+    JobState("CONFIGURING", "CF", State.PENDING, "its nodes are being made ready"),
+    JobState("EXPEDITING", "EX", State.PENDING, "requeued with priority: it waits for its nodes"),
+    JobState("REQUEUED", "RQ", State.PENDING, "put back into the queue"),
+    JobState("REQUEUE_FED", "RF", State.PENDING, "put back into the queue of a federation"),
+    JobState("REQUEUE_HOLD", "RH", State.PENDING, "put back into the queue and held"),
+    JobState("RESIZING", "RS", State.RUNNING, "its size is being changed"),
+    JobState("RESV_DEL_HOLD", "RD", State.PENDING, "held: its reservation was deleted"),
+    JobState("REVOKED", "RV", State.UNKNOWN, "moved to another cluster of the federation"),
+    JobState("SIGNALING", "SI", State.RUNNING, "Slurm is signalling it"),
+    JobState(
+        "SPECIAL_EXIT", "SE", State.PENDING, "put back into the queue and held, after a special exit code"
+    ),
+    JobState("STAGE_OUT", "SO", State.RUNNING, "its files are being copied out"),
+    JobState(
+        "STOPPED",
+        "ST",
+        State.RUNNING,
+        "stopped by a signal: it keeps its nodes, and goes on when it is resumed",
+    ),
+)
+
+HALTED = ("SUSPENDED", "STOPPED")
+"""None of the job's processes runs, and none of them can say a word."""
+_BY_NAME = {name: word for word in WORDS for name in (word.full, word.short)}
+
+
+def read(text: str) -> JobState:
+    """The row for a state as Slurm prints it (``CANCELLED by 1000``, ``COMPLETED+``, ``CG``).
+
+    A word that stands in no row is UNKNOWN and keeps its name.
+    """
+    name = text.split(" ")[0].rstrip("+").upper()
+    return _BY_NAME.get(name) or JobState(name, name, State.UNKNOWN, f"Slurm says {name}, which is new here")

@@ -1,0 +1,34 @@
+"""Reads what srun prints about the nodes that it starts tasks on; pure."""
+
+from __future__ import annotations
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.hostlist import expand
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def words_on(name: str, said: Sequence[str]) -> list[str]:
+    """The lines that speak of the node of this name."""
+    return [line for line in said if name in line or name in _named(line)[0]]
+
+
+def ended_on(name: str, said: Sequence[str]) -> bool:
+    """A line says that the agent on this node ended: so the node answers."""
+    return any(name in names and what.startswith("task") for names, what in map(_named, said))
+
+
+def unreached(said: Sequence[str]) -> set[str]:
+    """The nodes of which a line says that no task could be launched there."""
+    return {line.partition(" failed on node ")[2].partition(":")[0] for line in said} - {""}
+
+
+def _named(line: str) -> tuple[tuple[str, ...], str]:
+    """The nodes an srun's line begins with, and the rest: ``srun: error: n[1-2]: tasks 0-1: Exited …``."""
+    names, _, what = line.partition("srun: error: ")[2].partition(": ")
+    try:
+        return expand(names), what
+    except BadInput:
+        return (), ""

@@ -1,0 +1,293 @@
+"""What an agent makes of the scheduler's word once its coordinator is gone: Slurm 20.11 to 26.05."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterrun.agent.orphaned_job import JobRemedy, Left, Silence, came_back, left_behind, meaning, refused
+from clusterrun.model.document import encode
+from clusterrun.model.orders import Orders
+from clusterrun.model.record import LeftBehind
+from clusterrun.runs.run_documents import read_document
+from tests.coordinator.runs import ROOT, until
+
+LEFT = Left("14", 0, True, 1)
+
+
+@pytest.mark.parametrize(
+    "line, means",
+    [
+        ("RUNNING|None|0|0|n0001|n[0001-0002]|", JobRemedy.WAIT),
+        ("RUNNING|None|0|0|n0001|n0002|", JobRemedy.ACT),
+        ("RUNNING|None|0|0|n0001|n[0002-0009],n0011|", JobRemedy.ACT),
+        ("RUNNING|None|0|1|n0003|n[0003-0004]|", JobRemedy.LEAVE),
+        ("COMPLETING|None|36608|0|n0001|n0002|", JobRemedy.LEAVE),
+        ("COMPLETING|None|9|0|n0001|n0002|", JobRemedy.LEAVE),
+        ("COMPLETING|TimeLimit|0|0|n0001|n0002|", JobRemedy.LEAVE),
+        ("COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|", JobRemedy.ACT),
+        ("FAILED|JobLaunchFailure|0:9|0|n0001|n[0001-0002]|", JobRemedy.ACT),
+        ("FAILED|JobLaunchFailure|256|0|n0001|n[0001-0002]|", JobRemedy.LEAVE),
+        ("CANCELLED|JobLaunchFailure|9|0|n0001|n[0001-0002]|", JobRemedy.LEAVE),
+        ("PENDING|BeginTime|9|1|||", JobRemedy.LEAVE),
+        ("RUNNING|None|0|0||n0002|", JobRemedy.WAIT),
+        ("RUNNING|None|0|0|n0001|n[|", JobRemedy.WAIT),
+        ("", JobRemedy.WAIT),
+    ],
+)
+def test_a_job_is_given_back_only_when_the_scheduler_took_its_first_node_out(
+    line: str, means: JobRemedy
+) -> None:
+    assert meaning(LEFT, (line, "")) is means
+
+
+RECORDED = sorted((ROOT / "tests" / "recorded").glob("*/job-ends.txt"))
+ACTED_UPON = ("killed", "came back")
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.name)
+def test_each_release_names_a_killed_batch_step_in_its_own_words_and_only_that_job_is_given_back(
+    path: Path,
+) -> None:
+    rows = [row.split("\t") for row in path.read_text().splitlines()]
+    ended = [(what, line) for what, line in rows if not line.startswith(("RUNNING|", "SUSPENDED|"))]
+    assert {what for what, _ in ended} >= {"killed", "cancelled", "terminated", "requeued", "failed"}
+    assert {(what, line): meaning(LEFT, (line, "")) for what, line in ended} == {
+        (what, line): JobRemedy.ACT if what in ACTED_UPON else JobRemedy.LEAVE for what, line in ended
+    }
+    assert {came_back((line, "")) for what, line in ended if what == "came back"} <= {"n0001"}
+
+
+def test_a_job_of_a_chain_whose_batch_step_was_killed_is_over_and_the_next_one_goes_on() -> None:
+    line = "COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|"
+    assert meaning(Left("14", 0, False, 1), (line, "")) is JobRemedy.LEAVE
+
+
+@pytest.mark.parametrize(
+    "line, host",
+    [
+        ("COMPLETING|JobLaunchFailure|9|0|n0001|n[0002-0003]|", "n0001"),
+        ("COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0003]|", ""),
+        ("RUNNING|None|0|0|n0001|n[0002-0003]|", ""),
+        ("COMPLETING|JobLaunchFailure|9|0|n0001|n[|", ""),
+        ("", ""),
+    ],
+)
+def test_a_first_node_that_was_taken_out_and_came_back_is_kept_off_the_job_it_believes_in(
+    line: str, host: str
+) -> None:
+    assert came_back((line, "")) == host
+
+
+def test_without_a_scheduler_there_is_no_job() -> None:
+    assert left_behind({}, True, 1) is None
+    environment = {"SLURM_JOB_ID": "14", "SLURM_RESTART_COUNT": "2"}
+    assert left_behind(environment, False, 3) == Left("14", 2, False, 3)
+
+
+@pytest.mark.parametrize(
+    "looks, silent",
+    [
+        ([(0, "a"), (10, "a"), (20, "a")], 20.0),
+        ([(0, "a"), (10, "b"), (20, "b")], 10.0),
+        ([(0, ""), (10, ""), (20, "")], 20.0),  # it was never written
+        ([(0, "a"), (10, None), (20, "a"), (30, "a")], 10.0),  # for a while it could not be looked at
+        ([(0, "a"), (3600, "a"), (3610, "a")], 10.0),  # this process stood still meanwhile
+        ([(0, "a"), (10, "b"), (20, "a")], 0.0),
+    ],
+)
+def test_silence_is_counted_only_over_looks_in_a_row_that_saw_the_same(looks: list, silent: float) -> None:
+    silence = Silence()
+    assert [silence.looked(float(at), mark) for at, mark in looks][-1] == silent
+
+
+def a_port_that_refuses() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_only_a_host_that_answers_shows_that_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = ("127.0.0.1", a_port_that_refuses())
+    unreachable = ("240.0.0.1", 9)
+    connect = socket.create_connection
+
+    def connected(place: tuple[str, int], seconds: float) -> socket.socket:
+        if place == unreachable:
+            raise TimeoutError
+        return connect(place, seconds)
+
+    monkeypatch.setattr(socket, "create_connection", connected)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        opened = ("127.0.0.1", listener.getsockname()[1])
+        assert not refused((opened,)) and not refused((closed, opened))
+    assert refused((closed,)) and refused((closed, unreachable)) and refused(())
+    assert not refused((unreachable,))
+
+
+CODE = """
+import os, sys
+from clusterrun.agent import orphaned_job
+orphaned_job.ASK_SECONDS = 0.1
+shim, living = os.pipe()
+print("here", flush=True)
+left = orphaned_job.Left("14", 0, sys.argv[1] == "requeue", 0)
+place = orphaned_job.Place("n0002", os.environ.get("RUN_DIR", "/nowhere"), ())
+orphaned_job.OrphanedJob(left, dict(os.environ), shim, lambda until: None, place).keep()
+"""
+
+
+def stand_ins(folder: Path, squeue: str) -> Path:
+    """Programs of a scheduler, and the file that says how they were called."""
+    called = folder / "called"
+    called.touch()
+    for name, body in (
+        ("squeue", squeue),
+        ("scontrol", f"touch {folder}/done"),
+        ("scancel", f"touch {folder}/done"),
+    ):
+        (folder / name).write_text(f'#!/bin/sh\n{body}\necho "{name} $*" >>{called}\n')
+        (folder / name).chmod(0o755)
+    return called
+
+
+def bereaved(folder: Path, squeue: str, word: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """An agent left behind, with stand-ins for the programs of a scheduler that lost the first node."""
+    called = stand_ins(folder, squeue)
+    environment = {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", CODE, word], env=environment), called
+
+
+@pytest.mark.parametrize("word, deed", [("requeue", "scontrol requeue 14"), ("end", "scancel 14")])
+def test_the_job_is_given_back_once_and_then_left(tmp_path: Path, word: str, deed: str) -> None:
+    state = f"$([ -e {tmp_path}/done ] && echo COMPLETING || echo RUNNING)"
+    squeue = f'echo "{state}|None|0|0|n0001|n0002|"'
+    process, called = bereaved(tmp_path, squeue, word)
+    assert process.wait(60) == 0
+    assert [line for line in called.read_text().splitlines() if "squeue" not in line] == [deed]
+
+
+def test_an_agent_that_waits_ends_by_a_term(tmp_path: Path) -> None:
+    process, called = bereaved(tmp_path, "echo 'RUNNING|None|0|0|n0001|n[0001-0002]|'", "requeue")
+    until(lambda: called.read_text().count("squeue") >= 2, "two questions")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert "scontrol" not in called.read_text()
+
+
+BLIND = (
+    CODE.replace("SECONDS = 0.1", "SECONDS = 0.1; bereaved.NOBODY_SECONDS = float(sys.argv[2])")
+    .replace(", ())", ", ((('127.0.0.1', int(sys.argv[3])),) if sys.argv[3] else ()))")
+)  # fmt: skip
+
+
+def unseen(folder: Path, word: str, seconds: float, port: object) -> tuple[subprocess.Popen[bytes], Path]:
+    """An agent left behind in a job of which the scheduler missed nothing; the run's state is in ``run``."""
+    state = f"$([ -e {folder}/done ] && echo COMPLETING || echo RUNNING)"
+    called = stand_ins(folder, f'echo "{state}|None|0|0|n0001|n[0001-0002]|"')
+    run = folder / "run"
+    run.mkdir(mode=0o700)
+    for name in ("orders.json", "state.json"):
+        (run / name).write_text("{}")
+    environment = {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": str(ROOT), "RUN_DIR": str(run)}
+    argv = [sys.executable, "-c", BLIND, word, str(seconds), str(port)]
+    return subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE), called
+
+
+@pytest.mark.parametrize("word, deed", [("requeue", "scontrol requeue 14"), ("end", "scancel 14")])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_that_nobody_coordinates_is_given_back_though_the_scheduler_misses_nothing(
+    tmp_path: Path, word: str, deed: str, known: bool
+) -> None:
+    port = a_port_that_refuses() if known else ""
+    process, called = unseen(tmp_path, word, 0.5, port)
+    words = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 0
+    assert [line for line in called.read_text().splitlines() if "squeue" not in line] == [deed]
+    assert "job 14 is given back: no coordinator has written anything for" in words
+    assert (f"refuses port {port}" in words) is known
+    left = read_document(LeftBehind, str(tmp_path / "run" / "left.json"))
+    assert left is not None
+    assert (left.job_id, left.node, left.done) == ("14", "n0002", True)
+    assert left.why in words
+    assert (tmp_path / "run" / "left.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_job_is_left_alone_while_its_coordinator_writes_or_listens_or_its_host_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    stats = {"writes": "echo 1 1 1; date +%s%N", "silent": "exit 1"}  # silent: its file system
+    for case in ("writes", "listens", "silent"):
+        folder = tmp_path / case
+        folder.mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1] if case == "listens" else a_port_that_refuses()
+            if case in stats:
+                (folder / "stat").write_text(f"#!/bin/sh\n{stats[case]}\n")
+                (folder / "stat").chmod(0o755)
+            process, called = unseen(folder, "requeue", 0.3, port)
+            until(lambda called=called: called.read_text().count("squeue") >= 10, "ten questions")
+        process.kill()
+        process.communicate(timeout=60)
+        assert "scontrol" not in called.read_text(), case
+
+
+HURRIED = (
+    CODE.replace(".keep()", "")
+    .replace("orphaned_job.OrphanedJob(", "job = orphaned_job.OrphanedJob(")
+    .replace('"requeue", 0)', '"requeue", int(sys.argv[2]))')
+)
+KILLED = "COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|"
+
+
+@pytest.mark.parametrize("how", ["job.hurry()", "os.close(living)"])
+def test_an_agent_whose_job_is_being_ended_gives_it_back_at_once(tmp_path: Path, how: str) -> None:
+    called = stand_ins(tmp_path, f"echo '{KILLED}'")
+    environment = {"PATH": f"{tmp_path}:{os.defpath}", "PYTHONPATH": str(ROOT)}
+    for node in (1, 1000):  # the second one has no turn any more
+        command = [sys.executable, "-c", f"{HURRIED}\n{how}\njob.keep()", "requeue", str(node)]
+        assert subprocess.run(command, env=environment, timeout=60).returncode == 0
+        if node == 1:
+            assert "scontrol requeue 14" in called.read_text()
+            called.write_text("")
+    assert called.read_text() == ""
+
+
+UNINVITED = """
+import os, sys
+from clusterrun.agent import orphaned_job, start
+from clusterrun.model.paths import RunPaths
+orphaned_job.ASK_SECONDS = start._INVITATION_SECONDS = 0.1
+shim, living = os.pipe()
+lease = os.open(os.devnull, os.O_WRONLY)
+start.serve(RunPaths(sys.argv[1]), 0, "n0002", {**os.environ, "SLURM_JOB_ID": "14"}, lease, shim)
+"""
+
+
+def test_an_agent_that_never_hears_of_its_launcher_gives_the_job_back_too(tmp_path: Path) -> None:
+    orders = Orders("run-x", "x", 2, 1, 0, 1, ("true",), "/", launch=("srun",))
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    (folder / "orders.json").write_text(json.dumps(encode(orders)))
+    (folder / "orders.json").chmod(0o600)
+    state = f"$([ -e {tmp_path}/done ] && echo COMPLETING || echo RUNNING)"
+    called = stand_ins(tmp_path, f'echo "{state}|None|0|0|n0001|n0002|"')
+    environment = {"PATH": f"{tmp_path}:{os.defpath}", "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", UNINVITED, str(folder)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin and process.stderr
+    with process.stdin, process.stderr:
+        assert process.wait(60) == 1
+        said = process.stderr.read()
+    assert b"nothing was heard of the launcher" in said
+    assert [line for line in called.read_text().splitlines() if "squeue" not in line] == ["scancel 14"]

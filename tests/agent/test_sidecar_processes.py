@@ -1,0 +1,224 @@
+"""The laws of companion processes: bounded both ways, never waited for, ended whole; real processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun import proc
+from clusterrun.agent.actions import PassOn
+from clusterrun.agent.events import SidecarGone, SidecarSpoke
+from clusterrun.agent.sidecar_processes import SidecarPlace, SidecarProcesses
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.world import Lineage
+from clusterrun.runtime.event_loop import EventLoop, steady
+from clusterrun.runtime.processes import ended_children
+from tests.coordinator.tapes import ORDERS
+
+PROGRAM = """
+import json, os, sys, time
+def say(number, body):
+    sys.stdout.write(json.dumps({"number": number, "body": body}) + "\\n")
+    sys.stdout.flush()
+for line in sys.stdin:
+    asked = json.loads(line)
+    word, _, rest = asked["body"].partition(" ")
+    if word == "echo": say(asked["number"], rest)
+    if word == "where": say(asked["number"], json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))
+    if word == "big": say(asked["number"], "x" * int(rest))
+    if word == "wide": say(asked["number"], chr(0x20AC) * int(rest))
+    if word == "raw": os.write(1, rest.encode() + b"\\n")
+    if word == "endless": os.write(1, b"x" * 1100000)
+    if word == "complain": sys.stderr.write(rest + "\\n"); sys.stderr.flush(); say(asked["number"], "done")
+    if word == "exit": say(asked["number"], "last words"); sys.exit(int(rest))
+    if word == "sleep": time.sleep(300)
+    if word == "child":
+        if os.fork() == 0:
+            os.setsid(); time.sleep(300)
+        say(asked["number"], "")
+"""
+
+
+class Stage:
+    """Companions in a loop of their own; ``events`` is what became of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = RunPaths(str(folder))
+        self.loop = EventLoop()
+        self.events: list[Any] = []
+        self.open = True
+        Path(self.paths.agent).write_text(PROGRAM)
+        os.makedirs(self.paths.attempt(4).folder)
+        environment = {"PATH": os.defpath, "SLURM_PROCID": "3", "MINE": "1"}
+        self.companions = SidecarProcesses(ORDERS, self.paths, SidecarPlace(7, "n7", environment), self.loop)
+        self.companions.happened = self.events.append
+        self.companions.reap = self.reap
+        self.companions.clear = lambda: self.open
+        self.companions.ranks = lambda: {0: 11, 1: 12}
+
+    def reap(self) -> None:
+        for child in ended_children():
+            self.companions.reaped(child)
+
+    def ask(self, number: int, body: str, name: str = "examiner") -> None:
+        self.companions.ask(PassOn(4, name, number, body))
+
+    def until(self, condition: Callable[[], Any], seconds: float = 90.0) -> Any:
+        end = time.monotonic() + seconds
+        while not (found := condition()):
+            assert time.monotonic() < end, self.events
+            self.loop.wait(steady() + 0.02)
+            self.reap()
+        return found
+
+    def answers(self, count: int) -> list[Any]:
+        self.until(lambda: len(self.events) >= count)
+        return self.events[:count]
+
+    def mine(self) -> list[int]:
+        """Every process that stands for this folder's companions."""
+        marker = Lineage(ORDERS.run_id, "", self.paths.run_dir, 4, 0).run_dir
+        alive = [p for p in proc.everyone() if p.state not in proc.GONE_STATES and p.pid != os.getpid()]
+        return [p.pid for p in alive if proc.environment(p.pid).get("CLUSTERRUN_RUN_DIR") == marker]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    yield made
+    made.companions.end_all()
+    assert made.mine() == []
+    made.until(lambda: not uncollected())
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def uncollected() -> list[int]:
+    """Our own children that have ended; the next test counts its children."""
+    return [p.pid for p in proc.everyone() if p.parent == os.getpid() and p.state in proc.GONE_STATES]
+
+
+def said(number: int, body: str, name: str = "examiner") -> SidecarSpoke:
+    return SidecarSpoke(4, name, number, body)
+
+
+def test_a_question_starts_the_companion_and_its_answers_come_in_order(stage: Stage) -> None:
+    for number in range(1, 4):
+        stage.ask(number, f'echo {number} " é')
+    assert stage.answers(3) == [said(number, f'{number} " é') for number in range(1, 4)]
+    assert len(stage.mine()) == 1
+
+
+def test_a_companion_finds_what_ranks_inherit_its_marks_and_its_words(stage: Stage) -> None:
+    import json
+
+    stage.ask(1, "where")
+    argv, environment, cwd = json.loads(stage.answers(1)[0].body)
+    assert (argv, cwd) == (["examine", stage.paths.run_dir, "n7"], "/")
+    assert {k: v for k, v in environment.items() if k != "LC_CTYPE"} == {
+        "PATH": os.defpath,
+        "MINE": "1",
+        "CLUSTERRUN_RUN_ID": "r",
+        "CLUSTERRUN_RUN_NAME": "r",
+        "CLUSTERRUN_RUN_DIR": stage.paths.run_dir,
+        "CLUSTERRUN_ATTEMPT": "4",
+        "CLUSTERRUN_STEP": "r.4",
+        "CLUSTERRUN_NODE_NAME": "n7",
+        "CLUSTERRUN_COMPANION": "examiner",
+    }
+
+
+def test_an_observer_is_told_the_ranks_first(stage: Stage) -> None:
+    stage.companions.start(4, "observer")
+    stage.ask(1, "where", "observer")
+    (answer,) = stage.answers(1)
+    assert '["observe", ' in answer.body and '"7", "n7"]' in answer.body
+
+
+def test_its_complaints_go_to_a_log_of_its_own(stage: Stage) -> None:
+    stage.ask(1, "complain the disk is odd")
+    stage.answers(1)
+    assert Path(stage.paths.attempt(4).companion_log(7, "examiner")).read_text() == "the disk is odd\n"
+
+
+def test_where_no_log_can_be_written_it_runs_all_the_same(stage: Stage) -> None:
+    os.rmdir(stage.paths.attempt(4).folder)
+    stage.ask(1, "complain nobody hears this")
+    assert stage.answers(1) == [said(1, "done")]
+
+
+@pytest.mark.parametrize("asked, why", [
+    ("raw hello", "said what is no answer: 'hello'"),
+    ("raw {}", "said what is no answer: '{}'"),
+    ("raw [1]", "said what is no answer: '[1]'"),
+    ('raw {"number": "1", "body": ""}', "said what is no answer"),
+    ('raw {"number": 1, "body": {}}', "said what is no answer"),
+    ('raw {"number": 1e999, "body": ""}', "said what is no answer"),
+    ("endless", "said more than 1,000,000 bytes in one line"),
+    ("wide 200000", "said more than 1,000,000 bytes in one line"),
+    ("exit 3", "exited with code 3"),
+    ("exit 0", "exited with code 0"),
+])  # fmt: skip
+def test_whatever_else_it_does_is_its_end_and_is_named(stage: Stage, asked: str, why: str) -> None:
+    stage.ask(1, asked)
+    gone = stage.until(lambda: next((e for e in stage.events if isinstance(e, SidecarGone)), None))
+    assert (gone.epoch, gone.companion) == (4, "examiner") and why in gone.why
+    assert asked.startswith("exit") == (said(1, "last words") in stage.events)
+    stage.until(lambda: not stage.mine())
+    stage.ask(2, "echo again")
+    assert stage.until(lambda: stage.events[-1:] == [said(2, "again")])
+
+
+def test_a_companion_that_is_killed_is_told_with_the_signal(stage: Stage) -> None:
+    stage.ask(1, "echo x")
+    stage.answers(1)
+    os.kill(stage.mine()[0], 9)
+    assert "was killed by signal 9 (SIGKILL)" in stage.answers(2)[1].why
+
+
+def test_one_that_does_not_read_never_blocks_and_is_ended_when_too_much_waits(stage: Stage) -> None:
+    stage.ask(1, "sleep")
+    for number in range(2, 60):
+        stage.ask(number, "x" * 100_000)
+    assert stage.events == [SidecarGone(4, "examiner", "the examiner reads nothing of what it is asked")]
+
+
+def test_what_nobody_can_take_waits_in_the_pipe(stage: Stage) -> None:
+    stage.open = False
+    for number in range(1, 4):
+        stage.ask(number, "big 90000")
+    for _ in range(20):
+        stage.loop.wait(steady() + 0.01)
+    assert stage.events == []
+    stage.open = True
+    assert [len(event.body) for event in stage.answers(3)] == [90000] * 3
+
+
+def test_an_end_takes_everything_below_with_it_and_says_nothing(stage: Stage) -> None:
+    stage.ask(1, "child")
+    stage.answers(1)
+    stage.until(lambda: len(stage.mine()) == 2)
+    stage.companions.end("examiner")
+    assert stage.mine() == []
+    assert stage.events == [said(1, "")]
+
+
+def test_one_companion_s_end_leaves_the_other_alone(stage: Stage) -> None:
+    stage.companions.start(4, "observer")
+    stage.ask(1, "echo x")
+    stage.answers(1)
+    stage.companions.end("examiner")
+    stage.ask(2, "echo y", "observer")
+    assert stage.answers(2)[1] == said(2, "y", "observer")
+
+
+def test_a_program_that_cannot_be_started_has_ended(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    stage.ask(1, "echo x")
+    (gone,) = stage.answers(1)
+    assert gone.companion == "examiner" and "'/no/such/python' cannot be executed" in gone.why

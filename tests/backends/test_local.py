@@ -1,0 +1,199 @@
+"""The laws of runs on this machine: known by process and start, out of the terminal's reach, started once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterrun import system
+from clusterrun.backends.local import submit
+from clusterrun.local import gpus, processes
+from clusterrun.model.errors import SchedulerError
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.script.plan import MachineFacts, Plan, plan
+
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+
+
+def until(true: Callable[[], object], limit: float = 60.0) -> None:
+    end = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < end, "not within the limit"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def one(program: str) -> subprocess.Popen[str]:
+        started.append(subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_process_is_known_by_its_number_and_its_start(
+    start: Callable[[str], subprocess.Popen[str]],
+) -> None:
+    job_id = processes.identity(start("import time; time.sleep(600)").pid)
+    number, _, since = job_id.partition(".")
+    assert processes.alive(job_id)
+    assert not processes.alive(f"{number}.{int(since) + 1}")
+    assert [processes.alive(word) for word in ("", "x", "1", "999999999.1", "-1.5")] == [False] * 5
+
+
+def test_a_process_that_has_ended_but_was_not_collected_is_not_alive(
+    start: Callable[[str], subprocess.Popen[str]],
+) -> None:
+    process = start("")
+    job_id = processes.identity(process.pid)
+    until(lambda: not processes.alive(job_id))
+    assert process.returncode is None
+
+
+def test_an_end_is_asked_for_first_and_a_stopped_process_hears_it(
+    start: Callable[[str], subprocess.Popen[str]],
+) -> None:
+    process = start("import time; time.sleep(600)")
+    os.kill(process.pid, signal.SIGSTOP)
+    assert processes.end(processes.identity(process.pid), system.RealClock(), limit=60)
+    assert process.wait(60) == -signal.SIGTERM
+
+
+def test_a_process_that_does_not_hear_is_killed_after_the_limit_and_the_wait_is_said_once(
+    start: Callable[[str], subprocess.Popen[str]],
+) -> None:
+    process = start(STUBBORN)
+    assert process.stdout and process.stdout.readline() == "up\n"
+    said: list[str] = []
+    job_id = processes.identity(process.pid)
+    assert processes.end(job_id, system.RealClock(), limit=0.2, slow=lambda: said.append("waiting"))
+    assert (process.wait(60), said) == (-signal.SIGKILL, ["waiting"])
+
+
+def test_ending_what_has_ended_is_done_at_once() -> None:
+    assert processes.end("999999999.1", system.RealClock())
+
+
+COORDINATOR = """
+import json, os, sys, time
+seen = [sys.argv[1:], os.getsid(0), os.getpgid(0), dict(os.environ), sys.stdin.read()]
+print(json.dumps(seen), flush=True)
+with open(os.path.join(sys.argv[2], "starts"), "a") as file:
+    file.write("once\\n")
+time.sleep(0 if "QUICK" in os.environ else 600)
+sys.exit(144)
+"""
+"""Stands in for the packed program; 144 is the code upon which submitit starts a task again."""
+
+
+def prepared(tmp_path: Path, program: str = COORDINATOR, **wish: object) -> Plan:
+    run_dir = tmp_path / "a b%j\n"
+    run_dir.mkdir()
+    spec = JobSpec(("train.py",), cwd=str(tmp_path), cluster=Cluster.LOCAL, **wish)  # type: ignore[arg-type]
+    made = plan(spec, "r", "t", str(run_dir), MachineFacts(slurm=False, python=sys.executable))
+    paths = RunPaths(str(run_dir))
+    Path(paths.script).write_text(made.script)
+    Path(paths.agent).write_text(program)
+    return made
+
+
+def said(made: Plan) -> str:
+    path = Path(RunPaths(made.run_dir).job_output)
+    return path.read_text() if path.exists() else ""
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], **more}
+
+
+def test_the_coordinator_runs_in_a_session_of_its_own_and_its_id_is_the_job_id(tmp_path: Path) -> None:
+    made = prepared(tmp_path, setup=("export BY_SETUP='a b'",))
+    answer = submit(made, environment(SLURM_JOB_ID="7"), lambda line: None)
+    try:
+        until(lambda: said(made).endswith("]\n"))
+        argv, session, _, seen, stdin = json.loads(said(made))
+        assert (argv, stdin, seen["BY_SETUP"]) == (["coordinate", made.run_dir], "", "a b")
+        assert ("SLURM_JOB_ID" in seen, "SUBMITIT_LOCAL_COMMAND" in seen) == (False, False)
+        assert answer.dropped == ("SLURM_JOB_ID",)
+        assert session not in (os.getsid(0), 0)
+        assert processes.alive(answer.job_id)
+    finally:
+        assert processes.end(answer.job_id, system.RealClock())
+    assert sorted(os.listdir(made.run_dir)) == ["agent.pyz", "job.out", "script.sh", "starts"]
+
+
+def test_a_coordinator_is_started_once_whatever_it_exits_with(tmp_path: Path) -> None:
+    made = prepared(tmp_path)
+    answer = submit(made, environment(QUICK="1"), lambda line: None)
+    until(lambda: not processes.alive(answer.job_id))
+    until(lambda: not inside(made.run_dir))
+    assert Path(made.run_dir, "starts").read_text() == "once\n"
+
+
+def inside(folder: str) -> list[str]:
+    """The processes that work in ``folder``."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            found += [path.parent.name] if os.readlink(path) == folder else []
+        except OSError:
+            continue
+    return found
+
+
+def test_a_run_that_cannot_be_started_is_an_error_with_the_place_to_look(tmp_path: Path) -> None:
+    made = prepared(tmp_path)
+    with pytest.raises(SchedulerError) as caught:
+        submit(
+            made, {"PATH": "/nowhere", "TMPDIR": str(tmp_path), "PYTHONHOME": "/nowhere"}, lambda line: None
+        )
+    assert "could not be started" in caught.value.seen
+    assert "job.out" in caught.value.remedy
+
+
+def listed(text: str) -> Callable[..., system.Completed]:
+    return lambda argv, timeout: system.Completed(tuple(argv), 0, text, "", 0.0)
+
+
+def hung(argv: object, timeout: float) -> system.Completed:
+    raise system.ProgramTimeout("nvidia-smi gave no answer within 15 s")
+
+
+@pytest.mark.parametrize(
+    "run, visible, count",
+    [
+        (listed("GPU 0: H200 (UUID: x)\n  MIG 1g\nGPU 1: H200\n"), None, 2),
+        (listed("GPU 0: H200\nGPU 1: H200\n"), "1", 1),
+        (listed("GPU 0: H200\nGPU 1: H200\n"), "", 0),
+        (listed("GPU 0: H200\n"), "0,1,2", 1),
+        (listed("No devices were found\n"), None, 0),
+        (hung, None, 0),
+    ],
+)
+def test_gpus_are_those_a_program_started_here_would_see(
+    tmp_path: Path, run: Callable[..., system.Completed], visible: str | None, count: int
+) -> None:
+    (tmp_path / "nvidia-smi").touch(0o755)
+    known = {"PATH": str(tmp_path), **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
+    assert gpus.count_gpus(known, run, str(tmp_path), places=()) == count
+
+
+def test_without_nvidia_smi_the_drivers_folder_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "0000:01:00.0").mkdir()
+    nowhere = {"PATH": "/nowhere"}
+    assert gpus.count_gpus(nowhere, hung, str(tmp_path), places=()) == 1
+    assert gpus.count_gpus(nowhere, hung, str(tmp_path / "none"), places=()) == 0

@@ -1,0 +1,132 @@
+"""The attempts of a run for people and as JSON: each with why, where and how far; last words said once."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterrun.cli.attempts_table import far, lineage
+from clusterrun.cli.runs_table import reason_of
+from clusterrun.cli.status_json import document
+from clusterrun.model.document import encode
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import Attempt, Failure, RunRecord, RunState
+from clusterrun.model.spec import JobSpec
+from clusterrun.model.states import Phase, State
+from clusterrun.operations.context import Context
+
+AT = 1_800_000_000.0
+FAILURE = Failure(3, "n2", 7, AT + 50, "rank 3 on n2 exited with code 7", ("last words",))
+LOST = Failure(-1, "n1", 0, AT + 190, "node n1 was lost", ("silence",))
+NODES = ("n1", "n2")
+ATTEMPTS = (
+    Attempt(0, "first start", NODES, AT, AT + 60, "FAILED", FAILURE, "first", "41", 12, 10),
+    Attempt(1, "restart 1 of 3", NODES, AT + 60, AT + 200, "NODE_FAIL", LOST, "failure", "41"),
+    Attempt(2, "", ("n2", "n3"), AT + 300, cause="node", job_id="42", step=30),
+)
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
+def test_each_attempt_says_why_it_was_made_where_it_ran_how_far_it_came_and_how_it_ended() -> None:
+    assert lineage(ATTEMPTS, lambda epoch: "passed in 3 s" if epoch == 0 else "") == [
+        "",
+        "attempt 0 (first start) in job 41, 2027-01-15 08:00:00 UTC to 08:01:00 (1 min), on n[1-2]: FAILED",
+        "  pre-flight passed in 3 s",
+        "  reached    step 12, checkpoint 10",
+        "  first failure, 2027-01-15 08:00:50 UTC: rank 3 on n2 exited with code 7",
+        "",
+        "attempt 1 (restart 1 of 3) in job 41, 2027-01-15 08:01:00 UTC to 08:03:20 (2 min 20 s),"
+        " on n[1-2]: NODE_FAIL",
+        "  first failure, 2027-01-15 08:03:10 UTC: node n1 was lost",
+        "  its last lines:",
+        "    silence",
+        "",
+        "attempt 2 (node) in job 42, since 2027-01-15 08:05:00 UTC, on n[2-3]",
+        "  reached    step 30",
+    ]
+
+
+@pytest.mark.usefixtures("utc")
+def test_of_a_run_with_one_job_the_job_is_not_said_with_each_attempt() -> None:
+    assert lineage(ATTEMPTS[:1], lambda epoch: "")[1].startswith("attempt 0 (first start), 2027")
+    assert lineage((), lambda epoch: "") == []
+
+
+@pytest.mark.parametrize(
+    "step, checkpoint, said",
+    [(-1, -1, ""), (0, -1, "step 0"), (7, 5, "step 7, checkpoint 5"), (-1, 5, "checkpoint 5")],
+)
+def test_how_far_a_script_came_is_said_as_far_as_it_reports_that(
+    step: int, checkpoint: int, said: str
+) -> None:
+    assert far(step, checkpoint) == said
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Context:
+    made = Context({"CLUSTERRUN_HOME": str(tmp_path / "home")})
+    made.store.claim(RUN)
+    spec = JobSpec(command=("train.py",), cwd="/", name="train", nodes=2)
+    made.store.save(RunRecord(RUN, "train", "local", "token", spec, AT, "1.1", "elsewhere"))
+    state = RunState(RUN, 2, State.COMPLETED, Phase.ENDED, "", "n2", 7, AT + 400, ATTEMPTS, AT, AT + 400, 0)
+    Path(made.store.paths(RUN).state).write_text(json.dumps(encode(state)))
+    return made
+
+
+RUN = "20270115-080000-0000-train"
+
+
+def test_a_document_has_what_every_attempt_left_where_a_run_was_named(desk: Context) -> None:
+    found = desk.inquiry().statuses([RUN])
+    (entry,) = document(found, desk)["runs"]
+    assert {name: entry[name] for name in ("step", "checkpoint", "heard_at")} == {
+        "step": 30,
+        "checkpoint": 10,
+        "heard_at": "2027-01-15T08:06:40.000+00:00",
+    }
+    assert entry["attempts"][1] == {
+        "attempt": 1,
+        "cause": "failure",
+        "reason": "restart 1 of 3",
+        "nodes": NODES,
+        "job_id": "41",
+        "started_at": "2027-01-15T08:01:00.000+00:00",
+        "ended_at": "2027-01-15T08:03:20.000+00:00",
+        "outcome": "NODE_FAIL",
+        "step": None,
+        "checkpoint": None,
+        "failure": {
+            "rank": None,
+            "node": "n1",
+            "code": 0,
+            "why": "node n1 was lost",
+            "at": "2027-01-15T08:03:10.000+00:00",
+        },
+    }
+    assert [one["failure"] is None for one in entry["attempts"]] == [False, False, True]
+    assert "attempts" not in document(found)["runs"][0]
+
+
+def test_a_damaged_state_leaves_a_document_without_attempts(desk: Context) -> None:
+    Path(desk.store.paths(RUN).state).write_text("{")
+    (entry,) = document(desk.inquiry().statuses([RUN]), desk)["runs"]
+    assert (entry["attempts"], entry["step"], entry["heard_at"]) == ([], None, None)
+
+
+def test_the_table_says_how_far_a_run_is_while_it_trains(desk: Context) -> None:
+    (status,) = desk.inquiry().statuses([RUN])
+    live = replace(status, state=State.RUNNING, phase=Phase.TRAINING, reason="restart 1 of 3")
+    assert [reason_of(one, AT) for one in (live, replace(live, reason=""), status)] == [
+        "restart 1 of 3; step 30",
+        "step 30",
+        "",
+    ]

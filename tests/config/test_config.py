@@ -1,0 +1,187 @@
+"""Where the value of an option comes from: command line, environment, profile, project, user, built-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterrun.config import profiles, settings
+from clusterrun.config.option_table import CONFIGURABLE
+from clusterrun.config.settings import Setting, Source, settle
+from clusterrun.model.errors import BadInput
+from clusterrun.model.spec import JobSpec
+
+PROJECT = """
+[defaults]
+nodes = 3
+partition = "project"
+setup = ["module load project"]
+
+[profile.big]
+nodes = 5
+cpus_per_rank = 2
+snapshot = true
+"""
+USER = """
+[defaults]
+partition = "user"
+account = "user"
+setup = ["module load user"]
+
+[profile.big]
+qos = "high"
+nodes = 6
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "xdg/clusterrun").mkdir(parents=True)
+    (tmp_path / "xdg/clusterrun/config.toml").write_text(USER)
+    (tmp_path / "project/deep/down").mkdir(parents=True)
+    (tmp_path / "project/clusterrun.toml").write_text(PROJECT)
+    return {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+
+
+def found(
+    tmp_path: Path, environ: dict[str, str], profile: str = "", **said: settings.Value
+) -> dict[str, Setting]:
+    line = Source("command line", tuple(said.items()))
+    sources = profiles.sources(profiles.load(str(tmp_path / "project/deep/down"), environ), profile)
+    return settle([line, *settings.from_environment(environ), *sources])
+
+
+def test_the_strongest_source_decides_and_is_named(tmp_path: Path, environ: dict[str, str]) -> None:
+    values = found(tmp_path, {**environ, "CLUSTERRUN_QOS": "mine", "CLUSTERRUN_NODES": "7"}, "big", nodes=9)
+    project, user = tmp_path / "project/clusterrun.toml", tmp_path / "xdg/clusterrun/config.toml"
+    shown = {
+        name: (values[name].value, values[name].origin)
+        for name in ("nodes", "qos", "partition", "account", "mem")
+    }
+    assert shown == {
+        "nodes": (9, "command line"),
+        "qos": ("mine", "CLUSTERRUN_QOS"),
+        "partition": ("project", f"{project} [defaults]"),
+        "account": ("user", f"{user} [defaults]"),
+        "mem": ("", "built-in"),
+    }
+
+
+@pytest.mark.parametrize("weaker, nodes", [("", 3), ("big", 5)])
+def test_a_profile_is_stronger_than_defaults(
+    tmp_path: Path, environ: dict[str, str], weaker: str, nodes: int
+) -> None:
+    assert found(tmp_path, environ, weaker)["nodes"].value == nodes
+
+
+def test_lists_add_up_from_the_weakest_to_the_strongest(tmp_path: Path, environ: dict[str, str]) -> None:
+    values = found(tmp_path, {**environ, "CLUSTERRUN_SETUP": "export A=1\nexport B=2"}, setup=("echo last",))
+    assert values["setup"].value == (
+        "module load user",
+        "module load project",
+        "export A=1",
+        "export B=2",
+        "echo last",
+    )
+    assert values["setup"].origin.endswith("[defaults] + CLUSTERRUN_SETUP + command line")
+
+
+@pytest.mark.parametrize(
+    "text, seen, remedy",
+    [
+        ("[defaults]\npartion = 'x'\n", "unknown key 'partion'", "did you mean 'partition'?"),
+        ("[default]\nnodes = 1\n", "unknown table 'default'", "did you mean 'defaults'?"),
+        ("[profile.a]\nzzzzzz = 1\n", "[profile.a]: unknown key 'zzzzzz'", "known are nodes, gpus"),
+        ("[defaults]\nnodes = 'many'\n", "nodes: 'many' is not a whole number", ""),
+        ("[defaults]\nnodes = true\n", "nodes: True is not a whole number", ""),
+        ("[defaults]\nsetup = [1]\n", "setup: [1] is not a list of strings", ""),
+        ("[defaults]\nsnapshot = 'maybe'\n", "snapshot: 'maybe' is not true or false", ""),
+        ("[defaults]\ncluster = 'cloud'\n", "cluster: 'cloud' is not auto or slurm or local", ""),
+        ("defaults = 3\n", "defaults is not a table", "write [defaults]"),
+        ("profile.a = 3\n", "a is not a table", "write [a]"),
+        ("nodes = \n", "is not TOML", ""),
+        ("\udcff", "is not TOML", ""),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_the_nearest_right_thing(
+    tmp_path: Path, text: str, seen: str, remedy: str
+) -> None:
+    path = tmp_path / "clusterrun.toml"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(BadInput) as refused:
+        profiles.read(str(path))
+    assert seen in refused.value.seen and str(path) in refused.value.seen and remedy in refused.value.remedy
+
+
+@pytest.mark.parametrize("profile, remedy", [("bgi", "did you mean 'big'?"), ("zzz", "known are big")])
+def test_a_profile_that_is_nowhere_is_refused(
+    tmp_path: Path, environ: dict[str, str], profile: str, remedy: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        found(tmp_path, environ, profile)
+    assert (refused.value.seen, refused.value.remedy) == (f"there is no profile {profile!r}", remedy)
+
+
+@pytest.mark.parametrize(
+    "name, given, value",
+    [
+        ("nodes", "4", 4),
+        ("nodes", " 4 ", 4),
+        ("time", 90, "90"),
+        ("snapshot", "on", True),
+        ("snapshot", "0", False),
+        ("setup", "one line", ("one line",)),
+        ("env", ["A=1", "B"], ("A=1", "B")),
+    ],
+)
+def test_values_are_read_from_text_and_toml_alike(name: str, given: object, value: settings.Value) -> None:
+    assert settings.read_value(CONFIGURABLE[name], given, "here") == value
+
+
+def test_a_bad_value_in_the_environment_names_the_variable() -> None:
+    with pytest.raises(BadInput, match="CLUSTERRUN_NODES: 'x' is not a whole number"):
+        settings.from_environment({"CLUSTERRUN_NODES": "x"})
+
+
+def test_a_misspelt_variable_is_mentioned_and_those_of_a_run_are_not() -> None:
+    environ = {
+        "CLUSTERRUN_PARTITON": "x",
+        "CLUSTERRUN_NODE": "0",
+        "CLUSTERRUN_RUN_ID": "r",
+        "CLUSTERRUN_HOME": "/",
+    }
+    assert settings.misspelt(environ) == [
+        "CLUSTERRUN_PARTITON is set but means nothing; did you mean CLUSTERRUN_PARTITION?"
+    ]
+
+
+def test_a_variable_of_the_nodes_own_is_misspelt_where_there_is_no_run_around_and_real_ones_are_not() -> None:
+    assert settings.misspelt({"CLUSTERRUN_NODE": "3", "CLUSTERRUN_LAB_HOME": "/labs"}) == [
+        "CLUSTERRUN_NODE is set but means nothing; did you mean CLUSTERRUN_NODES?"
+    ]
+
+
+def test_without_files_there_is_nothing_but_built_in_values(tmp_path: Path) -> None:
+    assert profiles.files(str(tmp_path), {"XDG_CONFIG_HOME": str(tmp_path)}) == []
+    assert {setting.origin for setting in settle([]).values()} == {"built-in"}
+
+
+def test_every_field_of_a_spec_has_an_option_and_every_option_a_field() -> None:
+    not_configured = {"command", "cwd", "after", "environment", "alone", "all_pairs"}
+    fields = set(JobSpec.__annotations__) - not_configured
+    options = {name.replace("-", "_") for name in CONFIGURABLE} - {
+        "env",
+        "follow",
+        "wait",
+        "slurm_every",
+        "trust",
+    }
+    assert options == fields
+
+
+@pytest.mark.parametrize(
+    "given, home", [({"CLUSTERRUN_HOME": "/x/../y"}, "/y"), ({"CLUSTERRUN_HOME": ""}, "~/.clusterrun")]
+)
+def test_the_home_is_an_absolute_path(given: dict[str, str], home: str) -> None:
+    assert settings.home(given) == str(Path(home).expanduser())

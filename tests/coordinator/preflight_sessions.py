@@ -1,0 +1,131 @@
+"""An examination for tests of the tower: one question a node, one round; simple on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from clusterrun.coordinator.preflight_session import Again, Examinee
+from clusterrun.model.frozen import frozen
+from clusterrun.model.orders import Orders
+from clusterrun.model.preflight_report import Finding, Grade, NodeReport, Report, worst
+
+LIMIT = 20.0
+WELL, ILL = "well", "ill"
+
+
+@frozen
+class Ask:
+    """A question to a node."""
+
+    node: int
+    number: int
+    body: str
+
+
+@frozen
+class Outcome:
+    """What the tower reads of an outcome."""
+
+    fit: bool
+    report: Report
+    world: tuple[int, ...]
+    environment: tuple[tuple[str, str], ...]
+    excluded: tuple[str, ...]
+
+
+class Simple:
+    """Every node is asked once; whoever answers ``well`` within 20 s is fit, the first of them train.
+
+    Before a later attempt the suspects alone are asked, and everybody fit keeps his place.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        examinees: Sequence[Examinee],
+        absent: Sequence[tuple[int, str, str]],
+        now: float,
+        wall: float,
+        again: Again | None = None,
+    ) -> None:
+        self.outcome: Outcome | None = None
+        self.progress = ""
+        self._orders = orders
+        self._until = now + LIMIT
+        self._names = {**{e.node: e.name for e in examinees}, **{node: name for node, name, _ in absent}}
+        self._faults = {node: why for node, _, why in absent}
+        self._places: list[int] = []
+        asked = [e.node for e in examinees]
+        if again is not None:
+            numbers = {name: node for node, name in self._names.items()}
+            self._places = [numbers[name] for name in again.after.world]
+            asked = [node for node in asked if node in again.suspects]
+        self._waiting = dict.fromkeys(asked, True)
+
+    def begin(self) -> list[Ask]:
+        asks = [Ask(node, 1, f"node {node}, are you well?") for node in self._waiting]
+        self._look()
+        return asks
+
+    def answered(self, now: float, node: int, number: int, body: str) -> list[Ask]:
+        if self._waiting.pop(node, None) and body != WELL:
+            self._faults[node] = body
+        self._look()
+        return []
+
+    def lost(self, now: float, node: int, why: str) -> list[Ask]:
+        self._waiting.pop(node, None)
+        self._faults[node] = why
+        self._look()
+        return []
+
+    def tick(self, now: float) -> list[Ask]:
+        if now >= self._until:
+            for node in list(self._waiting):
+                self.lost(now, node, "it did not answer")
+        return []
+
+    def wakes_at(self) -> float | None:
+        return None if self.outcome else self._until
+
+    def _look(self) -> None:
+        self.progress = f"{len(self._waiting)} nodes are still asked"
+        if not self._waiting and self.outcome is None:
+            fit = [node for node in sorted(self._names) if node not in self._faults]
+            known = len(self._places) == self._orders.nodes
+            world = self._kept(fit) if known else tuple(fit[: self._orders.nodes])
+            nodes = tuple(self._report_of(node, world) for node in sorted(self._names))
+            enough = len(world) == self._orders.nodes
+            excluded = tuple(self._names[node] for node in sorted(self._faults))
+            report = self._report(nodes, excluded, world)
+            self.outcome = Outcome(enough, report, world if enough else (), (("CHOSEN", "eth7"),), excluded)
+
+    def _kept(self, fit: list[int]) -> tuple[int, ...]:
+        idle = iter([node for node in fit if node not in self._places])
+        world = [node if node in fit else next(idle, -1) for node in self._places]
+        return tuple(node for node in world if node >= 0)
+
+    def _report_of(self, node: int, world: tuple[int, ...]) -> NodeReport:
+        name = self._names[node]
+        if node in self._faults:
+            finding = Finding("health", Grade.FAIL, self._faults[node], "replace it")
+            return NodeReport(name, Grade.FAIL, "excluded", (finding,))
+        return NodeReport(name, Grade.PASS, "rank" if node in world else "spare")
+
+    def _report(self, nodes: tuple[NodeReport, ...], excluded: tuple[str, ...], world: Any) -> Report:
+        return Report(
+            run_id=self._orders.run_id,
+            cluster="",
+            level="full",
+            verdict=worst(tuple(node.verdict for node in nodes)),
+            at=0.0,
+            seconds=0.0,
+            budget=60.0,
+            rounds=1,
+            backend="",
+            world=tuple(self._names[node] for node in world),
+            spares=(),
+            excluded=excluded,
+            nodes=nodes,
+        )

@@ -1,0 +1,150 @@
+"""The user's own program with the news of a run: real processes, one after the other, none left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.coordinator.actions import Announce
+from clusterrun.coordinator.io import event_hook as module
+from clusterrun.coordinator.io.event_hook import EventHook
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Survival
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import Attempt, Failure, RunState
+from clusterrun.model.states import Phase, State
+from clusterrun.runtime.event_loop import EventLoop, steady
+from clusterrun.runtime.processes import ended_children
+from clusterrun.runtime.run_files import claim_attempt
+from tests.coordinator.tapes import ORDERS
+
+FAILURE = Failure(3, "n1", 1, 2.0, "rank 3 on n1 exited with code 1", ("last words",))
+STATE = RunState(
+    run_id="r",
+    epoch=0,
+    state=State.FAILED,
+    phase=Phase.ENDED,
+    reason="rank 3 on n1 exited with code 1",
+    host="login",
+    pid=42,
+    updated_at=1.0,
+    attempts=(Attempt(0, "first start", ("n0", "n1"), 1.0, 2.0, "FAILED", FAILURE),),
+)
+
+
+class Told:
+    """A run whose user is told by ``command``."""
+
+    def __init__(self, folder: Path, command: str) -> None:
+        self.paths = RunPaths(str(folder))
+        claim_attempt(self.paths, 0)
+        self.notes: list[str] = []
+        self.loop = EventLoop()
+        orders = replace(ORDERS, survival=Survival(on_event=command))
+        environment = {"PATH": os.defpath, "SLURM_JOB_ID": "7", "MINE": "x"}
+        self.hooks = EventHook(self.loop, orders, self.paths, environment, self.notes.append)
+        self.loop.every(0.02, self.reap)
+
+    def reap(self) -> None:
+        for child in ended_children():
+            self.hooks.reaped(child)
+
+    def tells(self, *events: str) -> None:
+        for event in events:
+            self.hooks.announce(Announce(event, STATE, 5.0))
+
+    def waits_until(self, holds: Callable[[], Any], seconds: float = 60.0) -> None:
+        until = steady() + seconds
+        while not holds():
+            assert steady() < until
+            self.loop.wait(steady() + 0.05)
+
+
+def test_the_facts_stand_on_standard_input_as_json(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = Told(tmp_path, f"cat >>{shlex.quote(str(out))}; echo said $MINE $SLURM_JOB_ID")
+    told.tells("failed", "ended")
+    told.hooks.finish()
+    facts = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [fact["event"] for fact in facts] == ["failed", "ended"]
+    assert facts[0] == {
+        "event": "failed",
+        "run_id": "r",
+        "name": "r",
+        "job_id": "7",
+        "attempt": 0,
+        "state": "FAILED",
+        "reason": "rank 3 on n1 exited with code 1",
+        "nodes": ["n0", "n1"],
+        "failure": {"rank": 3, "node": "n1", "why": "rank 3 on n1 exited with code 1"},
+        "run_dir": str(tmp_path),
+        "at": 5.0,
+    }
+    assert Path(told.paths.attempt(0).hooks_log).read_text() == "said x 7\n" * 2
+    assert told.notes == []
+
+
+def test_one_is_told_after_the_other_in_order(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = f"""echo begin >>{out}; sleep 0.1; sed 's/.*"event": "//; s/".*//' >>{out}"""
+    told = Told(tmp_path, command)
+    told.tells("started", "failed", "restarted", "ended")
+    told.hooks.finish()
+    expected = [word for event in ("started", "failed", "restarted", "ended") for word in ("begin", event)]
+    assert out.read_text().split() == expected
+
+
+def test_a_program_that_never_ends_is_killed_with_all_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LIMIT_SECONDS", 0.5)
+    pids = tmp_path / "pids"
+    told = Told(tmp_path, f"sleep 100 & echo $! $$ >>{pids}; setsid sleep 100 & echo $! >>{pids}; wait")
+    told.tells("started")
+    told.waits_until(lambda: told.notes)
+    told.waits_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in living(pids)))
+    assert told.notes == ["the program for events was killed: it ran for 0.5 s"]
+
+
+def living(pids: Path) -> list[str]:
+    """Those of the file that are no zombies."""
+    found = []
+    for pid in pids.read_text().split():
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        found += [] if state in "ZX" else [pid]
+    return found
+
+
+def test_a_run_that_ends_waits_for_its_program_no_longer_than_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LAST_SECONDS", 0.3)
+    told = Told(tmp_path, "sleep 100")
+    told.tells("started", "ended")
+    began = time.monotonic()
+    told.hooks.finish()
+    assert time.monotonic() - began < 60
+
+
+def test_a_program_that_fails_costs_a_note(tmp_path: Path) -> None:
+    told = Told(tmp_path, "exit 3")
+    told.tells("ended")
+    told.hooks.finish()
+    assert told.notes == ["the program for events exited with code 3; see hooks.log"]
+
+
+def test_without_an_order_nothing_is_run(tmp_path: Path) -> None:
+    told = Told(tmp_path, "")
+    told.tells("ended")
+    told.hooks.finish()
+    assert not Path(told.paths.attempt(0).hooks_log).exists()

@@ -1,0 +1,36 @@
+"""What the watch over the ranks says reaches the run's warnings, and leaves them again."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from clusterrun.coordinator.hang_monitor import HangMonitor
+from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.monitor.actions import TakeBack, Warn
+from clusterrun.runtime.machine_events import Note, Now
+
+NOW = Now(5.0, 1_800_000_000.0)
+
+
+class Says:
+    """A vigil that says at each tick what was prepared."""
+
+    def __init__(self, *ticks: list[Any]) -> None:
+        self.ticks = list(ticks)
+
+    def tick(self, now: float, wall: float) -> list[Any]:
+        return self.ticks.pop(0)
+
+
+def test_a_warning_that_holds_no_more_is_dropped_and_noted_once() -> None:
+    ledger, noted = RunStateKeeper("r", "n1", 7, 10.0, "41"), []
+    again = TakeBack("training alone", "they train together now")
+    vigil = Says([Warn("training alone: 4 ranks"), Warn("out of memory on n2")], [again], [again])
+    nothing = cast("Any", None)
+    watching = HangMonitor(cast("Any", vigil), nothing, nothing, ledger, noted.append, nothing)
+    watching.tick(NOW)
+    assert ledger.state.warnings == ("training alone: 4 ranks", "out of memory on n2")
+    watching.tick(NOW)
+    watching.tick(NOW)
+    assert ledger.state.warnings == ("out of memory on n2",)
+    assert noted[2:] == [Note("they train together now")]

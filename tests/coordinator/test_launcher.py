@@ -1,0 +1,192 @@
+"""The laws of launching agents twice: arguments, environment, and who is ended when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from clusterrun.coordinator.io import launcher
+from clusterrun.coordinator.io.launcher import Launch, Launcher, relaunch
+from clusterrun.model.frozen import replace
+from clusterrun.runtime.event_loop import EventLoop, steady
+from clusterrun.runtime.processes import ended_children
+from clusterrun.slurm_text.controller_away import is_away
+from clusterrun.slurm_text.srun_messages import unreached
+from tests.coordinator.runs import until
+from tests.coordinator.tapes import ORDERS
+
+ARGV = ("srun", "--nodes=4", "--ntasks=4", "--no-kill", "python", "--nodes", "agent.pyz")
+
+
+def launch(argv: tuple[str, ...], **environment: str) -> Launch:
+    everything = {"PATH": os.defpath, "SLURM_JOB_NODELIST": "n[1-4]", **environment}
+    return Launch(replace(ORDERS, launch=argv), (), everything, b"invitation\n", 1024)
+
+
+def passing(loop: EventLoop, one: Launcher, ends: Sequence[object]) -> Callable[[], bool]:
+    """Lets a little time pass, and tells whether anything has been said of an end."""
+
+    def passes() -> bool:
+        for child in ended_children():
+            one.reaped(child)
+        loop.wait(steady() + 0.02)
+        return bool(ends)
+
+    return passes
+
+
+def test_a_second_launch_stands_on_the_other_nodes_and_tells_agents_how_all_are_numbered() -> None:
+    argv, more = relaunch(launch(ARGV), ("n2",))
+    assert argv == (
+        *("srun", "--overlap", "--nodelist=n[1,3-4]", "--nodes=3", "--ntasks=3", "--no-kill"),
+        *("python", "--nodes", "agent.pyz"),
+    )
+    assert more == {"CLUSTERRUN_NODES": "n[1-4]"}
+
+
+def test_the_end_of_the_first_launch_is_not_the_end_of_the_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_KILL_AFTER", 0.3)
+    program = tmp_path / "srun"
+    program.write_text("#!/bin/sh\nexec sleep 100\n")
+    program.chmod(stat.S_IRWXU)
+    loop = EventLoop()
+    ends: list[int] = []
+    one = Launcher(loop, launch((str(program),)), lambda code, said, whole, others: ends.append(code))
+    passes = passing(loop, one, ends)
+
+    one.start()
+    one.end()
+    until(passes, "the end of the first launch")
+    assert ends == [128 + signal.SIGTERM]
+    one.start(("n2",))
+    later = steady() + 1.0
+    until(lambda: passes() and steady() > later, "the time at which the first one was to be killed")
+    assert one.alive and ends == [128 + signal.SIGTERM]
+    one.kill()
+    until(lambda: passes() and len(ends) == 2, "the end of the second launch")
+    assert ends[1] == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_a_launch_beside_another_is_over_with_the_newest_and_all_are_when_none_lives(
+    tmp_path: Path, newest_first: bool
+) -> None:
+    program = tmp_path / "srun"
+    program.write_text("#!/bin/sh\nexec sleep 100\n")
+    program.chmod(stat.S_IRWXU)
+    loop = EventLoop()
+    ends: list[tuple[bool, bool]] = []
+    one = Launcher(
+        loop, launch((str(program),)), lambda code, said, whole, others: ends.append((whole, others))
+    )
+    passes = passing(loop, one, ends)
+    started = []
+    for without in ((), ("n2",)):
+        before = set(one._living)
+        one.start(without)
+        started.append((set(one._living) - before).pop())
+    for pid in reversed(started) if newest_first else started:
+        assert one.alive
+        os.kill(pid, signal.SIGKILL)
+        until(lambda pid=pid: (passes() or True) and pid not in one._living | one._older, "its end")
+    assert ends == ([(True, True), (True, False)] if newest_first else [(True, False)])
+    assert not one.alive
+
+
+@pytest.mark.parametrize(
+    ("line", "early"),
+    [
+        ("srun: error: Node failure on n2", True),
+        ("srun: error: task 2 launch failed: Slurmd could not connect IO", True),
+        (
+            "srun: error: Task launch for StepId=1.0 failed on node n2: Communication connection failure",
+            False,
+        ),
+    ],
+)
+def test_a_launcher_that_goes_on_without_a_node_tells_which_and_one_that_gives_up_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, early: bool
+) -> None:
+    monkeypatch.setattr(launcher, "_WORDS_AFTER", 0.05)
+    program = tmp_path / "srun"
+    program.write_text(f"#!/bin/sh\necho '{line}' >&2\necho over >&2\nexec sleep {100 if early else 1}\n")
+    program.chmod(stat.S_IRWXU)
+    loop = EventLoop()
+    ends: list[tuple[int, str, bool]] = []
+    one = Launcher(
+        loop, launch((str(program),)), lambda code, said, whole, others: ends.append((code, said[0], whole))
+    )
+    passes = passing(loop, one, ends)
+
+    one.start()
+    until(passes, "a word of the launcher's")
+    assert ends == [(1, line, False) if early else (0, line, True)]
+    one.kill()
+    until(lambda: passes() and not one.alive, "its end")
+
+
+def test_a_launcher_that_is_killed_is_told_from_one_that_says_so_of_its_tasks(tmp_path: Path) -> None:
+    program = tmp_path / "srun"
+    harmless = "srun: cluster configuration lacks support for cpu binding"
+    program.write_text(f"#!/bin/sh\necho '{harmless}' >&2\nkill -9 $$\n")
+    program.chmod(stat.S_IRWXU)
+    loop = EventLoop()
+    ends: list[tuple[int, tuple[str, ...]]] = []
+    one = Launcher(loop, launch((str(program),)), lambda code, said, whole, others: ends.append((code, said)))
+    passes = passing(loop, one, ends)
+
+    one.start()
+    until(passes, "its end")
+    assert ends == [(137, (f"{program} was killed by signal 9 (SIGKILL)",))]
+
+
+UNREACHED = (
+    "srun: error: Task launch for StepId=1.0 failed on node n2: Socket timed out on send/recv operation"
+)
+NO_NAME = "srun: error: Task launch for StepId=1.0 failed on node n3: Can't find an address, check slurm.conf"
+AGAIN = "srun: error: get_addr_info: getaddrinfo() failed: Temporary failure, attempt number "
+
+
+@pytest.mark.parametrize("before", [0, 4, 5, 9, 14, 15, 40])
+@pytest.mark.parametrize("after", [0, 5, 9, 14, 15, 40])
+@pytest.mark.parametrize("line", [UNREACHED, NO_NAME])
+def test_the_line_that_names_a_node_not_reached_is_never_dropped_among_others(
+    before: int, after: int, line: str
+) -> None:
+    said: list[tuple[str, ...]] = []
+    one = Launcher(EventLoop(), launch(ARGV), lambda code, words, whole, others: said.append(words))
+    words = [f"line {number}" for number in range(before)] + [line]
+    words += [f"later {number}" for number in range(after)]
+    for number, word in enumerate(words):
+        one._show(word)
+        one._show(f"{AGAIN}{number}")
+    kept = tuple(one._said)
+    assert unreached(kept) == unreached([line])
+    assert kept[:5] == tuple(words[:5])
+    assert set(words[-15:]) <= set(kept)
+    assert len(kept) <= 21
+
+
+@pytest.mark.parametrize(
+    ("said", "away"),
+    [
+        (("srun: error: Unable to create step: Unable to contact slurm controller (connect failure)",), True),
+        (("srun: error: Unable to confirm allocation: Socket timed out on send/recv operation",), True),
+        (
+            (UNREACHED, "srun: error: Application launch failed: Socket timed out on send/recv operation"),
+            False,
+        ),
+        ((NO_NAME,), False),
+    ],
+)
+def test_a_node_that_does_not_answer_the_launcher_is_not_a_controller_that_is_away(
+    said: tuple[str, ...], away: bool
+) -> None:
+    assert is_away(said) is away

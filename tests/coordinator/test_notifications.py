@@ -1,0 +1,50 @@
+"""Which news are told of a run: by how its state changes, each once."""
+
+from __future__ import annotations
+
+from clusterrun.coordinator.notifications import Notifications
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import Attempt, Failure, RunState
+from clusterrun.model.states import Phase, State
+from clusterrun.runtime.machine_events import Now
+
+FIRST = Attempt(0, "first start", ("n0",), 1.0)
+BEGINS = RunState("r", 0, State.RUNNING, Phase.STARTING, "", "login", 42, 1.0, attempts=(FIRST,))
+TRAINS = replace(BEGINS, phase=Phase.TRAINING)
+FAILURE = Failure(0, "n0", 1, 2.0, "rank 0 exited with code 1")
+FAILED = replace(FIRST, outcome="FAILED", failure=FAILURE)
+RESTARTS = replace(TRAINS, phase=Phase.RESTARTING, attempts=(FAILED,))
+TRAINS_AGAIN = replace(TRAINS, epoch=1, attempts=(FAILED, replace(FIRST, epoch=1)))
+DONE = replace(TRAINS_AGAIN, state=State.COMPLETED, phase=Phase.ENDED)
+
+
+def heard(*states: RunState) -> list[tuple[str, ...]]:
+    herald = Notifications()
+    return [tuple(news.event for news in herald.news(Now(1.0, 2.0), state)) for state in states]
+
+
+def test_a_run_is_told_of_when_its_ranks_run_when_they_fail_when_they_run_again_and_when_it_ends() -> None:
+    assert heard(BEGINS, TRAINS, TRAINS, RESTARTS, RESTARTS, TRAINS_AGAIN, DONE, DONE) == [
+        (),
+        ("started",),
+        (),
+        ("failed",),
+        (),
+        ("restarted",),
+        ("ended",),
+        (),
+    ]
+
+
+def test_a_run_that_fails_at_last_is_told_as_failed_and_then_as_ended() -> None:
+    ended = replace(BEGINS, state=State.FAILED, phase=Phase.ENDED, attempts=(FAILED,))
+    assert heard(TRAINS, ended) == [("started",), ("failed", "ended")]
+
+
+def test_a_run_that_waits_to_go_on_has_not_ended() -> None:
+    assert heard(replace(BEGINS, state=State.PENDING, phase=Phase.QUEUED)) == [()]
+
+
+def test_ranks_of_a_later_job_were_restarted() -> None:
+    earlier = replace(FIRST, outcome="TIMEOUT")
+    assert heard(replace(TRAINS, epoch=1, attempts=(earlier, replace(FIRST, epoch=1)))) == [("restarted",)]

@@ -1,0 +1,69 @@
+"""What a coordinator that begins makes of the state that the one before it left."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.coordinator.events import EpochClaimed
+from clusterrun.coordinator.recovery import first_claim, in_words, is_over
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import Attempt, RunState
+from clusterrun.model.states import Phase, State
+
+FIRST = Attempt(0, "first start", ("n0", "n1"), 1.0, job_id="7")
+RUNS = RunState("r", 0, State.RUNNING, Phase.TRAINING, "", "n0", 42, 1.0, (FIRST,), excluded=("n9",))
+
+
+def ended(outcome: str, state: State = State.PENDING) -> RunState:
+    return replace(RUNS, state=state, attempts=(replace(FIRST, outcome=outcome),))
+
+
+def test_the_first_coordinator_of_a_run_knows_of_nobody() -> None:
+    assert first_claim(0, None, None) == EpochClaimed(0)
+
+
+def test_an_attempt_of_which_nobody_wrote_a_word_may_live() -> None:
+    assert first_claim(1, None, None) == EpochClaimed(1, quiet=False, cause="node")
+
+
+def test_one_that_never_said_how_it_ended_may_live_unless_it_is_known_to_be_dead() -> None:
+    lost = EpochClaimed(1, (FIRST,), False, ("n9",), "node", host=RUNS.host)
+    killed = replace(lost, cause="coordinator", dead_since=20.0, there=("n0", "n1", "n2"))
+    with_spare = replace(RUNS, spares=("n2",))
+    assert (first_claim(1, RUNS, None), first_claim(1, with_spare, 20.0)) == (lost, killed)
+    assert [in_words(lost), in_words(killed)] == [
+        "started again after the loss of n0, where its coordinator was",
+        "started again after the loss of its coordinator on n0",
+    ]
+
+
+def test_one_that_was_killed_while_it_waited_for_an_older_one_is_no_measure() -> None:
+    state = replace(RUNS, attempts=(FIRST, replace(FIRST, epoch=1, nodes=())))
+    assert first_claim(2, state, 20.0).dead_since is None
+
+
+@pytest.mark.parametrize(
+    "outcome, cause",
+    [
+        ("TIMEOUT", "time-limit"),
+        ("PREEMPTED", "preemption"),
+        ("PENDING", "unfit"),
+        ("NODE_FAIL", "node"),
+        ("CANCELLED", "requeue"),
+    ],
+)
+def test_a_run_that_was_handed_over_is_quiet_and_its_last_attempt_says_why(outcome: str, cause: str) -> None:
+    state = ended(outcome)
+    assert first_claim(1, state, None) == EpochClaimed(1, state.attempts, True, ("n9",), cause)
+
+
+def test_a_run_that_ended_and_is_started_again_was_put_back_by_somebody() -> None:
+    state = ended("COMPLETED", State.COMPLETED)
+    assert first_claim(1, state, None) == EpochClaimed(1, state.attempts, True, ("n9",), "requeue")
+
+
+def test_a_run_is_over_for_every_job_but_the_one_it_ended_in() -> None:
+    state = ended("COMPLETED", State.COMPLETED)
+    assert [is_over(state, job_id) for job_id in ("8", "7", "")] == [True, False, False]
+    assert not is_over(RUNS, "8")
+    assert not is_over(None, "8")

@@ -1,0 +1,401 @@
+"""From one attempt to the next: budgets, pauses, places, agents that are launched once more; tapes only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.coordinator import restart_budget
+from clusterrun.coordinator.actions import ClaimEpoch, EndLauncher, LaunchAgents, Send
+from clusterrun.coordinator.collaborators import Collaborators
+from clusterrun.coordinator.coordinator import Coordinator
+from clusterrun.coordinator.events import (
+    AgentJoined,
+    AgentLeft,
+    CancelAsked,
+    EpochClaimed,
+    LauncherEnded,
+    MessageCame,
+)
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Survival
+from clusterrun.model.record import Attempt, Failure
+from clusterrun.model.states import Phase, State
+from clusterrun.protocol.messages import (
+    Ack,
+    Beat,
+    Farewell,
+    PortReserved,
+    RanksGone,
+    RanksStarted,
+    ReservePort,
+    StartRanks,
+)
+from tests.coordinator.tapes import ORDERS, WALL, Tape, all_gone, failed, hello, sent, train, training
+
+
+def attempts(*told: tuple[str, int]) -> tuple[Attempt, ...]:
+    """Attempts by cause and the highest step that they reported."""
+    return tuple(Attempt(n, "", (), 0.0, cause=cause, step=step) for n, (cause, step) in enumerate(told))
+
+
+@pytest.mark.parametrize(
+    ("told", "used"),
+    [
+        ([("first", -1)], 0),
+        ([("first", -1), ("failure", -1), ("node", -1), ("hang", -1), ("coordinator", -1)], 4),
+        ([("first", 5), ("failure", 5), ("failure", 3)], 2),
+        ([("first", 5), ("failure", 9)], 0),
+        ([("first", 5), ("failure", 9), ("failure", 9)], 1),
+        ([("first", -1), ("port", -1), ("preemption", -1), ("time-limit", -1), ("requeue", -1)], 0),
+    ],
+)
+def test_restarts_count_since_an_attempt_got_further_than_all_before_it(
+    told: list[tuple[str, int]], used: int
+) -> None:
+    assert restart_budget.restarts_used(attempts(*told)) == used
+
+
+def test_a_checkpoint_is_progress_too() -> None:
+    first, second = attempts(("first", 5), ("failure", 5))
+    assert restart_budget.restarts_used((first, replace(second, checkpoint=4))) == 0
+
+
+def test_pauses_double_from_two_seconds_to_a_minute_and_the_first_restart_has_none() -> None:
+    assert [restart_budget.pause(used) for used in range(9)] == [0, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ([("first", 3), ("failure", 3), ("failure", 3)], ""),
+        ([("first", 3), ("failure", 3), ("failure", 3), ("failure", 3)], "each ended at step 3"),
+        ([("first", 3), ("failure", 3), ("failure", 1), ("hang", 2)], "none got beyond step 3"),
+        ([("first", 3), ("failure", 3), ("preemption", 3), ("failure", 3)], ""),
+        ([("first", 3), ("failure", 3), ("failure", 4), ("failure", 4)], ""),
+        ([("first", -1), ("failure", -1), ("failure", -1), ("failure", -1)], ""),
+    ],
+)
+def test_failures_in_a_row_that_got_no_further_are_in_vain_where_progress_is_reported(
+    told: list[tuple[str, int]], words: str
+) -> None:
+    said = restart_budget.in_vain(attempts(*told), 3)
+    assert (words in said) if words else (said == "")
+    assert restart_budget.in_vain(attempts(*told), 0) == ""
+
+
+def crash(tape: Tape, time: float, epoch: int) -> list[Any]:
+    """Rank 3 of ``epoch`` fails and everything of it is gone, at ``time`` + 1 s."""
+    tape.at(time, replace(failed(3, time), message=replace(failed(3, time).message, epoch=epoch)))
+    tape.at(time + 0.3)
+    return all_gone(tape, time + 1.0, epoch)
+
+
+def test_a_script_that_always_crashes_at_step_3_ends_and_says_so() -> None:
+    tape = training(max_restarts=9, survival=Survival(no_progress=2))
+    tape.reported = (3, -1)
+    time = 5.0
+    for epoch in range(2):
+        crash(tape, time, epoch)
+        claims = [] if epoch == 0 else tape.at(time + 3.1)
+        assert (ClaimEpoch(1) in claims) == (epoch == 1)
+        tape.at(time + 3.2, EpochClaimed(epoch + 1))
+        train(tape, time + 3.3, epoch + 1)
+        time += 10.0
+    state = next(a.state for a in reversed(crash(tape, time, 2)) if hasattr(a, "state"))
+    words = "no progress over 2 attempts: each ended at step 3, rank 3 on n1 exited with code 3"
+    assert (state.state, state.reason, state.exit_code) == (State.FAILED, words, 3)
+    assert [(a.cause, a.step) for a in state.attempts] == [("first", 3), ("failure", 3), ("failure", 3)]
+
+
+def test_the_second_restart_in_a_row_waits_and_says_until_when() -> None:
+    tape = training(max_restarts=3)
+    assert ClaimEpoch(0) in crash(tape, 5.0, 0)
+    tape.at(6.1, EpochClaimed(1))
+    train(tape, 6.2, 1)
+    assert ClaimEpoch(1) not in crash(tape, 10.0, 1)
+    state = tape.state(12.0)
+    assert (state.phase, state.state) == (Phase.RESTARTING, State.RUNNING)
+    assert state.reason == "restart 2 of 3: rank 3 on n1 exited with code 3; not before 00:16:53 UTC"
+    assert ClaimEpoch(1) in tape.at(13.0)
+
+
+def allocated(nodes: int, **changes: Any) -> Tape:
+    """A coordinator of more nodes than the two that train, all of them present and training since 1 s."""
+    orders = replace(ORDERS, spares=nodes - 2, launch=("srun",), **changes)
+    names = tuple(f"n{node}" for node in range(nodes))
+    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(names=names, job_id="77")))
+    tape.at(0.0)
+    tape.at(0.0, EpochClaimed(0))
+    for node in range(nodes):
+        tape.at(1.0, AgentJoined(node, hello(node)), MessageCame(node, Beat(0)))
+    train(tape, 1.0)
+    return tape
+
+
+def beat(tape: Tape, first: int, last: int, *nodes: int) -> None:
+    """These nodes are heard once a second."""
+    for second in range(first, last + 1):
+        tape.at(float(second), *(MessageCame(node, Beat(second)) for node in nodes))
+
+
+def lose(tape: Tape, node: int, *others: int) -> None:
+    """``node`` is last heard at 4 s, so its lease is out at 27 s; ranks on ``others`` are gone at 6 s."""
+    tape.at(4.0, MessageCame(node, Beat(4)))
+    tape.at(5.0, AgentLeft(node, "connection reset"))
+    tape.at(5.3)
+    tape.at(6.0, *(MessageCame(other, RanksGone(0)) for other in others))
+    beat(tape, 7, 26, *others, *([2] if 2 not in others and node != 2 else []))
+
+
+def test_a_spare_takes_the_place_of_a_lost_node_and_nobody_else_moves() -> None:
+    tape = allocated(3, max_restarts=1)
+    lose(tape, 0, 1)
+    assert ClaimEpoch(0) in tape.at(27.0)
+    assert sent(tape.does(27.1, EpochClaimed(1))) == [(2, ReservePort(1))]
+    started = sent(tape.does(27.2, MessageCame(2, PortReserved(1, 1))))
+    assert [
+        (link, order.world.nodes, order.node) for link, order in started if isinstance(order, StartRanks)
+    ] == [
+        (2, ("n2", "n1"), 0),
+        (1, ("n2", "n1"), 1),
+    ]
+    state = tape.state(28.0)
+    assert [(a.cause, a.job_id, a.nodes) for a in state.attempts] == [
+        ("first", "77", ("n0", "n1")),
+        ("node", "77", ("n2", "n1")),
+    ]
+
+
+def test_nothing_starts_before_the_lease_of_a_lost_node_is_out() -> None:
+    tape = allocated(3, max_restarts=1)
+    lose(tape, 0, 1)
+    assert tape.does(26.9) == []
+    assert ClaimEpoch(0) in tape.does(27.0)
+
+
+def back(**changes: Any) -> Tape:
+    """Node 1 of two was lost; agents are launched where there are none, at 27.1 s."""
+    tape = allocated(2, max_restarts=1, **changes)
+    lose(tape, 1, 0)
+    tape.at(27.0)
+    assert tape.does(27.1, EpochClaimed(1)) == [LaunchAgents(("n0",))]
+    return tape
+
+
+def test_where_too_few_agents_are_left_others_are_launched_beside_those_that_are_here() -> None:
+    tape = back()
+    assert tape.does(28.0, MessageCame(0, Beat(28))) == [Send(0, Ack(28, WALL + 28.0))]
+    tape.at(29.0, AgentJoined(11, hello(1, pid=2)))
+    assert sent(tape.does(29.0, MessageCame(11, Beat(0)))) == [(11, Ack(0, WALL + 29.0)), (0, ReservePort(1))]
+    started = sent(tape.does(29.1, MessageCame(0, PortReserved(1, 5))))
+    assert [(link, order.node) for link, order in started if isinstance(order, StartRanks)] == [
+        (0, 0),
+        (11, 1),
+    ]
+
+
+def test_at_no_moment_of_a_restart_without_a_node_are_all_agents_told_to_leave() -> None:
+    tape = back()
+    said = ("srun: error: Unable to create step: Requested nodes are busy",)
+    late = tape.does(28.0, LauncherEnded(1, said, others=True))
+    state = tape.state(28.0)
+    assert state.attempts[1].failure is not None
+    assert state.attempts[1].failure.why.endswith(said[0])
+    assert [message for _, message in sent(late)] == [Farewell()]  # the run is over: nothing is left to give
+    assert EndLauncher() in late
+    assert (state.state, state.attempts[1].failure.node) == (State.NODE_FAIL, "n1")
+
+
+def test_an_agent_that_is_lost_while_others_are_waited_for_is_missed() -> None:
+    tape = back()
+    tape.at(28.0, AgentLeft(0, "reset"))
+    tape.at(29.0, AgentJoined(11, hello(1, pid=2)), MessageCame(11, Beat(0)))
+    assert ReservePort(1) not in [message for _, message in sent(tape.does(60.0))]
+
+
+def test_the_launcher_that_ends_beside_an_older_one_ends_no_attempt() -> None:
+    tape = back()
+    tape.at(
+        29.0, AgentJoined(11, hello(1, pid=2)), MessageCame(11, Beat(0)), MessageCame(0, PortReserved(1, 5))
+    )
+    tape.at(29.2, MessageCame(0, RanksStarted(1)), MessageCame(11, RanksStarted(1)))
+    tape.at(30.0, LauncherEnded(0, (), others=True))
+    for second in range(30, 60):
+        tape.at(float(second), MessageCame(0, Beat(second)), MessageCame(11, Beat(second)))
+    state = tape.state(60.0)
+    assert (state.state, state.phase, state.epoch) == (State.RUNNING, Phase.TRAINING, 1)
+
+
+def test_a_controller_that_is_away_costs_no_agent_that_is_here() -> None:
+    tape = back()
+    words = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
+    tape.at(27.5, LauncherEnded(1, (words,), others=True))
+    assert tape.does(28.0, MessageCame(0, Beat(28))) == [Send(0, Ack(28, WALL + 28.0))]
+    assert tape.does(28.5) == [LaunchAgents(("n0",))]
+
+
+def test_where_the_launcher_is_gone_too_all_agents_are_launched_once_more() -> None:
+    tape = allocated(2, max_restarts=1)
+    lose(tape, 1, 0)
+    tape.at(27.0)
+    tape.at(27.0, LauncherEnded(137))
+    assert tape.does(27.1, EpochClaimed(1)) == [Send(0, Farewell()), LaunchAgents(())]
+
+
+def test_a_silent_node_is_left_out_of_the_next_launch_where_enough_remain() -> None:
+    tape = allocated(4, max_restarts=2)
+    for node in (1, 2, 3):
+        tape.at(4.0, MessageCame(node, Beat(4)))
+    tape.at(5.0, AgentLeft(2, "reset"), AgentLeft(3, "reset"), AgentLeft(1, "reset"))
+    tape.at(5.3)
+    tape.at(6.0, MessageCame(0, RanksGone(0)))
+    beat(tape, 7, 26, 0)
+    tape.at(27.0)
+    said = ("srun: error: n3: task 3: Exited with exit code 137",)
+    tape.at(27.0, LauncherEnded(137, said, whole=False))
+    assert tape.does(27.1, EpochClaimed(1)) == [LaunchAgents(("n0", "n1", "n2"))]
+    assert tape.state(29.0).excluded == ("n1", "n2")
+
+
+def test_a_node_that_does_not_come_back_is_named_and_left_out_where_the_run_goes_on_elsewhere() -> None:
+    survival = Survival(requeue="requeue", resubmit=("sbatch",))
+    for elsewhere in (Survival(), survival):
+        tape = allocated(2, max_restarts=3, survival=elsewhere)
+        lose(tape, 1, 0)
+        tape.at(27.0)
+        tape.at(27.1, EpochClaimed(1))
+        said = ("srun: error: Unable to create step: Requested node configuration is not available",)
+        tape.at(29.0, LauncherEnded(1, said, others=True))
+        state = tape.state(30.0)
+        words = "n1 (node 1) was lost and did not come back: the launcher ended with code 1: " + said[0]
+        assert state.attempts[1].failure == Failure(-1, "n1", 1, WALL + 29.0, words)
+        assert state.excluded == (("n1",) if elsewhere is survival else ())
+
+
+def test_a_process_that_cannot_be_killed_costs_its_node_and_not_the_run_where_there_is_a_spare() -> None:
+    tape = allocated(3, max_restarts=1)
+    tape.at(5.0, failed(3, 5.0))
+    tape.at(5.3)
+    assert ClaimEpoch(0) in all_gone(tape, 6.0, stuck=("77 in nfs_wait",))
+    assert sent(tape.does(6.1, EpochClaimed(1))) == [(2, ReservePort(1))]
+    assert tape.state(7.0).excluded == ("n0",)
+
+
+def test_agents_that_end_with_their_launcher_blame_no_node() -> None:
+    tape = allocated(2)
+    tape.at(5.0, LauncherEnded(137))
+    tape.at(5.1, MessageCame(1, RanksGone(0)), AgentLeft(1, "closed"))
+    tape.at(5.4)
+    state = tape.state(6.0, MessageCame(0, RanksGone(0)))
+    assert state.failure is not None
+    words = "the launcher ended with code 137, and the agents with it"
+    assert (state.state, state.failure.node, state.failure.why) == (State.FAILED, "", words)
+
+
+def test_a_controller_that_is_away_is_waited_for_ten_minutes_and_nothing_is_charged() -> None:
+    orders = replace(ORDERS, launch=("srun",))
+    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(names=("n0", "n1"))))
+    tape.at(0.0)
+    tape.at(0.0, EpochClaimed(0))
+    words = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
+    time, launches = 0.0, 0
+    while time < 620:
+        tape.at(time, LauncherEnded(1, (words,)))
+        pause = next((p for p in (1, 2, 4, 8, 10) if LaunchAgents() in tape.does(time + p)), None)
+        if pause is None:
+            break
+        assert pause == min(2**launches, 10)
+        time, launches = time + pause, launches + 1
+    assert 600 < time < 620
+    state = tape.state(time)
+    assert (state.state, len(state.attempts)) == (State.FAILED, 1)
+    assert "Unable to contact slurm controller" in state.reason
+
+
+def test_a_request_to_end_that_comes_late_after_a_failure_leads_to_no_other_attempt() -> None:
+    tape = training(max_restarts=3)
+    tape.at(5.0, failed(3, 5.0))
+    tape.at(5.3)
+    tape.at(9.0, CancelAsked())
+    actions = all_gone(tape, 10.0)
+    assert ClaimEpoch(0) not in actions
+    state = tape.state(11.0)
+    assert (state.state, state.attempts[0].outcome) == (State.CANCELLED, "CANCELLED")
+
+
+def test_what_ends_all_agents_blames_none_of_their_nodes_and_costs_no_spare() -> None:
+    tape = allocated(3, max_restarts=2)
+    for node in range(3):
+        tape.at(5.0, AgentLeft(node, "closed"))
+    tape.at(5.3)
+    tape.at(29.0)
+    tape.at(29.1, EpochClaimed(1))
+    assert tape.does(29.2, LauncherEnded(137)) == [LaunchAgents(())]
+    assert tape.state(30.0).excluded == ()
+
+
+def test_a_launcher_that_is_killed_before_anybody_has_come_costs_no_spare() -> None:
+    orders = replace(ORDERS, spares=1, launch=("srun",), max_restarts=1)
+    names = ("n0", "n1", "n2")
+    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(names=names, job_id="77")))
+    tape.at(0.0)
+    tape.at(0.0, EpochClaimed(0))
+    assert ClaimEpoch(0) in tape.at(1.0, LauncherEnded(137, ("srun: error: killed",)))
+    assert tape.does(1.1, EpochClaimed(1)) == [LaunchAgents(())]
+    assert tape.state(2.0).excluded == ()
+
+
+def test_a_node_that_the_launcher_named_is_left_out_of_the_next_launch() -> None:
+    tape = allocated(3, max_restarts=2)
+    for node in range(3):
+        tape.at(5.0, AgentLeft(node, "closed"))
+    tape.at(5.2, LauncherEnded(233, ("srun: error: Task launch for StepId=1.0 failed on node n0: late",)))
+    tape.at(5.3)
+    tape.at(29.0)
+    assert tape.does(29.1, EpochClaimed(1)) == [LaunchAgents(("n0",))]
+
+
+def test_the_loss_of_the_launcher_is_no_attempt_without_progress() -> None:
+    tape = training(max_restarts=3, survival=Survival(no_progress=1))
+    tape.reported = (3, -1)
+    crash(tape, 5.0, 0)
+    tape.at(6.1, EpochClaimed(1))
+    train(tape, 6.2, 1)
+    tape.at(10.0, LauncherEnded(137))
+    tape.at(10.1, AgentLeft(1, "closed"))
+    tape.at(10.4)
+    tape.at(11.0, MessageCame(0, RanksGone(1)))
+    for second in range(12, 34):
+        tape.at(float(second), MessageCame(0, Beat(second)))
+    state = tape.state(35.0)
+    assert (state.state, state.phase) == (State.RUNNING, Phase.RESTARTING)
+    assert state.reason.startswith("restart 2 of 3: the launcher ended with code 137, and the agents with it")
+
+
+@pytest.mark.parametrize(("spares", "without"), [(1, ("n1",)), (0, ())])
+def test_who_was_lost_to_a_coordinator_is_lost_to_the_next_one_unless_too_few_would_remain(
+    spares: int, without: tuple[str, ...]
+) -> None:
+    orders = replace(ORDERS, nodes=3 - spares, spares=spares, launch=("srun",), max_restarts=2)
+    names = ("n0", "n1", "n2")
+    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(names=names, job_id="77")))
+    tape.at(0.0)
+    earlier = (Attempt(0, "first start", ("n0", "n2"), WALL, job_id="77"),)
+    claimed = EpochClaimed(1, earlier, False, (), "coordinator", 0.0, "login", ("n0", "n2"))
+    assert tape.does(0.1, claimed) == [LaunchAgents(without)]
+    assert tape.state(0.2).excluded == without
+
+
+@pytest.mark.parametrize(
+    ("heard", "more"), [((), "; nor of any other node: login may itself be cut off"), ((2,), "")]
+)
+def test_a_coordinator_that_hears_no_other_node_says_where_it_is(heard: tuple[int, ...], more: str) -> None:
+    tape = allocated(3, max_restarts=2)
+    for second in range(2, 40):
+        beat(tape, second, second, *heard)
+        tape.at(second + 0.5)
+    failure = tape.state(40.1).attempts[0].failure
+    assert failure is not None
+    assert failure.why == f"n0 (node 0) was lost: no heartbeat for 12 s{more}"

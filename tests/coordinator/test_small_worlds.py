@@ -1,0 +1,68 @@
+"""Every order in which a few events can reach an agent, and what must hold in all of them."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from typing import Any
+
+from clusterrun.agent.actions import Exit, Spawn, Sweep, Tell
+from clusterrun.agent.events import Disconnected, RankEnded, RanksSpawned, ShimLost, SpawnFailed, Swept, Told
+from clusterrun.protocol.messages import Farewell, RanksGone, StopRanks
+from clusterrun.runtime.machine_events import Now, SignalCame, Tick
+from tests.coordinator.tapes import WALL, agent, start
+
+EVENTS = (
+    start(0),
+    start(1),
+    RanksSpawned(0),
+    SpawnFailed(0, "no such program"),
+    RankEnded(0, 0, 1),
+    Swept(0),
+    Told(StopRanks(0, 8.0)),
+    Told(Farewell()),
+    Disconnected("reset"),
+    SignalCame(signal.SIGTERM),
+    ShimLost(),
+    Tick(),
+)
+LENGTH = 4
+
+
+def history(events: tuple[Any, ...]) -> list[Any]:
+    """What happened and what was done, in one list; time goes on by 3 s at each event."""
+    machine = agent(processes=1).machine
+    all_of_it: list[Any] = []
+    for number, event in enumerate(events):
+        now = Now(1.0 + 3.0 * number, WALL)
+        all_of_it.append(event)
+        all_of_it += machine.on(now, event)
+        assert not (type(event) is Tick and (machine.wakes_at() or 1e9) <= now.steady), "it spins"
+    return all_of_it
+
+
+def objection(events: list[Any]) -> str:
+    """Which law a history breaks."""
+    spawned = [event.epoch for event in events if isinstance(event, Spawn)]
+    if spawned != sorted(set(spawned)):
+        return "an epoch starts twice, or after a later one"
+    ends = [place for place, event in enumerate(events) if isinstance(event, Exit)]
+    if ends and any(isinstance(event, (Tell, Sweep, Spawn, Exit)) for event in events[ends[0] + 1 :]):
+        return "something is done after the end"
+    swept = started = False
+    for event in events:
+        started = started or isinstance(event, Spawn)
+        swept = (swept or isinstance(event, Swept)) and not isinstance(event, Spawn)
+        gone = isinstance(event, Tell) and isinstance(event.message, RanksGone)
+        if started and not swept and (isinstance(event, Exit) or (gone and event.message.epoch in spawned)):
+            return "ranks are called gone, or left behind, without a sweep"
+    return ""
+
+
+def test_no_order_of_events_breaks_a_law_of_the_agent() -> None:
+    broken = {}
+    for order in itertools.product(EVENTS, repeat=LENGTH):
+        events = history((start(0), *order))
+        if found := objection(events):
+            broken[found] = events
+    assert broken == {}

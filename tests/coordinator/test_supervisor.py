@@ -1,0 +1,226 @@
+"""The keeper: what a killed coordinator, a signal and an end mean for the batch step; with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.coordinator.runs import until
+
+PRELUDE = """
+import os, signal, sys, time
+from clusterrun.coordinator.io import supervisor
+from clusterrun.runtime.event_loop import EventLoop
+from clusterrun.model import contract
+contract.LEASE_SECONDS = contract.KILL_SECONDS = 0.5
+supervisor.SILENT_SECONDS = 3.0
+
+def said(*words):
+    print(*words, flush=True)
+
+def until_told(kept, out):
+    loop, got = EventLoop(), []
+    loop.catch(supervisor.PASSED_ON, got.append)
+    while not got:
+        loop.wait(None)
+    return got
+
+"""
+
+
+class Kept:
+    """A keeper at work; ``body`` is what its coordinator does: the body of ``coordinate(kept)``."""
+
+    def __init__(self, folder: Path, body: str) -> None:
+        lines = "\n".join("    " + line for line in body.strip().splitlines())
+        code = f"{PRELUDE}\ndef coordinate(kept):\n{lines}\n\nsys.exit(supervisor.under_keeper(coordinate))\n"
+        (folder / "kept.py").write_text(code)
+        self.out = folder / "out"
+        with open(self.out, "wb") as out:
+            command = [sys.executable, str(folder / "kept.py")]
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.read_text().splitlines()
+
+    def says(self, words: str) -> str:
+        """The first line that begins so, waited for."""
+        found = until(lambda: [x for x in self.lines if x.startswith(words)], f"{words!r}", 60.0)
+        return str(found[0])
+
+    def strike_coordinator(self, number: int) -> None:
+        """A signal to the coordinator, once that is ready."""
+        self.says("ready")
+        os.kill(int(self.says("pid").split()[1]), number)
+
+    def ends(self) -> int:
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Iterator[object]:
+    made: list[Kept] = []
+
+    def make(body: str) -> Kept:
+        made.append(Kept(tmp_path, body))
+        return made[-1]
+
+    yield make
+    for kept in made:
+        try:
+            os.killpg(kept.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        kept.process.wait()
+
+
+def test_the_batch_step_exits_with_what_the_coordinator_says(keep):
+    assert keep("return 7").ends() == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+def test_a_signal_reaches_the_coordinator_once(keep, number):
+    kept = keep("said('here'); said('got', *until_told(kept, said)); time.sleep(0.3); return 3")
+    kept.says("here")
+    os.kill(kept.process.pid, number)
+    assert kept.ends() == 3
+    assert [line for line in kept.lines if line.startswith("got")] == [f"got {int(number)}"]
+
+
+def test_a_signal_that_comes_before_the_coordinator_listens_waits_for_it(keep):
+    kept = keep("said('here'); time.sleep(0.5); said('got', *until_told(kept, said)); return 0")
+    kept.says("here")
+    os.kill(kept.process.pid, signal.SIGTERM)
+    assert kept.says("got") == f"got {int(signal.SIGTERM)}"
+
+
+AGAIN = """
+said('pid', os.getpid(), kept.dead_since)
+if kept.dead_since:
+    return 5
+kept.may_restart()
+said('ready')
+time.sleep(60)
+"""
+
+
+def test_after_a_killed_coordinator_another_one_knows_since_when(keep):
+    kept = keep(AGAIN)
+    kept.strike_coordinator(signal.SIGKILL)
+    assert kept.ends() == 5
+    second = [line for line in kept.lines if line.startswith("pid")][1]
+    assert float(second.split()[2]) <= time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert "clusterrun: the coordinator was killed by SIGKILL, another one is begun" in kept.lines
+
+
+LAUNCHED = """
+import subprocess
+if kept.dead_since:
+    return 5
+kept.may_restart()
+subprocess.Popen(["/bin/sh", "-c", "trap 'echo told; exit' TERM; echo ready; while :; do sleep 0.05; done"])
+time.sleep(60)
+"""
+
+
+def test_what_a_killed_coordinator_has_launched_is_told_to_end(keep):
+    kept = keep(LAUNCHED.replace("import subprocess", "said('pid', os.getpid()); import subprocess"))
+    kept.strike_coordinator(signal.SIGKILL)
+    assert kept.ends() == 5
+    assert "told" in kept.lines
+
+
+def test_a_coordinator_that_fell_over_a_bug_is_shown_and_followed_by_another(keep):
+    kept = keep(AGAIN.replace("time.sleep(60)", "1 / 0"))
+    assert kept.ends() == 5
+    assert "ZeroDivisionError: division by zero" in kept.lines
+
+
+def test_one_that_no_restart_was_ordered_for_takes_the_batch_step_with_it(keep):
+    kept = keep(AGAIN.replace("kept.may_restart()", ""))
+    kept.strike_coordinator(signal.SIGKILL)
+    assert kept.ends() == -signal.SIGKILL
+
+
+def test_no_more_than_three_are_begun_in_ten_minutes(keep):
+    kept = keep("said('pid'); kept.may_restart(); os.kill(os.getpid(), 9)")
+    assert kept.ends() == -signal.SIGKILL
+    assert kept.lines.count("pid") == 4
+
+
+def test_a_coordinator_that_is_stopped_for_good_is_killed_and_followed_by_another(keep):
+    kept = keep(AGAIN.replace("said('ready')", "kept.lives(); said('ready')"))
+    kept.strike_coordinator(signal.SIGSTOP)
+    assert kept.ends() == 5
+    assert "clusterrun: the coordinator gave no sign of life for 3 s: it is killed" in kept.lines
+
+
+def test_one_that_gives_signs_of_life_is_left_alone(keep):
+    kept = keep("""
+kept.lives()
+for _ in range(30):
+    time.sleep(0.1)
+    kept.lives()
+return 4
+""")
+    assert kept.ends() == 4
+
+
+def test_what_a_killed_coordinator_left_is_ended_before_the_next_one(keep):
+    kept = keep("""
+if kept.dead_since:
+    said('second', len(supervisor._children_of(os.getppid())))
+    return 0
+kept.may_restart()
+pid = os.fork()
+if pid == 0:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, supervisor.PASSED_ON)
+    time.sleep(60)
+said('left', pid)
+os.kill(os.getpid(), 9)
+""")
+    assert kept.ends() == 0
+    pid = int(kept.says("left").split()[1])
+    assert not os.path.exists(f"/proc/{pid}")
+    assert kept.says("second") == "second 1"
+
+
+def test_a_signal_between_two_coordinators_brings_the_next_one_at_once_and_reaches_it(keep):
+    kept = keep(
+        """
+if kept.dead_since:
+    said('got', *until_told(kept, said))
+    return 0
+contract.LEASE_SECONDS
+kept.may_restart()
+if os.fork() == 0:
+    time.sleep(60)
+said('left')
+os.kill(os.getpid(), 9)
+""".replace("contract.LEASE_SECONDS\n", "")
+    )
+    kept.says("clusterrun: the coordinator was killed")
+    os.kill(kept.process.pid, signal.SIGTERM)
+    assert kept.ends() == 0
+    assert kept.says("got") == f"got {int(signal.SIGTERM)}"
+
+
+def test_a_coordinator_learns_that_its_keeper_was_killed(keep, tmp_path):
+    kept = keep("""
+import select
+said('ready')
+select.select([kept.gone], [], [], 60)
+said('alone')
+return 0
+""")
+    kept.says("ready")
+    os.kill(kept.process.pid, signal.SIGKILL)
+    assert kept.says("alone") == "alone"

@@ -1,0 +1,630 @@
+"""Verdicts on tapes of what was seen: who is to blame, and that nobody is where nothing is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.diagnosis.decide import decide
+from clusterrun.diagnosis.evidence import Backlog, ChildProcess, Group, RankSeen
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, Verdict
+from clusterrun.model.frozen import replace
+from tests.diagnosis.ranks import (
+    ALL_REDUCE,
+    BARRIER,
+    LIBRARY,
+    LOADER,
+    LOOP,
+    MEETING,
+    NOW,
+    case,
+    history,
+    rank,
+    record,
+    waiter,
+)
+
+
+def verdict(*seen: RankSeen, **changes: object) -> Diagnosis:
+    return decide(case(*seen, **changes)).diagnosis
+
+
+def blamed(found: Diagnosis) -> list[tuple[int, str, str]]:
+    return [(one.rank, one.node, one.why) for one in found.culprits]
+
+
+def test_a_rank_that_never_came_is_told_whole() -> None:
+    found = verdict(waiter(0), rank(1, stack=LOOP, busy=0.98), waiter(2), waiter(3))
+    why = "it is busy in user code at train.py:33 (work), 98 % of a processor"
+    assert found == Diagnosis(
+        Verdict.NEVER_ARRIVED,
+        f"rank 1 on n0 never came to all_reduce (11 of group 0): {why}",
+        (Culprit(1, "n0", why),),
+        (Stacks("1", LOOP), Stacks("0,2-3", ALL_REDUCE)),
+        ("ranks 0 and 2-3 have waited 11 s in all_reduce (11 of group 0) at train.py:11 (step), for rank 1",),
+        "is that an endless loop, or work that only this rank has? the others wait for it",
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "why"),
+    [
+        (rank(1, state="T", answered=False), "it is stopped (SIGSTOP)"),
+        (rank(1, state="t", answered=False), "a debugger holds it"),
+        (rank(1, state=""), "its process has ended, while others still wait for it"),
+        (
+            rank(1, state="D", waits_in="nfs_wait_bit_killable", stack=LOOP),
+            "it waits in the kernel for a disk or a network file system (nfs_wait_bit_killable) "
+            "at train.py:33 (work)",
+        ),
+        (rank(1, stack=LOOP), "it waits in user code at train.py:33 (work)"),
+        (rank(1, stack=LOADER), "it waits for its data-loader at train.py:17"),
+        (
+            rank(1, stack=LOADER, children=(ChildProcess(77, "python", "T"),)),
+            "it waits for its data-loader at train.py:17; worker 77 is stopped",
+        ),
+        (
+            rank(
+                1, stack=LOADER, children=(ChildProcess(77, "python", "S", "", ("/home/me/data.py:3 read",)),)
+            ),
+            "it waits for its data-loader at train.py:17; worker 77 waits at data.py:3 (read)",
+        ),
+        (
+            rank(
+                1,
+                stack=("/usr/lib/python3.11/subprocess.py:9 wait", *LOOP),
+                children=(ChildProcess(7, "rsync", "S"),),
+            ),
+            "it waits in user code at train.py:33 (work), for rsync (process 7)",
+        ),
+        (
+            rank(1, stack=("/usr/lib/python3.11/threading.py:1590 _shutdown",)),
+            "its script has ended, and its process has not",
+        ),
+        (
+            rank(
+                1,
+                stack=("/usr/lib/python3.11/threading.py:1590 _shutdown",),
+                threads=("/home/me/train.py:31 upload",),
+            ),
+            "its script has ended, and its process has not; another thread is at train.py:31 (upload)",
+        ),
+        (
+            rank(1, stack=LOOP, threads=("/home/me/io.py:3 read", "/home/me/io.py:9 write")),
+            "it waits in user code at train.py:33 (work); "
+            "other threads are at io.py:3 (read) and io.py:9 (write)",
+        ),
+        (
+            rank(1, stack=("<frozen importlib._bootstrap>:241 _call_with_frames_removed", *LOOP)),
+            "it is still importing at train.py:33 (work)",
+        ),
+        (
+            rank(1, stack=(), waits_in="futex_wait", answered=False),
+            "it sleeps in futex_wait and shows no Python stack",
+        ),
+        (
+            rank(1, stack=LOOP, state="R", busy=0.1),
+            "it is busy in user code at train.py:33 (work), 10 % of a processor",
+        ),
+    ],
+)
+def test_why_a_rank_did_not_come_is_said(missing: RankSeen, why: str) -> None:
+    found = verdict(waiter(0), missing, waiter(2), waiter(3))
+    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(1, "n0", why)])
+    assert found.remedy
+
+
+def test_a_rank_that_skipped_a_collective_and_waits_in_a_later_one_of_another_group_is_no_root() -> None:
+    """It waits for the rank that is in no collective: that one is to blame."""
+    two = (Group("0", 3, 10, True, "gloo", "0-2"), Group("1", 2, 4, False, "gloo", "1-2"))
+    in_first = rank(0, 3, groups=two[:1], records=(*history(9), record(10, done=False)), stack=ALL_REDUCE)
+    in_second = rank(
+        1,
+        3,
+        groups=(replace(two[0], sequence=9), two[1]),
+        records=(record(4, False, group="1"),),
+        stack=ALL_REDUCE,
+    )
+    outside = rank(
+        2, 3, groups=(replace(two[0], sequence=9), replace(two[1], sequence=3)), records=(), stack=LOOP
+    )
+    found = verdict(in_first, in_second, outside)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups_are_a_mismatch() -> None:
+    groups = (Group("a", 2, 1, True, "gloo", "0-1"), Group("b", 2, 1, False, "gloo", "0-1"))
+    first = rank(
+        0,
+        2,
+        groups=(groups[0], replace(groups[1], sequence=0)),
+        records=(record(1, False, group="a"),),
+        stack=ALL_REDUCE,
+    )
+    second = rank(
+        1,
+        2,
+        groups=(replace(groups[0], sequence=0), groups[1]),
+        records=(record(1, False, group="b"),),
+        stack=ALL_REDUCE,
+    )
+    found = verdict(first, second)
+    assert (found.verdict, blamed(found)) == (
+        Verdict.MISMATCH,
+        [
+            (0, "n0", "it is in all_reduce at train.py:11 (step), without rank 1"),
+            (1, "n0", "it is in all_reduce at train.py:11 (step), without rank 0"),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("odd", "called", "stack"),
+    [
+        (record(11, False, "barrier", "", ""), "barrier at train.py:20 (step)", BARRIER),
+        (record(11, False, sizes="[8]"), "all_reduce of [8] Float at train.py:11 (step)", ALL_REDUCE),
+        (record(11, False, types="Double"), "all_reduce of [4] Double at train.py:11 (step)", ALL_REDUCE),
+    ],
+)
+def test_the_rank_that_called_something_else_is_named_with_its_line(odd, called, stack) -> None:
+    other = waiter(2, records=(*history(10), odd), stack=stack)
+    found = verdict(waiter(0), waiter(1), other, waiter(3))
+    assert (found.verdict, blamed(found)) == (
+        Verdict.MISMATCH,
+        [(2, "n1", f"it called {called} where ranks 0-1 and 3 called all_reduce of [4] Float")],
+    )
+
+
+def test_of_two_ranks_that_differ_both_are_named() -> None:
+    other = waiter(1, 2, records=(*history(10), record(11, False, "barrier", "", "")), stack=BARRIER)
+    found = verdict(waiter(0, 2), other)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0, 1])
+
+
+def test_collectives_whose_sizes_may_differ_by_rank_are_no_mismatch() -> None:
+    gather = [
+        waiter(n, 2, records=(*history(10), record(11, False, "gather", f"[{n}]", "Float"))) for n in (0, 1)
+    ]
+    assert verdict(*gather).verdict is not Verdict.MISMATCH
+
+
+def test_all_in_one_collective_that_does_not_end_is_a_link_named_by_the_ends_that_owe_an_answer() -> None:
+    debts = {1: (Backlog("10.0.0.3", 96, 5),), 2: (Backlog("10.0.0.2", 644, 5),)}
+    seen = [
+        waiter(n, node=f"n{n}", addresses=(f"10.0.0.{n + 1}",), backlog=debts.get(n, ())) for n in range(4)
+    ]
+    found = verdict(*seen)
+    assert (found.verdict, found.said, blamed(found)) == (
+        Verdict.LINK,
+        "all ranks have begun all_reduce, and it does not end: the link between n1 and n2 is broken",
+        [
+            (-1, "n1", "what it sends to n2 is not acknowledged"),
+            (-1, "n2", "what it sends to n1 is not acknowledged"),
+        ],
+    )
+    assert "rank 1 on n1 sent 96 bytes to n2 (10.0.0.3) 5 times over: no answer" in found.evidence
+
+
+def test_a_rank_that_left_one_collective_and_waits_in_the_next_does_not_hide_the_one_that_does_not_end() -> (
+    None
+):
+    found = verdict(waiter(0, begun=12), waiter(1), waiter(2), waiter(3))
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert "does every rank give all_reduce the same root (src, dst)" in found.remedy
+
+
+def test_where_no_connection_tells_only_what_may_go_another_way_is_called_a_link() -> None:
+    groups = (Group("0", 2, 11, True, "nccl", "0-1"),)
+    found = verdict(waiter(0, 2, groups=groups), waiter(1, 2, groups=groups))
+    assert (found.verdict, found.culprits) == (Verdict.LINK, ())
+    assert "RDMA" in found.evidence[-1]
+
+
+def test_a_rank_that_skips_one_of_many_equal_calls_is_named_when_the_others_come_to_the_last() -> None:
+    found = verdict(waiter(0), rank(1, stack=(*BARRIER[:0], *LOOP)), waiter(2))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+
+
+def test_ranks_that_move_are_well() -> None:
+    moving = [
+        rank(n, moved=True, records=tuple(record(i, at=NOW - 1 + i / 20) for i in range(20))) for n in (0, 1)
+    ]
+    found = verdict(*moving)
+    assert (found.verdict, found.culprits, found.evidence) == (
+        Verdict.NOTHING,
+        (),
+        (
+            "rank 0 began 20 collectives within 1.0 s",
+            "the longest pause between two of the last ones was 0.1 s",
+        ),
+    )
+
+
+def test_a_pause_that_is_no_longer_than_usual_blames_nobody_but_asks_for_a_longer_look() -> None:
+    """Steps of 30 s, the last begun 20 s ago: one rank computes, the others wait."""
+    slow = tuple(record(n, at=NOW - 50 + 30 * n) for n in (0, 1))
+    inside = (*slow, record(2, done=False, at=NOW - 1))
+    seen = [waiter(0, 2, 2, records=inside), rank(1, 2, 1, records=slow, stack=LOOP, busy=1.0)]
+    judged = decide(case(*seen))
+    assert (judged.diagnosis.verdict, judged.diagnosis.culprits, judged.certain) == (
+        Verdict.NOTHING,
+        (),
+        False,
+    )
+
+
+def test_a_rank_that_prints_while_the_others_wait_works() -> None:
+    found = verdict(waiter(0), waiter(1), waiter(2), rank(3, stack=LOOP, printed=True, busy=1.0))
+    assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
+
+
+def test_what_a_waiting_rank_prints_is_no_progress() -> None:
+    found = verdict(waiter(0, printed=True, quiet=0.0), waiter(1), waiter(2), rank(3, stack=LOOP))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])
+
+
+def test_all_waiting_in_one_line_outside_of_collectives_have_no_culprit() -> None:
+    found = verdict(*(rank(n, stack=LOOP) for n in range(3)))
+    assert (found.verdict, found.said, found.culprits) == (
+        Verdict.WAITING,
+        "all 3 ranks wait outside of collectives, all at train.py:33 (work)",
+        (),
+    )
+
+
+def test_ranks_that_compute_outside_of_collectives_are_well() -> None:
+    found = verdict(*(rank(n, stack=LOOP, busy=1.0) for n in range(3)))
+    assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
+
+
+def test_without_records_the_one_that_stands_apart_is_named() -> None:
+    bare = [rank(n, groups=(), records=(), stack=MEETING) for n in (0, 1, 2)]
+    found = verdict(*bare, rank(3, groups=(), records=(), stack=LOOP))
+    assert (found.verdict, blamed(found)) == (
+        Verdict.NEVER_ARRIVED,
+        [(3, "n1", "it waits in user code at train.py:33 (work)")],
+    )
+
+
+def test_nodes_that_say_nothing_are_named_where_the_others_wait_for_their_ranks() -> None:
+    found = verdict(waiter(0), waiter(1), size=4, mute=(("n1", "no answer within 11 s"),))
+    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(-1, "n1", "no answer within 11 s")])
+
+
+def test_a_stall_that_was_watched_from_outside_needs_no_patience() -> None:
+    young = record(11, done=False, at=NOW - 0.5)
+    seen = [waiter(0, 2, records=(*history(10), young)), rank(1, 2, stack=LOOP, busy=1.0)]
+    judged = decide(case(*seen, stalled=600.0))
+    assert judged.certain
+    assert (judged.diagnosis.verdict, [c.rank for c in judged.diagnosis.culprits]) == (
+        Verdict.NEVER_ARRIVED,
+        [1],
+    )
+    assert "nothing has moved for 600 s" in judged.diagnosis.evidence
+
+
+def test_nothing_seen_is_undetermined() -> None:
+    found = decide(case(size=2, mute=(("n0", "lost"),))).diagnosis
+    assert (found.verdict, found.evidence) == (Verdict.UNDETERMINED, ("nothing was heard from n0: lost",))
+
+
+def test_of_several_that_are_stopped_each_is_named_with_its_remedy_and_who_else_is_late() -> None:
+    found = verdict(waiter(0), rank(1, state="T"), rank(2, state="T"), rank(3, stack=LOOP))
+    assert found.said == (
+        "ranks 1-2 never came to all_reduce (11 of group 0): rank 1 is stopped (SIGSTOP), the others too"
+    )
+    assert blamed(found) == [(1, "n0", "it is stopped (SIGSTOP)"), (2, "n1", "it is stopped (SIGSTOP)")]
+    assert found.evidence[1] == (
+        "rank 3 on n1 has not come either: it waits in user code at train.py:33 (work)"
+    )
+    assert found.remedy == (
+        "on n0: kill -CONT 101, or find out who stopped it; on n1: kill -CONT 102, or find out who stopped it"
+    )
+
+
+def test_where_few_have_come_and_the_others_stand_in_one_line_it_is_asked_whether_it_is_meant_for_all() -> (
+    None
+):
+    found = verdict(waiter(0), *(rank(number, stack=LOOP) for number in (1, 2, 3)))
+    assert [one.rank for one in found.culprits] == [1, 2, 3]
+    assert found.remedy.endswith(
+        "or is all_reduce at train.py:11 (step) called by rank 0 only, where every rank must call it?"
+    )
+
+
+def test_the_one_that_takes_two_groups_in_another_order_than_most_is_named() -> None:
+    def inside(number: int, begun: str) -> RankSeen:
+        groups = tuple(Group(name, 4, int(name == begun), False, "gloo", "0-3") for name in "ab")
+        return rank(number, groups=groups, records=(record(1, False, group=begun),), stack=ALL_REDUCE)
+
+    found = verdict(inside(0, "a"), inside(1, "a"), inside(2, "b"), inside(3, "a"))
+    why = "it is in all_reduce at train.py:11 (step), without ranks 0-1 and 3"
+    assert (found.verdict, blamed(found)) == (Verdict.MISMATCH, [(2, "n1", why)])
+
+
+def test_a_number_that_counts_sends_too_hides_no_rank_that_has_not_come() -> None:
+    """gloo's number of a group grows with each send and receive; the records' own does not."""
+    sends = (Group("0", 4, 15, True, "gloo", "0-3"),)
+    found = verdict(waiter(0), rank(1, groups=sends, stack=LOOP), waiter(2), waiter(3))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+
+
+def test_of_ranks_that_wait_outside_of_collectives_those_that_have_ended_are_told_apart() -> None:
+    found = verdict(rank(0, stack=LOOP), rank(1, state=""), rank(2, stack=LOOP), rank(3, stack=LOOP))
+    assert found.said == "all 3 ranks that are left wait outside of collectives, all at train.py:33 (work)"
+    assert found.evidence[-1] == "rank 1 has ended"
+
+
+# --- calls that are left out, worlds that do not fit, what no record tells ---
+
+
+def subgroup(number: int, size: int, few: int, **changes: object) -> RankSeen:
+    """A rank in a world of ``size`` whose first ``few`` ranks share a group ``1``."""
+    groups = [Group("0", size, 8, True, "gloo", f"0-{size - 1}")]
+    groups += [Group("1", few, 0, False, "gloo", f"0-{few - 1}")] if number < few else []
+    return rank(number, size, 8, groups=tuple(groups), **changes)
+
+
+@pytest.mark.parametrize(("size", "few"), [(3, 2), (4, 2), (4, 3), (8, 4), (64, 8)])
+def test_who_skips_a_subgroups_barrier_and_goes_on_is_named_not_who_waits_in_it(size: int, few: int) -> None:
+    for skips in range(few):
+        seen = []
+        for number in range(size):
+            waits = number < few and number != skips
+            inside = record(1, False, "barrier", "", "", group="1") if waits else record(9, False)
+            stack = BARRIER if waits else ALL_REDUCE
+            seen.append(subgroup(number, size, few, records=(*history(8), inside), stack=stack))
+        found = verdict(*seen)
+        assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [skips])
+        assert "has not called barrier of group 1" in found.culprits[0].why
+
+
+@pytest.mark.parametrize("call", ["send", "recv"])
+def test_who_does_not_answer_a_send_or_receive_is_named_not_who_waits_in_it(call: str) -> None:
+    """Rank 0 waits for rank 1, which is in an all_reduce, in its own code, or in another send."""
+    half = {"send": "recv from rank 0", "recv": "send to rank 0"}[call]
+    waits = rank(0, stack=ALL_REDUCE, call=call, peer=1)
+    went_on = verdict(waits, waiter(1), waiter(2), waiter(3))
+    assert (went_on.verdict, [one.rank for one in went_on.culprits]) == (Verdict.MISMATCH, [1])
+    assert f"has not called {half}" in went_on.culprits[0].why
+    sleeps = verdict(waits, rank(1, stack=LOOP), waiter(2), waiter(3))
+    assert (sleeps.verdict, [one.rank for one in sleeps.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+    assert sleeps.said.startswith("rank 1 on n0 never came to all_reduce (11 of group 0): ")
+    alone = verdict(waits, rank(1, stack=LOOP), stalled=60.0)
+    assert alone.said.startswith(f"rank 1 on n0 never called {half}: ")
+
+
+def test_a_send_that_its_receiver_waits_for_blames_neither() -> None:
+    both = [
+        rank(0, 2, stack=ALL_REDUCE, call="send", peer=1),
+        rank(1, 2, stack=ALL_REDUCE, call="recv", peer=0),
+    ]
+    found = verdict(*both, stalled=60.0)
+    assert found.culprits == ()
+    assert "rank 0 waits in send to rank 1 at train.py:11 (step)" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("worlds", "wrong"),
+    [((5, 5, 5, 5), [0, 1, 2, 3]), ((4, 5, 4, 4), [1]), ((4, 4, 2, 4), [2]), ((0, 5, 0, 0), [1])],
+)
+def test_ranks_that_ask_for_another_world_than_they_were_started_in_are_named(
+    worlds: tuple[int, ...], wrong: list[int]
+) -> None:
+    seen = [
+        rank(n, groups=(), records=(), stack=MEETING, world=world, started=4 if world else 0)
+        for n, world in enumerate(worlds)
+    ]
+    found = verdict(*seen)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
+    assert "and was started as one of 4" in found.culprits[0].why
+
+
+@pytest.mark.parametrize("worlds", [(4, 4, 4, 4), (2, 2, 2, 2)])
+def test_worlds_that_agree_and_are_no_larger_than_the_run_are_no_mistake(worlds: tuple[int, ...]) -> None:
+    seen = [
+        rank(n, groups=(), records=(), stack=MEETING, world=world, started=4)
+        for n, world in enumerate(worlds)
+    ]
+    assert verdict(*seen).verdict is Verdict.UNDETERMINED
+
+
+def test_a_rank_whose_process_a_thread_holds_when_all_others_have_ended_is_named() -> None:
+    held = rank(2, stack=("/usr/lib/python3.11/threading.py:1590 _shutdown",))
+    found = verdict(rank(0, state=""), rank(1, state=""), held, rank(3, state=""))
+    assert blamed(found) == [(2, "n1", "its script has ended, and its process has not")]
+
+
+def on_gpus(number: int, begun: int, **changes: object) -> RankSeen:
+    """A rank that spins while its GPU waits, with a torch that keeps no records."""
+    groups = (Group("0", 4, begun, True, "nccl", "0-3"),)
+    return rank(number, groups=groups, records=(), stack=LOOP, busy=1.0, state="R", **changes)
+
+
+@pytest.mark.parametrize("behind", range(4))
+def test_without_records_the_groups_own_counts_tell_who_is_behind(behind: int) -> None:
+    seen = [on_gpus(n, 11 if n == behind else 12) for n in range(4)]
+    found = verdict(*seen, stalled=300.0)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [behind])
+    assert "have waited 300 s in a collective (12 of group 0)" in found.evidence[0]
+
+
+def test_a_stall_of_ranks_that_may_spin_is_never_called_nothing_wrong() -> None:
+    found = verdict(*(on_gpus(n, 12) for n in range(4)), stalled=300.0)
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert "it computes, or waits for its GPU" in found.said
+
+
+def at_barrier(
+    number: int, waited: float, before: tuple[float, float], doing: tuple[str, ...] = ()
+) -> RankSeen:
+    """A rank of four; to the two barriers before this one rank 0 came ``before`` seconds after the others."""
+    late = before if number == 0 else (0.0, 0.0)
+    first, second, third = NOW - 200, NOW - 100, NOW - waited
+    records = [record(1, at=first - 1), record(2, operation="barrier", at=first + late[0])]
+    records += [record(3 + n, at=first + 30 + n) for n in range(70)]
+    records += [record(73, operation="barrier", at=second + late[1])]
+    records += [record(74 + n, at=second + 30 + 0.1 * n) for n in range(70)]
+    if doing:
+        return rank(number, begun=143, records=tuple(records), stack=doing, busy=0.9, state="R")
+    records.append(record(144, done=False, operation="barrier", at=third))
+    return waiter(number, begun=144, records=tuple(records), stack=BARRIER)
+
+
+@pytest.mark.parametrize(
+    ("waited", "before", "patience"),
+    [
+        (6.0, (0.0, 0.0), 10.0),
+        (9.0, (0.0, 0.0), 10.0),
+        (11.0, (0.0, 0.0), 10.0),
+        (11.0, (15.0, 0.0), 10.0),
+        (20.0, (15.0, 16.0), 22.5),
+        (24.0, (15.0, 16.0), 22.5),
+    ],
+)
+@pytest.mark.parametrize("blamed", [0, 1])
+def test_a_rank_that_evaluates_for_all_is_not_blamed_before_it_takes_longer_than_it_used_to(
+    waited: float, before: tuple[float, float], patience: float, blamed: int
+) -> None:
+    """Rank 1, which never did, gets no longer than any rank does."""
+    patience = patience if blamed == 0 else 10.0
+    seen = [at_barrier(number, waited, before, LOOP if number == blamed else ()) for number in range(4)]
+    judged = decide(case(*seen))
+    assert [one.rank for one in judged.diagnosis.culprits] == ([blamed] if waited > patience else [])
+    if waited < patience:
+        assert judged.diagnosis.verdict is Verdict.NOTHING
+        why = f"rank {blamed} on n0: it is busy in user code at train.py:33 (work)"
+        assert why in judged.diagnosis.evidence[1]
+        assert judged.later == pytest.approx(patience - waited)
+
+
+IMPORTS = (f"{LIBRARY}/torch/__init__.py:409 <module>", "<frozen importlib._bootstrap>:1176 _find_and_load")
+
+
+@pytest.mark.parametrize(("quiet", "blamed_ranks"), [(15.0, []), (50.0, []), (70.0, [1])])
+@pytest.mark.parametrize("changes", [{"stack": IMPORTS}, {"stack": LOOP, "busy": 0.9, "groups": ()}])
+def test_ranks_that_still_import_or_prepare_data_are_given_a_minute(
+    quiet: float, blamed_ranks: list[int], changes: dict[str, Any]
+) -> None:
+    """Seen on a crowded machine: torch took a quarter of a minute to import, and rank 0 waited."""
+    late = rank(1, 2, begun=0, quiet=quiet, **{"groups": (), **changes})
+    found = verdict(rank(0, 2, begun=0, quiet=quiet, groups=(), stack=MEETING), late)
+    assert [one.rank for one in found.culprits] == blamed_ranks
+    stalled = verdict(rank(0, 2, begun=0, groups=(), stack=MEETING), late, stalled=12.0)
+    assert [one.rank for one in stalled.culprits] == [1]
+
+
+def test_a_rank_that_an_atexit_function_holds_is_named_though_that_is_the_users() -> None:
+    """Nothing of a script's own frame is left below it; the others have ended, or wait for it."""
+    held = rank(1, stack=("/usr/lib/python3.11/queue.py:90 join", "/home/me/train.py:10 drain"))
+    why = "its script has ended, and its process has not; it is at train.py:10 (drain)"
+    gone = [rank(number, state="", stack=(), answered=False) for number in (0, 2)]
+    wait = [waiter(number, stack=BARRIER) for number in (0, 2)]
+    for others in (gone, wait):
+        found = verdict(others[0], held, others[1], stalled=60.0)
+        assert blamed(found) == [(1, "n0", why)]
+
+
+def test_ranks_that_are_too_busy_to_answer_are_not_called_hung() -> None:
+    silent = [
+        rank(n, groups=(), records=(), stack=ALL_REDUCE, answered=False, problem="no answer in time")
+        for n in range(4)
+    ]
+    assert verdict(*silent).verdict is Verdict.NOTHING
+    assert verdict(*silent, stalled=60.0).verdict is Verdict.UNDETERMINED
+
+
+WORK = ("/home/me/train.py:12 <module>",)
+
+
+def of_pipeline(number: int, sent: int, **changes: Any) -> RankSeen:
+    """A rank of three after ten collectives and ``sent`` sends and receives, which gloo's count holds too."""
+    begun = 10 if changes else 11
+    groups = (Group("0", 3, begun + sent, True, "gloo", "0-2"),)
+    return (
+        rank(number, 3, groups=groups, **{"stack": WORK, **changes})
+        if changes
+        else waiter(number, 3, groups=groups)
+    )
+
+
+def test_a_rank_that_waits_for_what_it_had_begun_to_receive_is_not_to_blame_but_who_does_not_send() -> None:
+    found = verdict(of_pipeline(0, 0), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
+    assert found.verdict is Verdict.MISMATCH
+    assert blamed(found) == [
+        (
+            2,
+            "n1",
+            "it is in all_reduce at train.py:11 (step) and has not called the other half of a send or "
+            "receive, in which rank 1 waits for it at train.py:12",
+        )
+    ]
+
+
+def test_of_several_ranks_that_send_none_is_blamed_for_a_receive_that_nobody_answers() -> None:
+    found = verdict(of_pipeline(0, 3), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert found.said == "rank 1 waits for a send or receive that is not answered at train.py:12"
+
+
+def test_a_rank_that_waits_and_has_sent_nothing_waits_for_something_else() -> None:
+    found = verdict(of_pipeline(0, 0), of_pipeline(1, 0, call="wait"), of_pipeline(2, 0), stalled=60.0)
+    assert [one.rank for one in found.culprits] == [1]
+
+
+BROADCAST = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:3151 broadcast", *LOOP)
+
+
+def in_broadcast(number: int, root: int | None) -> RankSeen:
+    """A rank of four that waits in a broadcast from ``root``; None: it waits in the collective after that."""
+    before = (*history(10), record(11, done=root is None, operation="broadcast"))
+    if root is None:
+        return waiter(number, begun=12, records=(*before, record(12, done=False)))
+    return waiter(number, records=before, stack=BROADCAST, rooted="broadcast", root=root)
+
+
+@pytest.mark.parametrize(
+    ("roots", "wrong"),
+    [
+        ((0, 0, 1, 0), [2]),
+        ((1, 0, 0, 0), [0]),
+        ((0, None, 1, None), [2]),  # rank 1 has gone on, so it was no root
+        ((0, None, 2, None), [0, 2]),
+        ((0, 0, 1, 2), [2, 3]),
+    ],
+)
+def test_ranks_that_name_different_roots_of_one_collective_are_told(
+    roots: tuple[int | None, ...], wrong: list[int]
+) -> None:
+    seen = [in_broadcast(number, root) for number, root in enumerate(roots)]
+    found = verdict(*seen, stalled=60.0)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
+    assert f"it names rank {roots[wrong[0]]} as the root of broadcast" in found.culprits[0].why
+
+
+def test_of_two_roots_the_one_that_ranks_in_the_next_call_of_that_line_name_is_right() -> None:
+    """Objects are broadcast in two calls, sizes first: of four ranks two have gone on to the second."""
+    first = [in_broadcast(number, root) for number, root in ((0, 0), (2, 2))]
+    records = (*history(10), record(11, operation="broadcast"), record(12, done=False, operation="broadcast"))
+    later = [
+        waiter(number, begun=12, records=records, stack=BROADCAST, rooted="broadcast", root=0)
+        for number in (1, 3)
+    ]
+    found = verdict(first[0], later[0], first[1], later[1], stalled=60.0)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [2])
+
+
+@pytest.mark.parametrize("roots", [(0, 0, 0, 0), (0, -1, 0, -1), (None, None, 1, None)])
+def test_ranks_of_one_root_or_an_unknown_one_are_blamed_for_none(roots: tuple[int | None, ...]) -> None:
+    seen = [in_broadcast(number, root) for number, root in enumerate(roots)]
+    assert "root of" not in verdict(*seen, stalled=60.0).said
+
+
+def test_of_a_rank_without_a_stack_the_processes_that_it_started_are_told() -> None:
+    spawned = (ChildProcess(7, "python", "S"), ChildProcess(8, "python", "S"))
+    found = verdict(rank(0, 1, records=(), groups=(), answered=False, children=spawned), stalled=60.0)
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert "rank 0 on n0 has started python (process 7), python (process 8)" in found.evidence
+    alone = verdict(rank(0, 1, records=(), groups=(), stack=LOOP), stalled=60.0)
+    assert alone.said == "rank 0 waits outside of collectives, all at train.py:33 (work)"

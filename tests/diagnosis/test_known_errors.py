@@ -1,0 +1,157 @@
+"""Messages as they are really printed, and what is made of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from clusterrun.diagnosis.known_error_lookup import meaning
+from clusterrun.diagnosis.known_errors import ROWS
+from clusterrun.diagnosis.verdict import Verdict
+
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] "
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "word"),
+    [
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+            Verdict.OUT_OF_MEMORY,
+            "a GPU ran out of memory",
+        ),
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory",
+            Verdict.OUT_OF_MEMORY,
+            "no more of the machine's memory",
+        ),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0.",
+            Verdict.OUT_OF_MEMORY,
+            "the kernel ended",
+        ),
+        (
+            "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error.",
+            Verdict.OUT_OF_MEMORY,
+            "shared memory (/dev/shm) is full",
+        ),
+        (
+            "RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed. ",
+            Verdict.CRASHED,
+            "a worker of the data-loader was killed",
+        ),
+        ("needs 8 GPUs, found 0", Verdict.ALONE, "too few GPUs"),
+        ("EOFError: EOF when reading a line", Verdict.CRASHED, "ranks have none"),
+        ("bdb.BdbQuit", Verdict.CRASHED, "ranks have none"),
+        (
+            "RuntimeError: unable to write to file </torch_71_1>: No space left on device (28)",
+            Verdict.CRASHED,
+            "a disk is full",
+        ),
+        (
+            "misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes "
+            "(No space left on device)",
+            Verdict.OUT_OF_MEMORY,
+            "shared memory (/dev/shm) is full",
+        ),
+        (
+            "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1000 vs 4.",
+            Verdict.MISMATCH,
+            "different size or type",
+        ),
+        (
+            "RuntimeError: Rank 1 has 3 params, while rank 0 has inconsistent 4 params.",
+            Verdict.MISMATCH,
+            "models differ",
+        ),
+        (
+            "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying "
+            "to connect to (n0001, 29500).",
+            Verdict.NEVER_ARRIVED,
+            "ranks did not meet",
+        ),
+        (
+            "[rank3]:[E1120 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=12, OpType=ALLREDUCE)",
+            Verdict.NEVER_ARRIVED,
+            "did not join",
+        ),
+        (
+            "RuntimeError: The server socket has failed to listen on any local network address. port: 29500, "
+            "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+            Verdict.CRASHED,
+            "a port is taken",
+        ),
+        ("ModuleNotFoundError: No module named 'apex'", Verdict.CRASHED, "a package is missing"),
+        (
+            "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by x.so)",
+            Verdict.CRASHED,
+            "built for a newer system",
+        ),
+        ("RuntimeError: CUDA error: invalid device ordinal", Verdict.CRASHED, "does not see"),
+        (
+            "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+            Verdict.CRASHED,
+            "this rank sees no GPU",
+        ),
+        (
+            "ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+            Verdict.CRASHED,
+            "two ranks use the same GPU",
+        ),
+        (
+            "transport/net_ib.cc:94 NCCL WARN NET/IB : Got completion from peer 10.0.0.3<42> with status=12",
+            Verdict.LINK,
+            "RDMA path does not deliver",
+        ),
+        (
+            "bootstrap.cc NCCL WARN Bootstrap : no socket interface found",
+            Verdict.CRASHED,
+            "NCCL_SOCKET_IFNAME",
+        ),
+        (
+            "Unable to locate sufficient 2 gpus to run this example. Exiting.",
+            Verdict.ALONE,
+            "too few GPUs",
+        ),
+    ],
+)
+def test_a_known_message_has_a_cause_and_a_remedy(line: str, verdict: Verdict, word: str) -> None:
+    row = meaning(line)
+    assert row is not None
+    assert (row.verdict, row.consequence) == (verdict, False)
+    assert word in row.cause
+    assert row.remedy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        GLOO + "Connection closed by peer [127.0.0.1]:54462.",
+        GLOO + "Read error [127.0.0.1]:8109: Connection reset by peer. This is typically caused by",
+        "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no error",
+        "torch.distributed.DistBackendError: NCCL error in: x, remote process exited",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
+    ],
+)
+def test_who_only_noticed_is_told_from_who_failed(line: str) -> None:
+    row = meaning(line)
+    assert row is not None
+    assert row.consequence
+
+
+@pytest.mark.parametrize(
+    "line", ["step 3 loss 0.25", "", "epoch 1: 100%|####| 10/10", "saved checkpoint to /x/y"]
+)
+def test_ordinary_output_means_nothing(line: str) -> None:
+    assert meaning(line) is None
+
+
+def test_every_row_is_whole() -> None:
+    for row in ROWS:
+        re.compile(row.pattern)
+        assert row.cause, row.pattern
+        assert row.remedy, row.pattern
+        assert not row.cause.endswith("."), row.pattern

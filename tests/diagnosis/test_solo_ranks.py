@@ -1,0 +1,98 @@
+"""Ranks that train each alone are told in time, and ranks that train together never are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterrun.diagnosis.evidence import Pulse
+from clusterrun.diagnosis.solo_ranks import Together
+
+
+def pulses(at: float, size: int = 4, **changes: Any) -> list[Pulse]:
+    """All ranks work and print since time 0."""
+    values = {
+        "state": "R",
+        "seconds": at,
+        "output": int(at * 10),
+        "answered": True,
+        "torch": True,
+        "begun": 0,
+    }
+    return [Pulse(rank=rank, pid=100 + rank, **{**values, **changes}) for rank in range(size)]
+
+
+def told(times: list[float], size: int = 4, **changes: Any) -> list[tuple[float, str]]:
+    """What is said when, for ranks that look like this all the time."""
+    together = Together(size, 0.0)
+    said = [(at, together.heard(at, pulses(at, size, **changes))) for at in times]
+    return [(at, words) for at, words in said if words]
+
+
+EVERY_TEN = [10.0 * n for n in range(1, 60)]
+
+
+def test_ranks_without_any_group_are_told_once_after_two_minutes_of_work() -> None:
+    ((at, words),) = told(EVERY_TEN)
+    assert at == 120.0
+    assert words.startswith("training alone: 4 ranks work, and none has called init_process_group")
+
+
+def test_groups_of_one_are_told_when_they_were_seen_twice() -> None:
+    together = Together(4, 0.0)
+    said = [together.heard(at, [_in_group(pulse, 1) for pulse in pulses(at)]) for at in EVERY_TEN]
+    assert [place for place, one in enumerate(said) if one] == [1]
+    assert said[1].startswith("training alone: each rank is in a group of its own")
+
+
+def test_several_groups_are_told_too() -> None:
+    together = Together(4, 0.0)
+    said = [together.heard(at, [_in_group(pulse, 2) for pulse in pulses(at)]) for at in (10.0, 20.0)]
+    assert "the largest has 2 of 4 ranks" in said[1]
+
+
+def test_one_group_that_is_never_used_while_all_work_is_told() -> None:
+    together = Together(4, 0.0)
+    said = [together.heard(at, [_in_group(pulse, 4) for pulse in pulses(at)]) for at in EVERY_TEN]
+    (words,) = [one for one in said if one]
+    assert "the group of 4 ranks exists, but they have exchanged nothing for 120 s" in words
+
+
+def test_one_group_that_is_used_is_well() -> None:
+    together = Together(4, 0.0)
+    for at in EVERY_TEN:
+        used = [_in_group(pulse, 4, begun=int(at)) for pulse in pulses(at)]
+        assert together.heard(at, used) == ""
+    assert together.over(600.0) == ""
+
+
+def test_ranks_that_still_prepare_data_without_work_of_their_own_are_not_accused() -> None:
+    assert told(EVERY_TEN, seconds=3.0) == []
+
+
+def test_programs_without_torch_are_not_accused() -> None:
+    assert told(EVERY_TEN, torch=False) == []
+
+
+def test_one_rank_is_never_alone() -> None:
+    assert told(EVERY_TEN, 1) == []
+
+
+def test_a_short_run_is_told_at_its_end_by_what_its_ranks_left() -> None:
+    together = Together(2, 0.0)
+    assert together.heard(5.0, pulses(5.0, 2, alone=True, state="")) == ""
+    assert together.over(6.0) == (
+        "training alone: ranks 0-1 ended without ever having joined the others"
+        "; --env CLUSTERRUN_INDEPENDENT=1 where ranks are meant to be independent"
+    )
+
+
+def test_a_short_run_of_which_nothing_is_known_is_not_accused() -> None:
+    together = Together(2, 0.0)
+    together.heard(5.0, pulses(5.0, 2))
+    assert together.over(6.0) == ""
+
+
+def _in_group(pulse: Pulse, size: int, begun: int = 0) -> Pulse:
+    return Pulse(
+        pulse.rank, pulse.pid, pulse.state, pulse.seconds, pulse.output, True, True, size=size, begun=begun
+    )

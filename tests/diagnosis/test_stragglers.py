@@ -1,0 +1,152 @@
+"""Who comes last to the collectives is told only where it is no chance and costs time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from clusterrun.diagnosis.evidence import RankSeen
+from clusterrun.diagnosis.stragglers import Late, late
+from clusterrun.model.frozen import replace
+from tests.diagnosis.ranks import LIBRARY, rank, record
+
+STEPS = 40
+
+
+def ranks(arrivals: list[list[float]], nodes: list[str] | None = None) -> list[RankSeen]:
+    """A rank for each list of times at which it came to its collectives."""
+    size = len(arrivals)
+    return [
+        rank(
+            n,
+            size,
+            STEPS,
+            node=(nodes or ["n0"] * size)[n],
+            records=tuple(record(i, at=1000.0 + at) for i, at in enumerate(times)),
+        )
+        for n, times in enumerate(arrivals)
+    ]
+
+
+def test_the_rank_at_half_speed_is_told_with_the_share_of_time_it_costs() -> None:
+    slow = [0.2 * i for i in range(STEPS)]
+    quick = [at - 0.1 for at in slow]
+    found = late(ranks([quick, quick, slow, quick]), {})
+    assert found is not None
+    assert (found.rank, found.last, found.of) == (2, 20, 20)
+    assert 0.45 < found.share < 0.55
+
+
+def test_ranks_of_equal_speed_that_jitter_have_no_last_one() -> None:
+    for seed in range(200):
+        chance = random.Random(seed)
+        jitter = [[0.2 * i + chance.uniform(0.0, 0.1) for i in range(STEPS)] for _ in range(4)]
+        assert late(ranks(jitter), {}) is None
+
+
+def test_a_rank_that_is_last_by_little_is_not_slow() -> None:
+    steps = [0.2 * i for i in range(STEPS)]
+    assert late(ranks([steps, [at + 0.01 for at in steps]]), {}) is None
+
+
+def test_a_clock_that_is_ahead_makes_no_slow_rank_once_it_is_known() -> None:
+    steps = [0.2 * i for i in range(STEPS)]
+    ahead = ranks([steps, [at + 30.0 for at in steps]], ["n0", "n1"])
+    assert late(ahead, {"n0": 0.0, "n1": 30.0}) is None
+
+
+def test_buckets_that_overlap_are_waited_for_once() -> None:
+    """Five collectives begun within a step, all of them late by the same half step."""
+    slow = [0.2 * (i // 5) + 0.001 * (i % 5) for i in range(STEPS)]
+    found = late(ranks([[at - 0.1 for at in slow], slow]), {})
+    assert found is not None
+    assert found.rank == 1
+    assert found.share < 0.7
+
+
+def test_too_few_collectives_tell_nothing() -> None:
+    few = [[0.2 * i for i in range(8)], [0.2 * i + 0.1 for i in range(8)]]
+    assert late(ranks(few), {}) is None
+
+
+def test_groups_of_one_have_nobody_who_waits() -> None:
+    assert late([rank(0, 1)], {}) is None
+    assert Late(0, 1, 1, 0.5, 1.0).rank == 0
+
+
+@pytest.mark.parametrize("each", [1, 2, 5, 12])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_a_slow_rank_is_told_however_many_collectives_a_step_has_and_equal_ranks_never(
+    size: int, each: int
+) -> None:
+    for seed in range(6):
+        slow = seed % size
+        found = late(_steps(random.Random(seed), size, each, slow), {})
+        assert found is not None
+        assert found.rank == slow
+        assert late(_steps(random.Random(seed), size, each, None), {}) is None
+
+
+def _steps(chance: random.Random, size: int, each: int, slow: int | None) -> list[RankSeen]:
+    """Ranks whose steps jitter and end with ``each`` collectives; ``slow`` takes twice as long."""
+    times: list[list[float]] = [[] for _ in range(size)]
+    now = 0.0
+    for _ in range(60):
+        arrivals = [now + 0.1 * chance.uniform(0.8, 1.2) * (2 if n == slow else 1) for n in range(size)]
+        for _ in range(each):
+            for n in range(size):
+                times[n].append(arrivals[n])
+            met = max(arrivals) + 0.002
+            arrivals = [met + chance.uniform(0.0, 0.001) for _ in range(size)]
+        now = max(arrivals)
+    return [
+        rank(n, size, len(at), node="n0", records=tuple(record(i, at=1000.0 + t) for i, t in enumerate(at)))
+        for n, at in enumerate(newest[-256:] for newest in times)
+    ]
+
+
+def test_a_rank_that_was_slow_in_an_earlier_phase_is_not_called_slow_now() -> None:
+    for quick in (70, 100, 150):
+        slow = [0.3 * i for i in range(100)]
+        then = [slow[-1] + 0.001 * (i + 1) for i in range(quick)]
+        steady = [then[-1] + 0.5 * (i + 1) for i in range(4)]
+        late_then = slow + then + steady
+        before = [at - 0.2 for at in slow] + then + steady
+        assert late(_ranks_of([before, before, late_then, before]), {}) is None
+
+
+JOINED = (
+    f"{LIBRARY}/torch/distributed/distributed_c10d.py:3252 all_reduce",
+    f"{LIBRARY}/torch/distributed/algorithms/join.py:308 _notify_procs_to_terminate",
+    f"{LIBRARY}/torch/distributed/algorithms/join.py:252 __exit__",
+    "/home/me/train.py:12 <module>",
+)
+ASKS = (
+    f"{LIBRARY}/torch/distributed/algorithms/join.py:330 notify_join_context",
+    f"{LIBRARY}/torch/nn/parallel/distributed.py:1690 forward",
+    "/home/me/train.py:14 <module>",
+)
+"""A rank that has data says so to the others at each step."""
+
+
+@pytest.mark.parametrize(("joined", "slow"), [((), 3), ((0,), 3), ((0, 1), 3), ((0, 1, 2), None)])
+def test_a_rank_that_still_has_data_is_not_slow_for_those_who_have_none(
+    joined: tuple[int, ...], slow: int | None
+) -> None:
+    seen = _steps(random.Random(1), 4, 3, 3)
+    found = late([replace(one, stack=JOINED if one.rank in joined else ASKS) for one in seen], {})
+    assert (found.rank if found else None) == slow
+
+
+def _ranks_of(arrivals: list[list[float]]) -> list[RankSeen]:
+    return [
+        rank(
+            n,
+            len(arrivals),
+            len(at),
+            node="n0",
+            records=tuple(record(i, at=1000.0 + t) for i, t in enumerate(at)),
+        )
+        for n, at in enumerate(arrivals)
+    ]

@@ -1,0 +1,213 @@
+"""Who did not join a collective that timed out, from the lines of torch 2.3 to 2.13 in worlds of any size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterrun.diagnosis.postmortem import Remains, ended_by_timeout, explain
+from clusterrun.diagnosis.printed_errors import Error, ErrorListener
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import Failure
+from clusterrun.model.states import State
+
+FILE = Path(__file__).resolve().parents[1] / "recorded/nccl-watchdog/lines.json"
+FORMATS = {name: form for name, form in json.loads(FILE.read_text()).items() if name != "what"}
+RELEASES = sorted(FORMATS)
+WITH_STATUS = [name for name in RELEASES if "status" in FORMATS[name]]
+WITH_SIGNAL = [name for name in RELEASES if "signal" in FORMATS[name]]
+FEW = settings(max_examples=25, deadline=None)
+GLOO = (
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] "
+    "Timed out waiting 30000ms for recv operation to complete"
+)
+CLOSED = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+
+
+def heard(rank: int, lines: list[str], at: float = 100.0) -> list[Error]:
+    listener = ErrorListener(rank)
+    for number, line in enumerate(lines):
+        listener.hear(at + number * 1e-3, line)
+    return listener.errors
+
+
+def watchdog(
+    release: str, rank: int, number: int = 78, call: str = "ALLREDUCE", size: int = 80, group: int = 0
+) -> list[str]:
+    """What a rank prints whose collective ``number`` timed out."""
+    form = FORMATS[release]
+    values = {"rank": rank, "number": number, "call": call, "size": size, "group": group}
+    lines = [form["caught"].format(**values)]
+    if "status" in form:
+        lines.append(form["status"].format(**values, begun=number + 1, done=number - 1))
+    return lines
+
+
+def signal(release: str, rank: int, begun: int) -> list[str]:
+    """What a rank prints that has begun ``begun`` collectives and heard of another's time-out."""
+    return [FORMATS[release]["signal"].format(rank=rank, begun=begun, done=begun)]
+
+
+def explained(size: int, lines: dict[int, list[str]], failed: int = 0) -> Diagnosis:
+    """The post-mortem of a world of ``size`` of which each rank printed ``lines``."""
+    errors = sorted(
+        (error for rank, said in lines.items() for error in heard(rank, said, 100.0 + 0.01 * rank)),
+        key=lambda one: (one.at, one.rank),
+    )
+    nodes = tuple(f"n{rank // 8}" for rank in range(size))
+    failure = Failure(failed, nodes[failed], -6, 161.0, f"rank {failed} was killed by signal 6")
+    return explain(Remains(State.FAILED, "", failure, tuple(errors), nodes))
+
+
+def named(found: Diagnosis) -> tuple[Verdict, list[int]]:
+    return found.verdict, [one.rank for one in found.culprits]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@FEW
+@given(size=st.integers(2, 64), data=st.data())
+def test_the_one_silent_rank_is_named_and_no_victim(release: str, size: int, data: st.DataObject) -> None:
+    silent = data.draw(st.integers(0, size - 1))
+    failed = data.draw(st.sampled_from([rank for rank in range(size) if rank != silent]))
+    lines = {rank: watchdog(release, rank) for rank in range(size) if rank != silent}
+    found = explained(size, lines, failed)
+    assert named(found) == (Verdict.NEVER_ARRIVED, [silent])
+    assert found.culprits[0].node == f"n{silent // 8}"
+    assert f"--rank {silent}" in found.remedy
+
+
+@pytest.mark.parametrize("release", WITH_SIGNAL)
+@FEW
+@given(size=st.integers(3, 64), data=st.data())
+def test_ranks_that_have_begun_fewer_collectives_are_named_however_many(
+    release: str, size: int, data: st.DataObject
+) -> None:
+    behind = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 1))
+    lines = {
+        rank: signal(release, rank, 77) if rank in behind else watchdog(release, rank) for rank in range(size)
+    }
+    assert named(explained(size, lines)) == (Verdict.NEVER_ARRIVED, sorted(behind))
+
+
+@pytest.mark.parametrize("release", WITH_STATUS)
+@FEW
+@given(size=st.integers(3, 64), data=st.data())
+def test_the_rank_with_the_lowest_number_is_named(release: str, size: int, data: st.DataObject) -> None:
+    low = data.draw(st.integers(0, size - 1))
+    lines = {rank: watchdog(release, rank, 70 if rank == low else 78) for rank in range(size)}
+    assert named(explained(size, lines)) == (Verdict.NEVER_ARRIVED, [low])
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@FEW
+@given(size=st.integers(3, 64), data=st.data())
+def test_a_rank_that_called_something_else_is_named(release: str, size: int, data: st.DataObject) -> None:
+    odd = data.draw(st.integers(0, size - 1))
+    call, numbers = data.draw(st.sampled_from([("BROADCAST", 80), ("ALLREDUCE", 81)]))
+    lines = {rank: watchdog(release, rank) for rank in range(size) if rank != odd}
+    lines[odd] = watchdog(release, odd, 78, call, numbers)
+    assert named(explained(size, lines)) == (Verdict.MISMATCH, [odd])
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_where_all_have_begun_it_nobody_is_named(release: str) -> None:
+    found = explained(4, {rank: watchdog(release, rank) for rank in range(4)})
+    assert named(found) == (Verdict.LINK, [])
+
+
+@pytest.mark.parametrize("release", WITH_STATUS)
+@FEW
+@given(size=st.integers(6, 64), data=st.data())
+def test_of_a_group_whose_members_are_not_known_nobody_else_is_named(
+    release: str, size: int, data: st.DataObject
+) -> None:
+    """Group 3 is not the one of all ranks: those who print nothing may have nothing to do with it."""
+    printed = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 2))
+    found = explained(size, {rank: watchdog(release, rank, group=3) for rank in printed}, min(printed))
+    assert named(found) == (Verdict.NEVER_ARRIVED, [])
+
+
+@pytest.mark.parametrize("release", ["2.3", "2.4"])
+def test_of_several_that_may_have_been_ended_before_they_printed_nobody_is_named(release: str) -> None:
+    found = explained(8, {rank: watchdog(release, rank) for rank in range(5)})
+    assert named(found) == (Verdict.NEVER_ARRIVED, [])
+    assert "does not tell who did not come" in found.said
+
+
+def test_a_rank_that_raised_before_the_others_timed_out_is_named() -> None:
+    lines = {rank: watchdog("2.5", rank) for rank in (0, 2, 3)}
+    lines[1] = [
+        "Traceback (most recent call last):",
+        '  File "/home/me/t.py", line 3, in f',
+        "ValueError: no",
+    ]
+    found = explained(4, lines)
+    assert named(found) == (Verdict.NEVER_ARRIVED, [1])
+    assert found.evidence[-1] == "rank 1 has printed: ValueError: no, at t.py:3 (f)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict", "ranks"),
+    [
+        ({0: [GLOO], 2: [CLOSED], 3: [GLOO]}, Verdict.NEVER_ARRIVED, [1]),
+        ({0: [GLOO], 3: [GLOO]}, Verdict.NEVER_ARRIVED, []),
+        ({0: [GLOO], 1: [CLOSED], 2: [CLOSED], 3: [GLOO]}, Verdict.NEVER_ARRIVED, []),
+        (
+            {
+                0: ["RuntimeError: [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 5000 ms"],
+                2: [CLOSED],
+            },
+            Verdict.NEVER_ARRIVED,
+            [1, 3],
+        ),
+        (
+            {
+                2: [
+                    "[rank2]:[E429 13:55:49.38 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) "
+                    "Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress"
+                ]
+            },
+            Verdict.NEVER_ARRIVED,
+            [2],
+        ),
+        (
+            {
+                rank: [
+                    "[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 1] watchdog got stuck for 600seconds without"
+                ]
+                for rank in (1, 2)
+            },
+            Verdict.UNDETERMINED,
+            [],
+        ),
+    ],
+)
+def test_other_words_of_a_time_out(lines: dict[int, list[str]], verdict: Verdict, ranks: list[int]) -> None:
+    traced = {rank: ["Traceback (most recent call last):", *said] for rank, said in lines.items()}
+    assert named(explained(4, traced if 2 not in lines or len(lines) > 2 else lines)) == (verdict, ranks)
+
+
+@pytest.mark.parametrize(("odd", "ranks"), [(78, []), (70, [5])])
+def test_launchers_of_one_node_each_are_never_named_for_their_ranks(odd: int, ranks: list[int]) -> None:
+    """Two nodes of four ranks: what is silent cannot be known, what stands lower can."""
+    errors = [
+        replace(error, rank=rank // 4, inner=rank)
+        for rank in range(7)
+        for error in heard(rank, watchdog("2.5", rank, odd if rank == 5 else 78))
+    ]
+    left = Remains(State.FAILED, "", None, tuple(errors), ("n0", "n1"), per_node=True)
+    assert named(explain(left)) == (Verdict.NEVER_ARRIVED, ranks)
+
+
+def test_an_end_by_a_time_out_is_told_from_other_ends() -> None:
+    def left(*lines: str) -> Remains:
+        return Remains(State.FAILED, "", None, tuple(heard(0, list(lines))), ("n0", "n1"))
+
+    assert ended_by_timeout(left(*watchdog("2.5", 0)))
+    assert not ended_by_timeout(left("Traceback (most recent call last):", "ValueError: no"))
+    assert not ended_by_timeout(left())

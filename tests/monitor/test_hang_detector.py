@@ -1,0 +1,446 @@
+"""The vigil's laws, on tapes of digests and answers; time is an argument."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from clusterrun.diagnosis.evidence import Collected, Digest, Pulse, RankSeen
+from clusterrun.diagnosis.solo_ranks import SILENCE
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.model.document import decode, encode
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Orders, WatchOrders
+from clusterrun.monitor.actions import AskObserver, EndAttempt, Save, TakeBack, Warn
+from clusterrun.monitor.hang_detector import HangDetector
+from tests.diagnosis.ranks import LOOP, NOW, rank, record, waiter
+
+WALL = 5000.0
+NODES = [(0, "n0"), (2, "n2")]
+"""The second node of the world is the third of the allocation."""
+
+
+def vigil(hang: float = 60.0, on_hang: str = "report") -> HangDetector:
+    watch = WatchOrders(on=True, hang_seconds=hang, on_hang=on_hang)
+    return HangDetector(Orders("r", "r", 2, 2, 0, 1, ("x",), "/", watch=watch), 0, NODES, 0.0, WALL)
+
+
+def pulse(number: int, **changes: Any) -> Pulse:
+    values = {"seconds": 1.0, "output": 10, "answered": True, "torch": True, "size": 4, "begun": 5}
+    return Pulse(number, 100 + number, **{"state": "S", **values, **changes})
+
+
+def digest(one: HangDetector, at: float, node: int, *pulses: Pulse, killed: int = 0) -> list[Any]:
+    body = json.dumps({"digest": encode(Digest(pulses, killed))})
+    return one.said(at, WALL + at, node, 0, body)
+
+
+def all_same(one: HangDetector, at: float, **changes: Any) -> list[Any]:
+    """Both nodes say that nothing has changed, but for ``changes`` of every rank."""
+    first = digest(one, at, 0, pulse(0, **changes), pulse(1, **changes))
+    return first + digest(one, at, 2, pulse(2, **changes), pulse(3, **changes))
+
+
+def answer(one: HangDetector, at: float, node: int, number: int, *seen: RankSeen) -> list[Any]:
+    body = json.dumps({"collected": encode(Collected(f"n{node}", WALL + at, seen))})
+    return one.said(at, WALL + at, node, number, body)
+
+
+def hangs(one: HangDetector, at: float, number: int) -> list[Any]:
+    """Rank 1 loops, the others wait for it."""
+    looping = rank(1, stack=LOOP, busy=1.0)
+    first = answer(one, at, 0, number, waiter(0, node="n0"), looping)
+    return first + answer(one, at, 2, number, waiter(2, node="n2"), waiter(3, node="n2"))
+
+
+def saved(actions: list[Any]) -> dict[str, Diagnosis]:
+    files = [action for action in actions if isinstance(action, Save)]
+    return {file.name: decode(Diagnosis, json.loads(file.text)) for file in files}
+
+
+def others(actions: list[Any]) -> list[Any]:
+    return [action for action in actions if not isinstance(action, Save)]
+
+
+def quiet_until(one: HangDetector, end: float) -> None:
+    """Digests that say nothing new, every ten seconds."""
+    at = 10.0
+    while at < end:
+        assert all_same(one, at) == []
+        assert one.tick(at, WALL + at) == []
+        at += 10.0
+
+
+def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_others_who_ask_wait() -> None:
+    """Rank 1 computes for three seconds so far: after ten seconds that would be a hang."""
+    one = vigil()
+    one.asked(1.0, WALL, "diagnose-1", "{}")
+
+    def looks(at: float, number: int, waited: float) -> list[Any]:
+        def seen(n: int) -> RankSeen:
+            records = tuple(record(k, done=k < 11, at=NOW - waited - 11 + k) for k in range(1, 12))
+            of_waiter = waiter(n, node=f"n{n // 2 * 2}", records=records)
+            return of_waiter if n != 1 else rank(1, records=records[:-1], stack=LOOP, busy=1.0)
+
+        return answer(one, at, 0, number, seen(0), seen(1)) + answer(one, at, 2, number, seen(2), seen(3))
+
+    assert looks(2.0, 1, 3.0) == []
+    assert one.wakes_at() == pytest.approx(3.5)
+    assert one.asked(3.0, WALL, "diagnose-2", "{}") == []
+    assert one.tick(3.2, WALL) == []
+    asks = one.tick(3.5, WALL)
+    assert [(ask.node, ask.number) for ask in asks] == [(0, 2), (2, 2)]
+    named = saved(looks(9.5, 2, 10.5))
+    assert {name: [c.rank for c in found.culprits] for name, found in named.items()} == {
+        "diagnose-1.json": [1],
+        "diagnose-2.json": [1],
+    }
+
+
+def test_a_question_is_put_to_every_node_and_answered_when_all_have_looked() -> None:
+    one = vigil()
+    asks = one.asked(1.0, WALL, "diagnose-1", "{}")
+    assert [(ask.node, ask.number, "collect" in json.loads(ask.body)) for ask in asks] == [
+        (0, 1, True),
+        (2, 1, True),
+    ]
+    found = saved(hangs(one, 2.0, 1))
+    assert list(found) == ["diagnose-1.json"]
+    assert found["diagnose-1.json"].verdict is Verdict.NEVER_ARRIVED
+    assert found["diagnose-1.json"].at == WALL + 2.0
+
+
+def test_questions_that_come_meanwhile_get_the_same_answer() -> None:
+    one = vigil()
+    one.asked(1.0, WALL, "a", "{}")
+    assert one.asked(1.5, WALL, "b", "{}") == []
+    assert sorted(saved(hangs(one, 2.0, 1))) == ["a.json", "b.json"]
+
+
+def test_a_node_that_does_not_answer_in_time_is_named() -> None:
+    one = vigil()
+    one.asked(1.0, WALL, "a", "{}")
+    assert answer(one, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0")) == []
+    wakes_at = one.wakes_at()
+    assert wakes_at == 12.0
+    assert one.tick(11.9, WALL) == []
+    found = saved(one.tick(wakes_at, WALL))["a.json"]
+    assert [(c.node, c.why) for c in found.culprits] == [("n2", "no answer within 11 s")]
+
+
+def test_a_node_whose_observer_is_lost_is_not_waited_for() -> None:
+    one = vigil()
+    one.asked(1.0, WALL, "a", "{}")
+    answer(one, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0"))
+    found = saved(one.lost(3.0, WALL, 2, "it was killed"))["a.json"]
+    assert [(c.node, c.why) for c in found.culprits] == [("n2", "it was killed")]
+    assert saved(one.asked(4.0, WALL, "b", "{}")) == {}, "the other node is asked"
+    one.lost(5.0, WALL, 0, "killed too")
+    assert saved(one.asked(6.0, WALL, "c", "{}"))["c.json"].verdict is Verdict.UNDETERMINED
+
+
+def test_what_may_still_come_is_looked_at_once_more_and_longer() -> None:
+    one = vigil()
+    one.asked(1.0, WALL, "a", "{}")
+    pausing = [rank(n, stack=LOOP, quiet=0.5, records=()) for n in range(4)]
+    again = answer(one, 2.0, 0, 1, *pausing[:2]) + answer(one, 2.0, 2, 1, *pausing[2:])
+    assert [(type(ask), ask.number) for ask in again] == [(AskObserver, 2), (AskObserver, 2)]
+    assert json.loads(again[0].body)["collect"]["seconds"] > 5.0
+    assert answer(one, 2.5, 0, 1, *pausing[:2]) == [], "an answer to the first question is too late"
+    last = answer(one, 8.0, 0, 2, *pausing[:2]) + answer(one, 8.0, 2, 2, *pausing[2:])
+    assert saved(last)["a.json"].verdict is Verdict.NOTHING
+
+
+def test_a_run_that_stands_still_is_looked_at_once_by_itself() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    quiet_until(one, 61.0)
+    asks = one.tick(61.0, WALL + 61)
+    assert [type(ask) for ask in asks] == [AskObserver, AskObserver]
+    actions = hangs(one, 62.0, 1)
+    why = "it is busy in user code at train.py:33 (work), 100 % of a processor"
+    assert list(saved(actions)) == ["diagnosis.json"]
+    told = f"nothing has moved for 61 s: rank 1 on n0 never came to all_reduce (11 of group 0): {why}"
+    assert others(actions) == [Warn(told)]
+    assert (one.wakes_at(), one.tick(500.0, WALL)) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("hang", "timeouts", "due"),
+    [
+        (600.0, (600.0, 1800.0), 300.0),
+        (30.0, (30.0, 30.0), 15.0),
+        (60.0, (0.0, 0.0), 60.0),
+        (60.0, (2.0, 9.0), 4.0),
+    ],
+)
+def test_a_hang_is_called_at_half_of_the_smallest_time_out_of_the_groups(
+    hang: float, timeouts: tuple[float, float], due: float
+) -> None:
+    one = vigil(hang)
+    digest(one, 1.0, 0, pulse(0, timeout=timeouts[0]), pulse(1, timeout=timeouts[1]))
+    digest(one, 1.0, 2, pulse(2), pulse(3))
+    assert one.wakes_at() == 1.0 + due
+
+
+def of_timeout(seconds: float, looks: tuple[RankSeen, ...]) -> list[RankSeen]:
+    """The same ranks in a group that ends them after ``seconds``."""
+    return [replace(one, groups=tuple(replace(g, timeout=seconds) for g in one.groups)) for one in looks]
+
+
+LOOPS = (waiter(0, node="n0"), rank(1, stack=LOOP, busy=1.0), waiter(2, node="n2"), waiter(3, node="n2"))
+
+
+def looked_at(one: HangDetector, at: float, number: int, timeout: float) -> list[Any]:
+    seen = of_timeout(timeout, LOOPS)
+    return answer(one, at, 0, number, *seen[:2]) + answer(one, at, 2, number, *seen[2:])
+
+
+@pytest.mark.parametrize("on_hang", ["report", "restart", "kill"])
+def test_a_hang_that_is_called_early_is_acted_on_when_it_was_ordered(on_hang: str) -> None:
+    one = vigil(60.0, on_hang)
+    all_same(one, 1.0, timeout=60.0)
+    assert [type(ask) for ask in one.tick(31.0, WALL)] == [AskObserver, AskObserver]
+    early = looked_at(one, 32.0, 1, 60.0)
+    assert saved(early)["diagnosis.json"].culprits[0].rank == 1
+    assert [type(action) for action in others(early)] == [Warn]
+    if on_hang == "report":
+        assert one.wakes_at() is None
+        return
+    assert one.wakes_at() == 61.0
+    assert all_same(one, 55.0, timeout=60.0) == []
+    assert [type(ask) for ask in one.tick(61.0, WALL)] == [AskObserver, AskObserver]
+    (wish,) = others(looked_at(one, 62.0, 2, 60.0))
+    assert (type(wish), wish.what) == (EndAttempt, on_hang)
+    assert one.wakes_at() is None
+
+
+def test_the_time_out_of_a_group_that_nobody_waits_in_calls_no_hang() -> None:
+    """One small group has a short time-out; the ranks wait in the one of all, whose time-out is longer."""
+    one = vigil(600.0)
+    all_same(one, 1.0, timeout=20.0)
+    one.tick(11.0, WALL)
+    assert looked_at(one, 12.0, 1, 100.0) == []
+    assert one.wakes_at() == 51.0
+    assert all_same(one, 45.0, timeout=20.0) == []
+    one.tick(51.0, WALL)
+    assert list(saved(looked_at(one, 52.0, 2, 100.0))) == ["diagnosis.json"]
+
+
+def test_observers_that_fall_silent_after_an_early_call_are_asked_no_more_often_than_before() -> None:
+    one = vigil(60.0, "kill")
+    all_same(one, 1.0, timeout=60.0)
+    one.tick(31.0, WALL)
+    looked_at(one, 32.0, 1, 60.0)
+    assert one.tick(61.0, WALL) == []
+    wakes_at = one.wakes_at()
+    assert wakes_at is not None
+    assert wakes_at > 61.0
+
+
+def test_restart_and_kill_are_wished_for_where_they_were_ordered() -> None:
+    for on_hang in ("restart", "kill"):
+        one = vigil(60.0, on_hang)
+        all_same(one, 1.0)
+        quiet_until(one, 61.0)
+        one.tick(61.0, WALL)
+        (wish,) = others(hangs(one, 62.0, 1))
+        assert (type(wish), wish.what) == (EndAttempt, on_hang)
+        assert wish.why.startswith("nothing has moved for 61 s: rank 1 on n0 never came to all_reduce")
+
+
+def test_a_stall_in_which_nothing_is_wrong_is_reported_and_ends_nothing() -> None:
+    one = vigil(60.0, "kill")
+    all_same(one, 1.0)
+    quiet_until(one, 61.0)
+    one.tick(61.0, WALL)
+    busy = [rank(n, stack=LOOP, busy=1.0) for n in range(4)]
+    actions = answer(one, 62.0, 0, 1, *busy[:2]) + answer(one, 62.0, 2, 1, *busy[2:])
+    assert others(actions) == [Warn("nothing has moved for 61 s: ranks 0-3 compute")]
+
+
+def test_every_kind_of_movement_puts_the_stall_off() -> None:
+    for changes in ({"output": 11}, {"begun": 6}, {"size": 0, "begun": -1}):
+        one = vigil(60.0)
+        all_same(one, 1.0)
+        all_same(one, 50.0, **changes)
+        assert one.wakes_at() == 110.0, changes
+
+
+def test_computing_counts_only_where_nobody_counts_collectives() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    all_same(one, 50.0, seconds=50.0)
+    assert one.wakes_at() == 61.0
+    alone = vigil(60.0)
+    all_same(alone, 1.0, size=0, begun=-1)
+    all_same(alone, 50.0, size=0, begun=-1, seconds=50.0)
+    assert alone.wakes_at() == 110.0
+
+
+def test_a_rank_that_falls_silent_has_not_moved() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    all_same(one, 50.0, answered=False, torch=False, size=0, begun=-1)
+    assert one.wakes_at() == 61.0
+
+
+def test_a_rank_that_ends_has_moved() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    digest(one, 50.0, 0, pulse(0), pulse(1, state=""))
+    assert one.wakes_at() == 110.0
+
+
+def test_what_goes_on_while_it_is_looked_at_does_not_hang() -> None:
+    one = vigil(60.0, "kill")
+    all_same(one, 1.0)
+    quiet_until(one, 61.0)
+    one.tick(61.0, WALL)
+    all_same(one, 61.5, begun=6)
+    assert hangs(one, 62.0, 1) == []
+    assert one.wakes_at() == 121.5
+
+
+def test_what_hung_and_goes_on_is_told_and_may_hang_again() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    quiet_until(one, 61.0)
+    one.tick(61.0, WALL)
+    hangs(one, 62.0, 1)
+    assert all_same(one, 100.0, begun=6) == [Warn("what hung has gone on")]
+    assert one.wakes_at() == 160.0
+
+
+def test_ranks_that_are_ended_in_their_hang_have_not_gone_on() -> None:
+    for on_hang in ("report", "restart"):
+        one = vigil(60.0, on_hang)
+        all_same(one, 1.0)
+        quiet_until(one, 61.0)
+        one.tick(61.0, WALL)
+        hangs(one, 62.0, 1)
+        assert all_same(one, 63.0, state="") == []
+
+
+def test_observers_that_are_silent_are_no_stall() -> None:
+    one = vigil(60.0)
+    all_same(one, 1.0)
+    assert one.tick(61.0, WALL) == []
+    assert one.wakes_at() == 121.0
+
+
+def test_before_the_observers_come_nothing_stalls_and_it_is_looked_at_once_a_limit() -> None:
+    one = vigil(8.0)
+    assert (one.wakes_at(), one.tick(8.0, WALL), one.wakes_at()) == (8.0, [], 16.0)
+
+
+def test_without_a_limit_nothing_hangs_by_itself() -> None:
+    one = vigil(0.0)
+    all_same(one, 1.0)
+    assert (one.wakes_at(), one.tick(10_000.0, WALL)) == (None, [])
+
+
+def test_a_node_that_ran_out_of_memory_is_told_once() -> None:
+    one = vigil()
+    all_same(one, 1.0)
+    told = [Warn("out of memory on n2: the kernel ended a process there")]
+    assert digest(one, 5.0, 2, pulse(2), killed=1) == told
+    assert digest(one, 6.0, 2, pulse(2), killed=1) == []
+
+
+def test_words_that_cannot_be_read_end_nothing() -> None:
+    one = vigil()
+    for body in ("", "[]", "{}", '{"digest": 3}', '{"digest": {"ranks": [{}]}}', "\0", "[" * 100_000):
+        assert all(isinstance(action, Warn) for action in one.said(1.0, WALL, 0, 0, body))
+    one.asked(1.0, WALL, "a", "{}")
+    assert one.said(1.5, WALL, 0, 1, '{"collected": {"node": 3}}')[0].text.startswith("the observer on n0")
+    assert list(saved(hangs(one, 2.0, 1))) == ["a.json"]
+
+
+def test_a_question_for_samples_goes_to_the_observers_as_it_is() -> None:
+    assert vigil().asked(1.0, WALL, "top-1", '{"sample": {}}') == [
+        AskObserver(0, 0, '{"sample": {}}'),
+        AskObserver(2, 0, '{"sample": {}}'),
+    ]
+
+
+def test_ranks_that_train_alone_are_told_while_they_run_and_at_the_end_at_the_latest() -> None:
+    one = vigil()
+    all_same(one, 2.0, size=1, begun=3)
+    told = all_same(one, 5.0, size=1, begun=4)
+    assert [type(action) for action in told] == [Warn]
+    assert one.over(9.0, WALL, True) == []
+    short = vigil()
+    all_same(short, 2.0, size=1, begun=3)
+    digest(short, 4.0, 0, pulse(0, state="", alone=True, size=1))
+    assert short.over(5.0, WALL, False) == []
+    assert short.over(5.0, WALL, True) == [
+        Warn(f"training alone: at least rank 0 ended without ever having joined the others{SILENCE}")
+    ]
+
+
+def prepares(one: HangDetector, until: float) -> list[Any]:
+    """Ranks that compute in no group, every ten seconds."""
+    told = []
+    for step in range(1, int(until / 10) + 1):
+        told += all_same(one, 10.0 * step, size=0, begun=0, seconds=10.0 * step, output=step)
+    return told
+
+
+def test_the_warning_that_ranks_train_alone_is_taken_back_when_they_form_one_group() -> None:
+    one = vigil(600.0)
+    (told,) = prepares(one, 200.0)
+    assert told.text.startswith("training alone: 4 ranks work, and none has called init_process_group")
+    taken = all_same(one, 210.0, begun=50)
+    assert [(type(action), action.beginning) for action in taken] == [(TakeBack, "training alone")]
+    assert all_same(one, 220.0, begun=60) == []
+    assert one.over(230.0, WALL, True) == []
+
+
+def test_one_warning_stands_at_a_time_the_more_exact_one() -> None:
+    one = vigil(600.0)
+    prepares(one, 120.0)
+    all_same(one, 130.0, size=1, begun=3)
+    took, told = all_same(one, 140.0, size=1, begun=4)
+    assert took == TakeBack("training alone", "")
+    assert told.text.startswith("training alone: each rank is in a group of its own")
+    digest(one, 150.0, 0, pulse(0, state="", alone=True, size=1))
+    assert one.over(160.0, WALL, True) == []
+
+
+def test_ranks_that_are_independent_by_design_are_not_warned_about() -> None:
+    watch = WatchOrders(on=True, hang_seconds=600.0)
+    said = (("CLUSTERRUN_INDEPENDENT", "1"),)
+    orders = Orders("r", "r", 2, 2, 0, 1, ("x",), "/", environment=said, watch=watch)
+    one = HangDetector(orders, 0, NODES, 0.0, WALL)
+    assert prepares(one, 200.0) == []
+    assert one.over(210.0, WALL, True) == []
+
+
+def test_launchers_that_number_the_ranks_of_each_node_alike_hide_no_group() -> None:
+    """``torchrun --standalone`` on each of two nodes: two worlds of two, both with ranks 0 and 1."""
+    watch = WatchOrders(on=True, hang_seconds=600.0)
+    one = HangDetector(
+        Orders("r", "r", 2, 2, 0, 1, ("x",), "/", per_node=True, watch=watch), 0, NODES, 0.0, WALL
+    )
+    told = []
+    for at in (5.0, 10.0, 15.0):
+        for place, node in enumerate((0, 2)):
+            both = [Pulse(n, 10 * place + n, "S", at, 1, True, True, 2, int(at)) for n in (0, 1)]
+            told += digest(one, at, node, *both)
+    (said,) = told
+    assert "the ranks form several groups, the largest has 2 of 4 ranks" in said.text
+
+
+def test_a_hang_below_launchers_that_start_more_ranks_than_we_know_of_is_seen() -> None:
+    """Two ranks below the launcher of each node, one known: the second of each is another process."""
+    watch = WatchOrders(on=True, hang_seconds=60.0, on_hang="report")
+    one = HangDetector(
+        Orders("r", "r", 2, 1, 0, 1, ("x",), "/", per_node=True, watch=watch), 0, NODES, 0.0, WALL
+    )
+    for at in range(10, 90, 10):
+        digest(one, at, 0, pulse(0), pulse(1))
+        digest(one, at, 2, pulse(2), pulse(3))
+    assert one.tick(80.0, WALL + 80.0) != []

@@ -1,0 +1,67 @@
+"""When the observer says by itself how the ranks fare: soon, then once a period, however short that is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterrun.diagnosis.evidence import Digest, Pulse
+from clusterrun.model.orders import WatchOrders
+from clusterrun.model.paths import RunPaths
+from clusterrun.monitor import heartbeat
+from clusterrun.monitor.heartbeat import Digests
+from clusterrun.monitor.observer import _period
+
+
+@pytest.mark.parametrize(
+    ("hang", "times"),
+    [
+        (0.0, [2.0, 5.0, 10.0, 20.0]),
+        (600.0, [2.0, 5.0, 10.0, 20.0]),
+        (40.0, [2.0, 5.0, 10.0, 20.0]),
+        (12.0, [2.0, 3.0, 6.0, 9.0]),
+        (8.0, [2.0, 4.0, 6.0, 8.0]),
+        (2.0, [1.0, 2.0, 3.0, 4.0]),
+    ],
+)
+def test_whatever_the_limit_of_a_hang_is_ranks_are_looked_at_in_time(
+    tmp_path: Path, hang: float, times: list[float]
+) -> None:
+    part = Digests(_period(WatchOrders(on=True, hang_seconds=hang)))
+    assert part.wakes_at() is None
+    part.started(100.0, RunPaths(str(tmp_path)).attempt(0), {})
+    found = []
+    for _ in times:
+        at = part.wakes_at()
+        assert at is not None
+        found.append(at - 100.0)
+        part.run(at)
+    assert found == times
+
+
+def test_when_a_rank_ends_what_it_left_is_told_and_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "facts", lambda *asked: pytest.fail("a rank was asked"))
+    attempt = RunPaths(str(tmp_path)).attempt(0)
+    Path(attempt.folder).mkdir(parents=True)
+    Path(attempt.beside("00003.farewell.json")).write_text('{"alone": true}')
+    part = Digests(10.0)
+    part.started(0.0, attempt, {3: 1 << 30})
+    (body,) = part.ended(1.0)
+    assert [(one["rank"], one["alone"]) for one in json.loads(body)["digest"]["ranks"]] == [(3, True)]
+
+
+def test_digests_are_more_frequent_where_a_group_times_out_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = Digests(10.0)
+    part.started(100.0, RunPaths(str(tmp_path)).attempt(0), {})
+    soon = Digest((Pulse(0, 1, "S", 1.0, 0, timeout=30.0), Pulse(1, 2, "S", 1.0, 0, timeout=1800.0)))
+    monkeypatch.setattr(part, "digest", lambda: soon)
+    for at in (102.0, 105.0, 110.0):
+        assert part.wakes_at() == at
+        part.run(at)
+    assert part.wakes_at() == 113.75

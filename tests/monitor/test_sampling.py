@@ -1,0 +1,255 @@
+"""Samples of a node: what is counted, what a line says, and GPUs that do not answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterrun.model.document import decode
+from clusterrun.model.frozen import replace
+from clusterrun.model.paths import AttemptPaths
+from clusterrun.model.usage import GpuUse, NodeUse, RankUse, UsageMean, merged
+from clusterrun.monitor import counters
+from clusterrun.monitor.external_tools import gpu_of_row, nvidia_smi
+from clusterrun.monitor.gpu_reader import GpuWatch, visible_to
+from clusterrun.monitor.nvml import Gpus, NoLibrary
+from clusterrun.monitor.sampling import COARSE_SECONDS, FINE_SECONDS, Sampling
+from clusterrun.proc import below
+from clusterrun.runs.usage_files import newest, summary
+
+GPU = GpuUse(0, 50.0, 1024.0, 4096.0, 300.0, 60.0)
+
+
+def use(at: float = 10.0, seconds: float = 10.0, cores: float = 1.0, **more: object) -> NodeUse:
+    return NodeUse("n0001", at, seconds, cores, 16, 100, 200, 5.0, 6.0, **more)  # type: ignore[arg-type]
+
+
+def lines(path: str) -> list[NodeUse]:
+    return [decode(NodeUse, json.loads(line)) for line in Path(path).read_text().splitlines()]
+
+
+class NoGpus:
+    """A driver is not what these tests are about."""
+
+    said = ""
+
+    def look(self) -> tuple[GpuUse, ...]:
+        return ()
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> AttemptPaths:
+    return AttemptPaths(str(tmp_path))
+
+
+def test_many_samples_make_one_of_means_over_time_and_the_most_memory():
+    first = use(cores=1.0, seconds=10.0, ranks=(RankUse(0, 1.0, 10),), gpus=(GPU,))
+    busy = GpuUse(0, 100.0, 512.0, 4096.0, -1.0, 80.0)
+    second = use(
+        at=40.0, cores=4.0, seconds=30.0, ranks=(RankUse(0, 2.0, 30), RankUse(1, 1.0, 5)), gpus=(busy,)
+    )
+    assert merged([first, second]) == use(
+        at=40.0,
+        seconds=40.0,
+        cores=3.25,
+        ranks=(RankUse(0, 1.75, 30), RankUse(1, 1.0, 5)),
+        gpus=(GpuUse(0, 87.5, 1024.0, 4096.0, 300.0, 75.0),),
+    )
+
+
+def test_a_process_and_what_it_has_started_are_counted_together():
+    burn = "while True:\n    pass"
+    both = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {burn!r}])\n{burn}"
+    process = subprocess.Popen([sys.executable, "-c", both], start_new_session=True)
+    try:
+        before, until = counters.count(time.monotonic(), {3: process.pid}), time.monotonic() + 60
+        while not below(process.pid) or used(process.pid) < used(below(process.pid)[0]) + 0.1:
+            assert time.monotonic() < until
+        (rank,) = counters.ranks_between(before, counters.count(time.monotonic(), {3: process.pid}))
+        assert (rank.rank, rank.cores > 0, rank.memory > 5_000_000) == (3, True, True)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def used(pid: int) -> float:
+    """Processor seconds of ``pid`` and all below it."""
+    return counters.count(0.0, {0: pid}).ranks[0][1]
+
+
+def test_a_rank_that_has_ended_is_left_out():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert counters.count(1.0, {0: process.pid}).ranks == ()
+
+
+def test_a_sample_is_a_line_each_period_and_one_a_minute_after_an_hour(attempt: AttemptPaths):
+    sampling = Sampling(10.0, "n0001", 0, NoGpus())  # type: ignore[arg-type]
+    sampling.started(0.0, attempt, {0: os.getpid()})
+    times = []
+    while (at := sampling.wakes_at()) is not None and at < FINE_SECONDS + 10 * COARSE_SECONDS:
+        sampling.run(at)
+        times.append(at)
+    kept = lines(attempt.samples(0))
+    assert (times[:3], len(kept), kept[-1].seconds) == ([2.0, 12.0, 22.0], 370, 60.0)
+    assert not Path(attempt.now(0)).exists()
+
+
+def test_while_somebody_looks_the_newest_sample_stands_in_a_file_of_its_own(attempt: AttemptPaths):
+    sampling = Sampling(10.0, "n0001", 0, NoGpus())  # type: ignore[arg-type]
+    now = time.monotonic()
+    sampling.started(now, attempt, {0: os.getpid()})
+    sampling.run(now + 2)
+    assert sampling.asked(0, {"sample": {"every": 1, "seconds": 30}}) == ['{"sampling": true}']
+    times = []
+    while (at := sampling.wakes_at()) is not None and at < now + 5:
+        sampling.run(at)
+        times.append(round(at - now, 1))
+    assert len(times) >= 4, times
+    assert len(lines(attempt.now(0))) == 1
+    assert oct(os.stat(attempt.now(0)).st_mode & 0o777) == "0o600"
+    assert len(lines(attempt.samples(0))) == 1  # the light ones stay as rare as they were
+
+
+@pytest.mark.parametrize(
+    "wish", [{}, {"sample": {}}, {"sample": {"every": "x", "seconds": 1}}, {"sample": 3}]
+)
+def test_a_wish_that_is_none_changes_nothing(attempt: AttemptPaths, wish: dict[str, object]):
+    sampling = Sampling(10.0, "n0001", 0, NoGpus())  # type: ignore[arg-type]
+    sampling.started(0.0, attempt, {})
+    assert (sampling.asked(1, wish), sampling.wakes_at()) == ([], 2.0)
+
+
+def test_a_folder_that_is_gone_loses_samples_and_nothing_else(tmp_path: Path):
+    sampling = Sampling(10.0, "n0001", 0, NoGpus())  # type: ignore[arg-type]
+    sampling.started(0.0, AttemptPaths(str(tmp_path / "gone")), {})
+    sampling.asked(0, {"sample": {"every": 1, "seconds": 30}})
+    assert sampling.run(2.0) == []
+
+
+# --- GPUs ---
+
+
+def test_a_row_of_nvidia_smi_is_read_and_what_is_not_supported_is_unknown():
+    assert [
+        gpu_of_row("0, 31, 1024, 81559, 301.25, 44, GPU-1a"),
+        gpu_of_row("7, [N/A], 0, 81559, [Not Supported], 44, GPU-2b"),
+        gpu_of_row("Unable to determine the device handle for GPU0000:0A:00.0: Unknown Error"),
+    ] == [
+        GpuUse(0, 31.0, 1024.0 * 2**20, 81559.0 * 2**20, 301.25, 44.0, "GPU-1a"),
+        GpuUse(7, -1.0, 0.0, 81559.0 * 2**20, -1.0, 44.0, "GPU-2b"),
+        None,
+    ]
+
+
+def test_without_the_program_there_are_no_gpus(tmp_path: Path):
+    assert nvidia_smi(str(tmp_path)) == ()
+
+
+def test_a_driver_that_hangs_is_left_alone_after_a_while_and_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("clusterrun.monitor.gpu_reader.LATE_SECONDS", 0.2)
+    watch = GpuWatch("", None, lambda path: lambda: time.sleep(600) or ())
+    assert watch.look() == ()
+    assert watch.said == "the GPUs' driver gave no answer within 0.2 s"
+    assert watch.look() == ()  # at once: it is not asked again yet
+
+
+def test_a_driver_that_crashes_costs_its_own_process_only():
+    watch = GpuWatch("", None, lambda path: lambda: os._exit(9))
+    assert (watch.look(), "has ended" in watch.said) == ((), True)
+
+
+@pytest.mark.parametrize(
+    "devices, seen",
+    [
+        (None, [0, 1]),
+        ("1", [1]),
+        ("0,1", [0, 1]),
+        ("GPU-2b40-55", [1]),
+        ("GPU-2b", [1]),
+        ("MIG-77aa", [0, 1]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+    ],
+)
+def test_only_the_gpus_of_the_job_are_looked_at(devices: str | None, seen: list[int]):
+    both = (replace(GPU, uuid="GPU-1a30-44"), GpuUse(1, 1.0, 1.0, 1.0, 1.0, 1.0, "GPU-2b40-55"))
+    watch = GpuWatch("", visible_to(devices), lambda path: lambda: both)
+    try:
+        assert ([gpu.index for gpu in watch.look()], watch.said) == (seen, "")
+    finally:
+        watch.close()
+
+
+def test_a_library_that_is_not_there_is_said():
+    with pytest.raises(NoLibrary, match="cannot be loaded"):
+        Gpus("libno-such-thing.so")
+
+
+FAKE = """
+#include <string.h>
+typedef struct { unsigned gpu, memory; } utilization;
+typedef struct { unsigned long long total, free, used; } memory;
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) { *d = (void *)(unsigned long)(i + 1); return 0; }
+int nvmlDeviceGetUtilizationRates(void *d, utilization *u) { u->gpu = 31; return d == (void *)2 ? 3 : 0; }
+int nvmlDeviceGetMemoryInfo(void *d, memory *m) { m->total = 80; m->used = 61; return 0; }
+int nvmlDeviceGetPowerUsage(void *d, unsigned *w) { *w = 301250; return 0; }
+int nvmlDeviceGetTemperature(void *d, int s, unsigned *t) { *t = 44; return s; }
+int nvmlDeviceGetUUID(void *d, char *u, unsigned n) { strncpy(u, "GPU-1a", n); return d == (void *)2; }
+"""
+
+
+def test_a_made_up_library_with_the_real_ones_names_is_read_number_by_number(tmp_path: Path):
+    source, library = tmp_path / "fake.c", tmp_path / "libfake.so"
+    source.write_text(FAKE)
+    try:
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("no C compiler makes the stand-in library")
+    assert Gpus(str(library)).look() == (
+        GpuUse(0, 31.0, 61.0, 80.0, 301.25, 44.0, "GPU-1a"),
+        GpuUse(1, -1.0, 61.0, 80.0, 301.25, 44.0),
+    )
+
+
+# --- the desk ---
+
+
+def test_the_newest_whole_line_of_each_node_is_read(attempt: AttemptPaths):
+    whole = [json.dumps(_plain(use(at=at))) for at in (1.0, 2.0)]
+    Path(attempt.samples(0)).write_text("\n".join(whole) + '\n{"node": "n0')
+    Path(attempt.now(0)).write_text(json.dumps(_plain(use(at=9.0))) + "\n")
+    Path(attempt.samples(2)).write_text("garbage\n" + whole[0] + "\n" + "more\n")
+    assert [one.at for one in newest(attempt, 4)] == [9.0, 1.0]
+
+
+def _plain(one: NodeUse) -> object:
+    from clusterrun.model.document import encode
+
+    return encode(one)
+
+
+@pytest.mark.parametrize(
+    ("uses", "said"),
+    [
+        ([], ""),
+        ([use()], ""),
+        ([use(whole=UsageMean(60.0, 7.96, -1.0))], "8.0 cores of each node's 16"),
+        (
+            [use(whole=UsageMean(60.0, 8.0, 20.0), gpus=(GPU,)), use(whole=UsageMean(60.0, 4.0, 42.0))],
+            "GPUs 31 % busy on average, their memory 25 % full at most, 6.0 cores of each node's 16",
+        ),
+    ],
+)
+def test_what_a_run_used_is_one_sentence(uses: list[NodeUse], said: str):
+    assert summary(uses) == said

@@ -1,0 +1,38 @@
+"""Which Python setup lines have brought: one that they put on PATH, not one that they laid bare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterrun.node.rank_interpreter import brought
+
+
+@pytest.mark.parametrize(
+    "before, after, chosen",
+    [
+        ("login system", "venv login system", "venv/python"),
+        ("login system", "login system", ""),
+        ("login system", "tools login system", ""),
+        ("login system", "login module system", "module/python3"),
+        ("login system", "system", ""),  # module purge, a fresh PATH
+        ("venv login system", "login system", ""),
+        ("login system", "module system", "module/python3"),
+        ("only3 tools", "module only3 tools", "module/python3"),
+        ("login venv system", "venv login system", "venv/python"),
+        ("tools", "tools venv", "venv/python"),
+        ("", "venv", "venv/python"),
+        ("login system", "", ""),
+    ],
+)
+def test_the_python_is_the_one_that_was_put_first(
+    tmp_path: Path, before: str, after: str, chosen: str
+) -> None:
+    holds = {"login": ("python",), "venv": ("python", "python3"), "module": ("python3",), "tools": ()}
+    for folder, names in {**holds, "system": ("python3",), "only3": ("python3",)}.items():
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / name).touch(0o755)
+    paths = [":".join(str(tmp_path / word) for word in words.split()) for words in (before, after)]
+    assert brought(*paths) == (str(tmp_path / chosen) if chosen else "")

@@ -1,0 +1,354 @@
+"""One answer to all that was said about a run, also where it does not agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.model.duration import moment
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import LeftBehind, RunStatus
+from clusterrun.model.states import Phase, State
+from clusterrun.operations.run_state import RunEvidence, judge, kept
+from tests.operations.values import ATTEMPT, FAILURE, NOW, RECORD, row, state
+
+LOCAL = replace(RECORD, cluster="local", job_id="12.99")
+QUEUED = replace(RECORD, job_id="")
+FAILED = state(State.FAILED, reason="rank 3 on n1 exited with code 7", exit_code=7)
+RESUBMITTED = state(State.PENDING, phase=Phase.QUEUED, reason="resubmitted as job 42 without n1")
+AGAIN = state(
+    epoch=1, attempts=(replace(ATTEMPT, failure=FAILURE), replace(ATTEMPT, epoch=1, reason="restart 1 of 3"))
+)
+OLD = {"updated_at": NOW - 400}
+BEFORE = state(attempts=(replace(ATTEMPT, job_id="41"),), **OLD)
+HANDED_OVER = state(
+    State.PENDING,
+    phase=Phase.QUEUED,
+    reason="the time limit was reached; the run goes on in job 42",
+    attempts=(replace(ATTEMPT, job_id="41", outcome="TIMEOUT"),),
+)
+
+
+WAITS = LeftBehind("41", "n1", NOW - 60, "it waits")
+REQUEUES = replace(RECORD, spec=replace(RECORD.spec, requeue=True))
+
+
+def said(**changes: Any) -> RunEvidence:
+    return RunEvidence(**{"record": RECORD, "run_dir": "/runs/x", "now": NOW, **changes})
+
+
+@pytest.mark.parametrize(
+    "given, answer",
+    [
+        # squeue and the coordinator agree
+        ({"row": row("PENDING", reason="Priority")}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row()}, (State.RUNNING, Phase.STARTING)),
+        ({"row": row(), "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        ({"row": row("COMPLETED"), "state": state(State.COMPLETED)}, (State.COMPLETED, Phase.ENDED)),
+        # the coordinator is faster than Slurm
+        ({"row": row("COMPLETING"), "state": state(State.COMPLETED)}, (State.COMPLETED, Phase.ENDED)),
+        ({"row": row("RUNNING"), "state": FAILED}, (State.FAILED, Phase.ENDED)),
+        # Slurm knows better
+        ({"row": row("TIMEOUT"), "state": state(State.CANCELLED)}, (State.TIMEOUT, Phase.ENDED)),
+        ({"row": row("PREEMPTED"), "state": FAILED}, (State.PREEMPTED, Phase.ENDED)),
+        ({"row": row("NODE_FAIL"), "state": state()}, (State.NODE_FAIL, Phase.ENDED)),
+        ({"row": row("OUT_OF_MEMORY"), "state": FAILED}, (State.OUT_OF_MEMORY, Phase.ENDED)),
+        # the coordinator died without a word
+        ({"row": row("FAILED"), "state": state(**OLD)}, (State.FAILED, Phase.ENDED)),
+        ({"row": None, "state": state(**OLD)}, (State.FAILED, Phase.ENDED)),
+        ({"row": None}, (State.FAILED, Phase.ENDED)),
+        ({"row": row(start=NOW - 900), "state": state(**OLD)}, (State.RUNNING, Phase.TRAINING)),
+        # what an older answer of Slurm says of a job that has ended since, and of one that had
+        ({"answered": False, "row": row("TIMEOUT"), "asked_at": NOW - 600}, (State.TIMEOUT, Phase.ENDED)),
+        ({"answered": False, "row": row(), "asked_at": NOW - 600}, (State.UNKNOWN, Phase.QUEUED)),
+        ({"row": row("PENDING"), "asked_at": NOW - 5, "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        ({"row": row("PENDING"), "asked_at": NOW, "state": state()}, (State.PENDING, Phase.QUEUED)),
+        # the job that goes on without unfit nodes
+        ({"row": row("PENDING"), "state": RESUBMITTED}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row(), "state": RESUBMITTED}, (State.RUNNING, Phase.STARTING)),
+        ({"answered": False, "state": RESUBMITTED}, (State.UNKNOWN, Phase.QUEUED)),
+        # the job that goes on, the one before it over, and a word that is older than its start
+        ({"row": row(start=NOW - 60), "state": state(**OLD)}, (State.RUNNING, Phase.STARTING)),
+        ({"row": row("PENDING", job_id="42"), "state": state(**OLD)}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row(job_id="42", start=None), "state": BEFORE}, (State.RUNNING, Phase.STARTING)),
+        ({"row": row("COMPLETING"), "state": RESUBMITTED}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row("TIMEOUT"), "state": RESUBMITTED}, (State.TIMEOUT, Phase.ENDED)),
+        ({"row": row("CANCELLED"), "state": RESUBMITTED}, (State.CANCELLED, Phase.ENDED)),
+        # a node was lost on the way, and all ranks ended well
+        ({"row": row("NODE_FAIL"), "state": state(State.COMPLETED)}, (State.COMPLETED, Phase.ENDED)),
+        # the node of the coordinator died, and nothing of the job was left to say so
+        ({"row": row("CANCELLED", nodelist="n1"), "state": state(**OLD)}, (State.NODE_FAIL, Phase.ENDED)),
+        ({"row": row("FAILED", nodelist="n1"), "state": state(**OLD)}, (State.NODE_FAIL, Phase.ENDED)),
+        ({"row": row("CANCELLED"), "state": state(**OLD)}, (State.CANCELLED, Phase.ENDED)),
+        (
+            {"row": row("CANCELLED", nodelist="n1"), "state": state(**OLD), "cancel_asked": True},
+            (State.CANCELLED, Phase.ENDED),
+        ),
+        ({"row": row("CANCELLED", nodelist="n["), "state": state(**OLD)}, (State.CANCELLED, Phase.ENDED)),
+        # queued again after an end
+        ({"row": row("PENDING"), "state": state(State.PREEMPTED)}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row("REQUEUED"), "state": FAILED}, (State.PENDING, Phase.QUEUED)),
+        ({"row": row(start=NOW - 1), "state": FAILED}, (State.RUNNING, Phase.STARTING)),
+        # Slurm does not answer: unknown is never ended
+        ({"answered": False}, (State.UNKNOWN, Phase.QUEUED)),
+        ({"answered": False, "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        ({"answered": False, "state": state(**OLD)}, (State.UNKNOWN, Phase.TRAINING)),
+        ({"answered": False, "state": FAILED}, (State.FAILED, Phase.ENDED)),
+        # a word that nobody knows
+        ({"row": row("HIBERNATING")}, (State.UNKNOWN, Phase.QUEUED)),
+        ({"row": row("HIBERNATING"), "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        # cancelled
+        ({"row": row("CANCELLED"), "cancel_asked": True}, (State.CANCELLED, Phase.ENDED)),
+        ({"row": row("FAILED"), "cancel_asked": True, "state": state()}, (State.CANCELLED, Phase.ENDED)),
+        ({"row": None, "cancel_asked": True}, (State.CANCELLED, Phase.ENDED)),
+        # an answer to the submission that was never heard
+        ({"record": QUEUED, "row": None, "now": NOW + 90}, (State.PENDING, Phase.QUEUED)),
+        ({"record": QUEUED, "row": None, "now": NOW + 900}, (State.FAILED, Phase.ENDED)),
+        ({"record": QUEUED, "row": None, "answered": False}, (State.UNKNOWN, Phase.QUEUED)),
+        ({"record": QUEUED, "row": row()}, (State.RUNNING, Phase.STARTING)),
+        # on this machine, or on one that cannot be seen from here
+        ({"record": LOCAL, "alive": True}, (State.RUNNING, Phase.STARTING)),
+        ({"record": LOCAL, "alive": True, "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        ({"record": LOCAL, "alive": False, "state": state()}, (State.FAILED, Phase.ENDED)),
+        ({"record": LOCAL, "alive": False, "cancel_asked": True}, (State.CANCELLED, Phase.ENDED)),
+        ({"record": LOCAL, "alive": False, "state": state(State.COMPLETED)}, (State.COMPLETED, Phase.ENDED)),
+        ({"record": LOCAL, "alive": None, "state": state()}, (State.RUNNING, Phase.TRAINING)),
+        ({"record": LOCAL, "alive": None, "state": state(**OLD)}, (State.UNKNOWN, Phase.TRAINING)),
+    ],
+)
+def test_the_state_is_the_best_founded_word(given: dict[str, Any], answer: tuple[State, Phase]) -> None:
+    found = judge(said(**given))
+    assert (found.state, found.phase) == answer
+
+
+NEVER = "DependencyNeverSatisfied"
+
+
+@pytest.mark.parametrize(
+    "given, reason, hopeless",
+    [
+        (
+            {"row": row("PENDING", reason=NEVER)},
+            "will never start: the run before it did not end well (clusterrun cancel 41)",
+            True,
+        ),
+        (
+            {"row": row("PENDING", reason=NEVER), "before": "a (r1) was FAILED"},
+            "will never start: a (r1) was FAILED",
+            True,
+        ),
+        ({"row": row("CANCELLED", reason=NEVER)}, "never started: the run before it did not end well", False),
+        (
+            {"row": row("CANCELLED", reason=NEVER), "before": "a (r1) was FAILED"},
+            "never started: a (r1) was FAILED",
+            False,
+        ),
+        (
+            {"row": row("CANCELLED", reason=NEVER), "cancel_asked": True},
+            "by clusterrun cancel, before it started",
+            False,
+        ),
+        ({"row": row("PENDING", reason="Resources")}, "waits for nodes to become free", False),
+    ],
+)
+def test_a_run_that_can_never_start_says_so_and_why(
+    given: dict[str, Any], reason: str, hopeless: bool
+) -> None:
+    found = judge(said(**given))
+    assert (found.reason, found.hopeless) == (reason, hopeless)
+
+
+def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
+    assert judge(said(row=row("FAILED", end=NOW - 3), state=FAILED)) == RunStatus(
+        run_id=RECORD.run_id,
+        job_id="41",
+        name="train",
+        cluster="slurm",
+        state=State.FAILED,
+        phase=Phase.ENDED,
+        reason="rank 3 on n1 exited with code 7",
+        nodes=2,
+        gpus_per_node=4,
+        world_size=8,
+        nodelist="n[0-1]",
+        attempt=0,
+        submitted_at=NOW - 100,
+        started_at=NOW - 50,
+        ended_at=NOW - 4,
+        exit_code=7,
+        run_dir="/runs/x",
+        heard_at=NOW - 2,
+    )
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"row": None, "state": state(**OLD)}, "ended without a word"),
+        ({"row": row("FAILED", nodelist="")}, "ended without a word (FAILED); see job.out"),
+        (
+            {
+                "row": row("FAILED", nodelist="n[0-1]"),
+                "state": state(phase=Phase.PREFLIGHT, reason="pair round 0"),
+            },
+            "ended without a word on n0 (FAILED); see job.out; its last word was: pair round 0",
+        ),
+        ({"row": row("FAILED", nodelist="n[1-")}, "ended without a word (FAILED); see job.out"),
+        (
+            {"row": row("FAILED", job_id="42", nodelist="n[0-1]"), "state": HANDED_OVER},
+            "the run goes on in job 42; ended without a word on n0 (FAILED); see job.out",
+        ),
+        (
+            {"row": row("FAILED", nodelist="n[0-1]", reason="JobLaunchFailure")},
+            "ended without a word on n0 (its script could not start, or was killed); see job.out",
+        ),
+        ({"record": QUEUED, "now": NOW + 900}, "was never queued"),
+        (
+            {"row": row(start=NOW - 900), "state": state(**OLD)},
+            "6 min 40 s; no agent of it has said that it gives the job back; "
+            "where its ranks print nothing either (clusterrun logs): to end it, type scancel 41",
+        ),
+        (
+            {"row": row(start=NOW - 900), "state": state(updated_at=NOW - 100)},
+            "no word from its coordinator for 1 min 40 s",
+        ),
+        (
+            {"row": row(start=NOW - 900), "state": state(**OLD), "left": WAITS},
+            "6 min 40 s; n1 said 1 min ago: it waits; to end it, type scancel 41",
+        ),
+        (
+            {"row": row(start=NOW - 900), "state": state(**OLD), "left": replace(WAITS, at=NOW - 500)},
+            "6 min 40 s; no agent of it has said that it gives the job back; where",
+        ),
+        (
+            {"row": row(start=NOW - 900), "state": state(**OLD), "record": REQUEUES},
+            "logs): to start it again, type scontrol requeue 41; to end it, type scancel 41",
+        ),
+        (
+            {"row": row(start=NOW - 900), "state": state(**OLD), "left": replace(WAITS, done=True)},
+            "no word from its coordinator for 6 min 40 s; n1 gave the job back: it waits",
+        ),
+        ({"row": row(start=NOW - 60)}, "the coordinator has not been heard of yet"),
+        (
+            {"row": row(start=NOW - 900)},
+            "the coordinator has not been heard of yet, in 15 min; no agent of it has said that it gives the",
+        ),
+        (
+            {"row": row("CANCELLED"), "state": state(**OLD), "left": replace(WAITS, done=True)},
+            "n1 ended the job, whose coordinator was gone: it waits",
+        ),
+        (
+            {"row": row("SUSPENDED", start=NOW - 900), "state": state(**OLD)},
+            "suspended by Slurm: it keeps its nodes, and goes on when it is resumed: scontrol resume 41, or",
+        ),
+        ({"answered": False, "state": state(**OLD)}, "the run's last word is 6 min 40 s old"),
+        ({"row": row("CANCELLED"), "cancel_asked": True}, "by clusterrun cancel, before it started"),
+        ({"answered": False, "row": row("PENDING"), "asked_at": NOW - 60}, "1 min ago it said PENDING"),
+        ({"row": row("PENDING"), "state": RESUBMITTED}, "resubmitted as job 42 without n1"),
+        (
+            {"row": row("PENDING", job_id="42", reason="Priority"), "state": HANDED_OVER},
+            "the time limit was reached; the run goes on in job 42; waits: jobs with a higher priority",
+        ),
+        (
+            {"row": row("PENDING", job_id="42", reason="Dependency"), "state": HANDED_OVER},
+            "goes on in job 42; waits until nothing is left of the job before it",
+        ),
+        (
+            {"row": row("PENDING", job_id="42", reason="Priority"), "state": BEFORE},
+            "goes on in job 42: waits: jobs with a higher priority",
+        ),
+        ({"row": row("PENDING", reason="BeginTime"), "state": BEFORE}, "queued again: waits for its begin"),
+        (
+            {"row": row("TIMEOUT"), "state": HANDED_OVER},
+            "its time limit was reached; it did not go on: the time limit was reached; the run goes on",
+        ),
+        (
+            {"row": row("CANCELLED", nodelist="n1"), "state": state(**OLD)},
+            "node n0 was lost, with the coordinator of the run",
+        ),
+        ({"row": row("NODE_FAIL", nodelist="n0"), "state": state(**OLD)}, "node n1 was lost"),
+        (
+            {"row": row(nodelist="n1", start=NOW - 900), "state": state(**OLD)},
+            "no word from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator of the run; "
+            "no agent of it has said that it gives the job back; to end it, type scancel 41",
+        ),
+        (
+            {
+                "row": row(nodelist="n1", start=NOW - 900),
+                "state": state(attempts=(replace(ATTEMPT, nodes=()),), **OLD),
+            },
+            "6 min 40 s; n0, where it was, is none of the job's nodes; no agent of it has said that it gives",
+        ),
+        ({"row": row("CANCELLED", job_id="42"), "state": HANDED_OVER}, "it did not go on: the time limit"),
+        ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why}"),
+        ({"row": row("CANCELLED")}, "not by clusterrun cancel"),
+        ({"row": row("PENDING", reason="Resources"), "state": FAILED}, "queued again: "),
+        ({"state": state(State.FAILED, attempts=(replace(ATTEMPT, failure=FAILURE),))}, FAILURE.why),
+    ],
+)
+def test_the_reason_says_what_was_seen(given: dict[str, Any], words: str) -> None:
+    assert words in judge(said(**given)).reason
+
+
+def test_a_failure_that_was_survived_is_not_the_end_of_a_run() -> None:
+    survived = state(State.COMPLETED, attempts=(replace(ATTEMPT, failure=FAILURE),))
+    ended = state(State.FAILED, attempts=(replace(ATTEMPT, failure=FAILURE),))
+    found = [judge(said(row=row(), state=one)).failed_at for one in (survived, ended)]
+    assert found == [None, FAILURE.at]
+
+
+def test_a_waiting_run_tells_when_slurm_means_to_start_it_where_slurm_knows() -> None:
+    waits = row("PENDING", reason="Resources", start=NOW + 7200)
+    assert judge(said(row=waits)).reason == (
+        f"waits for nodes to become free; Slurm expects to start it about {moment(NOW + 7200)}, in 2 h"
+    )
+    for no_estimate in (None, NOW - 1, NOW + 365 * 86400):
+        found = judge(said(row=replace(waits, start=no_estimate))).reason
+        assert found == "waits for nodes to become free"
+
+
+def test_the_nodes_of_the_newest_attempt_are_shown_where_slurm_has_forgotten_them() -> None:
+    assert judge(said(state=FAILED)).nodelist == "n[0-1]"
+
+
+def test_what_slurm_knew_once_is_kept_after_it_forgot() -> None:
+    then = judge(said(row=row("TIMEOUT", end=NOW - 3), state=state(State.CANCELLED)))
+    later = judge(said(state=state(State.CANCELLED)))
+    assert kept(then, state(State.CANCELLED), NOW, later) == then
+
+
+def test_the_nodes_of_a_run_whose_coordinator_never_spoke_are_kept_too() -> None:
+    then = judge(said(row=replace(row("FAILED"), nodelist="n[0-1]")))
+    later = judge(said())
+    assert (later.nodelist, kept(then, None, NOW, later)) == ("", then)
+
+
+def test_an_end_that_was_seen_stands_while_slurm_does_not_answer() -> None:
+    then = judge(said(row=row("CANCELLED", end=NOW - 3), cancel_asked=True))
+    unheard = judge(said(answered=False, cancel_asked=True))
+    assert (unheard.state, kept(then, None, NOW, unheard)) == (State.UNKNOWN, then)
+
+
+def test_a_run_cancelled_while_it_waited_keeps_the_time_of_its_end() -> None:
+    then = judge(said(row=row("CANCELLED", end=NOW - 3), cancel_asked=True))
+    assert kept(then, None, NOW, judge(said(cancel_asked=True))) == then
+
+
+def test_a_run_that_went_on_after_its_end_is_judged_anew() -> None:
+    then = judge(said(row=row("PREEMPTED"), state=state(State.PREEMPTED)))
+    anew = state(updated_at=NOW + 60)
+    now = judge(said(now=NOW + 61, row=row(), state=anew))
+    assert kept(then, anew, NOW, now).state is State.RUNNING
+
+
+def test_a_good_end_that_was_seen_late_replaces_a_silent_one() -> None:
+    silent = judge(said(row=None))
+    late = judge(said(state=state(State.COMPLETED)))
+    assert kept(silent, state(State.COMPLETED), NOW, late).state is State.COMPLETED
+
+
+def test_a_script_that_ended_before_the_coordinator_is_told_by_its_own_words() -> None:
+    error = "--setup ended with exit code 1 on n1: module load cuda"
+    for found in (judge(said(row=row("FAILED"), script_error=error)), judge(said(script_error=error))):
+        assert (found.state, found.reason) == (State.FAILED, f"ended before any rank: {error}")

@@ -1,0 +1,133 @@
+"""Dialling on this machine: what is refused, what stays silent, what was not tried, sizes of packets."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from clusterrun.preflight.node import dialer
+from clusterrun.preflight.node import listener as listener_module
+from clusterrun.preflight.node.dialer import Dialer
+from clusterrun.preflight.node.packet_sizes import ENOUGH, Sizes
+from clusterrun.preflight.node.task_runner import DialErrand
+from clusterrun.preflight.session.consistency import LATE_NAME_SECONDS
+from clusterrun.preflight.tasks import Dialled, DialTask, Target
+
+HERE = "127.0.0.1"
+
+
+def closed_port(kind: int = socket.SOCK_STREAM) -> int:
+    with closing(socket.socket(socket.AF_INET, kind)) as one:
+        one.bind((HERE, 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture
+def mute() -> Iterator[int]:
+    """A port that answers no more: whoever listens takes nobody, and all places are taken."""
+    with ExitStack() as undo:
+        listener = undo.enter_context(closing(socket.socket()))
+        listener.bind((HERE, 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        for _ in range(2):
+            guest = undo.enter_context(closing(socket.socket()))
+            guest.setblocking(False)
+            guest.connect_ex(address)
+        yield address[1]
+
+
+def watching(selector: selectors.BaseSelector) -> Callable[[Any, int, Callable[[int], None]], None]:
+    def watch(what: Any, events: int, callback: Callable[[int], None]) -> None:
+        if what in selector.get_map():
+            selector.unregister(what)
+        if events:
+            selector.register(what, events, callback)
+
+    return watch
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_resolver_that_does_not_answer_is_told_by_the_seconds_for_each_name(monkeypatch, late):
+    def wait(*_: object, **__: object) -> list[object]:
+        time.sleep(60.0)
+        return []
+
+    if late:
+        monkeypatch.setattr(socket, "getaddrinfo", wait)
+    with selectors.DefaultSelector() as selector:
+        one = DialErrand(
+            DialTask("", 0, (), ("localhost",) * 3, 2.0 if late else 60.0), set(), watching(selector)
+        )
+        while not one.tick():
+            for key, events in selector.select(max(0.0, one.due_at() - time.monotonic())):
+                key.data(events)
+    answer = one.answer()
+    assert (len(answer.resolved), answer.naming >= LATE_NAME_SECONDS) == ((0, True) if late else (3, False))
+
+
+def dial(task: DialTask) -> tuple[Dialled, ...]:
+    with selectors.DefaultSelector() as selector:
+        one = Dialer(task, watching(selector))
+        while not one.done:
+            for key, events in selector.select(max(0.0, one.due_at() - time.monotonic())):
+                key.data(events)
+            one.tick()
+        return one.dialled()
+
+
+@pytest.mark.parametrize("places", [1, 2, 512])
+def test_in_a_sweep_a_port_that_was_not_dialled_is_not_called_silent(monkeypatch, mute, places):
+    monkeypatch.setattr(dialer, "_MOST_AT_ONCE", places)
+    shut = closed_port()
+    targets = (Target(1, "n1", HERE, (mute,), 0), Target(2, "n2", HERE, (shut, shut), 0))
+    silent, live = dial(DialTask("", 0, targets, (), 0.6, closed=True))
+    assert (silent.silent, silent.refused) == ((mute,), ())
+    assert live.silent == ()
+    assert set(live.refused) == (set() if places == 1 else {shut})
+
+
+def test_large_packets_that_a_machine_refuses_have_arrived():
+    port = closed_port(socket.SOCK_DGRAM)
+    target = Target(1, "n1", HERE, (closed_port(),), port)
+    (found,) = dial(DialTask("", 0, (target,), (), 3.0, sizes=True))
+    assert (found.large, found.silent) == (True, ())
+
+
+@pytest.mark.parametrize(("small", "lost"), [(True, True), (False, False)])
+def test_large_packets_are_lost_where_only_small_ones_are_refused(small, lost):
+    """What swallows the large ones is here an open port, which refuses nothing."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as open_one:
+        open_one.bind((HERE, 0))
+        sizes = Sizes(HERE, open_one.getsockname()[1])
+        if small:
+            sizes._sockets[False].connect((HERE, closed_port(socket.SOCK_DGRAM)))
+        for _ in range(ENOUGH):
+            assert not sizes.lost
+            sizes.send()
+        assert (sizes.lost, sizes.done) == (lost, False)
+        sizes.close()
+        assert (sizes.lost, sizes.done) == (lost, True)
+
+
+@pytest.mark.parametrize("free", [1, 3, 20])
+def test_a_node_with_few_free_ports_opens_as_many_as_it_has(monkeypatch, free):
+    taken = []
+
+    def bound(kind: int, port: int) -> socket.socket:
+        if len(taken) >= free:
+            raise OSError(98, "Address already in use")
+        taken.append(port)
+        return socket.socket(socket.AF_INET, kind)
+
+    monkeypatch.setattr(listener_module, "_bound", bound)
+    found = listener_module._spread(8)
+    assert len(found) == min(free, 8)
+    for one in found:
+        one.close()

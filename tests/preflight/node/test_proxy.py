@@ -1,0 +1,89 @@
+"""An examiner that another one started, on a node that no agent reached: asked through it, and sent away."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterrun.preflight import task_codec
+from clusterrun.preflight.session import indirect_probe
+from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.tasks import DialTask, ListenAnswer, ListenTask, Target, ThroughAnswer, ThroughTask
+from tests.preflight.loopback import Node, run_directory
+from tests.preflight.node.test_forked_call import eventually, is_gone
+from tests.preflight.simulated import name, orders
+
+NONCE = "c0ffee"
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return run_directory(tmp_path)
+
+
+@pytest.fixture
+def one(run_dir: Path) -> Iterator[Node]:
+    node = Node(run_dir, "n1")
+    yield node
+    assert node.end() == 0
+
+
+def through(argv: tuple[str, ...], body: str, limit: float = 60.0) -> ThroughTask:
+    return ThroughTask("n2", argv, body, limit)
+
+
+def examine(run_dir: Path) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", str(run_dir / "agent.pyz"), "examine", str(run_dir), "n2")
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_node_is_asked_through_another_and_its_examiner_ends_when_it_is_sent_away(one, run_dir):
+    argv = examine(run_dir)
+    first = one.ask(1, through(argv, task_codec.said(ListenTask(NONCE))))
+    there = task_codec.answer(ListenTask(NONCE), first.body)
+    assert isinstance(there, ListenAnswer)
+    (scout,) = children(one.process.pid)
+    here = one.ask(2, ListenTask(NONCE))
+    target = Target(1, "n1", "127.0.0.1", here.ports, here.datagrams)
+    dial = DialTask(NONCE, 2, (target,), (), 30.0)
+    met = task_codec.answer(dial, one.ask(3, through(argv, task_codec.said(dial))).body)
+    assert (met.dialled[0].silent, met.dialled[0].refused, met.dialled[0].large) == ((), (), True)
+    assert children(one.process.pid) == [scout], "it is started once"
+    assert one.ask(4, through(argv, "")) == ThroughAnswer("")
+    eventually(lambda: is_gone(scout))
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (("/bin/sh", "-c", "echo no such node; exit 1"), "no such node"),
+        (("/no/such/program",), "/no/such/program: [Errno 2] No such file or directory"),
+        (("/bin/sh", "-c", "exec sleep 100"), "no answer within the limit"),
+    ],
+)
+def test_where_no_examiner_can_be_started_that_is_the_answer(one, argv, why):
+    answer = one.ask(1, through(argv, task_codec.said(ListenTask(NONCE)), limit=3.0))
+    assert (answer.body, why in answer.why) == ("", True)
+
+
+def test_the_program_that_starts_agents_is_turned_to_start_an_examiner_on_one_node():
+    launch = ("srun", "--nodes=5", "--ntasks=5", "--ntasks-per-node=1", "/py", "/a.pyz", "agent", "/run")
+    assert indirect_probe.examiner_on(launch, "n3") == (
+        *("srun", "--overlap", "--nodelist=n3", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
+        *("/py", "/a.pyz", "examine", "/run", "n3"),
+    )
+    assert indirect_probe.examiner_on((), "n3") == ()
+
+
+def test_nobody_is_looked_at_where_all_nodes_are_one_machine():
+    subjects = [NodeState(node, name(node), "127.0.0.1") for node in range(3)]
+    case = SessionState(orders(3), subjects, 0.0, 0.0, "/r")
+    assert list(indirect_probe.rounds(case, NONCE, [])) == []
+    assert case.asks == []

@@ -1,0 +1,145 @@
+"""What is read from the kernel's counts of a connection, from counts as kernels gave them."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from dataclasses import dataclass
+
+import pytest
+
+from clusterrun.preflight.node import dialer
+from clusterrun.preflight.probes import tcp_counts
+from clusterrun.preflight.probes.tcp_counts import dropped_again, sent_and_resent, transmitted_again
+from clusterrun.preflight.tasks import DialTask, Target
+
+MSS = 1448
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The fields of ``struct tcp_info`` that matter, by the names of the kernel."""
+
+    data_segs_out: int
+    total_retrans: int = 0
+    dsack_dups: int = 0
+    bytes_acked: int = 0
+    bytes_sent: int = 0
+    bytes_retrans: int = 0
+    unacked: int = 0
+
+
+class Connection(socket.socket):
+    """A socket whose kernel tells given counts, of which only ``size`` bytes where it is old."""
+
+    def __init__(self, counts: Counts, size: int = 232) -> None:
+        super().__init__()
+        told = bytearray(232)
+        for at, number in ((16, MSS), (24, counts.unacked), (100, counts.total_retrans)):
+            struct.pack_into("=I", told, at, number)
+        struct.pack_into("=I", told, 156, counts.data_segs_out)
+        struct.pack_into("=I", told, 216, counts.dsack_dups)
+        struct.pack_into("=Q", told, 120, counts.bytes_acked)
+        struct.pack_into("=QQ", told, 200, counts.bytes_sent, counts.bytes_retrans)
+        self._told = bytes(told[:size])
+
+    def getsockopt(self, *asked: int) -> bytes:  # type: ignore[override]
+        return self._told[: asked[2]]
+
+
+HEALTHY = Counts(300, bytes_acked=360001, bytes_sent=360000)
+LOST_ON_THE_WAY = Counts(345, 45, bytes_acked=360001, bytes_sent=414000, bytes_retrans=54000)
+DROPPED_BY_THE_SENDER = Counts(345, 1, bytes_acked=360001, bytes_sent=414000)
+UNDER_WAY = Counts(305, bytes_acked=360001, bytes_sent=366000, unacked=5)
+REPEATED_TOO_EARLY = Counts(310, 10, 10, bytes_acked=360001, bytes_sent=374480, bytes_retrans=14480)
+
+
+@pytest.mark.parametrize(
+    ("counts", "resent"),
+    [
+        (HEALTHY, 0),
+        (LOST_ON_THE_WAY, 45),
+        (DROPPED_BY_THE_SENDER, 1 + 37),
+        (UNDER_WAY, 0),
+        (REPEATED_TOO_EARLY, 0),
+    ],
+)
+def test_what_the_sender_itself_drops_counts_as_sent_again(counts: Counts, resent: int) -> None:
+    with Connection(counts) as one:
+        assert sent_and_resent(one) == (counts.data_segs_out, resent)
+        assert transmitted_again(one) == resent + counts.dsack_dups
+
+
+@pytest.mark.parametrize("size", [0, 104, 160, 192])
+def test_an_old_kernel_tells_less_and_nothing_is_made_of_what_it_does_not_tell(size: int) -> None:
+    with Connection(DROPPED_BY_THE_SENDER, size) as one:
+        assert sent_and_resent(one) == (345 if size >= 160 else 0, 1 if size >= 104 else 0)
+
+
+def test_a_connection_of_this_machine_loses_nothing() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as one,
+        server.accept()[0] as other,
+    ):
+        for _ in range(20):
+            one.sendall(bytes(6000))
+            left = 6000
+            while left:
+                left -= len(other.recv(left))
+        sent, resent = sent_and_resent(one)
+        assert sent > 0
+        assert resent == 0
+
+
+def test_what_the_machine_dropped_when_it_sent_it_again_is_read_from_the_kernel_s_counters(
+    tmp_path, monkeypatch
+):
+    file = tmp_path / "netstat"
+    monkeypatch.setattr(tcp_counts, "_COUNTERS", str(file))
+    assert dropped_again() == 0
+    file.write_text(
+        "TcpExt: SyncookiesSent TCPRetransFail TCPSynRetrans\nTcpExt: 3 12 14\nIpExt: A\nIpExt: 1\n"
+    )
+    assert dropped_again() == 12
+    for other in (
+        "",
+        "TcpExt: A\nTcpExt: 1\n",
+        "TcpExt: TCPRetransFail\n",
+        "TcpExt: TCPRetransFail\nTcpExt: x\n",
+    ):
+        file.write_text(other)
+        assert dropped_again() == 0
+
+
+@pytest.mark.parametrize(("counts", "dropped"), [((5, 7), True), ((5, 6), False), ((0, 0), False)])
+def test_calls_that_stay_silent_were_dropped_here_where_the_machine_dropped_as_many(
+    monkeypatch, counts, dropped
+):
+    told = iter(counts)
+    monkeypatch.setattr(dialer, "dropped_again", lambda: next(told))
+    with socket.socket() as deaf, socket.create_server(("127.0.0.1", 0), backlog=1) as full:
+        deaf.bind(("127.0.0.1", 0))
+        refusing, port = deaf.getsockname()[1], full.getsockname()[1]
+        held = [socket.socket() for _ in range(4)]
+        for one in held:  # its queue is full now: what is dialled there gets no answer
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+        targets = (
+            Target(1, "n1", "127.0.0.1", (port, port), 9),
+            Target(2, "n2", "127.0.0.1", (refusing,), 9),
+        )
+        watched = []
+        one = dialer.Dialer(
+            DialTask("c0ffee", 0, targets, (), 0.0, closed=True), lambda *what: watched.append(what)
+        )
+        calls = {sock: call for sock, events, call in watched if events}
+        for sock in select.select([], list(calls), [], 0.2)[1]:
+            calls[sock](dialer.WRITE)
+        one.tick()
+        first, second = one.dialled()
+    for sock in held:
+        sock.close()
+    assert (first.dropped, second.dropped) == (dropped, False)
+    assert (first.silent, second.refused) == ((port, port), (refusing,))

@@ -1,0 +1,140 @@
+"""From who dialled whom to the node, link or port that is to blame."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from clusterrun.preflight.search.connectivity import Connectivity, ConnectTrouble
+from clusterrun.preflight.tasks import DialAnswer, Dialled, DialTask, Target
+
+PORTS = (1, 2, 3, 4)
+
+
+def crossings(
+    nodes: int,
+    cut: set[tuple[int, int]] = frozenset(),
+    blocked: dict[int, set[int]] | None = None,
+    small: set[int] = frozenset(),
+    datagrams: bool = True,
+    rounds: int = 2,
+) -> Connectivity:
+    """Everybody dials everybody; TCP needs both ways, a datagram one."""
+    found = Connectivity()
+    for _ in range(rounds):
+        for node in range(nodes):
+            others = [other for other in range(nodes) if other != node]
+            task = DialTask("x", node, tuple(Target(o, "", "", PORTS, 9) for o in others), (), 5.0)
+            dialled = []
+            for other in others:
+                dead = (node, other) in cut or (other, node) in cut
+                silent = PORTS if dead else tuple(sorted((blocked or {}).get(other, ())))
+                dialled.append(Dialled(other, (), silent, not {node, other} & small, 0.1))
+            heard = tuple(other for other in others if datagrams and (other, node) not in cut)
+            found.take(task, DialAnswer((), tuple(dialled), heard))
+    return found
+
+
+def summary(found: Connectivity, nodes: int) -> list[tuple[str, tuple[int, ...], bool]]:
+    return [(one.kind, one.nodes, one.both) for one in found.troubles(range(nodes))]
+
+
+def all_ways(node: int, nodes: int) -> set[tuple[int, int]]:
+    return {(node, o) for o in range(nodes) if o != node} | {(o, node) for o in range(nodes) if o != node}
+
+
+def test_where_all_is_well_nobody_is_in_trouble():
+    assert summary(crossings(5), 5) == []
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.permutations(range(4), 2)))
+def test_a_one_way_cut_is_a_link_with_the_direction_in_which_packets_vanish(a, b):
+    assert summary(crossings(4, cut={(a, b)}), 4) == [("dead", (a, b), False)]
+
+
+def test_a_cut_both_ways_is_one_link():
+    ((kind, nodes, both),) = summary(crossings(4, cut={(1, 2), (2, 1)}), 4)
+    assert (kind, set(nodes), both) == ("dead", {1, 2}, True)
+
+
+def test_where_no_datagram_ever_arrives_no_direction_is_claimed():
+    ((kind, nodes, both),) = summary(crossings(4, cut={(1, 2)}, datagrams=False), 4)
+    assert (kind, set(nodes), both) == ("dead", {1, 2}, True)
+
+
+def test_of_two_nodes_the_link_is_in_trouble_and_neither_node():
+    assert summary(crossings(2, cut={(0, 1)}), 2) == [("dead", (0, 1), False)]
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 9])
+def test_a_node_that_nobody_reaches_is_its_own_fault(nodes):
+    assert summary(crossings(nodes, cut=all_ways(1, nodes)), nodes) == [("dead", (1,), False)]
+
+
+def test_ports_that_nobody_reaches_are_named_with_their_node():
+    assert crossings(4, blocked={2: {3, 4}}).troubles(range(4)) == (
+        ConnectTrouble("ports", (2,), 2, (3, 4), "in", others=(0, 1, 3)),
+    )
+
+
+def test_a_port_that_one_other_does_not_reach_is_the_links():
+    found = crossings(4)
+    silent = Dialled(2, (), (3,), True, 0.1)
+    found.take(DialTask("x", 1, (Target(2, "", "", (3,), 9),), (), 5.0), DialAnswer((), (silent,), ()))
+    assert found.troubles(range(4)) == ()  # it answered once: what answered once is good
+    fresh = Connectivity()
+    fresh.take(DialTask("x", 1, (Target(2, "", "", PORTS, 9),), (), 5.0), DialAnswer((), (silent,), ()))
+    (one,) = fresh.troubles(range(4))
+    assert (one.kind, one.nodes, one.ports, one.both) == ("ports", (1, 2), (3,), False)
+
+
+def test_large_packets_that_one_node_swallows_are_its_fault():
+    assert summary(crossings(4, small={1}), 4) == [("large", (1,), False)]
+
+
+def test_who_is_gone_explains_nothing_and_is_not_blamed_again():
+    found = crossings(4, cut=all_ways(1, 4))
+    assert found.troubles([0, 2, 3]) == ()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_cut_off_nodes_and_cut_links_are_told_apart_however_many_there_are(seed):
+    chance = random.Random(seed)
+    nodes = chance.randint(6, 12)
+    everyone = range(nodes)
+    cut_off = set(chance.sample(everyone, chance.randint(0, nodes // 3)))
+    rest = [node for node in everyone if node not in cut_off]
+    links = {tuple(chance.sample(rest, 2)) for _ in range(chance.randint(0, 2))}
+    cut = set(links).union(*(all_ways(node, nodes) for node in cut_off))
+    troubles = crossings(nodes, cut).troubles(everyone)
+    assert {one.nodes[0] for one in troubles if len(one.nodes) == 1} == cut_off
+    assert {frozenset(one.nodes) for one in troubles if len(one.nodes) == 2} == set(map(frozenset, links))
+
+
+@pytest.mark.parametrize("nodes", [4, 5, 8])
+def test_a_node_behind_a_blocked_range_is_to_blame_alone_though_answers_get_lost_at_random(nodes):
+    found = {tuple(summary(behind_a_blocked_range(nodes, seed), nodes)) for seed in range(300)}
+    assert found <= {(("ports", (2,), False),), (("dead", (2,), False),)}
+
+
+def behind_a_blocked_range(nodes: int, seed: int) -> Connectivity:
+    """Node 2 is reached, and reaches, on ports 0 and 1 of 8; of what gets through, 29 % are answered."""
+    chance = random.Random(seed)
+    found = Connectivity()
+    for again in (False, True):
+        for node in range(nodes):
+            targets, dialled = [], []
+            for other in range(nodes):
+                near = again or abs(node - other) in (1, nodes - 1)
+                ports = tuple(range(8)) if near else (node % 8, (node + 4) % 8)
+                way = found.ways.get((node, other))
+                if other == node or (again and (way is None or way.well)):
+                    continue
+                blocked = 2 in (node, other)
+                silent = tuple(port for port in ports if blocked and (port > 1 or chance.random() > 0.29))
+                targets.append(Target(other, "", "", ports, 9))
+                dialled.append(Dialled(other, (), silent, True, 0.1))
+            found.take(DialTask("x", node, tuple(targets), (), 5.0), DialAnswer((), tuple(dialled), ()))
+    return found

@@ -1,0 +1,123 @@
+"""Nodes with which only larger groups fail: they are named, and no node where the set or a link does it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.group_world import GroupWorld, judged, nodes_world, other_world, searched
+from clusterrun.preflight.search.bisect import GroupOutcome
+from clusterrun.preflight.search.group_search import SMALLEST, GroupSearch, most_rounds
+from tests.preflight.simulated import Faults, bad_links, blamed, examined, orders
+
+COUNTS = (6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
+SEEDS = range(1000, 1010)
+
+
+def judgements(make, flakes):
+    """How each world of a family was told."""
+    worlds = [make(seed, count, flakes) for count, seed in itertools.product(COUNTS, SEEDS)]
+    return [(world, judged(world, searched(world))) for world in worlds]
+
+
+@pytest.mark.parametrize("flakes", [0.0, 0.01, 0.02])
+def test_a_node_that_fails_only_in_larger_groups_is_named(flakes):
+    seen = judgements(lambda seed, count, flakes: nodes_world(seed, count, 1, flakes), flakes)
+    assert {how for _, how in seen} <= {"exact", "undecided"}
+    assert sum(how == "exact" for _, how in seen) >= 0.98 * len(seen)
+
+
+@pytest.mark.parametrize("flakes", [0.0, 0.01, 0.02])
+def test_of_two_such_nodes_none_is_taken_for_another_and_both_are_named_where_many_nodes_are_well(flakes):
+    seen = judgements(lambda seed, count, flakes: nodes_world(seed, count, 2, flakes), flakes)
+    assert "wrong" not in {how for _, how in seen}
+    among_many = [how for world, how in seen if world.count >= 24]
+    assert sum(how in ("exact", "set") for how in among_many) >= 0.95 * len(among_many)
+
+
+@pytest.mark.parametrize("flakes", [0.0, 0.01, 0.02])
+@pytest.mark.parametrize("kind", ["healthy", "size", "conflict", "crowd", "uplink"])
+def test_where_no_node_is_to_blame_none_is_blamed(kind, flakes):
+    seen = judgements(lambda seed, count, flakes: other_world(seed, count, kind, flakes), flakes)
+    assert [world for world, how in seen if how == "wrong"] == []
+
+
+def test_the_nodes_of_one_switch_may_be_well_and_are_told_together_and_not_blamed():
+    said = searched(GroupWorld(16, across=frozenset({3, 9}), size=5))
+    assert (said.bad, said.apart) == ((), (3, 9))
+
+
+def test_two_nodes_that_fail_from_different_sizes_on_are_no_switch():
+    said = searched(GroupWorld(16, nodes={3: 4, 9: 8}))
+    assert (set(said.bad), said.apart) == ({3, 9}, ())
+
+
+@settings(max_examples=150)
+@given(
+    count=st.integers(0, 40),
+    answers=st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=200),
+)
+def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, answers):
+    search, luck = GroupSearch(range(count)), random.Random(count)
+    rounds = 0
+    while groups := search.next_round():
+        assert groups == search.next_round(), "asked twice, it says the same"
+        told = [node for group in groups for node in group]
+        assert len(set(told)) == len(told), "groups of a round are disjoint"
+        assert min(map(len, groups)) >= SMALLEST
+        search.take([GroupOutcome(group, luck.choice(answers)) for group in groups])
+        rounds += 1
+        assert rounds <= most_rounds(count)
+    assert not {*search.result().bad} & {*search.result().apart}
+
+
+def test_a_wrong_sum_is_a_failure_and_what_was_not_asked_for_is_ignored():
+    search = GroupSearch(range(8))
+    search.take([GroupOutcome((0, 1, 2), False)])
+    while groups := search.next_round():
+        search.take([GroupOutcome(one, True, wrong=6 in one and len(one) > 3) for one in groups])
+    assert search.result().bad == (6,)
+
+
+# --- in an examination ---
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_check_names_it_and_the_others_train_where_there_is_a_spare(seed):
+    luck = random.Random(seed)
+    count, spares = luck.choice((6, 8, 10, 13)), luck.choice((0, 1))
+    bad, size = luck.randrange(count), luck.randint(3, 5)
+    outcome = examined(orders(count, spares, budget=600.0), Faults(in_groups={bad: size}), seed)
+    report = outcome.report
+    assert (blamed(outcome), bad_links(outcome)) == ({bad}, set())
+    assert outcome.excluded == (f"n{bad:04d}",)
+    assert outcome.fit == bool(spares)
+    (said,) = [one.said for one in report.nodes[bad].findings]
+    assert "nodes and more fail with it, whichever others they hold" in said
+
+
+def test_without_the_time_to_name_it_the_check_says_so_and_does_not_pass():
+    for budget in (35.0, 60.0, 90.0):
+        outcome = examined(orders(12, budget=budget), Faults(in_groups={7: 7}))
+        assert not outcome.fit
+        assert blamed(outcome) in (set(), {7})
+        if not blamed(outcome):
+            assert "--preflight-budget gives more time" in outcome.report.set_said
+
+
+def test_two_that_may_hang_on_one_switch_are_left_out_and_not_blamed():
+    outcome = examined(orders(14, 2, budget=600.0), Faults(in_groups={2: 4, 9: 4}))
+    assert (outcome.fit, blamed(outcome)) == (True, set())
+    assert not {2, 9} & set(outcome.world)
+    assert "or what connects them to the others" in outcome.report.set_said
+
+
+def test_with_too_few_others_the_command_that_trains_without_them_is_said():
+    outcome = examined(orders(12, budget=600.0), Faults(in_groups={2: 4, 9: 4}))
+    assert (outcome.fit, blamed(outcome)) == (False, set())
+    assert "--nodes 10 --nodelist n[0000-0001,0003-0008,0010-0011]" in outcome.report.set_said
+    assert outcome.excluded == ("n0002", "n0009")

@@ -1,0 +1,78 @@
+"""Links over more switches are slower, all of them: a link is compared with its like."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.pair_world import PairWorld, link, searched
+from clusterrun.preflight.search.link_distance import LinkDistance, kinds_of, levels, same, switches
+from clusterrun.preflight.search.schedule import Pair
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        ("leaf1.n1", "leaf1.n2", 0),
+        ("leaf1.n1", "leaf2.n2", 1),
+        ("spine.leaf1.n1", "spine.leaf2.n2", 1),
+        ("core1.spine1.leaf1.n1", "core1.spine2.leaf1.n2", 2),
+        ("core1.spine1.leaf1.n1", "core2.spine1.leaf1.n2", 3),
+        ("n1", "n2", 0),
+        ("", "leaf1.n2", 0),
+    ],
+)
+def test_two_nodes_are_as_far_apart_as_they_must_go_up_to_meet(one, other, apart):
+    assert levels(switches(one), switches(other)) == levels(switches(other), switches(one)) == apart
+
+
+def test_a_kind_that_is_as_fast_as_the_others_is_left_as_it_is():
+    best = {Pair(0, 1): 100.0, Pair(1, 2): 95.0, Pair(2, 3): 50.0}
+    assert kinds_of(best, lambda one: one.a, 0.1) == {
+        0: LinkDistance(0, 1, 100.0, 1.0),
+        1: LinkDistance(1, 1, 95.0, 1.0),
+        2: LinkDistance(2, 1, 50.0, 2.0),
+    }
+    assert kinds_of({}, same, 0.1) == {}
+
+
+def racks(nodes: int, size: int = 4):
+    """A world of racks, and how far its links go."""
+    return lambda one: int(one.a // size != one.b // size)
+
+
+@pytest.mark.parametrize("nodes", [8, 16, 64])
+@pytest.mark.parametrize("across", [0.8, 0.5, 0.25])
+def test_links_between_racks_that_are_slower_alike_are_not_slow(nodes, across):
+    for seed in range(20):
+        world = PairWorld(seed, jitter=0.02, rack=4, across=across)
+        said = searched(world, nodes, distance=racks(nodes))
+        assert (said.slow, said.slow_links) == ((), ())
+        assert [one.levels for one in said.kinds] == [0, 1]
+        assert [one.factor > 1 for one in said.kinds] == [False, True]
+
+
+@pytest.mark.parametrize(("nodes", "bad"), [(16, (3, 4)), (64, (3, 4)), (16, (5, 6)), (64, (13, 14))])
+def test_a_link_that_is_slower_than_its_like_is_named_between_racks_and_within(nodes, bad):
+    for seed in range(20):
+        world = PairWorld(seed, jitter=0.02, rack=4, across=0.5, link_speeds={link(*bad): 0.4})
+        said = searched(world, nodes, distance=racks(nodes))
+        assert (said.slow, said.slow_links) == ((), (Pair(*bad),))
+        (found,) = [one for one in said.evidence if one.nodes == bad]
+        usual = 50.0 if bad == (3, 4) else 100.0
+        assert found.rate == pytest.approx(0.4 * usual, rel=0.1)
+        assert found.median == pytest.approx(usual, rel=0.1)
+
+
+@pytest.mark.parametrize("nodes", [16, 64])
+@pytest.mark.parametrize("bad", [4, 5])
+def test_a_slow_node_at_the_edge_of_its_rack_or_within_is_named(nodes, bad):
+    for seed in range(20):
+        world = PairWorld(seed, jitter=0.02, rack=4, across=0.5, speeds={bad: 0.4})
+        said = searched(world, nodes, distance=racks(nodes))
+        assert (said.slow, said.slow_links) == ((bad,), ())
+
+
+def test_without_a_word_of_the_switches_the_network_is_called_slow_between_racks():
+    said = searched(PairWorld(1, jitter=0.02, rack=8, across=0.5), 16)
+    assert said.slow_parts == (tuple(range(8)), tuple(range(8, 16)))
+    assert (said.slow, said.slow_links) == ((), ())

@@ -1,0 +1,114 @@
+"""Networks that are parted, or slow between groups of nodes: told as such, and no node is blamed for it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.bench_preflight_search import TREES
+from benchmarks.pair_world import PairWorld, searched
+from benchmarks.parted_world import TreeWorld, judged
+from clusterrun.model.orders import Level
+from clusterrun.preflight.search.node_groups import Groups, parts
+from tests.preflight.simulated import Faults, bad_links, blamed, examined, orders
+
+SPLITS = [
+    ({0, 1, 2, 3}, {4, 5, 6, 7}),
+    ({0, 1}, {2, 3, 4, 5, 6, 7}),
+    ({0, 1, 2, 3, 4, 5}, {6, 7}),
+    ({0, 2, 4, 6}, {1, 3, 5, 7}),
+    ({0, 1}, {2, 3, 4}, {5, 6, 7}),
+]
+
+
+@pytest.mark.parametrize("family", TREES)
+def test_worlds_of_switches_are_told_exactly_and_nothing_healthy_is_blamed(family):
+    seen = []
+    for tree in TREES[family]:
+        for seed in range(1000, 1040):
+            world = tree.world(seed)
+            seen.append(judged(world, searched(world, len(world.places))))
+    assert not any(wrong for _, wrong in seen)
+    assert sum(told for told, _ in seen) >= 0.98 * len(seen)
+
+
+@settings(max_examples=80)
+@given(sizes=st.lists(st.integers(2, 12), min_size=2, max_size=4))
+def test_groups_of_neighbours_that_do_not_reach_each_other_are_parts(sizes):
+    ends = list(itertools.accumulate([0, *sizes]))
+    groups = [tuple(range(a, b)) for a, b in itertools.pairwise(ends)]
+    places = {node: (at,) for at, group in enumerate(groups) for node in group}
+    world = TreeWorld(1, places=places, uplinks={(at,): 0.0 for at in range(len(groups))})
+    assert judged(world, searched(world, sum(sizes))) == (True, False)
+
+
+@pytest.mark.parametrize("count", [4, 7, 16, 33])
+def test_bad_nodes_are_no_part_for_they_fail_with_each_other(count):
+    for broken in ({0, 1}, {1, 3}, {0, count - 1}):
+        said = searched(PairWorld(1, broken=frozenset(broken)), count)
+        assert (set(said.bad), said.parts) == (broken, ())
+
+
+def test_one_link_that_passes_joins_two_groups():
+    groups = Groups()
+    for a, b in ((0, 1), (2, 3)):
+        groups.join(a, b)
+    failed = [(0, 2), (0, 3), (1, 2)]
+    assert parts(groups.of(range(4)), failed) == ((0, 1), (2, 3))
+    assert parts(groups.of(range(4)), failed[:2]) == ()
+    groups.join(1, 3)
+    assert parts(groups.of(range(4)), failed) == ()
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_parted_network_blames_no_node_and_the_largest_part_is_offered(split, silent):
+    outcome = examined(orders(8, budget=200.0), Faults(parts=split, silent=silent))
+    report = outcome.report
+    largest = max(split, key=lambda part: (len(part), 0 in part))
+    assert not outcome.fit
+    assert (blamed(outcome), bad_links(outcome), report.excluded) == (set(), set(), ())
+    assert "the network is parted between" in report.set_said
+    assert f"--nodes {len(largest)} --nodelist n[" in report.set_said
+    assert set(outcome.world) == largest or len({len(part) for part in split}) < len(split)
+    assert len(outcome.excluded) == 8 - len(outcome.world)
+
+
+def test_a_quick_check_tells_a_parted_network_as_well():
+    outcome = examined(orders(8, level=Level.QUICK), Faults(parts=SPLITS[1]))
+    assert "the network is parted between" in outcome.report.set_said
+    assert blamed(outcome) == set()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_with_enough_spares_the_largest_part_trains(silent):
+    outcome = examined(orders(6, 2), Faults(parts=SPLITS[1], silent=silent))
+    assert outcome.fit
+    assert set(outcome.world) == {2, 3, 4, 5, 6, 7}
+    assert (outcome.report.verdict.value, blamed(outcome)) == ("warn", set())
+
+
+def test_a_bad_node_inside_a_part_is_the_only_one_that_is_blamed():
+    outcome = examined(orders(8, budget=200.0), Faults(parts=SPLITS[0], broken={5}))
+    assert blamed(outcome) == {5}
+    assert outcome.report.excluded == ("n0005",)
+    assert "the network is parted between" in outcome.report.set_said
+
+
+def test_several_nodes_that_answer_nobody_may_be_parted_and_are_not_remembered():
+    outcome = examined(orders(8), Faults(absent={4, 5, 6, 7}))
+    report = outcome.report
+    assert "the network is parted between them, or those are down" in report.set_said
+    assert report.excluded == ()
+    assert {node.verdict.value for node in report.nodes[4:]} == {"undetermined"}
+    assert outcome.excluded == ("n0004", "n0005", "n0006", "n0007"), "another try leaves them out"
+
+
+def test_a_slow_uplink_is_told_as_one_and_all_train():
+    outcome = examined(orders(8), Faults(parts=SPLITS[0], uplink=0.1))
+    assert outcome.fit
+    assert (blamed(outcome), bad_links(outcome)) == (set(), set())
+    assert "the network is slow between n[0000-0003] and n[0004-0007]" in outcome.report.set_said

@@ -1,0 +1,100 @@
+"""From what was sent again to the node or link that loses packets."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from clusterrun.preflight.search.retransmissions import LossyWay, PacketLosses, troubles, usual_share
+from clusterrun.preflight.tasks import Exchanged, WatchAnswer
+
+LEAST = 0.01
+
+
+def ways(nodes: int, chance: random.Random, out=(), into=(), links=(), share=0.1, noise=0.0, sent=600):
+    """Every node with the next one and one half a ring away, both ways; who loses which share of it."""
+    steps = {1, nodes // 2} if nodes > 3 else {1}
+    pairs = {(a, (a + step) % nodes) for a in range(nodes) for step in steps}
+    found = []
+    for a, b in sorted(pairs | {(b, a) for a, b in pairs}):
+        ill = a in out or b in into or (a, b) in links
+        lost = share if ill else noise
+        found.append(LossyWay(a, b, sent, sum(chance.random() < lost for _ in range(sent)), 0.1, 0))
+    return found
+
+
+def named(found):
+    return {(one.nodes, one.side, one.both) for one in found}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_several_lossy_nodes_and_links_are_each_named_and_nobody_else(seed):
+    chance = random.Random(seed)
+    nodes = chance.randint(6, 24)
+    out = set(chance.sample(range(nodes), chance.randint(0, nodes // 6)))
+    link = (a := chance.randrange(nodes), (a + 1) % nodes)
+    links = {link} if not set(link) & out and chance.random() < 0.5 else set()
+    found = troubles(ways(nodes, chance, out, links=links, share=chance.uniform(0.05, 0.4)), LEAST)
+    assert named(found) == {((node,), "out", False) for node in out} | {(one, "", False) for one in links}
+
+
+@pytest.mark.parametrize("side", ["out", "in", "all"])
+@pytest.mark.parametrize("nodes", [3, 4, 5, 9, 16])
+def test_the_side_of_a_node_that_loses_is_told(nodes, side):
+    lost = {"out": {"out": {1}}, "in": {"into": {1}}, "all": {"out": {1}, "into": {1}}}[side]
+    found = troubles(ways(nodes, random.Random(nodes), **lost, share=0.2), LEAST)
+    assert named(found) == {((1,), side, False)}
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.001, 0.01, 0.03, 0.2])
+def test_loss_that_is_alike_everywhere_is_nobodys(noise):
+    for seed in range(100):
+        chance = random.Random(seed)
+        assert troubles(ways(chance.randint(3, 30), chance, noise=noise), LEAST) == []
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 6, 9])
+@pytest.mark.parametrize("echo", [0.0, 0.02, 0.04])
+def test_what_is_sent_again_for_lost_confirmations_does_not_turn_the_direction(nodes, echo):
+    chance = random.Random(nodes)
+    seen = {(one.a, one.b): one for one in ways(nodes, chance, links={(0, 1)}, share=0.2)}
+    seen[1, 0] = LossyWay(1, 0, 600, int(600 * echo), 0.1, 0)
+    assert named(troubles(list(seen.values()), LEAST)) == {((0, 1), "", False)}
+    lost = {(one.a, one.b): one for one in ways(max(nodes, 3), chance, out={1}, share=0.2)}
+    for (a, b), one in list(lost.items()):
+        if b == 1:
+            lost[a, b] = LossyWay(a, b, one.sent, int(one.sent * echo), 0.1, 0)
+    assert named(troubles(list(lost.values()), LEAST)) == {((1,), "out", False)}
+
+
+def test_between_two_nodes_the_way_is_named():
+    found = troubles(ways(2, random.Random(0), out={0}, share=0.2), LEAST)
+    assert named(found) == {((0, 1), "", False)}
+    both = troubles(ways(2, random.Random(0), out={0, 1}, share=0.2), LEAST)
+    assert [(set(one.nodes), one.both) for one in both] == [({0, 1}, True)]
+
+
+def test_a_few_segments_sent_again_are_no_loss():
+    quiet = [LossyWay(0, 1, 50, 3, 0.1, 0), LossyWay(1, 0, 50, 0, 0.1, 0)]
+    assert troubles(quiet, LEAST) == []
+
+
+def test_stalls_seen_by_several_are_the_nodes_and_by_one_the_links():
+    seen = ways(8, random.Random(0))
+    of_node = [
+        LossyWay(one.a, one.b, one.sent, 4 * (3 in (one.a, one.b)), 4.5, int(3 in (one.a, one.b)))
+        for one in seen
+    ]
+    assert named(troubles(of_node, LEAST)) == {((3,), "all", False)}
+    of_link = [LossyWay(*(one.a, one.b, one.sent, 4, 4.5), int((one.a, one.b) == (2, 3))) for one in seen]
+    assert {frozenset(one.nodes) for one in troubles(of_link, LEAST)} == {frozenset((2, 3))}
+
+
+def test_what_a_node_says_again_takes_the_place_of_what_it_had_said():
+    losses = PacketLosses()
+    losses.take(0, WatchAnswer((Exchanged(1, 100, 1), Exchanged(1, 50, 2, 0.5, 1))))
+    losses.take(0, WatchAnswer((Exchanged(1, 200, 1), Exchanged(1, 80, 2, 0.5, 1))))
+    assert losses.ways([0, 1]) == [LossyWay(0, 1, 280, 3, 0.5, 1)]
+    assert losses.ways([0]) == []
+    assert usual_share([]) == 0.0

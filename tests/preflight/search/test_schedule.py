@@ -1,0 +1,64 @@
+"""Which pairs are tested in which round."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.preflight.search.schedule import Pair, all_rounds, pair, ring_rounds
+
+sets_of_nodes = st.lists(st.integers(0, 5000), min_size=0, max_size=70, unique=True)
+
+
+def disjoint(pairs):
+    nodes = [node for one in pairs for node in one]
+    return len(set(nodes)) == len(nodes)
+
+
+def test_a_ring_of_six_is_tested_in_two_rounds():
+    assert ring_rounds([0, 1, 2, 3, 4, 5]) == (
+        (Pair(0, 1), Pair(2, 3), Pair(4, 5)),
+        (Pair(1, 2), Pair(3, 4), Pair(0, 5)),
+    )
+
+
+def test_a_ring_of_five_is_tested_in_three_rounds():
+    assert ring_rounds([0, 1, 2, 3, 4]) == (
+        (Pair(0, 1), Pair(2, 3)),
+        (Pair(1, 2), Pair(3, 4)),
+        (Pair(0, 4),),
+    )
+
+
+@pytest.mark.parametrize(("nodes", "rounds"), [([], ()), ([7], ()), ([7, 3], ((Pair(3, 7),),))])
+def test_the_smallest_rings(nodes, rounds):
+    assert ring_rounds(nodes) == rounds
+    assert all_rounds(nodes) == rounds
+
+
+def test_a_node_is_no_partner_of_itself():
+    with pytest.raises(ValueError, match="node 3"):
+        pair(3, 3)
+
+
+@given(sets_of_nodes)
+def test_every_link_of_the_ring_is_tested_once_in_disjoint_pairs(nodes):
+    rounds = ring_rounds(nodes)
+    made = [one for pairs in rounds for one in pairs]
+    beside = zip(nodes, nodes[1:] + nodes[:1], strict=True)
+    assert len(made) == len(set(made))
+    assert set(made) == {pair(a, b) for a, b in beside if a != b}
+    assert all(map(disjoint, rounds))
+    assert len(rounds) == (0 if len(nodes) < 2 else 1 if len(nodes) == 2 else 2 + len(nodes) % 2)
+
+
+@given(sets_of_nodes)
+def test_every_pair_is_tested_once_in_as_many_rounds_as_it_takes(nodes):
+    rounds = all_rounds(nodes)
+    made = [one for pairs in rounds for one in pairs]
+    assert sorted(made) == sorted(pair(a, b) for a, b in itertools.combinations(nodes, 2))
+    assert all(map(disjoint, rounds))
+    assert len(rounds) == (0 if len(nodes) < 2 else len(nodes) - 1 + len(nodes) % 2)

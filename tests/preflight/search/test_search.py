@@ -1,0 +1,391 @@
+"""Who is blamed for tests of pairs that went wrong: short tapes, round by round."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from benchmarks.pair_world import PairWorld, exact, link, searched
+from clusterrun.model.frozen import replace
+from clusterrun.model.preflight_report import Grade
+from clusterrun.preflight.search.blame import Blame, failures_needed
+from clusterrun.preflight.search.search import Evidence, Pair, PairOutcome, Search
+from clusterrun.preflight.thresholds import Thresholds, for_backend
+
+
+def tape(world, nodes, spares=0, **options):
+    """The rounds that were asked for, and the result."""
+    search = Search(range(nodes), range(nodes, nodes + spares), **options)
+    rounds = []
+    while pairs := search.next_round():
+        rounds.append(pairs)
+        search.take([world.test(one.a, one.b) for one in pairs])
+    return rounds, search.result()
+
+
+def test_a_healthy_ring_is_certified_in_its_matchings():
+    rounds, said = tape(PairWorld(1), 4)
+    assert rounds == [(Pair(0, 1), Pair(2, 3)), (Pair(1, 2), Pair(0, 3))]
+    assert said.evidence == ()
+    assert (said.certified, said.bad, said.bad_links, said.undetermined) == ((0, 1, 2, 3), (), (), ())
+    assert (said.slow, said.slow_links, said.rounds, said.median) == ((), (), 2, 100.0)
+
+
+def test_a_bad_node_is_named_after_failures_with_three_certified_partners():
+    rounds, said = tape(PairWorld(1, broken=frozenset({2})), 6)
+    assert len(rounds) == 3
+    assert (said.bad, said.certified, said.bad_links) == ((2,), (0, 1, 3, 4, 5), ())
+    (why,) = said.evidence
+    assert why.against[:2] == (3, 1)
+    assert why == Evidence((2,), "broken", Grade.FAIL, tests=3, failed=3, against=why.against)
+    assert len(set(why.against)) == 3
+
+
+def test_a_bad_link_is_named_after_three_failures_and_both_ends_are_certified():
+    rounds, said = tape(PairWorld(1, cut=frozenset({link(2, 3)})), 6)
+    again = [[one for one in pairs if {2, 3} & {*one}] for pairs in rounds[2:]]
+    assert again[:2] == [[Pair(2, 3)], [Pair(2, 3)]]
+    assert {node for pairs in again[2:] for one in pairs for node in one} == set(range(6)), (
+        "its ends meet all"
+    )
+    assert (said.bad, said.bad_links, said.certified) == ((), (Pair(2, 3),), (0, 1, 2, 3, 4, 5))
+    assert said.evidence == (Evidence((2, 3), "broken", Grade.FAIL, tests=3, failed=3),)
+
+
+class Moody(PairWorld):
+    """Node 0 passes its first test, and no other."""
+
+    def test(self, a: int, b: int) -> PairOutcome:
+        self.met = getattr(self, "met", 0) + (a == 0)
+        return PairOutcome(a, b, a != 0 or self.met == 1)
+
+
+@pytest.mark.parametrize(("nodes", "tests"), [(6, 5), (12, 5), (64, 5)])
+def test_a_node_that_passed_once_and_fails_with_all_others_is_bad_and_no_link_is_blamed(nodes, tests):
+    _, said = tape(Moody(1), nodes)
+    assert (said.bad, said.bad_links, said.undetermined_links) == ((0,), (), ())
+    assert said.certified == tuple(range(1, nodes))
+    (why,) = said.evidence
+    assert (why.nodes, why.kind, why.tests >= tests, why.tests - why.failed) == ((0,), "broken", True, 1)
+
+
+def test_a_link_that_passes_when_repeated_is_worth_a_line_and_no_blame():
+    search = Search(range(4))
+    search.next_round()
+    search.take([PairOutcome(0, 1, False), PairOutcome(2, 3, True)])
+    search.next_round()
+    search.take([PairOutcome(1, 2, True), PairOutcome(0, 3, True)])
+    assert search.next_round() == (Pair(0, 1),)
+    search.take([PairOutcome(1, 0, True)])
+    assert search.next_round() == ()
+    assert search.result().bad_links == search.result().undetermined_links == ()
+    assert search.result().evidence == (Evidence((0, 1), "flaky", Grade.PASS, tests=2, failed=1),)
+
+
+def test_nothing_is_known_of_outcomes_that_were_not_asked_for():
+    search = Search(range(4))
+    search.take([PairOutcome(0, 1, False)])
+    assert search.result().rounds == 0
+    assert search.next_round() == (Pair(0, 1), Pair(2, 3))
+
+
+def test_of_two_nodes_that_fail_without_a_third_neither_is_blamed():
+    rounds, said = tape(PairWorld(1, broken=frozenset({0})), 2)
+    assert (said.bad, said.undetermined, said.certified) == ((), (0, 1), ())
+    assert rounds == [(Pair(0, 1),)] * 3
+    assert {one.nodes: (one.kind, one.grade, one.failed) for one in said.evidence} == {
+        (0,): ("undetermined", Grade.UNDETERMINED, 3),
+        (1,): ("undetermined", Grade.UNDETERMINED, 3),
+    }
+
+
+def test_two_nodes_that_failed_once_by_chance_are_certified_by_the_repeat():
+    search = Search([4, 7])
+    search.next_round()
+    search.take([PairOutcome(4, 7, False)])
+    search.next_round()
+    search.take([PairOutcome(4, 7, True)])
+    assert search.next_round() == ()
+    assert search.result().certified == (4, 7)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "spares", "broken"),
+    [
+        (2, 1, {0}),
+        (2, 1, {1}),
+        (2, 1, {2}),
+        (2, 2, {0, 2}),
+        (3, 0, {0}),
+        (3, 0, {1}),
+        (3, 1, {2, 3}),
+        (3, 1, {0}),
+        (4, 0, {0, 1}),
+        (4, 0, {0, 2}),
+        (4, 2, {0, 1, 2}),
+        (6, 0, {0, 2, 4}),
+        (5, 0, {0, 2, 4}),
+        (12, 0, {1, 2, 7}),
+    ],
+)
+def test_small_sets_with_and_without_spares_are_solved_exactly(nodes, spares, broken):
+    world = PairWorld(1, broken=frozenset(broken))
+    said = searched(world, nodes, spares)
+    assert not set(said.bad) - broken
+    assert not broken & set(said.certified)
+    assert not said.bad_links
+    assert broken - set(said.bad) <= set(range(nodes, nodes + spares)), "only a spare may be left open"
+
+
+def test_where_nothing_passes_no_node_is_blamed_and_it_ends_soon():
+    rounds, said = tape(PairWorld(1, broken=frozenset(range(40))), 40)
+    assert (said.bad, said.certified, said.undetermined) == ((), (), tuple(range(40)))
+    assert len(rounds) == 5
+
+
+def test_a_bad_link_beside_a_bad_node_is_told_apart_from_it():
+    world = PairWorld(1, broken=frozenset({3}), cut=frozenset({link(4, 5)}))
+    assert exact(world, searched(world, 8))
+
+
+def test_with_one_link_cut_one_flake_does_not_make_a_node_bad():
+    """Of four nodes one is bad, and another has a cut link: two certified partners must fail it twice."""
+    world = PairWorld(1, broken=frozenset({0}), cut=frozenset({link(1, 2)}))
+    search = Search(range(4))
+    flaked = False
+    while pairs := search.next_round():
+        outcomes = [world.test(one.a, one.b) for one in pairs]
+        for at, one in enumerate(pairs):
+            if one == Pair(1, 3) and not flaked:
+                outcomes[at], flaked = PairOutcome(1, 3, False), True
+        search.take(outcomes)
+    assert flaked
+    assert exact(world, search.result())
+
+
+def test_a_node_with_two_cut_links_works_and_both_links_are_named():
+    world = PairWorld(1, cut=frozenset({link(3, 4), link(4, 5)}))
+    said = searched(world, 8)
+    assert exact(world, said)
+    assert 4 in said.certified
+
+
+def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended():
+    search = Search(range(6))
+    while pairs := search.next_round():
+        search.take([PairOutcome(one.a, one.b, passed=True, wrong=2 in one) for one in pairs])
+    (why,) = search.result().evidence
+    assert (search.result().bad, why.failed, why.wrong) == ((2,), 3, 3)
+
+
+def test_a_test_whose_partner_was_lost_tells_nothing_and_the_other_is_tested_again():
+    search = Search(range(4))
+    search.next_round()
+    search.take([PairOutcome(0, 1, None), PairOutcome(2, 3, True)])
+    search.drop(1)
+    assert search.next_round() == (Pair(0, 3),)
+    search.take([PairOutcome(0, 3, None)])
+    retest = search.next_round()
+    assert retest in ((Pair(0, 2),), (Pair(0, 3),))
+    search.take([PairOutcome(one.a, one.b, True) for one in retest])
+    while pairs := search.next_round():
+        search.take([PairOutcome(one.a, one.b, True) for one in pairs])
+    said = search.result()
+    assert (said.certified, said.bad, said.undetermined, said.bad_links) == ((0, 2, 3), (), (), ())
+
+
+def test_a_node_dropped_while_its_round_runs_is_in_it_no_more():
+    search = Search(range(4))
+    search.next_round()
+    search.drop(3)
+    assert search.next_round() == (Pair(0, 1),)
+
+
+def test_known_suspects_are_neither_tested_nor_partners():
+    rounds, said = tape(PairWorld(1), 5, suspects=[2])
+    assert not any(2 in one for pairs in rounds for one in pairs)
+    assert said.certified == (0, 1, 3, 4)
+
+
+def test_a_node_cannot_stand_twice():
+    with pytest.raises(ValueError, match="twice"):
+        Search([0, 1], [1])
+
+
+def test_one_node_alone_needs_no_pair():
+    assert Search([0]).next_round() == ()
+    assert Search([0], [1, 2]).result().undetermined == ()
+    assert Search([]).next_round() == ()
+
+
+def test_idle_spares_are_tested_in_the_rounds_of_the_ring_at_no_cost():
+    rounds, said = tape(PairWorld(1), 4, spares=2)
+    assert len(rounds) == 2
+    assert said.certified == (0, 1, 2, 3, 4, 5)
+
+
+def test_a_spare_that_may_take_a_place_is_tested_with_the_neighbours_of_that_place():
+    rounds, said = tape(PairWorld(1, broken=frozenset({3})), 8, spares=1)
+    tested_with = [one.a for pairs in rounds for one in pairs if 8 in one]
+    assert 8 in said.certified
+    assert {2, 4} <= {*tested_with}
+
+
+def test_a_spare_is_not_tested_where_nobody_needs_it_and_it_would_take_a_round():
+    rounds, said = tape(PairWorld(1), 4, spares=1)
+    assert len(rounds) == 2
+    assert 4 not in said.certified
+
+
+def test_all_pairs_names_a_link_outside_the_ring():
+    world = PairWorld(1, cut=frozenset({link(1, 5)}))
+    rounds, said = tape(world, 8, all_pairs=True)
+    assert {one for pairs in rounds for one in pairs} == {
+        Pair(a, b) for a, b in itertools.combinations(range(8), 2)
+    }
+    assert exact(world, said)
+    assert len(rounds) == 7 + 2
+    assert tape(world, 8)[1].bad_links == ()
+
+
+def test_all_pairs_stops_testing_a_node_that_is_known_to_be_bad():
+    rounds, said = tape(PairWorld(1, broken=frozenset({5})), 16, all_pairs=True)
+    assert said.bad == (5,)
+    assert sum(5 in one for pairs in rounds for one in pairs) < 8
+
+
+def test_a_slow_node_is_slow_with_every_partner():
+    said = searched(PairWorld(1, speeds={3: 0.4}), 8)
+    assert (said.bad, said.slow, said.slow_links, said.median) == ((), (3,), (), 100.0)
+    (why,) = said.evidence
+    assert (why.nodes, why.kind, why.grade, why.rate, why.limit) == ((3,), "slow", Grade.FAIL, 40.0, 90.0)
+    assert why.failed == why.tests >= 4
+    assert len(why.against) >= 3
+
+
+def test_a_slow_link_is_slow_with_one_partner_only():
+    said = searched(PairWorld(1, link_speeds={link(3, 4): 0.8}), 8)
+    assert (said.bad, said.slow, said.slow_links) == ((), (), (Pair(3, 4),))
+    (why,) = said.evidence
+    assert (why.nodes, why.grade, why.rate, why.median) == ((3, 4), Grade.WARN, 80.0, 100.0)
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5, 6, 7])
+def test_a_slow_node_among_few_is_told_from_its_partners(nodes):
+    said = searched(PairWorld(1, speeds={1: 0.5}), nodes)
+    assert (said.slow, said.slow_links) == ((1,), ())
+
+
+def test_a_third_slow_is_not_taken_for_the_measure():
+    world = PairWorld(1, speeds={0: 0.5, 1: 0.5, 3: 0.5})
+    assert set(searched(world, 9).slow) == {0, 1, 3}
+
+
+def test_one_slow_test_is_no_slow_link():
+    search = Search(range(8))
+    once = True
+    while pairs := search.next_round():
+        outcomes = [PairOutcome(one.a, one.b, True, 100.0) for one in pairs]
+        if once:
+            outcomes[0], once = replace(outcomes[0], rate=30.0), False
+        search.take(outcomes)
+    assert (search.result().slow, search.result().slow_links) == ((), ())
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize("jitter", [0.02, 0.1, 0.2, 0.35])
+def test_nothing_is_called_slow_that_reached_the_limit_once(backend, jitter):
+    limits = for_backend(Thresholds(), backend)
+    for seed in range(40):
+        luck = random.Random(seed)
+        slow = {link(1, 2): luck.choice((1.0, 0.6, 0.3))}
+        world = PairWorld(seed, jitter=jitter, dips=luck.choice((0.0, 0.1, 0.3)), link_speeds=slow)
+        for every in (False, True):
+            said = searched(world, luck.choice((4, 6, 8, 12)), limits=limits, all_pairs=every)
+            told = [one for one in said.evidence if one.kind == "slow"]
+            assert all(one.rate < one.limit for one in told), (seed, told)
+
+
+def test_a_link_that_is_fast_enough_once_is_not_slow_however_often_it_was_slow():
+    search, met = Search(range(8)), 0
+    while pairs := search.next_round():
+        met += Pair(2, 3) in pairs
+        odd = 92.0 if met == 2 else 30.0
+        search.take([PairOutcome(*one, True, odd if one == Pair(2, 3) else 100.0) for one in pairs])
+    assert met > 1
+    assert search.result().slow_links == ()
+
+
+def test_where_all_are_slow_alike_nobody_is():
+    world = PairWorld(1, full=3.0)
+    said = searched(world, 8, limits=Thresholds(pair_floor=50.0))
+    assert (said.slow, said.slow_links, said.median) == ((), (), 3.0)
+
+
+def test_rates_that_are_no_numbers_are_left_out():
+    search = Search(range(4))
+    while pairs := search.next_round():
+        search.take([PairOutcome(one.a, one.b, True, float("nan")) for one in pairs])
+    assert (search.result().median, search.result().certified) == (None, (0, 1, 2, 3))
+
+
+def test_the_result_may_be_asked_before_the_end():
+    search = Search(range(4))
+    search.next_round()
+    search.take([PairOutcome(0, 1, False), PairOutcome(2, 3, True)])
+    said = search.result()
+    assert (said.undetermined, said.certified, said.rounds) == ((0, 1), (2, 3), 1)
+
+
+@pytest.mark.parametrize(("count", "needed"), [(2, 3), (64, 3), (125, 3), (126, 4), (1250, 4), (780_000, 6)])
+def test_the_more_there_are_the_more_failures_blame_one(count, needed):
+    assert failures_needed(3, count, Thresholds()) == needed
+    assert failures_needed(5, 8, Thresholds()) == 5
+
+
+@pytest.mark.parametrize(
+    "given_", [Thresholds(noise=0.0), Thresholds(false_blame=0.0), Thresholds(noise=1.0)]
+)
+def test_without_chance_confirm_alone_counts(given_):
+    assert failures_needed(3, 10_000, given_) == 3
+
+
+def test_where_tests_are_seen_to_fail_by_chance_more_of_them_are_asked_for():
+    """One in eight fails: three in a row are no proof any more among sixty-four nodes."""
+    usual = Blame(3, 3, 3)
+    warned = Blame(3, 3, 3)
+    for ledger in (usual, warned):
+        for at in range(10, 40):
+            ledger.note(Pair(at, at + 1), good=True)
+        for partner in (20, 21, 22):
+            ledger.note(Pair(1, partner), good=False, again=True)
+    for at in range(10, 15):
+        warned.note(Pair(at, at + 1), good=False)
+    for ledger in (usual, warned):
+        ledger.allow_for_chance(Thresholds(), 64)
+    assert (usual.guilty(1), warned.guilty(1)) == (True, False)
+    for partner in (23, 24, 25):
+        warned.note(Pair(1, partner), good=False, again=True)
+    assert warned.guilty(1)
+
+
+def test_a_node_whose_tests_keep_telling_nothing_is_given_up_and_not_blamed():
+    rounds, said = tape(PairWorld(1, silent=frozenset({3})), 12)
+    assert (said.bad, said.undetermined, said.bad_links) == ((), (), ())
+    assert set(range(12)) - set(said.certified) == {3}
+    assert sum(3 in one for pairs in rounds for one in pairs) == 6
+
+
+def test_the_one_sound_pair_of_four_is_found_though_it_failed_by_chance_at_first():
+    world = PairWorld(1, broken=frozenset({0, 1}))
+    search = Search(range(4))
+    first = True
+    while pairs := search.next_round():
+        outcomes = [world.test(*one) for one in pairs]
+        if first:
+            outcomes, first = [PairOutcome(*one, False) for one in pairs], False
+        search.take(outcomes)
+    assert set(search.result().bad) == {0, 1}
+    assert set(search.result().certified) == {2, 3}

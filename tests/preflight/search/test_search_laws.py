@@ -1,0 +1,163 @@
+"""What holds of every search, whatever it is told; and its figures over make-believe clusters, in small."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.bench_preflight_search import MOST_ROUNDS, Mix, cut_link, faulty_sets, healthy, wrongly
+from benchmarks.pair_world import PairWorld, exact, link, searched
+from clusterrun.preflight.search.search import PairOutcome, Search
+
+ANSWERS = st.lists(st.one_of(st.none(), st.booleans(), st.floats(0.0, 200.0)), min_size=1, max_size=400)
+
+
+def outcome(pair, said):
+    """What a drawn answer means: nothing, failed, passed, or passed with a rate."""
+    if isinstance(said, float):
+        return PairOutcome(pair.a, pair.b, True, said)
+    return PairOutcome(pair.a, pair.b, said)
+
+
+def driven(search, answers, drop=()):
+    """Every round of a search that is answered without sense; `drop` are (round, node)."""
+    rounds = []
+    while pairs := search.next_round():
+        assert pairs == search.next_round(), "asked twice, it says the same"
+        rounds.append(pairs)
+        for at, node in drop:
+            if at == len(rounds):
+                search.drop(node)
+        search.take([outcome(one, answers[hash((at, one)) % len(answers)]) for at, one in enumerate(pairs)])
+        assert len(rounds) < 400
+    return rounds
+
+
+@settings(max_examples=150)
+@given(
+    nodes=st.integers(0, 20),
+    spares=st.integers(0, 4),
+    confirm=st.integers(0, 4),
+    every=st.booleans(),
+    answers=ANSWERS,
+    drop=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 24)), max_size=3),
+    suspects=st.sets(st.integers(0, 24), max_size=3),
+)
+def test_whatever_it_is_told_it_ends_and_its_pairs_and_verdicts_are_sound(
+    nodes, spares, confirm, every, answers, drop, suspects
+):
+    members = range(nodes + spares)
+    search = Search(members[:nodes], members[nodes:], confirm, every, suspects=tuple(suspects))
+    rounds = driven(search, answers, drop)
+    planned = nodes + spares if every else 3
+    assert len(rounds) <= planned + 4 * max(confirm, 1)
+    for pairs in rounds:
+        tested = [node for one in pairs for node in one]
+        assert len(set(tested)) == len(tested)
+        assert set(tested) <= set(members) - suspects
+    said = search.result()
+    gone = {node for _, node in drop}
+    verdicts = [*said.bad, *said.undetermined, *said.certified]
+    assert len(set(verdicts)) == len(verdicts)
+    assert set(said.slow) <= set(said.certified)
+    named_links = [*said.bad_links, *said.undetermined_links]
+    assert len(set(named_links)) == len(named_links)
+    ends = {node for one in named_links for node in one}
+    assert ends <= set(said.certified), "a link is blamed where both its ends work"
+    told = [one.nodes for one in said.evidence if one.kind in ("broken", "undetermined")]
+    assert sorted(told) == sorted([*((node,) for node in (*said.bad, *said.undetermined)), *named_links])
+    if rounds and len(rounds) > max((at for at, _ in drop), default=0):
+        assert not gone & {node for one in rounds[-1] for node in one}
+    assert search.next_round() == ()
+
+
+@settings(max_examples=100)
+@given(nodes=st.integers(2, 24), data=st.data())
+def test_without_chance_nothing_healthy_is_blamed_however_many_are_broken(nodes, data):
+    """Broken nodes at will, and cut links of which no two meet; a node whose links are all cut is broken."""
+    broken = data.draw(st.sets(st.integers(0, nodes - 1)))
+    order = data.draw(st.permutations(range(nodes)))
+    couples = [link(a, b) for a, b in zip(order[::2], order[1::2], strict=False)]
+    cut = data.draw(st.sets(st.sampled_from(couples)))
+    world = PairWorld(1, broken=frozenset(broken), cut=frozenset(cut))
+    said = searched(world, nodes, spares=data.draw(st.integers(0, 2)))
+    assert set(said.bad) <= broken
+    assert {link(*one) for one in said.bad_links} <= cut
+    assert not broken & set(said.certified)
+
+
+@settings(max_examples=60)
+@given(nodes=st.integers(4, 130), data=st.data())
+def test_up_to_a_third_broken_is_named_exactly_in_a_few_rounds(nodes, data):
+    broken = data.draw(st.sets(st.integers(0, nodes - 1), max_size=nodes // 3))
+    world = PairWorld(1, broken=frozenset(broken))
+    said = searched(world, nodes)
+    assert exact(world, said)
+    assert said.rounds <= MOST_ROUNDS
+
+
+def test_the_hard_ways_to_be_a_third_broken_are_named_exactly_in_a_few_rounds():
+    for nodes in (30, 31, 126, 129, 255, 256):
+        for broken in faulty_sets(nodes, nodes // 3, random.Random(nodes)):
+            world = PairWorld(1, broken=broken)
+            said = searched(world, nodes)
+            assert exact(world, said), (nodes, sorted(broken))
+            assert said.rounds <= MOST_ROUNDS, (nodes, sorted(broken))
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**9), broken=st.integers(0, 5))
+def test_no_retest_meets_a_partner_again_while_there_is_a_certified_one_it_has_not_met(seed, broken):
+    mix = Mix(16, broken=broken, cut=1, flakes=0.01)
+    world = mix.world(seed)
+    search, met, certified = Search(range(16)), set(), set()
+    while pairs := search.next_round():
+        for one in pairs:
+            suspect = [node for node in one if node not in certified]
+            if one in met and len(suspect) == 1:
+                others = {frozenset((suspect[0], node)) for node in certified}
+                assert others <= {frozenset(seen) for seen in met}
+        outcomes = [world.test(*one) for one in pairs]
+        met |= set(pairs)
+        certified |= {node for said in outcomes if said.passed for node in (said.a, said.b)}
+        search.take(outcomes)
+
+
+def test_healthy_nodes_whose_tests_fail_by_chance_are_not_blamed():
+    nodes, links, theirs, _ = healthy(256, 40)
+    assert (nodes.hits, links.hits) == (0, 0)
+    assert theirs.trials == 40
+
+
+def test_one_bad_link_is_named_among_failures_by_chance():
+    assert [cut_link(count, trials).share for count, trials in ((8, 100), (64, 40), (256, 10))] == [1, 1, 1]
+
+
+def test_bad_nodes_that_pass_now_and_then_are_mostly_named_and_seldom_their_links():
+    mix = Mix(64, broken=4, lucky=0.1)
+    said = [wrongly(world, searched(world, 64)) for world in map(mix.world, range(40))]
+    assert sum(false for false, _ in said) <= 4
+    assert sum(missed for _, missed in said) <= 10
+
+
+def test_mixtures_are_named_and_nothing_else():
+    mixes = (
+        Mix(4, broken=1, cut=1),
+        Mix(9, broken=2, cut=1),
+        Mix(12, broken=3),
+        Mix(8, slow=1),
+        Mix(7, broken=2, slow=1),
+        Mix(64, broken=4, cut=1, slow=2),
+        Mix(16, jitter=0.08),
+        Mix(16, broken=1, cut=1, slow=2, slow_links=1, every=True),
+        Mix(24, jitter=0.1, every=True),
+    )
+    for mix in mixes:
+        for seed in range(20):
+            world = mix.world(seed)
+            assert wrongly(world, searched(world, mix.nodes, all_pairs=mix.every)) == (False, False), (
+                mix,
+                seed,
+            )

@@ -1,0 +1,79 @@
+"""What the whole set should reach: the user's number, else the table's; and sockets beside InfiniBand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.preflight.search.bandwidth_table import LARGE_MEGABYTES
+from clusterrun.preflight.session import expected_bandwidth
+from clusterrun.preflight.session.group_test import GroupTest
+from clusterrun.preflight.session.group_tests import SET
+from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.tasks import LocalAnswer, ProbeReading, WarmUp
+from tests.preflight.simulated import name, orders
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def case(nodes: int, rate: str = "", backend: str = "nccl", floor: float = 0.0) -> SessionState:
+    limits = (("set_floor", floor),) if floor else ()
+    asked = replace(orders(nodes, limits=limits), gpus_per_node=8)
+    subjects = [NodeState(node, name(node), f"10.0.0.{node}") for node in range(nodes)]
+    ports = {f"mlx5_{n}/1": {"state": "4: ACTIVE", "rate": rate} for n in range(8)} if rate else {}
+    for one in subjects:
+        one.local = LocalAnswer((ProbeReading("infiniband", json.dumps(ports), 0.1),))
+        one.warm_up(WarmUp(True, 1.0, "", backend, 8, (("gpu", H100),)))
+    made = SessionState(asked, subjects, 0.0, 0.0, "/r")
+    made.backend = backend
+    return made
+
+
+def said(made: SessionState, rate: float, transports: tuple[str, ...] = ()) -> list[str]:
+    trial = GroupTest(SET, tuple(made.subjects), True, 1.0, rate, transports=transports)
+    return [one.finding.said for one in expected_bandwidth.of_set(made, trial)]
+
+
+@pytest.mark.parametrize(
+    ("made", "limit"),
+    [
+        (case(1), "296: ml-engineering: 370 without NVLink SHARP, 480 with it; four fifths of the lower"),
+        (case(2, "400 Gb/sec (4X NDR)"), "440: OCI ncclscout: floor for two nodes"),
+        (case(2, "400 Gb/sec", floor=100.0), "100: set_floor"),
+    ],
+)
+def test_a_set_slower_than_its_hardware_is_a_warning_with_its_source(made, limit):
+    assert said(made, 5.0) == [f"the whole set reaches 5 GB/s (limit {limit})"]
+    assert said(made, 500.0) == []
+
+
+def test_nothing_is_expected_of_gloo_or_of_unknown_networks():
+    assert said(case(2, "400 Gb/sec", backend="gloo"), 0.1) == []
+    assert said(case(2), 0.1) == []
+    assert said(case(2, "25 Gb/sec (1X EDR)"), 0.1) == []
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 8, 31])
+def test_of_more_than_two_nodes_only_the_users_number_is_a_floor(nodes):
+    assert said(case(nodes, "400 Gb/sec"), 5.0) == []
+    assert said(case(nodes, "400 Gb/sec", floor=100.0), 5.0) != []
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 8])
+@pytest.mark.parametrize("rate", ["", "25 Gb/sec (1X EDR)", "400 Gb/sec (4X NDR)"])
+def test_what_a_floor_judges_was_measured_with_messages_of_its_size(nodes, rate):
+    made = case(nodes, rate)
+    floor, _ = expected_bandwidth.floor_of(made, tuple(range(nodes)))
+    size = expected_bandwidth.megabytes(made, tuple(range(nodes)))
+    assert size == (LARGE_MEGABYTES if floor else expected_bandwidth.SET_MEGABYTES)
+
+
+def test_sockets_are_a_warning_only_where_every_node_has_infiniband():
+    words = ("NET/Socket eth0",)
+    (found,) = said(case(2, "400 Gb/sec"), 500.0, words)
+    assert found == "NCCL uses NET/Socket eth0, though every node has active InfiniBand or RoCE ports"
+    assert said(case(2), 500.0, words) == []
+    assert said(case(2, "400 Gb/sec"), 500.0, ("NET/IB mlx5_0",)) == []

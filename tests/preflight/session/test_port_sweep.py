@@ -1,0 +1,54 @@
+"""From the ports of a sweep that stayed silent to the node, or the link, and the direction."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from clusterrun.preflight.session.port_sweep import HIGH, LOW, RUN, STEP, Blocked, blocked
+
+COMB = range(LOW, HIGH + 1, STEP)
+
+
+def swept(nodes, chance, shut=(), shut_out=(), shut_links=(), noise=0.0):
+    """Everybody sweeps everybody; a node, a node's way out, or a link, with its range."""
+    found = {}
+    for a, b in itertools.permutations(range(nodes), 2):
+        ranges = [dict(shut).get(b), dict(shut_out).get(a), dict(shut_links).get((a, b))]
+        shuts = [one for one in ranges if one]
+        found[a, b] = frozenset(
+            port for port in COMB if any(x <= port <= y for x, y in shuts) or chance.random() < noise
+        )
+    return found
+
+
+def named(found):
+    return {(one.nodes, one.inward) for one in found}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_node_and_the_direction_of_a_blocked_range_are_named_and_nobody_else(seed):
+    chance = random.Random(seed)
+    nodes, width = chance.randint(3, 9), chance.randint(RUN * STEP + STEP, 6000)
+    low = chance.randint(LOW, HIGH - width)
+    kind = chance.choice(["shut", "shut_out"])
+    node = chance.randrange(nodes)
+    found = blocked(swept(nodes, chance, **{kind: {node: (low, low + width)}}, noise=0.003))
+    assert named(found) == {((node,), kind == "shut")}
+    assert abs(found[0].first - low) <= 2 * STEP or found[0].last - found[0].first >= (RUN - 1) * STEP
+    assert low - STEP <= found[0].first <= found[0].last <= low + width + STEP
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 5])
+def test_a_range_that_one_other_alone_does_not_reach_is_the_links(nodes):
+    seen = swept(nodes, random.Random(0), shut_links={(0, 1): (40000, 41000)})
+    assert blocked(seen) == [Blocked((0, 1), 40000, 40960, True)]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.003, 0.01])
+def test_single_silent_ports_are_no_range(noise):
+    for seed in range(30):
+        chance = random.Random(seed)
+        assert blocked(swept(chance.randint(2, 8), chance, noise=noise)) == []

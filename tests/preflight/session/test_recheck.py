@@ -1,0 +1,136 @@
+"""The check between two attempts: suspects are looked at, and nobody else is asked for more than a call."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Level, Orders
+from clusterrun.model.preflight_report import Grade, Report
+from clusterrun.preflight.session.session import SessionOutcome
+from tests.preflight.simulated import Cluster, Faults, bad_links, blamed, examined, name, orders
+
+
+def short(
+    asked: Orders, suspects: list[int], faults: Faults | None = None, **occasion: object
+) -> tuple[SessionOutcome, set[tuple[str, int]]]:
+    """The outcome, and what was asked of whom."""
+    cluster = Cluster(asked, faults or Faults(), suspects=suspects, **occasion)
+    return cluster.outcome(), cluster.kinds
+
+
+def whole(asked: Orders, faults: Faults | None = None) -> Report:
+    return examined(asked, faults).report
+
+
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+@pytest.mark.parametrize("suspects", [[3], [0], [1, 6]])
+def test_a_healthy_suspect_goes_on_training_where_it_was_and_nobody_imports_torch(suspects, level):
+    outcome, asked = short(orders(8, level=level), suspects)
+    assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, tuple(range(8)), Grade.PASS)
+    assert {node for what, node in asked if what == "LocalTask"} == set(suspects)
+    assert {what for what, _ in asked} == {"ListenTask", "LocalTask", "DialTask"}
+    assert outcome.report.seconds < 3
+    assert f"a short check: of {', '.join(map(name, suspects))} alone" in outcome.report.notices
+
+
+def test_without_a_suspect_and_with_everybody_there_nothing_is_asked():
+    outcome, asked = short(orders(8), [])
+    assert (outcome.fit, outcome.world, asked) == (True, tuple(range(8)), set())
+
+
+FAULTS = {
+    "frozen": Faults(frozen={2}),
+    "lost while dialling": Faults(lost_in={2: "DialTask"}),
+    "talks nonsense": Faults(nonsense={2}),
+    "cut off": Faults(cut={(2, other) for other in range(7)} | {(other, 2) for other in range(7)}),
+    "reaches nobody": Faults(cut={(2, other) for other in range(7)}),
+    "ports blocked": Faults(blocked={2: {3, 4}}),
+    "full /dev/shm": Faults(full_shm={2}),
+    "home hangs": Faults(late_checks={2}),
+    "collectives hang": Faults(broken={2}),
+    "wrong sums": Faults(corrupt={2}),
+    "no torch": Faults(no_torch={2}),
+    "warm process dies": Faults(crashes={2}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_unfit_suspect_is_named_alone_and_a_spare_takes_its_place(fault):
+    outcome, _ = short(orders(6, 1), [2], FAULTS[fault])
+    assert (blamed(outcome), bad_links(outcome)) == ({2}, set())
+    assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 6, 3, 4, 5), (name(2),))
+
+
+def test_pairs_are_tested_with_a_few_partners_only():
+    _, asked = short(orders(40, 2), [20])
+    assert {node for what, node in asked if what == "pair"} == {19, 20, 21, 22, 40, 41}
+    assert not any(what in ("product", "set") for what, _ in asked)
+
+
+def test_a_spare_that_is_unfit_itself_is_passed_over():
+    outcome, _ = short(orders(6, 2), [2], Faults(frozen={2}, full_shm={6}))
+    assert (outcome.world, blamed(outcome)) == ((0, 1, 7, 3, 4, 5), {2, 6})
+
+
+def test_a_lost_node_is_replaced_by_a_spare_that_was_looked_at():
+    outcome, asked = short(orders(4, 2), [], Faults(absent={1}))
+    assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 4, 2, 3), (name(1),))
+    assert {node for what, node in asked if what == "LocalTask"} == {4, 5}
+
+
+def test_without_a_spare_an_unfit_suspect_ends_the_run():
+    outcome, _ = short(orders(6), [2], Faults(full_shm={2}))
+    assert (outcome.fit, outcome.excluded) == (False, (name(2),))
+
+
+def test_what_may_be_the_networks_is_tested_with_pairs_and_with_the_whole_set():
+    outcome, asked = short(orders(6), [2], Faults(broken={2}), network=True)
+    assert (outcome.fit, blamed(outcome), outcome.excluded) == (False, {2}, (name(2),))
+    healthy, asked = short(orders(6, level=Level.QUICK), [2], network=True)
+    assert (healthy.fit, {node for what, node in asked if what == "set"}) == (True, set(range(6)))
+
+
+def test_the_world_keeps_the_order_that_the_last_check_gave_it_and_the_unfit_stay_out():
+    before = whole(orders(6, 2), Faults(full_shm={2}))
+    assert before.world == tuple(map(name, (0, 1, 6, 3, 4, 5)))
+    same, _ = short(orders(6, 2), [4], after=before)
+    assert (same.world, same.excluded, blamed(same)) == ((0, 1, 6, 3, 4, 5), (name(2),), {2})
+    next_one, _ = short(orders(6, 2), [4], Faults(frozen={4}), after=before)
+    assert (next_one.world, set(next_one.excluded)) == ((0, 1, 6, 3, 7, 5), {name(2), name(4)})
+
+
+def test_who_was_unfit_is_looked_at_again_where_it_is_named():
+    before = whole(orders(6, 2), Faults(full_shm={2}))
+    outcome, _ = short(orders(6, 2), [2, 4], Faults(frozen={4}), after=before)
+    assert (blamed(outcome), outcome.excluded) == ({4}, (name(4),))
+
+
+def test_a_link_that_was_bad_stays_outside():
+    before = whole(orders(4, 1), Faults(cut={(1, 2)}))
+    assert before.world == tuple(map(name, (0, 1, 4, 3)))
+    outcome, _ = short(orders(4, 1), [1], Faults(), after=before)
+    assert outcome.world == (0, 1, 4, 3)
+    lost, _ = short(orders(4, 1), [], Faults(absent={4}), after=before)
+    assert lost.fit is False
+
+
+def test_a_run_that_may_queue_itself_elsewhere_tests_pairs_without_a_spare():
+    asked = replace(orders(6), preflight=replace(orders(6).preflight, resubmit=("sbatch", "{excluded}")))
+    outcome, _ = short(asked, [2], Faults(corrupt={2}))
+    assert (outcome.fit, blamed(outcome)) == (False, {2})
+
+
+@pytest.mark.parametrize("nodes", [97, 200, 500])
+def test_in_a_large_set_a_suspect_dials_some_of_the_others(nodes):
+    outcome, asked = short(orders(nodes), [7])
+    assert (outcome.fit, blamed(outcome)) == (True, set())
+    assert 4 <= sum(what == "DialTask" for what, _ in asked) <= 2 * 96 + 3
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_small_runs_end_too(nodes):
+    outcome, _ = short(orders(nodes), [0], network=nodes > 1)
+    assert (outcome.fit, outcome.world) == (True, tuple(range(nodes)))
+    outcome, _ = short(orders(nodes, 1), [0], Faults(full_shm={0}))
+    assert (outcome.fit, outcome.world) == (True, (nodes, *range(1, nodes)))

@@ -1,0 +1,50 @@
+"""Open questions: each number once, closed by an answer, a limit or a loss, and never twice."""
+
+from __future__ import annotations
+
+from clusterrun.preflight.session.requests import Requests
+from clusterrun.preflight.tasks import ListenTask, WarmTask
+
+LISTEN = ListenTask("n")
+WARM = WarmTask("/py", "/")
+
+
+def test_an_answer_closes_its_question_once_and_only_from_the_node_that_was_asked():
+    questions = Requests()
+    ask = questions.ask(1.0, 3, LISTEN, 5.0)
+    assert questions.close(4, ask.number) is None
+    assert questions.waits_for([ListenTask]) and not questions.waits_for([WarmTask])
+    closed = questions.close(3, ask.number)
+    assert closed is not None and (closed.task, closed.until) == (LISTEN, 6.0)
+    assert questions.close(3, ask.number) is None
+    assert (len(questions), questions.waits_for([ListenTask]), questions.due_at()) == (0, False, None)
+
+
+def test_what_is_overdue_is_closed_in_the_order_of_limits():
+    questions = Requests()
+    for node, seconds in ((0, 9.0), (1, 2.0), (2, 5.0)):
+        questions.ask(0.0, node, LISTEN, seconds)
+    assert questions.due_at() == 2.0
+    assert [one.node for one in questions.close_overdue(5.0)] == [1, 2]
+    assert questions.due_at() == 9.0
+
+
+def test_a_question_can_be_hurried_and_never_be_given_more():
+    questions = Requests()
+    questions.ask(0.0, 0, LISTEN, 9.0)
+    (one,) = questions.of_kind(ListenTask)
+    questions.hurry(one, 20.0)
+    assert questions.due_at() == 9.0
+    questions.hurry(one, 4.0)
+    assert questions.due_at() == 4.0
+    assert [one.seconds for one in questions.close_overdue(4.0)] == [4.0]
+    assert questions.due_at() is None
+
+
+def test_a_lost_node_closes_all_that_it_was_asked():
+    questions = Requests()
+    for node in (0, 1):
+        questions.ask(0.0, node, LISTEN, 9.0)
+        questions.ask(0.0, node, WARM, 9.0)
+    assert {type(one.task) for one in questions.close_all_of(1)} == {ListenTask, WarmTask}
+    assert (len(questions), questions.count(WarmTask)) == (2, 1)

@@ -1,0 +1,631 @@
+"""One examination over a cluster that exists only in time: every fault is named, nothing else is blamed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.model.hostlist import fold
+from clusterrun.model.orders import Level
+from clusterrun.model.preflight_report import Grade
+from clusterrun.preflight.session.session import Session, SessionNode
+from tests.preflight.simulated import START, Cluster, Faults, bad_links, blamed, examined, name, orders
+
+LOOPBACK = "127.0.1.1"
+
+
+def link(a: int, b: int) -> frozenset[int]:
+    return frozenset((a, b))
+
+
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 8, 13])
+def test_healthy_nodes_pass_and_train_in_their_order(nodes, level):
+    outcome = examined(orders(nodes, level=level))
+    assert (outcome.fit, outcome.world, outcome.excluded) == (True, tuple(range(nodes)), ())
+    assert (outcome.report.verdict, blamed(outcome), bad_links(outcome)) == (Grade.PASS, set(), set())
+    assert outcome.environment == (("GLOO_SOCKET_IFNAME", "eth0"), ("NCCL_SOCKET_IFNAME", "=eth0"))
+
+
+NODE_FAULTS = {
+    "absent": Faults(absent={2}),
+    "frozen": Faults(frozen={2}),
+    "lost at once": Faults(lost_in={2: "ListenTask"}),
+    "lost while dialling": Faults(lost_in={2: "DialTask"}),
+    "lost in a product": Faults(lost_in={2: "product"}),
+    "lost in the whole set": Faults(lost_in={2: "set"}),
+    "talks nonsense": Faults(nonsense={2}),
+    "cut off": Faults(cut={(2, other) for other in range(7)} | {(other, 2) for other in range(7)}),
+    "reaches nobody": Faults(cut={(2, other) for other in range(7)}),
+    "ports blocked": Faults(blocked={2: {3, 4}}),
+    "all ports blocked": Faults(blocked={2: set(range(8))}),
+    "small packets only": Faults(small_mtu={2}),
+    "collectives hang": Faults(broken={2}),
+    "warm process dies": Faults(crashes={2}),
+    "wrong sums": Faults(corrupt={2}),
+    "no torch": Faults(no_torch={2}),
+    "clock": Faults(clocks={2: -90.0}),
+    "hosts": Faults(hosts={2: {4: LOOPBACK}}),
+    "full /dev/shm": Faults(full_shm={2}),
+    "home hangs": Faults(late_checks={2}),
+}
+
+
+@pytest.mark.parametrize("fault", NODE_FAULTS)
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+def test_an_unfit_node_is_named_alone_and_a_spare_takes_its_rank(fault, level):
+    outcome = examined(orders(6, 1, level=level), NODE_FAULTS[fault])
+    assert (blamed(outcome), bad_links(outcome)) == ({2}, set())
+    assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 6, 3, 4, 5), (name(2),))
+    assert outcome.report.seconds <= 60
+    assert [one.role for one in outcome.report.nodes] == ["rank"] * 2 + ["excluded"] + ["rank"] * 4
+
+
+@pytest.mark.parametrize("fault", NODE_FAULTS)
+def test_without_a_spare_an_unfit_node_ends_the_run_and_is_excluded_next_time(fault):
+    outcome = examined(orders(6), NODE_FAULTS[fault])
+    assert (outcome.fit, outcome.report.verdict, outcome.excluded) == (False, Grade.FAIL, (name(2),))
+    assert (blamed(outcome), bad_links(outcome)) == ({2}, set())
+
+
+@pytest.mark.parametrize(
+    ("faults", "found"),
+    [
+        (Faults(cut={(1, 2)}), {(1, 2, "a->b")}),
+        (Faults(cut={(2, 1)}), {(2, 1, "a->b")}),
+        (Faults(cut={(1, 2), (2, 1)}), {(1, 2, "both")}),
+        (Faults(cut={(0, 3)}), {(0, 3, "a->b")}),
+        (Faults(cut={(5, 1)}), {(5, 1, "a->b")}),
+        (Faults(broken_links={link(3, 4)}), {(3, 4, "both")}),
+        (Faults(broken_links={link(1, 4)}), {(1, 4, "both")}),
+        (Faults(cut={(1, 2), (5, 4)}), {(1, 2, "a->b"), (5, 4, "a->b")}),
+    ],
+)
+def test_a_bad_link_is_named_with_its_direction_and_both_its_nodes_are_cleared(faults, found):
+    outcome = examined(orders(6), faults)
+    assert (bad_links(outcome), blamed(outcome)) == (found, set())
+    assert not outcome.fit
+    assert len(outcome.excluded) == len(found)
+    assert all(set(outcome.excluded) & {name(a), name(b)} for a, b, _ in found)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.2])
+def test_a_slow_node_is_named_with_its_number_and_replaced(share):
+    outcome = examined(orders(8, 1), Faults(slow={5: share}))
+    assert (blamed(outcome), bad_links(outcome), outcome.world) == ({5}, set(), (0, 1, 2, 3, 4, 8, 6, 7))
+    (found,) = outcome.report.nodes[5].findings
+    assert (found.check, found.verdict) == ("bandwidth", Grade.FAIL)
+    assert "GB/s" in found.said and "of the median" in found.said
+
+
+@pytest.mark.parametrize("share", [0.02, 0.15])
+@pytest.mark.parametrize("node", [0, 3, 7])
+def test_a_quick_check_looks_at_pairs_where_one_half_of_the_set_is_slow(share, node):
+    outcome = examined(orders(8, 1, level=Level.QUICK), Faults(slow={node: share}))
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({node}, set(), True)
+    assert node not in outcome.world
+    assert {test.test for test in outcome.report.tests} == {"product", "set", "half", "pair"}
+
+
+def test_a_quick_check_of_nodes_that_are_fast_alike_tests_no_pair():
+    outcome = examined(orders(8, level=Level.QUICK))
+    assert {test.test for test in outcome.report.tests} == {"product", "set", "half"}
+    small = examined(orders(3, level=Level.QUICK))
+    assert {test.test for test in small.report.tests} == {"product", "set"}
+
+
+def test_the_parts_of_a_set_below_its_floor_are_named_where_pairs_and_nodes_are_not_to_blame():
+    asked = orders(8, limits=(("set_floor", 0.5),), budget=200.0)
+    outcome = examined(asked, Faults(crowded=frozenset({4, 5, 6, 7})))
+    assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, set(), Grade.WARN)
+    assert "n0004, n0005, n0006, n0007 are slow together, twice (limit 0.5 GB/s)" in outcome.report.set_said
+
+
+def test_a_slow_link_is_named_and_both_its_nodes_are_cleared():
+    outcome = examined(orders(8, 1), Faults(slow_links={link(2, 3): 0.05}))
+    assert ({one[:2] for one in bad_links(outcome)}, blamed(outcome)) in (
+        ({(2, 3)}, set()),
+        ({(3, 2)}, set()),
+    )
+    assert outcome.world in ((0, 1, 2, 8, 4, 5, 6, 7), (0, 1, 8, 3, 4, 5, 6, 7))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("nodes", [3, 4, 5, 8, 13])
+def test_a_node_that_loses_what_it_sends_is_named_alone_and_replaced(nodes, share):
+    outcome = examined(orders(nodes, 1), Faults(loses={2: share}))
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({2}, set(), True)
+    assert 2 not in outcome.world
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+@pytest.mark.parametrize(("nodes", "way"), [(2, (0, 1)), (5, (3, 2)), (8, (6, 7))])
+def test_a_link_that_loses_packets_one_way_is_named_with_its_direction(nodes, way, share):
+    outcome = examined(orders(nodes), Faults(lossy={way: share}))
+    assert (blamed(outcome), bad_links(outcome)) == (set(), {(*way, "a->b")})
+    assert outcome.fit is False
+
+
+@pytest.mark.parametrize("nodes", [3, 5, 8])
+def test_a_node_whose_network_comes_and_goes_is_named_alone(nodes):
+    outcome = examined(orders(nodes, 1), Faults(flaps={1}))
+    assert (blamed(outcome), bad_links(outcome)) == ({1}, set())
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.0005, 0.005, 0.05, 0.2])
+@pytest.mark.parametrize("nodes", [3, 4, 8])
+def test_loss_that_is_alike_everywhere_blames_no_node_and_no_link(nodes, noise):
+    for seed in range(5):
+        outcome = examined(orders(nodes), Faults(noise=noise), seed)
+        assert (outcome.fit, blamed(outcome), bad_links(outcome)) == (True, set(), set())
+        assert ("has to be sent again" in outcome.report.set_said) == (noise >= 0.05)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("inward", [True, False])
+@pytest.mark.parametrize("nodes", [4, 8])
+def test_a_narrow_range_of_blocked_ports_is_named_with_its_node_and_direction(nodes, inward, seed):
+    ranges = {2: [(40000, 41000)]}
+    faults = Faults(shut=ranges) if inward else Faults(shut_out=ranges)
+    report = examined(orders(nodes, 1, budget=120.0), faults, seed).report
+    if any(one.outcome == "failed" for one in report.tests if len(one.nodes) == 2):  # else it was never met
+        (ill,) = [one for one in report.nodes if one.verdict is Grade.FAIL]
+        first = ill.findings[0]
+        assert (ill.node, first.check, report.links) == (name(2), "ports", ())
+        words = "its TCP ports from about 40" if inward else "it reaches TCP ports from about 40"
+        assert first.said.startswith(words)
+
+
+def test_a_warm_process_that_ends_once_is_started_again_and_that_is_said():
+    outcome = examined(orders(4), Faults(dies_alone={2: 1}))
+    assert (outcome.fit, blamed(outcome)) == (True, set())
+    assert outcome.report.notices == (
+        "the Python of n0002 ended once (the warm process ended: SIGKILL), and was started again",
+    )
+    pairs = [test.nodes for test in outcome.report.tests if test.test == "pair"]
+    assert {node for nodes in pairs for node in nodes} == {name(node) for node in range(4)}
+
+
+@pytest.mark.parametrize("times", [2, 9])
+def test_a_warm_process_that_ends_again_and_again_makes_its_node_unfit(times):
+    outcome = examined(orders(4, 1), Faults(dies_alone={2: times}))
+    assert (blamed(outcome), outcome.world) == ({2}, (0, 1, 4, 3))
+
+
+def test_a_node_without_an_agent_whose_machine_answers_everybody_is_unfit_and_that_is_said():
+    outcome = examined(orders(4, 1), Faults(agentless={2}))
+    assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
+    (found,) = outcome.report.nodes[2].findings
+    assert (found.verdict, "the machine itself answers n0000, n0001, n0003, n0004" in found.said) == (
+        Grade.FAIL,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("cut", "way"),
+    [({(0, 2)}, (0, 2, "a->b")), ({(2, 0)}, (2, 0, "a->b")), ({(0, 2), (2, 0)}, (0, 2, "both"))],
+)
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_link_named(cut, way, level):
+    outcome = examined(orders(4, 1, level=level), Faults(agentless={2}, cut=cut))
+    assert (bad_links(outcome), blamed(outcome), outcome.excluded) == ({way}, set(), (name(2),))
+    assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
+    (found,) = outcome.report.nodes[2].findings
+    assert "it is left out for this link alone" in found.said
+
+
+def test_where_all_others_fall_silent_at_once_the_coordinators_node_is_cut_off_and_they_are_not_blamed():
+    outcome = examined(orders(4), Faults(lost_in=dict.fromkeys((1, 2, 3), "DialTask")))
+    assert (outcome.fit, outcome.excluded) == (False, (name(0),))
+    assert [one.verdict for one in outcome.report.nodes] == [Grade.FAIL, *[Grade.UNDETERMINED] * 3]
+    (found,) = outcome.report.nodes[0].findings
+    assert found.said == "3 nodes fell silent at the same time, and it reaches no other: it is cut off"
+
+
+def test_a_link_to_the_coordinators_node_is_not_blamed_where_that_node_is_cut_off_from_all():
+    faults = Faults(cut={(0, 3), (3, 0)}, lost_in=dict.fromkeys((1, 2), "DialTask"))
+    outcome = examined(orders(4), faults)
+    assert (bad_links(outcome), outcome.excluded) == (set(), (name(0),))
+    assert [one.verdict for one in outcome.report.nodes] == [
+        Grade.FAIL,
+        *[Grade.UNDETERMINED] * 2,
+        Grade.PASS,
+    ]
+
+
+def test_of_two_nodes_the_one_that_falls_silent_is_blamed():
+    outcome = examined(orders(2), Faults(lost_in={1: "DialTask"}))
+    assert blamed(outcome) == {1}
+
+
+def test_who_is_lost_while_ports_of_the_coordinators_node_answer_nobody_is_not_blamed():
+    faults = Faults(blocked={0: {2, 3}}, lost_in={3: "WarmTask"})
+    outcome = examined(orders(5), faults)
+    fail, passed = Grade.FAIL, Grade.PASS
+    assert [one.verdict for one in outcome.report.nodes] == [fail, passed, passed, Grade.UNDETERMINED, passed]
+
+
+def test_a_machine_that_lives_but_takes_no_credential_is_told_to_look_at_its_clock():
+    expired = "its agent did not join (srun: error: Job credential expired)"
+    outcome = examined(orders(4, 1), Faults(agentless={2}, why=expired))
+    (found,) = outcome.report.nodes[2].findings
+    assert (found.verdict, "its clock may be wrong" in found.remedy) == (Grade.FAIL, True)
+
+
+def test_a_node_behind_a_cut_link_that_is_ill_itself_is_named_as_well():
+    outcome = examined(orders(4, 1), Faults(agentless={2}, cut={(0, 2)}, full_shm={2}))
+    assert (bad_links(outcome), blamed(outcome)) == ({(0, 2, "a->b")}, {2})
+
+
+def test_where_nothing_can_be_started_on_it_the_link_is_named_without_a_direction():
+    outcome = examined(orders(4, 1), Faults(agentless={2}, pythonless={2}, cut={(0, 2)}))
+    assert (bad_links(outcome), outcome.excluded) == ({(0, 2, "both")}, (name(2),))
+    assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
+    assert [one.verdict for one in outcome.report.nodes if one.node == name(2)] == [Grade.UNDETERMINED]
+
+
+def test_a_node_whose_agent_did_not_join_and_that_only_another_one_does_not_reach_is_to_blame_itself():
+    outcome = examined(orders(5), Faults(agentless={2}, cut={(3, 2)}))
+    assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
+
+
+def test_where_the_coordinators_node_is_ill_those_that_did_not_join_over_it_are_not_to_blame():
+    outcome = examined(orders(6), Faults(agentless={2, 4}, blocked={0: {3, 4}}))
+    verdicts = {one.node: one.verdict for one in outcome.report.nodes if one.verdict is not Grade.PASS}
+    assert verdicts == {name(0): Grade.FAIL, name(2): Grade.UNDETERMINED, name(4): Grade.UNDETERMINED}
+    assert (outcome.fit, bad_links(outcome), outcome.excluded) == (False, set(), (name(0),))
+    assert outcome.report.excluded == (name(0),)
+
+
+def test_where_nobody_but_the_coordinators_node_is_there_nobody_is_to_blame():
+    outcome = examined(orders(4), Faults(agentless={1, 2, 3}))
+    assert (outcome.fit, outcome.excluded) == (False, ())
+    assert {one.verdict for one in outcome.report.nodes[1:]} == {Grade.UNDETERMINED}
+
+
+def test_a_node_without_an_agent_that_several_others_do_not_reach_is_to_blame_itself():
+    outcome = examined(orders(6), Faults(agentless={2}, cut={(0, 2), (4, 2)}))
+    assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
+    assert outcome.report.nodes[2].verdict is Grade.FAIL
+
+
+def test_of_a_bad_link_one_end_is_left_out_where_a_spare_is_there():
+    outcome = examined(orders(4, 1), Faults(cut={(1, 2)}))
+    assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 4, 3), ())
+    assert outcome.report.spares == (name(2),)
+
+
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+@pytest.mark.parametrize(
+    ("nodes", "spares", "bad"), [(12, 3, {1, 6, 9}), (12, 3, {0, 1, 2}), (9, 2, {0, 8}), (7, 0, {2, 5})]
+)
+def test_several_bad_nodes_are_all_named(nodes, spares, bad, level):
+    outcome = examined(orders(nodes, spares, level=level, budget=120.0), Faults(broken=bad))
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == (bad, set(), spares > 0)
+
+
+def test_different_faults_at_once_are_each_named():
+    faults = Faults(frozen={1}, full_shm={4}, broken={6}, cut={(2, 3)}, clocks={8: 90.0})
+    outcome = examined(orders(9, 5), faults)
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({1, 4, 6, 8}, {(2, 3, "a->b")}, True)
+
+
+def test_between_two_nodes_nobody_can_be_named_without_a_third():
+    alone = examined(orders(2), Faults(broken={1}))
+    assert (alone.fit, alone.excluded) == (False, ())
+    assert {one.verdict for one in alone.report.nodes} == {Grade.UNDETERMINED}
+    assert "which of them is at fault cannot be told" in alone.report.set_said
+    third = examined(orders(2, 1), Faults(broken={1}))
+    assert (third.fit, third.world, blamed(third)) == (True, (0, 2), {1})
+
+
+def test_two_clocks_that_differ_name_neither_and_do_not_stop_the_run():
+    outcome = examined(orders(2), Faults(clocks={1: 90.0}))
+    assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, set(), Grade.WARN)
+    assert "differ by 90" in outcome.report.set_said
+
+
+def test_a_name_that_most_resolve_wrongly_is_the_fault_of_its_entry():
+    outcome = examined(orders(5), Faults(hosts={viewer: {3: LOOPBACK} for viewer in range(5)}))
+    assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, {3}, Grade.WARN)
+
+
+def test_ranks_that_are_no_python_program_are_tested_without_collectives():
+    outcome = examined(orders(3, python=""))
+    assert (outcome.fit, outcome.report.verdict, outcome.report.backend) == (True, Grade.UNDETERMINED, "")
+    assert outcome.report.notices == ("no collective was tested: the ranks are no Python program",)
+
+
+def test_where_no_node_has_torch_that_is_a_notice_and_no_failure():
+    outcome = examined(orders(3), Faults(no_torch={0, 1, 2}))
+    assert (outcome.fit, blamed(outcome)) == (True, set())
+    assert outcome.report.notices == (
+        "no collective was tested: no node can import torch (No module named 'torch')",
+    )
+
+
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+@pytest.mark.parametrize("budget", [15.0, 30.0, 60.0, 200.0])
+@pytest.mark.parametrize("nodes", [2, 3, 4, 8])
+def test_where_no_test_of_nodes_together_passes_the_run_does_not_begin(nodes, budget, level):
+    outcome = examined(orders(nodes, budget=budget, level=level), Faults(broken=set(range(nodes))))
+    assert (outcome.fit, outcome.report.verdict) == (False, Grade.FAIL)
+    assert outcome.excluded == ()
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8])
+@pytest.mark.parametrize("budget", [0.5, 2.0, 5.0, 10.0, 60.0])
+@pytest.mark.parametrize(
+    "faults", [Faults(), Faults(no_torch=set(range(8))), Faults(broken=set(range(8))), Faults(frozen={1})]
+)
+def test_a_pass_means_that_nodes_passed_a_test_together(nodes, budget, faults):
+    report = examined(orders(nodes, budget=budget), faults).report
+    together = [one for one in report.tests if one.outcome == "passed" and len(one.nodes) > 1]
+    assert together or report.verdict in (Grade.UNDETERMINED, Grade.FAIL)
+
+
+def test_a_set_that_fails_though_all_its_parts_work_blames_no_node():
+    outcome = examined(orders(8, budget=200.0), Faults(set_only=True))
+    assert (outcome.fit, blamed(outcome), bad_links(outcome), outcome.excluded) == (False, set(), set(), ())
+    assert "the set, not a single node" in outcome.report.set_said
+
+
+UNREACHED = "its agent did not join (srun: error: Task launch failed: Communication connection failure)"
+UNHEARD = "it opened no connection to n0000 within 60 s, and no other node did"
+
+
+@pytest.mark.parametrize("nodes", [3, 5, 12])
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"why": UNREACHED, "drops": {0}}, "it drops the connections itself that it begins to n0001, n0002"),
+        ({"why": UNHEARD}, "no connection that n0001, n0002"),
+    ],
+)
+def test_a_firewall_on_the_first_node_is_named_with_its_direction_and_nobody_else(nodes, more, said):
+    report = examined(orders(nodes, 0), Faults(agentless=set(range(1, nodes)), **more)).report
+    (found,) = [one for one in report.nodes[0].findings if one.verdict is Grade.FAIL]
+    assert (found.check, found.said.startswith(said)) == ("connections", True)
+    assert report.excluded == ("n0000",)
+    assert {one.verdict for one in report.nodes[1:]} == {Grade.UNDETERMINED}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(agentless={1, 2, 3}, why=UNREACHED),
+        Faults(absent={1, 2, 3}, why=UNREACHED),
+        Faults(absent={1, 2, 3}, why=UNHEARD),
+        Faults(absent={1}, agentless={2, 3}, why=UNHEARD),
+        Faults(agentless={2, 3}, why=UNHEARD, drops={0}),
+    ],
+)
+def test_the_first_node_is_not_blamed_where_its_firewall_does_not_explain_all(faults):
+    report = examined(orders(4, 0), faults).report
+    assert report.nodes[0].verdict is not Grade.FAIL
+
+
+def test_of_two_nodes_the_first_is_not_blamed_for_what_only_one_other_met():
+    for more in ({"why": UNREACHED, "drops": {0}}, {"why": UNHEARD}):
+        assert examined(orders(2), Faults(agentless={1}, **more)).report.nodes[0].verdict is Grade.PASS
+
+
+def test_what_the_user_set_is_not_chosen_for_him():
+    given = replace(orders(2), environment=(("NCCL_SOCKET_IFNAME", "ib0"),))
+    assert examined(given).environment == (("GLOO_SOCKET_IFNAME", "eth0"),)
+
+
+@pytest.mark.parametrize("budget", [1.0, 3.0, 5.0, 10.0, 20.0])
+@pytest.mark.parametrize("fault", ["frozen", "collectives hang", "cut off", "home hangs"])
+def test_a_budget_is_kept_and_what_it_did_not_allow_is_undetermined(fault, budget):
+    outcome = examined(orders(6, 1, budget=budget), NODE_FAULTS[fault])
+    assert outcome.report.seconds <= budget + 0.001
+    assert {one.verdict for one in outcome.report.nodes} <= set(Grade)
+    assert all(one.verdict is not Grade.FAIL for one in outcome.report.nodes if one.node != name(2))
+
+
+def test_a_healthy_cluster_that_gets_no_time_is_undetermined_and_runs():
+    outcome = examined(orders(4, budget=0.5))
+    assert (outcome.fit, outcome.report.verdict) == (True, Grade.UNDETERMINED)
+
+
+def test_answers_that_nobody_asked_for_change_nothing():
+    machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], [], START, 0.0)
+    first = machine.begin()
+    assert machine.answered(START, 0, 0, "{}") == machine.answered(START, 0, 999, "x") == []
+    assert machine.answered(START, 7, first[0].number, "x") == []
+    assert machine.outcome is None
+
+
+def test_a_machine_that_slept_reads_what_it_missed_before_it_blames():
+    machine = Session(orders(2), [SessionNode(n, name(n), f"10.0.0.{n}") for n in (0, 1)], [], START, 0.0)
+    machine.begin()
+    assert machine.tick(START + 50.0) == []
+    assert machine.wakes_at() == START + 51.0
+
+
+def test_a_fault_of_the_check_itself_keeps_no_run_from_training(monkeypatch):
+    def broken(*_):
+        raise KeyError("a bug, as no real node makes one")
+
+    monkeypatch.setattr("clusterrun.preflight.session.collective_phase.products", broken)
+    outcome = examined(orders(3))
+    assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, (0, 1, 2), Grade.UNDETERMINED)
+    assert outcome.report.set_said.startswith("the check itself failed: KeyError")
+
+
+def test_progress_tells_what_is_open_and_what_is_left():
+    machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], [], START, 0.0)
+    machine.begin()
+    assert machine.progress == "local round: 3 answers open, 60 s left"
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_happens_it_ends_in_time_and_blames_exactly(seed):
+    cluster = random_cluster(seed)
+    outcome = cluster.outcome()
+    faults = cluster.faults
+    guilty = (
+        faults.absent
+        | faults.frozen
+        | set(faults.lost_in)
+        | faults.broken
+        | faults.corrupt
+        | faults.full_shm
+        | faults.no_torch
+    )
+    assert outcome.report.seconds <= cluster.orders.preflight.budget + 0.001
+    spares = set(range(cluster.orders.nodes, cluster.total))
+    never_needed = (faults.broken | faults.corrupt) & spares
+    assert guilty - never_needed <= blamed(outcome) <= guilty
+    ends = {frozenset(way) for way in faults.cut}
+    assert {link(a, b) for a, b, _ in bad_links(outcome)} == {one for one in ends if not one & guilty}
+    assert outcome.fit == (len(outcome.world) == cluster.orders.nodes)
+    assert not guilty & set(outcome.world)
+
+
+def random_cluster(seed: int) -> Cluster:
+    """Up to a third of the nodes is unfit, and a link may be cut; there is time enough."""
+    import random
+
+    chance = random.Random(seed)
+    nodes, spares = chance.randint(5, 14), chance.randint(0, 4)
+    everyone = list(range(nodes + spares))
+    bad = chance.sample(everyone, chance.randint(0, len(everyone) // 3))
+    faults = Faults()
+    kinds = ["absent", "frozen", "broken", "corrupt", "full_shm", "no_torch", "lost_in"]
+    for node in bad:
+        kind = chance.choice(kinds)
+        if kind == "lost_in":
+            faults.lost_in[node] = chance.choice(["ListenTask", "DialTask", "WarmTask", "product"])
+        else:
+            getattr(faults, kind).add(node)
+    if chance.random() < 0.5:
+        faults.cut.add(tuple(chance.sample([node for node in everyone if node not in bad], 2)))
+    level = chance.choice([Level.FULL, Level.QUICK])
+    return Cluster(orders(nodes, spares, level=level, budget=300.0), faults, seed)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_both_of_two_bad_links_are_named_wherever_they_are(seed):
+    luck = random.Random(seed)
+    nodes = luck.choice((6, 8, 12))
+    two = luck.sample(list(itertools.combinations(range(nodes), 2)), 2)
+    faults = Faults(broken_links={frozenset(ends) for ends in two})
+    outcome = examined(orders(nodes, budget=200.0), faults, seed)
+    assert {tuple(sorted(link[:2])) for link in bad_links(outcome)} == set(two)
+    assert blamed(outcome) == set()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_network_parted_for_collectives_alone_is_told_as_parted_whoever_sweeps_ports(seed):
+    chance = random.Random(seed)
+    nodes = chance.randint(4, 9)
+    order = chance.sample(range(nodes), nodes) if seed % 2 else list(range(nodes))
+    cut = chance.randint(2, nodes - 2)
+    sides = (set(order[:cut]), set(order[cut:]))
+    outcome = examined(orders(nodes, budget=180.0), Faults(parts=sides, shut_between=True), seed)
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), set(), False)
+    assert "the network is parted between" in outcome.report.set_said
+
+
+def test_a_node_that_gets_only_small_packets_and_did_not_join_is_named_with_that_cause():
+    zero = "its agent did not join (srun: error: Zero Bytes were transmitted or received)"
+    outcome = examined(orders(5), Faults(agentless={2}, small_mtu={2}, why=zero))
+    (found,) = outcome.report.nodes[2].findings
+    assert (found.verdict, "large packets to it get lost" in found.said) == (Grade.FAIL, True)
+    assert "the MTU of n0002" in found.remedy
+    assert blamed(outcome) == {2}
+
+
+@pytest.mark.parametrize(("nodes", "small"), [(5, {3, 4}), (6, {3, 4, 5}), (8, {2, 3, 4, 5, 6, 7})])
+def test_several_nodes_that_get_only_small_packets_are_parted_from_the_rest_and_not_to_blame(nodes, small):
+    zero = "its agent did not join (srun: error: Zero Bytes were transmitted or received)"
+    outcome = examined(orders(nodes), Faults(agentless=small, small_mtu=small, why=zero))
+    verdicts = {
+        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+    }
+    assert (verdicts, bad_links(outcome), outcome.fit) == (
+        dict.fromkeys(small, Grade.UNDETERMINED),
+        set(),
+        False,
+    )
+    assert "large packets from" in outcome.report.set_said
+    assert outcome.report.excluded == ()
+    best = max(set(range(nodes)) - small, small, key=len)
+    assert set(outcome.excluded) == {name(node) for node in set(range(nodes)) - best}
+
+
+@pytest.mark.parametrize("share", [0.015, 0.06, 0.2])
+@pytest.mark.parametrize("cut", [2, 3, 4])
+def test_packets_lost_between_two_halves_are_told_of_the_network_and_of_no_link(share, cut):
+    sides = (set(range(cut)), set(range(cut, 8)))
+    lossy = {(a, b): share for one, other in (sides, sides[::-1]) for a in one for b in other}
+    outcome = examined(orders(8), Faults(lossy=lossy), seed=cut)
+    assert (blamed(outcome), bad_links(outcome)) == (set(), set())
+    assert f"the network loses packets between {fold(name(node) for node in sorted(sides[cut < 4]))}" in (
+        outcome.report.set_said
+    )
+    assert outcome.fit is (share < 0.03)
+
+
+@pytest.mark.parametrize("lost", [{2}, {1, 2}, {3, 4, 5}])
+def test_nodes_that_fall_silent_for_lost_large_packets_are_told_as_that(lost):
+    faults = Faults(small_mtu=lost, lost_in=dict.fromkeys(lost, "DialTask"))
+    outcome = examined(orders(7), faults)
+    verdict = Grade.FAIL if len(lost) == 1 else Grade.UNDETERMINED
+    verdicts = {
+        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+    }
+    assert (verdicts, bad_links(outcome), outcome.fit) == (dict.fromkeys(lost, verdict), set(), False)
+    if len(lost) == 1:
+        assert "large packets do not get through" in str(outcome.report.nodes[2].findings)
+    else:
+        assert "large packets between" in outcome.report.set_said
+
+
+def test_a_node_whose_name_leads_where_nothing_answers_is_told_with_that_address():
+    hosts = {viewer: {2: "10.9.9.9"} for viewer in (0, 1, 3)}
+    outcome = examined(orders(4), Faults(absent={2}, hosts=hosts))
+    (found,) = outcome.report.nodes[2].findings
+    assert (found.verdict, "nothing answers at 10.9.9.9, to which its name leads" in found.said) == (
+        Grade.FAIL,
+        True,
+    )
+    assert blamed(outcome) == {2}
+
+
+@pytest.mark.parametrize("away", [{3, 4}, {1, 2, 3, 4}])
+def test_several_that_did_not_join_for_no_known_reason_are_not_to_blame_and_one_is(away):
+    why = "its agent did not join within 15 s"
+    outcome = examined(orders(7), Faults(agentless=away, why=why))
+    verdicts = {
+        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+    }
+    assert (verdicts, outcome.fit, outcome.excluded) == (dict.fromkeys(away, Grade.UNDETERMINED), False, ())
+    assert "a firewall between them" in outcome.report.set_said
+    known = examined(orders(7), Faults(agentless=away, why=f"{why} (srun: error: no such file)"))
+    assert {known.report.nodes[node].verdict for node in away} == {Grade.FAIL}
+    alone = examined(orders(7), Faults(agentless={3}, why=why))
+    assert (blamed(alone), alone.report.nodes[3].verdict) == ({3}, Grade.FAIL)
+
+
+@pytest.mark.parametrize("away", [set(), {5}, {4, 5}])
+def test_ports_that_do_not_answer_between_two_groups_part_the_network_and_blame_no_node(away):
+    sides = ({0, 1, 2}, {3, 4, 5, 6})
+    why = "its agent did not join within 15 s"
+    faults = Faults(parts=sides, ports_between=frozenset({3, 4}), agentless=away, why=why)
+    outcome = examined(orders(7), faults)
+    verdicts = {
+        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+    }
+    assert (verdicts, bad_links(outcome), outcome.fit) == (
+        dict.fromkeys(away, Grade.UNDETERMINED),
+        set(),
+        False,
+    )
+    assert "some TCP ports do not answer between them" in outcome.report.set_said

@@ -1,0 +1,136 @@
+"""Where slow begins, and who is beyond it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.model import limits as table
+from clusterrun.model.frozen import fields, replace
+from clusterrun.model.preflight_report import Grade
+from clusterrun.preflight.thresholds import (
+    Thresholds,
+    for_backend,
+    limit,
+    limits_of,
+    line,
+    median_of,
+    outliers,
+)
+
+LIMITS = Thresholds()
+rates = st.floats(0.001, 1e6)
+
+
+def test_the_defaults_are_those_of_the_table():
+    named = {one.name: one.default for one in table.LIMITS}
+    assert fields(LIMITS) == {name: named[name] for name in fields(LIMITS)}
+
+
+def test_a_users_number_takes_the_place_of_the_default():
+    assert limits_of([("slow_warn", 0.2)]) == replace(LIMITS, slow_warn=0.2)
+    assert limit([("few", 7.0)], "few") == 7.0
+    assert limit([], "few") == 5
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        (("slow", 1.0), "no limit is named slow"),
+        (("z", -1.0), "limit z cannot be -1.0"),
+        (("z", float("nan")), "limit z cannot be nan"),
+        (("z", float("inf")), "limit z cannot be inf"),
+    ],
+)
+def test_a_limit_that_cannot_be_meant_is_refused(given_, said):
+    with pytest.raises(ValueError, match=said):
+        limits_of([given_])
+
+
+def test_every_limit_has_a_meaning_and_stands_once():
+    assert all(one.meaning and one.unit and one.default >= 0 for one in table.LIMITS)
+    assert len(table.BY_NAME) == len(table.LIMITS)
+
+
+def test_among_few_values_only_the_share_counts():
+    found = outliers({"a": 100.0, "b": 100.0, "c": 69.0, "d": 75.0}, LIMITS)
+    assert {key: one.grade for key, one in found.items()} == {}
+    found = outliers({"a": 100.0, "b": 100.0, "c": 100.0, "d": 69.0}, LIMITS)
+    assert [(key, one.value, one.median, one.limit, one.z, one.grade) for key, one in found.items()] == [
+        ("d", 69.0, 100.0, 70.0, 0.0, Grade.WARN)
+    ]
+
+
+def test_a_tenth_below_the_median_is_a_warning_and_half_is_a_failure():
+    values = dict(enumerate([100.0] * 30 + [89.0, 49.0]))
+    assert {key: one.grade for key, one in outliers(values, LIMITS).items()} == {
+        30: Grade.WARN,
+        31: Grade.FAIL,
+    }
+
+
+def test_what_the_spread_explains_is_no_outlier():
+    values = dict(enumerate([100.0 + 2 * at for at in range(-15, 16)]))
+    assert outliers(values, LIMITS) == {}
+
+
+def test_times_are_worse_the_longer_they_are():
+    values = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.4, "e": 1.0, "f": 1.6}
+    found = outliers(values, LIMITS, higher_is_better=False)
+    assert {key: one.grade for key, one in found.items()} == {"d": Grade.WARN, "f": Grade.FAIL}
+
+
+def test_below_the_floor_is_a_failure_whatever_the_others_are():
+    found = outliers({"a": 9.0, "b": 9.0, "c": 11.0}, LIMITS, floor=10.0)
+    assert {key: (one.limit, one.grade) for key, one in found.items()} == {
+        "a": (10.0, Grade.FAIL),
+        "b": (10.0, Grade.FAIL),
+    }
+
+
+def test_a_floor_that_all_miss_draws_no_line():
+    drawn = line([50.0] * 8, LIMITS, floor=80.0)
+    assert drawn is not None
+    assert drawn.slow == 45.0
+
+
+def test_without_values_there_is_no_line():
+    assert line([], LIMITS) is None
+    assert outliers({}, LIMITS) == {}
+
+
+def test_gloo_rates_may_vary_by_a_factor():
+    assert for_backend(LIMITS, "nccl") == LIMITS
+    wide = for_backend(LIMITS, "gloo")
+    assert outliers(dict(enumerate([1.0, 0.9, 0.3, 0.5])), wide) == {}
+    assert set(outliers(dict(enumerate([1.0, 0.9, 0.05, 1.1])), wide)) == {2}
+
+
+@given(st.lists(rates, min_size=1, max_size=60))
+def test_the_median_itself_is_never_slow_and_slow_lies_below_clear(values):
+    drawn = line(values, LIMITS)
+    assert drawn is not None
+    assert 0 <= drawn.slow <= drawn.clear <= drawn.median
+
+
+@given(st.lists(rates, min_size=1, max_size=60))
+def test_at_most_half_are_outliers_on_either_side(values):
+    named = dict(enumerate(values))
+    for higher in (True, False):
+        assert len(outliers(named, LIMITS, higher_is_better=higher)) <= len(values) // 2
+
+
+@given(st.lists(rates, min_size=1, max_size=30), st.randoms())
+def test_the_order_of_values_does_not_matter(values, luck):
+    named = dict(enumerate(values))
+    order = list(named)
+    luck.shuffle(order)
+    assert outliers({key: named[key] for key in order}, LIMITS) == outliers(named, LIMITS)
+
+
+@given(st.lists(rates, min_size=1, max_size=20))
+def test_half_the_values_are_not_above_the_median(values):
+    middle = median_of(values)
+    assert sum(one <= middle for one in values) * 2 >= len(values)
+    assert sum(one >= middle for one in values) * 2 >= len(values)

@@ -1,0 +1,89 @@
+"""The laws of what differs between gloo and NCCL, by argument values: no GPU is needed to hold them."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+
+from clusterrun.preflight.torch_worker.backend import OnCpu, OnGpu, OutOfTime, dress, variables
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_the_interface_is_set_for_both_libraries_where_the_user_set_none(backend):
+    found = variables(backend, "eth1", {})
+    assert (found["GLOO_SOCKET_IFNAME"], found["NCCL_SOCKET_IFNAME"]) == ("eth1", "=eth1")
+
+
+def test_what_the_user_set_stays():
+    assert variables("gloo", "eth1", {"GLOO_SOCKET_IFNAME": "ib0"}) == {"NCCL_SOCKET_IFNAME": "=eth1"}
+    assert "NCCL_SOCKET_IFNAME" not in variables("nccl", "eth1", {"NCCL_SOCKET_IFNAME": "^lo"})
+
+
+def test_without_an_interface_gloo_is_left_as_it_is():
+    assert variables("gloo", "", {}) == {}
+
+
+def test_nccl_tells_its_network_on_stdout_and_no_wait_of_its_own_blocks():
+    assert variables("nccl", "", {}) == {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,NET",
+        "NCCL_DEBUG_FILE": "",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+        "TORCH_NCCL_BLOCKING_WAIT": "0",
+        "TORCH_NCCL_USE_COMM_NONBLOCKING": "0",
+        "NCCL_BLOCKING_WAIT": "",
+    }
+
+
+def test_libraries_see_what_is_set_and_what_is_unset(monkeypatch):
+    import ctypes
+
+    monkeypatch.setenv("CLUSTERRUN_TEST_GONE", "here")
+    seen = ctypes.CDLL(None).getenv
+    seen.restype = ctypes.c_char_p
+    dress({"CLUSTERRUN_TEST_NEW": "there", "CLUSTERRUN_TEST_GONE": ""})
+    try:
+        assert (seen(b"CLUSTERRUN_TEST_NEW"), seen(b"CLUSTERRUN_TEST_GONE")) == (b"there", None)
+    finally:
+        os.unsetenv("CLUSTERRUN_TEST_NEW")
+
+
+def test_on_shared_cores_the_fastest_counts_and_on_gpus_the_middle():
+    seconds = [1.0, 2.0, 9.0]
+    assert (OnCpu.usual(seconds), OnGpu.usual(seconds)) == (1.0, 2.0)
+
+
+class Event:
+    """An event that is done after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def test_a_gpu_that_does_not_finish_is_waited_for_until_its_time_with_a_fake_event(monkeypatch):
+    side = OnGpu.__new__(OnGpu)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: Event(looks=3))
+    side.settle(time.monotonic() + 100)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: Event(looks=10**9))
+    with pytest.raises(OutOfTime):
+        side.settle(time.monotonic() + 0.01)
+
+
+def test_a_rank_takes_the_gpu_of_its_number_with_a_fake_torch(monkeypatch):
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    assert OnGpu(1).device == torch.device("cuda", 1)
+    assert taken == [1]
+    with pytest.raises(RuntimeError, match="local rank 2 has no GPU: torch sees 2"):
+        OnGpu(2)

@@ -1,0 +1,41 @@
+"""The laws of the store: it serves on a socket that listens already, with every server that torch has had."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+
+from clusterrun.preflight.torch_worker import store as store_module
+from clusterrun.preflight.torch_worker.listening_ports import ListeningPorts
+
+REAL = dist.TCPStore
+
+
+def older(*args, use_libuv=True, **named):
+    """torch before 2.8: its newer server refuses a socket of ours."""
+    if use_libuv and "master_listen_fd" in named:
+        raise NotImplementedError("the libuv backend does not support initialization with a listen fd")
+    return REAL(*args, use_libuv=use_libuv, **named)
+
+
+@pytest.mark.parametrize("store", [REAL, older], ids=["this torch", "a fake of torch before 2.8"])
+def test_the_store_takes_over_a_port_that_listens_already(monkeypatch, store):
+    monkeypatch.setattr(dist, "TCPStore", store)
+    ports = ListeningPorts()
+    port = ports.fill()[0]
+    lead = store_module.lead(ports.take(port).detach(), port, 2, 60)
+    guest = store_module.guest("127.0.0.1", port, 2, 60)
+    lead.set("word", "heard")
+    assert guest.get("word") == b"heard"
+
+
+def test_a_port_is_given_away_once_and_another_one_comes():
+    ports = ListeningPorts()
+    first = ports.fill()
+    assert len(set(first)) == 4
+    with ports.take(first[0]) as taken:
+        assert taken.getsockname()[1] == first[0]
+        (new,) = ports.fill()
+        assert new not in first
+        with pytest.raises(OSError, match="in use"):
+            ports.take(first[0])

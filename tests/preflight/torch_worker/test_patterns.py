@@ -1,0 +1,86 @@
+"""The laws of exact sums: what is right is right for every world, and each kind of wrong is seen."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from clusterrun.preflight.torch_worker import sum_patterns
+
+WORLDS = [1, 2, 3, 16, 17, 64]
+COUNT = 1000
+
+
+def summed(kind: str, ranks: list[int]) -> torch.Tensor:
+    return sum(
+        (sum_patterns.contribution(rank, COUNT, kind) for rank in ranks[1:]),
+        sum_patterns.contribution(ranks[0], COUNT, kind),
+    )
+
+
+@pytest.mark.parametrize("kind", sum_patterns.KINDS)
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_sum_of_what_all_give_is_right(kind, world):
+    assert sum_patterns.difference(summed(kind, list(range(world))), world, kind) == ""
+
+
+def test_in_floats_even_fifty_thousand_ranks_stay_exact():
+    assert sum_patterns.total(50_000, 16384, "int64").abs().max() > 2**24
+    whole = sum_patterns.total(50_000, 16384, "float32")
+    assert whole.abs().max() < 2**24
+    assert torch.equal(whole, whole.to(torch.int64).to(torch.float32))
+
+
+@pytest.mark.parametrize("kind", sum_patterns.KINDS)
+def test_one_wrong_bit_anywhere_is_seen_with_its_place_and_numbers(kind):
+    found = sum_patterns.total(4, COUNT, kind)
+    right = found[777].item()
+    found[777] += 1
+    assert (
+        sum_patterns.difference(found, 4, kind)
+        == f"{kind} sum: element 777 is {found[777].item()} instead of {right}"
+    )
+
+
+@pytest.mark.parametrize("kind", sum_patterns.KINDS)
+def test_a_missing_contribution_is_named(kind):
+    said = sum_patterns.difference(summed(kind, [0, 1, 3]), 4, kind)
+    assert said.startswith(f"{kind} sum: element 0 is ")
+    assert said.endswith("(1000 of 1000 elements differ): what rank 2 gave is missing")
+
+
+@pytest.mark.parametrize("kind", sum_patterns.KINDS)
+def test_a_contribution_that_is_there_twice_is_named(kind):
+    assert sum_patterns.difference(summed(kind, [0, 1, 2, 2]), 3, kind).endswith(
+        "what rank 2 gave is there twice"
+    )
+
+
+@pytest.mark.parametrize("kind", sum_patterns.KINDS)
+def test_one_contribution_in_the_place_of_another_is_seen_and_nobody_is_named(kind):
+    said = sum_patterns.difference(summed(kind, [0, 1, 1, 3]), 4, kind)
+    assert said.startswith(f"{kind} sum: element 0 is ")
+    assert "rank" not in said
+
+
+@pytest.mark.parametrize("kind", sum_patterns.KINDS)
+def test_elements_that_changed_places_are_seen(kind):
+    found = sum_patterns.total(4, COUNT, kind).roll(1)
+    assert sum_patterns.difference(found, 4, kind) != ""
+
+
+def test_a_weight_that_several_ranks_have_names_none_of_them():
+    ranks = list(range(32))
+    ranks.remove(5)  # in floats rank 21 gives the same
+    assert "rank" not in sum_patterns.difference(summed("float32", ranks), 32, "float32")
+    assert sum_patterns.difference(summed("int64", ranks), 32, "int64").endswith(
+        "what rank 5 gave is missing"
+    )
+
+
+def test_of_gathered_contributions_the_changed_ones_are_found_by_rank():
+    given = [sum_patterns.contribution(rank, COUNT, "int64") for rank in range(3)]
+    assert sum_patterns.changed(given, "int64") == {}
+    given[1][40] ^= 1
+    given[2][7] += 9
+    assert sum_patterns.changed(given, "int64") == {1: 40, 2: 7}

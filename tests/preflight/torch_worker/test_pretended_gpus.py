@@ -1,0 +1,167 @@
+"""What is checked where torch sees GPUs: GPUs are pretended here, the rest is real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Level
+from clusterrun.model.preflight_report import Grade
+from clusterrun.preflight.session.requests import AskWorker
+from clusterrun.preflight.tasks import LocalAnswer, LocalTask, ProbeReading, WarmTask, WarmUp
+from clusterrun.preflight.torch_worker import torch_info
+from tests.preflight import loopback
+from tests.preflight.checks.values import gpus
+from tests.preflight.simulated import START, Cluster, Faults, blamed, orders
+
+HANGS = 1e9
+READING = json.dumps(gpus())
+PRETENDED = str(Path(__file__).parent / "pretended")
+
+
+@pytest.mark.parametrize("ranks, count", [(1, 1), (2, 1), (2, 8)])
+def test_with_pretended_gpus_that_nobody_asked_for_real_examiners_test_with_gloo(
+    tmp_path: Path, ranks: int, count: int
+) -> None:
+    asked = replace(loopback.loopback_orders(2), ranks_per_node=ranks, hide_gpus=True)
+    seen = {"PYTHONPATH": PRETENDED, "PRETENDED_GPUS": str(count)}
+    made = loopback.Loopback(loopback.run_directory(tmp_path), asked, {0: seen, 1: seen})
+    try:
+        outcome = made.outcome()
+    finally:
+        made.end()
+    assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, (0, 1), Grade.PASS)
+    assert outcome.report.backend == "gloo"
+
+
+class WithGpus(Cluster):
+    """Nodes whose torch sees so many pretended GPUs; ``drivers`` take so many seconds to load."""
+
+    gpus: tuple[int, ...] = ()
+    drivers: tuple[float, ...] = ()
+
+    def hurried(self, ask: AskWorker, task: object) -> bool:
+        if not super().hurried(ask, task):
+            return False
+        if isinstance(task, LocalTask) and self.drivers and self.drivers[ask.node] > task.limit:
+            late = LocalAnswer((ProbeReading("gpus", "", task.limit, late=True),))
+            self.say(task.limit - (self.now - START), ask.node, ask.number, late)
+        return True
+
+    def answer(self, node: int, task: object) -> tuple[float, object]:
+        delay, said = super().answer(node, task)
+        if self.drivers and isinstance(task, LocalTask):
+            late = self.drivers[node] >= HANGS
+            said = LocalAnswer((ProbeReading("gpus", "" if late else READING, 1.0, late=late),))
+        if self.drivers and isinstance(task, (LocalTask, WarmTask)):
+            delay += min(self.drivers[node], 60.0)
+        if isinstance(task, WarmTask) and isinstance(said, WarmUp) and task.gpus and self.gpus[node]:
+            said = replace(said, backend="nccl", devices=self.gpus[node], versions=(("cuda", "12.8"),))
+        return delay, said
+
+
+@pytest.mark.parametrize(
+    "seen, ranks, wish, backend, tested",
+    [
+        ((8, 8, 8), 8, {"gpus_per_node": 8}, "nccl", 8),
+        ((8, 8, 8), 8, {}, "nccl", 8),
+        ((8, 8, 8), 8, {"hide_gpus": True}, "gloo", 8),
+        ((1, 1, 1), 2, {}, "gloo", 2),
+        ((8, 8, 1), 2, {}, "gloo", 2),
+        ((2, 2, 2), 6, {"gpus_per_node": 2, "per_node": True}, "nccl", 2),
+    ],
+)
+def test_a_group_of_pretended_gpus_is_tested_with_nccl_only_where_each_rank_has_one(
+    seen: tuple[int, ...], ranks: int, wish: dict[str, object], backend: str, tested: int
+) -> None:
+    cluster = WithGpus(replace(orders(3), ranks_per_node=ranks, **wish), Faults())
+    cluster.gpus = seen
+    tasks = []
+    gather = cluster.gather
+    cluster.gather = lambda ask, task: (tasks.append(task), gather(ask, task))  # type: ignore[method-assign, assignment, func-returns-value]
+    outcome = cluster.outcome()
+    assert {(task.backend, task.ranks) for task in tasks} == {(backend, tested)}
+    assert outcome.fit
+    assert [one for one in outcome.report.notices if "fewer" in one or "GPUs for" in one] == (
+        [] if wish or min(seen) >= ranks else [f"collectives were tested with gloo: {shown(seen, ranks)}"]
+    )
+
+
+def shown(seen: tuple[int, ...], ranks: int) -> str:
+    fewest = seen.index(min(seen))
+    return f"n{fewest:04d} has {seen[fewest]} GPUs for {ranks} ranks"
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    "usual, first, ill",
+    [
+        (0.1, 0.1, set()),
+        (30.0, 30.0, set()),
+        (45.0, 50.0, set()),
+        (0.1, 30.0, set()),  # one node without persistence mode
+        (30.0, 0.1, set()),
+        (0.1, HANGS, {0}),
+        (HANGS, HANGS, set()),
+    ],
+)
+def test_pretended_drivers_that_are_slow_are_waited_for_and_one_that_hangs_is_named(
+    nodes: int, usual: float, first: float, ill: set[int]
+) -> None:
+    cluster = WithGpus(replace(orders(nodes), gpus_per_node=8, ranks_per_node=8), Faults())
+    cluster.gpus, cluster.drivers = (8,) * nodes, (first,) + (usual,) * (nodes - 1)
+    outcome = cluster.outcome()
+    alone = nodes == 1 and first == HANGS  # with nobody to compare it with, a minute of silence is enough
+    assert blamed(outcome) == ({0} if alone else ill)
+    assert outcome.fit == (not ill and not alone)
+    assert outcome.report.seconds <= 60 + 45
+    if ill and nodes > 1:
+        found = {one.check: one.said for one in outcome.report.nodes[0].findings}
+        assert found["gpus"].startswith("nvidia-smi gave no answer")
+
+
+@pytest.mark.parametrize("nodes", [2, 16])
+def test_a_product_that_was_quick_takes_no_time_from_the_first_group_of_pretended_gpus(
+    nodes: int,
+) -> None:
+    cluster = WithGpus(replace(orders(nodes), gpus_per_node=8, ranks_per_node=8), Faults())
+    cluster.gpus = (8,) * nodes
+    limits: dict[str, list[float]] = {}
+    gather = cluster.gather
+    cluster.gather = lambda ask, task: (  # type: ignore[method-assign, assignment, func-returns-value]
+        limits.setdefault(task.kind, []).append(task.limit),
+        gather(ask, task),
+    )
+    assert cluster.outcome().fit
+    assert limits["pair"][0] >= 30.0
+    assert min(limits["set"]) >= 30.0 + nodes * 8 * 0.03
+
+
+def test_a_set_of_a_thousand_pretended_gpus_has_time_to_form() -> None:
+    cluster = WithGpus(replace(orders(128, level=Level.QUICK), gpus_per_node=8, ranks_per_node=8), Faults())
+    cluster.gpus = (8,) * 128
+    limits: list[float] = []
+    gather = cluster.gather
+    cluster.gather = lambda ask, task: (limits.append(task.limit), gather(ask, task))  # type: ignore[method-assign, assignment, func-returns-value]
+    assert cluster.outcome().fit
+    assert max(limits) > 60.0
+
+
+@pytest.mark.parametrize(
+    "wanted, seen", [(True, ("gloo", 2, "Pretended Max 1550")), (False, ("gloo", 0, ""))]
+)
+def test_pretended_xpus_are_seen_and_tested_with_gloo(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool, seen: tuple[str, int, str]
+) -> None:
+    monkeypatch.setattr(torch.version, "xpu", "20250201", raising=False)
+    monkeypatch.setattr(torch.xpu, "init", lambda: None)
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.xpu, "get_device_name", lambda number: "Pretended Max 1550")
+    found = torch_info.look(wanted)
+    versions = dict(found.versions)
+    assert (found.backend, found.devices, versions.get("gpu", "")) == seen
+    assert versions["xpu"] == "20250201"

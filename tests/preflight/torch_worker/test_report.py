@@ -1,0 +1,50 @@
+"""The laws of a node's result: the slowest rank counts, the first word of what went wrong is kept."""
+
+from __future__ import annotations
+
+from clusterrun.preflight.tasks import GroupResult
+from clusterrun.preflight.torch_worker.rank_report import RankWord, joined, line, read
+
+FAST = RankWord("done", True, (("all_reduce", 9.0), ("send", 4.0)))
+SLOW = RankWord("done", True, (("all_reduce", 8.0), ("send", 1.0)))
+
+
+def test_a_word_comes_through_the_pipe_as_it_was():
+    word = RankWord("exact", True, (("send", 1.5),), "wrong\n", "why", "print")
+    assert read(line(word)) == word
+    assert "\n" not in line(word)
+
+
+def test_one_rank_is_its_node():
+    assert joined(7, 0.5, [FAST]) == GroupResult(7, True, "done", 0.5, FAST.rates)
+
+
+def test_ways_of_ranks_add_up_and_of_what_all_do_together_the_slowest_counts():
+    result = joined(7, 0.5, [FAST, SLOW])
+    assert result.passed
+    assert result.rates == (
+        ("all_reduce", 8.0), ("send", 5.0),
+        ("all_reduce:0", 9.0), ("all_reduce:1", 8.0), ("send:0", 4.0), ("send:1", 1.0),
+    )  # fmt: skip
+
+
+def test_a_node_is_as_far_as_its_last_rank():
+    words = [RankWord("timed", True, why="lost"), RankWord("exact", True, why="closed"), FAST]
+    result = joined(7, 0.5, words)
+    assert (result.passed, result.stage, result.why) == (False, "exact", "lost")
+
+
+def test_a_wrong_sum_fails_a_node_whose_ranks_all_came_to_the_end():
+    result = joined(7, 0.5, [FAST, RankWord("done", True, wrong="element 3")])
+    assert (result.passed, result.stage, result.wrong, result.why) == (False, "done", "element 3", "")
+
+
+def test_a_gpu_with_another_product_than_the_others_is_named():
+    usual, odd = RankWord("done", True, fingerprint="a"), RankWord("done", True, fingerprint="b")
+    result = joined(7, 0.5, [usual, usual, odd, usual])
+    assert (result.passed, result.fingerprint) == (False, "a")
+    assert result.wrong == "the product of GPU 2 differs from that of the others"
+
+
+def test_what_network_was_chosen_stands_in_the_result():
+    assert joined(7, 0.5, [FAST], "NET/IB mlx5_0").transport == "NET/IB mlx5_0"

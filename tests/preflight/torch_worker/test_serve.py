@@ -1,0 +1,218 @@
+"""The laws of the warm process, by real ones: what is whole passes, what is not is told how far it came."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.preflight.torch_worker.listening_ports import ListeningPorts
+from clusterrun.preflight.torch_worker.torch_server import CORRUPT_VARIABLE
+from tests.preflight.torch_worker.nodes import Node, alive, begin, group, partner, results, running, until
+
+PAIR_RATES = {"all_reduce", "send", "receive"}
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[Node]]:
+    """Three nodes, one of which spoils what it gives."""
+    with running("n1", "n2", "bad", environment={CORRUPT_VARIABLE: "bad,worse"}) as started:
+        yield started
+
+
+def test_a_warm_process_says_what_the_ranks_python_holds(nodes):
+    import torch
+
+    seen = dict(nodes[0].up.versions)
+    assert seen["torch"] == torch.__version__
+    assert seen["python"] == sys.version.split()[0]
+    assert (nodes[0].up.backend, nodes[0].up.devices) == ("gloo", 0) or nodes[0].up.backend == "nccl"
+
+
+def test_a_sound_pair_passes_on_both_sides_with_a_rate_for_each_way(nodes):
+    for result in results(*nodes[:2]):
+        assert (result.passed, result.stage, result.wrong, result.why, result.late) == (
+            True,
+            "done",
+            "",
+            "",
+            False,
+        )
+        rates = dict(result.rates)
+        assert rates.keys() == PAIR_RATES
+        assert min(rates.values()) > 0
+
+
+def test_ranks_of_a_node_test_their_own_ways_at_once_and_are_told_apart(nodes):
+    for result in results(*nodes[:2], ranks=2):
+        assert (result.passed, result.stage) == (True, "done")
+        rates = dict(result.rates)
+        assert rates.keys() == PAIR_RATES | {f"{name}:{rank}" for name in PAIR_RATES for rank in (0, 1)}
+        assert rates["send"] == rates["send:0"] + rates["send:1"]
+        assert rates["all_reduce"] == min(rates["all_reduce:0"], rates["all_reduce:1"])
+
+
+def test_a_set_passes_together_and_a_node_alone_too(nodes):
+    for result in results(*nodes[:2], kind="set", ranks=2):
+        assert (result.passed, result.stage, set(dict(result.rates)) >= {"all_reduce"}) == (
+            True,
+            "done",
+            True,
+        )
+    alone = results(nodes[0], kind="set")[0]
+    assert (alone.passed, alone.stage, alone.rates) == (True, "done", ())
+
+
+def test_who_gives_a_wrong_summand_is_named_by_both_sides(nodes):
+    for result in results(nodes[0], nodes[2]):
+        assert (result.passed, result.stage) == (False, "done")
+        assert "int64 sum: element 5461 is " in result.wrong
+        assert "what bad gave arrived changed at element" in result.wrong
+        assert "n1 gave" not in result.wrong
+
+
+def test_the_product_is_the_same_on_all_nodes_to_the_bit(nodes):
+    first, second = (results(node, kind="product")[0] for node in nodes[:2])
+    assert (first.passed, second.passed) == (True, True)
+    assert first.fingerprint == second.fingerprint != ""
+    assert dict(first.rates)["product"] > 0
+
+
+def test_a_port_is_used_once_and_another_one_comes_for_it(nodes):
+    lead, other = results(*nodes[:2])
+    assert (len(lead.ports), other.ports) == (1, ())
+    task = group(*nodes[:2])
+    begin(task, *nodes[:2])
+    assert task.port not in nodes[0].answer().ports
+    assert nodes[1].answer().passed
+
+
+def test_a_scanner_on_the_port_does_no_harm(nodes):
+    task = group(*nodes[:2])
+    there = ("127.0.0.1", task.port)
+    with socket.create_connection(there) as silent, socket.create_connection(there) as rude:
+        rude.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        socket.create_connection(there).close()
+        begin(task, *nodes[:2])
+        assert [node.answer().passed for node in nodes[:2]] == [True, True]
+        silent.close()
+
+
+def test_a_node_can_be_in_two_tests_at_once(nodes):
+    first, second = nodes[:2]
+    begin(group(first, second, test=1), first, second)
+    begin(group(second, first, test=2), second, first)
+    answers = [node.answer() for node in (first, first, second, second)]
+    assert sorted((one.test, one.passed) for one in answers) == [(1, True), (1, True), (2, True), (2, True)]
+
+
+def test_a_partner_that_never_comes_is_told_with_the_stage_and_torchs_own_words(nodes):
+    begin(group(*nodes[:2], limit=5.0), nodes[0])
+    result = nodes[0].answer()
+    assert (result.passed, result.stage, result.wrong) == (False, "group", "")
+    assert result.why
+
+
+def test_a_store_that_never_comes_is_told_as_such(nodes):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        task = group(*nodes[:2], limit=3.0, port=taken.getsockname()[1])
+        nodes[1].ask(replace(task, place=1))
+        result = nodes[1].answer()
+    assert (result.passed, result.stage) == (False, "store")
+    assert result.why
+
+
+def test_a_port_that_is_taken_is_an_answer_and_not_an_end(nodes):
+    others = ListeningPorts()
+    nodes[0].ask(group(*nodes[:2], port=others.fill()[0]))
+    result = nodes[0].answer()
+    assert (result.passed, result.stage) == (False, "store")
+    assert result.why.startswith("the test could not be started")
+
+
+@pytest.mark.parametrize("deed", ["dies", "stops"])
+def test_a_partner_lost_in_the_middle_is_told_with_the_stage(nodes, deed):
+    task = group(*nodes[:2], limit=8.0)
+    with partner(task.port, deed):
+        nodes[0].ask(task)
+        result = nodes[0].answer()
+    assert (result.passed, result.stage) == (False, "exact")
+    assert result.why
+
+
+def test_a_test_past_its_limit_is_killed_and_late(nodes):
+    nodes[0].idle()
+    nodes[0].ask(group(*nodes[:2], limit=4.0))
+    until(lambda: bool(nodes[0].children()), "the test runs")
+    os.kill(nodes[0].children()[0], signal.SIGSTOP)
+    result = nodes[0].answer()
+    assert (result.passed, result.late) == (False, True)
+    assert result.why.startswith("killed after ")
+    nodes[0].idle()
+
+
+def test_a_test_that_crashes_is_an_answer(nodes):
+    nodes[0].idle()
+    nodes[0].ask(group(*nodes[:2]))
+    until(lambda: bool(nodes[0].children()), "the test runs")
+    os.kill(nodes[0].children()[0], signal.SIGSEGV)
+    result = nodes[0].answer()
+    assert (result.passed, result.late) == (False, False)
+    assert result.why.startswith("the test's process died")
+
+
+def test_many_tests_leave_no_process_and_no_descriptor(nodes):
+    results(nodes[0], kind="set")
+    nodes[0].idle()
+    before = nodes[0].descriptors()
+    for _ in range(40):
+        alone = results(nodes[0], kind="set", megabytes=0.1)[0]
+        assert (alone.passed, len(alone.ports)) == (True, 1)
+    nodes[0].idle()
+    # The first test's may still have been open when they were counted.
+    until(lambda: nodes[0].descriptors() <= before, "the last test's descriptors are closed")
+
+
+def test_a_gpu_that_torch_does_not_see_is_told_at_once(nodes):
+    if nodes[0].up.backend != "gloo":
+        pytest.skip("this machine has a GPU")
+    result = results(nodes[0], kind="set", backend="nccl")[0]
+    assert (result.passed, result.stage) == (False, "store")
+    assert result.why == "local rank 0 has no GPU: torch sees 0"
+
+
+def test_when_its_input_ends_all_ends():
+    with running("n1") as (node,):
+        node.ask(group(node, node))
+        until(lambda: bool(node.children()), "the test runs")
+        left = node.children()
+        assert node.process.stdin
+        node.process.stdin.close()
+        assert node.process.wait(60) == 0
+        until(lambda: not alive(left), "the test's process is gone")
+
+
+def test_when_it_is_killed_its_tests_die_with_it():
+    with running("n1") as (node,):
+        node.ask(group(node, node))
+        until(lambda: bool(node.children()), "the test runs")
+        left = node.children()
+        node.process.kill()
+        until(lambda: not alive(left), "the test's process is gone")
+
+
+def test_a_torch_that_cannot_be_imported_is_said_with_the_last_line_of_why_with_a_fake_torch(tmp_path: Path):
+    (tmp_path / "torch.py").write_text("raise ImportError('many words\\nlibcudnn.so.9: cannot open')\n")
+    node = Node("n1", {"PYTHONPATH": str(tmp_path)})
+    try:
+        assert (node.up.up, node.up.why) == (False, "ImportError: libcudnn.so.9: cannot open")
+        assert node.process.wait(60) == 1
+    finally:
+        node.end()

@@ -1,0 +1,162 @@
+"""The laws of a test on its node: when its result is due, and what it says of ranks that never end."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.preflight.tasks import GroupMember, GroupTask, WarmUp
+from clusterrun.preflight.torch_worker.group_test_run import GroupTestRun
+from clusterrun.preflight.torch_worker.listening_ports import ListeningPorts
+from clusterrun.preflight.torch_worker.rank_report import RankWord, line
+from clusterrun.preflight.torch_worker.torch_server import TorchServer
+
+TASK = GroupTask(
+    9, "pair", (GroupMember(0, "a", "10.0.0.1"), GroupMember(1, "b", "10.0.0.2")), 0, 2, 1, "", 10.0
+)
+DONE = RankWord("done", True, (("all_reduce", 1.0),))
+
+
+class Child:
+    """A child that says what it is told to; stands for a process."""
+
+    def __init__(self) -> None:
+        self.pipe, self.closed, self.killed = 5, False, False
+        self.said: list[str] = []
+        self.printed = ""
+
+    def say(self, *words: RankWord) -> None:
+        self.said += [line(word) for word in words]
+
+    def lines(self) -> list[str]:
+        said, self.said = self.said, []
+        return said
+
+    def output(self) -> str:
+        return self.printed
+
+    def kill(self) -> None:
+        self.killed = self.closed = True
+
+    def gone(self) -> bool:
+        return self.closed
+
+
+def started() -> tuple[GroupTestRun, Child, Child]:
+    first, second = Child(), Child()
+    return GroupTestRun(TASK, [first, second], now=100.0), first, second
+
+
+def test_the_result_comes_when_all_ranks_ended_and_once():
+    trial, first, second = started()
+    first.say(RankWord("store"), RankWord("group"), DONE)
+    assert trial.look(100.5) is None
+    second.say(DONE)
+    result = trial.look(101.0)
+    assert result is not None
+    assert (result.passed, result.stage, result.seconds, result.late) == (True, "done", 1.0, False)
+    assert trial.look(102.0) is None
+
+
+def test_at_the_limit_ranks_without_an_end_are_late_at_their_stage():
+    trial, first, second = started()
+    first.say(RankWord("store"), RankWord("group"))
+    second.say(DONE)
+    assert trial.wakes_at() == 110.0
+    assert trial.look(109.9) is None
+    result = trial.look(110.0)
+    assert result is not None
+    assert (result.passed, result.late, result.stage) == (False, True, "group")
+    assert result.why == "local rank 0: killed after 10.0 s without an end"
+
+
+def test_after_one_rank_failed_the_others_get_a_moment_for_their_words():
+    trial, first, second = started()
+    first.say(RankWord("exact"), RankWord("exact"))
+    second.say(RankWord("exact"), RankWord(ended=True, why="closed by peer"))
+    assert trial.look(103.0) is None
+    assert trial.wakes_at() == 104.0
+    result = trial.look(104.0)
+    assert result is not None
+    assert (result.passed, result.late, result.stage, result.why) == (False, False, "exact", "closed by peer")
+    assert trial.over(104.0) is False
+    assert (first.killed, second.killed) == (True, True)
+    assert trial.over(104.1) is True
+
+
+def test_a_child_that_dies_without_a_word_is_told_with_what_it_printed():
+    trial, first, second = started()
+    first.say(RankWord("timed"))
+    first.closed, first.printed = True, "terminate called\nfatal error: out of luck\n"
+    second.say(DONE)
+    result = trial.look(101.0)
+    assert result is not None
+    assert (result.passed, result.stage) == (False, "timed")
+    assert result.why == "the test's process died: fatal error: out of luck"
+
+
+def test_nonsense_from_a_child_is_a_failure_of_the_test():
+    trial, first, second = started()
+    first.said = ["{]"]
+    second.say(DONE)
+    result = trial.look(101.0)
+    assert result is not None
+    assert (result.passed, result.why) == (False, "the test's process said what cannot be read")
+
+
+def test_what_comes_after_a_last_word_changes_nothing():
+    trial, first, second = started()
+    first.say(DONE, RankWord(ended=True, why="the store is gone"))
+    second.say(DONE)
+    result = trial.look(101.0)
+    assert result is not None
+    assert result.passed
+
+
+def test_children_that_are_done_may_leave_by_themselves_and_are_killed_after_a_while():
+    trial, first, second = started()
+    first.say(DONE)
+    second.say(DONE)
+    trial.look(101.0)
+    assert trial.over(101.0) is False
+    assert first.killed is False
+    first.closed = True
+    assert trial.over(103.9) is False
+    assert second.killed is False
+    assert trial.over(104.0) is False
+    assert second.killed is True
+    assert trial.over(104.1) is True
+
+
+class Leaving(Child):
+    """One that has said its last word, and lives on for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.say(DONE)
+        self.dead = False
+
+    def gone(self) -> bool:
+        return self.dead
+
+
+@pytest.mark.parametrize("backend, at_once", [("nccl", False), ("gloo", True)])
+def test_a_pretended_gpu_is_free_of_the_test_before_when_the_next_one_begins(
+    monkeypatch: pytest.MonkeyPatch, backend: str, at_once: bool
+) -> None:
+    children, begun, answers = {1: Leaving(), 2: Leaving()}, [], []
+
+    def fork(task: GroupTask, until: float) -> list[Leaving]:
+        begun.append((task.test, until))
+        return [children[task.test]]
+
+    serving = TorchServer(WarmUp(True, 0.0, backend=backend), {}, ListeningPorts(), answers.append)
+    monkeypatch.setattr(serving, "_fork", fork)
+    serving.take(replace(TASK, test=1), 100.0)
+    serving.step(101.0)
+    serving.take(replace(TASK, test=2), 101.5)
+    serving.step(102.0)
+    assert ([one.test for one in answers][:1], len(begun)) == ([1], 2 if at_once else 1)
+    children[1].dead = True
+    serving.step(103.0)
+    assert begun == [(1, 110.0), (2, 111.5)]

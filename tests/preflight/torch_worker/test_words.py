@@ -1,0 +1,93 @@
+"""The laws of short words: what torch said is kept, where in its sources is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.preflight.torch_worker.error_text import of_end, of_error, short
+from clusterrun.preflight.torch_worker.nccl_log import chosen
+
+STORE = """The client socket has timed out after 1000ms while trying to connect to (10.0.0.9, 4).
+Exception raised from throwTimeoutError at /torch/csrc/socket.cpp:1020 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d (0x7febc7525b8d in /lib/libc10.so)
+
+"""
+GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:41066"
+NCCL = """NCCL error in: ../torch/NCCLUtils.hpp:268, unhandled system error, NCCL version 2.21.5
+ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.
+Last error:
+socketPollConnect: Connect to 10.0.0.9<4> returned 113(No route to host) errno 115(Operation now in progress)
+"""
+DIED = """n1:77:99 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
+[rank0]:[E1120 11:01:15.622444163 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught a timeout: (SeqNum=1)
+frame #1: something
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (STORE, "The client socket has timed out after 1000ms while trying to connect to (10.0.0.9, 4)."),
+        (GLOO, "Connection closed by peer [10.0.0.2]:41066"),
+        ("", ""),
+        ("one\x1b[31m\ntwo\nthree\nfour", "one [31m two three"),
+        ("x" * 400, "x" * 299 + "…"),
+    ],
+)
+def test_an_error_is_its_first_lines_without_places_and_frames(text, words):
+    assert short(text) == words
+
+
+def test_of_nccl_both_the_kind_and_the_last_error_are_kept():
+    said = short(NCCL)
+    assert said.startswith("NCCL error in: ")
+    assert "ncclSystemError" in said
+    assert len(said) <= 300
+
+
+def test_an_error_without_words_is_named_by_its_kind():
+    assert of_error(KeyError()) == "KeyError"
+
+
+def test_why_a_process_died_is_found_in_what_it_printed():
+    assert of_end(DIED) == "[Rank 0] Watchdog caught a timeout: (SeqNum=1)"
+
+
+def test_a_process_that_printed_nothing_left_no_words():
+    assert of_end("") == ""
+
+
+OVER_IB = """n1:9:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>
+n1:179:179 [0] NCCL INFO Using network IB
+n1:179:181 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
+n1:179:181 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
+"""
+OVER_TCP = """n1:1:1 [0] NCCL INFO NET/IB : No device found.
+n1:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0> [1]ib0:10.1.0.1<0>
+n1:1:1 [0] NCCL INFO Using network Socket
+n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0
+"""
+BY_PLUGIN = """n1:1:1 [0] NCCL INFO NET/Plugin: Loaded net plugin AWS Libfabric (v10)
+n1:1:1 [0] NCCL INFO Using network AWS Libfabric
+n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/AWS Libfabric/0/GDRDMA
+"""
+NEWER = """n1:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_bond_0:1/RoCE [RO]; OOB bond0:10.0.0.1<0>
+n1:1:1 [0] NCCL INFO Initialized NET plugin IB
+n1:1:1 [0] NCCL INFO Assigned NET plugin IB to comm
+n1:1:1 [0] NCCL INFO Using network IB
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "network"),
+    [
+        (OVER_IB, "NET/IB mlx5_0 mlx5_1 GDRDMA"),
+        (OVER_TCP, "NET/Socket eth0 ib0"),
+        (BY_PLUGIN, "NET/AWS Libfabric GDRDMA"),
+        (NEWER, "NET/IB mlx5_bond_0"),
+        ("", ""),
+        ("n1:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n", ""),
+    ],
+)
+def test_the_network_that_nccl_chose_is_read_from_its_log(log, network):
+    assert chosen(log) == network

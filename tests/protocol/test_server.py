@@ -1,0 +1,231 @@
+"""The laws of the door: strangers get little time, little room and no line; agents get in beside them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from clusterrun.protocol import messages as m
+from clusterrun.protocol import server as module
+from clusterrun.protocol.bootstrap import Bootstrap, NoBootstrap, read_invitation, written
+from clusterrun.protocol.client import CannotJoin, Joined, join
+from clusterrun.protocol.codec import Encoder
+from clusterrun.protocol.server import Admission, Server, listening
+from clusterrun.protocol.timeouts import Timeouts
+from clusterrun.runtime.event_loop import EventLoop, steady
+
+SECRET = b"k" * 32
+
+
+class Door:
+    """A server in its loop, and what it was heard to say."""
+
+    def __init__(self) -> None:
+        self.loop = EventLoop()
+        self.said: list[tuple[object, ...]] = []
+        listener = listening("127.0.0.1", 100)
+        self.port: int = listener.getsockname()[1]
+        self.server = Server(self.loop, listener, Admission(SECRET, "run-a", 0, 4, ("127.0.0.1",)))
+        self.server.joined = lambda link, hello: self.said.append(("joined", link, hello.node))
+        self.server.heard = lambda link, message: self.said.append(("heard", link, message))
+        self.server.left = lambda link, why: self.said.append(("left", link, why))
+
+    def turn(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, f"waited in vain for: {what}"
+            self.loop.wait(steady() + 0.01)
+
+    def invitation(self, secret: bytes = SECRET, **other: object) -> Bootstrap:
+        values = {"run_id": "run-a", "epoch": 0, **other}
+        return Bootstrap(secret.hex(), addresses=("127.0.0.1",), port=self.port, agents=4,
+                          timings=Timeouts(join=30.0), **values)  # type: ignore[arg-type]  # fmt: skip
+
+    def joining(self, invitation: Bootstrap) -> list[Joined | Exception]:
+        """Join in a thread (an agent's joining blocks) while the door turns here."""
+        result: list[Joined | Exception] = []
+
+        def enter() -> None:
+            try:
+                result.append(join(invitation, lambda own: m.Hello(2, "n2", own, 7, "3.9")))
+            except CannotJoin as error:
+                result.append(error)
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        self.turn(lambda: result, "an answer")
+        thread.join()
+        return result
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    one = Door()
+    yield one
+    one.server.close()
+
+
+@pytest.fixture
+def come(door: Door) -> Iterator[Callable[[str], socket.socket]]:
+    with ExitStack() as stack:
+
+        def connect(address: str) -> socket.socket:
+            one = stack.enter_context(socket.socket())
+            one.bind((address, 0))
+            one.connect(("127.0.0.1", door.port))
+            one.settimeout(5)
+            return one
+
+        yield connect
+
+
+def closed(one: socket.socket) -> bool:
+    one.setblocking(False)
+    try:
+        return one.recv(10) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_an_agent_joins_is_heard_and_its_end_is_told_once(door: Door) -> None:
+    (joined,) = door.joining(door.invitation())
+    assert isinstance(joined, Joined)
+    joined.connection.sendall(joined.end.seal(Encoder().body(m.Beat(4))))
+    door.turn(lambda: len(door.said) == 2, "a beat")
+    door.server.send(1, m.Ack(4, 9.5))
+    door.turn(lambda: True, "sent")
+    assert joined.end.receive(joined.connection.recv(1000)) == [m.Ack(4, 9.5)]
+    joined.connection.close()
+    door.turn(lambda: len(door.said) == 3, "its end")
+    assert door.said == [("joined", 1, 2), ("heard", 1, m.Beat(4)), ("left", 1, "it closed the connection")]
+
+
+def test_an_agent_that_was_dropped_is_not_told_of(door: Door) -> None:
+    (joined,) = door.joining(door.invitation())
+    assert isinstance(joined, Joined)
+    door.server.drop(1)
+    assert joined.connection.recv(10) == b""
+    door.server.send(1, m.Farewell())
+    joined.connection.close()
+    assert door.said == [("joined", 1, 2)]
+
+
+def test_a_bad_frame_ends_a_connection_and_is_no_message(door: Door) -> None:
+    (joined,) = door.joining(door.invitation())
+    assert isinstance(joined, Joined)
+    frame = bytearray(joined.end.seal(Encoder().body(m.Beat(4))))
+    frame[-1] ^= 1
+    joined.connection.sendall(frame)
+    door.turn(lambda: len(door.said) == 2, "its end")
+    assert door.said == [("joined", 1, 2), ("left", 1, "a frame whose MAC is wrong")]
+    joined.connection.close()
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"secret": b"x" * 32}, "does not know the secret"),
+    ({"run_id": "run-b"}, "it refused: the agent is of another run"),
+    ({"epoch": 1}, "it refused: the agent is of start 1, the coordinator of start 0"),
+])  # fmt: skip
+def test_who_is_refused_ends_at_once_and_says_why(door: Door, change: dict[str, object], said: str) -> None:
+    (error,) = door.joining(door.invitation(**change))  # type: ignore[arg-type]
+    assert said in str(error) and door.said == []
+
+
+def test_a_door_that_nobody_opens_is_named_after_the_limit(door: Door) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        gone = Bootstrap(SECRET.hex(), "run-a", 0, ("127.0.0.1",), port, 1, Timeouts(join=0.5))
+        with pytest.raises(CannotJoin, match=f"at 127.0.0.1 port {port}: .*refused"):
+            join(gone, lambda own: m.Hello(2, "n2", own, 7, "3.9"))
+
+
+def test_a_stranger_has_one_time_for_all_it_says(
+    door: Door, come: Callable[[str], socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PROOF_SECONDS", 0.3)
+    silent, slow = come("127.3.0.1"), come("127.3.0.2")
+
+    def drip() -> bool:
+        try:
+            slow.send(b"\0")
+        except OSError:
+            pass
+        return closed(silent) and closed(slow)
+
+    door.turn(drip, "both closed")
+    assert door.server.refused == 2
+
+
+def test_one_address_has_eight_places_and_an_agent_from_elsewhere_still_gets_in(
+    door: Door, come: Callable[[str], socket.socket]
+) -> None:
+    crowd = [come("127.3.0.1") for _ in range(30)]
+    door.turn(lambda: sum(map(closed, crowd)) == 22, "22 sent away")
+    (joined,) = door.joining(door.invitation())
+    assert isinstance(joined, Joined)
+    joined.connection.close()
+
+
+def test_an_address_that_many_agents_share_has_a_place_for_each(
+    door: Door, come: Callable[[str], socket.socket]
+) -> None:
+    crowd = [come("127.0.0.1") for _ in range(20)]
+    door.turn(lambda: sum(map(closed, crowd)) == 8, "8 of 20 sent away: there are 4 agents and 8 more places")
+
+
+def test_an_agent_that_reads_nothing_is_dropped_before_it_fills_the_memory(door: Door) -> None:
+    (joined,) = door.joining(door.invitation())
+    assert isinstance(joined, Joined)
+    for number in range(2000):
+        door.server.send(1, m.SignalRanks(number, 10))
+        door.server.send(1, m.ReservePort(10**200))
+        if len(door.said) > 1:
+            break
+        for _ in range(100):
+            door.server.send(1, m.ReservePort(10**200))
+    assert door.said == [("joined", 1, 2), ("left", 1, "it reads nothing of what it is sent")]
+    joined.connection.close()
+
+
+def test_without_descriptors_the_door_waits_instead_of_spinning(door: Door) -> None:
+    """The shortage is played: really using up all descriptors would break the test itself."""
+    calls = 0
+
+    class Short:
+        def __init__(self, real: socket.socket) -> None:
+            self.real = real
+
+        def accept(self) -> object:
+            nonlocal calls
+            calls += 1
+            if calls <= 3:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return self.real.accept()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.real, name)
+
+    door.server._listener = Short(door.server._listener)  # type: ignore[assignment]
+    began = time.monotonic()
+    (joined,) = door.joining(door.invitation())
+    assert isinstance(joined, Joined) and calls < 10 and time.monotonic() - began > 0.5
+    joined.connection.close()
+
+
+def test_an_invitation_survives_its_line_and_anything_else_is_not_repeated(door: Door) -> None:
+    invitation = door.invitation()
+    assert read_invitation(written(invitation)) == invitation
+    for line in (b"", b"{}", b"secret-secret", written(invitation)[:-9], b'{"secret":"00"}'):
+        with pytest.raises(NoBootstrap) as caught:
+            read_invitation(line)
+        assert "secret-secret" not in str(caught.value)

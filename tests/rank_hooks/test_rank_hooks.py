@@ -1,0 +1,319 @@
+"""The prelude never changes what a script sees or does, and opens its doors in ranks alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.monitor.rank_channels import RankChannel, door, doors
+from clusterrun.monitor.rank_instrumentation import STACKS_SIGNAL, dressed, lay_out
+from clusterrun.monitor.stacks import StackReply, stacks
+from clusterrun.monitor.torch_facts import facts
+from tests.coordinator.runs import pythons
+from tests.monitor.stage import ROOT, until
+
+RANK = {"RANK": "3", "WORLD_SIZE": "1", "PATH": os.defpath}
+SAY = "import os, sys; print(os.environ.get('PYTHONPATH'), os.environ.get('CLUSTERRUN_PRELUDE')); "
+SAY += "print([p for p in sys.path if 'prelude' in p], sorted(m for m in sys.modules if 'clusterrun' in m))"
+COMPILED = ("sitecustomize", "clusterrun_prelude")
+SLEEP = "import sys, time; print('up', flush=True); time.sleep(600)"
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    lay_out(str(tmp_path / "prelude"))
+    return str(tmp_path / "prelude")
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts programs and ends them."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            argv, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+
+
+def said(argv: list[str], environment: dict[str, str], cwd: str = "/") -> tuple[str, str]:
+    """What a program printed on stdout and stderr; it must end well."""
+    done = subprocess.run(
+        argv, env=environment, cwd=cwd, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.strip(), done.stderr.strip()
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_a_rank_sees_nothing_of_the_prelude(python: str, folder: str) -> None:
+    assert said([python, "-c", SAY], dressed(RANK, folder)) == ("None None\n[] []", "")
+
+
+def test_the_users_own_path_stays_as_it_was(folder: str, tmp_path: Path) -> None:
+    mine = f"{tmp_path}:{tmp_path / 'other'}"
+    out, err = said([sys.executable, "-c", SAY], dressed({**RANK, "PYTHONPATH": mine}, folder))
+    assert (out.split("\n")[0], err) == (f"{mine} None", "")
+
+
+def test_a_rank_opens_its_doors_and_answers(folder: str, start: Start) -> None:
+    process = start([sys.executable, "-c", SLEEP], dressed(RANK, folder))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    found = door(process.pid)
+    assert found is not None
+    assert (found.rank, found.pid, found.intact()) == (3, process.pid, True)
+    assert facts([found], 5, 0, 30.0) == {process.pid: {"ask": 5, "torch": False}}
+    assert stacks([found], 30.0) == {process.pid: StackReply(("<string>:1 <module>",))}
+    assert facts([found], 6, 8, 30.0) == {process.pid: {"ask": 6, "torch": False}}
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_every_python_answers(python: str, folder: str, start: Start) -> None:
+    process = start([python, "-c", SLEEP], dressed(RANK, folder))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    found = door(process.pid)
+    assert found is not None
+    assert stacks([found], 30.0) == {process.pid: StackReply(("<string>:1 <module>",))}
+
+
+def test_a_rank_that_computes_without_giving_the_lock_back_still_shows_its_stack(
+    folder: str, start: Start
+) -> None:
+    process = start(
+        [sys.executable, "-c", "print('up', flush=True)\nsum(range(10**13))"], dressed(RANK, folder)
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    found = door(process.pid)
+    assert found is not None
+    inside = {process.pid: StackReply(("<string>:2 <module>",))}
+    until(lambda: stacks([found], 30.0) == inside, "the line that computes")
+
+
+@pytest.mark.parametrize(
+    "environment", [{"PATH": os.defpath}, {**RANK, "CLUSTERRUN_PRELUDE": "off"}, {**RANK, "RANK": "x"}]
+)
+def test_what_is_no_rank_or_is_told_not_to_has_no_doors(
+    environment: dict[str, str], folder: str, start: Start
+) -> None:
+    process = start([sys.executable, "-c", SLEEP], dressed(environment, folder))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    assert doors(process.pid) == []
+
+
+def test_children_of_a_rank_are_left_alone(folder: str, start: Start) -> None:
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEP!r}])"
+    process = start([sys.executable, "-c", child], dressed(RANK, folder))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    assert [found.pid for found in doors(process.pid)] == [process.pid]
+    (inside,) = [
+        int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ]
+    assert door(inside) is None
+
+
+def test_ranks_below_a_shell_and_below_a_launcher_in_python_are_found(
+    folder: str, start: Start, tmp_path: Path
+) -> None:
+    launcher = tmp_path / "torchrun"
+    launcher.write_text(
+        "import os, subprocess, sys\nos.environ['RANK'] = '5'\n"
+        f"subprocess.run([sys.executable, '-c', {SLEEP!r}])"
+    )
+    for rank, argv in (
+        (3, ["/bin/sh", "-c", f'{sys.executable} -c "{SLEEP}"; true']),
+        (5, [sys.executable, str(launcher)]),
+    ):
+        process = start(argv, dressed(RANK, folder))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        (found,) = until(lambda pid=process.pid: doors(pid), f"a door of rank {rank}")
+        assert (found.rank, found.pid != process.pid) == (rank, True)
+
+
+def test_a_sitecustomize_behind_it_is_loaded_as_ever(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text("import sys\nsys.theirs = __name__\n")
+    environment = dressed({**RANK, "PYTHONPATH": str(tmp_path / "site")}, folder)
+    code = "import sys; print(sys.theirs, sys.modules['sitecustomize'].__file__)"
+    assert said([sys.executable, "-c", code], environment) == (
+        f"sitecustomize {tmp_path / 'site/sitecustomize.py'}",
+        "",
+    )
+
+
+def test_a_sitecustomize_behind_it_that_fails_is_reported_as_ever(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text("raise ValueError('theirs')\n")
+    environment = {**RANK, "PYTHONPATH": str(tmp_path / "site")}
+    alone = said([sys.executable, "-c", "print('goes on')"], environment)
+    assert said([sys.executable, "-c", "print('goes on')"], dressed(environment, folder)) == alone
+    assert "ValueError: theirs" in alone[1]
+
+
+@pytest.mark.parametrize("number", ["", "nonsense", "0", "9", "99999"])
+def test_a_signal_that_cannot_be_breaks_no_script(number: str, folder: str) -> None:
+    environment = {**dressed(RANK, folder), "CLUSTERRUN_PRELUDE": number}
+    assert said([sys.executable, "-c", "print('goes on')"], environment) == ("goes on", "")
+
+
+def test_a_prelude_that_cannot_be_read_breaks_no_script(folder: str) -> None:
+    Path(folder, "clusterrun_prelude.py").write_text("this is no python (")
+    assert said([sys.executable, "-c", "print('goes on')"], dressed(RANK, folder)) == ("goes on", "")
+
+
+def test_a_file_of_the_users_that_bears_a_name_of_ours_is_not_touched(folder: str, tmp_path: Path) -> None:
+    """The thread imports nothing: a json.py beside the script would be the user's."""
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')\n")
+    (tmp_path / "train.py").write_text("print('goes on')\n")
+    assert said([sys.executable, str(tmp_path / "train.py")], dressed(RANK, folder)) == ("goes on", "")
+
+
+def test_nobody_is_signalled_who_would_die_of_it(folder: str, start: Start) -> None:
+    """A process that took another program's place has the rank's number, not its handler."""
+    code = "import os, sys; print('up', flush=True); os.execv('/bin/sleep', ['sleep', '600'])"
+    process = start([sys.executable, "-c", code], dressed(RANK, folder))
+    until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n", "the other program")
+    forged = RankChannel(3, process.pid, 1, 1, 1, "0")
+    assert (stacks([forged]), facts([forged], 1, 0), process.poll()) == ({}, {}, None)
+
+
+def test_a_script_that_closes_every_descriptor_is_asked_nothing(
+    folder: str, start: Start, tmp_path: Path
+) -> None:
+    """What it opens then gets our numbers: no stack may be written into a file of the user's."""
+    mine = tmp_path / "mine"
+    code = "import os, time\nos.closerange(3, 64)\n"
+    code += f"files = [open({str(mine)!r} + str(n), 'w') for n in range(8)]\n"
+    process = start(
+        [sys.executable, "-c", code + "print('up', flush=True)\ntime.sleep(600)"], dressed(RANK, folder)
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    assert door(process.pid) is None
+    assert stacks([RankChannel(3, process.pid, 4, 3, 5, "0")]) == {}
+    assert [Path(f"{mine}{n}").stat().st_size for n in range(8)] == [0] * 8
+
+
+def test_the_signal_is_one_that_nobody_else_takes() -> None:
+    assert int(signal.SIGRTMIN) < STACKS_SIGNAL <= int(signal.SIGRTMAX)
+
+
+def test_the_files_are_their_owners_alone(folder: str) -> None:
+    found = [Path(folder), *Path(folder).rglob("*")]
+    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in found}
+    assert modes == {(True, 0o700), (False, 0o600)}
+
+
+def test_ranks_of_the_coordinators_python_compile_nothing(folder: str) -> None:
+    """To compile the prelude takes longer than all else that it does."""
+    _, told = said([sys.executable, "-v", "-c", ""], dressed(RANK, folder))
+    compiled = [line for line in told.split("\n") if line.startswith("# code object from") and folder in line]
+    ready = [
+        f"# code object from '{bytecode(folder, name)}'" for name in ("sitecustomize", "clusterrun_prelude")
+    ]
+    assert compiled == ready
+
+
+def bytecode(folder: str, name: str) -> str:
+    return os.path.join(folder, "__pycache__", f"{name}.{sys.implementation.cache_tag}.pyc")
+
+
+def test_bytecode_that_is_damaged_is_compiled_again(folder: str) -> None:
+    for name in COMPILED:
+        Path(bytecode(folder, name)).write_bytes(b"no bytecode")
+    assert said([sys.executable, "-c", SAY], dressed(RANK, folder)) == ("None None\n[] []", "")
+
+
+@pytest.mark.parametrize(
+    ("groups", "alone"),
+    [
+        ([{"size": 1, "sequence": 40}], True),
+        ([{"size": 4, "sequence": 0}], True),
+        ([{"size": 4, "sequence": 7}], False),
+        ([{"size": 4, "sequence": -1}], False),
+        ([{"size": 4, "sequence": 0}, {"size": 2, "sequence": 3}], False),
+        ([], False),
+    ],
+)
+def test_a_rank_was_alone_where_no_group_of_several_was_ever_used(
+    groups: list[dict[str, int]], alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without torch loaded nobody knows what was taken apart before."""
+    monkeypatch.delitem(sys.modules, "torch._C._distributed_c10d", raising=False)
+    space: dict[str, Any] = {"__name__": "witness"}
+    exec((ROOT / "clusterrun/rank_hooks/clusterrun_witness.py").read_text(), space)
+    assert space["was_alone"](groups, []) is alone
+
+
+RECORDS = "import os; print(sorted((n, v) for n, v in os.environ.items() if n.startswith('TORCH_')))"
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "size", "file"),
+    [
+        ("2.4.1+cu121", {}, "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        ("2.6.0", {}, "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        ("2.8.0", {}, "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
+        ("2.13.0+cpu", {}, "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
+        ("unreadable", {}, "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        ("2.6.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, "", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        ("2.13.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}, "", "TORCH_FR_DUMP_TEMP_FILE"),
+        ("2.13.0", {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/d"}, "TORCH_FR_BUFFER_SIZE", ""),
+        ("2.13.0", {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
+    ],
+)
+def test_torch_keeps_records_by_the_names_of_its_release_and_what_the_user_set_stays(
+    folder: str, tmp_path: Path, version: str, given: dict[str, str], size: str, file: str
+) -> None:
+    (tmp_path / "site/torch").mkdir(parents=True)
+    (tmp_path / "site/torch/version.py").write_text(f"__all__ = []\n__version__ = '{version}'\n")
+    environment = {**RANK, "CLUSTERRUN_RUN_DIR": "/run", "PYTHONPATH": str(tmp_path / "site"), **given}
+    out, _ = said(
+        [sys.executable, "-S", "-c", "import sitecustomize; " + RECORDS], dressed(environment, folder)
+    )
+    expected = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", **given}
+    expected.update({size: "2000"} if size else {})
+    expected.update({file: "/run/attempts/000/flight-records-"} if file else {})
+    assert out == str(sorted(expected.items()))
+
+
+@pytest.mark.parametrize(
+    ("times", "per_node", "leaves"),
+    [
+        ((2.0, 1.0, 0.0, 0.0), False, True),
+        ((2.0, 1.0, 0.0, 0.0), True, False),
+        ((40.0, 1.0, 5.0, 1.0), True, True),
+        ((40.0, 1.0, 500.0, 9.0), True, False),
+    ],
+)
+def test_what_is_started_per_node_says_farewell_where_it_worked_more_than_what_it_started(
+    monkeypatch: pytest.MonkeyPatch, times: tuple[float, ...], per_node: bool, leaves: bool
+) -> None:
+    space: dict[str, Any] = {"__name__": "prelude"}
+    exec((ROOT / "clusterrun/rank_hooks/clusterrun_prelude.py").read_text(), space)
+    left: list[tuple[str, int]] = []
+    space["witness"] = lambda here: {"last_words": lambda name, size: left.append((name, size))}
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    monkeypatch.setattr(os, "times", lambda: (*times, 0.0))
+    space["farewell"]("name", os.getpid(), "here", 2, per_node)
+    assert left == ([("name", 2)] if leaves else [])

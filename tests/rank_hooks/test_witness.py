@@ -1,0 +1,158 @@
+"""What a rank tells of torch's flight recorders. NCCL's is played: only builds for GPUs have it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterrun.diagnosis.evidence import Group, RankSeen
+from clusterrun.diagnosis.flight_records import waiting
+from clusterrun.monitor.torch_facts import calls, records
+from tests.monitor.stage import ROOT
+
+Dump = Callable[[bool, bool], str]
+
+
+def entry(group: str, call: str, number: int, **more: Any) -> dict[str, Any]:
+    """A record as torch gives it."""
+    return {
+        "process_group": [group, "default_pg"],
+        "collective_seq_id": number,
+        "profiling_name": call,
+        "input_sizes": [[4]],
+        "input_dtypes": ["Float"],
+        "output_sizes": [[4]],
+        "state": "scheduled",
+        "retired": False,
+        "is_p2p": False,
+        "time_created_ns": number * 1_000_000_000,
+        **more,
+    }
+
+
+def dump(*entries: dict[str, Any]) -> Dump:
+    return lambda collectives, active: json.dumps({"entries": entries, "pg_status": {}})
+
+
+@pytest.fixture
+def witness(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """The witness in a process whose torch has these groups, by name, and these recorders."""
+
+    def made(backends: dict[str, str], plugins: tuple[str, ...] = (), **recorders: Dump) -> dict[str, Any]:
+        world = SimpleNamespace(
+            pg_names={f"group {name}": name for name in backends},
+            pg_map={f"group {name}": (backend, None) for name, backend in backends.items()},
+        )
+        c10d = SimpleNamespace(_world=world, Backend=SimpleNamespace(_plugins=plugins))
+        monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", c10d)
+        monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", SimpleNamespace(**recorders))
+        space: dict[str, Any] = {"__name__": "witness"}
+        exec((ROOT / "clusterrun/rank_hooks/clusterrun_witness.py").read_text(), space)
+        return space
+
+    return made
+
+
+def test_collectives_of_nccl_are_read_from_its_own_recorder(witness: Callable[..., dict[str, Any]]) -> None:
+    nccl = dump(
+        entry("0", "nccl:all_reduce", 1, state="completed", retired=True),
+        entry("0", "nccl:send 0->1", 1, is_p2p=True),
+        entry("0", "nccl:all_reduce", 2, state="started", time_discovered_started_ns=2_500_000_000),
+    )
+    space = witness({"0": "nccl"}, _dump_nccl_trace_json=nccl, _dump_fr_trace_json=dump())
+    found = records({"records": space["flight"](json, 16)})
+    assert [(one.group, one.sequence, one.operation, one.done, one.at) for one in found] == [
+        ("0", 1, "all_reduce", True, 1.0),
+        ("0", 2, "all_reduce", False, 2.5),
+    ]
+    assert [one.sequence for one in records({"records": space["flight"](json, 1)})] == [2]
+
+
+def test_a_group_of_two_backends_counts_each_for_itself(witness: Callable[..., dict[str, Any]]) -> None:
+    space = witness(
+        {"0": "cpu:gloo,cuda:nccl", "1": "gloo"},
+        _dump_nccl_trace_json=dump(entry("0", "nccl:all_reduce", 7)),
+        _dump_fr_trace_json=dump(entry("0", "gloo:barrier", 1), entry("1", "gloo:all_gather", 3)),
+    )
+    found = records({"records": space["flight"](json, 16)})
+    assert sorted((one.group, one.sequence, one.operation) for one in found) == [
+        ("0", 7, "all_reduce"),
+        ("0 (gloo)", 1, "barrier"),
+        ("1", 3, "all_gather"),
+    ]
+    group = Group("0", 2, 7, True, "cpu:gloo,cuda:nccl", "0-1")
+    seen = [
+        RankSeen(0, "n0", 1, "S", groups=(group,), records=tuple(found)),
+        RankSeen(
+            1,
+            "n1",
+            1,
+            "S",
+            groups=(group,),
+            records=tuple(one for one in found if one.operation != "barrier"),
+        ),
+    ]
+    (first, _) = waiting(seen)
+    assert (first.rank, first.record.operation, first.missing) == (0, "barrier", (1,))
+
+
+@pytest.mark.parametrize(
+    ("nccl", "plugins", "alone"),
+    [
+        (dump(), (), True),
+        (dump(entry("0", "nccl:all_reduce", 1)), (), False),
+        (dump(), ("UCC",), False),
+        (dump(), ("FAKE",), True),
+        (dump(entry("0", "nccl:all_reduce", 1)), ("FAKE",), False),
+    ],
+)
+def test_a_rank_whose_groups_are_gone_was_alone_only_where_no_recorder_and_no_stranger_says_otherwise(
+    witness: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    nccl: Dump,
+    plugins: tuple[str, ...],
+    alone: bool,
+) -> None:
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    space = witness({}, plugins, _dump_nccl_trace_json=nccl, _dump_fr_trace_json=dump())
+    assert space["was_alone"]([], space["flight"](json, 16)) is alone
+
+
+@pytest.mark.parametrize(
+    ("given", "root"), [("src=2", 2), ("group_src=1", 11), ("group='g', group_src=1", 11), ("", -1)]
+)
+@pytest.mark.parametrize(
+    ("function", "argument", "told", "named"),
+    [
+        ("broadcast", "src", "rooted", "root"),
+        ("gather", "dst", "rooted", "root"),
+        ("recv", "src", "name", "peer"),
+    ],
+)
+def test_who_a_call_names_is_read_from_its_arguments(
+    witness: Callable[..., dict[str, Any]],
+    function: str,
+    argument: str,
+    told: str,
+    named: str,
+    given: str,
+    root: int,
+) -> None:
+    space = witness({})
+    groups = SimpleNamespace(WORLD="all")
+    c10d = SimpleNamespace(
+        __name__="c10d", GroupMember=groups, get_global_rank=lambda _group, among: 10 + among
+    )
+    caller: dict[str, Any] = {"__name__": "c10d", "ask": lambda: space["call"](c10d)}
+    exec(f"def {function}({argument}=None, group=None, group_{argument}=None): return ask()", caller)
+    found = eval(f"{function}({given.replace('src', argument)})", caller)
+    assert (found[told], found[named]) == (function, root)
+    expected = {"call": function} if told == "name" else {"rooted": function}
+    assert {key: calls({"call": found})[key] for key in expected} == expected
+    assert caller["ask"]() == {}

@@ -1,0 +1,206 @@
+"""A report as people, scripts and Prometheus see it: whole values, worst first, nothing of it forged."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.model.preflight_report import Finding, Grade, LinkReport, Measurement, NodeReport, Report
+from clusterrun.reports.json_document import document
+from clusterrun.reports.metrics import HELP, PREFIX, metrics
+from clusterrun.reports.text_report import explained, headline, screen
+from tests.reports.reports import CUT, FOUND, HEALTHY, PAIRS, SLOW, XID, node
+
+
+def lines(report: Report, width: int = 100) -> list[str]:
+    return [line.text for line in screen(report, width)]
+
+
+def test_the_screen_says_the_worst_first_each_with_its_remedy() -> None:
+    assert lines(FOUND) == [
+        "FAIL: n0003 is unfit; the link n0001 -> n0002 is broken; n0004 has a warning; 5 of 6 nodes are fit",
+        "full check by nccl of 20270115-080000-0000-train, 5 rounds of tests, 21.5 of 60 s",
+        "",
+        "n0003: fail, left out",
+        "  gpu errors: GPU 3: Xid 79, fallen off the bus",
+        "     -> reboot the node",
+        "  pair: failed with n0001, n0002 and n0004 (3 of 3 tests)",
+        "     -> look at its network",
+        "",
+        "link n0001 -> n0002: fail",
+        "  nothing arrives: 3 of 3 tests",
+        "     -> cable and port",
+        "",
+        "n0004: warn",
+        "  product (warn): 12 % below the median: 44 of 50 teraflops",
+        "     -> look at its clocks",
+        "",
+        "fit: n[0001-0002,0005-0006]",
+        "spares left: n0006",
+        "note: clocks differ by 2 s",
+    ]
+
+
+def test_of_healthy_nodes_there_is_little_to_say() -> None:
+    assert lines(HEALTHY) == [
+        "PASS: all 2 nodes are fit",
+        "full check by gloo of 20270115-080000-0000-train, 2 rounds of tests, 6.2 of 60 s",
+        "",
+        "fit: n[0001-0002]",
+    ]
+
+
+@pytest.mark.parametrize(
+    "report, said",
+    [
+        (replace(HEALTHY, nodes=(node("n1"),)), "PASS: n1 is fit"),
+        (
+            replace(HEALTHY, verdict=Grade.WARN, nodes=(node("n1", SLOW), node("n2"))),
+            "WARN: n1 has a warning; all 2 nodes are fit",
+        ),
+        (
+            replace(HEALTHY, verdict=Grade.FAIL, set_said="all together are at 1 of 10 GB/s"),
+            "FAIL: all together are at 1 of 10 GB/s; no node and no link is to blame",
+        ),
+        (
+            replace(
+                HEALTHY,
+                verdict=Grade.UNDETERMINED,
+                nodes=(
+                    NodeReport("n1", Grade.UNDETERMINED, "rank"),
+                    NodeReport("n2", Grade.UNDETERMINED, "rank"),
+                ),
+            ),
+            "UNDETERMINED: n[1-2] could not be judged",
+        ),
+        (
+            replace(HEALTHY, verdict=Grade.FAIL, links=(replace(CUT, direction="both"),)),
+            "FAIL: the link n0001 - n0002 is broken; all 2 nodes are fit",
+        ),
+        (
+            replace(HEALTHY, verdict=Grade.FAIL, links=(replace(CUT, direction="b->a"),)),
+            "FAIL: the link n0002 -> n0001 is broken; all 2 nodes are fit",
+        ),
+    ],
+)
+def test_the_headline_is_the_verdict_and_its_reason(report: Report, said: str) -> None:
+    assert headline(report) == said
+
+
+def test_nodes_with_the_same_findings_are_one_block() -> None:
+    ill = tuple(node(f"n{n}", XID) for n in range(1, 5))
+    shown = lines(replace(HEALTHY, nodes=(*ill, node("n5", PAIRS))))
+    assert [line for line in shown if re.match(r"n\S+: ", line)] == ["n[1-4]: fail", "n5: fail"]
+
+
+def test_a_thousand_bad_nodes_fit_a_screen() -> None:
+    ill = tuple(node(f"n{n:04}", Finding("clock", Grade.FAIL, f"{n} s off")) for n in range(1000))
+    shown = lines(replace(HEALTHY, nodes=ill))
+    assert sum(line.startswith("  clock") for line in shown) == 12
+    assert max(map(len, shown)) <= 100 and "and 988 more (--json has all)" in "\n".join(shown)
+
+
+@pytest.mark.parametrize("width", [40, 60, 200])
+def test_lines_keep_to_the_width_and_foreign_text_cannot_forge_one(width: int) -> None:
+    hostile = Finding("driver", Grade.FAIL, "\x1b[31mred\nFAIL: n0001 \u202e" + "word " * 60)
+    shown = lines(replace(HEALTHY, nodes=(node("n\n1", hostile), node("n2"))), width)
+    assert max(map(len, shown)) <= width
+    assert all(line.isprintable() for line in shown)
+
+
+def test_what_failed_tests_said_is_told_once_with_its_meaning() -> None:
+    words = "Got completion from peer 10.0.0.2 with status=12 opcode=0 len=0 vendor err 129"
+    test = Measurement("pair", 0, ("a", "b"), "failed", 1.0, said=words)
+    others = [
+        replace(test, nodes=("c", "d")),
+        replace(test, said="Connection closed by peer"),
+        replace(test, said="never heard of"),
+        replace(test, outcome="passed", said="Bootstrap : no socket interface found"),
+    ]
+    assert [said for said, _ in explained((test, *others))] == [words]
+    told = lines(replace(HEALTHY, tests=(test,)), 200)
+    assert told[2:4] == ["", f"a test said: {words}"] and told[4].startswith("     -> ")
+
+
+def test_the_document_has_what_scripts_rely_on() -> None:
+    found = document(FOUND)
+    assert list(found)[:8] == [
+        *("verdict", "seconds", "rounds", "world", "excluded", "nodes", "links", "tests"),
+    ]
+    assert found["nodes"]["n0003"] == {
+        "verdict": "fail",
+        "role": "excluded",
+        "findings": [
+            {
+                "check": "gpu errors",
+                "verdict": "fail",
+                "said": "GPU 3: Xid 79, fallen off the bus",
+                "remedy": "reboot the node",
+            },
+            {"check": "pair", "verdict": "fail", "said": PAIRS.said, "remedy": "look at its network"},
+        ],
+    }
+    assert found["links"] == [
+        {
+            "a": "n0001",
+            "b": "n0002",
+            "direction": "a->b",
+            "verdict": "fail",
+            "said": "nothing arrives: 3 of 3 tests",
+            "remedy": "cable and port",
+        }
+    ]
+    assert (found["verdict"], found["world"], found["excluded"], found["at"], len(found["tests"])) == (
+        "fail",
+        ["n0001", "n0002", "n0005", "n0004"],
+        ["n0003"],
+        "2027-01-15T08:00:00+00:00",
+        5,
+    )
+
+
+def samples(text: str) -> dict[str, float]:
+    pairs = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    return {name.removeprefix(PREFIX): float(value) for name, value in pairs}
+
+
+def test_the_metrics_are_what_the_report_says() -> None:
+    found = samples(metrics(FOUND))
+    assert {name: found[name] for name in found if "node" not in name} == {
+        'info{cluster="lab",run_id="20270115-080000-0000-train",level="full",backend="nccl"}': 1,
+        'verdict{cluster="lab",verdict="fail"}': 1,
+        'verdict{cluster="lab",verdict="undetermined"}': 0,
+        'verdict{cluster="lab",verdict="warn"}': 0,
+        'verdict{cluster="lab",verdict="pass"}': 0,
+        'timestamp_seconds{cluster="lab"}': 1_800_000_000,
+        'duration_seconds{cluster="lab"}': 21.5,
+        'rounds{cluster="lab"}': 5,
+        'link_findings{cluster="lab",a="n0001",b="n0002",direction="a->b",verdict="fail"}': 1,
+        'set_bus_bytes_per_second{cluster="lab"}': 11e9,
+    }
+    assert found['nodes{cluster="lab",verdict="fail"}'] == 1
+    assert found['node_fit{cluster="lab",node="n0003"}'] == 0
+    assert found['node_fit{cluster="lab",node="n0006"}'] == 1
+    assert found['node_findings{cluster="lab",node="n0004",check="product",verdict="warn"}'] == 1
+    assert found['node_bus_bytes_per_second{cluster="lab",node="n0001"}'] == 21e9
+
+
+def test_metrics_are_valid_text_whatever_names_hold() -> None:
+    hostile = 'a"b\\c\nd\udcff'
+    report = replace(
+        FOUND,
+        cluster=hostile,
+        nodes=(node(hostile, XID),),
+        links=(LinkReport(hostile, "b", "both", Grade.WARN, ""),),
+    )
+    text = metrics(report)
+    text.encode()
+    sample = re.compile(r'[a-z_]+\{[a-z_]+="(\\.|[^"\\\n])*"(,[a-z_]+="(\\.|[^"\\\n])*")*\} [-+0-9.e]+')
+    assert [
+        line for line in text.splitlines() if not line.startswith("# ") and not sample.fullmatch(line)
+    ] == []
+    names = re.findall(r"^# TYPE (\S+) gauge$", text, re.MULTILINE)
+    assert set(names) <= {PREFIX + name for name in HELP} and len(names) == len(set(names))
+    assert text.endswith("\n")

@@ -1,0 +1,296 @@
+"""The runs on disk: ids, records written whole, words that mean a run, folders nobody else may write."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.model.document import BadDocument, encode
+from clusterrun.model.errors import NoSuchRun
+from clusterrun.model.frozen import replace
+from clusterrun.runs import private_files, store
+from clusterrun.runs.private_files import DiskRefused, write_whole
+from clusterrun.runs.store import EndedRun, Store, run_id
+from clusterrun.runs.successor_jobs import SuccessorJobs
+from tests.operations.test_run_state import judge, said
+from tests.operations.values import ATTEMPT, NOW, RECORD, STATE, row, state
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "home"))
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def add(home: Store, name: str, at: float = NOW, **changes: Any) -> str:
+    chosen = run_id(name, at, os.urandom(2))
+    home.claim(chosen)
+    home.save(replace(RECORD, run_id=chosen, name=name, **changes))
+    return chosen
+
+
+def test_a_run_id_shows_its_time_and_its_name() -> None:
+    assert run_id("train", NOW + 0.5, b"\x00\x1f") == "20270115-080000-g00z-train"
+
+
+@given(
+    st.lists(st.floats(NOW, NOW + 1e8), min_size=2, unique_by=lambda t: int(t * 1000)), st.text(max_size=5)
+)
+def test_run_ids_sort_by_time(moments: list[float], name: str) -> None:
+    ids = [run_id(name, moment, b"zz") for moment in sorted(moments)]
+    assert ids == sorted(ids)
+
+
+@given(st.text(max_size=80))
+def test_any_name_becomes_a_safe_file_name(name: str) -> None:
+    chosen = run_id(name, NOW, b"\0\0")
+    assert store._RUN_ID.fullmatch(chosen) and len(chosen) < 64 and os.path.basename(chosen) == chosen
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_run_directories_are_closed_to_others_whatever_the_umask(home: Store) -> None:
+    paths = home.paths(add(home, "train"))
+    modes = {p: stat.S_IMODE(os.stat(p).st_mode) for p in (home.home, home.runs, paths.run_dir, paths.record)}
+    assert list(modes.values()) == [0o700, 0o700, 0o700, 0o600]
+
+
+def test_a_record_comes_back_as_it_was_written(home: Store) -> None:
+    chosen = add(home, "train")
+    assert home.read(chosen) == replace(RECORD, run_id=chosen)
+
+
+def test_a_home_that_others_may_write_is_refused(home: Store) -> None:
+    os.makedirs(home.home)
+    os.chmod(home.home, 0o770)
+    with pytest.raises(DiskRefused, match="can be written by others") as refused:
+        home.claim("20270115-080000-0000-x")
+    assert refused.value.remedy == f"chmod go-w {home.home}"
+
+
+def test_a_run_directory_that_is_a_link_is_refused(home: Store, tmp_path: Path) -> None:
+    chosen = add(home, "train")
+    os.rename(home.paths(chosen).run_dir, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", home.paths(chosen).run_dir)
+    with pytest.raises(DiskRefused, match="is a link"):
+        home.read(chosen)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_run_directory_of_another_user_is_refused(home: Store) -> None:
+    chosen = add(home, "train")
+    os.chown(home.paths(chosen).run_dir, 65534, 65534)
+    with pytest.raises(DiskRefused, match="belongs to another user"):
+        home.read(chosen)
+
+
+def test_a_home_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DiskRefused, match=r"not a directory|file exists"):
+        Store(str(tmp_path / "file" / "home")).claim("20270115-080000-0000-x")
+
+
+def test_a_full_disk_leaves_neither_a_half_file_nor_a_temporary_one(
+    home: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = add(home, "train")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(private_files.os, "fsync", full)
+    with pytest.raises(DiskRefused, match="no space left") as refused:
+        home.save(replace(RECORD, run_id=chosen, job_id=""))
+    assert "free some space" in refused.value.remedy
+    assert home.read(chosen).job_id == "41"
+    assert os.listdir(home.paths(chosen).run_dir) == ["record.json"]
+
+
+@pytest.mark.parametrize("word", ["20", "last", "train", "41", "20270115-080000"])
+def test_a_run_is_found_by_id_job_name_start_and_last(home: Store, word: str) -> None:
+    chosen = add(home, "train")
+    assert [home.find(chosen), home.find(word)] == [chosen, chosen]
+
+
+def test_a_name_means_the_newest_run_of_that_name(home: Store) -> None:
+    add(home, "train", NOW)
+    newer = add(home, "train", NOW + 1)
+    add(home, "tr@in", NOW + 2)
+    assert [home.find("train"), home.find("tr@in")[:15]] == [newer, "20270115-080002"]
+
+
+@pytest.mark.parametrize(
+    "word, seen, hint",
+    [
+        ("trian", "no run goes by 'trian'", "did you mean train?"),
+        ("2027", "'2027' is the start of 2 run ids", "give more of the id"),
+        ("99", "no run goes by '99'", "clusterrun status"),
+        ("", "no run goes by ''", "clusterrun status"),
+        ("../runs", "no run goes by '../runs'", "clusterrun status"),
+    ],
+)
+def test_a_word_that_means_no_run_gets_a_hint(home: Store, word: str, seen: str, hint: str) -> None:
+    add(home, "train")
+    add(home, "eval", NOW + 1)
+    with pytest.raises(NoSuchRun) as refused:
+        home.find(word)
+    assert seen in refused.value.seen and hint in refused.value.remedy
+
+
+def test_without_runs_last_is_no_run(home: Store) -> None:
+    with pytest.raises(NoSuchRun, match="there are no runs yet"):
+        home.find("last")
+
+
+@pytest.mark.parametrize(
+    "content, said_of_it",
+    [
+        ("", "is damaged"),
+        ("{", "is damaged"),
+        ("\x00\x00", "is damaged"),
+        ("[]", "expected an object"),
+        ('{"format": 99, "whatever": 1}', "has format 99, of a newer clusterrun"),
+        ('{"run_id": 3}', "expected str"),
+    ],
+)
+def test_a_damaged_record_is_named_and_never_a_traceback(home: Store, content: str, said_of_it: str) -> None:
+    chosen = add(home, "train")
+    Path(home.paths(chosen).record).write_text(content)
+    with pytest.raises(BadDocument, match=said_of_it):
+        home.read(chosen)
+
+
+def test_a_damaged_record_does_not_hide_other_runs_of_its_name(home: Store) -> None:
+    good = add(home, "train", NOW)
+    bad = add(home, "train", NOW + 1)
+    Path(home.paths(bad).record).write_text("{")
+    assert home.find("train") == good
+
+
+def test_a_record_of_another_run_is_refused(home: Store) -> None:
+    one, other = add(home, "train"), add(home, "train", NOW + 1)
+    Path(home.paths(one).record).write_text(Path(home.paths(other).record).read_text())
+    with pytest.raises(BadDocument, match="record of another run"):
+        home.read(one)
+
+
+def test_live_runs_are_current_however_old_and_settled_ones_only_while_new(home: Store) -> None:
+    ids = [add(home, "train", NOW + n) for n in range(5)]
+    for done in (ids[1], ids[3], ids[4]):
+        home.settle(replace(judge(said(row=row("COMPLETED"), state=state())), run_id=done), NOW)
+    assert home.current(2) == [ids[4], ids[3], ids[2], ids[0]]
+
+
+def test_the_last_word_on_a_run_is_kept(home: Store) -> None:
+    chosen = add(home, "train")
+    word = replace(judge(said(row=row("TIMEOUT"), state=state())), run_id=chosen)
+    home.settle(word, NOW)
+    assert home.ended(chosen) == EndedRun(NOW, word)
+
+
+def test_a_discarded_run_leaves_nothing(home: Store) -> None:
+    home.discard(add(home, "train"))
+    assert [home.ids(), os.listdir(home.live)] == [[], []]
+
+
+def test_listing_opens_no_record(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [add(home, "train", NOW + n) for n in range(3)]
+    monkeypatch.setattr(store, "read_document", lambda cls, path: pytest.fail(f"opened {path}"))
+    assert [home.ids(), home.find("last")] == [ids[::-1], ids[-1]]
+
+
+def test_strange_entries_beside_the_runs_are_passed_over(home: Store) -> None:
+    chosen = add(home, "train")
+    for name in ("README", ".nfs0001", "20270115-080000"):
+        Path(home.runs, name).write_text("")
+    assert home.ids() == [chosen]
+
+
+def test_a_file_is_replaced_at_once_and_keeps_no_old_mode(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("old")
+    path.chmod(0o644)
+    write_whole(str(path), "new \udcff")
+    assert [path.read_bytes(), stat.S_IMODE(path.stat().st_mode)] == [b"new \xff", 0o600]
+
+
+def test_a_record_with_foreign_bytes_survives(home: Store) -> None:
+    spec = replace(RECORD.spec, environment=(("A", "\udcff\n$(x)"),))
+    chosen = add(home, "tr\udcffain", spec=spec)
+    assert json.loads(Path(home.paths(chosen).record).read_text())["name"] == "tr\udcffain"
+    assert home.read(chosen).spec == spec
+
+
+def test_the_job_of_a_run_is_the_newest_one_and_both_numbers_find_it(home: Store) -> None:
+    chosen = add(home, "train", job_id="41")
+    write_whole(home.paths(chosen).successor, '{"job_id": "57", "excluded": ["n0003"]}')
+    assert (home.read(chosen).job_id, home.find("41"), home.find("57")) == ("57", chosen, chosen)
+
+
+def test_a_job_of_this_cluster_is_meant_before_one_of_the_same_number_elsewhere(home: Store) -> None:
+    here = add(home, "train", NOW, job_id="1", slurm="a@ctl")
+    there = add(home, "train", NOW + 1, job_id="1", slurm="b@ctl")
+    alone = add(home, "train", NOW + 2, job_id="2", slurm="b@ctl")
+    on_a = Store(home.home, lambda record: record.slurm.removeprefix("a@ctl"))
+    assert (home.find("1"), on_a.find("1"), on_a.find("2")) == (there, here, alone)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "null",
+        "[]",
+        '{"job_id": 57}',
+        '{"job_id": "57 58"}',
+        '{"job_id": "--user=root"}',
+        '{"job_id": ""}',
+        '{"job_id": "\\u0665"}',
+        '{"job_id": "' + "5" * 21 + '"}',
+    ],
+)
+@pytest.mark.parametrize("file", ["successor", "next"])
+def test_what_is_no_word_on_a_further_job_is_named_and_hides_neither_the_run_nor_the_other(
+    home: Store, file: str, text: str
+) -> None:
+    chosen = add(home, "train", job_id="41")
+    paths = home.paths(chosen)
+    other = paths.next if file == "successor" else paths.successor
+    write_whole(getattr(paths, file), text)
+    write_whole(other, '{"job_id": "57"}')
+    found = home.further_jobs(chosen)
+    assert file in found.damage and "57" in (found.job_id, found.waiting)
+    assert home.read(chosen).job_id == ("41" if file == "successor" else "57")
+
+
+def test_a_word_that_is_no_file_is_none(home: Store) -> None:
+    chosen = add(home, "train", job_id="41")
+    os.mkdir(home.paths(chosen).successor)
+    os.mkfifo(home.paths(chosen).next)
+    assert (home.read(chosen).job_id, home.further_jobs(chosen).waiting) == ("41", "")
+
+
+def test_every_job_of_a_chain_leads_to_its_run(home: Store) -> None:
+    chosen = add(home, "train", job_id="41")
+    attempts = tuple(replace(ATTEMPT, epoch=n, job_id=job) for n, job in enumerate(("41", "42", "43")))
+    write_whole(
+        home.paths(chosen).state, json.dumps(encode(replace(STATE, run_id=chosen, attempts=attempts)))
+    )
+    write_whole(home.paths(chosen).successor, '{"job_id": "43"}')
+    write_whole(home.paths(chosen).next, '{"job_id": "44"}')
+    assert [home.find(word) for word in ("41", "42", "43", "44")] == [chosen] * 4
+    assert home.further_jobs(chosen) == SuccessorJobs("43", "44")

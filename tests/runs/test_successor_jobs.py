@@ -1,0 +1,252 @@
+"""A run over several jobs: which of them tells how it is, and what cancel takes out of the queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.api import find, statuses
+from clusterrun.model.errors import BadInput, SchedulerUnreachable
+from clusterrun.model.frozen import replace
+from clusterrun.model.spec import JobSpec
+from clusterrun.model.states import Phase, State
+from clusterrun.operations.cancel import cancel
+from clusterrun.operations.context import Context
+from clusterrun.operations.submit import draft
+from clusterrun.slurm.queries import JobRow
+from tests.logs.test_follow import HandClock
+from tests.operations.test_status import Slurm, add, clock, desk, slurm, tell
+from tests.operations.values import ATTEMPT, NOW, RECORD, row, state
+
+__all__ = ["clock", "desk", "slurm"]
+
+GOES_ON: JobSpec = replace(RECORD.spec, requeue=True, requeue_by="chain")
+OVER = "the time limit was reached; the run goes on in job 42"
+HANDED_OVER = state(State.PENDING, phase=Phase.QUEUED, reason=OVER)
+
+
+@pytest.fixture(autouse=True)
+def time_passes(slurm: Slurm, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every question to Slurm takes a moment: an answer is older than what is asked for after it."""
+    ask = slurm.jobs
+
+    def slowly() -> tuple[JobRow, ...]:
+        clock.time += 0.01
+        return ask()
+
+    monkeypatch.setattr(slurm, "jobs", slowly)
+
+
+def chain(desk: Context, waiting: str = "42", **changes: Any) -> str:
+    chosen = add(desk, **{"spec": GOES_ON, **changes})
+    if waiting:
+        note(desk, chosen, "next", waiting)
+    return chosen
+
+
+def note(desk: Context, chosen: str, file: str, job_id: str) -> None:
+    Path(getattr(desk.store.paths(chosen), file)).write_text(json.dumps({"job_id": job_id}))
+
+
+def other(job_id: str, word: str = "RUNNING", **changes: Any) -> JobRow:
+    """A job of somebody else's making, or of another run."""
+    return row(word, **{"job_id": job_id, "comment": "", "name": "theirs", **changes})
+
+
+def ended(status: Any) -> bool:
+    return bool(status.state.ended)
+
+
+@pytest.mark.parametrize(
+    "word", ["TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL", "COMPLETED", "COMPLETING"]
+)
+def test_between_two_jobs_a_run_waits_in_the_queue_as_the_next_one(
+    desk: Context, slurm: Slurm, word: str
+) -> None:
+    chain(desk, said=HANDED_OVER)
+    slurm.rows = [row(word), row("PENDING", job_id="42", reason="Priority")]
+    (found,) = statuses(desk=desk)
+    assert (found.state, found.phase, found.job_id) == (State.PENDING, Phase.QUEUED, "42")
+    assert found.reason == f"{OVER}; waits: jobs with a higher priority are ahead"
+
+
+def test_a_run_whose_first_node_died_without_a_word_goes_on_in_the_job_that_waits(
+    desk: Context, slurm: Slurm
+) -> None:
+    before = (replace(ATTEMPT, job_id="41"),)
+    chosen = chain(desk, said=state(updated_at=NOW - 100, attempts=before))
+    slurm.rows = [row("NODE_FAIL"), row("PENDING", job_id="42", reason="Resources")]
+    (found,) = statuses(desk=desk)
+    assert (found.state, found.reason) == (
+        State.PENDING,
+        "goes on in job 42: waits for nodes to become free",
+    )
+    assert desk.store.ended(chosen) is None
+
+
+def test_while_its_job_lives_the_one_that_waits_says_nothing(desk: Context, slurm: Slurm) -> None:
+    chain(desk, said=state())
+    slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency")]
+    (found,) = statuses(desk=desk)
+    assert (found.state, found.job_id) == (State.RUNNING, "41")
+
+
+def test_a_run_that_has_ended_is_not_kept_alive_by_a_job_that_still_waits(
+    desk: Context, slurm: Slurm
+) -> None:
+    chain(desk, said=state(State.FAILED))
+    slurm.rows = [row("FAILED"), row("PENDING", job_id="42", reason="Dependency")]
+    assert statuses(desk=desk)[0].state is State.FAILED
+
+
+def test_a_job_that_nobody_wrote_down_is_known_by_its_token(desk: Context, slurm: Slurm) -> None:
+    chain(desk, waiting="", said=HANDED_OVER)
+    slurm.rows = [row("TIMEOUT"), row("PENDING", job_id="42", reason="Priority")]
+    assert statuses(desk=desk)[0].job_id == "42"
+
+
+def test_where_a_site_keeps_no_comments_the_number_and_the_name_must_do(desk: Context, slurm: Slurm) -> None:
+    chain(desk, said=HANDED_OVER)
+    slurm.rows = [row("TIMEOUT", comment=""), row("PENDING", job_id="42", comment="")]
+    assert statuses(desk=desk)[0].job_id == "42"
+
+
+def test_a_number_that_was_given_away_again_is_another_runs_job(desk: Context, slurm: Slurm) -> None:
+    chosen = add(desk, said=state(updated_at=NOW - 100))
+    slurm.rows = [row(comment="clusterrun:another:deadbeef")]
+    (found,) = statuses(desk=desk)
+    assert (found.state, "Slurm no longer knows the job" in found.reason) == (State.FAILED, True)
+    cancel(desk, [chosen], print)
+    assert slurm.cancelled == []
+
+
+@pytest.mark.parametrize("file", ["next", "successor"])
+def test_a_file_that_names_somebody_elses_job_moves_neither_status_nor_cancel(
+    desk: Context, slurm: Slurm, file: str
+) -> None:
+    chosen = chain(desk, waiting="")
+    note(desk, chosen, file, "99")
+    slurm.rows = [row(), other("99")]
+    (found,) = statuses(desk=desk)
+    cancel(desk, [chosen], print)
+    assert (found.job_id, found.state, slurm.cancelled) == ("41", State.RUNNING, ["41"])
+
+
+def test_a_damaged_file_hides_no_job_and_is_named(desk: Context, slurm: Slurm) -> None:
+    chosen = chain(desk, waiting="", said=HANDED_OVER)
+    for file in ("next", "successor"):
+        Path(getattr(desk.store.paths(chosen), file)).write_text("{")
+    slurm.rows = [row("TIMEOUT"), row("PENDING", job_id="42")]
+    found = find(chosen, desk).status()
+    assert (found.state, found.job_id) == (
+        State.PENDING,
+        "42",
+    ) and "successor.json is damaged" in found.reason
+    cancel(desk, [chosen], print)
+    assert slurm.cancelled == ["42"]
+
+
+def test_cancel_ends_the_job_that_runs_and_the_one_that_waits(desk: Context, slurm: Slurm) -> None:
+    chosen = chain(desk, said=state())
+    slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency"), other("43")]
+    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    assert slurm.cancelled == ["41", "42"]
+
+
+def test_cancel_between_two_jobs_ends_the_run(desk: Context, slurm: Slurm) -> None:
+    chosen = chain(desk, said=HANDED_OVER)
+    slurm.rows = [row("TIMEOUT"), row("PENDING", job_id="42", reason="Priority")]
+    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    assert slurm.cancelled == ["42"]
+
+
+def test_a_job_that_was_queued_while_the_run_was_cancelled_is_ended_too(desk: Context, slurm: Slurm) -> None:
+    chosen = chain(desk, waiting="", said=state())
+    slurm.rows = [row()]
+
+    def late(ids: Sequence[str]) -> None:
+        Slurm.cancel(slurm, ids)
+        if "42" not in slurm.cancelled and not any(one.job_id == "42" for one in slurm.rows):
+            slurm.rows.append(row("PENDING", job_id="42", reason="Dependency"))
+            tell(desk, chosen, state(State.CANCELLED))
+
+    slurm.cancel = late  # type: ignore[method-assign]
+    assert all(ended(s) for _, s in cancel(desk, [chosen], print))
+    assert slurm.cancelled == ["41", "42"]
+
+
+def test_a_job_that_is_requeued_while_it_is_cancelled_is_ended_again(
+    desk: Context, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = chain(desk, waiting="", said=HANDED_OVER)
+    slurm.rows = [row("COMPLETING")]
+    slurm.cancel = lambda ids: slurm.cancelled.extend(ids)  # type: ignore[method-assign]
+
+    def back() -> None:
+        slurm.rows = [row("PENDING", reason="BeginTime")]
+        slurm.cancel = lambda ids: Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
+
+    clock.acts = [back]
+    assert all(ended(s) for _, s in cancel(desk, [chosen], print))
+    assert slurm.cancelled == ["41", "41"]
+
+
+def test_a_job_that_still_waits_for_a_run_that_has_ended_is_taken_out_of_the_queue(
+    desk: Context, slurm: Slurm
+) -> None:
+    chosen = chain(desk, said=state(State.FAILED))
+    slurm.rows = [row("FAILED"), row("PENDING", job_id="42", reason="Dependency")]
+    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.FAILED]
+    assert (slurm.cancelled, desk.store.cancel_asked(chosen)) == (["42"], False)
+
+
+def test_with_a_silent_controller_the_word_is_left_and_to_say_it_again_is_safe(
+    desk: Context, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = chain(desk, said=state(updated_at=NOW))
+    slurm.down = True
+    clock.acts = [lambda: tell(desk, chosen, state(State.CANCELLED))]
+    with pytest.raises(SchedulerUnreachable) as caught:
+        cancel(desk, [chosen], print)
+    assert "the word is left in the run directory" in caught.value.remedy
+    assert caught.value.remedy.endswith(f"say it again: clusterrun cancel {chosen}")
+    slurm.down, slurm.rows = False, [row("CANCELLED"), row("PENDING", job_id="42", reason="Dependency")]
+    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    assert slurm.cancelled == ["42"]
+
+
+def test_two_who_cancel_at_once_do_no_harm(desk: Context, slurm: Slurm) -> None:
+    chosen = chain(desk, said=state())
+    slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency")]
+    again: list[Any] = []
+
+    def beside(ids: Sequence[str]) -> None:
+        slurm.cancel = lambda ids: Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
+        again.extend(cancel(desk, [chosen], print))
+        Slurm.cancel(slurm, ids)
+
+    slurm.cancel = beside  # type: ignore[method-assign]
+    assert all(ended(s) for _, s in [*cancel(desk, [chosen], print), *again])
+    assert set(slurm.cancelled) == {"41", "42"}
+
+
+def test_a_run_that_cannot_go_on_costs_no_further_question(desk: Context, slurm: Slurm) -> None:
+    chosen = add(desk)
+    slurm.rows = [row()]
+    cancel(desk, [chosen], print)
+    assert slurm.asked == ["jobs", "jobs"]
+
+
+def test_no_run_is_queued_after_one_whose_last_job_is_not_there_yet(desk: Context, slurm: Slurm) -> None:
+    slurm.why_not, slurm.cluster_name, slurm.partitions = lambda: "", lambda: "alps", lambda: ()  # type: ignore[attr-defined]
+    slurm.rows = [row("PENDING")]
+    of_chain = chain(desk, waiting="")
+    with pytest.raises(BadInput, match="may end in a job that is not queued yet"):
+        draft(JobSpec(("true",), cwd="/", after=(of_chain,)), desk)
+    of_requeue = add(desk, at=NOW + 1, spec=replace(GOES_ON, requeue_by="requeue"))
+    found = draft(JobSpec(("true",), cwd="/", after=(of_requeue,)), desk)
+    assert "#SBATCH --dependency=afterok:41\n" in found.plan.script

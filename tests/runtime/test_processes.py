@@ -1,0 +1,213 @@
+"""The laws of starting, ending and sweeping real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterrun import proc
+from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
+from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, ended_children, start_all
+from tests.coordinator.runs import until
+
+ENVIRONMENT = (("PATH", "/usr/bin:/bin"),)
+ECHO = "import os, sys; os.write(1, b'\\0'.join(map(os.fsencode, sys.argv[1:] + [os.environ['X']])))"
+
+
+@pytest.fixture
+def null() -> Iterator[int]:
+    fd = os.open(os.devnull, os.O_RDWR)
+    yield fd
+    os.close(fd)
+
+
+def program(null: int, *argv: str, stdout: int = -1, cwd: str = "/", **environment: str) -> Program:
+    pairs = (*ENVIRONMENT, *environment.items())
+    return Program(argv, pairs, cwd, null, null if stdout < 0 else stdout, null, signal.SIGKILL)
+
+
+def ends(count: int) -> dict[int, int]:
+    found: dict[int, int] = {}
+
+    def look() -> bool:
+        found.update({child.pid: child.code for child in ended_children()})
+        return len(found) >= count
+
+    until(look, f"{count} children ended")
+    return found
+
+
+def test_exit_codes_and_signals_are_told_apart_and_to_the_right_child(null: int) -> None:
+    scripts = ["exit 0", "exit 7", "exit 137", "kill -9 $$", "kill -15 $$"]
+    pids = start_all([program(null, "sh", "-c", script) for script in scripts])
+    found = ends(5)
+    assert [found[pid] for pid in pids] == [0, 7, 137, -9, -15]
+
+
+@pytest.mark.parametrize("argv, cwd, said, remedy", [
+    ("no-such", "/", "the program 'no-such' cannot be executed: No such file or directory", "--setup"),
+    ("/", "/", "the program '/' cannot be executed: Permission denied", "chmod +x"),
+    ("true", "/no-such", "the directory '/no-such' cannot be entered: No such file or directory", "share"),
+])  # fmt: skip
+def test_what_cannot_be_executed_is_named_with_a_remedy(
+    null: int, argv: str, cwd: str, said: str, remedy: str
+) -> None:
+    with pytest.raises(NotStarted) as caught:
+        start_all([program(null, argv, cwd=cwd)])
+    assert caught.value.seen == said and remedy in caught.value.remedy
+    assert list(ends(1).values()) == [127]
+
+
+def test_the_first_of_several_that_cannot_be_executed_is_named_and_the_others_run(null: int) -> None:
+    argvs = [("sh", "-c", "exit 3"), ("no-such-a",), ("sh", "-c", "exit 4"), ("no-such-b",)]
+    with pytest.raises(NotStarted) as caught:
+        start_all([program(null, *argv) for argv in argvs])
+    assert caught.value.seen == "the program 'no-such-a' cannot be executed: No such file or directory"
+    assert sorted(ends(4).values()) == [3, 4, 127, 127]
+
+
+HOSTILE = st.text(
+    st.characters(min_codepoint=1, exclude_categories=("Cs",))
+    | st.sampled_from(" '\"\\$`\n\t(){}*?;&|<>~#!-=\udc80\udcff\u202e"),
+    max_size=20,
+)
+
+
+@given(st.lists(HOSTILE, max_size=8), HOSTILE)
+@settings(max_examples=60, deadline=None)
+def test_arguments_and_values_arrive_byte_for_byte(words: list[str], value: str) -> None:
+    readable, writable = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    argv = (sys.executable, "-I", "-S", "-c", ECHO, *words)
+    start_all([program(null, *argv, stdout=writable, X=value)])
+    os.close(writable)
+    with open(readable, "rb") as file:
+        arrived = file.read().split(b"\0")
+    os.close(null)
+    assert ends(1) and arrived == [os.fsencode(word) for word in [*words, value]]
+
+
+def test_a_child_dies_with_the_process_that_started_it() -> None:
+    script = (
+        "import os, signal, sys, time; from clusterrun.runtime.processes import Program, start_all;"
+        "n = os.open('/dev/null', os.O_RDWR);"
+        "e = (('PATH', '/bin:/usr/bin'),);"
+        "p = start_all([Program(('sleep', '300'), e, '/', n, n, n, signal.SIGKILL)]);"
+        "print(p[0], flush=True); time.sleep(300)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=os.getcwd())
+    assert parent.stdout
+    pid = int(parent.stdout.readline())
+    assert proc.read(pid)
+    parent.kill()
+    parent.communicate()
+    until(lambda: proc.read(pid) is None or proc.read(pid).state in "ZX", "the child dead")  # type: ignore[union-attr]
+
+
+def test_a_name_with_spaces_and_parentheses_is_read_right() -> None:
+    rename = "ctypes.CDLL(None).prctl(15, b'a) R 1 (b', 0, 0, 0)"
+    script = f"import ctypes, time; {rename}; print(flush=True); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout and child.stdout.readline()
+        process = proc.read(child.pid)
+        assert process and (process.name, process.parent) == ("a) R 1 (b", os.getpid())
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_both_ways_to_find_descendants_agree() -> None:
+    child = subprocess.Popen(["/bin/sh", "-c", "sleep 600 & sleep 601 & echo; wait"], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout and child.stdout.readline()
+        found = {process.pid for process in proc.descendants(os.getpid())}
+        assert (
+            found == {process.pid for process in proc._descendants_by_parent(os.getpid())} and len(found) >= 3
+        )
+    finally:
+        sweep(lambda: [p for p in proc.descendants(child.pid) if p.state != "Z"], lambda: None, 30.0)
+        child.kill()
+        child.communicate()
+
+
+FORKER = (
+    "import os, signal, time\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "print(flush=True)\n"
+    "for _ in range(400):\n"
+    "    if os.fork() == 0:\n"
+    "        os.setsid()\n"
+    "        time.sleep(0.002)\n"
+    "        if os.fork() == 0: time.sleep(300)\n"
+    "        os._exit(0)\n"
+    "    time.sleep(0.001)\n"
+)
+
+
+def test_a_program_that_forks_while_it_is_killed_does_not_escape() -> None:
+    mark = KillTarget("forker-test", 3, "here")
+    environment = {**os.environ, "CLUSTERRUN_STEP": "forker-test.3", "CLUSTERRUN_NODE_NAME": "here"}
+    child = subprocess.Popen([sys.executable, "-c", FORKER], stdout=subprocess.PIPE, env=environment)
+    assert child.stdout and child.stdout.readline()
+    until(lambda: len(marked(mark)) > 10, "many processes")
+    assert sweep(lambda: marked(mark), lambda: child.poll() and None, 60.0) == ()
+    assert marked(mark) == []
+    child.communicate()
+
+
+@pytest.mark.parametrize("quarry, found", [
+    (KillTarget("run-a", 2, "n1"), True),
+    (KillTarget("run-a", 5, "n1"), True),
+    (KillTarget("run-a", 1, "n1"), False),
+    (KillTarget("run-b", 2, "n1"), False),
+    (KillTarget("run-a", 2, "n2"), False),
+    (KillTarget("run", 2, "n1"), False),
+])  # fmt: skip
+def test_only_what_is_of_this_run_up_to_this_epoch_and_of_this_node_is_marked(
+    quarry: KillTarget, found: bool
+) -> None:
+    environment = {"CLUSTERRUN_STEP": "run-a.2", "CLUSTERRUN_NODE_NAME": "n1", "PATH": os.environ["PATH"]}
+    child = subprocess.Popen(["sleep", "600"], env=environment)
+    try:
+        until(lambda: proc.environment(child.pid).get("CLUSTERRUN_STEP"), "the program executed")
+        assert (child.pid in [process.pid for process in marked(quarry)]) == found
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_what_cannot_be_killed_is_named_in_bounded_time() -> None:
+    """An uninterruptible wait is played by a process that is found again and again, and never hit."""
+    child = subprocess.Popen(["sleep", "600"])
+    pid = child.pid
+    process = proc.read(pid)
+    assert process
+    stubborn = proc.Process(pid, process.name, "D", process.parent, process.session, process.started + 1)
+    (said,) = sweep(lambda: [stubborn], lambda: None, 0.2)
+    assert said.startswith(f"{pid} ") and child.poll() is None
+    child.kill()
+    child.wait()
+
+
+def test_a_signal_never_reaches_another_process_that_got_the_number_since() -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    process = proc.read(child.pid)
+    assert process
+    send(proc.Process(child.pid, "sleep", "S", 1, 1, process.started - 1), signal.SIGKILL)
+    assert child.poll() is None
+    send(process, signal.SIGKILL)
+    assert child.wait() == -9
+    assert below(os.getpid()) == []
+
+
+def test_reaping_takes_nothing_when_there_is_nothing() -> None:
+    assert list(ended_children()) == []
+    assert ProcessEnd(1, 0) == ProcessEnd(1, 0)

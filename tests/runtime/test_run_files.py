@@ -1,0 +1,338 @@
+"""The laws of the files of a run: whole or not at all, ours alone, and no disk ends a run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import types
+from pathlib import Path
+
+import pytest
+
+from clusterrun.agent.log_tail import LastWords, last_words
+from clusterrun.coordinator.io import state_writer
+from clusterrun.model.frozen import replace
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import Attempt, RunState
+from clusterrun.model.states import Phase, State
+from clusterrun.runtime import run_files
+from clusterrun.runtime.event_loop import EventLoop, steady
+from clusterrun.runtime.run_files import (
+    BadRunDirectory,
+    GrowthIndex,
+    RankLog,
+    check_run_directory,
+    claim_attempt,
+    highest_attempt,
+    open_log,
+    patiently,
+    read_state,
+    write_whole,
+)
+
+STATE = RunState("r", 0, State.RUNNING, Phase.TRAINING, "", "h", 1, 2.0)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    return RunPaths(str(folder))
+
+
+@pytest.fixture(autouse=True)
+def any_umask() -> object:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder: str) -> dict[str, str]:
+    return {path.name: oct(path.stat().st_mode & 0o7777) for path in Path(folder).rglob("*")}
+
+
+def test_an_attempt_is_taken_once_and_only_its_owner_can_look_inside(paths: RunPaths) -> None:
+    assert highest_attempt(paths) == -1
+    assert [claim_attempt(paths, 0), claim_attempt(paths, 0), claim_attempt(paths, 1)] == [True, False, True]
+    os.close(open_log(paths.attempt(0).out(3)))
+    write_whole(paths.state, b"x")
+    assert highest_attempt(paths) == 1
+    assert modes(paths.run_dir) == {
+        "attempts": "0o700", "000": "0o700", "001": "0o700", "00003.out": "0o600", "state.json": "0o600",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace", "open"])
+def test_a_write_that_fails_anywhere_leaves_the_old_content_and_no_draft(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The call is made to fail, because a disk that fails on demand is not at hand."""
+    write_whole(paths.state, b"old")
+
+    def full(*args: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_files.os, call, full)
+        with pytest.raises(OSError, match="No space left"):
+            write_whole(paths.state, b"new")
+    assert Path(paths.state).read_bytes() == b"old" and os.listdir(paths.run_dir) == ["state.json"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EDQUOT, errno.ENOSPC, errno.EROFS])
+def test_a_file_system_in_trouble_is_tried_again_and_the_file_is_named(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries: list[int] = []
+    monkeypatch.setattr(run_files.time, "sleep", tries.append)
+
+    def look() -> str:
+        if len(tries) < 3:
+            raise OSError(number, os.strerror(number), "/home/ada/orders.json")
+        return "read"
+
+    assert patiently(look) == "read" and len(tries) == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"/home/ada/orders.json: {os.strerror(number)}" in said
+
+
+@pytest.mark.parametrize("number, seconds", [(errno.EIO, 0.0), (errno.ENOENT, 60.0), (errno.ENOTDIR, 60.0)])
+def test_a_wrong_place_and_a_limit_that_has_passed_are_told_at_once(number: int, seconds: float) -> None:
+    def look() -> None:
+        raise BadRunDirectory("seen") from OSError(number, os.strerror(number), "/x")
+
+    with pytest.raises(BadRunDirectory):
+        patiently(look, seconds)
+
+
+def test_an_attempt_whose_folder_was_made_is_ours_whatever_fails_after_that(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is made to fail, because a disk that fails on demand is not at hand."""
+
+    def fails(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(run_files.os, "fsync", fails)
+    assert [claim_attempt(paths, 0), claim_attempt(paths, 0)] == [True, False]
+
+
+def test_a_run_that_ends_before_its_attempts_were_read_keeps_them(paths: RunPaths) -> None:
+    attempts = (Attempt(0, "first start", ("n0",), 1.0, outcome="FAILED"),)
+    run_files.write_state(paths, replace(STATE, attempts=attempts, started_at=1.0, excluded=("n7",)))
+    ending = state_writer.StateWriter(EventLoop(), paths, lambda words: None)
+    ended = replace(STATE, state=State.CANCELLED, phase=Phase.ENDED, reason="cancelled by request")
+    ending.save(ended)
+    ending.finish()
+    assert read_state(paths) == replace(ended, attempts=attempts, started_at=1.0, excluded=("n7",))
+
+
+def test_a_link_in_the_place_of_a_file_is_never_followed(paths: RunPaths, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("mine")
+    os.symlink(target, paths.state)
+    write_whole(paths.state, b"state")
+    assert target.read_text() == "mine" and not os.path.islink(paths.state)
+    os.symlink(target, os.path.join(paths.run_dir, "log"))
+    with pytest.raises(OSError, match="symbolic links"):
+        open_log(os.path.join(paths.run_dir, "log"))
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_directory_that_others_may_write_is_refused(paths: RunPaths, mode: int) -> None:
+    check_run_directory(paths.run_dir)
+    os.chmod(paths.run_dir, mode)
+    with pytest.raises(BadRunDirectory, match="may be written by, somebody else"):
+        check_run_directory(paths.run_dir)
+
+
+def test_a_directory_that_this_node_does_not_see_is_named_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(BadRunDirectory) as caught:
+        check_run_directory(str(tmp_path / "none"))
+    assert os.uname().nodename in caught.value.seen and "CLUSTERRUN_HOME" in caught.value.remedy
+
+
+def test_a_log_ends_at_its_limit_and_says_so(tmp_path: Path) -> None:
+    log = RankLog(str(tmp_path / "log"), most=100)
+    for number in range(100):
+        log.write(f"line {number} \udcff")
+    log.close()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert (
+        lines[0] == "line 0 \\udcff"
+        and lines[-1] == "this log has reached its limit; nothing further is written"
+    )
+    assert (tmp_path / "log").stat().st_size < 200
+
+
+def test_the_index_tells_which_byte_was_there_when_and_only_of_files_that_grew(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    logs = {
+        (rank, stream): open_log(attempt.out(rank) if stream == "o" else attempt.err(rank))
+        for rank in (2, 3)
+        for stream in "oe"
+    }
+    index = GrowthIndex(attempt, 1, logs)
+    index.note(10.0)
+    os.write(logs[2, "o"], b"abc")
+    index.note(10.5)
+    index.note(11.0)
+    os.write(logs[2, "o"], b"d")
+    os.write(logs[3, "e"], b"e" * 7)
+    index.note(1700000000.1234)
+    index.close()
+    written = Path(attempt.index(1)).read_text()
+    assert written == "10.500 2 o 3\n1700000000.123 2 o 4\n1700000000.123 3 e 7\n"
+
+
+def test_an_index_that_cannot_be_written_now_is_written_later(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is made to fail, because a file system that fails on demand is not at hand."""
+    claim_attempt(paths, 0)
+    log = open_log(paths.attempt(0).out(0))
+    index = GrowthIndex(paths.attempt(0), 0, {(0, "o"): log})
+    os.write(log, b"abc")
+    for call in ("fstat", "write"):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                run_files.os, call, lambda *_: (_ for _ in ()).throw(OSError(errno.ESTALE, "stale"))
+            )
+            index.note(1.0)
+    index.note(2.0)
+    index.close()
+    assert Path(paths.attempt(0).index(0)).read_text() == "2.000 0 o 3\n"
+
+
+@pytest.mark.parametrize("out, err, document, words", [
+    ("o1\no2", "", None, LastWords(("o1", "o2"))),
+    ("o", "e\n" * 50, None, LastWords(("e",) * 20)),
+    ("o\n" * 50, "e\n" * 50, None, LastWords(("e",) * 20)),
+    ("o\n" * 50, "e1\ne2", None, LastWords((*("o",) * 18, "e1", "e2"))),
+    ("address already in use", "e", None, LastWords(("address already in use", "e"))),
+    ("", "EADDRINUSE, port 4", None, LastWords(("EADDRINUSE, port 4",), "", True)),
+    ("", "", {"message": {"message": "m", "extraInfo": {"py_callstack": "Trace"}}}, LastWords((), "Trace")),
+    ("", "", {"message": {"message": "m"}}, LastWords((), "m")),
+    ("", "", {"message": "plain"}, LastWords((), "plain")),
+    ("", "", "not JSON: Address already in use", LastWords((), "not JSON: Address already in use", True)),
+    ("", "", [1, 2], LastWords((), "[1, 2]")),
+])  # fmt: skip
+def test_the_last_words_are_of_the_error_stream_or_else_the_output_and_the_traceback_of_its_file(
+    paths: RunPaths, out: str, err: str, document: object, words: LastWords
+) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    Path(attempt.out(0)).write_text(out)
+    Path(attempt.err(0)).write_text(err)
+    if document is not None:
+        Path(attempt.error(0)).write_text(document if isinstance(document, str) else json.dumps(document))
+    assert last_words(attempt, 0) == words
+
+
+def test_the_last_words_of_both_streams_stand_in_the_order_of_time(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    logs = {(0, stream): open_log(path) for stream, path in (("o", attempt.out(0)), ("e", attempt.err(0)))}
+    index = GrowthIndex(attempt, 0, logs)
+    for at, (stream, line) in enumerate(
+        (("e", "warming up"), ("o", "step 6"), ("e", "slow"), ("o", "empty: leaving"))
+    ):
+        os.write(logs[0, stream], f"{line}\n".encode())
+        index.note(float(at))
+    index.close()
+    lines = last_words(attempt, 0, 1, index.grown).lines
+    assert lines == ("warming up", "step 6", "slow", "empty: leaving")
+
+
+HEADER = "Traceback (most recent call last):"
+HANDLING = "During handling of the above exception, another exception occurred:"
+PEER = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.3]:4711. This is typically"
+
+
+@pytest.mark.parametrize(("code", "lines", "noticed"), [
+    (1, [PEER], True),
+    (-6, ["terminate called after", PEER], True),
+    (1, ["torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was closed."], True),
+    (1, [HEADER, PEER, "", HANDLING, "", HEADER, "TrainerError: step failed"], True),
+    (1, [HEADER, "KeyError: 'vocab'", "", HANDLING, "", HEADER, PEER], False),
+    (1, [HEADER, "ValueError: bad", PEER], False),
+    (-9, [PEER], False),
+    (1, ["loss 0.3"], False),
+    (1, [], False),
+])  # fmt: skip
+def test_whoever_says_of_nothing_but_a_peer_that_has_gone_only_noticed(
+    paths: RunPaths, code: int, lines: list[str], noticed: bool
+) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    Path(attempt.err(0)).write_text("\n".join(lines))
+    assert last_words(attempt, 0, code).noticed is noticed
+
+
+def test_a_disk_without_room_is_told_from_one_with_room(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_files.no_room(paths.run_dir) == ""
+    assert run_files.no_room(paths.run_dir + "/gone") == "No such file or directory"
+    known = os.statvfs(paths.run_dir)
+    for free in ({"f_bavail": 0}, {"f_favail": 0, "f_files": 9}):
+        values = {name: getattr(known, name) for name in ("f_bavail", "f_frsize", "f_files", "f_favail")}
+        disk = types.SimpleNamespace(**{**values, **free})
+        monkeypatch.setattr(run_files.os, "statvfs", lambda _, disk=disk: disk)
+        assert run_files.no_room(paths.run_dir) == "No space left on device"
+
+
+def test_of_a_progress_bar_among_the_last_words_its_last_state_is_kept(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    Path(attempt.err(0)).write_bytes(b"begun\r\n\r 1/9\r 2/9\r 3/9\nKeyError: 'label'\n\r 4/9\r")
+    assert last_words(attempt, 0).lines == ("begun", " 3/9", "KeyError: 'label'", " 4/9")
+
+
+def test_the_last_words_are_bounded_keep_foreign_bytes_and_wait_for_no_pipe(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    Path(attempt.err(0)).write_bytes(b"\xff" * 10_000_000 + b"\nlast\x1b[0m")
+    os.mkfifo(attempt.error(0))
+    words = last_words(attempt, 0)
+    both_ends = "\udcff" * 500 + " … " + "\udcff" * 500
+    assert words.lines == (both_ends, "last\x1b[0m") and words.traceback == ""
+
+
+def test_no_more_than_five_states_a_second_are_written_and_the_last_one_always(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    loop, notes, written = EventLoop(), [], []
+    keeper = state_writer.StateWriter(loop, paths, notes.append)
+    keeper.epoch = 0
+    for number in range(50):
+        keeper.save(RunState("r", 0, State.RUNNING, Phase.TRAINING, str(number), "h", 1, 2.0))
+        loop.wait(steady() + 0.001)
+        state = read_state(paths)
+        written.append(state.reason if state else "")
+    keeper.finish()
+    final = read_state(paths)
+    assert written[0] == "0" and len(set(written)) <= 3 and final and final.reason == "49" and notes == []
+
+
+def test_the_state_of_a_newer_coordinator_is_never_overwritten(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    told: list[int] = []
+    keeper = state_writer.StateWriter(EventLoop(), paths, lambda text: None)
+    keeper.epoch, keeper.superseded = 0, told.append
+    claim_attempt(paths, 1)
+    keeper.save(STATE)
+    keeper.finish()
+    assert told == [1] and read_state(paths) is None
+
+
+def test_before_ranks_start_another_attempt_is_looked_for_once(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    told: list[int] = []
+    keeper = state_writer.StateWriter(EventLoop(), paths, lambda text: None)
+    keeper.epoch, keeper.superseded = 0, told.append
+    assert not keeper.taken_over(0)
+    claim_attempt(paths, 1)
+    assert not keeper.taken_over(0)
+    assert keeper.taken_over(1) and keeper.taken_over(1) and told == [1]

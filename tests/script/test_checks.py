@@ -1,0 +1,214 @@
+"""The laws of looking before queueing: what surely fails is refused, what may fail is said."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun import system
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.model.spec import JobSpec
+from clusterrun.script import checks
+from clusterrun.script.plan import MachineFacts, Plan, plan
+
+
+def of(tmp_path: Path, *command: str, python: str = sys.executable, setup: tuple[str, ...] = ()) -> Plan:
+    spec = JobSpec(command, cwd=str(tmp_path), python=python, setup=setup)
+    return plan(spec, "r", "t", "/runs/r", MachineFacts(slurm=True, python=sys.executable))
+
+
+def old(argv: object, timeout: float) -> system.Completed:
+    return system.Completed((), 0, "3 6 False\n", "", 0.0)
+
+
+def without_torch(argv: object, timeout: float) -> system.Completed:
+    return system.Completed((), 0, "3 12 False\n", "", 0.0)
+
+
+def missing(argv: object, timeout: float) -> system.Completed:
+    raise system.ProgramMissing("the program '/x/python' was not found")
+
+
+def test_faults_that_can_be_seen_are_told_before_the_queue(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "prog").touch(0o644)
+    found = []
+    for command, python, run in (
+        ("nowhere.py", sys.executable, old),
+        ("folder.py", sys.executable, old),
+        ("./prog", sys.executable, old),
+        ("./none", sys.executable, old),
+        ("train.py", "/x/python", missing),
+        ("train.py", "/x/python", old),
+    ):
+        with pytest.raises(BadInput) as caught:
+            checks.check(of(tmp_path, command, python=python), run)
+        found.append(caught.value.seen)
+    assert found == [
+        f"there is no script '{tmp_path}/nowhere.py'",
+        f"'{tmp_path}/folder.py' is no file",
+        f"'{tmp_path}/prog' is not executable",
+        f"there is no program '{tmp_path}/none'",
+        "there is no Python '/x/python' here (the program '/x/python' was not found)",
+        "'/x/python' is Python 3.6",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_script_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch(0o200)
+    with pytest.raises(BadInput, match="cannot be read"):
+        checks.check(of(tmp_path, "train.py"))
+
+
+def test_a_script_that_imports_torch_where_there_is_none_gets_a_notice_only(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nfrom torch import nn\n")
+    (tmp_path / "plain.py").write_text("# import torch\n")
+    notice = "/x/python has no torch, and the script imports it: install it there, or see --python, --setup"
+    assert checks.check(of(tmp_path, "train.py", python="/x/python"), without_torch) == (notice,)
+    assert checks.check(of(tmp_path, "plain.py", python="/x/python"), without_torch) == ()
+
+
+def test_a_program_that_is_nowhere_here_may_be_on_the_nodes(tmp_path: Path) -> None:
+    said = "'elsewhere' is not on PATH here: will it be on the nodes?"
+    assert checks.check(of(tmp_path, "elsewhere")) == (said,)
+
+
+def test_a_python_that_setup_lines_bring_is_not_looked_for_here(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    assert (
+        checks.check(of(tmp_path, "train.py", python="/x/python", setup=("module load python",)), missing)
+        == ()
+    )
+
+
+@pytest.mark.parametrize(
+    "wish, said", [({"nodes": 2}, True), ({}, False), ({"nodes": 2, "per_node": True}, False)]
+)
+def test_a_launcher_in_every_rank_is_said_but_not_where_one_may_be(
+    tmp_path: Path, wish: dict[str, Any], said: bool
+) -> None:
+    (tmp_path / "train.py").write_text("import torch.multiprocessing as mp\nmp.spawn(print)\n")
+    script = str(tmp_path / "train.py")
+    spec = JobSpec(("train.py",), cwd=str(tmp_path), **wish)
+    assert [
+        bool(checks.launchers(spec, script)),
+        bool(checks.launchers(replace(spec, command=("torchrun",)), "")),
+    ] == [
+        said,
+        said,
+    ]
+
+
+def environment(folder: Path, torch: bool) -> str:
+    """The prefix of a virtual environment as far as it is looked at."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/python").touch(0o755)
+    if torch:
+        (folder / "lib/python3.11/site-packages/torch").mkdir(parents=True)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "active, torch, torch_here, chosen",
+    [
+        (("VIRTUAL_ENV",), True, True, "venv"),
+        (("CONDA_PREFIX",), True, True, "conda"),
+        (("CONDA_PREFIX",), False, False, "conda"),
+        (("CONDA_PREFIX",), False, True, ""),
+        (("VIRTUAL_ENV", "CONDA_PREFIX"), True, True, "venv"),
+        ((), True, True, ""),
+    ],
+)
+def test_ranks_use_the_active_environment_unless_only_ours_has_torch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    active: tuple[str, ...],
+    torch: bool,
+    torch_here: bool,
+    chosen: str,
+) -> None:
+    prefixes = {
+        "VIRTUAL_ENV": environment(tmp_path / "venv", torch),
+        "CONDA_PREFIX": environment(tmp_path / "conda", torch),
+    }
+    monkeypatch.setattr(checks, "_torch_beside_us", lambda: torch_here)
+    environ = {name: prefixes[name] for name in active}
+    environ["PATH"] = os.pathsep.join([*(f"{prefix}/bin" for prefix in environ.values()), "/usr/bin"])
+    python, why, said = checks.ranks_python(environ)
+    assert python == (f"{tmp_path}/{chosen}/bin/python" if chosen else sys.executable)
+    assert bool(said) == bool(active) and all(word in said and word in why for word in active[:1])
+
+
+def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_nothing(tmp_path: Path) -> None:
+    other, first = environment(tmp_path / "other", True), environment(tmp_path / "first", True)
+    for environ in (
+        {"CONDA_PREFIX": other, "PATH": f"{first}/bin:{other}/bin"},
+        {"CONDA_PREFIX": str(tmp_path / "gone"), "PATH": f"{first}/bin"},
+        {"VIRTUAL_ENV": sys.prefix, "PATH": f"{sys.prefix}/bin"},
+        {"VIRTUAL_ENV": "", "PATH": ""},
+    ):
+        assert checks.ranks_python(environ) == (sys.executable, "the one clusterrun runs in", "")
+
+
+@pytest.mark.parametrize("setup", [(), ("module load cuda",)])
+@pytest.mark.parametrize(
+    "command, seen, remedy",
+    [
+        (("ddp.py --epochs 1",), "this is one word", "clusterrun submit ddp.py --epochs 1"),
+        (("ddp.py --cfg x.py", "--lr", "a b"), "this is one word", "submit ddp.py --cfg x.py --lr 'a b'"),
+        ((".",), "is a folder", "name a Python script"),
+        (("./src",), "is a folder", "name a Python script"),
+        (("src",), "is a folder", "name a Python script"),
+        (("train.ipynb",), "is a notebook", "jupyter nbconvert --to script train.ipynb"),
+    ],
+)
+def test_a_word_that_no_rank_can_run_is_refused_with_what_was_meant(
+    tmp_path: Path, command: tuple[str, ...], seen: str, remedy: str, setup: tuple[str, ...]
+) -> None:
+    (tmp_path / "src").mkdir()
+    for name in ("ddp.py", "x.py", "train.ipynb"):
+        (tmp_path / name).touch()
+    with pytest.raises(BadInput) as told:
+        checks.check(of(tmp_path, *command, setup=setup))
+    assert seen in told.value.seen and remedy in told.value.remedy
+
+
+@pytest.mark.parametrize("name, meant", [("run.sh", "./run.sh"), ("train", "train.py")])
+def test_a_program_that_lies_here_but_not_on_the_path_is_refused(
+    tmp_path: Path, name: str, meant: str
+) -> None:
+    (tmp_path / meant).touch(0o755)
+    with pytest.raises(BadInput) as told:
+        checks.check(of(tmp_path, name))
+    assert told.value.remedy.startswith(f"did you mean {meant}? ")
+
+
+def test_a_file_whose_name_has_a_space_is_no_command_line(tmp_path: Path) -> None:
+    (tmp_path / "my script.py").write_text("1\n")
+    assert checks.check(of(tmp_path, "my script.py")) == ()
+
+
+@pytest.mark.parametrize(
+    "command, text, named",
+    [
+        (("a.py", "--nodes", "2"), "import torch", ("--nodes",)),
+        (("a.py", "--nodes=2", "--lr", "1", "--gpus", "8"), "", ("--nodes", "--gpus")),
+        (("a.py", "--nodes", "2"), 'parser.add_argument("--nodes")', ()),
+        (("a.py", "--cpus-per-rank", "2"), "def main(cpus_per_rank=1): ...", ()),
+        (("a.py", "--lr", "2"), "", ()),
+        (("torchrun", "--nodes", "2"), "", ()),
+    ],
+)
+def test_an_option_of_submit_after_a_script_that_does_not_know_it_is_named(
+    tmp_path: Path, command: tuple[str, ...], text: str, named: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.py").write_text(text)
+    own = {"--nodes", "--gpus", "--cpus-per-rank"}
+    assert checks.misplaced(command, str(tmp_path), own) == named

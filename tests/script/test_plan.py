@@ -1,0 +1,516 @@
+"""The laws of planning: a spec becomes one whole submission, compared whole, and nothing is invented."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.model.errors import BadInput, SchedulerError
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Survival, WatchOrders
+from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
+from clusterrun.script import environment as environment_module
+from clusterrun.script import form, shipped
+from clusterrun.script.plan import MachineFacts, Plan, default_name, plan, rank_command
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+RUN_DIR = "/home/ada/.clusterrun/runs/20260102-030405-train"
+SCRIPT = f"{RUN_DIR}/script.sh"
+PYTHON = "/opt/venv/bin/python"
+ON_SLURM = MachineFacts(slurm=True, python=PYTHON, why_python="the one clusterrun runs in")
+HERE = MachineFacts(slurm=False, python=PYTHON, why="no program named sbatch is on PATH", gpus=2)
+
+SPECS = {
+    "small": JobSpec(("train.py", "--lr", "1e-3"), cwd="/home/ada/project"),
+    "whole": JobSpec(
+        ("-m", "pkg.train", "--name", "a b"),
+        cwd="/home/ada/my project",
+        name='näme "x" $(id)',
+        nodes=4,
+        gpus=8,
+        cpus_per_rank=6,
+        time=129600,
+        partition="gpu",
+        account="physics",
+        qos="high",
+        reservation="class",
+        constraint="a100&nvlink",
+        exclude="n[3-4]",
+        nodelist="n[1-8]",
+        mem="200G",
+        sbatch=("exclusive", "mail-type=END", "comment=for the paper"),
+        srun=("overlap",),
+        setup=("module load cuda/12", "source 'my env'/bin/activate"),
+        environment=(("WANDB_API_KEY", "secret"),),
+        requeue=True,
+        after=("17", "18"),
+        max_restarts=2,
+    ),
+    "odd-paths": JobSpec(("./program",), cwd="/home/ada/two\nlines", name="hetjob", gpus=0, ranks_per_node=3),
+}
+DIRS = {"odd-paths": "/home/ada/100%\\x/runs/r"}
+
+
+def made(name: str) -> Plan:
+    return plan(SPECS[name], "20260102-030405-train", "f00dcafe", DIRS.get(name, RUN_DIR), ON_SLURM)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_script_is_the_golden_one_whole(name: str) -> None:
+    assert made(name).script == (GOLDEN / f"{name}.sh").read_text()
+
+
+def test_an_edit_of_a_shipped_template_takes_effect_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(shipped.folder("templates"), tmp_path / "templates")
+    monkeypatch.setattr(shipped, "folder", lambda name: str(tmp_path / name))
+    as_shipped = made("small").script
+    for name in form.TEMPLATES:
+        with open(tmp_path / "templates" / name, "a", encoding="utf-8") as file:
+            file.write(f"# edited: {name}\n")
+        assert f"# edited: {name}" not in as_shipped
+        assert f"# edited: {name}" in made("small").script
+
+
+def test_sbatch_is_called_with_the_script_and_only_with_what_no_directive_carries() -> None:
+    assert made("whole").argv == ("sbatch", "--parsable", f"{RUN_DIR}/script.sh")
+    assert made("odd-paths").argv == (
+        "sbatch",
+        "--parsable",
+        "--job-name=hetjob",
+        "--chdir=/home/ada/two\nlines",
+        "/home/ada/100%\\x/runs/r/script.sh",
+    )
+
+
+def test_the_orders_are_exact_and_start_one_agent_on_each_node() -> None:
+    agent = ("-I", "-S", f"{RUN_DIR}/agent.pyz", "agent", RUN_DIR)
+    assert made("whole").orders == Orders(
+        run_id="20260102-030405-train",
+        run_name='näme "x" $(id)',
+        nodes=4,
+        ranks_per_node=8,
+        gpus_per_node=8,
+        cpus_per_rank=6,
+        command=(PYTHON, "-u", "-m", "pkg.train", "--name", "a b"),
+        cwd="/home/ada/my project",
+        environment=(("WANDB_API_KEY", "secret"),),
+        launch=(
+            "srun",
+            "--nodes=4",
+            "--ntasks=4",
+            "--ntasks-per-node=1",
+            "--cpu-bind=none",
+            "--mpi=none",
+            "--export=ALL",
+            "--input=all",
+            "--kill-on-bad-exit=0",
+            "--wait=0",
+            "--no-kill",
+            "--unbuffered",
+            "--quiet",
+            "--overlap",
+            PYTHON,
+            *agent,
+        ),
+        max_restarts=2,
+        preflight=Preflight(Level.FULL, python=PYTHON),
+        watch=WatchOrders(on=True),
+        survival=Survival(
+            "requeue",
+            (
+                *made("whole").argv[:-1],
+                "--exclude=n[3-4],{excluded}",
+                "--dependency=",
+                "{dependency}",
+                SCRIPT,
+            ),
+            120.0,
+            20,
+            20,
+        ),
+        interpreter=Interpreter(PYTHON, "the one clusterrun runs in", by_setup=True),
+    )
+
+
+def test_no_secret_of_the_environment_stands_in_the_script_or_in_an_argument() -> None:
+    whole = made("whole")
+    assert "secret" not in whole.script + "".join(whole.argv) + "".join(whole.orders.launch)
+
+
+@pytest.mark.parametrize(
+    "command, name, argv",
+    [
+        (("train.py", "-x"), "train", (PYTHON, "-u", "train.py", "-x")),
+        (("src/my train.py",), "my train", (PYTHON, "-u", "src/my train.py")),
+        (("-m", "pkg.mod", "a"), "pkg.mod", (PYTHON, "-u", "-m", "pkg.mod", "a")),
+        (("./run.sh", "a"), "run.sh", ("./run.sh", "a")),
+        (("torchrun", "train.py"), "torchrun", ("torchrun", "train.py")),
+        ((".py",), "run", (PYTHON, "-u", ".py")),
+    ],
+)
+def test_a_command_gets_its_python_and_a_name(
+    command: tuple[str, ...], name: str, argv: tuple[str, ...]
+) -> None:
+    found = plan(JobSpec(command, cwd="/"), "r", "t", RUN_DIR, ON_SLURM)
+    assert (found.spec.name, default_name(command), found.orders.command) == (name, name, argv)
+
+
+def directives(**wish: object) -> list[str]:
+    spec = JobSpec(("train.py",), cwd="/", **wish)  # type: ignore[arg-type]
+    script = plan(spec, "r", "t", RUN_DIR, ON_SLURM).script
+    return re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
+
+
+def test_no_time_no_memory_and_no_partition_are_invented() -> None:
+    assert directives() == [
+        "--job-name=train",
+        "--comment=clusterrun:r:t",
+        "--chdir=/",
+        f"--output={RUN_DIR}/job.out",
+        "--open-mode=append",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=1",
+        "--no-requeue",
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry, gone, stays, notice",
+    [
+        (
+            "time=1",
+            "--time=00:10:00",
+            "--time=1",
+            "--sbatch time takes the place of --time, which clusterrun sets",
+        ),
+        (
+            "gres=gpu:a100:4",
+            "--gpus-per-node=4",
+            "--gres=gpu:a100:4",
+            "--sbatch gres takes the place of --gpus-per-node, which clusterrun sets",
+        ),
+        (
+            "job-name=x",
+            "--job-name=train",
+            "--job-name=x",
+            "--sbatch job-name takes the place of --job-name, which clusterrun sets",
+        ),
+        ("requeue", "--no-requeue", "--requeue", None),
+        ("begin=now+1hour", "--begin=now", "--begin=now+1hour", None),
+    ],
+)
+def test_an_option_that_is_passed_on_takes_the_place_of_ours_and_that_is_said(
+    entry: str, gone: str, stays: str, notice: str | None
+) -> None:
+    spec = JobSpec(("train.py",), cwd="/", gpus=4, time=600, sbatch=(entry,))
+    found = plan(spec, "r", "t", RUN_DIR, ON_SLURM)
+    lines = [line.removeprefix("#SBATCH ") for line in found.script.split("\n")]
+    assert (gone in lines, lines.count(stays)) == (False, 1)
+    assert found.notices == (() if notice is None else (notice,))
+
+
+def test_dependencies_and_comments_are_joined_not_replaced() -> None:
+    found = directives(after=("5",), sbatch=("dependency=singleton", "comment=mine"))
+    assert '"--comment=clusterrun:r:t mine"' in found
+    assert "--dependency=afterok:5,singleton" in found
+
+
+@pytest.mark.parametrize(
+    "wish, said",
+    [
+        ({"sbatch": ("array=1-5",)}, "--sbatch array cannot be passed on"),
+        ({"sbatch": ("nodes=2",)}, "--sbatch nodes cannot be passed on"),
+        ({"srun": ("multi-prog",)}, "--srun multi-prog cannot be passed on"),
+        ({"srun": ("bcast=/tmp/p",)}, "--srun bcast cannot be passed on"),
+        ({"sbatch": ("p=debug",)}, "'p' is no option's name"),
+        ({"sbatch": ("a b=c",)}, "'a b' is no option's name"),
+        ({"sbatch": ("comment=a\nb",)}, "has a control character"),
+    ],
+)
+def test_what_would_break_a_promise_is_refused_with_what_to_do_instead(
+    wish: dict[str, tuple[str]], said: str
+) -> None:
+    with pytest.raises(BadInput, match=re.escape(said)) as caught:
+        directives(**wish)
+    assert caught.value.remedy
+
+
+def test_a_run_without_slurm_stays_here_and_says_so() -> None:
+    spec = JobSpec(("train.py",), cwd="/w", nodes=2, gpus=1, time=60, mem="4G", setup=("echo hi",))
+    found = plan(spec, "r", "t", RUN_DIR, HERE)
+    assert (found.spec.cluster, found.argv, found.orders.launch, found.orders.gpus_per_node) == (
+        Cluster.LOCAL,
+        ("/bin/bash", f"{RUN_DIR}/script.sh"),
+        (),
+        1,
+    )
+    assert found.notices == (
+        "no program named sbatch is on PATH: the run stays on this machine",
+        "on this machine nothing comes of --mem",
+    )
+    assert (found.orders.time_limit, "#SBATCH" in found.script, "echo hi\n" in found.script) == (
+        60.0,
+        False,
+        True,
+    )
+
+
+def test_without_enough_gpus_the_run_gets_cpu_ranks_and_a_notice() -> None:
+    found = plan(JobSpec(("train.py",), cwd="/", nodes=2, gpus=4), "r", "t", RUN_DIR, replace(HERE, why=""))
+    assert (found.orders.gpus_per_node, found.orders.ranks_per_node) == (0, 4)
+    share = "--gpus 0 --ranks-per-node 4 --env CUDA_VISIBLE_DEVICES=0,1 shares what there is"
+    assert found.notices == (f"this machine has 2 GPUs, not 8: 4 CPU ranks on each simulated node; {share}",)
+
+
+@pytest.mark.parametrize(
+    "site, wish, hidden",
+    [
+        (ON_SLURM, {}, True),
+        (ON_SLURM, {"gpus": 8}, False),
+        (ON_SLURM, {"sbatch": ("gres=gpu:a100:8",), "ranks_per_node": 8}, False),
+        (ON_SLURM, {"sbatch": ("gpus=8",)}, False),
+        (ON_SLURM, {"srun": ("tres-per-task=cpu=1,gres/gpu=1",)}, False),
+        (ON_SLURM, {"sbatch": ("gres=shard:1,nvme",)}, True),
+        (ON_SLURM, {"sbatch": ("exclusive",)}, True),
+        (HERE, {}, True),
+        (HERE, {"gpus": 2}, False),
+        (replace(HERE, why=""), {"gpus": 4}, True),
+        (replace(HERE, why=""), {"sbatch": ("gres=gpu:2",)}, True),
+    ],
+)
+def test_gpus_are_hidden_where_nobody_asked_for_any(
+    site: MachineFacts, wish: dict[str, Any], hidden: bool
+) -> None:
+    spec = JobSpec(("train.py",), cwd="/w", **wish)
+    assert plan(spec, "r", "t", RUN_DIR, site).orders.hide_gpus is hidden
+
+
+@pytest.mark.parametrize(
+    "said, python",
+    [
+        ("", PYTHON),
+        ("python3", "python3"),
+        ("venv/bin/python", "/w/venv/bin/python"),
+        ("/a/python", "/a/python"),
+    ],
+)
+def test_a_python_named_by_a_path_is_the_same_from_everywhere(said: str, python: str) -> None:
+    assert (
+        plan(JobSpec(("train.py",), cwd="/w", python=said), "r", "t", RUN_DIR, ON_SLURM).spec.python == python
+    )
+
+
+def test_what_was_said_beats_what_is_there() -> None:
+    spec = JobSpec(("train.py",), cwd="/", cluster=Cluster.LOCAL)
+    assert plan(spec, "r", "t", RUN_DIR, ON_SLURM).spec.cluster is Cluster.LOCAL
+
+
+def test_a_template_of_the_users_own_must_be_the_run_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "mine.j2").write_text(
+        "#!/bin/sh\n{{ directives | sbatch }}\nexec {{ python }} {{ agent }} coordinate {{ run_dir }}\n"
+    )
+    spec = JobSpec(("train.py",), cwd=str(tmp_path), template="mine.j2")
+    assert plan(spec, "r", "tok", RUN_DIR, ON_SLURM).script.endswith(
+        f"\nexec {PYTHON} {RUN_DIR}/agent.pyz coordinate {RUN_DIR}\n"
+    )
+    (tmp_path / "mine.j2").write_text("#!/bin/sh\nsrun {{ command }}\n")
+    with pytest.raises(BadInput, match=r"does not use directives and agent"):
+        plan(spec, "r", "tok", RUN_DIR, ON_SLURM)
+
+
+def test_what_a_job_around_us_left_in_the_environment_is_dropped_but_not_the_way_to_slurm() -> None:
+    environment = {
+        "SLURM_CPU_BIND": "x",
+        "SBATCH_TIME": "1",
+        "PET_NNODES": "2",
+        "SLURM_CONF": "c",
+        "PATH": "p",
+        "PMIX_RANK": "0",
+    }
+    assert environment_module.scrubbed(environment) == {"SLURM_CONF": "c", "PATH": "p"}
+    assert environment_module.dropped(environment) == (
+        "PET_NNODES",
+        "PMIX_RANK",
+        "SBATCH_TIME",
+        "SLURM_CPU_BIND",
+    )
+
+
+@pytest.mark.parametrize(
+    "wish, level",
+    [({}, "quick"), ({"nodes": 2}, "full"), ({"alone": True}, "full"), ({"preflight": "off"}, "off")],
+)
+def test_several_nodes_are_checked_in_full_and_one_quickly_unless_said_otherwise(
+    wish: dict[str, Any], level: str
+) -> None:
+    found = plan(JobSpec(("train.py",), cwd="/", **wish), "r", "t", RUN_DIR, ON_SLURM)
+    assert (found.orders.preflight.level, found.spec.preflight) == (level, level)
+
+
+def test_the_orders_of_a_check_are_what_was_asked() -> None:
+    site = replace(ON_SLURM, cluster="alps", findings="/h/findings/alps")
+    asked = JobSpec(
+        ("train.py",),
+        cwd="/",
+        nodes=3,
+        spares=2,
+        preflight_budget=90,
+        preflight_limit=(("slow_fail", 0.4),),
+        on_unfit=OnUnfit.RESUBMIT,
+        exclude="n[3-4]",
+    )
+    found = plan(asked, "r", "t", RUN_DIR, site)
+    assert found.orders.preflight == Preflight(
+        Level.FULL,
+        budget=90.0,
+        limits=(("slow_fail", 0.4),),
+        cluster="alps",
+        findings="/h/findings/alps",
+        python=PYTHON,
+        resubmit=("sbatch", "--parsable", "--exclude=n[3-4],{excluded}", f"{RUN_DIR}/script.sh"),
+    )
+    assert (found.orders.nodes, found.orders.spares) == (3, 2)
+
+
+def test_spares_are_allocated_and_each_gets_an_agent() -> None:
+    found = plan(JobSpec(("train.py",), cwd="/", nodes=3, spares=2), "r", "t", RUN_DIR, ON_SLURM)
+    assert "#SBATCH --nodes=5\n" in found.script
+    assert found.orders.launch[1:3] == ("--nodes=5", "--ntasks=5")
+
+
+def test_what_hangs_on_a_check_that_is_not_made_is_said_and_left_out() -> None:
+    asked = JobSpec(("t.py",), cwd="/", nodes=2, spares=1, preflight="off", on_unfit=OnUnfit.RESUBMIT)
+    found = plan(asked, "r", "t", RUN_DIR, ON_SLURM)
+    assert found.notices == ("with --preflight off nothing comes of --on-unfit",)
+    assert (found.orders.spares, found.orders.preflight, found.spec.allocated) == (1, Preflight(), 3)
+
+
+def test_a_spare_that_could_never_train_is_said() -> None:
+    asked = JobSpec(("t.py",), cwd="/", nodes=2, spares=1, preflight="off", max_restarts=0)
+    found = plan(asked, "r", "t", RUN_DIR, ON_SLURM)
+    assert found.notices == ("with --preflight off and no restarts nothing comes of --spares",)
+
+
+@pytest.mark.parametrize(
+    "more", [{"after": ("7",)}, {"sbatch": ("dependency=singleton",)}], ids=["after", "dependency"]
+)
+def test_a_run_that_is_queued_again_waits_for_nothing_that_is_over(more: dict[str, Any]) -> None:
+    asked = JobSpec(("t.py",), cwd="/", on_unfit=OnUnfit.RESUBMIT, **more)
+    words = plan(asked, "r", "t", RUN_DIR, ON_SLURM).orders.preflight.resubmit
+    assert words[2:-1] == ("--exclude={excluded}", "--dependency=")
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ({"preflight": "half"}, "--preflight 'half' cannot be"),
+        ({"preflight": "off", "alone": True}, "checks nothing"),
+        ({"preflight_limit": (("slow", 1.0),)}, "no limit is named slow"),
+        ({"preflight_limit": (("z", -1.0),)}, "limit z cannot be -1.0"),
+        ({"on_hang": "pray"}, "--on-hang 'pray' cannot be"),
+        ({"spares": -1}, "--spares -1 cannot be"),
+    ],
+)
+def test_what_cannot_be_meant_of_a_check_is_refused(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(said)):
+        JobSpec(("t.py",), cwd="/", **more)
+
+
+@pytest.mark.parametrize(
+    "command, python",
+    [
+        (("train.py",), PYTHON),
+        (("-m", "pkg"), PYTHON),
+        (("python3", "x"), "python3"),
+        (("/a/python3.12", "x"), "/a/python3.12"),
+        (("torchrun", "train.py"), ""),
+        (("./pythonic",), ""),
+    ],
+)
+def test_the_checks_torch_is_that_of_the_ranks(command: tuple[str, ...], python: str) -> None:
+    found = plan(JobSpec(command, cwd="/"), "r", "t", RUN_DIR, ON_SLURM)
+    assert found.orders.preflight.python == python
+
+
+@pytest.mark.parametrize(
+    "command, words",
+    [
+        (("-rf.py", "x"), ("python", "-u", "./-rf.py", "x")),
+        (("--version.py",), ("python", "-u", "./--version.py")),
+        (("a.py", "-c"), ("python", "-u", "a.py", "-c")),
+        (("-m", "pkg.-x"), ("python", "-u", "-m", "pkg.-x")),
+        (("/x/-rf.py",), ("python", "-u", "/x/-rf.py")),
+    ],
+)
+def test_a_script_is_never_an_option_of_its_python(command: tuple[str, ...], words: tuple[str, ...]) -> None:
+    assert rank_command(command, "python") == words
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"partition": "gpu"},
+        {"account": "me"},
+        {"qos": "high"},
+        {"reservation": "mine"},
+        {"constraint": "a100"},
+        {"nodelist": "n1"},
+        {"sbatch": ("exclusive",)},
+        {"srun": ("mpi=pmix",)},
+    ],
+)
+def test_what_only_slurm_knows_never_starts_ranks_on_this_machine_instead(wish: dict[str, Any]) -> None:
+    spec = JobSpec(("train.py",), cwd="/w", ranks_per_node=16, **wish)
+    with pytest.raises(BadInput, match="needs Slurm, which cannot be used here: no program named sbatch"):
+        plan(spec, "r", "t", RUN_DIR, HERE)
+    local = replace(spec, cluster=Cluster.LOCAL)
+    assert plan(local, "r", "t", RUN_DIR, replace(HERE, why="")).spec.cluster is Cluster.LOCAL
+
+
+def test_more_gpus_than_are_here_are_not_replaced_by_cpu_ranks_where_slurm_was_meant() -> None:
+    spec = JobSpec(("train.py",), cwd="/w", nodes=2, gpus=8)
+    with pytest.raises(
+        BadInput, match="this machine has 2 GPUs, not 16, and Slurm cannot be used here: no p"
+    ):
+        plan(spec, "r", "t", RUN_DIR, HERE)
+    assert plan(replace(spec, nodes=1, gpus=2), "r", "t", RUN_DIR, HERE).orders.gpus_per_node == 2
+
+
+def test_a_machine_that_looks_like_a_login_node_starts_ranks_only_where_somebody_says_so() -> None:
+    spec, login = JobSpec(("train.py",), cwd="/w"), replace(HERE, of_a_cluster="its name is login1")
+    with pytest.raises(SchedulerError, match=r"looks like a login node \(its name is login1\)"):
+        plan(spec, "r", "t", RUN_DIR, login)
+    here = replace(login, why="")
+    assert plan(replace(spec, cluster=Cluster.LOCAL), "r", "t", RUN_DIR, here).argv[0] == "/bin/bash"
+
+
+@pytest.mark.parametrize(
+    "wish, cpus",
+    [
+        ({"gpus": 8}, "128"),
+        ({"gpus": 2}, "32"),
+        ({"gpus": 2, "cpus_per_rank": 3}, "6"),
+        ({"gpus": 2, "sbatch": ("cpus-per-task=5",)}, "5"),
+        ({"gpus": 2, "sbatch": ("mem-per-cpu=4G",)}, "2"),
+        ({"gpus": 2, "alone": True}, "2"),
+        ({"ranks_per_node": 4}, "4"),
+    ],
+)
+def test_a_rank_on_a_gpu_gets_its_share_of_cpus_where_nobody_says_otherwise(
+    wish: dict[str, Any], cpus: str
+) -> None:
+    site = replace(ON_SLURM, cpus_per_gpu=16)
+    script = plan(JobSpec(("train.py",), cwd="/w", **wish), "r", "t", RUN_DIR, site).script
+    assert re.findall(r"--cpus-per-task=(\d+)", script) == [cpus]
+
+
+def test_threads_of_a_rank_are_not_those_of_its_share_of_cpus() -> None:
+    site = replace(ON_SLURM, cpus_per_gpu=16)
+    assert plan(JobSpec(("a.py",), cwd="/w", gpus=8), "r", "t", RUN_DIR, site).orders.cpus_per_rank == 0

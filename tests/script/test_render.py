@@ -1,0 +1,239 @@
+"""The laws of script text: no value becomes code, directives arrive as meant, a form is its template."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterrun.model.errors import BadInput
+from clusterrun.script import form, quoting, render, shipped
+from clusterrun.script.form import FormPlace
+
+HOSTILE = st.text(
+    st.sampled_from("ab$`\"'\\!#%*?~ \t\n;&|<>(){}[]=-@:")
+    | st.characters(codec="utf-8", exclude_characters="\0"),
+    max_size=40,
+)
+LINE = HOSTILE.filter(quoting.carries)
+
+
+def values(**known: quoting.Value) -> dict[str, quoting.Value]:
+    plain: dict[str, quoting.Value] = {name: name for name in form.VARIABLES}
+    return {**plain, "directives": ("--nodes=1",), "setup": (), "command": ("train.py",), **known}
+
+
+def bash(script: str, limit: float = 20.0) -> bytes:
+    done = subprocess.run(
+        ["/bin/bash"], input=script.encode(), capture_output=True, timeout=limit, check=True
+    )
+    assert done.stderr == b""
+    return done.stdout
+
+
+def as_sbatch_reads(line: str) -> list[str]:
+    """A directive line taken apart as sbatch does it; the lab's tests ask sbatch itself."""
+    words, word, quote, escaped = [], None, "", False
+    for letter in line.removeprefix("#SBATCH"):
+        if escaped:
+            word, escaped = (word or "") + letter, False
+        elif letter == "\\":
+            escaped = True
+        elif quote:
+            quote, word = ("", word) if letter == quote else (quote, (word or "") + letter)
+        elif letter in "\"'":
+            quote, word = letter, word or ""
+        elif letter == "#":
+            break
+        elif letter.isspace() and letter.isascii():
+            words += [] if word is None else [word]
+            word = None
+        else:
+            word = (word or "") + letter
+    return words + ([] if word is None else [word])
+
+
+def test_the_shipped_form_is_the_shipped_template_rendered_anew() -> None:
+    kept = Path(shipped.folder("templates"), form.NAME).read_text()
+    assert kept == form.checksum() + render.compile_form(), "the template has changed: run `make form`"
+
+
+@settings(deadline=None)
+@given(st.lists(LINE, max_size=3), st.lists(LINE, max_size=3), HOSTILE, HOSTILE)
+def test_a_filled_form_and_the_rendered_template_are_the_same_text(
+    directives: list[str], setup: list[str], python: str, agent: str
+) -> None:
+    chosen = values(directives=directives, setup=setup, python=python, agent=agent)
+    template = str(Path(shipped.folder("templates"), "job.sbatch.j2"))
+    assert form.fill(chosen) == render.render(chosen, template)
+
+
+@settings(max_examples=200)
+@given(st.lists(LINE, min_size=1, max_size=4))
+def test_every_directive_is_one_line_that_sbatch_reads_as_the_one_option_it_was(options: list[str]) -> None:
+    text = quoting.sbatch([f"--comment={option}" for option in options])
+    assert [as_sbatch_reads(line) for line in text.split("\n")] == [
+        [f"--comment={option}"] for option in options
+    ]
+
+
+@pytest.mark.parametrize(
+    "option", ["--a=b\nc", "--a=\x1b[2J", "--a=my-hetjob", "--comment=PACKJOB", "--a=" + "b" * 2000]
+)
+def test_what_no_directive_can_carry_is_told_apart_and_refused(option: str) -> None:
+    assert not quoting.carries(option)
+    with pytest.raises(BadInput, match="cannot stand on an #SBATCH line"):
+        quoting.sbatch([option])
+
+
+def test_thousands_of_hostile_values_come_through_a_real_shell_byte_for_byte() -> None:
+    seen: list[str] = []
+
+    @settings(max_examples=3000, deadline=None)
+    @given(HOSTILE)
+    def collect(text: str) -> None:
+        seen.append(text)
+
+    collect()
+    template = "\n".join(f"printf '%s\\0' {quoting.quoted(text)}" for text in seen)
+    assert bash(template).split(b"\0")[:-1] == [text.encode() for text in seen]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(LINE, max_size=4), HOSTILE, HOSTILE, HOSTILE)
+def test_a_whole_script_runs_what_was_meant_whatever_its_values_are(
+    directives: list[str], agent: str, run_dir: str, name: str
+) -> None:
+    python = "/bin/true"
+    options = [f"--comment={text}" for text in directives]
+    script = form.fill(
+        values(
+            directives=options, python=python, agent=agent, run_dir=run_dir, name=name, job_output="/dev/null"
+        )
+    )
+    lines = script.split("\n")
+    assert sum(line.startswith("#SBATCH") for line in lines[1 : 1 + len(options)]) == len(options)
+    assert "exec >>/dev/null 2>&1" in lines[1 + max(len(options), 1) :]
+    start = script[script.index("exec " + python) :].replace("exec " + python, "printf '%s\\0'", 1)
+    assert bash(start).decode().split("\0") == ["-I", "-S", agent, "coordinate", run_dir, ""]
+    subprocess.run(["/bin/bash", "-n"], input=script.encode(), timeout=60, check=True)
+
+
+@pytest.mark.parametrize("tries", [0, 2, 6])
+def test_the_jobs_output_is_waited_for_and_a_job_whose_output_never_comes_goes_on(
+    tmp_path: Path, tries: int
+) -> None:
+    there = tmp_path / "there"
+    script = form.fill(values(python="/bin/true", job_output=f"{there}/job.out"))
+    head = script[: script.index("exec >>")] + f"exec >>{there}/job.out 2>&1\necho goes on\n"
+    appears = f'[ "$(wc -l <{tmp_path}/slept)" -lt {tries} ] || [ {tries} = 6 ] || mkdir {there}'
+    stub = f"sleep() {{ echo $1 >>{tmp_path}/slept; {appears}; }}\n"
+    if tries == 0:
+        there.mkdir()
+    done = subprocess.run(["/bin/bash"], input=(stub + head).encode(), capture_output=True, timeout=60)
+    slept = (tmp_path / "slept").read_text().split() if tries else []
+    assert slept == ["1", "1", "2", "4", "8", "16"][:tries]
+    if tries < 6:
+        assert (there / "job.out").read_text() == "goes on\n"
+    else:
+        assert done.stdout == b"goes on\n" and f"{there}/job.out: No such file" in done.stderr.decode()
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> Path:
+    return tmp_path / "mine.sbatch.j2"
+
+
+def test_every_value_of_a_users_template_is_quoted_unless_it_says_raw(template: Path) -> None:
+    template.write_text("{{ name }} {{ name | raw }} {{ command }} {{ nodes }}\n")
+    shown = render.render(values(name="a b", command=("x", "y z"), nodes=4), str(template))
+    assert shown == "'a b' a b x 'y z' 4\n"
+
+
+def test_a_users_template_may_extend_the_shipped_one(template: Path) -> None:
+    template.write_text(
+        '{% extends "job.sbatch.j2" %}{% block setup %}module load cuda\n{{ super() | raw }}{% endblock %}'
+    )
+    shown = render.render(values(setup=("echo hi",)), str(template))
+    plain = form.fill(values(setup=("echo hi",)))
+    assert shown == plain.replace("echo hi\n", "module load cuda\necho hi\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("setup", "code", "failed"),
+    [
+        ([], 0, ""),
+        (["true", "export A=1", "# a comment", "sleep 0 &"], 0, ""),
+        (["true", "false", "true"], 1, "false"),
+        (["(exit 7)"], 7, "(exit 7)"),
+        (["no_such_program --x 'a b'"], 127, "no_such_program --x 'a b'"),
+        (["if false; then true; else true; fi"], 0, ""),
+        (["if false; then", "  true", "else", "  true", "fi"], 0, ""),
+        (["if true; then", "  false", "fi"], 1, "if true; then;   false; fi"),
+        (["for i in 1 2; do", "  false", "done", "true"], 0, ""),
+        (["case a in", "  a) true;;", "esac"], 0, ""),
+        (["cat <<EOF >/dev/null", "it's", "EOF"], 0, ""),
+        (["cat <<EOF >/dev/null", "x", "EOF", "false"], 1, "cat <<EOF >/dev/null; x; EOF; false"),
+        (["true &&", "false"], 1, "true &&; false"),
+        (["A='one", "two'"], 0, ""),
+        (["f() {", "  return 3", "}", "f"], 3, "f() {;   return 3; }; f"),
+    ],
+)
+def test_a_setup_line_that_fails_ends_the_script_and_is_named(
+    setup: list[str], code: int, failed: str
+) -> None:
+    text = form.fill(values(setup=setup, job_output="/dev/stdout"))
+    before_start = text.partition("missing=")[0]
+    done = subprocess.run(
+        ["/bin/bash"], input=f"{before_start}echo went on\n", capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == code
+    last = (done.stdout + done.stderr).splitlines()[-1]
+    host = os.uname().nodename
+    assert last == (
+        f"clusterrun: --setup ended with exit code {code} on {host}: {failed}" if code else "went on"
+    )
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("{{ nonsense }}", "'nonsense' is undefined"),
+        ("{% if %}", "line 1"),
+        ("{% include 'nowhere' %}", "there is no template 'nowhere'"),
+        ("{{ name | sbach }}", "No filter named 'sbach'"),
+    ],
+)
+def test_a_fault_in_a_template_is_named_with_a_remedy(template: Path, text: str, said: str) -> None:
+    template.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        render.render(values(), str(template))
+    assert said in caught.value.seen
+    assert caught.value.remedy
+
+
+def test_a_missing_template_is_named(template: Path) -> None:
+    with pytest.raises(BadInput, match=r"mine\.sbatch\.j2"):
+        render.render(values(), str(template))
+
+
+def test_a_place_of_a_form_is_found_again_in_it() -> None:
+    assert FormPlace("python").under("quoted") == "@{quoted:python}@"
+    assert shlex.split(form.fill(values(agent="@{quoted:python}@")).split("[ -r ")[1].split(" ]")[0]) == [
+        "@{quoted:python}@"
+    ]
+
+
+def test_the_manual_lists_exactly_the_variables_there_are() -> None:
+    manual = Path(shipped.folder("templates")).parent / "docs" / "templates.md"
+    rows = [
+        line.split(" | ", 1)
+        for line in manual.read_text().split("## Variables")[1].splitlines()
+        if line.startswith("| `")
+    ]
+    assert {name.strip("| `"): said.removesuffix(" |") for name, said in rows} == form.VARIABLES

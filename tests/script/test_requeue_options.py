@@ -1,0 +1,208 @@
+"""What a run will survive: the rules of what nobody said, the words for sbatch, what the nodes are told."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from clusterrun.api import spec_of
+from clusterrun.config import settings
+from clusterrun.config.settings import Source, settle
+from clusterrun.model.errors import BadInput
+from clusterrun.model.orders import Survival
+from clusterrun.model.spec import JobSpec
+from clusterrun.script.plan import MachineFacts, Plan, plan
+from clusterrun.script.requeue_options import described
+
+RUN_DIR = "/runs/r"
+SCRIPT = f"{RUN_DIR}/script.sh"
+SBATCH = ("sbatch", "--parsable")
+NO_DEPENDENCY = ("--dependency=", "{dependency}")
+
+
+def planned(slurm: bool = True, **wish: Any) -> Plan:
+    spec = spec_of(("train.py",), "/", {"preflight": "full", **wish})
+    return plan(spec, "r", "t", RUN_DIR, MachineFacts(slurm=slurm, python="/usr/bin/python3"))
+
+
+def directives(**wish: Any) -> list[str]:
+    return re.findall(r"^#SBATCH --(requeue|no-requeue|signal=.*)$", planned(**wish).script, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "wish, restarts",
+    [
+        ({}, 0),
+        ({"spares": 1}, 3),
+        ({"requeue": True}, 3),
+        ({"requeue_by": "chain"}, 3),
+        ({"max_restarts": 0, "requeue": True}, 0),
+        ({"max_restarts": 7, "spares": 1}, 7),
+        ({"spares": 1, "preflight": "off"}, 3),
+    ],
+)
+def test_failures_are_survived_where_that_was_asked_for_or_there_is_a_way(
+    wish: dict[str, Any], restarts: int
+) -> None:
+    made = planned(**wish)
+    assert (made.orders.max_restarts, made.spec.max_restarts) == (restarts, restarts)
+
+
+@pytest.mark.parametrize(
+    "wish, said",
+    [
+        ({}, ["no-requeue"]),
+        ({"requeue": True}, ["requeue", "signal=B:USR2@120"]),
+        ({"requeue_by": "requeue"}, ["requeue", "signal=B:USR2@120"]),
+        ({"requeue_by": "chain", "notice": "5m"}, ["no-requeue", "signal=B:USR2@300"]),
+        ({"requeue": True, "time": "3m"}, ["requeue", "signal=B:USR2@90"]),
+        ({"requeue": True, "time": "61s"}, ["requeue", "signal=B:USR2@60"]),
+        ({"sbatch": ("requeue",)}, ["signal=B:USR2@120", "requeue"]),
+        ({"requeue": True, "sbatch": ("signal=B:USR2@300",)}, ["requeue", "signal=B:USR2@300"]),
+        ({"requeue_by": "chain", "sbatch": ("no-requeue",)}, ["signal=B:USR2@120", "no-requeue"]),
+        ({"sbatch": ("signal=USR1@60",)}, ["no-requeue", "signal=USR1@60"]),
+    ],
+)
+def test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice(
+    wish: dict[str, Any], said: list[str]
+) -> None:
+    assert directives(**wish) == said
+
+
+@pytest.mark.parametrize(
+    "wish, words",
+    [
+        ({"requeue_by": "chain", "sbatch": ("requeue",)}, "would go on in two jobs"),
+        ({"requeue": True, "sbatch": ("no-requeue",)}, "contradict each other"),
+        ({"requeue_by": "often"}, "--requeue-by 'often' cannot be"),
+        ({"max_restarts": -2}, "--max-restarts -2 cannot be"),
+        ({"max_preemptions": -1}, "--max-preemptions -1 cannot be"),
+        ({"notice": "20s"}, "--notice 20 cannot be"),
+        ({"notice": "1d"}, "--notice 86400 s cannot be"),
+        ({"on_event": "a\0b"}, "NUL"),
+    ],
+)
+def test_what_cannot_be_is_refused(wish: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(words)):
+        planned(**wish)
+
+
+def test_the_nodes_are_told_how_to_queue_the_run_once_more() -> None:
+    made = planned(
+        requeue_by="chain",
+        exclude="n[1-2]",
+        max_preemptions=4,
+        max_time_limits=5,
+        no_progress=2,
+        notice="90s",
+        on_event="mail me",
+    )
+    assert made.orders.survival == Survival(
+        requeue="chain",
+        resubmit=(*SBATCH, "--exclude=n[1-2],{excluded}", *NO_DEPENDENCY, SCRIPT),
+        notice=90.0,
+        max_preemptions=4,
+        max_time_limits=5,
+        no_progress=2,
+        on_event="mail me",
+    )
+
+
+def test_the_next_job_carries_the_token_of_its_run() -> None:
+    made = planned(requeue_by="chain")
+    assert made.orders.survival.resubmit[-1] == SCRIPT and "--comment=clusterrun:r:t" in made.script
+
+
+@pytest.mark.parametrize("wish", [{"exclude": "/tmp/bad"}, {"sbatch": ("exclude=n1",)}])
+def test_an_exclusion_that_cannot_be_added_to_is_kept_and_that_is_said(wish: dict[str, Any]) -> None:
+    made = planned(requeue=True, **wish)
+    assert made.orders.survival.resubmit == (*SBATCH, *NO_DEPENDENCY, SCRIPT)
+    assert made.notices == (
+        "bad nodes cannot be kept from the next job: --exclude names a file or was passed by --sbatch",
+    )
+
+
+def test_a_run_that_ends_with_its_job_is_told_only_what_holds_anyway() -> None:
+    made = planned(no_progress=2, max_restarts=1, on_event="x")
+    assert made.orders.survival == Survival(no_progress=2, on_event="x")
+
+
+@pytest.mark.parametrize(
+    "wish, notices",
+    [
+        (
+            {"max_preemptions": 3, "notice": "5m"},
+            ("without --requeue nothing comes of --max-preemptions, --notice",),
+        ),
+        ({"no_progress": 5}, ("without --max-restarts nothing comes of --no-progress",)),
+        ({"requeue": True, "time": "2m"}, ("notice of the end is given 60 s before it: half of --time",)),
+        (
+            {"requeue": True, "sbatch": ("signal=USR1@60",)},
+            ("--sbatch signal takes the place of --signal, which clusterrun sets",),
+        ),
+        ({"requeue": True, "sbatch": ("mail-type=END",)}, ()),
+        (
+            {"slurm": False, "requeue_by": "chain", "notice": "5m"},
+            ("on this machine nothing comes of --requeue",),
+        ),
+    ],
+)
+def test_what_means_nothing_or_less_than_it_says_is_said(
+    wish: dict[str, Any], notices: tuple[str, ...]
+) -> None:
+    assert planned(**wish).notices == notices
+
+
+def test_on_this_machine_a_run_ends_with_its_only_job() -> None:
+    made = planned(slurm=False, requeue=True, on_event="x")
+    assert (made.orders.survival, made.spec.goes_on) == (Survival(on_event="x"), "")
+
+
+def test_a_check_alone_is_not_queued_again() -> None:
+    made = planned(alone=True, requeue=True)
+    assert (made.spec.goes_on, made.orders.survival) == ("", Survival())
+
+
+def test_slurms_own_mail_is_passed_on() -> None:
+    script = planned(sbatch=("mail-type=END,FAIL,REQUEUE", "mail-user=ada@example.org")).script
+    assert "#SBATCH --mail-type=END,FAIL,REQUEUE\n#SBATCH --mail-user=ada@example.org\n" in script
+
+
+def test_who_asks_before_submitting_is_told_all_of_it() -> None:
+    spec = planned(requeue_by="chain", time="1h", on_event="notify 'me'").spec
+    assert described(spec) == (
+        "restarts after failures: 3, no more than 3 in a row without progress",
+        "goes on after 20 time limits and 20 preemptions: the next job is queued when this one starts;"
+        " notice of the end 120 s before it",
+        "at each event: /bin/sh -c \"notify 'me'\"",
+    )
+    assert described(JobSpec(("train.py",), cwd="/")) == ()
+
+
+def sources(*values: dict[str, settings.Value]) -> list[Source]:
+    return [Source(f"place {n}", tuple(one.items())) for n, one in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    "values, answer",
+    [
+        (({},), (False, "")),
+        (({"requeue-by": "chain"},), (True, "chain")),
+        (({"requeue-by": "chain"}, {"requeue": False}), (True, "chain")),
+        (({"requeue": False}, {"requeue-by": "chain"}), (False, "")),
+        (({"requeue": True}, {"requeue-by": "chain"}), (True, "chain")),
+        (({"requeue": True}, {"requeue": False, "requeue-by": "chain"}), (True, "chain")),
+    ],
+)
+def test_the_way_to_go_on_implies_that_the_run_does_unless_a_stronger_place_says_no(
+    values: tuple[dict[str, settings.Value], ...], answer: tuple[bool, str]
+) -> None:
+    found = settle(sources(*values))
+    assert (found["requeue"].value, found["requeue-by"].value) == answer
+
+
+def test_one_place_that_says_both_is_asked_what_it_means() -> None:
+    with pytest.raises(BadInput, match="contradict each other"):
+        settle(sources({"requeue": False, "requeue-by": "chain"}))

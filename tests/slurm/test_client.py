@@ -1,0 +1,365 @@
+"""The laws of asking and submitting when Slurm misbehaves; stand-ins play its programs, with its words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun import system
+from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
+from clusterrun.slurm import sbatch_errors, submit_once
+from clusterrun.slurm.client import SlurmClient, SubmitAnswer
+from clusterrun.slurm.queries import PartitionOffer
+from clusterrun.slurm.sbatch_errors import SbatchAnswer
+
+DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
+TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+
+
+class PushedClock:
+    """A clock that moves only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
+class StandInPrograms:
+    """Answers in the order given; each is (exit code, stdout, stderr) or an error to raise."""
+
+    def __init__(self, *answers: tuple[int, str, str] | Exception) -> None:
+        self._answers = list(answers)
+        self.asked: list[tuple[str, ...]] = []
+        self.environments: list[Mapping[str, str]] = []
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        timeout: float,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> system.Completed:
+        self.asked.append(tuple(argv))
+        self.environments.append(env or {})
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return system.Completed(tuple(argv), *answer, 0.01)
+
+
+def client(*answers: tuple[int, str, str] | Exception, **environment: str) -> SlurmClient:
+    return SlurmClient(environment, StandInPrograms(*answers), PushedClock(), user=1000)
+
+
+def test_a_controller_that_is_down_is_unreachable_with_slurms_words_and_a_remedy() -> None:
+    with pytest.raises(SchedulerUnreachable) as caught:
+        client((1, "", DOWN)).jobs()
+    assert caught.value.seen == (
+        "Slurm does not answer: slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    )
+    assert "scontrol ping" in caught.value.remedy
+
+
+def test_a_query_without_an_answer_in_time_is_unreachable_too() -> None:
+    with pytest.raises(SchedulerUnreachable, match="no answer within"):
+        client(system.ProgramTimeout("squeue gave no answer within 30 s")).jobs()
+
+
+def test_a_missing_program_is_an_error_with_its_name() -> None:
+    with pytest.raises(SchedulerError, match="no program named squeue is on PATH"):
+        client(system.ProgramMissing("the program 'squeue' was not found")).jobs()
+
+
+def test_a_failure_that_passes_quickly_is_asked_again_and_no_other() -> None:
+    busy = (1, "", "squeue: error: RPC rate limit exceeded 1 times, please try again\n")
+    programs = StandInPrograms(busy, busy, (0, "", ""))
+    assert SlurmClient({}, programs, PushedClock(), user=0).jobs() == ()
+    assert len(programs.asked) == 3
+    programs = StandInPrograms((1, "", "squeue: error: Invalid user: 1000\n"))
+    with pytest.raises(SchedulerError, match="Invalid user: 1000"):
+        SlurmClient({}, programs, PushedClock(), user=1000).jobs()
+
+
+def test_queries_read_times_in_seconds_but_jobs_do_not_inherit_that() -> None:
+    programs = StandInPrograms((0, "", ""), (0, "17\n", ""))
+    slurm = SlurmClient({"PATH": "/bin"}, programs, PushedClock(), user=0)
+    slurm.jobs()
+    slurm.sbatch(("sbatch", "x"), "/")
+    assert programs.environments == [{"PATH": "/bin", "SLURM_TIME_FORMAT": "%s"}, {"PATH": "/bin"}]
+
+
+def test_a_site_without_accounting_has_nothing_finished() -> None:
+    assert client((1, "", "Slurm accounting storage is disabled\n")).finished(("1",)) == ()
+
+
+def test_cancelling_what_has_ended_is_no_error_and_a_refusal_is_one() -> None:
+    gone = "scancel: error: Kill job error on job id 5: Invalid job id specified\n"
+    client((1, "", gone)).cancel(("5",))
+    with pytest.raises(SchedulerError, match="Access/permission denied"):
+        client(
+            (1, "", gone + "scancel: error: Kill job error on job id 6: Access/permission denied\n")
+        ).cancel(("5", "6"))
+
+
+def test_slurm_is_not_here_without_its_programs_or_without_a_configuration(tmp_path: Path) -> None:
+    assert client(PATH=str(tmp_path)).why_not() == "no program named sbatch is on PATH"
+    (tmp_path / "sbatch").touch(0o755)
+    assert client(PATH=str(tmp_path), SLURM_CONF=str(tmp_path)).why_not() == ""
+    gone = client(PATH=str(tmp_path), SLURM_CONF="/x/slurm.conf")
+    assert gone.why_not() == "SLURM_CONF names /x/slurm.conf, which is not there"
+    unconfigured = "scontrol: fatal: Could not establish a configuration source\n"
+    assert client((1, "", unconfigured), PATH=str(tmp_path)).why_not() == (
+        "Slurm's programs know no cluster (Could not establish a configuration source)"
+    )
+
+
+def test_slurm_says_what_could_never_start_and_queues_nothing() -> None:
+    programs = StandInPrograms((0, "", "sbatch: Job 9 to start at 2027-01-01T00:00:00 using 16 processors\n"))
+    slurm = SlurmClient({"PATH": "/bin"}, programs)
+    assert slurm.could_not_start(["--nodes=1"], "/") == ""
+    assert programs.asked == [("sbatch", "--test-only", "--nodes=1", "--wrap=true")]
+    refused = "allocation failure: Requested node configuration is not available\n"
+    assert client((1, "", refused)).could_not_start([], "/").endswith("configuration is not available")
+
+
+@pytest.mark.parametrize(
+    "host, shown",
+    [
+        *(
+            (name, True)
+            for name in ("login", "login1", "login-03.alps.example", "alps-login2", "hpc.login01")
+        ),
+        *((name, True) for name in ("HeadNode", "frontend2", "submit01", "submit-node1")),
+        *((name, False) for name in ("vm", "blogin", "loginserver", "ada-laptop", "n0001", "")),
+    ],
+)
+def test_a_machine_of_a_cluster_is_known_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, host: str, shown: bool
+) -> None:
+    monkeypatch.setattr("clusterrun.slurm.client.MUNGE", ())
+    assert client().of_a_cluster(host) == (f"its name is {host}" if shown else "")
+    assert client(SLURM_CONF="/x").of_a_cluster(host) == "SLURM_CONF is set"
+
+
+def test_a_machine_where_munge_runs_is_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterrun.slurm.client.MUNGE", (str(tmp_path),))
+    assert client().of_a_cluster("vm") == "munge, which Slurm logs in by, runs here"
+
+
+@pytest.mark.parametrize(
+    "out, job_id",
+    [
+        ("17\n", "17"),
+        ("17;cluster\n", "17"),
+        ("a site says hello\n17\n", "17"),
+        ("", ""),
+        ("Submitted 17", ""),
+    ],
+)
+def test_the_job_id_is_the_last_line_that_is_one(out: str, job_id: str) -> None:
+    assert sbatch_errors.job_id(out) == job_id
+
+
+@pytest.mark.parametrize(
+    "err, kind",
+    [
+        (TIMED_OUT, SbatchAnswer.OPEN),
+        (
+            "sbatch: error: Batch job submission failed: Unable to contact slurm controller (send failure)",
+            SbatchAnswer.OPEN,
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received",
+            SbatchAnswer.OPEN,
+        ),
+        (
+            "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+            SbatchAnswer.ABSENT,
+        ),
+        (
+            "sbatch: error: Munge encode failed: No such file\nsbatch: error: Batch job submission failed: x",
+            SbatchAnswer.ABSENT,
+        ),
+        ("sbatch: fatal: Could not establish a configuration source", SbatchAnswer.ABSENT),
+        (
+            "sbatch: error: Batch job submission failed: Invalid partition name specified",
+            SbatchAnswer.REFUSED,
+        ),
+        ("sbatch: unrecognized option '--frobnicate=1'", SbatchAnswer.REFUSED),
+    ],
+)
+def test_what_is_known_after_a_failure_follows_from_slurms_words(err: str, kind: SbatchAnswer) -> None:
+    assert sbatch_errors.kind(err) is kind
+
+
+@pytest.mark.parametrize(
+    "program, kind",
+    [
+        ((0, "17\n", ""), SbatchAnswer.QUEUED),
+        ((0, "what?\n", ""), SbatchAnswer.OPEN),
+        ((-9, "", ""), SbatchAnswer.OPEN),
+        (system.ProgramTimeout("sbatch gave no answer"), SbatchAnswer.OPEN),
+        (system.ProgramMissing("no sbatch"), SbatchAnswer.ABSENT),
+        ((1, "", TIMED_OUT), SbatchAnswer.OPEN),
+    ],
+)
+def test_every_end_of_sbatch_is_one_of_four_kinds(
+    program: tuple[int, str, str] | Exception, kind: SbatchAnswer
+) -> None:
+    assert client(program).sbatch(("sbatch", "x"), "/").kind is kind
+
+
+class StandInSlurm:
+    """A controller that queues or loses what is sent, and shows the job only after some looks."""
+
+    def __init__(self, answer: SubmitAnswer, looks: Sequence[str | Exception] = ()) -> None:
+        self._answer = answer
+        self._looks = list(looks)
+        self.sent = 0
+
+    def sbatch(self, argv: Sequence[str], cwd: str) -> SubmitAnswer:
+        self.sent += 1
+        return self._answer
+
+    def find(self, token: str) -> str:
+        look = self._looks.pop(0) if self._looks else ""
+        if isinstance(look, Exception):
+            raise look
+        return look
+
+    def partitions(self) -> tuple[PartitionOffer, ...]:
+        return (PartitionOffer("debug", "up", True, "infinite", nodes=4, cpus=16, memory=65536, gpus=8),)
+
+
+def send(slurm: StandInSlurm, partition: str = "") -> str:
+    return submit_once.send(slurm, ("sbatch", "x"), "/", "TOKEN", partition, PushedClock(), lambda line: None)
+
+
+LOOKS = st.lists(st.sampled_from(["", "17", SchedulerUnreachable("down")]), max_size=14)
+
+
+@given(st.sampled_from(SbatchAnswer), LOOKS)
+def test_whatever_slurm_answers_a_job_is_sent_exactly_once(
+    kind: SbatchAnswer, looks: list[str | Exception]
+) -> None:
+    slurm = StandInSlurm(SubmitAnswer(kind, "words", "17" if kind is SbatchAnswer.QUEUED else ""), looks)
+    try:
+        assert send(slurm) == "17"
+    except SchedulerUnreachable:
+        assert kind is SbatchAnswer.OPEN
+        assert "17" not in looks[:12]
+    except SchedulerError:
+        assert kind in (SbatchAnswer.REFUSED, SbatchAnswer.ABSENT)
+    assert slurm.sent == 1
+
+
+def test_a_job_whose_answer_was_lost_is_found_by_its_token() -> None:
+    slurm = StandInSlurm(
+        SubmitAnswer(SbatchAnswer.OPEN, "Socket timed out"), ["", SchedulerUnreachable("down"), "", "17"]
+    )
+    assert send(slurm) == "17"
+
+
+def test_an_interrupted_submission_says_that_the_job_may_be_queued() -> None:
+    said: list[str] = []
+
+    class Interrupted(StandInSlurm):
+        def sbatch(self, argv: Sequence[str], cwd: str) -> SubmitAnswer:
+            raise KeyboardInterrupt
+
+    slurm = Interrupted(SubmitAnswer(SbatchAnswer.OPEN, ""))
+    with pytest.raises(KeyboardInterrupt):
+        submit_once.send(slurm, ("sbatch", "x"), "/", "TOKEN", "", PushedClock(), said.append)
+    assert said == [
+        "interrupted while Slurm was asked: the job may be queued, and `clusterrun status` finds out"
+    ]
+
+
+def test_a_question_that_stays_open_says_what_is_known_and_how_to_look() -> None:
+    with pytest.raises(SchedulerUnreachable) as caught:
+        send(StandInSlurm(SubmitAnswer(SbatchAnswer.OPEN, "Socket timed out")))
+    assert caught.value.seen == (
+        "it is not known whether the job is queued:"
+        " sbatch said 'Socket timed out', and the queue does not show it so far"
+    )
+    assert "grep TOKEN" in caught.value.remedy
+
+
+def test_a_refusal_carries_slurms_words_a_remedy_and_what_the_partition_offers() -> None:
+    said = "Batch job submission failed: Invalid partition name specified"
+    with pytest.raises(SchedulerError) as caught:
+        send(StandInSlurm(SubmitAnswer(SbatchAnswer.REFUSED, said)), partition="debgu")
+    assert str(caught.value) == (
+        f"Slurm refused the job: {said}\n"
+        "name a partition that exists with --partition\n"
+        "did you mean debug?\n"
+        "partition debug (default): 4 nodes, up to 8 GPUs, 16 CPUs and 64 GiB each, time limit infinite"
+    )
+
+
+def test_words_that_are_not_known_as_a_refusal_are_checked_against_the_queue() -> None:
+    assert send(StandInSlurm(SubmitAnswer(SbatchAnswer.REFUSED, "something new"), ["17"])) == "17"
+    with pytest.raises(SchedulerError, match="Slurm refused the job: something new"):
+        send(StandInSlurm(SubmitAnswer(SbatchAnswer.REFUSED, "something new")))
+
+
+def test_slurms_words_are_told_without_program_names_and_repetition() -> None:
+    err = "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: No\n\n"
+    assert sbatch_errors.words(err) == "invalid partition specified: x; Batch job submission failed: No"
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("# ClusterName=old\n  clustername = alps # here\nSlurmctldHost=x\n", "alps"),
+        ("SlurmctldHost=x\n", "asked"),
+    ],
+)
+def test_a_cluster_is_called_as_its_configuration_says_else_as_the_controller_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str
+) -> None:
+    monkeypatch.setattr("clusterrun.slurm.client.CONFIGURATIONS", ())
+    (tmp_path / "slurm.conf").write_text(text)
+    programs = StandInPrograms((0, "Configuration data\nClusterName             = asked\n", ""))
+    found = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, programs).cluster_name()
+    assert found == name
+
+
+@pytest.mark.parametrize(
+    "text, identity",
+    [
+        ("ClusterName=alps\nSlurmctldHost=Ctl1.site.org(10.0.0.1)\nSlurmctldHost=ctl2\n", "alps@ctl1"),
+        ("ControlMachine=old\nClusterName=alps\n", "alps@old"),
+        ("ClusterName=alps\n", ""),
+        ("", "asked@away"),
+    ],
+)
+def test_a_cluster_is_told_from_others_of_its_name_by_its_controller_and_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, identity: str
+) -> None:
+    monkeypatch.setattr("clusterrun.slurm.client.CONFIGURATIONS", ())
+    (tmp_path / "slurm.conf").write_text(text)
+    shown = "ClusterName             = asked\nSlurmctldHost[0]        = away(1.2.3.4)\nSlurmctldHost[1] = b\n"
+    client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms((0, shown, "")))
+    assert [client.identity(), client.identity()] == [identity, identity]
+
+
+@pytest.mark.parametrize("answer", [(1, "", DOWN), system.ProgramTimeout("no answer"), (0, "nothing", "")])
+def test_a_cluster_that_nobody_names_has_a_name_all_the_same(
+    answer: tuple[int, str, str] | Exception,
+) -> None:
+    client = SlurmClient({"SLURM_CONF": "/nowhere"}, StandInPrograms(answer))
+    assert client.cluster_name() == "slurm" or Path("/etc/slurm/slurm.conf").exists()

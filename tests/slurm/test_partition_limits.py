@@ -1,0 +1,75 @@
+"""What no partition could ever give is refused before it waits for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.slurm.partition_limits import check, cpus_per_gpu
+from clusterrun.slurm.queries import PartitionOffer
+from tests.operations.values import SPEC
+
+BIG = PartitionOffer("big", "up", True, "infinite", 4, 64, 65536, 8)
+CPU = PartitionOffer("cpu", "up", False, "1-00:00:00", 2, 64, 65536, 0)
+
+
+@pytest.mark.parametrize(
+    "asked, seen",
+    [
+        ({"gpus": 16}, "--gpus 16: a node has at most 8 GPUs"),
+        ({"nodes": 5}, "--nodes 5: there are 4"),
+        ({"nodes": 3, "partition": "cpu"}, "--nodes 3: there are 2"),
+        ({"cpus_per_rank": 99, "gpus": 0}, "--cpus-per-rank 99: a node has at most 64 CPUs"),
+        ({"cpus_per_rank": 9, "gpus": 8}, "--cpus-per-rank 9 for 8 ranks a node: a node has at most 64 CPUs"),
+        ({"gpus": 0, "ranks_per_node": 65}, "one CPU each for 65 ranks a node: a node has at most 64 CPUs"),
+    ],
+)
+def test_too_much_is_refused_with_what_the_partition_offers(asked: dict[str, Any], seen: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        check(replace(SPEC, **asked), (BIG, CPU))
+    assert refused.value.seen == seen and refused.value.remedy.startswith("partition ")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"gpus": 8, "nodes": 4},
+        {"partition": "elsewhere", "nodes": 99},
+        {"partition": "big,cpu", "nodes": 99},
+        {"partition": "cpu", "gpus": 4},
+        {"cpus_per_rank": 8, "gpus": 8},
+        {"cpus_per_rank": 99, "sbatch": ("cpus-per-task=4",)},
+    ],
+)
+def test_what_might_run_somewhere_is_left_to_slurm(asked: dict[str, Any]) -> None:
+    check(replace(SPEC, **asked), (BIG, CPU))
+
+
+def test_without_an_answer_nothing_is_refused() -> None:
+    check(replace(SPEC, nodes=99), ())
+
+
+MIXED = replace(BIG, gpus=8, cpus=128, kinds=((0, 128), (8, 64), (4, 48)))
+
+
+@pytest.mark.parametrize(
+    "asked, share",
+    [
+        ({"gpus": 8}, 8),
+        ({"gpus": 2}, 8),  # of the kind with the fewest CPUs for a GPU: it may get any
+        ({"gpus": 0}, 0),
+        ({"gpus": 16}, 0),
+        ({"gpus": 4, "partition": "elsewhere"}, 0),
+    ],
+)
+def test_a_gpus_share_of_cpus_is_one_that_every_node_can_give(asked: dict[str, Any], share: int) -> None:
+    assert cpus_per_gpu(replace(SPEC, ranks_per_node=0, **asked), (MIXED, CPU)) == share
+
+
+def test_more_cpus_for_a_gpu_of_other_nodes_do_not_count() -> None:
+    wider = replace(MIXED, kinds=((8, 64), (4, 128)))
+    assert [cpus_per_gpu(replace(SPEC, gpus=gpus), (wider,)) for gpus in (2, 8)] == [8, 8]
+    assert cpus_per_gpu(replace(SPEC, gpus=8), (replace(MIXED, kinds=((8, 128), (1, 2))),)) == 16

@@ -1,0 +1,408 @@
+"""The rules of the code: which package may import which, what a start loads, how long a function may be."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "clusterrun"
+
+SHARED, NODES, CLIENT, APART = "shared", "nodes", "client", "apart"
+LAYERS = {
+    "model": (SHARED, 1),
+    "atomic_file": (SHARED, 1.1),
+    "proc": (SHARED, 1.2),
+    "slurm_text": (SHARED, 1.3),
+    "diagnosis": (SHARED, 1.5),
+    "runtime": (NODES, 2),
+    "preflight": (NODES, 2),
+    "monitor": (NODES, 2),
+    "protocol": (NODES, 3),
+    "agent": (NODES, 4),
+    "coordinator": (NODES, 4),
+    "node": (NODES, 5),
+    "system": (CLIENT, 1.5),
+    "config": (CLIENT, 2),
+    "reports": (CLIENT, 2),
+    "runs": (CLIENT, 2),
+    "script": (CLIENT, 2),
+    "logs": (CLIENT, 2),
+    "slurm": (CLIENT, 3),
+    "local": (CLIENT, 3),
+    "backends": (CLIENT, 4),
+    "operations": (CLIENT, 5),
+    "api": (CLIENT, 6),
+    "bench": (CLIENT, 6.5),
+    "cli": (CLIENT, 7),
+    "lab": (APART, 0),
+    "training": (APART, 0),
+    "rank_hooks": (APART, 0),
+}
+"""Side and layer of every package; a package is a folder or a file right under clusterrun/."""
+APART_MAY_USE = {"lab": {"model", "system", "atomic_file"}, "training": {"model"}, "rank_hooks": set()}
+MAY_USE_WHAT_IS_APART = {"cli": {"lab"}}
+"""Only the command line opens the lab, in a subcommand (and `python -m` may open any command)."""
+PURE = (
+    "coordinator/*.py",
+    "diagnosis/*.py",
+    "slurm_text/*.py",
+    "preflight/search/*.py",
+    "preflight/session/*.py",
+)
+"""What decides: it neither waits, nor opens, nor starts anything, nor reads a clock."""
+DOES = {
+    "socket",
+    "subprocess",
+    "selectors",
+    "select",
+    "time",
+    "threading",
+    "multiprocessing",
+    "fcntl",
+    "mmap",
+}
+
+ON_NODES = (
+    *(name for name, (side, _) in LAYERS.items() if side in (SHARED, NODES)),
+    "rank_hooks",
+    "training",
+)
+ONE_IMPORTER = {
+    "click": ("cli/",),
+    "rich": ("cli/",),
+    "jinja2": ("script/render.py",),
+    "submitit": ("backends/",),
+    "torch": ("training/", "preflight/torch_worker/"),
+    "psutil": ("cli/", "backends/"),
+    "matplotlib": ("bench/plot.py",),
+    "tomli": ("config/profiles.py",),
+    "subprocess": (
+        "system.py",
+        "runtime/processes.py",
+        "preflight/node/forked_call.py",
+        "preflight/probes/run_program.py",
+        "monitor/external_tools.py",
+        "lab/",
+    ),
+}
+ENTRY_POINTS = (
+    "cli/",
+    "node/main.py",
+    "preflight/probes/process_context.py",
+    "operations/context.py",
+    "backends/local.py",
+    "lab/",
+    "training/",
+    "rank_hooks/",
+)
+"""Where a process starts, or a user's own program comes in: there the environment may be read.
+
+A pre-flight check runs in a process of its own, and the environment may be what it examines.
+The local backend is among them because submitit writes its own variables into this very process.
+"""
+
+PUBLIC = ("__init__.py", "training/__init__.py")
+"""What users import from: here stand their names."""
+
+LONGEST_FUNCTION = 40
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file: where it stands and what it holds."""
+
+    path: Path
+
+    @property
+    def place(self) -> str:
+        return self.path.relative_to(PACKAGE if self.path.is_relative_to(PACKAGE) else ROOT).as_posix()
+
+    @property
+    def package(self) -> str:
+        return self.place.split("/")[0].removesuffix(".py")
+
+    @property
+    def tree(self) -> ast.Module:
+        return tree_of(self.path)
+
+    @property
+    def imports(self) -> Iterator[str]:
+        """The full name of every module imported anywhere in the file, at the top or lazily."""
+        above = ["clusterrun", *self.place.split("/")[:-1]]
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = above[: len(above) - node.level + 1] if node.level else []
+                module = ".".join([*base, *filter(None, [node.module])])
+                yield module
+                yield from (f"{module}.{alias.name}" for alias in node.names)
+
+    @property
+    def packages_used(self) -> set[str]:
+        names = (name.split(".") for name in self.imports)
+        used = {name[1] for name in names if name[0] == "clusterrun" and len(name) > 1}
+        return (used & LAYERS.keys()) - {self.package}
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def in_package() -> list[Module]:
+    return [Module(path) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+def product() -> list[Module]:
+    """All that is shipped: the package and what ranks run."""
+    return in_package() + [Module(path) for path in sorted((ROOT / "jobs").rglob("*.py"))]
+
+
+def allowed(package: str, used: str) -> bool:
+    """Whether one package may import another."""
+    if LAYERS[package][0] == APART:
+        return used in APART_MAY_USE[package]
+    if LAYERS[used][0] == APART:
+        return used in MAY_USE_WHAT_IS_APART.get(package, set())
+    (side, layer), (other_side, other_layer) = LAYERS[package], LAYERS[used]
+    return other_layer < layer and other_side in (side, SHARED)
+
+
+def findings(modules: list[Module], look: Callable[[Module], object]) -> dict[str, object]:
+    """What looking at each module found, by its place; modules with nothing to say are left out."""
+    found = {module.place: look(module) for module in modules}
+    return {place: what for place, what in found.items() if what}
+
+
+def in_packages(*packages: str) -> list[Module]:
+    return [module for module in in_package() if module.package in packages]
+
+
+def test_every_package_has_its_layer():
+    found = {module.package for module in in_package()} - {"__init__", "__main__"}
+    assert found - LAYERS.keys() == set()
+
+
+def test_a_package_imports_from_lower_layers_of_its_own_side_only():
+    modules = [module for module in in_packages(*LAYERS) if module.path.name != "__main__.py"]
+    strays = findings(
+        modules, lambda one: [used for used in one.packages_used if not allowed(one.package, used)]
+    )
+    assert strays == {}
+
+
+@pytest.mark.parametrize(
+    ("package", "used", "may"),
+    [
+        ("cli", "api", True),
+        ("api", "cli", False),
+        ("slurm", "backends", False),
+        ("script", "runs", False),
+        ("coordinator", "preflight", True),
+        ("agent", "coordinator", False),
+        ("coordinator", "agent", False),
+        ("node", "agent", True),
+        ("agent", "slurm", False),
+        ("backends", "agent", False),
+        ("model", "system", False),
+        ("lab", "system", True),
+        ("lab", "slurm", False),
+        ("cli", "lab", True),
+        ("api", "training", False),
+    ],
+)
+def test_these_imports_are_allowed_and_these_are_not(package, used, may):
+    assert allowed(package, used) is may
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Types count too: what only a checker imports ties two files together for a reader as well."""
+    modules = {f"clusterrun.{one.place[:-3].replace('/', '.')}": one for one in in_package()}
+    uses = {name: {used for used in one.imports if used in modules} for name, one in modules.items()}
+    while free := [name for name, used in uses.items() if not used & uses.keys() - {name}]:
+        for name in free:
+            del uses[name]
+    assert uses == {}
+
+
+def test_what_decides_does_nothing_else():
+    files = {path for pattern in PURE for path in PACKAGE.glob(pattern)}
+    modules = [Module(path) for path in sorted(files)]
+    assert findings(modules, lambda one: {name.split(".")[0] for name in one.imports} & DOES) == {}
+    upward = findings(
+        [one for one in modules if one.place.startswith("coordinator/")],
+        lambda one: [name for name in one.imports if name.startswith("clusterrun.coordinator.io")],
+    )
+    assert upward == {}
+
+
+SAME_STEM = {"__init__", "__main__", "actions", "events"}
+"""`actions` and `events` are what a state machine takes and gives, one pair for each machine."""
+
+
+def test_a_file_name_stands_once_on_each_side():
+    """A command in cli/ bears the name of its operation, and what stands apart has names of its own."""
+    for side in (NODES, CLIENT):
+        seen: dict[str, str] = {}
+        for one in in_package():
+            if (
+                one.path.stem in SAME_STEM
+                or one.package not in LAYERS
+                or LAYERS[one.package][0] not in (side, SHARED)
+            ):
+                continue
+            other = seen.setdefault(one.path.stem, one.place)
+            pair = {one.place.split("/")[0], other.split("/")[0]}
+            assert other == one.place or pair == {"cli", "operations"}, (other, one.place)
+
+
+def test_a_class_name_stands_once_in_the_package():
+    found: dict[str, list[str]] = {}
+    for one in in_package():
+        for node in one.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(one.place)
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_a_library_has_one_importer():
+    def strays(module: Module) -> list[str]:
+        tops = {name.split(".")[0] for name in module.imports}
+        return [
+            name
+            for name, packages in ONE_IMPORTER.items()
+            if name in tops and not module.place.startswith(packages)
+        ]
+
+    assert findings(in_package(), strays) == {}
+
+
+def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported():
+    def unknown(module: Module) -> set[str]:
+        newer = "_sha2"  # in the standard library since 3.12
+        preludes = {"clusterrun_prelude", "sitecustomize"}  # by the names that a rank's Python finds them by
+        known = {"clusterrun", "typing_extensions", newer, *preludes, *sys.stdlib_module_names}
+        bare = module.package in ON_NODES and not module.place.startswith(
+            ("preflight/torch_worker/", "training/")
+        )
+        libraries = set() if bare else set(ONE_IMPORTER)
+        return {name.split(".")[0] for name in module.imports} - known - libraries
+
+    assert findings(in_package(), unknown) == {}
+
+
+def test_the_environment_is_read_at_the_entry_points_only():
+    words = {"environ", "environb", "getenv"}
+
+    def reads(module: Module) -> list[str]:
+        attributes = (node for node in ast.walk(module.tree) if isinstance(node, ast.Attribute))
+        return [
+            f"line {node.lineno}"
+            for node in attributes
+            if node.attr in words and ast.unparse(node.value) == "os"
+        ] + [name for name in module.imports if name in {f"os.{word}" for word in words}]
+
+    elsewhere = [module for module in in_package() if not module.place.startswith(ENTRY_POINTS)]
+    assert findings(elsewhere, reads) == {}
+
+
+def test_what_runs_on_nodes_is_python_39():
+    for module in in_packages(*ON_NODES):
+        ast.parse(module.path.read_text(encoding="utf-8"), str(module.path), feature_version=(3, 9))
+    matches = findings(
+        in_packages(*ON_NODES),
+        lambda one: [node.lineno for node in ast.walk(one.tree) if isinstance(node, ast.Match)],
+    )
+    assert matches == {}
+
+
+def test_an_init_file_holds_nothing_but_public_names():
+    silent = [one for one in in_package() if one.path.name == "__init__.py" and one.place not in PUBLIC]
+    assert findings(silent, lambda one: one.tree.body[ast.get_docstring(one.tree) is not None :]) == {}
+
+
+def test_a_module_opens_with_a_sentence():
+    def unlike_a_sentence(module: Module) -> str:
+        opening = (ast.get_docstring(module.tree) or "nothing").split("\n\n")[0]
+        return "" if re.match(r"\S.*[.:]\Z", opening, re.DOTALL) else opening
+
+    named = [module for module in product() if module.path.name != "__init__.py"]
+    assert findings(named, unlike_a_sentence) == {}
+
+
+def test_no_function_grows_too_long():
+    long = findings(product(), lambda one: [found for found in functions(one) if found[1] > LONGEST_FUNCTION])
+    assert long == {}
+
+
+def test_most_functions_are_small():
+    lengths = [lines for module in product() for _, lines in functions(module)]
+    assert statistics.median(lengths) <= 10
+    assert statistics.quantiles(lengths, n=10)[-1] <= 25
+
+
+def functions(module: Module) -> Iterator[tuple[str, int]]:
+    """Name and length in lines of every function, its docstring not counted."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            first = node.body[0]
+            if ast.get_docstring(node, clean=False) is not None and first.end_lineno is not None:
+                lines -= first.end_lineno - first.lineno + 1
+            yield node.name, lines
+
+
+def test_no_shell_is_started():
+    def shells(module: Module) -> list[int]:
+        calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+        words = [call.lineno for call in calls for word in call.keywords if word.arg == "shell"]
+        methods = [call for call in calls if isinstance(call.func, ast.Attribute)]
+        names = {"popen", "getoutput", "getstatusoutput"}
+        return words + [call.lineno for call in methods if ast.unparse(call.func).split(".")[-1] in names]
+
+    assert findings(product(), shells) == {}
+
+
+def test_nothing_is_unpickled():
+    def codes(module: Module) -> set[str]:
+        # Bytecode of our own sources, in our own file: none else writes it, and none else reads it.
+        bytecode = ("script/pack.py", "runtime/zip_bytecode.py", "monitor/rank_instrumentation.py")
+        unsafe = {"pickle", "shelve"} | ({"marshal"} if module.place not in bytecode else set())
+        return {name.split(".")[0] for name in module.imports} & unsafe
+
+    assert findings(product(), codes) == {}
+
+
+SOURCES = (".py", ".md", ".cfg", ".toml", ".txt", ".j2", ".sh", ".yml", ".yaml", "")
+NOT_OURS = {".git", ".venv", "build", "dist", "recorded", "golden", "__pycache__", "clusterrun.egg-info"}
+
+
+def sources() -> Iterator[Path]:
+    """Every text file of the project."""
+    for path in sorted(ROOT.rglob("*")):
+        inside = path.relative_to(ROOT)
+        hidden = any(part.startswith(".") and part != ".ci" for part in inside.parts)
+        if path.is_file() and path.suffix in SOURCES and not hidden and not NOT_OURS & set(inside.parts):
+            yield path
+
+
+def test_nothing_is_left_to_be_done_and_no_file_knows_where_it_was_written():
+    unfinished = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sources()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if unfinished.search(line) or re.search(re.escape(str(ROOT)) + r"(?!\w)", line)
+    ]
+    assert found == []
