@@ -8,14 +8,19 @@ PYTEST_ARGS ?=
 # Some hundred tests start real processes on a busy machine. One that fails is run once more; who needed that is named
 # in the last line, and more than five of them are no bad luck.
 SECOND_CHANCE := --reruns 1 --reruns-delay 3 --max-suite-reruns 5 --rerun-show-tracebacks
+# What needs neither Slurm nor processes that run for long.
+UNIT := $(addprefix tests/,model diagnosis slurm slurm_text script config reports logs runs operations protocol \
+  preflight/search preflight/session preflight/checks coordinator/test_coordinator.py coordinator/test_restarts.py \
+  coordinator/test_termination.py agent/test_agent.py agent/test_sidecars.py test_layers.py)
 # Debian suites with another Slurm: 20.11, 24.11 and 26.05.
 SLURM_SUITES ?= bullseye trixie sid
 
-.PHONY: help demo test lint bench test-slurm-versions slurm form dist clean
+.PHONY: help demo test unit lint bench test-slurm-versions slurm form dist clean
 
 help:
 	@echo 'make demo                 install into $(VENV) and train on 2 simulated nodes x 2 ranks'
 	@echo 'make test                 install what the tests need (Slurm too, as root on Debian or Ubuntu) and run them'
+	@echo 'make unit                 the tests that need neither Slurm nor processes that run for long'
 	@echo 'make lint                 ruff and mypy'
 	@echo 'make bench                measure against submitit, squeue, srun and torchrun, side by side'
 	@echo 'make test-slurm-versions  the tests that need Slurm, on every Slurm version that can be had here'
@@ -29,6 +34,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev slurm
 	$(BIN)/python -m pytest $(SECOND_CHANCE) $(PYTEST_ARGS)
+
+unit: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m 'not lab and not slow' $(UNIT) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""What the nodes' tower costs and how fast it acts: agents at rest, 1,250 joining, kills and a cancel."""
+"""What the nodes' side costs and how fast it acts: agents at rest, 1,250 joining, kills and a cancel."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ def cancel_with_a_stopped_rank(run: Run) -> None:
 
 
 def many_join(run: Run, result: Path, strangers: int, goal: str) -> None:
-    door = result.with_suffix(".door")
+    entry = result.with_suffix(".entry")
     beset = None
     if strangers:
-        run.environment["STRANGERS"] = str(door)
+        run.environment["STRANGERS"] = str(entry)
         program = str(Path(__file__).with_name("many_agents.py"))
-        beset = subprocess.Popen([sys.executable, program, "strangers", str(door), str(strangers)])
+        beset = subprocess.Popen([sys.executable, program, "strangers", str(entry), str(strangers)])
     try:
         run.start()
         until(result.exists, "all joined", 60.0)

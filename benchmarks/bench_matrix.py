@@ -197,14 +197,16 @@ def main() -> None:
 
 def report(cells: int, broken: int, seen: Seen) -> None:
     """The figures."""
-    tally = Counter(ends=0, node=0, cause=0)
+    outcomes = Counter(ends=0, node=0, cause=0)
     for one in seen.values():
-        tally.update(ends=len(one.words), node=one.node, cause=one.cause)
+        outcomes.update(ends=len(one.words), node=one.node, cause=one.cause)
     missed = sum(one.missed for one in seen.values())
     print(f"{cells} cells of {len(cover())}: {broken} broken, {missed} not struck in time    goal: 0")
     for what in ("node", "cause"):
-        share = tally[what] / tally["ends"] if tally["ends"] else 1.0
-        print(f"failures that name the {what}: {tally[what]} of {tally['ends']} ({share:.0%})    goal: 99 %")
+        share = outcomes[what] / outcomes["ends"] if outcomes["ends"] else 1.0
+        print(
+            f"failures that name the {what}: {outcomes[what]} of {outcomes['ends']} ({share:.0%})  goal: 99 %"
+        )
     print(end="", flush=True)
 
 

@@ -52,26 +52,28 @@ def main() -> None:
     count, kill = int(words[0]) if words else COUNT, "--kill" in sys.argv
     lab = Lab(f"bench-once-{os.getpid()}")
     lab.up(LabSpec(name=lab.name, nodes=1, gpus=1, settings=SETTINGS))
-    chance, tally, began = random.Random(count), Tally(), time.monotonic()
+    chance, outcomes, began = random.Random(count), Tally(), time.monotonic()
     try:
         for number in range(-(-count // (CROWDS * EACH))):
-            one_round(lab, chance, number, kill, tally)
-            print(f"{time.monotonic() - began:6.0f} s  {told(tally)}", flush=True)
+            one_round(lab, chance, number, kill, outcomes)
+            print(f"{time.monotonic() - began:6.0f} s  {told(outcomes)}", flush=True)
     finally:
         lab.down()
-    made = sum(tally.kinds.values())
-    print(f"{made} submissions in {time.monotonic() - began:.0f} s: {told(tally)}    goal: 0 lost, 0 twice")
-    print("\n".join(tally.wrong[:20]), end="\n" if tally.wrong else "", flush=True)
-    raise SystemExit(1 if tally.wrong else 0)
+    made = sum(outcomes.kinds.values())
+    print(
+        f"{made} submissions in {time.monotonic() - began:.0f} s: {told(outcomes)}    goal: 0 lost, 0 twice"
+    )
+    print("\n".join(outcomes.wrong[:20]), end="\n" if outcomes.wrong else "", flush=True)
+    raise SystemExit(1 if outcomes.wrong else 0)
 
 
-def told(tally: Tally) -> str:
+def told(outcomes: Tally) -> str:
     """The kinds with their numbers, and how many are wrong."""
-    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(tally.kinds.items()))
-    return f"{kinds}; wrong: {len(tally.wrong)}"
+    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(outcomes.kinds.items()))
+    return f"{kinds}; wrong: {len(outcomes.wrong)}"
 
 
-def one_round(lab: Lab, chance: random.Random, number: int, kill: bool, tally: Tally) -> None:
+def one_round(lab: Lab, chance: random.Random, number: int, kill: bool, outcomes: Tally) -> None:
     """Two crowds submit while the controller is troubled; then the jobs are counted."""
     home = tempfile.mkdtemp(prefix="once-")
     crowds = [f"once-{number}-{letter}" for letter in "ab"[:CROWDS]]
@@ -86,7 +88,7 @@ def one_round(lab: Lab, chance: random.Random, number: int, kill: bool, tally: T
         answers = [line for crowd in people for line in heard(crowd)]
         over.set()
         trouble.join()
-        judge(lab, home, crowds, answers, kill, tally)
+        judge(lab, home, crowds, answers, kill, outcomes)
     finally:
         over.set()
         trouble.join()
@@ -170,7 +172,7 @@ def judge(
     crowds: Sequence[str],
     answers: Sequence[tuple[str, str, str]],
     kill: bool,
-    tally: Tally,
+    outcomes: Tally,
 ) -> None:
     """Compare what was told with the jobs that are there, and with what `status` says now."""
     jobs, runs = jobs_by_name(lab), runs_by_name(home)
@@ -182,9 +184,9 @@ def judge(
         kind, text = said.get(name, ("never begun" if name not in runs else "cut short", ""))
         found, known = jobs.get(name, []), shown.get(name, ("", ""))
         outcome = verdict(kind, text, found, known, name in runs, kill)
-        tally.kinds[outcome] += 1
+        outcomes.kinds[outcome] += 1
         if outcome in ("LOST", "TWICE"):
-            tally.wrong.append(f"{outcome}: {name}: {kind} {text!r}, jobs {found}, status {known!r}")
+            outcomes.wrong.append(f"{outcome}: {name}: {kind} {text!r}, jobs {found}, status {known!r}")
     done = lab.exec(["scancel", "--quiet", "--user=root"], timeout=120)
     if done.code:
         raise RuntimeError(f"the jobs of a round cannot be ended: {done.err}")

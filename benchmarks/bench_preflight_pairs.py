@@ -1,4 +1,4 @@
-"""All ring pairs of eight nodes: warm processes that fork their tests, beside new processes for each pair."""
+"""All ring pairs of eight nodes: torch workers that fork their tests, beside new processes for each pair."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def round_of(nodes: Sequence[Node], pairs: Sequence[tuple[int, int]]) -> None:
 
 
 def warm_from_the_start() -> float:
-    """The warm processes of all nodes, from their start, and both matchings; seconds."""
+    """The torch workers of all nodes, from their start, and both matchings; seconds."""
     began = time.perf_counter()
     with running(*NAMES) as nodes:
         for pairs in MATCHINGS:
@@ -99,8 +99,8 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     with running(*NAMES) as nodes:
         sides: dict[str, Side] = {
-            "warm processes, started already": both_matchings(nodes),
-            "warm processes, from their start": warm_from_the_start,
+            "torch workers, started already": both_matchings(nodes),
+            "torch workers, from their start": warm_from_the_start,
             "one pair after the other, new processes": one_after_the_other,
         }
         title = f"the {NODES} pairs of a ring of {NODES} nodes on {os.cpu_count()} cores, gloo"

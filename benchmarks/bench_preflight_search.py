@@ -311,8 +311,8 @@ def parted(trials: int = 250) -> bool:
                 for tallies, hit in zip(
                     ((exactly, all_exact), (wrong, all_wrong)), judged(world, said), strict=True
                 ):
-                    for tally in tallies:
-                        tally.add(hit)
+                    for outcomes in tallies:
+                        outcomes.add(hit)
                 rounds.append(said.rounds)
         print(
             f"{name}: exact {exactly}; wrong {wrong.hits}; rounds mean {statistics.mean(rounds):.1f}",

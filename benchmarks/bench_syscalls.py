@@ -89,19 +89,21 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="syscalls-"))
     lab = Lab(f"syscalls-{os.getpid()}")
     lab.up(LabSpec(name=lab.name, nodes=1, gpus=1))
-    site, tally, began = Site(lab, folder), Counter[str](), time.monotonic()
+    site, outcomes, began = Site(lab, folder), Counter[str](), time.monotonic()
     try:
         runs = furnish(site)
         for name, words in commands(runs).items():
             if not wanted or any(name.startswith(start) for start in wanted):
                 count = sweep(site, name, words)
-                tally[name] = count
+                outcomes[name] = count
                 print(f"{time.monotonic() - began:5.0f} s  {name}: {count} faults", flush=True)
     finally:
         lab.down()
         shutil.rmtree(folder)
     print("\n".join(site.trouble))
-    print(f"{sum(tally.values())} faults in {len(tally)} commands: {len(site.trouble)} wrong    goal: 0")
+    print(
+        f"{sum(outcomes.values())} faults in {len(outcomes)} commands: {len(site.trouble)} wrong    goal: 0"
+    )
     raise SystemExit(1 if site.trouble else 0)
 
 
@@ -122,7 +124,7 @@ def furnish(site: Site) -> dict[str, str]:
 
 
 def commands(runs: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    """Every command of the desk that touches the home, by a name."""
+    """Every command of the context that touches the home, by a name."""
     slurm = ("--cluster", "slurm", "--gpus", "0", "--sbatch", "hold")
     well, ill, live = runs["swell"], runs["ill"], runs["live"]
     return {

@@ -2,7 +2,7 @@
 
 Two processes of one program differ by more than the watching costs, by where their memory happens to
 lie, for as long as they live. So one run is watched and not watched in turns: for turns without it the
-observer of the node is stopped, and every rank closes its doors (the sleeping thread ends, the signal is
+observer of the node is stopped, and every rank closes its entries (the sleeping thread ends, the signal is
 given back). What cannot be switched in a living rank is measured by itself: torch's flight recorder,
 which torch has on with and without us. The prelude's few milliseconds at the start are no step's.
 

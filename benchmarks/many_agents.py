@@ -1,6 +1,6 @@
-"""1,250 agents in one process, and strangers at the same door: each has the real machine, none has a rank.
+"""1,250 agents in one process, and strangers at the same entry: each has the real machine, none has a rank.
 
-Started by a coordinator as its launcher: the invitation comes on the standard input. Every agent
+Started by a coordinator as its launcher: the bootstrap comes on the standard input. Every agent
 connects from an address of its own (127.x.y.z), so that the limits per address count as on a real
 network. Prints how long joining took and how often an agent had to try again.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from clusterrun.agent import actions, events
 from clusterrun.agent.agent import Agent
-from clusterrun.protocol.bootstrap import Bootstrap, read_invitation
+from clusterrun.protocol.bootstrap import Bootstrap, read_bootstrap
 from clusterrun.protocol.codec import Encoder
 from clusterrun.protocol.handshake import ClientEnd, WireError
 from clusterrun.protocol.messages import Hello
@@ -33,9 +33,9 @@ RANKS = 8
 class FakeNode:
     """One agent: the real machine on a real connection, whose ranks are only claimed to run."""
 
-    def __init__(self, number: int, invitation: Bootstrap, loop: selectors.BaseSelector) -> None:
+    def __init__(self, number: int, bootstrap: Bootstrap, loop: selectors.BaseSelector) -> None:
         self.number = number
-        self.invitation = invitation
+        self.bootstrap = bootstrap
         self.loop = loop
         self.tries = 0
         self.welcome_at = 0.0
@@ -48,9 +48,9 @@ class FakeNode:
         self.socket = socket.socket()
         self.socket.bind((f"127.1.{self.number // 250}.{self.number % 250 + 1}", 0))
         self.socket.setblocking(False)
-        self.socket.connect_ex((self.invitation.addresses[0], self.invitation.port))
+        self.socket.connect_ex((self.bootstrap.addresses[0], self.bootstrap.port))
         hello = Hello(self.number, f"n{self.number:04d}", "127.0.0.1", self.number + 1, "3.11")
-        i = self.invitation
+        i = self.bootstrap
         self.end = ClientEnd(bytes.fromhex(i.secret), i.run_id, i.epoch, hello, os.urandom(32))
         self.loop.register(self.socket, selectors.EVENT_WRITE, self)
 
@@ -111,13 +111,13 @@ class FakeNode:
 
 def agents(result: str) -> None:
     """Join as many agents as are invited, tell how it went, beat until all have been sent home."""
-    invitation = read_invitation(sys.stdin.buffer.readline())
+    bootstrap = read_bootstrap(sys.stdin.buffer.readline())
     if os.environ.get("STRANGERS"):
-        Path(os.environ["STRANGERS"]).write_text(json.dumps([invitation.addresses[0], invitation.port]))
-        time.sleep(2.0)  # until they stand at the door
+        Path(os.environ["STRANGERS"]).write_text(json.dumps([bootstrap.addresses[0], bootstrap.port]))
+        time.sleep(2.0)  # until they stand at the entry
     loop = selectors.EpollSelector()
     began = time.monotonic()
-    nodes = [FakeNode(number, invitation, loop) for number in range(invitation.agents)]
+    nodes = [FakeNode(number, bootstrap, loop) for number in range(bootstrap.agents)]
     told = False
     while not all(node.gone for node in nodes):
         wakes = [
@@ -136,12 +136,12 @@ def agents(result: str) -> None:
             Path(result).write_text(json.dumps({"seconds": seconds, "again": again}))
 
 
-def strangers(door: str, count: int) -> None:
+def strangers(entry: str, count: int) -> None:
     """``count`` connections that say next to nothing, and come back at once when they are sent away."""
-    while not Path(door).exists():
+    while not Path(entry).exists():
         time.sleep(0.01)
     time.sleep(0.1)
-    address = tuple(json.loads(Path(door).read_text()))
+    address = tuple(json.loads(Path(entry).read_text()))
     loop = selectors.EpollSelector()
 
     def come(number: int) -> None:

@@ -1,9 +1,9 @@
-"""Ranks that train whenever they are told to, with or without the doors through which they are watched.
+"""Ranks that train whenever they are told to, with or without the entries through which they are watched.
 
     watched.py SOCKET
 
-Rank 0 says a word to SOCKET; for each line ``DOORS SECONDS`` that comes back all ranks open or close
-their doors, step for about so long, and rank 0 answers with the seconds of a step: on the wall, and of
+Rank 0 says a word to SOCKET; for each line ``ENTRIES SECONDS`` that comes back all ranks open or close
+their entries, step for about so long, and rank 0 answers with the seconds of a step: on the wall, and of
 CPU time of all ranks.
 """
 
@@ -36,13 +36,13 @@ class Doors:
         self._prelude = loaded(os.path.join(folder, "clusterrun_prelude.py"))
         self.open = bool(self._found())
         if not self.open:
-            raise SystemExit("this rank has no doors")
+            raise SystemExit("this rank has no entries")
 
     def become(self, wanted: bool) -> None:
         if wanted and not self.open:
             os.environ[self._prelude.SWITCH] = str(int(SIGNAL))
             self._prelude.begin(self._folder)
-            assert self._found(), "the doors do not open"
+            assert self._found(), "the entries do not open"
         elif self.open and not wanted:
             self._close()
         self.open = wanted
@@ -108,7 +108,7 @@ class Steps:
         return seconds / count, taken.item() / count
 
 
-def serve(doors: Doors, told: TextIO | None) -> None:
+def serve(entries: Doors, told: TextIO | None) -> None:
     steps = Steps()
     steps.take(WARM)
     while True:
@@ -116,7 +116,7 @@ def serve(doors: Doors, told: TextIO | None) -> None:
         dist.broadcast(wish, 0)
         if wish[1] <= 0:
             return
-        doors.become(bool(wish[0]))
+        entries.become(bool(wish[0]))
         dist.barrier()
         taken = steps.during(float(wish[1]))
         if told:
@@ -125,7 +125,7 @@ def serve(doors: Doors, told: TextIO | None) -> None:
 
 
 def asked(told: TextIO | None) -> list[float]:
-    """What is wanted: with doors, and for how many seconds; none at the end."""
+    """What is wanted: with entries, and for how many seconds; none at the end."""
     words = told.readline().split() if told else []
     return [float(word) for word in words] or [0.0, 0.0]
 

@@ -15,6 +15,6 @@ __all__ = ["Run", "check", "find", "submit"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'clusterrun' has no attribute {name!r}")
-    from clusterrun import api  # the desk's tower: absent from the node-side program
+    from clusterrun import api  # the client's side: absent from the node-side program
 
     return getattr(api, name)

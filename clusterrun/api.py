@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 class Run:
     """One run: a handle that remembers what was asked and asks anew for everything else."""
 
-    def __init__(self, record: RunRecord, desk: Context, dropped: tuple[str, ...] = ()) -> None:
+    def __init__(self, record: RunRecord, context: Context, dropped: tuple[str, ...] = ()) -> None:
         self.record = record
         self.dropped = dropped
-        self._desk = desk
+        self._context = context
 
     @property
     def run_id(self) -> str:
@@ -50,7 +50,7 @@ class Run:
     @property
     def paths(self) -> RunPaths:
         """The files of the run."""
-        return self._desk.store.paths(self.run_id)
+        return self._context.store.paths(self.run_id)
 
     @property
     def run_dir(self) -> str:
@@ -65,18 +65,18 @@ class Run:
     @property
     def failure(self) -> Failure | None:
         """The first failure of the newest attempt that has one, as the coordinator told it."""
-        state = self._desk.store.state(self.run_id)
+        state = self._context.store.state(self.run_id)
         return state.failure if state else None
 
     def report(self, attempt: int | None = None) -> Report:
         """What the pre-flight check found: of ``attempt``, or the newest there is. Raises ``NoReport``."""
         from clusterrun.operations.report import report_of
 
-        return report_of(self._desk, self.run_id, attempt)
+        return report_of(self._context, self.run_id, attempt)
 
     def status(self) -> RunStatus:
         """Everything that ``status`` shows of the run."""
-        return self._desk.inquiry().statuses([self.run_id])[0]
+        return self._context.inquiry().statuses([self.run_id])[0]
 
     def wait(self, timeout: float | None = None, tell: Tell = quiet) -> RunStatus:
         """Return when the run has ended or can never start: look at the state.
@@ -85,7 +85,7 @@ class Run:
         """
         from clusterrun.operations.wait import RunWait
 
-        return RunWait(self._desk, self.run_id, tell).wait(timeout)
+        return RunWait(self._context, self.run_id, tell).wait(timeout)
 
     def logs(
         self,
@@ -103,47 +103,47 @@ class Run:
         from clusterrun.operations.logs import LogRequest, RunLogs
 
         wanted = LogRequest(None if ranks is None else frozenset(ranks), stream, tail, attempt)
-        heard = RunLogs(self._desk, self.run_id, wanted)
+        heard = RunLogs(self._context, self.run_id, wanted)
         for text in headed(heard.following() if follow else heard.so_far(), heard.headings()):
             yield from text.decode().split("\n")[:-1]
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """Every start of the ranks so far: why, where, how far it came, its first failure."""
-        state = self._desk.store.state(self.run_id)
+        state = self._context.store.state(self.run_id)
         return state.attempts if state else ()
 
     def diagnose(self, limit: float = 40.0, tell: Tell = quiet) -> Diagnosis:
         """Why the run hangs, or has failed. ``limit``: seconds that a live run may take to answer."""
         from clusterrun.operations.diagnose import diagnose
 
-        return diagnose(self._desk, self.run_id, limit, tell)
+        return diagnose(self._context, self.run_id, limit, tell)
 
     def cancel(self, tell: Tell = quiet) -> RunStatus:
         """End the run and return its status once nothing of it is left, at most a minute later."""
         from clusterrun.operations.cancel import cancel
 
-        return cancel(self._desk, [self.run_id], tell)[0][1]
+        return cancel(self._context, [self.run_id], tell)[0][1]
 
 
 def submit(
-    *command: str, cwd: str = "", desk: Context | None = None, tell: Tell = quiet, **options: Any
+    *command: str, cwd: str = "", context: Context | None = None, tell: Tell = quiet, **options: Any
 ) -> Run:
     """Submit ``command`` (a script, ``"-m", "module"`` or a program, with its arguments) and return the run.
 
     ``options`` are the fields of ``JobSpec``: nodes, gpus, ranks_per_node, time (seconds, or text
     as on the command line), partition, env (a mapping), … Raises ``ClusterrunError``.
     """
-    return launch(spec_of(command, cwd or os.getcwd(), options), desk or Context(), tell)
+    return launch(spec_of(command, cwd or os.getcwd(), options), context or Context(), tell)
 
 
-def check(desk: Context | None = None, tell: Tell = quiet, **options: Any) -> Run:
+def check(context: Context | None = None, tell: Tell = quiet, **options: Any) -> Run:
     """Check nodes without training on them: ``check(nodes=4).wait()``, then ``Run.report()``.
 
     ``options`` are the fields of ``JobSpec``, as for ``submit``. Raises ``ClusterrunError``.
     """
     spec = spec_of(("check",), os.getcwd(), {**options, "alone": True})
-    return launch(spec, desk or Context(), tell)
+    return launch(spec, context or Context(), tell)
 
 
 def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> JobSpec:
@@ -177,25 +177,27 @@ def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> Job
     return JobSpec(command=tuple(command), cwd=os.path.abspath(cwd), **wanted)
 
 
-def launch(spec: JobSpec, desk: Context, tell: Tell = quiet) -> Run:
+def launch(spec: JobSpec, context: Context, tell: Tell = quiet) -> Run:
     """Submit ``spec``. Raises ``ClusterrunError``; after ``SchedulerUnreachable`` the run may be queued."""
     from clusterrun.operations.submit import send
 
-    record, dropped = send(spec, desk, tell)
-    return Run(record, desk, dropped)
+    record, dropped = send(spec, context, tell)
+    return Run(record, context, dropped)
 
 
-def find(word: str = "last", desk: Context | None = None) -> Run:
+def find(word: str = "last", context: Context | None = None) -> Run:
     """The run that ``word`` means: run id, job id, name (the newest) or ``last``. Raises ``NoSuchRun``."""
-    desk = desk or Context()
-    return Run(desk.store.read(desk.store.find(word)), desk)
+    context = context or Context()
+    return Run(context.store.read(context.store.find(word)), context)
 
 
-def statuses(words: Sequence[str] = (), desk: Context | None = None, tell: Tell = quiet) -> list[RunStatus]:
+def statuses(
+    words: Sequence[str] = (), context: Context | None = None, tell: Tell = quiet
+) -> list[RunStatus]:
     """The statuses of the runs that ``words`` mean; without words all live and the newest ones."""
-    desk = desk or Context()
-    ids = [desk.store.find(word) for word in words] if words else desk.store.current(RECENT)
-    inquiry = desk.inquiry(tell)
+    context = context or Context()
+    ids = [context.store.find(word) for word in words] if words else context.store.current(RECENT)
+    inquiry = context.inquiry(tell)
     found = inquiry.statuses(ids, gone=not words)
     for notice in inquiry.notices:
         tell(notice)

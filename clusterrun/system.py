@@ -1,4 +1,4 @@
-"""The outside world of the desk: programs and clocks; knows no Slurm, no run, no policy."""
+"""The outside world of the client: programs and clocks; knows no Slurm, no run, no policy."""
 
 from __future__ import annotations
 

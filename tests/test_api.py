@@ -28,22 +28,22 @@ sys.exit(int(sys.argv[2]))
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Context]:
+def context(tmp_path: Path) -> Iterator[Context]:
     (tmp_path / "train.py").write_text(SCRIPT)
     made = Context({"PATH": os.defpath, "HOME": str(tmp_path), "CLUSTERRUN_HOME": str(tmp_path / "home")})
     yield made
-    for status in statuses(desk=made):
+    for status in statuses(context=made):
         clusterrun.find(status.run_id, made).cancel()
 
 
-def submit(desk: Context, *args: str, **options: object) -> clusterrun.Run:
-    folder = Path(desk.environ["HOME"])
+def submit(context: Context, *args: str, **options: object) -> clusterrun.Run:
+    folder = Path(context.environ["HOME"])
     wanted = {"cluster": "local", "preflight": "off", **options}
-    return clusterrun.submit("train.py", *args, cwd=str(folder), desk=desk, **wanted)
+    return clusterrun.submit("train.py", *args, cwd=str(folder), context=context, **wanted)
 
 
-def test_a_run_is_submitted_waited_for_and_read(desk: Context) -> None:
-    run = submit(desk, "0", "0", nodes=2, env={"MINE": "x y"})
+def test_a_run_is_submitted_waited_for_and_read(context: Context) -> None:
+    run = submit(context, "0", "0", nodes=2, env={"MINE": "x y"})
     assert run.wait(timeout=120).state is State.COMPLETED
     assert [run.state, run.failure, sorted(run.logs()), list(run.logs(ranks=[1], stream="err"))] == [
         State.COMPLETED,
@@ -51,18 +51,22 @@ def test_a_run_is_submitted_waited_for_and_read(desk: Context) -> None:
         [f"local-{r} r{r} | rank {r} ['0', '0'] x y" for r in (0, 1)],
         [],
     ]
-    assert clusterrun.find(run.job_id, desk).run_id == clusterrun.find("train", desk).run_id == run.run_id
+    assert (
+        clusterrun.find(run.job_id, context).run_id == clusterrun.find("train", context).run_id == run.run_id
+    )
 
 
-def test_nodes_are_checked_without_training_and_the_report_is_a_value(desk: Context) -> None:
-    run = clusterrun.check(nodes=2, cluster="local", preflight="quick", preflight_budget="3m", desk=desk)
+def test_nodes_are_checked_without_training_and_the_report_is_a_value(context: Context) -> None:
+    run = clusterrun.check(
+        nodes=2, cluster="local", preflight="quick", preflight_budget="3m", context=context
+    )
     assert run.wait(timeout=240).state is State.COMPLETED
     found = run.report()
     assert (found.verdict, found.world, found.level) == (Grade.PASS, ("local-0", "local-1"), "quick")
 
 
-def test_a_run_without_a_check_has_no_report(desk: Context) -> None:
-    run = submit(desk, "0", "0")
+def test_a_run_without_a_check_has_no_report(context: Context) -> None:
+    run = submit(context, "0", "0")
     run.wait(timeout=120)
     with pytest.raises(NoReport, match="was submitted with --preflight off"):
         run.report()
@@ -76,14 +80,14 @@ def test_a_state_is_its_word() -> None:
     )
 
 
-def test_a_failed_run_has_its_first_failure(desk: Context) -> None:
-    run = submit(desk, "0", "3")
+def test_a_failed_run_has_its_first_failure(context: Context) -> None:
+    run = submit(context, "0", "3")
     assert run.wait(timeout=120).exit_code == 3
     assert run.failure is not None and (run.failure.rank, run.failure.code) == (0, 3)
 
 
-def test_a_failed_run_tells_each_of_its_attempts_and_why_it_failed(desk: Context) -> None:
-    run = submit(desk, "0", "3", max_restarts=1)
+def test_a_failed_run_tells_each_of_its_attempts_and_why_it_failed(context: Context) -> None:
+    run = submit(context, "0", "3", max_restarts=1)
     run.wait(timeout=120)
     assert [(one.epoch, one.failure.why if one.failure else "") for one in run.attempts] == [
         (n, "rank 0 on local-0 exited with code 3") for n in (0, 1)
@@ -95,22 +99,22 @@ def test_a_failed_run_tells_each_of_its_attempts_and_why_it_failed(desk: Context
     )
 
 
-def test_a_run_that_was_never_seen_to_start_has_no_attempts(desk: Context) -> None:
-    run = submit(desk, "0", "0")
+def test_a_run_that_was_never_seen_to_start_has_no_attempts(context: Context) -> None:
+    run = submit(context, "0", "0")
     run.wait(timeout=120)
     os.unlink(run.paths.state)
     assert run.attempts == ()
 
 
-def test_waiting_with_a_limit_returns_the_state_so_far_and_cancel_ends_the_run(desk: Context) -> None:
-    run = submit(desk, "60", "0")
+def test_waiting_with_a_limit_returns_the_state_so_far_and_cancel_ends_the_run(context: Context) -> None:
+    run = submit(context, "60", "0")
     assert run.wait(timeout=0.1).state is State.RUNNING
     assert run.cancel().state is State.CANCELLED
     assert run.cancel().state is State.CANCELLED
 
 
-def test_following_yields_lines_until_the_run_has_ended(desk: Context) -> None:
-    assert list(submit(desk, "0.5", "0").logs(follow=True)) == ["local-0 r0 | rank 0 ['0.5', '0'] None"]
+def test_following_yields_lines_until_the_run_has_ended(context: Context) -> None:
+    assert list(submit(context, "0.5", "0").logs(follow=True)) == ["local-0 r0 | rank 0 ['0.5', '0'] None"]
 
 
 @pytest.mark.parametrize(
@@ -147,31 +151,31 @@ def test_options_are_read_as_people_write_them() -> None:
 @pytest.mark.parametrize(
     "options", [{"nodes": 0}, {"time": "soon"}, {"after": "nothing"}, {"python": "/no/python"}]
 )
-def test_a_refused_submission_leaves_no_trace(desk: Context, options: dict[str, object]) -> None:
+def test_a_refused_submission_leaves_no_trace(context: Context, options: dict[str, object]) -> None:
     with pytest.raises(ClusterrunError):
-        submit(desk, "0", "0", **options)
-    assert not os.path.exists(desk.store.home)
+        submit(context, "0", "0", **options)
+    assert not os.path.exists(context.store.home)
 
 
-def test_after_a_run_that_ended_badly_nothing_comes(desk: Context) -> None:
-    failed = submit(desk, "0", "1")
+def test_after_a_run_that_ended_badly_nothing_comes(context: Context) -> None:
+    failed = submit(context, "0", "1")
     failed.wait(timeout=120)
     with pytest.raises(BadInput, match="has ended as FAILED"):
-        submit(desk, "0", "0", after=failed.run_id)
+        submit(context, "0", "0", after=failed.run_id)
 
 
 def test_an_error_while_a_run_is_made_ready_leaves_no_half_run(
-    desk: Context, monkeypatch: pytest.MonkeyPatch
+    context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Store, record: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Store, "save", full)
     with pytest.raises(OSError, match="No space left"):
-        submit(desk, "0", "0")
-    assert [desk.store.ids(), os.listdir(desk.store.live)] == [[], []]
+        submit(context, "0", "0")
+    assert [context.store.ids(), os.listdir(context.store.live)] == [[], []]
 
 
-def test_an_unknown_word_is_no_run(desk: Context) -> None:
+def test_an_unknown_word_is_no_run(context: Context) -> None:
     with pytest.raises(NoSuchRun):
-        clusterrun.find("nothing", desk)
+        clusterrun.find("nothing", context)

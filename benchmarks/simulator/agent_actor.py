@@ -107,7 +107,7 @@ class AgentActor(Actor):
         self.feed_later(0.5 * self.world.process_chance.random(), lambda: self._swept(action))
 
     def _swept(self, action: actions.Sweep) -> None:
-        self._end_companions()
+        self._end_sidecars()
         self.node.kill(lambda process: process.epoch <= action.epoch)
         self.termed_at = None
         self.world.clock.after(self.world.check_seconds(), self.feed, lambda: self._report_swept(action))
@@ -117,25 +117,25 @@ class AgentActor(Actor):
         self.feed(events.Swept(action.epoch, tuple(f"rank {process.rank} in D" for process in left)))
 
     def _pass_on(self, action: actions.PassOn) -> None:
-        found = [c for c in self.node.companions if c.agent is self and c.name == action.companion]
+        found = [c for c in self.node.sidecars if c.agent is self and c.name == action.sidecar]
         if not found and self.world.scenario.examiner(self.node.index) == "never starts":
-            gone = events.SidecarGone(action.epoch, action.companion, "no such program")
+            gone = events.SidecarGone(action.epoch, action.sidecar, "no such program")
             self.world.clock.after(0.01, self.feed, gone)
             return
-        companion = found[0] if found else Companion(self, action.epoch, action.companion)
-        self.world.watch.companion_asked(companion)
-        companion.asked(action.number)
+        sidecar = found[0] if found else Companion(self, action.epoch, action.sidecar)
+        self.world.watch.sidecar_asked(sidecar)
+        sidecar.asked(action.number)
 
     def _accompany(self, action: actions.Accompany) -> None:
-        Companion(self, action.epoch, action.companion)
+        Companion(self, action.epoch, action.sidecar)
 
     def _dismiss(self, action: actions.Dismiss) -> None:
-        self._end_companions(action.companion)
+        self._end_sidecars(action.sidecar)
 
-    def _end_companions(self, name: str = "") -> None:
-        for companion in list(self.node.companions):
-            if companion.agent is self and name in ("", companion.name):
-                companion.kill()
+    def _end_sidecars(self, name: str = "") -> None:
+        for sidecar in list(self.node.sidecars):
+            if sidecar.agent is self and name in ("", sidecar.name):
+                sidecar.kill()
 
     def _renew(self, action: actions.RenewLease) -> None:
         self.lease_until = action.until - self.node.offset
@@ -154,7 +154,7 @@ class AgentActor(Actor):
             return
         self.world.log(f"{self.name} dies of {why}")
         self.alive = False
-        self._end_companions()
+        self._end_sidecars()
         self.node.kill(lambda process: process.agent is self and not process.child)
         if self.link is not None:
             self.link.close(DOWN, "the agent ended")

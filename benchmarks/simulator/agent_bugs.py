@@ -73,8 +73,8 @@ AGENT_BUGS = (
     Mutant(
         "beats come too seldom",
         "agent/agent",
-        "self._beat_at = now.steady + self._timings.heartbeat",
-        "self._beat_at = now.steady + 3 * self._timings.heartbeat",
+        "self._beat_at = now.steady + self._timeouts.heartbeat",
+        "self._beat_at = now.steady + 3 * self._timeouts.heartbeat",
     ),
     Mutant(
         "a TERM while ranks are being started is forgotten",
@@ -103,7 +103,7 @@ AGENT_BUGS = (
     Mutant(
         "an examiner outlives the start of ranks",
         "agent/agent",
-        "            self._company.dismiss(contract.EXAMINER)",
+        "            self._sidecars.dismiss(contract.EXAMINER)",
         "            pass",
     ),
     Mutant(

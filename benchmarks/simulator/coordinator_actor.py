@@ -92,8 +92,8 @@ class CoordinatorActor(Actor):
 
     def _launch(self, action: actions.LaunchAgents) -> None:
         for agent in self.tasks():
-            seat = self.machine._roster.by_link(agent.link.number) if agent.link is not None else None
-            here = agent.alive and seat is not None and seat.present
+            member = self.machine._membership.by_link(agent.link.number) if agent.link is not None else None
+            here = agent.alive and member is not None and member.present
             if here and f"n{agent.node.index}" not in action.without:
                 self.world.watch.fail(f"{self.name} launches an agent beside {agent.name}")
         if self.launcher_lives:

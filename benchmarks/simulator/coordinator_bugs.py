@@ -14,14 +14,14 @@ COORDINATOR_BUGS = (
     Mutant(
         "a lost node is taken for dead",
         "coordinator/attempt",
-        "if now.steady < self.tally.dead_by:",
+        "if now.steady < self.outcomes.dead_by:",
         "if False:",
     ),
     Mutant(
         "the time of the kill is forgotten",
         "coordinator/attempt",
-        "seat.acked + self._timings.lease + self._timings.kill",
-        "seat.acked + self._timings.lease",
+        "member.acked + self._timeouts.lease + self._timeouts.kill",
+        "member.acked + self._timeouts.lease",
     ),
     Mutant(
         "restarts are never charged",
@@ -38,13 +38,13 @@ COORDINATOR_BUGS = (
     Mutant(
         "collisions are charged as failures",
         "coordinator/restart_policy",
-        "mishap.kind is FailureKind.COLLISION and",
+        "failure_event.kind is FailureKind.COLLISION and",
         "False and",
     ),
     Mutant(
         "beats are acknowledged after a takeover",
         "coordinator/coordinator",
-        "if not self._course.superseded:",
+        "if not self._lifecycle.superseded:",
         "if True:",
     ),
     Mutant(
@@ -56,8 +56,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "the state is written after a takeover",
         "coordinator/coordinator",
-        "None if self._course.superseded else self._ledger.due(now)",
-        "self._ledger.due(now)",
+        "None if self._lifecycle.superseded else self._state_keeper.due(now)",
+        "self._state_keeper.due(now)",
     ),
     Mutant("a takeover does not wait", "coordinator/rendezvous", "elif not quiet:", "elif False:"),
     Mutant(
@@ -75,8 +75,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "the first to arrive is blamed",
         "coordinator/failures",
-        "return min(collisions or mishaps, key=lambda m: (m.noticed, m.failure.at))",
-        "return mishaps[0]",
+        "return min(collisions or failure_events, key=lambda m: (m.noticed, m.failure.at))",
+        "return failure_events[0]",
     ),
     Mutant("the last in time is blamed", "coordinator/failures", "return min(", "return max("),
     Mutant(
@@ -95,7 +95,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "silence is not looked for",
         "coordinator/coordinator",
-        "self._roster.silent(now, self._timings.lost)",
+        "self._membership.silent(now, self._timeouts.lost)",
         "[]",
     ),
     Mutant(
@@ -105,7 +105,7 @@ COORDINATOR_BUGS = (
         "self._standstills += 0.0",
     ),
     Mutant(
-        "the last agent of a node takes its seat",
+        "the last agent of a node takes its member",
         "coordinator/membership",
         "if old is not None and (old.present or old.hello.pid != hello.pid):",
         "if False:",
@@ -126,13 +126,13 @@ COORDINATOR_BUGS = (
         "a request to end is forgotten while ranks run",
         "coordinator/lifecycle",
         "        if self.live is not None:\n            self.live.stop(now)\n"
-        "        elif not self._sequel.weighs:\n            self.conclude(now, wish)",
-        "        if self.live is None and not self._sequel.weighs:\n            self.conclude(now, wish)",
+        "        elif not self._restart.weighs:\n            self.conclude(now, wish)",
+        "        if self.live is None and not self._restart.weighs:\n            self.conclude(now, wish)",
     ),
     Mutant(
         "nobody is told farewell",
         "coordinator/farewells",
-        "            self._say(Send(seat.link, Farewell()))",
+        "            self._say(Send(member.link, Farewell()))",
         "            pass",
     ),
     Mutant(
@@ -156,7 +156,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "ranks start everywhere as node 0",
         "coordinator/attempt",
-        "StartRanks(self.epoch, world, seat.place, meeting, self._environment, last)",
+        "StartRanks(self.epoch, world, member.place, meeting, self._environment, last)",
         "StartRanks(self.epoch, world, 0, meeting, self._environment, last)",
     ),
     Mutant(
@@ -168,7 +168,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "old reports are taken for new",
         "coordinator/coordinator",
-        "elif message.epoch == self._course.epoch:",
+        "elif message.epoch == self._lifecycle.epoch:",
         "else:",
     ),
     Mutant(
@@ -199,20 +199,20 @@ COORDINATOR_BUGS = (
     Mutant(
         "ranks start on spares too",
         "coordinator/attempt",
-        "        for seat in self._roster.training():\n            order =",
-        "        for seat in self._roster.linked():\n            order =",
+        "        for member in self._membership.training():\n            order =",
+        "        for member in self._membership.linked():\n            order =",
     ),
     Mutant(
         "a number of the allocation is taken for a place",
         "coordinator/attempt",
-        "StartRanks(self.epoch, world, seat.place,",
-        "StartRanks(self.epoch, world, seat.node,",
+        "StartRanks(self.epoch, world, member.place,",
+        "StartRanks(self.epoch, world, member.node,",
     ),
     Mutant(
         "ends of ranks are counted by the number of the node",
         "coordinator/attempt",
-        "self.tally.exited(seat.place,",
-        "self.tally.exited(seat.node,",
+        "self.outcomes.exited(member.place,",
+        "self.outcomes.exited(member.node,",
     ),
     Mutant(
         "the missing are not waited for",
@@ -229,7 +229,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "a second launch knows the first one's agents",
         "coordinator/rendezvous",
-        "return self._roster.clear()",
+        "return self._membership.clear()",
         "return []",
     ),
     Mutant(
@@ -241,7 +241,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "ranks start before a pre-flight has ended",
         "coordinator/world_formation",
-        "if self._selection is None or",
+        "if self._gate is None or",
         "if True or",
     ),
     Mutant(

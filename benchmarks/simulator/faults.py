@@ -109,8 +109,8 @@ def _kill_coordinator(world: World) -> None:
     _coordinator(world).die("SIGKILL")
 
 
-def _keeper(world: World) -> None:
-    """A coordinator is killed; its keeper ends the launcher and begins another one."""
+def _supervisor(world: World) -> None:
+    """A coordinator is killed; its supervisor ends the launcher and begins another one."""
     coordinator = world.coordinators[-1]
     if not coordinator.alive or coordinator.told_superseded or len(world.coordinators) > 3:
         return
@@ -360,7 +360,7 @@ def _repeat_once(world: World) -> None:
 STRIKES: dict[str, Callable[[World], None]] = {
     "kill agent": _kill_agent,
     "kill coordinator": _kill_coordinator,
-    "keeper": _keeper,
+    "supervisor": _supervisor,
     "kill shim": _kill_shim,
     "kill launcher": _kill_launcher,
     "freeze agent": _freeze_agent,

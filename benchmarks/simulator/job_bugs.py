@@ -20,7 +20,7 @@ JOB_BUGS = (
     Mutant(
         "nobody hands over",
         "coordinator/requeue",
-        "            self._say(Requeue(self._ledger.excluded))",
+        "            self._say(Requeue(self._state_keeper.excluded))",
         "            self._handed(now, '')",
     ),
     Mutant(
@@ -32,25 +32,25 @@ JOB_BUGS = (
     Mutant(
         "preemptions are never too many",
         "coordinator/requeue",
-        "        return sum(attempt.cause == cause for attempt in self._ledger.attempts)",
+        "        return sum(attempt.cause == cause for attempt in self._state_keeper.attempts)",
         "        return 0",
     ),
     Mutant(
         "what was held back is never ruled",
         "coordinator/termination",
-        "        self._course.decided(now)\n\n    def _meant",
+        "        self._lifecycle.decided(now)\n\n    def _meant",
         "\n    def _meant",
     ),
     Mutant(
         "after a notice another attempt is made",
         "coordinator/restart",
-        "ruling = self._of_closing(ruling, tally) if self._handover.closing else ruling",
+        "ruling = self._of_shutdown(ruling, outcomes) if self._termination.shutdown else ruling",
         "pass",
     ),
     Mutant(
         "ranks that made room are done",
         "coordinator/termination",
-        "return self.closing and (stopping if reported else self._taken)",
+        "return self.shutdown and (stopping if reported else self._taken)",
         "return False",
     ),
 )

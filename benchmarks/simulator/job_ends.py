@@ -26,7 +26,7 @@ LOSING = (
 """What may keep a coordinator from its last word until the scheduler kills all of its job."""
 TOO_LATE = (
     *("cut link", "cut node", "swizzle", "lasting cut", "late answer", "reset link"),
-    *("kill agent", "kill shim", "kill launcher", "keeper"),
+    *("kill agent", "kill shim", "kill launcher", "supervisor"),
 )
 """The same in a job that is killed within 30 s: the lease of an agent that is lost meanwhile lasts as long,
 and a coordinator that is killed while it gives the job back has no successor before the end."""

@@ -25,7 +25,7 @@ class Node:
         self.dead = False
         self.thawed_at = self.frozen_at = float("-inf")
         self.processes: list[Process] = []
-        self.companions: list[Companion] = []
+        self.sidecars: list[Companion] = []
         self.agents: list[AgentActor] = []
         self.coordinators: list[CoordinatorActor] = []
         self._deferred: list[tuple[Any, ...]] = []
@@ -67,7 +67,7 @@ class Node:
             actor.vanish()
         for process in list(self.processes):
             process.vanish()
-        self.companions.clear()
+        self.sidecars.clear()
 
     def kill(self, wanted: Any) -> None:
         """SIGKILL to all processes that ``wanted`` holds for; a stuck one only notes it."""
@@ -153,23 +153,23 @@ class Process:
 
 
 class Companion:
-    """A companion process: an examiner that behaves as its node's draw says, or a silent observer."""
+    """A sidecar process: an examiner that behaves as its node's draw says, or a silent observer."""
 
     def __init__(self, agent: AgentActor, epoch: int, name: str) -> None:
         self.agent, self.epoch, self.name = agent, epoch, name
         self.node = agent.node
         self.behaviour = self.node.world.scenario.examiner(self.node.index)
-        self.node.companions.append(self)
+        self.node.sidecars.append(self)
 
     @property
     def alive(self) -> bool:
         """It lives."""
-        return self in self.node.companions
+        return self in self.node.sidecars
 
     def kill(self) -> None:
         """SIGKILL."""
         if self.alive:
-            self.node.companions.remove(self)
+            self.node.sidecars.remove(self)
 
     def asked(self, number: int) -> None:
         """A question arrived."""

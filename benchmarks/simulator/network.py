@@ -89,9 +89,9 @@ class Link:
     def _start(self, way: int) -> None:
         if not self._pumping[way] and self._queues[way] and not self.cut[way]:
             self._pumping[way] = True
-            self._clock.at(self._queues[way][0][0], self._pump, way)
+            self._clock.at(self._queues[way][0][0], self._driver, way)
 
-    def _pump(self, way: int) -> None:
+    def _driver(self, way: int) -> None:
         self._pumping[way] = False
         if self.cut[way] or not self._queues[way]:
             return

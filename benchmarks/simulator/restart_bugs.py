@@ -26,26 +26,26 @@ RESTART_BUGS = (
     Mutant(
         "causes are all the same",
         "coordinator/restart_policy",
-        '_CAUSES.get(mishap.kind, "failure")',
+        '_CAUSES.get(failure_event.kind, "failure")',
         '"requeue"',
     ),
     Mutant(
         "whoever asked for an end is not heard after a failure",
         "coordinator/restart_policy",
-        "if self.asked is not None and (ruling.again or mishap.ended_by_request):",
+        "if self.asked is not None and (ruling.again or failure_event.ended_by_request):",
         "if False:",
     ),
     Mutant(
         "a failure before any rank is never charged",
         "coordinator/restart_policy",
-        "        return self._ruling(mishap, end, attempts, room)\n\n    def _ruling",
-        '        return RestartDecision("again", end, mishap, "node")\n\n    def _ruling',
+        "        return self._ruling(failure_event, end, attempts, room)\n\n    def _ruling",
+        '        return RestartDecision("again", end, failure_event, "node")\n\n    def _ruling',
     ),
     Mutant(
         "nodes without an agent may train",
         "coordinator/lost_nodes",
-        "return seat is not None and seat.present and not seat.lost",
-        "return seat is not None",
+        "return member is not None and member.present and not member.lost",
+        "return member is not None",
     ),
     Mutant(
         "everybody moves up where one is lost",
@@ -68,19 +68,19 @@ RESTART_BUGS = (
     Mutant(
         "a loss while agents gather ends the run",
         "coordinator/world_formation",
-        "if lost and not self.casualties.enough and self._follows.another(now, lost):",
+        "if lost and not self.lost_nodes.enough and self._follows.another(now, lost):",
         "if False:",
     ),
     Mutant(
         "a loss while a port is looked for is not noticed",
         "coordinator/lifecycle",
-        "        elif self.stage is RunStage.RESERVING:\n            self.in_vain(now, mishap)",
+        "        elif self.stage is RunStage.RESERVING:\n            self.in_vain(now, failure_event)",
         "        elif self.stage is RunStage.RESERVING:\n            pass",
     ),
     Mutant(
         "agents are launched beside those that live",
         "coordinator/rendezvous",
-        "here = [seat.node for seat in self._roster.linked() if seat.present]",
+        "here = [member.node for member in self._membership.linked() if member.present]",
         "here = []",
     ),
     Mutant(

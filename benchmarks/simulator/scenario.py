@@ -44,7 +44,7 @@ FAULTS = (
     "stopped takeover",
     "mute disk",
     "controller away",
-    "keeper",
+    "supervisor",
 )
 """Each world has a few of them (a swarm): all of them at once would make all worlds alike."""
 
@@ -76,9 +76,9 @@ THEMES = (
     ("kill agent",),
     ("kill launcher",),
     ("controller away",),
-    ("keeper",),
-    ("keeper", "freeze agent"),
-    ("keeper", "freeze node", "slow network"),
+    ("supervisor",),
+    ("supervisor", "freeze agent"),
+    ("supervisor", "freeze node", "slow network"),
     ("controller away", "kill agent"),
 )
 """What is known to be dangerous together; every other world has one of these."""

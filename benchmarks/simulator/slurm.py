@@ -116,7 +116,7 @@ class Slurm:
         coordinator.job, coordinator.restarts = job, job.restarts
         job.coordinators.append(coordinator)
         job.kept = False
-        if job.why:  # its keeper passes on what came meanwhile
+        if job.why:  # its supervisor passes on what came meanwhile
             self.world.clock.after(0.01, coordinator.feed, machine_events.SignalCame(signal.SIGTERM))
         if self._cancelled_file:
             coordinator.cancelled = True

@@ -156,15 +156,15 @@ class Watch:
             self.fail(f"{agent.name} trains although its examiner is {scenario.examiner(agent.node.index)}")
         elif not coordinator.reports or coordinator.reports[-1].world != world:
             self.fail(f"{agent.name} trains in {world}, which no examination chose")
-        if any(c.name == contract.EXAMINER and c.agent is agent for c in agent.node.companions):
+        if any(c.name == contract.EXAMINER and c.agent is agent for c in agent.node.sidecars):
             self.fail(f"{agent.name} starts ranks while its examiner lives")
 
-    # --- companions ---
+    # --- sidecars ---
 
-    def companion_asked(self, companion: Companion) -> None:
+    def sidecar_asked(self, sidecar: Companion) -> None:
         """An examiner is asked: no rank lives there."""
-        agent = companion.agent
-        if companion.name == contract.EXAMINER and any(p.agent is agent for p in agent.node.processes):
+        agent = sidecar.agent
+        if sidecar.name == contract.EXAMINER and any(p.agent is agent for p in agent.node.processes):
             self.fail(f"{agent.name} asks an examiner while ranks live")
 
     def reported(self, coordinator: CoordinatorActor, action: coordinator_actions.SaveReport) -> None:
@@ -347,5 +347,5 @@ class Watch:
         for node in self.world.nodes:
             for process in node.processes:
                 self.fail(f"rank {process.rank} of epoch {process.epoch} is left on node {node.index}")
-            for companion in node.companions:
-                self.fail(f"the {companion.name} of {companion.agent.name} is left on node {node.index}")
+            for sidecar in node.sidecars:
+                self.fail(f"the {sidecar.name} of {sidecar.agent.name} is left on node {node.index}")

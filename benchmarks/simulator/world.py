@@ -131,7 +131,7 @@ class World:
     def submit(self, hosts: list[Node], dead_since: float | None = None, dead: int | None = None) -> None:
         """A batch job starts its coordinator on the first of ``hosts``.
 
-        ``dead_since``: or its keeper does, after ``dead``, the one before it, died (on that node's clock).
+        ``dead_since``: or its supervisor does, after ``dead``, the one before, died (on that node's clock).
         """
         coordinator = CoordinatorActor(self, len(self.coordinators), hosts, dead_since)
         coordinator.dead = dead
@@ -144,10 +144,10 @@ class World:
     def make_coordinator(self, number: int, hosts: list[Node]) -> Any:
         """A new machine; its process id is its number."""
         examine = Simple if self.scenario.examined else None
-        rooms = Collaborators(examine, names=tuple(f"n{node.index}" for node in hosts))
+        collaborators = Collaborators(examine, names=tuple(f"n{node.index}" for node in hosts))
         if self.slurm is not None:
-            rooms = replace(rooms, job_id=str(self.slurm.running.number))
-        return self.machines[0](self.orders, "host", number, rooms=rooms)
+            collaborators = replace(collaborators, job_id=str(self.slurm.running.number))
+        return self.machines[0](self.orders, "host", number, collaborators=collaborators)
 
     def make_agent(self, index: int) -> Any:
         """A new machine."""

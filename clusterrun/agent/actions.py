@@ -46,30 +46,30 @@ class Spawn:
 
 @frozen
 class PassOn:
-    """Hand a question to a companion process, started where it does not run; ends in ``SidecarSpoke``.
+    """Hand a question to a sidecar process, started where it does not run; ends in ``SidecarSpoke``.
 
     Where it ends, or cannot be started, in ``SidecarGone``.
     """
 
     epoch: int
-    companion: str
+    sidecar: str
     number: int
     body: str
 
 
 @frozen
 class Accompany:
-    """Start a companion process beside the ranks that were just started, and name them to it."""
+    """Start a sidecar process beside the ranks that were just started, and name them to it."""
 
     epoch: int
-    companion: str
+    sidecar: str
 
 
 @frozen
 class Dismiss:
-    """Kill a companion and all below it; nothing follows."""
+    """Kill a sidecar and all below it; nothing follows."""
 
-    companion: str
+    sidecar: str
 
 
 @frozen
@@ -81,7 +81,7 @@ class SignalLocal:
 
 @frozen
 class Sweep:
-    """Kill everything of ``epoch`` *and of every older one* that lives here, companions too.
+    """Kill everything of ``epoch`` *and of every older one* that lives here, sidecars too.
 
     Ends in ``Swept`` within seconds, come what may; the ends of ranks come before it.
     """

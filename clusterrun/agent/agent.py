@@ -92,17 +92,17 @@ class Agent:
         node: int,
         processes: int,
         grace: float = contract.GRACE_SECONDS,
-        timings: Timeouts = USUAL,
+        timeouts: Timeouts = USUAL,
         observed: bool = False,
     ) -> None:
         self.node = node
         self._grace = grace
-        self._timings = timings
+        self._timeouts = timeouts
         self._out: list[AgentAction] = []
-        self._lease = Lease(timings.lease)
-        self._early = EARLY * timings.lease
+        self._lease = Lease(timeouts.lease)
+        self._early = EARLY * timeouts.lease
         self._ranks = Ranks(processes, self._say, self._objection)
-        self._company = Sidecars(self._ranks, self._say)
+        self._sidecars = Sidecars(self._ranks, self._say)
         self._port = MasterPort(self._ranks, self._say)
         self._observed = observed
         self._observe_at: float | None = None
@@ -134,8 +134,8 @@ class Agent:
             RankEnded: ranks.ended,
             Passed: ranks.passed,
             Swept: ranks.swept,
-            SidecarSpoke: self._company.spoke,
-            SidecarGone: self._company.gone,
+            SidecarSpoke: self._sidecars.spoke,
+            SidecarGone: self._sidecars.gone,
             StoodStill: self._stood_still,
         }
 
@@ -146,8 +146,8 @@ class Agent:
             StartRanks: self._start_ranks,
             StopRanks: self._stop_ranks,
             SignalRanks: self._signal_ranks,
-            AskSidecar: self._ask_companion,
-            EndSidecar: lambda now, order: self._company.end(order),
+            AskSidecar: self._ask_sidecar,
+            EndSidecar: lambda now, order: self._sidecars.end(order),
             Farewell: self._farewell,
         }
 
@@ -213,7 +213,7 @@ class Agent:
 
     def _beat(self, now: Now) -> None:
         self._say(Tell(self._lease.beat(now.steady)))
-        self._beat_at = now.steady + self._timings.heartbeat
+        self._beat_at = now.steady + self._timeouts.heartbeat
 
     def _acknowledged(self, now: Now, ack: Ack) -> None:
         if self._lease.acknowledged(now.steady, ack) and self._lease.ends_at is not None:
@@ -256,14 +256,14 @@ class Agent:
             self._ranks.kill_when_due(now)
             self._observe_when_due(now)
 
-    # --- ranks and companions ---
+    # --- ranks and sidecars ---
 
     def _start_ranks(self, now: Now, order: StartRanks) -> None:
         if self._answer_by is not None:
             self._held = order  # until it is known whether this node may live
             return
         if order.epoch > self._ranks.seen:
-            self._company.dismiss(contract.EXAMINER)
+            self._sidecars.dismiss(contract.EXAMINER)
         self._ranks.start(now, order)
 
     def _spawned(self, now: Now, event: RanksSpawned) -> None:
@@ -276,10 +276,10 @@ class Agent:
             return
         self._observe_at = None
         if self._ranks.stage is RankStage.RUNNING:
-            self._company.observe(self._ranks.epoch)
+            self._sidecars.observe(self._ranks.epoch)
 
-    def _ask_companion(self, now: Now, order: AskSidecar) -> None:
-        self._company.ask(order, self._ends)
+    def _ask_sidecar(self, now: Now, order: AskSidecar) -> None:
+        self._sidecars.ask(order, self._ends)
 
     # --- ending ---
 

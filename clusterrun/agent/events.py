@@ -87,20 +87,20 @@ class Swept:
 
 @frozen
 class SidecarSpoke:
-    """A companion said something; ``number`` is that of the question, 0 where nobody asked."""
+    """A sidecar said something; ``number`` is that of the question, 0 where nobody asked."""
 
     epoch: int
-    companion: str
+    sidecar: str
     number: int
     body: str
 
 
 @frozen
 class SidecarGone:
-    """A companion ended, or could not be started, without a ``Dismiss`` or ``Sweep``."""
+    """A sidecar ended, or could not be started, without a ``Dismiss`` or ``Sweep``."""
 
     epoch: int
-    companion: str
+    sidecar: str
     why: str
 
 

@@ -1,4 +1,4 @@
-"""Becomes a command beside a job's ranks on this node, with what a rank finds; starts and watches nothing."""
+"""Becomes a command in a job, on one of its nodes, with the environment of a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last words of a rank: the end of what it printed and the traceback it left; reads, never writes."""
+"""The end of what a rank printed, and the traceback it left."""
 
 from __future__ import annotations
 

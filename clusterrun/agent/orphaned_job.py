@@ -1,4 +1,4 @@
-"""What an agent does whose coordinator is gone for good: sees that the job does not go on without one.
+"""What an agent does when its coordinator is gone for good: it gives the job back or ends it.
 
 A job that outlives its nodes (``--no-kill``) outlives the node of its batch step too: the scheduler
 takes that node out, and the rest of the job stands idle until its time limit. So the agents that are
@@ -205,7 +205,7 @@ class OrphanedJob:
         self._place, self._silence = place, Silence()
         self._left, self._shim = left, shim
         self._loop = EventLoop()
-        self._errands = CommandRunner(self._loop, environment)
+        self._commands = CommandRunner(self._loop, environment)
         self._over = self._hurried = self._waits = False
         self._loop.catch((*contract.TERMINATE_SIGNALS, signal.SIGCHLD), self._signalled)
         self._loop.watch(shim, lambda mask: self._alone())
@@ -220,8 +220,8 @@ class OrphanedJob:
             self._loop.wait(until)
         if not self._over:
             self._write(f"it waited {PATIENCE_SECONDS / 60:g} min for that, and ended")
-            self._errands.finish(_LIMIT_SECONDS)
-        self._errands.finish(0.0)
+            self._commands.finish(_LIMIT_SECONDS)
+        self._commands.finish(0.0)
 
     def hurry(self) -> None:
         """Little time is left: who is not among the first has no turn any more."""
@@ -241,12 +241,12 @@ class OrphanedJob:
 
     def _signalled(self, number: int) -> None:
         for child in ended_children():
-            self._errands.reaped(child)
+            self._commands.reaped(child)
         if number in contract.TERMINATE_SIGNALS:
             self.hurry()
 
     def _ask(self) -> None:
-        self._errands.run(question(self._left), _LIMIT_SECONDS, self._told)
+        self._commands.run(question(self._left), _LIMIT_SECONDS, self._told)
 
     def _told(self, said: CommandDone) -> None:
         means = JobRemedy.WAIT if said.why else meaning(self._left, said.lines)
@@ -265,7 +265,7 @@ class OrphanedJob:
     def _look(self) -> None:
         """Does anybody coordinate the run? The file system may not answer: a child looks."""
         paths = RunPaths(self._place.run_dir)
-        self._errands.run((*_STAT, paths.orders, paths.state), _LIMIT_SECONDS, self._looked)
+        self._commands.run((*_STAT, paths.orders, paths.state), _LIMIT_SECONDS, self._looked)
 
     def _looked(self, done: CommandDone) -> None:
         seen = [line for line in done.lines if line and line[0].isdigit()]
@@ -282,7 +282,7 @@ class OrphanedJob:
         """For `status`: what becomes of the job, in a child as above."""
         word = json.dumps(encode(LeftBehind(self._left.job_id, self._place.name, time.time(), why, done)))
         path = RunPaths(self._place.run_dir).left
-        self._errands.run(("sh", "-c", _WRITE, "sh", word, path), _LIMIT_SECONDS, lambda done: None)
+        self._commands.run(("sh", "-c", _WRITE, "sh", word, path), _LIMIT_SECONDS, lambda done: None)
 
     def _give_back(self, host: str, why: str) -> None:
         say(f"clusterrun: job {self._left.job_id} is given back: {why}")
@@ -296,9 +296,9 @@ class OrphanedJob:
                 self._ask_again()
                 return
             update = ("scontrol", "update", f"JobId={left.job_id}", f"ExcNodeList={words}")
-            self._errands.run(update, _LIMIT_SECONDS, lambda done: self._ask_again())
+            self._commands.run(update, _LIMIT_SECONDS, lambda done: self._ask_again())
 
-        self._errands.run(argv, _LIMIT_SECONDS, given)
+        self._commands.run(argv, _LIMIT_SECONDS, given)
 
     def _ask_again(self) -> None:
         self._loop.after(_LAST_ASK_SECONDS if self._hurried else ASK_SECONDS, self._ask)

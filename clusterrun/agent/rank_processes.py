@@ -1,4 +1,4 @@
-"""The rank processes that really run on this node: starts, signals, reaps, sweeps; decides nothing."""
+"""The rank processes of this node: starts, signals and reaps them, and kills what is left."""
 
 from __future__ import annotations
 
@@ -205,14 +205,14 @@ class RankProcesses:
     def sweep(self, epoch: int, wall: float) -> list[RankEnded | Swept]:
         """Leave nothing of this run up to ``epoch`` on this node; the ends of ranks come first."""
         ended: list[RankEnded | Swept] = []
-        quarry = KillTarget(self._orders.run_id, epoch, self._site.node)
+        target = KillTarget(self._orders.run_id, epoch, self._site.node)
         everywhere = epoch not in self._started or not self._whole_lineage
 
         def find() -> list[proc.Process]:
             found = below(os.getpid())
             if everywhere:
                 known = {process.pid for process in found}
-                found += [p for p in marked(quarry, self._sessions) if p.pid not in known]
+                found += [p for p in marked(target, self._sessions) if p.pid not in known]
             return found
 
         stuck = sweep(find, lambda: ended.extend(self.reap(wall)), _SWEEP_SECONDS)

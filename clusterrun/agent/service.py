@@ -1,4 +1,4 @@
-"""An agent at work: makes events of the world for its machine, carries its actions out; no policy."""
+"""Runs the agent: turns what happens into events, carries its actions out."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class AgentService:
         loop: EventLoop,
         joined: Joined,
         machine: Agent,
-        crew: RankProcesses,
-        companions: SidecarProcesses,
+        rank_processes: RankProcesses,
+        sidecars: SidecarProcesses,
         lease: int,
         shim: int,
     ) -> None:
         self._loop = loop
         self._machine = machine
-        self._crew = crew
-        self._companions = companions
+        self._rank_processes = rank_processes
+        self._sidecars = sidecars
         self._end = joined.end
         self._early = joined.early
         self._link = Connection(loop, joined.connection)
@@ -75,29 +75,29 @@ class AgentService:
         self._port: socket.socket | None = None
         self._spawned_at = 0.0
         self._halted: dict[int, proc.Process] = {}
-        self._pump = MachineDriver(loop, machine, self._now)
-        self._pump.does = self._doing()
-        crew.stranger = companions.reaped
-        companions.happened = self._pump.happened
-        companions.reap = self._reap
-        companions.clear = self._link.drained
-        companions.ranks = lambda: crew.living
+        self._driver = MachineDriver(loop, machine, self._now)
+        self._driver.does = self._doing()
+        rank_processes.stranger = sidecars.reaped
+        sidecars.happened = self._driver.happened
+        sidecars.reap = self._reap
+        sidecars.clear = self._link.drained
+        sidecars.ranks = lambda: rank_processes.living
 
     def _doing(self) -> dict[type, Callable[[Any], object]]:
-        companions, crew = self._companions, self._crew
+        sidecars, rank_processes = self._sidecars, self._rank_processes
         return {
             actions.Tell: self._tell,
             actions.HoldPort: self._hold_port,
             actions.ReleasePort: lambda order: self._release_port(),
             actions.Spawn: self._spawn,
             actions.PassOn: self._pass_on,
-            actions.Accompany: lambda order: companions.start(order.epoch, order.companion),
-            actions.Dismiss: lambda order: companions.end(order.companion),
-            actions.SignalLocal: lambda order: self._pump.happened(crew.signal(order.number)),
+            actions.Accompany: lambda order: sidecars.start(order.epoch, order.sidecar),
+            actions.Dismiss: lambda order: sidecars.end(order.sidecar),
+            actions.SignalLocal: lambda order: self._driver.happened(rank_processes.signal(order.number)),
             actions.Sweep: self._sweep,
             actions.RenewLease: self._renew,
             machine_events.Note: lambda order: say(order.text),
-            actions.Exit: lambda order: self._pump.end(order.code),
+            actions.Exit: lambda order: self._driver.end(order.code),
         }
 
     def run(self) -> int:
@@ -106,10 +106,10 @@ class AgentService:
         self._loop.watch(self._shim, self._shim_ended)
         self._loop.every(_SHIM_LOOK, self._stand_still_with_the_shim)
         self._link.open(self._received, self._disconnected)
-        self._pump.happened(events.Welcomed())
-        self._pump.all_happened(events.Told(message) for message in self._early)
-        code = self._pump.run()
-        self._companions.end_all()
+        self._driver.happened(events.Welcomed())
+        self._driver.all_happened(events.Told(message) for message in self._early)
+        code = self._driver.run()
+        self._sidecars.end_all()
         until = steady() + _FAREWELL_SECONDS
         while not self._link.drained() and steady() < until:
             self._loop.wait(until)
@@ -132,28 +132,28 @@ class AgentService:
         for message in messages:
             if isinstance(message, Ack):
                 self._clock.answered(message.beat, message.wall, steady())
-            self._pump.happened(events.Told(message))
+            self._driver.happened(events.Told(message))
 
     def _disconnected(self, why: str) -> None:
         self._link.close()
-        self._pump.happened(events.Disconnected(why))
+        self._driver.happened(events.Disconnected(why))
 
     def _signalled(self, number: int) -> None:
         if number == signal.SIGCHLD:
             self._reap()
         elif number == contract.USERS_SIGNAL:
-            self._crew.signal(number)  # it is between the user and the ranks
+            self._rank_processes.signal(number)  # it is between the user and the ranks
         else:
             self.told_to_end = self.told_to_end or number in contract.TERMINATE_SIGNALS
-            self._pump.happened(machine_events.SignalCame(number))
+            self._driver.happened(machine_events.SignalCame(number))
 
     def _reap(self) -> None:
-        self._pump.all_happened(self._crew.reap(self._now().wall))
+        self._driver.all_happened(self._rank_processes.reap(self._now().wall))
 
     def _shim_ended(self, mask: int) -> None:
         self._loop.forget(self._shim)
-        self._crew.distrust_lineage()
-        self._pump.happened(events.ShimLost())
+        self._rank_processes.distrust_lineage()
+        self._driver.happened(events.ShimLost())
 
     def _stand_still_with_the_shim(self) -> None:
         """A suspended job: Slurm stops the shim, but by linuxproc and pgid neither this process nor ranks."""
@@ -180,9 +180,9 @@ class AgentService:
     def _hold_port(self, order: actions.HoldPort) -> None:
         try:
             self._port = held_port()
-            self._pump.happened(events.PortHeld(order.epoch, self._port.getsockname()[1]))
+            self._driver.happened(events.PortHeld(order.epoch, self._port.getsockname()[1]))
         except OSError as error:
-            self._pump.happened(events.PortHeld(order.epoch, 0, error.strerror or str(error)))
+            self._driver.happened(events.PortHeld(order.epoch, 0, error.strerror or str(error)))
 
     def _release_port(self) -> None:
         if self._port:
@@ -192,41 +192,41 @@ class AgentService:
     def _claim_mark(self) -> None:
         # From now on, not before, is what carries the run's mark here ours: a second agent that was
         # sent away from this node must not have the first one's ranks swept.
-        tell_shim(self._lease, f"run {self._crew.run_id}")
+        tell_shim(self._lease, f"run {self._rank_processes.run_id}")
 
     def _spawn(self, order: actions.Spawn) -> None:
         self._spawned_at = steady()
         self._claim_mark()
-        if self._crew.per_node:
+        if self._rank_processes.per_node:
             self._release_port()  # launchers of their own look whether it is free, or bind it for themselves
         self._start_ranks(order)
 
     def _start_ranks(self, order: actions.Spawn) -> None:
         in_time = steady() < self._spawned_at + _LOG_SECONDS
-        started = self._crew.spawn(order, again=in_time and self._machine.wants_ranks)
+        started = self._rank_processes.spawn(order, again=in_time and self._machine.wants_ranks)
         if started is None:
             self._loop.after(RETRY_SECONDS, lambda: self._start_ranks(order))
             return
-        self._pump.happened(started)
+        self._driver.happened(started)
         self._watch_growth()
 
     def _pass_on(self, order: actions.PassOn) -> None:
         self._claim_mark()
-        self._companions.ask(order)
+        self._sidecars.ask(order)
 
     def _watch_growth(self) -> None:
         began = self._spawned_at
 
         def look() -> None:
             # A newer start has a watch of its own.
-            if self._spawned_at == began and self._crew.note_growth(self._now().wall):
+            if self._spawned_at == began and self._rank_processes.note_growth(self._now().wall):
                 self._loop.after(_EAGER_LOOK if steady() - began < _EAGER_SECONDS else _CALM_LOOK, look)
 
         look()
 
     def _sweep(self, order: actions.Sweep) -> None:
-        self._companions.end_all()
-        self._pump.all_happened(self._crew.sweep(order.epoch, self._now().wall))
+        self._sidecars.end_all()
+        self._driver.all_happened(self._rank_processes.sweep(order.epoch, self._now().wall))
 
 
 def tell_shim(lease: int, words: str) -> None:

@@ -1,4 +1,4 @@
-"""The first process on a node: outlives the agent, ends with nothing left; knows a lease and no reason.
+"""The first process on a node: outlives the agent and kills everything when the lease runs out.
 
 It is the scheduler's task. It forks the agent, hears from it how long this node may live, and
 reaps what is orphaned. When the lease runs out, or the agent ends in whatever way, it kills
@@ -181,5 +181,5 @@ class _Guard:
         if not self._run_id:
             return found
         known = {process.pid for process in found}
-        quarry = KillTarget(self._run_id, _ANY_EPOCH, self._node)
-        return found + [process for process in marked(quarry) if process.pid not in known]
+        target = KillTarget(self._run_id, _ANY_EPOCH, self._node)
+        return found + [process for process in marked(target) if process.pid not in known]

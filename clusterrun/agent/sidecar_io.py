@@ -1,4 +1,4 @@
-"""One companion process, JSON lines in and out, both bounded: whatever it does, the agent never waits."""
+"""One sidecar's pipes: JSON lines in and out, both bounded, so that the agent never waits."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _PAUSE = 0.1
 
 
 class Sidecar:
-    """A running companion and the pipes to it.
+    """A running sidecar and the pipes to it.
 
     ``heard(number, body)`` is called with what it says, ``broke(why)`` once where it does not keep to
     the form; ``clear()`` says whether more can be heard now: where it is False, the pipe fills up
-    and the companion waits.
+    and the sidecar waits.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The companion processes of this node: starts them, passes words on, ends each with all below it."""
+"""The sidecar processes of this node: starts them, passes lines on, ends each with all below it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KILL_SECONDS = 3.0
 
 @frozen
 class SidecarPlace:
-    """Where companions stand: the node's number in the allocation, its name, what it was started with."""
+    """Where sidecars stand: the node's number in the allocation, its name, what it was started with."""
 
     node: int
     name: str
@@ -58,11 +58,11 @@ class SidecarProcesses:
         self._living: dict[str, Sidecar] = {}
 
     def ask(self, order: PassOn) -> None:
-        """Pass a question on; a companion that does not run is started first."""
-        if order.companion not in self._living:
-            self.start(order.epoch, order.companion)
-        if order.companion in self._living:
-            self._living[order.companion].ask(order.number, order.body)
+        """Pass a question on; a sidecar that does not run is started first."""
+        if order.sidecar not in self._living:
+            self.start(order.epoch, order.sidecar)
+        if order.sidecar in self._living:
+            self._living[order.sidecar].ask(order.number, order.body)
 
     def start(self, epoch: int, name: str) -> None:
         """Start it; a program that cannot be executed has ended."""
@@ -93,7 +93,7 @@ class SidecarProcesses:
 
     def _log(self, epoch: int, name: str) -> int:
         try:
-            return open_log(self._paths.attempt(epoch).companion_log(self._place.node, name))
+            return open_log(self._paths.attempt(epoch).sidecar_log(self._place.node, name))
         except OSError:  # a run directory that cannot be written is for the examiner to find
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
@@ -124,9 +124,9 @@ class SidecarProcesses:
 
     def reaped(self, child: ProcessEnd) -> None:
         """A child of the agent that is no rank ended."""
-        for name, companion in list(self._living.items()):
-            if companion.pid == child.pid:
-                companion.last_words()
+        for name, sidecar in list(self._living.items()):
+            if sidecar.pid == child.pid:
+                sidecar.last_words()
                 self._gone(name, child.pid, code_in_words(child.code))
 
     def _broke(self, name: str, pid: int, why: str) -> None:
@@ -134,18 +134,18 @@ class SidecarProcesses:
             self._gone(name, pid, why)
 
     def _gone(self, name: str, pid: int, why: str) -> None:
-        companion = self._living.get(name)
-        if companion is not None and companion.pid == pid:
+        sidecar = self._living.get(name)
+        if sidecar is not None and sidecar.pid == pid:
             self.end(name)
-            self.happened(SidecarGone(companion.epoch, name, f"the {name} {why}"))
+            self.happened(SidecarGone(sidecar.epoch, name, f"the {name} {why}"))
 
     def end(self, name: str) -> None:
         """Kill it, where it lives, and all that it started; returns when they are gone, or after 3 s."""
-        companion = self._living.pop(name, None)
-        if companion is None:
+        sidecar = self._living.pop(name, None)
+        if sidecar is None:
             return
-        companion.close()
-        for words in sweep(lambda: _kin(companion.pid, name), self.reap, _KILL_SECONDS):
+        sidecar.close()
+        for words in sweep(lambda: _kin(sidecar.pid, name), self.reap, _KILL_SECONDS):
             say(f"{self._place.name}: process {words} of the {name} cannot be killed")
 
     def end_all(self) -> None:
@@ -155,7 +155,7 @@ class SidecarProcesses:
 
 
 def _kin(pid: int, name: str) -> list[proc.Process]:
-    """A companion and what it started, wherever that has fled to: below this agent it stays."""
+    """A sidecar and what it started, wherever that has fled to: below this agent it stays."""
     direct = {process.pid for process in proc.descendants(pid)} | {pid}
     return [
         process

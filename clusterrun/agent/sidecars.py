@@ -1,4 +1,4 @@
-"""Which companions stand beside a node's ranks and when they must go; knows no process and no body's meaning.
+"""Which sidecars run beside a node's ranks, and when each must end; pure.
 
 An examiner and ranks never live at once: both use the GPUs, and what is measured must not disturb.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Sidecars:
-    """The companions of one node, each of one epoch; ``say`` takes actions."""
+    """The sidecars of one node, each of one epoch; ``say`` takes actions."""
 
     def __init__(self, ranks: Ranks, say: Callable[[AgentAction], None]) -> None:
         self._ranks = ranks
@@ -33,19 +33,19 @@ class Sidecars:
         """Pass a question on; where it may not be asked now, that is the answer."""
         why = "this node has been told to end" if leaving else self._objection(order)
         if why:
-            self._say(Tell(SidecarEnded(order.epoch, order.companion, why)))
+            self._say(Tell(SidecarEnded(order.epoch, order.sidecar, why)))
             return
-        known = self._epochs.get(order.companion)
+        known = self._epochs.get(order.sidecar)
         if known is not None and known < order.epoch:
-            self.dismiss(order.companion)
-        self._epochs[order.companion] = order.epoch
-        self._say(PassOn(order.epoch, order.companion, order.number, order.body))
+            self.dismiss(order.sidecar)
+        self._epochs[order.sidecar] = order.epoch
+        self._say(PassOn(order.epoch, order.sidecar, order.number, order.body))
 
     def _objection(self, order: AskSidecar) -> str:
         ranks = self._ranks
-        if order.epoch < self._epochs.get(order.companion, -1):
-            return f"a companion of epoch {self._epochs[order.companion]} is here"
-        if order.companion == contract.EXAMINER:
+        if order.epoch < self._epochs.get(order.sidecar, -1):
+            return f"a sidecar of epoch {self._epochs[order.sidecar]} is here"
+        if order.sidecar == contract.EXAMINER:
             return "" if ranks.idle and order.epoch > ranks.seen else "ranks were started on this node"
         return "" if ranks.stage is RankStage.RUNNING and order.epoch == ranks.epoch else "no ranks live here"
 
@@ -58,21 +58,21 @@ class Sidecars:
 
     def end(self, order: EndSidecar) -> None:
         """It is wanted no more."""
-        if self._epochs.get(order.companion) == order.epoch:
-            self.dismiss(order.companion)
+        if self._epochs.get(order.sidecar) == order.epoch:
+            self.dismiss(order.sidecar)
 
-    def dismiss(self, companion: str) -> None:
+    def dismiss(self, sidecar: str) -> None:
         """Kill it, where it lives."""
-        if self._epochs.pop(companion, None) is not None:
-            self._say(Dismiss(companion))
+        if self._epochs.pop(sidecar, None) is not None:
+            self._say(Dismiss(sidecar))
 
     def spoke(self, now: Now, event: SidecarSpoke) -> None:
         """Pass an answer on."""
-        if self._epochs.get(event.companion) == event.epoch:
-            self._say(Tell(SidecarSaid(event.epoch, event.companion, event.number, event.body)))
+        if self._epochs.get(event.sidecar) == event.epoch:
+            self._say(Tell(SidecarSaid(event.epoch, event.sidecar, event.number, event.body)))
 
     def gone(self, now: Now, event: SidecarGone) -> None:
         """It ended by itself."""
-        if self._epochs.get(event.companion) == event.epoch:
-            del self._epochs[event.companion]
-            self._say(Tell(SidecarEnded(event.epoch, event.companion, event.why)))
+        if self._epochs.get(event.sidecar) == event.epoch:
+            del self._epochs[event.sidecar]
+            self._say(Tell(SidecarEnded(event.epoch, event.sidecar, event.why)))

@@ -1,4 +1,4 @@
-"""The agent below its shim, from the invitation on its standard input to its last word; put together here."""
+"""Starts the agent below its shim, with what came on its standard input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterrun.agent.rank_processes import AgentPlace, RankProcesses
 from clusterrun.agent.service import AgentService, tell_shim
 from clusterrun.agent.sidecar_processes import SidecarPlace, SidecarProcesses
 from clusterrun.model import contract
-from clusterrun.protocol.bootstrap import read_invitation
+from clusterrun.protocol.bootstrap import read_bootstrap
 from clusterrun.protocol.client import OutOfReach, join
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime.event_loop import EventLoop, steady
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _LONGEST_LINE = 64 * 1024
 _NAME = b"clusterrun node"
 _INVITATION_SECONDS = 2 * contract.JOIN_SECONDS
-"""From the start of an agent to its invitation: srun may hold it back where a node does not answer."""
+"""From the start of an agent to its bootstrap: srun may hold it back where a node does not answer."""
 
 
 def serve(
@@ -47,25 +47,25 @@ def serve(
     if orders.hide_gpus:
         environment = {**environment, **hidden_gpus(os.path.exists)}
     try:
-        joined, invitation = _joined(node, name, lease)
+        joined, bootstrap = _joined(node, name, lease)
     except OutOfReach as error:
         # The first node may have died before anybody joined: its job would go on without anybody.
         if orders.launch:
             _outlive(orders, paths, AgentPlace(name, "", environment), node, lease, shim, error.places)
         raise
-    orders, timings = orders.using(invitation.python), invitation.timings
+    orders, timeouts = orders.using(bootstrap.python), bootstrap.timeouts
     on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
     _stand_alone()
     site = AgentPlace(name, joined.connection.getsockname()[0], environment)
     coordinator = joined.connection.getpeername()[:2]
-    crew = RankProcesses(orders, paths, site, become_subreaper(), _dressed(orders, paths))
+    rank_processes = RankProcesses(orders, paths, site, become_subreaper(), _dressed(orders, paths))
     gc.freeze()  # what is loaded stays: to look through it takes as long as to start two ranks
     gc.enable()
     processes = 1 if orders.per_node else orders.ranks_per_node
-    machine = Agent(node, processes, orders.grace, timings, orders.watch.on)
+    machine = Agent(node, processes, orders.grace, timeouts, orders.watch.on)
     loop = EventLoop()
-    companions = SidecarProcesses(orders, paths, SidecarPlace(node, name, environment), loop)
-    served = AgentService(loop, joined, machine, crew, companions, lease, shim)
+    sidecars = SidecarProcesses(orders, paths, SidecarPlace(node, name, environment), loop)
+    served = AgentService(loop, joined, machine, rank_processes, sidecars, lease, shim)
     code = served.run()
     if machine.bereaved and orders.launch:
         _outlive(orders, paths, site, node, lease, shim, (coordinator,), served.told_to_end)
@@ -75,11 +75,11 @@ def serve(
 def _joined(node: int, name: str, lease: int) -> tuple[Joined, Bootstrap]:
     until = steady() + _INVITATION_SECONDS
     tell_shim(lease, f"until {until + contract.LEASE_SECONDS!r}")
-    invitation = read_invitation(_first_line(until))
-    timings = invitation.timings
-    tell_shim(lease, f"until {steady() + timings.join + timings.lease!r}")
+    bootstrap = read_bootstrap(_first_line(until))
+    timeouts = bootstrap.timeouts
+    tell_shim(lease, f"until {steady() + timeouts.join + timeouts.lease!r}")
     python = ".".join(map(str, sys.version_info[:3]))
-    return join(invitation, lambda address: Hello(node, name, address, os.getpid(), python)), invitation
+    return join(bootstrap, lambda address: Hello(node, name, address, os.getpid(), python)), bootstrap
 
 
 def _outlive(
@@ -101,10 +101,10 @@ def _outlive(
     tell_shim(lease, "run ")  # its ranks are gone, and another agent may come to start some here
     place = orphaned_job.Place(site.node, paths.run_dir, coordinator)
     renew = lambda until: tell_shim(lease, f"until {until!r}")  # noqa: E731
-    vigil = orphaned_job.OrphanedJob(left, site.environment, shim, renew, place)
+    detector = orphaned_job.OrphanedJob(left, site.environment, shim, renew, place)
     if told_to_end:
-        vigil.hurry()
-    vigil.keep()
+        detector.hurry()
+    detector.keep()
 
 
 def _dressed(orders: Orders, paths: RunPaths) -> Callable[[Mapping[str, str]], dict[str, str]]:
@@ -128,7 +128,7 @@ def _stand_alone() -> None:
 
 
 def _first_line(until: float) -> bytes:
-    """The invitation; afterwards the standard input is empty, for nobody below may read it.
+    """The bootstrap; afterwards the standard input is empty, for nobody below may read it.
 
     A launcher whose host lost its power says neither a line nor that there is none: ``OutOfReach``.
     """

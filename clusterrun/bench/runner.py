@@ -29,7 +29,7 @@ class Runner:
     """A study under way: its notebook is on disk after every step."""
 
     def __init__(
-        self, subject: StudySubject, path: str, notebook: Notebook, desk: Context, tell: Tell
+        self, subject: StudySubject, path: str, notebook: Notebook, context: Context, tell: Tell
     ) -> None:
         self.notebook = notebook
         self.elapsed = self.spent = 0.0
@@ -37,7 +37,7 @@ class Runner:
         self._told: set[str] = set()
         self._subject = subject
         self._path = path
-        self._desk = desk
+        self._context = context
         self._tell = tell
 
     def measure(self, cells: tuple[Cell, ...], repeats: int) -> None:
@@ -45,7 +45,7 @@ class Runner:
 
         A cell that fails is noted and left; the others go on. Raises ``SchedulerUnreachable``.
         """
-        began = self._desk.clock.monotonic()
+        began = self._context.clock.monotonic()
         left = self.left(cells, repeats)
         failed: set[Cell] = set()
         for place, (cell, number) in enumerate(left, 1):
@@ -56,7 +56,7 @@ class Runner:
             if done.failed:
                 failed.add(cell)
                 self._tell(f"  {done.failed}")
-        self.elapsed += self._desk.clock.monotonic() - began
+        self.elapsed += self._context.clock.monotonic() - began
 
     def left(self, cells: tuple[Cell, ...], repeats: int) -> list[tuple[Cell, int]]:
         """The runs that are still to be made, in their order."""
@@ -73,7 +73,7 @@ class Runner:
         first: BadInput | None = None
         for cell in dict.fromkeys(cell for cell, _ in self.left(cells, repeats)):
             try:
-                draft(spec_of(self._subject, cell), self._desk)
+                draft(spec_of(self._subject, cell), self._context)
                 return
             except BadInput as error:
                 first = first or error
@@ -84,7 +84,7 @@ class Runner:
         run = self._under_way(cell, number)
         try:
             if run is None:
-                run = launch(spec_of(self._subject, cell), self._desk, self._once)
+                run = launch(spec_of(self._subject, cell), self._context, self._once)
                 self._note(Measured(cell, number, run.run_id))
             else:
                 self._tell(f"  going on with {run.run_id}, which was under way")
@@ -100,18 +100,18 @@ class Runner:
         if known is None or not known.under_way:
             return None
         try:
-            return find(known.run_id, self._desk)
+            return find(known.run_id, self._context)
         except NoSuchRun:
             return None
 
     def _ended(self, cell: Cell, number: int, run: Run) -> Measured:
         status = self._awaited(run)
-        text = said(self._desk, run.run_id)
+        text = said(self._context, run.run_id)
         found = Measured(
             cell,
             number,
             run.run_id,
-            seconds=_trained(self._desk, status),
+            seconds=_trained(self._context, status),
             wall=max(0.0, (status.ended_at or 0.0) - status.submitted_at),
             report=report(text),
             notices=notices(text),
@@ -130,7 +130,7 @@ class Runner:
 
     def _awaited(self, run: Run) -> RunStatus:
         """The end of ``run``; what keeps it queued is said, that it trains is not."""
-        return RunWait(self._desk, run.run_id, self._tell, heard=True).wait(None)
+        return RunWait(self._context, run.run_id, self._tell, heard=True).wait(None)
 
     def _note(self, run: Measured) -> Measured:
         self.notebook = self.notebook.noted(run)
@@ -142,18 +142,18 @@ class Runner:
         known = self.notebook.probed
         if known and not known.failed and all(known.reduced(world) for world in worlds if world > 1):
             return
-        began = self._desk.clock.monotonic()
+        began = self._context.clock.monotonic()
         self._tell(f"a short job first: device, torch version and all-reduce on {spec.world_size} ranks")
         found = self._probed(spec)
         if found.failed:
             self._tell(f"  {found.failed}: no predictions, and device and torch version stay unknown")
         self.notebook = replace(self.notebook, probed=found)
         book.save(self._path, self.notebook)
-        self.elapsed += self._desk.clock.monotonic() - began
+        self.elapsed += self._context.clock.monotonic() - began
 
     def _probed(self, spec: JobSpec) -> Probed:
         try:
-            run = launch(spec, self._desk, self._once)
+            run = launch(spec, self._context, self._once)
         except SchedulerUnreachable:
             raise
         except (BadInput, SchedulerError) as error:
@@ -164,7 +164,7 @@ class Runner:
         known = Probed(run.run_id, wall, status.cluster)
         if status.state is not State.COMPLETED:
             return replace(known, failed=why(run, status))
-        return heard(said(self._desk, run.run_id), known)
+        return heard(said(self._context, run.run_id), known)
 
 
 def in_turn(cells: tuple[Cell, ...], repeats: int) -> Iterator[tuple[Cell, int]]:
@@ -175,9 +175,9 @@ def in_turn(cells: tuple[Cell, ...], repeats: int) -> Iterator[tuple[Cell, int]]
             yield cell, number
 
 
-def said(desk: Context, run_id: str) -> str:
+def said(context: Context, run_id: str) -> str:
     """The end of what rank 0 printed in the newest attempt, on both streams."""
-    paths = desk.store.paths(run_id)
+    paths = context.store.paths(run_id)
     known = attempts(paths.attempts)
     if not known:
         return ""
@@ -191,9 +191,9 @@ def _ends_of(files: Iterable[str]) -> Iterator[str]:
         yield read_at(file, start, HEARD).decode("utf-8", "replace")
 
 
-def _trained(desk: Context, status: RunStatus) -> float:
+def _trained(context: Context, status: RunStatus) -> float:
     """Seconds from the start of the ranks to the end of the run."""
-    state = desk.store.state(status.run_id)
+    state = context.store.state(status.run_id)
     began = state.attempts[-1].started_at if state and state.attempts else status.started_at
     return max(0.001, (status.ended_at or 0.0) - (began or 0.0)) if began and status.ended_at else 0.001
 

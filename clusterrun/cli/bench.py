@@ -93,9 +93,9 @@ def scaling(
         picture.check(plot)
     own = {name: given.pop(name) for name in _OWN}
     values = settled(given, profile)
-    desk = Context()
+    context = Context()
     spec = to_spec(("study",), {**values, **_unsized(values)}, preflight="off")
-    study = prepared(desk, spec, script, words, own)
+    study = prepared(context, spec, script, words, own)
     if own["dry_run"]:
         return study.shown(own["as_json"])
     if study.left() and not own["oversubscribe"]:

@@ -52,7 +52,7 @@ class Study:
 
     def __init__(
         self,
-        desk: Context,
+        context: Context,
         here: Here,
         subject: StudySubject,
         wanted: tuple[Cell, ...],
@@ -62,13 +62,13 @@ class Study:
         self.cells = wanted
         self.here = here
         self.name = own["name"] or f"{file_name(_called(subject.spec.command))}-{subject.digest}"
-        self.path = book.path_of(desk.store.home, file_name(self.name))
+        self.path = book.path_of(context.store.home, file_name(self.name))
         self.repeats: int = own["repeats"]
         self.parameters = round(count(own["parameters"], "--parameters")) if own["parameters"] else 0
         self._probes = not own["no_probe"]
         fresh = Notebook(shlex.join(subject.spec.command), subject.digest, subject.growth.value)
         known = fresh if own["fresh"] else book.opened(self.path, fresh)
-        self.runner = Runner(subject, self.path, known, desk, say)
+        self.runner = Runner(subject, self.path, known, context, say)
 
     def left(self) -> list[tuple[Cell, int]]:
         """The runs that are still to be made."""
@@ -136,13 +136,13 @@ class Study:
 
 
 def prepared(
-    desk: Context, spec: JobSpec, script: str | None, words: tuple[str, ...], own: dict[str, Any]
+    context: Context, spec: JobSpec, script: str | None, words: tuple[str, ...], own: dict[str, Any]
 ) -> Study:
     """The study that was asked for. Raises ``BadInput``."""
     command = _command(script, words)
     reference = _is_reference(command[0], spec.cwd)
-    here = _here(desk, spec)
-    spec = _placed(replace(spec, command=command), here, desk)
+    here = _here(context, spec)
+    spec = _placed(replace(spec, command=command), here, context)
     subject = StudySubject(
         spec,
         Growth(own["growth"]),
@@ -152,7 +152,7 @@ def prepared(
     )
     strategies = _strategies(own["strategies"], subject)
     worlds = read_worlds(own["worlds"]) if own["worlds"] else _worlds(spec, here)
-    return Study(desk, here, subject, cells(strategies, worlds, spec.gpus), own)
+    return Study(context, here, subject, cells(strategies, worlds, spec.gpus), own)
 
 
 def _command(script: str | None, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -179,22 +179,22 @@ def _content(first: str, cwd: str) -> str:
         return ""  # a module, a program on PATH, or a mistake that submitting will name
 
 
-def _here(desk: Context, spec: JobSpec) -> Here:
+def _here(context: Context, spec: JobSpec) -> Here:
     from clusterrun.local.gpus import count_gpus
 
-    if spec.cluster is not Cluster.LOCAL and not desk.client().why_not():
+    if spec.cluster is not Cluster.LOCAL and not context.client().why_not():
         return Here(False, 0, 0)
-    return Here(True, len(os.sched_getaffinity(0)), count_gpus(desk.environ))
+    return Here(True, len(os.sched_getaffinity(0)), count_gpus(context.environ))
 
 
-def _placed(spec: JobSpec, here: Here, desk: Context) -> JobSpec:
+def _placed(spec: JobSpec, here: Here, context: Context) -> JobSpec:
     """With the devices of this machine where nobody said any, and as many threads for every CPU rank."""
     if here.local:
         spec = replace(spec, cluster=Cluster.LOCAL)
     if here.local and here.gpus and not spec.gpus and not spec.ranks_per_node:
         say(f"this machine has {here.gpus} GPU{'s' if here.gpus > 1 else ''}: they are measured")
         return replace(spec, gpus=here.gpus)
-    said = {*desk.environ, *(name for name, _ in spec.environment)}
+    said = {*context.environ, *(name for name, _ in spec.environment)}
     if spec.gpus or THREADS in said:
         return spec
     # A lone rank would take all cores and several one each: then one device would be no measure.

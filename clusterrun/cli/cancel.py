@@ -20,16 +20,16 @@ def cancel(wanted: tuple[str, ...]) -> int:
     Examples:
       clusterrun cancel last
     """
-    desk = Context()
+    context = Context()
     words: dict[str, str] = {}
     for word in wanted:
-        words.setdefault(desk.store.find(word), word)
+        words.setdefault(context.store.find(word), word)
     ids = list(words)
     code = ExitCode.DONE
-    for before, status in cancel_runs(desk, ids, say):
+    for before, status in cancel_runs(context, ids, say):
         if before.state.ended:
             print(f"{status.run_id} had already ended: {status.state.value}")
-            if older := _living(desk, words[status.run_id], ids):
+            if older := _living(context, words[status.run_id], ids):
                 lives = (
                     "an older run of that name lives" if len(older) == 1 else "older runs of that name live"
                 )
@@ -44,7 +44,7 @@ def cancel(wanted: tuple[str, ...]) -> int:
     return code
 
 
-def _living(desk: Context, word: str, told: list[str]) -> list[str]:
+def _living(context: Context, word: str, told: list[str]) -> list[str]:
     """The runs that live and have ``word`` for a name, which means only the newest; not those ``told``."""
-    others = [one for one in desk.store.live_of_name(word) if one not in told]
-    return [status.run_id for status in desk.inquiry().statuses(others) if not status.state.ended]
+    others = [one for one in context.store.live_of_name(word) if one not in told]
+    return [status.run_id for status in context.inquiry().statuses(others) if not status.state.ended]

@@ -62,13 +62,13 @@ def check(
     from clusterrun.api import launch
     from clusterrun.operations.context import Context
 
-    desk, spec = Context(), _spec(settled(given, profile), level, all_pairs)
+    context, spec = Context(), _spec(settled(given, profile), level, all_pairs)
     if dry_run:
-        return dry(spec, desk, as_json)
-    run = launch(spec, desk, say)
+        return dry(spec, context, as_json)
+    run = launch(spec, context, say)
     try:
         say(f"checks {spec.allocated} node{'s' if spec.allocated > 1 else ''}: {run.run_id}")
-        found = _found(desk, run.run_id)
+        found = _found(context, run.run_id)
     except KeyboardInterrupt:
         say(
             "\ndetached: the check goes on. Come back with\n"
@@ -82,17 +82,17 @@ def check(
     return ExitCode.UNFIT if found.verdict is Grade.FAIL else ExitCode.DONE
 
 
-def _found(desk: Any, run_id: str) -> Report | None:
+def _found(context: Any, run_id: str) -> Report | None:
     """The report at the end of the run; None where it ended without a verdict, which is said."""
     from clusterrun.cli.follow_run import tell_end
     from clusterrun.cli.progress import ended, stay
     from clusterrun.operations.report import NoReport, report_of
 
-    status = stay(desk, run_id, ended)
+    status = stay(context, run_id, ended)
     try:
-        return report_of(desk, run_id)
+        return report_of(context, run_id)
     except NoReport:
-        tell_end(desk, status)
+        tell_end(context, status)
         return None
 
 

@@ -39,9 +39,9 @@ def diagnose(run: str, as_json: bool, limit: str | None) -> int:
       clusterrun diagnose last --json
       clusterrun diagnose --limit 2m
     """
-    desk = Context()
-    run_id = desk.store.find(run)
-    found = diagnosed(desk, run_id, float(parse(limit)) if limit else LIMIT, say)
+    context = Context()
+    run_id = context.store.find(run)
+    found = diagnosed(context, run_id, float(parse(limit)) if limit else LIMIT, say)
     if as_json:
         print(json.dumps(document(run_id, found), indent=1))
     else:

@@ -83,9 +83,9 @@ def shell(run: str, node: str, rank: int | None) -> NoReturn:
 def _become(run: str, node: str, rank: int | None, command: tuple[str, ...], terminal: Any) -> NoReturn:
     if node and rank is not None:
         raise click.UsageError("--node and --rank are two ways to say where: give one")
-    desk = Context()
+    context = Context()
     wish = ExecTarget(-1 if rank is None else rank, node)
-    argv = beside(desk, desk.store.find(run), wish, command, bool(terminal), say)
+    argv = beside(context, context.store.find(run), wish, command, bool(terminal), say)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    system.become(argv, scrubbed(desk.environ))
+    system.become(argv, scrubbed(context.environ))

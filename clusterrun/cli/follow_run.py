@@ -22,26 +22,26 @@ WORST_LINES = 16
 """Of a report: what is worst stands first."""
 
 
-def accompany(desk: Context, run: Run, follow: bool) -> int:
+def accompany(context: Context, run: Run, follow: bool) -> int:
     """Follow or wait to the end of ``run``; Ctrl-C leaves it running. The exit code is 0 if it ended well."""
     try:
         if run.record.spec.preflight not in ("", Level.OFF.value):
-            status = _stay_for_check(desk, run.run_id)
+            status = _stay_for_check(context, run.run_id)
             if status.hopeless:
-                tell_end(desk, status)
+                tell_end(context, status)
                 return exit_code(status)
         if follow:
             from clusterrun.cli.log_output import print_following
             from clusterrun.operations.logs import LogRequest, RunLogs
 
-            heard = RunLogs(desk, run.run_id, LogRequest(), say)
+            heard = RunLogs(context, run.run_id, LogRequest(), say)
             print_following(heard)
             status = heard.watch.look()
         else:
             status = run.wait(tell=say)
     except KeyboardInterrupt:
         return detached(run.run_id, "logs -f" if follow else "wait")
-    tell_end(desk, status)
+    tell_end(context, status)
     return exit_code(status)
 
 
@@ -52,14 +52,14 @@ def exit_code(status: RunStatus) -> ExitCode:
     return ExitCode.UNFIT if unfit(status) else ExitCode.FAILED
 
 
-def _stay_for_check(desk: Context, run_id: str) -> RunStatus:
+def _stay_for_check(context: Context, run_id: str) -> RunStatus:
     """Show how the check goes, and say what it found; the status after it."""
     from clusterrun.cli.progress import past_preflight, stay
     from clusterrun.reports.text_report import headline
 
-    status = stay(desk, run_id, past_preflight)
+    status = stay(context, run_id, past_preflight)
     try:
-        found = report_of(desk, run_id)
+        found = report_of(context, run_id)
     except ClusterrunError:
         return status
     if unfit(status):
@@ -76,7 +76,7 @@ def detached(run_id: str, verb: str) -> int:
     return ExitCode.INTERRUPTED
 
 
-def tell_end(desk: Context, status: RunStatus) -> None:
+def tell_end(context: Context, status: RunStatus) -> None:
     """How a run ended, on stderr: the first failure and its words, and what to type next."""
     took = ""
     if status.started_at and status.ended_at:
@@ -86,21 +86,21 @@ def tell_end(desk: Context, status: RunStatus) -> None:
         say(f"  {status.reason}\n  look    clusterrun status {status.run_id}")
         say(f"  cancel  clusterrun cancel {status.run_id}")
         return
-    if unfit(status) and _told_unfit(desk, status):
+    if unfit(status) and _told_unfit(context, status):
         return
     if status.state is not State.COMPLETED:
-        _tell_failure(desk, status)
-    _explain(desk, status)
+        _tell_failure(context, status)
+    _explain(context, status)
     say(f"  look    clusterrun status {status.run_id}\n  logs    clusterrun logs {status.run_id}")
 
 
-def _told_unfit(desk: Context, status: RunStatus) -> bool:
+def _told_unfit(context: Context, status: RunStatus) -> bool:
     """The worst that the check found, and how to go on; False where there is no report."""
     from clusterrun.reports.text_report import screen
 
     try:
-        found, spec = report_of(desk, status.run_id), desk.store.read(status.run_id).spec
-        known = desk.store.state(status.run_id)
+        found, spec = report_of(context, status.run_id), context.store.read(status.run_id).spec
+        known = context.store.state(status.run_id)
     except ClusterrunError:
         return False
     lines = screen(found)
@@ -115,14 +115,14 @@ def _told_unfit(desk: Context, status: RunStatus) -> bool:
     return True
 
 
-def _explain(desk: Context, status: RunStatus) -> None:
+def _explain(context: Context, status: RunStatus) -> None:
     """What the words of a failed run mean, and of one that ended well whether its ranks trained together."""
     from clusterrun.operations.diagnose import of_ended
 
     if status.state is State.CANCELLED or unfit(status):
         return
     try:
-        found = of_ended(desk, status, desk.store.state(status.run_id))
+        found = of_ended(context, status, context.store.state(status.run_id))
     except (ClusterrunError, OSError):
         return  # the run directory says no more than the status does
     if found.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING):
@@ -134,14 +134,14 @@ def _explain(desk: Context, status: RunStatus) -> None:
         say(f"  remedy  {found.remedy}")
 
 
-def _tell_failure(desk: Context, status: RunStatus) -> None:
+def _tell_failure(context: Context, status: RunStatus) -> None:
     if status.reason:
         say(f"  {status.reason}")
-    state = desk.store.state(status.run_id)
+    state = context.store.state(status.run_id)
     attempts = [a for a in state.attempts if a.failure] if state else []
     if not attempts or not attempts[-1].failure:
         if status.state is not State.CANCELLED:
-            _tell_job_output(desk, status)
+            _tell_job_output(context, status)
         return
     if attempts[-1].failure.why not in status.reason:
         say(f"  first failure: {attempts[-1].failure.why}")
@@ -162,9 +162,9 @@ def words(attempt: Attempt) -> list[str]:
     return [f"  {name}:", *(f"    {line}" for line in shown)] if shown else []
 
 
-def _tell_job_output(desk: Context, status: RunStatus) -> None:
+def _tell_job_output(context: Context, status: RunStatus) -> None:
     """Where no rank failed, the batch step may have said why (a setup line, a missing Python)."""
-    path = desk.store.paths(status.run_id).job_output
+    path = context.store.paths(status.run_id).job_output
     try:
         with open(path, "rb") as file:
             told = file.read()[-4096:].decode("utf-8", "surrogateescape").splitlines()[-LAST_LINES:]

@@ -28,47 +28,47 @@ class LazyGroup(click.Group):
     def __init__(
         self,
         *args: Any,
-        doors: dict[str, CommandEntry],
+        entries: dict[str, CommandEntry],
         everywhere: tuple[click.Option, ...] = (),
         **named: Any,
     ) -> None:
         """``everywhere`` are options that each command takes too."""
         super().__init__(*args, **named)
-        self._doors = doors
+        self._entries = entries
         self._everywhere = everywhere
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands in the order of a user's day."""
-        return list(self._doors)
+        return list(self._entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now."""
-        door = self._doors.get(cmd_name)
-        if door is None:
+        entry = self._entries.get(cmd_name)
+        if entry is None:
             return None
-        found: click.Command = getattr(import_module(door.module), door.attribute)
+        found: click.Command = getattr(import_module(entry.module), entry.attribute)
         found.params += [option for option in self._everywhere if option not in found.params]
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, from the doors alone."""
+        """The list of commands, from the entries alone."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, door.help) for name, door in self._doors.items()])
+            formatter.write_dl([(name, entry.help) for name, entry in self._entries.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands that begin with what was typed."""
         from click.shell_completion import CompletionItem  # for a TAB alone
 
-        fitting = [(name, door) for name, door in self._doors.items() if name.startswith(incomplete)]
+        fitting = [(name, entry) for name, entry in self._entries.items() if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
-        return [CompletionItem(name, help=door.help) for name, door in fitting] + options
+        return [CompletionItem(name, help=entry.help) for name, entry in fitting] + options
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, but a wrong name is answered with the nearest ones."""
-        if args and args[0] not in self._doors and not args[0].startswith("-"):
-            raise click.UsageError(f"there is no command {args[0]!r}.{meant(args[0], self._doors)}", ctx)
+        if args and args[0] not in self._entries and not args[0].startswith("-"):
+            raise click.UsageError(f"there is no command {args[0]!r}.{meant(args[0], self._entries)}", ctx)
         return super().resolve_command(ctx, args)
 
 

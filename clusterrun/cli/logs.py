@@ -61,26 +61,26 @@ def logs(
     """
     if fold and as_is:
         raise click.UsageError("--fold and --raw do not go together")
-    desk = Context()
-    run_id = desk.store.find(run)
-    begin = since(begun, desk.clock.now()) if begun else 0.0
-    wanted = LogRequest(_ranks(desk, run_id, rank, node), stream, tail, attempt, begin)
-    heard = RunLogs(desk, run_id, wanted, say)
+    context = Context()
+    run_id = context.store.find(run)
+    begin = since(begun, context.clock.now()) if begun else 0.0
+    wanted = LogRequest(_ranks(context, run_id, rank, node), stream, tail, attempt, begin)
+    heard = RunLogs(context, run_id, wanted, say)
     sieve = Sieve(begin, Grep(grep, plain) if grep else None, as_is)
     if follow:
-        return _follow(desk, heard, run_id, fold, sieve)
+        return _follow(context, heard, run_id, fold, sieve)
     if not print_pieces(sieve(heard.so_far(sieve.exact)), heard, fold, as_is):
-        say(sieve.in_vain) if sieve.in_vain else _nothing(desk, heard, run_id)
+        say(sieve.in_vain) if sieve.in_vain else _nothing(context, heard, run_id)
     return ExitCode.DONE
 
 
-def _ranks(desk: Context, run_id: str, rank: str | None, node: str | None) -> frozenset[int] | None:
+def _ranks(context: Context, run_id: str, rank: str | None, node: str | None) -> frozenset[int] | None:
     if rank is None and node is None:
         return None
-    nodes, each = RunLogs(desk, run_id, LogRequest()).shape
+    nodes, each = RunLogs(context, run_id, LogRequest()).shape
     found = numbers(rank, nodes * each, "rank") if rank is not None else frozenset[int]()
     if node is not None:
-        state = desk.store.state(run_id)
+        state = context.store.state(run_id)
         found |= {n * each + local for n in _nodes(node, nodes, state) for local in range(each)}
     return found
 
@@ -100,7 +100,7 @@ def _nodes(text: str, count: int, state: RunState | None) -> frozenset[int]:
         ) from error
 
 
-def _follow(desk: Context, heard: RunLogs, run_id: str, fold: bool, sieve: Sieve) -> int:
+def _follow(context: Context, heard: RunLogs, run_id: str, fold: bool, sieve: Sieve) -> int:
     from clusterrun.cli.follow_run import detached, exit_code, tell_end
 
     try:
@@ -110,11 +110,11 @@ def _follow(desk: Context, heard: RunLogs, run_id: str, fold: bool, sieve: Sieve
     if sieve.in_vain:
         say(sieve.in_vain)
     status = heard.watch.look()
-    tell_end(desk, status)
+    tell_end(context, status)
     return exit_code(status)
 
 
-def _nothing(desk: Context, heard: RunLogs, run_id: str) -> None:
+def _nothing(context: Context, heard: RunLogs, run_id: str) -> None:
     """Say that nothing was printed, and what is known instead."""
     status = heard.watch.look()
     reason = f": {status.reason}" if status.reason else ""
@@ -122,6 +122,6 @@ def _nothing(desk: Context, heard: RunLogs, run_id: str) -> None:
         say(f"no output: the run has ended, {status.state.value}{reason}")
     else:
         say(f"no output yet; the run is {status.state.value}, {status.phase.value}{reason}")
-    path = desk.store.paths(run_id).job_output
+    path = context.store.paths(run_id).job_output
     if os.path.exists(path) and os.path.getsize(path):
         say(f"the batch step itself printed something: {path}")

@@ -58,7 +58,7 @@ DEBUG = click.Option(
 
 @click.group(
     cls=LazyGroup,
-    doors=DOORS,
+    entries=DOORS,
     everywhere=(DEBUG,),
     params=[DEBUG],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

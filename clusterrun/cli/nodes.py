@@ -33,9 +33,9 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
       clusterrun nodes
       clusterrun nodes --since 90d --json
     """
-    desk = Context()
-    name, now = cluster or _here(desk), desk.clock.now()
-    folder = findings_folder(desk.store.home, name)
+    context = Context()
+    name, now = cluster or _here(context), context.clock.now()
+    folder = findings_folder(context.store.home, name)
     if forgotten:
         return _forget(folder, forgotten, name, now)
     known = recall(folder, now - parse(since))
@@ -48,13 +48,13 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
     elif found or between:
         _show(found + between, now)
     else:
-        _nothing(desk, name, since)
+        _nothing(context, name, since)
     return ExitCode.DONE
 
 
-def _here(desk: Context) -> str:
+def _here(context: Context) -> str:
     """The cluster that a submission from here would go to."""
-    return "local" if desk.client().why_not() else desk.client().cluster_name()
+    return "local" if context.client().why_not() else context.client().cluster_name()
 
 
 def _forget(folder: str, text: str, cluster: str, now: float) -> int:
@@ -102,8 +102,8 @@ def _ago(at: float, now: float) -> str:
     return f"{spoken(max(0.0, now - at))} ago"
 
 
-def _nothing(desk: Context, cluster: str, since: str) -> None:
+def _nothing(context: Context, cluster: str, since: str) -> None:
     say(f"nothing was found on nodes of {cluster} in the last {since}")
-    others = [name for name in clusters(desk.store.home) if name != os.path.basename(cluster)]
+    others = [name for name in clusters(context.store.home) if name != os.path.basename(cluster)]
     if others:
         say(f"there are findings of {', '.join(others)}: clusterrun nodes --cluster {others[0]}")

@@ -34,15 +34,15 @@ def past_preflight(status: RunStatus) -> bool:
     return status.state.ended or status.phase not in BEFORE_TRAINING
 
 
-def stay(desk: Context, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:
+def stay(context: Context, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:
     """Show what the run is doing until ``over`` is true of it; Ctrl-C comes through."""
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    watch = RunWait(desk, run_id, quiet if live else say, heard=True)
-    budget = desk.store.read(run_id).spec.preflight_budget or Preflight().budget
+    watch = RunWait(context, run_id, quiet if live else say, heard=True)
+    budget = context.store.read(run_id).spec.preflight_budget or Preflight().budget
     with _display(float(budget)) if live else _nothing() as show:
         while not (over(status := watch.look()) or watch.in_vain):
             show(status)
-            desk.clock.sleep(LOOK_SECONDS)
+            context.clock.sleep(LOOK_SECONDS)
     return status
 
 

@@ -61,8 +61,8 @@ def report(run: str, attempt: int | None, as_json: bool, html: str | None, prome
     from clusterrun.operations.context import Context
     from clusterrun.operations.report import report_of
 
-    desk = Context()
-    put(report_of(desk, desk.store.find(run), attempt), as_json, html, prometheus)
+    context = Context()
+    put(report_of(context, context.store.find(run), attempt), as_json, html, prometheus)
     return ExitCode.DONE
 
 

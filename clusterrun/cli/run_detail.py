@@ -26,12 +26,12 @@ from clusterrun.runs import usage_files
 T = TypeVar("T")
 
 
-def show(desk: Context, status: RunStatus) -> None:
+def show(context: Context, status: RunStatus) -> None:
     """Print ``status`` and what the run directory adds to it."""
-    record = _readable(desk.store.read, status.run_id)
-    state = _readable(desk.store.state, status.run_id)
-    lines = [f"{name:<10} {value}" for name, value in _facts(desk, status, record, state) if value]
-    lines += lineage(state.attempts if state else (), partial(_check, desk, status.run_id))
+    record = _readable(context.store.read, status.run_id)
+    state = _readable(context.store.state, status.run_id)
+    lines = [f"{name:<10} {value}" for name, value in _facts(context, status, record, state) if value]
+    lines += lineage(state.attempts if state else (), partial(_check, context, status.run_id))
     checked = any("  pre-flight" in line for line in lines)
     lines += ["", *(f"{what:<10} clusterrun {line} {status.run_id}" for what, line in _next(status, checked))]
     print("\n".join(visible(line) for line in lines))
@@ -46,7 +46,7 @@ def _readable(read: Callable[[str], T | None], run_id: str) -> T | None:
 
 
 def _facts(
-    desk: Context, status: RunStatus, record: RunRecord | None, state: RunState | None
+    context: Context, status: RunStatus, record: RunRecord | None, state: RunState | None
 ) -> list[tuple[str, str]]:
     command = shlex.join(record.spec.command) if record else ""
     return [
@@ -62,42 +62,43 @@ def _facts(
         ("nodes", status.nodelist),
         ("progress", far(status.step, status.checkpoint)),
         ("uses", _use(status)),
-        ("used", _used(desk, record, state)),
+        ("used", _used(context, record, state)),
         ("submitted", local_time(status.submitted_at or None)),
         ("started", local_time(status.started_at)),
         ("ended", local_time(status.ended_at)),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
-        *_told(desk, status, state),
+        *_told(context, status, state),
         ("files", status.run_dir),
-        ("log files", _logs(desk, status.run_id)),
+        ("log files", _logs(context, status.run_id)),
     ]
 
 
-def _told(desk: Context, status: RunStatus, state: RunState | None) -> list[tuple[str, str]]:
+def _told(context: Context, status: RunStatus, state: RunState | None) -> list[tuple[str, str]]:
     """What the coordinator has said beside the reason, and how long ago."""
     if state is None:
         return []
-    ago = f"{spoken(max(0.0, desk.clock.now() - state.updated_at))} ago, from its coordinator on {state.host}"
+    ago = spoken(max(0.0, context.clock.now() - state.updated_at))
+    ago = f"{ago} ago, from its coordinator on {state.host}"
     return [
         ("left out", fold(state.excluded)),
         ("spares", fold(state.spares)),
         ("last word", "" if status.state.ended else ago),
-        *(("warning", one) for one in (*state.warnings, *_alone(desk, status, state))),
+        *(("warning", one) for one in (*state.warnings, *_alone(context, status, state))),
     ]
 
 
-def _alone(desk: Context, status: RunStatus, state: RunState) -> tuple[str, ...]:
+def _alone(context: Context, status: RunStatus, state: RunState) -> tuple[str, ...]:
     """What ranks that trained alone have left, of a run that ended well."""
     if status.state is not State.COMPLETED:
         return ()
     from clusterrun.operations.postmortem_input import left_alone  # with it comes all that diagnoses
 
-    return left_alone(desk.store.paths(status.run_id), state)
+    return left_alone(context.store.paths(status.run_id), state)
 
 
-def _logs(desk: Context, run_id: str) -> str:
+def _logs(context: Context, run_id: str) -> str:
     """Where the files of the newest attempt are."""
-    paths = desk.store.paths(run_id)
+    paths = context.store.paths(run_id)
     try:
         known = attempts(paths.attempts)
     except ClusterrunError as error:
@@ -105,10 +106,10 @@ def _logs(desk: Context, run_id: str) -> str:
     return paths.attempt(known[-1]).folder if known else ""
 
 
-def _check(desk: Context, run_id: str, epoch: int) -> str:
+def _check(context: Context, run_id: str, epoch: int) -> str:
     """What the pre-flight check of an attempt found, in a line; '' where there was none."""
     try:
-        report = desk.store.report(run_id, epoch)
+        report = context.store.report(run_id, epoch)
     except ClusterrunError as error:
         return error.seen
     return headline(report) if report else ""
@@ -143,11 +144,11 @@ def _use(status: RunStatus) -> str:
     return f"{len(family)} processes, {spoken(seconds)} of CPU time, {gibibytes(memory)} of memory"
 
 
-def _used(desk: Context, record: RunRecord | None, state: RunState | None) -> str:
+def _used(context: Context, record: RunRecord | None, state: RunState | None) -> str:
     """What the newest attempt's samples say of the time since it started."""
     if record is None or state is None or not state.attempts:
         return ""
-    attempt = desk.store.paths(record.run_id).attempt(state.attempts[-1].epoch)
+    attempt = context.store.paths(record.run_id).attempt(state.attempts[-1].epoch)
     return usage_files.summary(usage_files.newest(attempt, record.spec.nodes + record.spec.spares))
 
 

@@ -57,32 +57,32 @@ def status(
     """
     if live and as_json:
         raise click.UsageError("--watch and --json do not go together: --json is one document")
-    desk = Context()
-    chosen = Filter(states(state), name or "", since(begun, desk.clock.now()) if begun else 0.0)
-    listing = RunList(desk, wanted, chosen, everything)
+    context = Context()
+    chosen = Filter(states(state), name or "", since(begun, context.clock.now()) if begun else 0.0)
+    listing = RunList(context, wanted, chosen, everything)
     if live:
         from clusterrun.cli.status_watch import watch
 
-        return watch(desk, listing)
-    inquiry = desk.inquiry(say)
+        return watch(context, listing)
+    inquiry = context.inquiry(say)
     found = listing.look(inquiry)
     for notice in inquiry.notices:
         say(notice)
     if as_json:
         from clusterrun.cli.status_json import document
 
-        print(json.dumps(document(found, desk if listing.named else None)))
+        print(json.dumps(document(found, context if listing.named else None)))
     elif len(listing.named) == 1 and chosen == EVERYTHING:
         from clusterrun.cli.run_detail import show
 
-        show(desk, found[0])
+        show(context, found[0])
     else:
-        _show(desk, found, listing, chosen)
+        _show(context, found, listing, chosen)
     return ExitCode.DONE
 
 
-def _show(desk: Context, found: list[RunStatus], listing: RunList, chosen: Filter) -> None:
-    now = desk.clock.now()
+def _show(context: Context, found: list[RunStatus], listing: RunList, chosen: Filter) -> None:
+    now = context.clock.now()
     if found and sys.stdout.isatty():
         width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
         print("\n".join(fitted(found, now, width, coloured(sys.stdout))))

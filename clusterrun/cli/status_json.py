@@ -15,11 +15,11 @@ _TIMES = ("submitted_at", "started_at", "ended_at", "heard_at")
 _COUNTS = ("step", "checkpoint")
 
 
-def document(found: Iterable[RunStatus], desk: Context | None = None) -> dict[str, Any]:
-    """What ``--json`` prints; with a ``desk`` each run has its attempts too."""
+def document(found: Iterable[RunStatus], context: Context | None = None) -> dict[str, Any]:
+    """What ``--json`` prints; with a ``context`` each run has its attempts too."""
     entries = [_entry(status) for status in found]
-    if desk is not None:
-        entries = [{**entry, "attempts": _attempts(desk, entry["run_id"])} for entry in entries]
+    if context is not None:
+        entries = [{**entry, "attempts": _attempts(context, entry["run_id"])} for entry in entries]
     return {"runs": entries}
 
 
@@ -37,10 +37,10 @@ def _counts(entry: dict[str, Any]) -> dict[str, Any]:
     return {name: entry[name] if entry[name] >= 0 else None for name in _COUNTS}
 
 
-def _attempts(desk: Context, run_id: str) -> list[dict[str, Any]]:
+def _attempts(context: Context, run_id: str) -> list[dict[str, Any]]:
     """The lineage of a run; why it cannot be read stands in the reason."""
     try:
-        state = desk.store.state(run_id)
+        state = context.store.state(run_id)
     except ClusterrunError:
         return []
     return [_attempt(one) for one in state.attempts] if state else []

@@ -27,8 +27,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 5.0, 30.0
 class StatusWatch:
     """The runs of a listing over time, Slurm asked the more seldom the less happens."""
 
-    def __init__(self, desk: Context, listing: RunList) -> None:
-        self._desk = desk
+    def __init__(self, context: Context, listing: RunList) -> None:
+        self._context = context
         self._listing = listing
         self._pause = FIRST_PAUSE
         self._before: list[tuple[str, ...]] = []
@@ -37,14 +37,14 @@ class StatusWatch:
 
     def look(self) -> float:
         """Look once; the seconds until it is worth looking again."""
-        began = self._desk.clock.monotonic()
-        inquiry = self._desk.inquiry()
+        began = self._context.clock.monotonic()
+        inquiry = self._context.inquiry()
         self.found = self._listing.look(inquiry, self._pause)
         self.notices = inquiry.notices
         now = [_gist(status) for status in self.found]
         self._pause = FIRST_PAUSE if now != self._before else min(self._pause * 1.2, LONGEST_PAUSE)
         self._before = now
-        return max(LOOK_EVERY, SHARE * (self._desk.clock.monotonic() - began))
+        return max(LOOK_EVERY, SHARE * (self._context.clock.monotonic() - began))
 
     @property
     def over(self) -> bool:
@@ -57,14 +57,14 @@ def _gist(status: RunStatus) -> tuple[str, ...]:
     return status.run_id, status.state, status.phase, str(status.attempt), gist(status.reason)
 
 
-def watch(desk: Context, listing: RunList) -> int:
+def watch(context: Context, listing: RunList) -> int:
     """Show the runs until all that were named have ended; Ctrl-C ends it: 130 where an end was awaited."""
-    watching = StatusWatch(desk, listing)
+    watching = StatusWatch(context, listing)
     try:
         if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-            _on_terminal(desk, watching)
+            _on_terminal(context, watching)
         else:
-            _in_pipe(desk, watching)
+            _in_pipe(context, watching)
     except KeyboardInterrupt:
         if not listing.named:
             return ExitCode.DONE
@@ -73,14 +73,14 @@ def watch(desk: Context, listing: RunList) -> int:
     return ExitCode.DONE
 
 
-def _in_pipe(desk: Context, watching: StatusWatch) -> None:
+def _in_pipe(context: Context, watching: StatusWatch) -> None:
     """Every run once, then a line for each change, with the time of day."""
     shown: dict[str, tuple[str, ...]] = {}
     said: list[str] = []
     while True:
         pause = watching.look()
         changed = [status for status in watching.found if shown.get(status.run_id) != _gist(status)]
-        now = desk.clock.now()
+        now = context.clock.now()
         lines = plain(changed, now) if changed else []
         for line in lines[1:] if shown else lines:
             print(f"{clock_time(now, now)}  {line}")
@@ -91,10 +91,10 @@ def _in_pipe(desk: Context, watching: StatusWatch) -> None:
         said = watching.notices
         if watching.over:
             return
-        desk.clock.sleep(pause)
+        context.clock.sleep(pause)
 
 
-def _on_terminal(desk: Context, watching: StatusWatch) -> None:
+def _on_terminal(context: Context, watching: StatusWatch) -> None:
     """A picture of the runs on the terminal's other screen; what it showed last stays on the first."""
     paint = coloured(sys.stdout)
     try:
@@ -103,22 +103,22 @@ def _on_terminal(desk: Context, watching: StatusWatch) -> None:
             while True:
                 pause = watching.look()
                 columns, rows = os.get_terminal_size(sys.stdout.fileno())
-                drawn = _picture(desk, watching, columns or 80, rows or 24, paint)
+                drawn = _picture(context, watching, columns or 80, rows or 24, paint)
                 if drawn != before:
                     sys.stdout.write(drawn)
                     sys.stdout.flush()
                     before = drawn
                 if watching.over:
                     break
-                desk.clock.sleep(pause)
+                context.clock.sleep(pause)
     finally:
         width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
         if watching.found:
-            print("\n".join(fitted(watching.found, desk.clock.now(), width, paint)))
+            print("\n".join(fitted(watching.found, context.clock.now(), width, paint)))
 
 
-def _picture(desk: Context, watching: StatusWatch, columns: int, rows: int, paint: bool) -> str:
-    now = desk.clock.now()
+def _picture(context: Context, watching: StatusWatch, columns: int, rows: int, paint: bool) -> str:
+    now = context.clock.now()
     foot = [*watching.notices, f"{clock_time(now, now)}  Ctrl-C ends the watching, not the runs"]
     lines = fitted(watching.found, now, columns, paint) if watching.found else ["no runs"]
     room = max(1, rows - len(foot) - 1)

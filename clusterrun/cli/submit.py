@@ -102,23 +102,23 @@ def submit(
         raise click.UsageError("--json and --follow do not go together: both want stdout")
     for sentence in settings.misspelt(os.environ):
         say(sentence)
-    spec, desk = to_spec(command, values, after), Context()
+    spec, context = to_spec(command, values, after), Context()
     if astray := misplaced(spec.command, spec.cwd, _own_options()):
         names = ", ".join(astray)
         say(f"warning: {names} after {spec.command[0]} goes to the script; options of submit stand before it")
-    return dry(spec, desk, as_json) if dry_run else _submit(spec, desk, as_json, follow, wait)
+    return dry(spec, context, as_json) if dry_run else _submit(spec, context, as_json, follow, wait)
 
 
 def _own_options() -> set[str]:
     return {name for parameter in submit.params for name in parameter.opts if name.startswith("--")}
 
 
-def dry(spec: JobSpec, desk: Context, as_json: bool) -> int:
+def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     """Print what would be submitted; touch nothing."""
     from clusterrun.operations.submit import draft
     from clusterrun.script.requeue_options import described
 
-    made = draft(spec, desk)
+    made = draft(spec, context)
     for notice in made.notices:
         say(notice)
     if as_json:
@@ -138,10 +138,10 @@ def dry(spec: JobSpec, desk: Context, as_json: bool) -> int:
     return ExitCode.DONE
 
 
-def _submit(spec: JobSpec, desk: Context, as_json: bool, follow: bool, wait: bool) -> int:
+def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: bool) -> int:
     from clusterrun.api import launch
 
-    run = launch(spec, desk, say)
+    run = launch(spec, context, say)
     if run.dropped:
         say(f"not handed on, for they would steer the new job: {', '.join(run.dropped)}")
     _announce(run, as_json, follow)
@@ -149,7 +149,7 @@ def _submit(spec: JobSpec, desk: Context, as_json: bool, follow: bool, wait: boo
         return ExitCode.DONE
     from clusterrun.cli.follow_run import accompany
 
-    return accompany(desk, run, follow)
+    return accompany(context, run, follow)
 
 
 def _announce(run: Run, as_json: bool, follow: bool) -> None:

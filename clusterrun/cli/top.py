@@ -47,10 +47,10 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
       clusterrun top --once last
       clusterrun top --json --interval 5
     """
-    desk = Context()
-    with LiveUsage(desk, desk.store.find(run), interval) as looking:
+    context = Context()
+    with LiveUsage(context, context.store.find(run), interval) as looking:
         refuse_absent(looking.status())
-        shown = Shown(desk, looking, ranks, node)
+        shown = Shown(context, looking, ranks, node)
         try:
             if as_json:
                 return _stream(shown, interval, once)
@@ -64,8 +64,8 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
 class Shown:
     """What is to be shown of a run: its status, and the use of the nodes that are wanted."""
 
-    def __init__(self, desk: Context, looking: LiveUsage, ranks: bool | None, node: str) -> None:
-        self.desk, self.ranks = desk, ranks
+    def __init__(self, context: Context, looking: LiveUsage, ranks: bool | None, node: str) -> None:
+        self.context, self.ranks = context, ranks
         self._looking, self._node = looking, node
         self.status: RunStatus = looking.status()
         self.uses: tuple[NodeUse, ...] = ()
@@ -78,13 +78,13 @@ class Shown:
 
     def wait(self, seconds: float) -> None:
         """Until it is worth looking again."""
-        self.desk.clock.sleep(seconds)
+        self.context.clock.sleep(seconds)
 
     def wait_for_the_first(self) -> None:
         """Until every wanted node has said something new since it was asked, for a limited time."""
-        end, asked = self.desk.clock.monotonic() + FIRST_SECONDS, self.desk.clock.now()
+        end, asked = self.context.clock.monotonic() + FIRST_SECONDS, self.context.clock.now()
         wanted = 1 if self._node else self._looking.nodes
-        while self.look() and self.desk.clock.monotonic() < end:
+        while self.look() and self.context.clock.monotonic() < end:
             if len([use for use in self.uses if use.at >= asked]) >= wanted:
                 return
             self.wait(0.2)
@@ -93,7 +93,7 @@ class Shown:
 def _stream(shown: Shown, interval: float, once: bool) -> int:
     shown.wait_for_the_first()
     while True:
-        document = {"run_id": shown.status.run_id, "at": iso(shown.desk.clock.now())}
+        document = {"run_id": shown.status.run_id, "at": iso(shown.context.clock.now())}
         print(json.dumps({**document, "nodes": [encode(use) for use in shown.uses]}), flush=True)
         if once:
             return ExitCode.DONE
@@ -142,13 +142,13 @@ def _fitted(shown: Shown, columns: int, rows: int) -> list[str]:
 
 
 def _headline(shown: Shown) -> str:
-    status, now = shown.status, shown.desk.clock.now()
+    status, now = shown.status, shown.context.clock.now()
     said = f"{visible(status.run_id)}  {status.state.value}, {status.phase.value}  {clock_time(now, now)}"
     return said if shown.uses else f"{said}  no node has sent a sample yet"
 
 
 def _table(shown: Shown, ranks: bool, paint: bool, columns: int = 0) -> list[str]:
-    now = shown.desk.clock.now()
+    now = shown.context.clock.now()
     rows = [row for use in shown.uses for row in (*_node(use, now), *(_ranks(use) if ranks else ()))]
     if not rows:
         return []

@@ -29,20 +29,20 @@ def wait(wanted: tuple[str, ...], as_json: bool) -> int:
       clusterrun wait
       clusterrun wait last
     """
-    desk = Context()
-    ids = list(dict.fromkeys(desk.store.find(word) for word in wanted or ("last",)))
+    context = Context()
+    ids = list(dict.fromkeys(context.store.find(word) for word in wanted or ("last",)))
     try:
-        ended = [_wait(desk, run_id, as_json) for run_id in ids]
+        ended = [_wait(context, run_id, as_json) for run_id in ids]
     except KeyboardInterrupt:
         return detached(" ".join(ids), "wait")
     if as_json:
-        print(json.dumps(document(ended, desk)))
+        print(json.dumps(document(ended, context)))
     return max(map(exit_code, ended))
 
 
-def _wait(desk: Context, run_id: str, as_json: bool) -> RunStatus:
-    status = RunWait(desk, run_id, say).wait(None)
+def _wait(context: Context, run_id: str, as_json: bool) -> RunStatus:
+    status = RunWait(context, run_id, say).wait(None)
     if not as_json:
         print(f"{status.run_id} {status.state.value}", flush=True)
-    tell_end(desk, status)
+    tell_end(context, status)
     return status

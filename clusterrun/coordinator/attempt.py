@@ -1,7 +1,7 @@
 """One start of the ranks, from the order to start until none lives anywhere; knows no joining, no restarts.
 
-STARTING -all RanksStarted-> TRAINING -mishap, request, every rank exited 0-> STOPPING
--every node gone, or lost and its lease out-> over. A mishap or a request leads from STARTING as well.
+STARTING -all RanksStarted-> TRAINING -failure, request, every rank exited 0-> STOPPING
+-every node gone, or lost and its lease out-> over. A failure or a request leads from STARTING as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clusterrun.runtime.machine_events import Now
 
 SETTLE_SECONDS = 0.3
-"""From the first mishap heard of until ranks are stopped: an earlier one from another node may still come."""
+"""From the first failure until ranks are stopped: an earlier one from another node may still come."""
 CAUSE_SECONDS = 3.0
 """The same while all that failed only noticed that another rank had gone: on a busy node a process that fails
 closes its connections long before its end is seen."""
@@ -64,9 +64,9 @@ class LiveAttempt:
         self,
         epoch: int,
         orders: Orders,
-        timings: Timeouts,
-        roster: Membership,
-        ledger: RunStateKeeper,
+        timeouts: Timeouts,
+        membership: Membership,
+        state_keeper: RunStateKeeper,
         judge: RestartPolicy,
         say: Callable[[CoordinatorAction], None],
         over: Callable[[Now], None],
@@ -74,14 +74,14 @@ class LiveAttempt:
     ) -> None:
         self.epoch = epoch
         self.stage = AttemptStage.STARTING
-        self.mishap_at: float | None = None
+        self.failure_event_at: float | None = None
         processes = 1 if orders.per_node else orders.ranks_per_node
-        self.tally = RankOutcomes(epoch, orders.nodes, processes, orders.per_node)
-        self._orders, self._timings = orders, timings
-        self._roster, self._ledger, self._judge = roster, ledger, judge
+        self.outcomes = RankOutcomes(epoch, orders.nodes, processes, orders.per_node)
+        self._orders, self._timeouts = orders, timeouts
+        self._membership, self._state_keeper, self._judge = membership, state_keeper, judge
         self._say, self._over = say, over
         self._environment = environment
-        self._start_seconds = timings.join + START_SECONDS_PER_NODE * orders.nodes
+        self._start_seconds = timeouts.join + START_SECONDS_PER_NODE * orders.nodes
         self._overdue_at: float | None = None
         self._settled_at: float | None = None
         self._fence_at: float | None = None
@@ -113,33 +113,35 @@ class LiveAttempt:
         if self.stage is AttemptStage.STOPPING:
             self._give_up_on_the_silent(now)
             return
-        names = self._roster.names()
-        late = [names[place] for place in self.tally.missing]
+        names = self._membership.names()
+        late = [names[place] for place in self.outcomes.missing]
         words = f"{failures.nodes_in_words(late)} did not start their ranks"
         words += f" within {self._start_seconds:g} s"
-        self._mishap(now, failures.of_node(FailureKind.START, "", now.wall, words))
+        self._failure_event(now, failures.of_node(FailureKind.START, "", now.wall, words))
 
     # --- starting ---
 
     def start(self, now: Now, meeting: Meeting) -> None:
         """Tell every node to start its ranks."""
         self._overdue_at = now.steady + self._start_seconds
-        world = World(self._roster.names(), self._orders.ranks_per_node)
+        world = World(self._membership.names(), self._orders.ranks_per_node)
         where = f"{meeting.address}:{meeting.port}"
         self._say(Note(f"attempt {self.epoch}: ranks are being started, rank 0 is at {where}"))
-        last = self.epoch + restart_budget.restarts_left(self._ledger.attempts, self._orders.max_restarts)
-        for seat in self._roster.training():
-            order = StartRanks(self.epoch, world, seat.place, meeting, self._environment, last)
-            self._say(Send(seat.link, order))
-        self._ledger.says(self._ledger.phase, "ranks are being started")
+        last = self.epoch + restart_budget.restarts_left(
+            self._state_keeper.attempts, self._orders.max_restarts
+        )
+        for member in self._membership.training():
+            order = StartRanks(self.epoch, world, member.place, meeting, self._environment, last)
+            self._say(Send(member.link, order))
+        self._state_keeper.says(self._state_keeper.phase, "ranks are being started")
 
-    def started(self, now: Now, seat: Member, message: RanksStarted) -> None:
+    def started(self, now: Now, member: Member, message: RanksStarted) -> None:
         """A node's ranks run."""
-        if self.tally.started(seat.place) and self.stage is AttemptStage.STARTING:
+        if self.outcomes.started(member.place) and self.stage is AttemptStage.STARTING:
             self.stage = AttemptStage.TRAINING
             self._overdue_at = None
             self._read_at = now.steady + PROGRESS_SECONDS
-            self._ledger.says(Phase.TRAINING, "")
+            self._state_keeper.says(Phase.TRAINING, "")
 
     def notice(self, now: Now, why: str, until: float) -> bool:
         """An early word of the end, for the ranks, with its time where there is one; False: none run."""
@@ -147,46 +149,49 @@ class LiveAttempt:
             return False
         if until:
             self._say(WriteNotice(self.epoch, why, until))
-        for seat in self._roster.training():
-            self._say(Send(seat.link, SignalRanks(self.epoch, contract.NOTICE_SIGNAL)))
+        for member in self._membership.training():
+            self._say(Send(member.link, SignalRanks(self.epoch, contract.NOTICE_SIGNAL)))
         self._say(Note(f"attempt {self.epoch}: ranks are told of the end: {why}"))
         return True
 
     # --- what ends it ---
 
-    def exited(self, now: Now, seat: Member, message: RankExited) -> None:
-        """A rank ended. Raises ``ValueError`` where ``seat`` has no such rank."""
-        if self.tally.exited(seat.place, message, seat.name, self._peer(message)) or self.tally.mishaps:
+    def exited(self, now: Now, member: Member, message: RankExited) -> None:
+        """A rank ended. Raises ``ValueError`` where ``member`` has no such rank."""
+        if (
+            self.outcomes.exited(member.place, message, member.name, self._peer(message))
+            or self.outcomes.failure_events
+        ):
             self._settle(now)
-        elif self.tally.completed and self.stage is not AttemptStage.STOPPING:
+        elif self.outcomes.completed and self.stage is not AttemptStage.STOPPING:
             # Nothing needs to be stopped: each node sweeps by itself once its ranks have ended.
             self._enter_stopping(now, STOP_SLACK_SECONDS)
 
-    def start_failed(self, now: Now, seat: Member, message: StartFailed) -> None:
+    def start_failed(self, now: Now, member: Member, message: StartFailed) -> None:
         """A node could not start its ranks."""
         if self.stage is not AttemptStage.STOPPING:
-            why = f"{seat.name} could not start its ranks: {message.why}"
-            self._mishap(now, failures.of_node(FailureKind.START, seat.name, now.wall, why))
+            why = f"{member.name} could not start its ranks: {message.why}"
+            self._failure_event(now, failures.of_node(FailureKind.START, member.name, now.wall, why))
 
     def hangs(self, now: Now, why: str) -> None:
         """Nothing moves any more, and going on is pointless."""
         if self.stage is not AttemptStage.STOPPING:
-            self._mishap(now, failures.of_node(FailureKind.HANG, "", now.wall, why))
+            self._failure_event(now, failures.of_node(FailureKind.HANG, "", now.wall, why))
 
-    def gone(self, now: Now, seat: Member, message: RanksGone) -> None:
+    def gone(self, now: Now, member: Member, message: RanksGone) -> None:
         """A node has nothing left."""
-        well = self.tally.gone(seat.place, message.stuck, seat.name)
-        if not well and self.stage is not AttemptStage.STOPPING and not self.tally.mishaps:
-            why = f"{seat.name} (node {seat.node}) ended its ranks unasked; its agent says why in job.out"
-            mishap = failures.of_node(FailureKind.NODE, seat.name, now.wall, why)
-            self._mishap(now, self._by_launcher(now) or mishap)
+        well = self.outcomes.gone(member.place, message.stuck, member.name)
+        if not well and self.stage is not AttemptStage.STOPPING and not self.outcomes.failure_events:
+            why = f"{member.name} (node {member.node}) ended its ranks unasked; its agent says why in job.out"
+            failure_event = failures.of_node(FailureKind.NODE, member.name, now.wall, why)
+            self._failure_event(now, self._by_launcher(now) or failure_event)
         self._check_over(now)
 
-    def lost(self, now: Now, seat: Member, mishap: FailureEvent) -> None:
+    def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> None:
         """A node will not be heard again; without harm where it has nothing left."""
-        if self.tally.lost(seat.place, self._dead_by(seat)):
-            self._mishap(now, self._by_launcher(now) or mishap)
-            if seat.silent:  # this took so long that whatever else failed has been heard of
+        if self.outcomes.lost(member.place, self._dead_by(member)):
+            self._failure_event(now, self._by_launcher(now) or failure_event)
+            if member.silent:  # this took so long that whatever else failed has been heard of
                 self.stop(now)
         self._check_over(now)
 
@@ -200,30 +205,30 @@ class LiveAttempt:
     def _by_launcher(self, now: Now) -> FailureEvent | None:
         return self._launcher if now.steady <= self._launcher_until else None
 
-    def _dead_by(self, seat: Member) -> float:
+    def _dead_by(self, member: Member) -> float:
         """When the lease that our last acknowledgement gave has run out and the shim has killed."""
-        return 0.0 if seat.acked is None else seat.acked + self._timings.lease + self._timings.kill
+        return 0.0 if member.acked is None else member.acked + self._timeouts.lease + self._timeouts.kill
 
-    def _mishap(self, now: Now, mishap: FailureEvent) -> None:
-        self.tally.mishaps.append(mishap)
+    def _failure_event(self, now: Now, failure_event: FailureEvent) -> None:
+        self.outcomes.failure_events.append(failure_event)
         self._settle(now)
 
     def _peer(self, message: RankExited) -> str:
         """The node whose address, which no other node has, is named last in the words of a rank's end."""
         names: dict[str, str] = {}
-        for seat in self._roster.training() if message.noticed else ():
-            names[seat.hello.address] = "" if seat.hello.address in names else seat.name
+        for member in self._membership.training() if message.noticed else ():
+            names[member.hello.address] = "" if member.hello.address in names else member.name
         parts = "\n".join(message.last_lines).split("[")
         return next(
             (names[a] for a in (part.partition("]")[0] for part in reversed(parts)) if a in names), ""
         )
 
     def _settle(self, now: Now) -> None:
-        if self.mishap_at is None:
-            self.mishap_at = now.steady
+        if self.failure_event_at is None:
+            self.failure_event_at = now.steady
         if self.stage is AttemptStage.STOPPING:
             return
-        due = now.steady + (CAUSE_SECONDS if self.tally.cause_may_come else SETTLE_SECONDS)
+        due = now.steady + (CAUSE_SECONDS if self.outcomes.cause_may_come else SETTLE_SECONDS)
         self._settled_at = due if self._settled_at is None else min(due, self._settled_at)
 
     # --- stopping ---
@@ -232,12 +237,12 @@ class LiveAttempt:
         """End what runs; again and again is once."""
         if self.stage in (AttemptStage.STOPPING, AttemptStage.OVER):
             return
-        for seat in self._roster.training():
-            if not self.tally.is_gone(seat.place):
-                self._say(Send(seat.link, StopRanks(self.epoch, self._orders.grace)))
-        cause = self._judge.cause(self.tally)
+        for member in self._membership.training():
+            if not self.outcomes.is_gone(member.place):
+                self._say(Send(member.link, StopRanks(self.epoch, self._orders.grace)))
+        cause = self._judge.cause(self.outcomes)
         self._say(Note(f"attempt {self.epoch}: ending all ranks: {cause}"))
-        self._ledger.says(self._ledger.phase, cause)
+        self._state_keeper.says(self._state_keeper.phase, cause)
         self._enter_stopping(now, self._orders.grace + STOP_SLACK_SECONDS)
 
     def _enter_stopping(self, now: Now, limit: float) -> None:
@@ -247,20 +252,20 @@ class LiveAttempt:
         self._check_over(now)
 
     def _give_up_on_the_silent(self, now: Now) -> None:
-        for seat in self._roster.training():
-            if not self.tally.is_gone(seat.place):
-                self._say(Note(f"{seat.name} did not say that its ranks are gone: waiting for its lease"))
-                self._say(DropLink(seat.link))
-                self._roster.lose(seat)
-                seat.silent = True
-                self.tally.lost(seat.place, self._dead_by(seat))
+        for member in self._membership.training():
+            if not self.outcomes.is_gone(member.place):
+                self._say(Note(f"{member.name} did not say that its ranks are gone: waiting for its lease"))
+                self._say(DropLink(member.link))
+                self._membership.lose(member)
+                member.silent = True
+                self.outcomes.lost(member.place, self._dead_by(member))
         self._check_over(now)
 
     def _check_over(self, now: Now) -> None:
-        if self.stage is not AttemptStage.STOPPING or not self.tally.all_told:
+        if self.stage is not AttemptStage.STOPPING or not self.outcomes.all_told:
             return
-        if now.steady < self.tally.dead_by:
-            self._fence_at = self.tally.dead_by
+        if now.steady < self.outcomes.dead_by:
+            self._fence_at = self.outcomes.dead_by
             return
         self.stage = AttemptStage.OVER
         self._overdue_at = self._fence_at = None

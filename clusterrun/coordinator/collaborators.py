@@ -1,4 +1,4 @@
-"""What the coordinator has of the rooms below, as makers: of one that is not there nothing is loaded."""
+"""What the coordinator uses of preflight/ and monitor/, passed in: a run without them loads neither."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Collaborators:
-    """``examine`` makes the pre-flight of an attempt, ``watch`` the vigil over its ranks.
+    """``examine`` makes the pre-flight of an attempt, ``watch`` the detector over its ranks.
 
     ``names`` are the nodes of the allocation in order, as the scheduler tells them; empty: it does not.
     ``job_id`` is this job's, empty without a scheduler.

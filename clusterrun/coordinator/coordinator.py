@@ -8,7 +8,7 @@ Laws
    acknowledgement gave has run out and its shim has had time to kill.
 4. Ranks of a later epoch start only when every node has said that nothing of the earlier one is left,
    or is dead by law 3. A node with a process that cannot be killed takes no part any more.
-5. The first mishap in time is the one reported; what comes after ranks were told to end is a consequence.
+5. The first failure in time is the one reported; what comes after ranks were told to end is a consequence.
 6. Whoever asks first for an end is reported; asking again changes nothing.
 7. A run ends once: the last state is saved when no rank can live any more, and ``Finish`` follows within
    a bounded time. A coordinator that was superseded writes no state.
@@ -93,41 +93,52 @@ class Coordinator:
     """
 
     def __init__(
-        self, orders: Orders, host: str, pid: int, timings: Timeouts = USUAL, rooms: Collaborators = BARE
+        self,
+        orders: Orders,
+        host: str,
+        pid: int,
+        timeouts: Timeouts = USUAL,
+        collaborators: Collaborators = BARE,
     ) -> None:
-        self._timings = timings
+        self._timeouts = timeouts
         self._out: list[CoordinatorAction] = []
         self._finished = False
         self._began = False
         self._standstills = 0.0
         self._sweep_at: float | None = None
         self._signalled: dict[int, str] = {}
-        self._roster = Membership(orders.allocated, rooms.names)
-        self._ledger = RunStateKeeper(
-            orders.run_id, host, pid, timings.state, rooms.job_id, str(orders.interpreter)
+        self._membership = Membership(orders.allocated, collaborators.names)
+        self._state_keeper = RunStateKeeper(
+            orders.run_id, host, pid, timeouts.state, collaborators.job_id, str(orders.interpreter)
         )
-        self._course = Lifecycle(orders, timings, self._roster, self._ledger, self._say, rooms)
-        self._herald = Notifications() if orders.survival.on_event else None
-        course = self._course
-        self._events: dict[type, Callable[[Now, Any], None]] = {
+        self._lifecycle = Lifecycle(
+            orders, timeouts, self._membership, self._state_keeper, self._say, collaborators
+        )
+        self._notifications = Notifications() if orders.survival.on_event else None
+        self._events = self._handlers()
+
+    def _handlers(self) -> dict[type, Callable[[Now, Any], None]]:
+        """What takes which event."""
+        lifecycle = self._lifecycle
+        return {
             Tick: self._tick,
             AgentJoined: self._joined,
             AgentLeft: self._left,
             MessageCame: self._heard,
             SignalCame: self._signal_came,
             CancelAsked: self._cancel_asked,
-            LauncherEnded: course.launcher_ended,
-            LauncherReached: course.muster.launcher_reached,
-            Superseded: lambda now, event: course.supersede(now, event.epoch),
-            EpochClaimed: course.claimed,
-            ClaimFailed: course.not_claimed,
+            LauncherEnded: lifecycle.launcher_ended,
+            LauncherReached: lifecycle.formation.launcher_reached,
+            Superseded: lambda now, event: lifecycle.supersede(now, event.epoch),
+            EpochClaimed: lifecycle.claimed,
+            ClaimFailed: lifecycle.not_claimed,
             Resubmitted: self._resubmitted,
-            Progressed: course.progressed,
-            SupervisorGone: self._keeper_gone,
+            Progressed: lifecycle.progressed,
+            SupervisorGone: self._supervisor_gone,
             JobTold: self._job_told,
-            NextQueued: course.handover.queued,
-            HandedOver: course.handover.relay.handed_over,
-            ClientAsked: self._desk_asked,
+            NextQueued: lifecycle.termination.queued,
+            HandedOver: lifecycle.termination.requeue_policy.handed_over,
+            ClientAsked: self._client_asked,
             StoodStill: self._stood_still,
         }
 
@@ -141,21 +152,21 @@ class Coordinator:
         if self._standstills:
             now = Now(now.steady - self._standstills, now.wall)
         self._events[type(event)](now, event)
-        state = None if self._course.superseded else self._ledger.due(now)
+        state = None if self._lifecycle.superseded else self._state_keeper.due(now)
         if state is not None:
             self._say(state)
-        if self._herald is not None and not self._course.superseded:
+        if self._notifications is not None and not self._lifecycle.superseded:
             # The end of the run is told before the last word of all.
             at = len(self._out) - self._finished
-            self._out[at:at] = self._herald.news(now, self._ledger.state)
+            self._out[at:at] = self._notifications.news(now, self._state_keeper.state)
         return list(self._out)
 
     def wakes_at(self) -> float | None:
         """When the next ``Tick`` is wanted (steady clock, seconds)."""
         if self._finished:
             return None
-        saving = None if self._course.superseded else self._ledger.due_at()
-        times = (self._sweep_at, self._course.wakes_at(), saving)
+        saving = None if self._lifecycle.superseded else self._state_keeper.due_at()
+        times = (self._sweep_at, self._lifecycle.wakes_at(), saving)
         wakes_at = min((at for at in times if at is not None), default=None)
         return None if wakes_at is None else wakes_at + self._standstills
 
@@ -169,173 +180,178 @@ class Coordinator:
     def _tick(self, now: Now, event: Tick) -> None:
         if not self._began:
             self._began = True
-            self._course.begin(now)
+            self._lifecycle.begin(now)
         self._look_for_silence(now)
-        self._course.tick(now)
+        self._lifecycle.tick(now)
         self._part_with_signalled(now)
 
     def _stood_still(self, now: Now, event: StoodStill) -> None:
-        self._ledger.was_late(now, event.seconds)
-        self._course.handover.look_again(now)
+        self._state_keeper.was_late(now, event.seconds)
+        self._lifecycle.termination.look_again(now)
 
     def _look_for_silence(self, now: Now) -> None:
         if self._sweep_at is not None and now.steady < self._sweep_at:
             return
         late = now.steady - self._sweep_at if self._sweep_at is not None else 0.0
         self._sweep_at = now.steady + SWEEP_SECONDS
-        if late > OVERSLEPT_SECONDS or self._course.stage is RunStage.PARTING:
+        if late > OVERSLEPT_SECONDS or self._lifecycle.stage is RunStage.PARTING:
             return  # what came meanwhile is read first
-        silent, here = self._roster.silent(now, self._timings.lost), self._ledger.state.host
-        why = f"no heartbeat for {self._timings.lost:g} s"
-        if silent and self._roster.hears_none(now, here, self._timings.heartbeat):
+        silent, here = self._membership.silent(now, self._timeouts.lost), self._state_keeper.state.host
+        why = f"no heartbeat for {self._timeouts.lost:g} s"
+        if silent and self._membership.hears_none(now, here, self._timeouts.heartbeat):
             why += f"; nor of any other node: {here} may itself be cut off"
-        for seat in silent:
-            self._say(DropLink(seat.link))
-            seat.silent = True
-            self._lose(now, seat, why)
+        for member in silent:
+            self._say(DropLink(member.link))
+            member.silent = True
+            self._lose(now, member, why)
 
     # --- agents ---
 
     def _joined(self, now: Now, event: AgentJoined) -> None:
         hello = event.hello
-        if not self._course.muster.welcomes(hello.node):
+        if not self._lifecycle.formation.welcomes(hello.node):
             self._say(Note(f"{hello.name} (node {hello.node}) came too late, or is not wanted"))
             self._say(Send(event.link, Farewell()))
             return
-        if hello.epoch > self._course.epoch:
-            self._say(Note(f"{hello.name} has seen epoch {hello.epoch}, above {self._course.epoch}: refused"))
+        if hello.epoch > self._lifecycle.epoch:
+            self._say(
+                Note(f"{hello.name} has seen epoch {hello.epoch}, above {self._lifecycle.epoch}: refused")
+            )
             self._say(DropLink(event.link))
             return
-        dropped = self._roster.take(event.link, hello, now)
+        dropped = self._membership.take(event.link, hello, now)
         if dropped is not None:
             self._say(Note(f"node {hello.node} is taken, or unknown: a second agent for it was dropped"))
             self._say(DropLink(dropped))
 
     def _left(self, now: Now, event: AgentLeft) -> None:
-        seat = self._roster.by_link(event.link)
-        if seat is not None:
-            self._lose(now, seat, event.why)
+        member = self._membership.by_link(event.link)
+        if member is not None:
+            self._lose(now, member, event.why)
 
-    def _lose(self, now: Now, seat: Member, why: str) -> None:
-        if not seat.present:
+    def _lose(self, now: Now, member: Member, why: str) -> None:
+        if not member.present:
             # It may never have learned that it was welcome: it, or another one, may try again.
-            self._roster.vacate(seat)
+            self._membership.vacate(member)
             return
-        self._roster.lose(seat)
-        self._course.lost(now, seat, why)
+        self._membership.lose(member)
+        self._lifecycle.lost(now, member, why)
 
     def _heard(self, now: Now, event: MessageCame) -> None:
-        seat = self._roster.by_link(event.link)
-        if seat is None:
+        member = self._membership.by_link(event.link)
+        if member is None:
             return
-        seat.heard_now(now)
+        member.heard_now(now)
         message = event.message
         if isinstance(message, Beat):
-            self._beat(now, seat, message)
-        elif isinstance(message, SignalSeen) and self._course.muster.launched_again:
+            self._beat(now, member, message)
+        elif isinstance(message, SignalSeen) and self._lifecycle.formation.launched_again:
             # Meant for the agents of the launch before, of which this one was slow to leave.
-            self._break(now, seat, "it was being ended when it came")
+            self._break(now, member, "it was being ended when it came")
         elif isinstance(message, SignalSeen):
-            self._agent_signalled(now, seat, message.number)
+            self._agent_signalled(now, member, message.number)
         elif isinstance(message, SignalTaken):
-            self._course.handover.taken(message.ranks)
-        elif message.epoch > self._course.epoch:
-            self._break(now, seat, f"it spoke of epoch {message.epoch}, above {self._course.epoch}")
-        elif message.epoch == self._course.epoch:
-            self._report(now, seat, message)
+            self._lifecycle.termination.taken(message.ranks)
+        elif message.epoch > self._lifecycle.epoch:
+            self._break(now, member, f"it spoke of epoch {message.epoch}, above {self._lifecycle.epoch}")
+        elif message.epoch == self._lifecycle.epoch:
+            self._report(now, member, message)
 
-    def _beat(self, now: Now, seat: Member, beat: Beat) -> None:
-        if not self._course.superseded:
-            self._say(Send(seat.link, Ack(beat.number, now.wall)))
-            seat.acked = now.steady
-        if not seat.present:
-            self._roster.welcome(seat)
-            self._course.muster.present(now)
+    def _beat(self, now: Now, member: Member, beat: Beat) -> None:
+        if not self._lifecycle.superseded:
+            self._say(Send(member.link, Ack(beat.number, now.wall)))
+            member.acked = now.steady
+        if not member.present:
+            self._membership.welcome(member)
+            self._lifecycle.formation.present(now)
 
-    def _report(self, now: Now, seat: Member, message: Any) -> None:
-        live = self._course.live
+    def _report(self, now: Now, member: Member, message: Any) -> None:
+        live = self._lifecycle.live
         if isinstance(message, PortReserved):
-            self._course.port_reserved(now, seat, message)
+            self._lifecycle.port_reserved(now, member, message)
         elif isinstance(message, (SidecarSaid, SidecarEnded)):
-            self._of_companion(now, seat, message)
+            self._of_sidecar(now, member, message)
         elif live is None:
             return
         elif isinstance(message, RanksStarted):
-            live.started(now, seat, message)
+            live.started(now, member, message)
         elif isinstance(message, RankExited):
             try:
-                live.exited(now, seat, message)
+                live.exited(now, member, message)
             except ValueError as error:
-                self._break(now, seat, str(error))
+                self._break(now, member, str(error))
         elif isinstance(message, StartFailed):
-            live.start_failed(now, seat, message)
+            live.start_failed(now, member, message)
         elif isinstance(message, RanksGone):
-            live.gone(now, seat, message)
+            live.gone(now, member, message)
 
-    def _of_companion(self, now: Now, seat: Member, message: SidecarSaid | SidecarEnded) -> None:
-        course = self._course
-        hearing = {contract.EXAMINER: course.muster.examining, contract.OBSERVER: course.watching}
-        part = hearing.get(message.companion)
+    def _of_sidecar(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> None:
+        lifecycle = self._lifecycle
+        hearing = {
+            contract.EXAMINER: lifecycle.formation.preflight_session,
+            contract.OBSERVER: lifecycle.watching,
+        }
+        part = hearing.get(message.sidecar)
         if part is None:
             return
         if isinstance(message, SidecarSaid):
-            part.said(now, seat, message)
+            part.said(now, member, message)
         else:
-            part.lost(now, seat, message.why)
+            part.lost(now, member, message.why)
 
-    def _break(self, now: Now, seat: Member, why: str) -> None:
-        self._say(DropLink(seat.link))
-        self._lose(now, seat, why)
+    def _break(self, now: Now, member: Member, why: str) -> None:
+        self._say(DropLink(member.link))
+        self._lose(now, member, why)
 
     # --- requests ---
 
-    def _desk_asked(self, now: Now, event: ClientAsked) -> None:
-        if self._course.watching is not None:
-            self._course.watching.asked(now, event)
+    def _client_asked(self, now: Now, event: ClientAsked) -> None:
+        if self._lifecycle.watching is not None:
+            self._lifecycle.watching.asked(now, event)
 
     def _resubmitted(self, now: Now, event: Resubmitted) -> None:
-        if self._course.muster.examining is not None:
-            self._course.muster.examining.resubmitted(now, event)
+        if self._lifecycle.formation.preflight_session is not None:
+            self._lifecycle.formation.preflight_session.resubmitted(now, event)
 
     def _signal_came(self, now: Now, event: SignalCame) -> None:
         self._signal(now, event.number, "the coordinator got")
 
-    def _agent_signalled(self, now: Now, seat: Member, number: int) -> None:
+    def _agent_signalled(self, now: Now, member: Member, number: int) -> None:
         """Whoever ends the run signals all agents: one alone speaks for its node only."""
         if number in contract.TERMINATE_SIGNALS:
-            self._signalled[seat.link] = signal.Signals(number).name
-        some = not all(other.link in self._signalled for other in self._roster.linked())
-        self._signal(now, number, f"{seat.name} got", some)
+            self._signalled[member.link] = signal.Signals(number).name
+        some = not all(other.link in self._signalled for other in self._membership.linked())
+        self._signal(now, number, f"{member.name} got", some)
 
     def _signal(self, now: Now, number: int, who: str, some: bool = False) -> None:
         if number in contract.TERMINATE_SIGNALS:
             words = f"{who} {signal.Signals(number).name}"
             wish = RunOutcome(State.CANCELLED, words, 128 + number)
-            self._course.handover.terminated(now, wish, some)
+            self._lifecycle.termination.terminated(now, wish, some)
         elif number == contract.NOTICE_SIGNAL:
-            self._course.handover.noticed(now)
+            self._lifecycle.termination.noticed(now)
 
     def _job_told(self, now: Now, event: JobTold) -> None:
-        self._course.handover.told(now, event)
+        self._lifecycle.termination.told(now, event)
         self._part_with_signalled(now)
 
     def _part_with_signalled(self, now: Now) -> None:
         """Agents that were told to end, in a job that goes on: they end, and their nodes count as lost."""
-        if not self._course.handover.stray:
+        if not self._lifecycle.termination.stray:
             return
-        self._course.handover.stray = False
+        self._lifecycle.termination.stray = False
         for link, name in self._signalled.items():
-            seat = self._roster.by_link(link)
-            if seat is not None:
-                self._break(now, seat, f"its agent got {name}, and the scheduler does not end the job")
+            member = self._membership.by_link(link)
+            if member is not None:
+                self._break(now, member, f"its agent got {name}, and the scheduler does not end the job")
         self._signalled.clear()
 
     def _cancel_asked(self, now: Now, event: CancelAsked) -> None:
         wish = RunOutcome(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)
-        self._course.handover.cancelled(now, wish)
-        self._course.ask(now, wish)
+        self._lifecycle.termination.cancelled(now, wish)
+        self._lifecycle.ask(now, wish)
 
-    def _keeper_gone(self, now: Now, event: SupervisorGone) -> None:
+    def _supervisor_gone(self, now: Now, event: SupervisorGone) -> None:
         words = "the first process of the batch step was killed, and with it the job"
-        self._course.handover.abandoned()
-        self._course.ask(now, RunOutcome(State.NODE_FAIL, words, contract.ExitCode.FAILED))
+        self._lifecycle.termination.abandoned()
+        self._lifecycle.ask(now, RunOutcome(State.NODE_FAIL, words, contract.ExitCode.FAILED))

@@ -135,7 +135,7 @@ class HandedOver:
 
 @frozen
 class ClientAsked:
-    """The desk left a question in the run directory."""
+    """The client left a question in the run directory."""
 
     name: str
     body: str

@@ -1,4 +1,4 @@
-"""What went wrong first, in words, and what follows from it; knows no link, no clock and no stage."""
+"""What failed first, in words, and how the run ends with it; pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FailureKind(enum.Enum):
-    """What sort of mishap ended an attempt; it decides whether another attempt makes sense."""
+    """What sort of failure ended an attempt; it decides whether another attempt makes sense."""
 
     RANK = "a rank failed"
     COLLISION = "rank 0 found its port in use"
@@ -67,20 +67,20 @@ class RunOutcome:
     exit_code: int
 
 
-def of_mishap(mishap: FailureEvent, stuck: Sequence[str] = ()) -> RunOutcome:
-    """The end of a run that ``mishap`` brought about; ``stuck`` is what could not be killed."""
+def of_failure_event(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutcome:
+    """The end of a run that ``failure_event`` brought about; ``stuck`` is what could not be killed."""
     left = f"; still there, not to be killed: {', '.join(stuck)}" if stuck else ""
-    return RunOutcome(mishap.state, mishap.failure.why + left, mishap.exit_code)
+    return RunOutcome(failure_event.state, failure_event.failure.why + left, failure_event.exit_code)
 
 
-def first(mishaps: list[FailureEvent]) -> FailureEvent:
+def first(failure_events: list[FailureEvent]) -> FailureEvent:
     """The one to report: the first in time, in order of arrival where times are equal.
 
     A port in use goes before all others: it is never the consequence of something else. Who only
     noticed comes last: a process closes its connections before its end is seen.
     """
-    collisions = [m for m in mishaps if m.kind is FailureKind.COLLISION]
-    return min(collisions or mishaps, key=lambda m: (m.noticed, m.failure.at))
+    collisions = [m for m in failure_events if m.kind is FailureKind.COLLISION]
+    return min(collisions or failure_events, key=lambda m: (m.noticed, m.failure.at))
 
 
 def of_rank(exited: RankExited, node: str, per_node: bool = False, peer: str = "") -> FailureEvent:
@@ -97,13 +97,14 @@ def of_rank(exited: RankExited, node: str, per_node: bool = False, peer: str = "
     return FailureEvent(kind, Failure(exited.rank, node, exited.code, exited.at, why, *words, peer=peer))
 
 
-def after_early_ends(mishap: FailureEvent, ended: Sequence[int], noun: str) -> FailureEvent:
+def after_early_ends(failure_event: FailureEvent, ended: Sequence[int], noun: str) -> FailureEvent:
     """The same where ranks had ended with exit code 0 while others still needed them."""
     from clusterrun.diagnosis.verdict import folded, ranks_in_words  # at the end of an attempt, not before
 
     ranks = tuple(sorted(ended))
-    why = f"{ranks_in_words(ranks, noun)} ended with exit code 0 before the others; then {mishap.failure.why}"
-    return replace(mishap, failure=replace(mishap.failure, why=why, ended=folded(ranks)))
+    early = ranks_in_words(ranks, noun)
+    why = f"{early} ended with exit code 0 before the others; then {failure_event.failure.why}"
+    return replace(failure_event, failure=replace(failure_event.failure, why=why, ended=folded(ranks)))
 
 
 def of_node(kind: FailureKind, node: str, at: float, why: str, said: tuple[str, ...] = ()) -> FailureEvent:

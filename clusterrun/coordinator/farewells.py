@@ -1,4 +1,4 @@
-"""The last steps of a run: farewells, the end of the launcher, the exit code; knows not why it ends."""
+"""The last steps of a run: farewells, the end of the launcher, the exit code; pure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Farewells:
 
     def __init__(
         self,
-        roster: Membership,
+        membership: Membership,
         say: Callable[[CoordinatorAction], None],
         left: Callable[[Now, int], None],
     ) -> None:
         self.begun = False
         self.launcher_lives = False
         self.due_at: float | None = None
-        self._roster = roster
+        self._membership = membership
         self._say = say
         self._left = left
         self._code = 0
@@ -40,15 +40,15 @@ class Farewells:
         self.begun = True
         self._code = code
         self.due_at = now.steady + PART_SECONDS
-        for seat in self._roster.linked():
-            self._say(Send(seat.link, Farewell()))
-        if not self._roster.complete or any(seat.silent for seat in self._roster.taken()):
+        for member in self._membership.linked():
+            self._say(Send(member.link, Farewell()))
+        if not self._membership.complete or any(member.silent for member in self._membership.taken()):
             self._force(now)
         self.check(now)
 
     def check(self, now: Now) -> None:
         """Finish, where nobody is left."""
-        if self.begun and not self.launcher_lives and (self._forced or not self._roster.linked()):
+        if self.begun and not self.launcher_lives and (self._forced or not self._membership.linked()):
             self._finish(now)
 
     def tick(self, now: Now) -> None:

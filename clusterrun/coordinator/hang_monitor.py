@@ -1,4 +1,4 @@
-"""The watch over one attempt's ranks as the coordinator drives it; knows not what a hang looks like."""
+"""Passes what observers say to the hang detector, and does what it asks for; pure."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 
 class HangMonitor:
-    """One attempt's vigil and what its words bring about; ``ask`` takes a wish that the run should end."""
+    """One attempt's detector and what its words bring about; ``ask`` takes a wish that the run should end."""
 
     def __init__(
         self,
-        vigil: Vigil,
+        detector: Vigil,
         live: LiveAttempt,
-        roster: Membership,
-        ledger: RunStateKeeper,
+        membership: Membership,
+        state_keeper: RunStateKeeper,
         say: Callable[[CoordinatorAction], None],
         ask: Callable[[Now, RunOutcome], None],
     ) -> None:
-        self._vigil, self._live = vigil, live
-        self._roster, self._ledger, self._say, self._ask = roster, ledger, say, ask
+        self._detector, self._live = detector, live
+        self._membership, self._state_keeper, self._say, self._ask = membership, state_keeper, say, ask
         self._does: dict[str, Callable[[Now, Any], None]] = {
             "AskObserver": self._pass_on,
             "Warn": self._tell,
@@ -60,45 +60,45 @@ class HangMonitor:
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
-        return self._vigil.wakes_at()
+        return self._detector.wakes_at()
 
     def tick(self, now: Now) -> None:
         """Time passed."""
-        self._carry_out(now, self._vigil.tick(now.steady, now.wall))
+        self._carry_out(now, self._detector.tick(now.steady, now.wall))
 
-    def said(self, now: Now, seat: Member, message: SidecarSaid) -> None:
+    def said(self, now: Now, member: Member, message: SidecarSaid) -> None:
         """An observer said something."""
-        said = self._vigil.said(now.steady, now.wall, seat.node, message.number, message.body)
+        said = self._detector.said(now.steady, now.wall, member.node, message.number, message.body)
         self._carry_out(now, said)
 
-    def lost(self, now: Now, seat: Member, why: str) -> None:
+    def lost(self, now: Now, member: Member, why: str) -> None:
         """A node, or its observer, will say no more."""
-        self._carry_out(now, self._vigil.lost(now.steady, now.wall, seat.node, why))
+        self._carry_out(now, self._detector.lost(now.steady, now.wall, member.node, why))
 
     def asked(self, now: Now, event: ClientAsked) -> None:
-        """The desk wants to know something."""
-        self._carry_out(now, self._vigil.asked(now.steady, now.wall, event.name, event.body))
+        """The client wants to know something."""
+        self._carry_out(now, self._detector.asked(now.steady, now.wall, event.name, event.body))
 
     def over(self, now: Now, completed: bool) -> None:
         """No rank lives any more."""
-        self._carry_out(now, self._vigil.over(now.steady, now.wall, completed))
+        self._carry_out(now, self._detector.over(now.steady, now.wall, completed))
 
     def _carry_out(self, now: Now, said: Iterable[Any]) -> None:
         for one in said:
             self._does[type(one).__name__](now, one)
 
     def _pass_on(self, now: Now, ask: Any) -> None:
-        seat = self._roster.seats[ask.node]
-        if seat is not None and not seat.lost:
+        member = self._membership.members[ask.node]
+        if member is not None and not member.lost:
             order = AskSidecar(self._live.epoch, contract.OBSERVER, ask.number, ask.body)
-            self._say(Send(seat.link, order))
+            self._say(Send(member.link, order))
 
     def _tell(self, now: Now, told: Any) -> None:
         self._say(Note(told.text))
-        self._ledger.warn(told.text)
+        self._state_keeper.warn(told.text)
 
     def _take_back(self, now: Now, taken: Any) -> None:
-        if self._ledger.take_back(taken.beginning) and taken.text:
+        if self._state_keeper.take_back(taken.beginning) and taken.text:
             self._say(Note(taken.text))
 
     def _save(self, now: Now, save: Any) -> None:

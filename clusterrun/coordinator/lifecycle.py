@@ -1,4 +1,4 @@
-"""The course of a run from the first claim to the last farewell, attempt by attempt; knows no beat or socket.
+"""The life of a run from the first claim to the last farewell, attempt by attempt; pure.
 
 What leads on from each stage:
 
@@ -67,25 +67,27 @@ class Lifecycle:
     def __init__(
         self,
         orders: Orders,
-        timings: Timeouts,
-        roster: Membership,
-        ledger: RunStateKeeper,
+        timeouts: Timeouts,
+        membership: Membership,
+        state_keeper: RunStateKeeper,
         say: Callable[[CoordinatorAction], None],
-        rooms: Collaborators,
+        collaborators: Collaborators,
     ) -> None:
         self.stage = RunStage.CLAIMING
         self.epoch = -1
         self.live: LiveAttempt | None = None
         self.watching: HangMonitor | None = None
-        self._watch, self._orders, self._timings = rooms.watch, orders, timings
-        self._roster, self._ledger, self._say = roster, ledger, say
+        self._watch, self._orders, self._timeouts = collaborators.watch, orders, timeouts
+        self._membership, self._state_keeper, self._say = membership, state_keeper, say
         self._judge = RestartPolicy(orders)
-        self._closing = Shutdown(orders, rooms.job_id, roster, ledger, say, self)
-        self.handover = self._closing.handover
-        self.muster = WorldFormation(orders, timings, roster, ledger, rooms, say, self._launch, self)
+        self._shutdown = Shutdown(orders, collaborators.job_id, membership, state_keeper, say, self)
+        self.termination = self._shutdown.termination
+        self.formation = WorldFormation(
+            orders, timeouts, membership, state_keeper, collaborators, say, self._launch, self
+        )
         follows = (self._again, self.conclude)
-        casualties = self.muster.casualties
-        self._sequel = Restart(self._judge, ledger, casualties, self.handover, say, *follows)
+        lost_nodes = self.formation.lost_nodes
+        self._restart = Restart(self._judge, state_keeper, lost_nodes, self.termination, say, *follows)
         self._overdue_at: float | None = None
         self._limit_at: float | None = None
         self._launcher_words = ""
@@ -100,17 +102,17 @@ class Lifecycle:
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
         if self.stage is RunStage.PARTING:
-            return self._closing.wakes_at()
-        parts = (self.muster, self._sequel, self.handover, self.live, self.watching)
+            return self._shutdown.wakes_at()
+        parts = (self.formation, self._restart, self.termination, self.live, self.watching)
         times = [self._overdue_at, self._limit_at, *(part.wakes_at() for part in parts if part)]
         return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Now) -> None:
         """Carry out what is due."""
         if self.stage is RunStage.PARTING:
-            self._closing.tick(now)
+            self._shutdown.tick(now)
             return
-        self.handover.tick(now)
+        self.termination.tick(now)
         self._limit(now)
         self._go_on(now)
 
@@ -123,10 +125,10 @@ class Lifecycle:
     def _go_on(self, now: Now) -> None:
         if self._overdue_at is not None and now.steady >= self._overdue_at:
             self._overdue_at = None
-            name = self._roster.world[0].name
+            name = self._membership.world[0].name
             self._not_reserved(now, f"{name} named no port within {RESERVE_SECONDS:g} s", name)
-        self.muster.tick(now)
-        self._sequel.tick(now)
+        self.formation.tick(now)
+        self._restart.tick(now)
         if self.live is not None:
             self.live.tick(now)
         if self.watching is not None:
@@ -146,28 +148,28 @@ class Lifecycle:
         first, self.epoch = self.epoch < 0, event.epoch
         self.stage = RunStage.MUSTERING
         if not first:
-            sequel = self._sequel
-            self._ledger.open(now, event.epoch, sequel.why, sequel.cause, self._roster.names())
-            self.muster.begin_again(now, event.epoch, self._closing.parting.launcher_lives)
+            restart = self._restart
+            self._state_keeper.open(now, event.epoch, restart.why, restart.cause, self._membership.names())
+            self.formation.begin_again(now, event.epoch, self._shutdown.farewells.launcher_lives)
             return
-        self._ledger.remember(event.earlier, event.excluded)
+        self._state_keeper.remember(event.earlier, event.excluded)
         self._judge.trained = any(attempt.nodes for attempt in event.earlier)
-        self._ledger.open(now, event.epoch, in_words(event), event.cause)
-        if end := self.handover.begin(now):
+        self._state_keeper.open(now, event.epoch, in_words(event), event.cause)
+        if end := self.termination.begin(now):
             self.conclude(now, end)
         else:
-            self.muster.begin(now, event)
+            self.formation.begin(now, event)
 
     def not_claimed(self, now: Now, event: ClaimFailed) -> None:
         """The file system takes no attempt: the failure of the one before stays the reason, with this one."""
         if self.stage is not RunStage.CLAIMING:
             return
-        last = self._ledger.attempts[-1].failure if self._ledger.attempts else None
+        last = self._state_keeper.attempts[-1].failure if self._state_keeper.attempts else None
         words = f"{last.why}; {event.why}" if last else event.why
         self.conclude(now, RunOutcome(State.FAILED, words, 1))
 
     def _launch(self, without: tuple[str, ...]) -> None:
-        self._closing.parting.launcher_lives = True
+        self._shutdown.farewells.launcher_lives = True
         self._launcher_words = ""
         self._say(LaunchAgents(without))
 
@@ -175,45 +177,47 @@ class Lifecycle:
         """The world is formed."""
         self.stage = RunStage.RESERVING
         self._overdue_at = now.steady + RESERVE_SECONDS
-        self._say(Send(self._roster.world[0].link, ReservePort(self.epoch)))
+        self._say(Send(self._membership.world[0].link, ReservePort(self.epoch)))
 
-    def port_reserved(self, now: Now, seat: Member, message: PortReserved) -> None:
+    def port_reserved(self, now: Now, member: Member, message: PortReserved) -> None:
         """Rank 0's node holds a port: start everywhere."""
-        if self.stage is not RunStage.RESERVING or seat.place != 0:
+        if self.stage is not RunStage.RESERVING or member.place != 0:
             return
         if not message.port:
-            self._not_reserved(now, f"{seat.name} could not reserve a port: {message.why}", seat.name)
+            self._not_reserved(now, f"{member.name} could not reserve a port: {message.why}", member.name)
             return
         self.stage = RunStage.LIVE
         self._overdue_at = None
-        parts = (self._orders, self._timings, self._roster, self._ledger, self._judge)
-        self.live = LiveAttempt(self.epoch, *parts, self._say, self._over, self.muster.environment)
-        self.live.start(now, Meeting(seat.hello.address, message.port))
+        parts = (self._orders, self._timeouts, self._membership, self._state_keeper, self._judge)
+        self.live = LiveAttempt(self.epoch, *parts, self._say, self._over, self.formation.environment)
+        self.live.start(now, Meeting(member.hello.address, message.port))
         if self._watch is not None:
-            vigil = self._watch(self._orders, self.epoch, self._roster.numbers(), now.steady, now.wall)
-            self.watching = HangMonitor(vigil, self.live, self._roster, self._ledger, self._say, self.ask)
+            detector = self._watch(self._orders, self.epoch, self._membership.numbers(), now.steady, now.wall)
+            self.watching = HangMonitor(
+                detector, self.live, self._membership, self._state_keeper, self._say, self.ask
+            )
 
     def _not_reserved(self, now: Now, words: str, node: str) -> None:
         self.in_vain(now, failures.of_node(FailureKind.START, node, now.wall, words))
 
     # --- what goes wrong, and who wants an end ---
 
-    def lost(self, now: Now, seat: Member, why: str) -> None:
-        """An agent will not be heard again; ``seat`` has left the roster already."""
-        words = f"{seat.name} (node {seat.node}) was lost: {why}{self._launcher_words}"
-        mishap = failures.of_node(FailureKind.NODE, seat.name, seat.heard_wall, words)
+    def lost(self, now: Now, member: Member, why: str) -> None:
+        """An agent will not be heard again; ``member`` has left the membership already."""
+        words = f"{member.name} (node {member.node}) was lost: {why}{self._launcher_words}"
+        failure_event = failures.of_node(FailureKind.NODE, member.name, member.heard_wall, words)
         if self.stage is RunStage.PARTING:
-            self._closing.parting.check(now)
+            self._shutdown.farewells.check(now)
         elif self.stage is RunStage.MUSTERING:
-            self.muster.lost(now, seat, why, mishap)
-        elif seat.place < 0:
-            self._ledger.warn(f"the idle node {seat.name} was lost: {why}")
+            self.formation.lost(now, member, why, failure_event)
+        elif member.place < 0:
+            self._state_keeper.warn(f"the idle node {member.name} was lost: {why}")
         elif self.live is not None:
             if self.watching is not None:
-                self.watching.lost(now, seat, why)
-            self.live.lost(now, seat, mishap)
+                self.watching.lost(now, member, why)
+            self.live.lost(now, member, failure_event)
         elif self.stage is RunStage.RESERVING:
-            self.in_vain(now, mishap)
+            self.in_vain(now, failure_event)
         else:
             self._say(Note(words))
 
@@ -222,11 +226,11 @@ class Lifecycle:
         said = f": {' / '.join(event.said)}" if event.said else ""
         words = f"the launcher ended with code {event.code}{said}"
         if event.whole:
-            self._closing.parting.launcher_lives = event.others
-        joining = self.muster.joining
-        self.muster.launcher_ended(now, event, words)
+            self._shutdown.farewells.launcher_lives = event.others
+        joining = self.formation.joining
+        self.formation.launcher_ended(now, event, words)
         if event.whole and self.stage is RunStage.PARTING:
-            self._closing.parting.check(now)
+            self._shutdown.farewells.check(now)
         elif event.whole and event.others:
             self._say(Note(words))
         elif event.whole and not joining:
@@ -237,13 +241,13 @@ class Lifecycle:
 
     def ask(self, now: Now, wish: RunOutcome, at: float | None = None) -> None:
         """Somebody wants the run to end, since ``at``; the first to ask is the one who is reported."""
-        began = self.live.mishap_at if self.live else self._sequel.mishap_at
+        began = self.live.failure_event_at if self.live else self._restart.failure_event_at
         since = None if began is None else (now.steady if at is None else at) - began
         if self.stage is RunStage.PARTING or not self._judge.ask(wish, since):
             return
         if self.live is not None:
             self.live.stop(now)
-        elif not self._sequel.weighs:
+        elif not self._restart.weighs:
             self.conclude(now, wish)
 
     def notify(self, now: Now, why: str, until: float) -> bool:
@@ -252,7 +256,7 @@ class Lifecycle:
 
     def decided(self, now: Now) -> None:
         """What a signal meant is known."""
-        self._sequel.decided(now)
+        self._restart.decided(now)
 
     def supersede(self, now: Now, epoch: int) -> None:
         """Another coordinator took over."""
@@ -262,7 +266,7 @@ class Lifecycle:
         self._say(Note(f"attempt {epoch} of another coordinator stands in the run directory: ending"))
         if self.live is not None:
             self.live.stop(now)
-        elif self.stage is not RunStage.PARTING and not self._sequel.weighs:
+        elif self.stage is not RunStage.PARTING and not self._restart.weighs:
             self.conclude(now, SUPERSEDED)
 
     # --- towards another attempt, or the end ---
@@ -273,39 +277,39 @@ class Lifecycle:
             return
         live, watching = self.live, self.watching
         if watching is not None:
-            watching.over(now, live.tally.completed)
+            watching.over(now, live.outcomes.completed)
         self.live = self.watching = None
         self.stage = RunStage.BETWEEN
-        self._sequel.over(now, live.tally, live.mishap_at)
+        self._restart.over(now, live.outcomes, live.failure_event_at)
 
     def progressed(self, now: Now, event: Progressed) -> None:
         """How far ranks have come; what follows their end depends on it."""
         if event.epoch == self.epoch and self.stage in (RunStage.LIVE, RunStage.BETWEEN):
-            self._sequel.progressed(now, event)
+            self._restart.progressed(now, event)
 
-    def in_vain(self, now: Now, mishap: FailureEvent) -> None:
+    def in_vain(self, now: Now, failure_event: FailureEvent) -> None:
         """It came to no rank."""
         self.stage = RunStage.BETWEEN
         self._overdue_at = None
-        self._sequel.mishap(now, mishap, failures.of_mishap(mishap))
+        self._restart.failure_event(now, failure_event, failures.of_failure_event(failure_event))
 
-    def another(self, now: Now, mishap: FailureEvent) -> bool:
+    def another(self, now: Now, failure_event: FailureEvent) -> bool:
         """Too few nodes are fit, for one was lost: another attempt is made, if there may be one."""
-        if not self._sequel.may_follow(mishap):
+        if not self._restart.may_follow(failure_event):
             return False
-        self.in_vain(now, mishap)
+        self.in_vain(now, failure_event)
         return True
 
     def _again(self, now: Now) -> None:
         self.stage = RunStage.CLAIMING
         self._say(ClaimEpoch(self.epoch))
 
-    def conclude(self, now: Now, end: RunOutcome, mishap: FailureEvent | None = None) -> None:
+    def conclude(self, now: Now, end: RunOutcome, failure_event: FailureEvent | None = None) -> None:
         """No rank lives anywhere and the run is over; also where too few nodes are fit."""
-        if self.handover.undecided and not self.superseded and end is not self._judge.asked:
+        if self.termination.undecided and not self.superseded and end is not self._judge.asked:
             return  # it may come from what the signal is about, which ends the run anyway
         self.stage = RunStage.PARTING
         self._overdue_at = self._limit_at = None
-        self.muster.end()
-        self._sequel.end()
-        self._closing.begin(now, end, mishap, self.superseded)
+        self.formation.end()
+        self._restart.end()
+        self._shutdown.begin(now, end, failure_event, self.superseded)

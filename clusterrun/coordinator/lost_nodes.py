@@ -1,4 +1,4 @@
-"""Which nodes of an allocation may still train, and which are out or suspect; knows no stage, no clock."""
+"""Which nodes of the allocation may still train, and which are lost or suspect; pure."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class LostNodes:
     ``hoped`` are those that were lost while others were not, and without which there are too few.
     """
 
-    def __init__(self, roster: Membership, ledger: RunStateKeeper, need: int, local: bool) -> None:
-        self._roster, self._ledger = roster, ledger
+    def __init__(self, membership: Membership, state_keeper: RunStateKeeper, need: int, local: bool) -> None:
+        self._membership, self._state_keeper = membership, state_keeper
         self._need, self._local = need, local
         self._out: dict[int, str] = {}
         self._suspects: dict[int, bool] = {}
@@ -41,7 +41,7 @@ class LostNodes:
 
     def trained(self) -> None:
         """The world that was formed is about to start: its nodes are taken for well from now on."""
-        self._places = tuple(seat.node for seat in self._roster.world)
+        self._places = tuple(member.node for member in self._membership.world)
         self._suspects.clear()
         self.hoped = ()
 
@@ -50,7 +50,7 @@ class LostNodes:
         self._said = lines
 
     def blame(self, name: str, network: bool = False) -> None:
-        """A mishap began on the node of this name."""
+        """A failure began on the node of this name."""
         for node in self._numbers([name]):
             self._suspects[node] = network or self._suspects.get(node, False)
 
@@ -58,16 +58,16 @@ class LostNodes:
         """The node of this name takes no part any more, here and where the run goes on."""
         for node in self._numbers([name]):
             self._out.setdefault(node, why)
-        self._ledger.exclude((name,))
+        self._state_keeper.exclude((name,))
 
     def before(self, there: Sequence[str]) -> dict[int, str]:
         """Whom the first launch leaves out, and why; ``there`` are those that a coordinator before had.
 
         The others were lost to it; they are tried all the same where else too few would remain.
         """
-        names = [self._roster.name_of(node) for node in range(self._roster.size)]
+        names = [self._membership.name_of(node) for node in range(self._membership.size)]
         lost = [name for name in names if name not in there]
-        if self._roster.names_known and len(names) - len(lost) >= self._need:
+        if self._membership.names_known and len(names) - len(lost) >= self._need:
             for name in lost:
                 self.leave_out(name, "it was lost and did not come back")
         return dict(self._out)
@@ -77,7 +77,7 @@ class LostNodes:
     @property
     def room(self) -> bool:
         """Enough nodes are not out."""
-        return self._roster.size - len(self._gone()) >= self._need
+        return self._membership.size - len(self._gone()) >= self._need
 
     @property
     def enough(self) -> bool:
@@ -92,12 +92,12 @@ class LostNodes:
         launched them did, that says nothing of their nodes.
         """
         gone = self._gone()
-        lost = [node for node in range(self._roster.size) if not self._is_here(node) and node not in gone]
+        lost = [node for node in range(self._membership.size) if not self._is_here(node) and node not in gone]
         telling = launcher_lives and bool(self._here())
         silent = [node for node in lost if self._fell_silent(node, telling)]
-        to_spare = self._roster.size - len(gone) - self._need
+        to_spare = self._membership.size - len(gone) - self._need
         for node in sorted(silent, key=self._heard)[: max(to_spare, 0)]:
-            self.leave_out(self._roster.name_of(node), "it was lost and did not come back")
+            self.leave_out(self._membership.name_of(node), "it was lost and did not come back")
         lost = [node for node in lost if node not in self._out]
         if self._here():
             self.hoped = tuple(lost)
@@ -126,36 +126,36 @@ class LostNodes:
         """Who takes no part: number, name and why; ``whys`` of those who were waited for."""
         known = {node: why for node, _, why in whys}
         here = set(self._here())
-        nodes = [node for node in range(self._roster.size) if node not in here]
+        nodes = [node for node in range(self._membership.size) if node not in here]
         why = {node: known.get(node) or self._out.get(node) or "its agent was lost" for node in nodes}
-        return [(node, self._roster.name_of(node), why[node]) for node in nodes]
+        return [(node, self._membership.name_of(node), why[node]) for node in nodes]
 
     def _gone(self) -> dict[int, str]:
-        excluded = self._numbers(self._ledger.excluded_here)
+        excluded = self._numbers(self._state_keeper.excluded_here)
         return {**dict.fromkeys(excluded, "it was found unfit before"), **self._out}
 
     def _here(self) -> list[int]:
         gone = self._gone()
-        return [node for node in range(self._roster.size) if self._is_here(node) and node not in gone]
+        return [node for node in range(self._membership.size) if self._is_here(node) and node not in gone]
 
     def _is_here(self, node: int) -> bool:
-        seat = self._roster.seats[node]
-        return seat is not None and seat.present and not seat.lost
+        member = self._membership.members[node]
+        return member is not None and member.present and not member.lost
 
     def _heard(self, node: int) -> float:
-        seat = self._roster.seats[node]
-        return float("-inf") if seat is None else seat.heard
+        member = self._membership.members[node]
+        return float("-inf") if member is None else member.heard
 
     def _fell_silent(self, node: int, telling: bool) -> bool:
         """``telling``: that its agent ended, or never came, is its own doing."""
-        seat = self._roster.seats[node]
-        name = self._roster.name_of(node)
-        if (seat is not None and seat.silent) or name in unreached(self._said):
+        member = self._membership.members[node]
+        name = self._membership.name_of(node)
+        if (member is not None and member.silent) or name in unreached(self._said):
             return True
-        ended = seat is not None and (self._local or ended_on(name, self._said))
+        ended = member is not None and (self._local or ended_on(name, self._said))
         return telling and not ended
 
     def _numbers(self, names: Sequence[str]) -> list[int]:
         if not names:
             return []
-        return [node for node in range(self._roster.size) if self._roster.name_of(node) in names]
+        return [node for node in range(self._membership.size) if self._membership.name_of(node) in names]

@@ -16,37 +16,37 @@ class MissingNodes:
     ``said`` are the launcher's lines; ``hoped`` are those whose loss is why agents are launched again.
     """
 
-    def __init__(self, roster: Membership) -> None:
+    def __init__(self, membership: Membership) -> None:
         self.without: dict[int, str] = {}
         self.left: dict[int, str] = {}
         self.hoped: tuple[int, ...] = ()
         self.said: tuple[str, ...] = ()
-        self._roster = roster
+        self._membership = membership
 
     @property
     def complete(self) -> bool:
         """Nobody else can come."""
-        return self._roster.present + len(self.without) == self._roster.size
+        return self._membership.present + len(self.without) == self._membership.size
 
     @property
     def here(self) -> int:
         """How many are here."""
-        return self._roster.present - len(self.left)
+        return self._membership.present - len(self.left)
 
     def unnamed(self) -> list[int]:
         """Those of whom the launcher says nothing."""
-        missing = [node for node in self._roster.missing() if node not in self.without]
+        missing = [node for node in self._membership.missing() if node not in self.without]
         return [node for node in missing if not self._words_on(node)]
 
     def unreached(self) -> list[int]:
         """Those of whom the launcher says that it could not reach them."""
         said = unreached(self.said)
-        nodes = [node for node in range(self._roster.size) if node not in self.without]
-        return [node for node in nodes if self._roster.name_of(node) in said]
+        nodes = [node for node in range(self._membership.size) if node not in self.without]
+        return [node for node in nodes if self._membership.name_of(node) in said]
 
     def unfulfilled(self) -> int:
         """One that was hoped for and has not come; -1 where there is none."""
-        missing = {*self._roster.missing(), *self.left}
+        missing = {*self._membership.missing(), *self.left}
         return next((node for node in self.hoped if node in missing), -1)
 
     def reaches_nothing(self, node: int, host: str, others: int, seconds: float) -> None:
@@ -61,9 +61,9 @@ class MissingNodes:
 
     def absent(self, seconds: float) -> list[tuple[int, str, str]]:
         """All who are not here: number, name, why; they were waited for so long."""
-        nodes = sorted({*self._roster.missing(), *self.left})
+        nodes = sorted({*self._membership.missing(), *self.left})
         whys = [self.without.get(node) or self._why(node, seconds) for node in nodes]
-        return [(node, self._roster.name_of(node), why) for node, why in zip(nodes, whys)]
+        return [(node, self._membership.name_of(node), why) for node, why in zip(nodes, whys)]
 
     def _why(self, node: int, seconds: float) -> str:
         if node in self.left:
@@ -72,4 +72,4 @@ class MissingNodes:
         return f"its agent did not join within {seconds:.0f} s" + (f" ({' / '.join(said)})" if said else "")
 
     def _words_on(self, node: int) -> list[str]:
-        return words_on(self._roster.name_of(node), self.said)
+        return words_on(self._membership.name_of(node), self.said)

@@ -1,4 +1,4 @@
-"""Which news of a run its user is to be told, by how its state has changed; starts nothing."""
+"""Which changes of a run its user is told of; pure."""
 
 from __future__ import annotations
 

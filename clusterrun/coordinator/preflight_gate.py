@@ -1,4 +1,4 @@
-"""Which of the nodes train, found out by a pre-flight; and where too few are fit, what follows instead."""
+"""Which nodes train, as the pre-flight found them; and what follows where too few are fit; pure."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ class PreflightGate:
 
     ``chosen(now, world, environment)``: these numbers of the allocation train, in this order.
     ``refused(now, verdict)``: no ranks start; PENDING where another job goes on with the run.
-    ``another(now, mishap)`` where too few are fit because a node was lost meanwhile: True where that
+    ``another(now, failure)`` where too few are fit because a node was lost meanwhile: True where that
     leads to another attempt. ``examined``: one pre-flight has had an outcome.
     """
 
     def __init__(
         self,
         orders: Orders,
-        roster: Membership,
-        ledger: RunStateKeeper,
+        membership: Membership,
+        state_keeper: RunStateKeeper,
         say: Callable[[CoordinatorAction], None],
         examine: Examine,
         chosen: Callable[[Now, Sequence[int], tuple[tuple[str, str], ...]], None],
         refused: Callable[[Now, RunOutcome], None],
         another: Callable[[Now, FailureEvent], bool],
     ) -> None:
-        self._orders, self._roster, self._ledger, self._say = orders, roster, ledger, say
+        self._orders, self._membership, self._state_keeper, self._say = orders, membership, state_keeper, say
         self._examine, self._chosen, self._refused = examine, chosen, refused
         self._another = another
         self._report: Report | None = None
         self._lost: FailureEvent | None = None
         self._brief = False
         self._missing: list[str] = []
-        self._examining: PreflightSession | None = None
+        self._preflight_session: PreflightSession | None = None
         self._unfit: RunOutcome | None = None
         self._overdue_at: float | None = None
         self._epoch = -1
@@ -82,22 +82,22 @@ class PreflightGate:
         self._epoch, self._lost = epoch, None
         self._overdue_at = now.steady + longest(self._orders)
         missing = {node: name for node, name, _ in absent}
-        seats = [seat for seat in self._roster.taken() if seat.present and not seat.lost]
-        here = [seat for seat in seats if seat.node not in missing]
-        examinees = [Examinee(seat.node, seat.name, seat.hello.address) for seat in here]
+        members = [member for member in self._membership.taken() if member.present and not member.lost]
+        here = [member for member in members if member.node not in missing]
+        examinees = [Examinee(member.node, member.name, member.hello.address) for member in here]
         again = None
         if suspects is not None and self._report is not None:
             again = Again(suspects.nodes, suspects.network, self._report)
         self._brief = again is not None
         self._missing = list(missing.values()) if self._brief else []
         examination = self._examine(self._orders, examinees, absent, now.steady, now.wall, again)
-        parts = (examination, self._roster, self._ledger, self._say, self._done)
-        self._examining = PreflightSession(epoch, *parts)
-        self._examining.begin(now)
+        parts = (examination, self._membership, self._state_keeper, self._say, self._done)
+        self._preflight_session = PreflightSession(epoch, *parts)
+        self._preflight_session.begin(now)
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
-        times = (self._overdue_at, self._examining.wakes_at() if self._examining else None)
+        times = (self._overdue_at, self._preflight_session.wakes_at() if self._preflight_session else None)
         return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Now) -> None:
@@ -105,24 +105,24 @@ class PreflightGate:
         if self._overdue_at is not None and now.steady >= self._overdue_at:
             self._overdue_at = None
             self._overdue(now)
-        elif self._examining is not None:
-            self._examining.tick(now)
+        elif self._preflight_session is not None:
+            self._preflight_session.tick(now)
 
-    def said(self, now: Now, seat: Member, message: SidecarSaid) -> None:
+    def said(self, now: Now, member: Member, message: SidecarSaid) -> None:
         """An examiner answered."""
-        if self._examining is not None:
-            self._examining.said(now, seat, message)
+        if self._preflight_session is not None:
+            self._preflight_session.said(now, member, message)
 
-    def lost(self, now: Now, seat: Member, why: str) -> None:
+    def lost(self, now: Now, member: Member, why: str) -> None:
         """A node, or its examiner, is gone."""
-        if self._examining is not None:
-            self._examining.lost(now, seat, why)
+        if self._preflight_session is not None:
+            self._preflight_session.lost(now, member, why)
 
-    def left(self, now: Now, seat: Member, mishap: FailureEvent) -> None:
+    def left(self, now: Now, member: Member, failure_event: FailureEvent) -> None:
         """A node was lost."""
-        self._lost = self._lost or mishap
-        self._missing.append(seat.name)
-        self.lost(now, seat, mishap.failure.why)
+        self._lost = self._lost or failure_event
+        self._missing.append(member.name)
+        self.lost(now, member, failure_event.failure.why)
 
     # --- consequences ---
 
@@ -130,12 +130,12 @@ class PreflightGate:
         if self._unfit is not None:
             self._not_queued(now, f"nothing was heard of the new job within {RESUBMIT_SECONDS:g} s")
             return
-        self._examining = None
+        self._preflight_session = None
         words = f"pre-flight: it came to no end within {longest(self._orders):g} s"
         self._refused(now, RunOutcome(State.FAILED, words, contract.ExitCode.FAILED))
 
     def _done(self, now: Now, outcome: Outcome) -> None:
-        self._examining = self._overdue_at = None
+        self._preflight_session = self._overdue_at = None
         report = outcome.report
         # Whoever stays keeps his place: the places are those of the last ones who trained.
         places = report.world if outcome.fit else self._report.world if self._report else ()
@@ -143,13 +143,13 @@ class PreflightGate:
         self._say(SaveReport(self._epoch, report, report.verdict is not Grade.PASS))
         # Whoever was lost may come back: what is known of him is that, and not that he is unfit.
         unfit = tuple(name for name in outcome.excluded if name not in self._missing)
-        self._ledger.exclude(unfit)
+        self._state_keeper.exclude(unfit)
         if self._lost and not outcome.fit and self._another(now, self._lost):
             return
         if not self._brief or not outcome.fit:
-            self._ledger.exclude(outcome.excluded)
+            self._state_keeper.exclude(outcome.excluded)
         if self._lost and self._brief and not outcome.fit and not unfit:
-            self._refused(now, failures.of_mishap(self._lost))
+            self._refused(now, failures.of_failure_event(self._lost))
         elif self._orders.preflight.alone:
             self._refused(now, preflight_verdict.alone(report))
         elif outcome.fit:
@@ -161,25 +161,25 @@ class PreflightGate:
     def _choose(self, now: Now, outcome: Outcome) -> None:
         for words in preflight_verdict.swaps(outcome.report):
             self._say(Note(words))
-            self._ledger.warn(words)
-        for seat in self._roster.linked():
-            if seat.node not in outcome.world:
-                self._say(Send(seat.link, EndSidecar(self._epoch, contract.EXAMINER)))
-        self._ledger.says(Phase.STARTING, "enough nodes are fit")
+            self._state_keeper.warn(words)
+        for member in self._membership.linked():
+            if member.node not in outcome.world:
+                self._say(Send(member.link, EndSidecar(self._epoch, contract.EXAMINER)))
+        self._state_keeper.says(Phase.STARTING, "enough nodes are fit")
         self._chosen(now, outcome.world, outcome.environment)
 
     def _succeed(self, now: Now, unfit: RunOutcome) -> None:
         """Queue the run anew without the nodes that are unfit, where that was wished and may help."""
-        nodes = folded(self._ledger.excluded)
-        argv = filled(self._orders.preflight.resubmit, self._ledger.excluded)
-        if not argv or not nodes or self._ledger.handed_over >= contract.MOST_RESUBMITS:
+        nodes = folded(self._state_keeper.excluded)
+        argv = filled(self._orders.preflight.resubmit, self._state_keeper.excluded)
+        if not argv or not nodes or self._state_keeper.handed_over >= contract.MOST_RESUBMITS:
             self._refused(now, unfit)
             return
         self._unfit = unfit
         self._overdue_at = now.steady + RESUBMIT_SECONDS
         self._say(Note(f"{unfit.reason}; it is queued anew without {nodes}"))
-        self._say(Resubmit(argv, self._ledger.excluded))
-        self._ledger.says(Phase.PREFLIGHT, f"{unfit.reason}; it is queued anew without {nodes}")
+        self._say(Resubmit(argv, self._state_keeper.excluded))
+        self._state_keeper.says(Phase.PREFLIGHT, f"{unfit.reason}; it is queued anew without {nodes}")
 
     def resubmitted(self, now: Now, event: Resubmitted) -> None:
         """The scheduler's answer."""
@@ -188,7 +188,7 @@ class PreflightGate:
         if not event.job_id:
             self._not_queued(now, event.why)
             return
-        words = f"resubmitted as job {event.job_id} without {fold(self._ledger.excluded)}"
+        words = f"resubmitted as job {event.job_id} without {fold(self._state_keeper.excluded)}"
         self._refused(now, replace(self._unfit, state=State.PENDING, reason=words))
 
     def _not_queued(self, now: Now, why: str) -> None:

@@ -1,4 +1,4 @@
-"""The pre-flight of one attempt as the coordinator drives it: questions out, answers in; knows no test."""
+"""The coordinator's side of a pre-flight: passes its questions to nodes and their answers back; pure."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ class PreflightSession:
         self,
         epoch: int,
         examination: Examination,
-        roster: Membership,
-        ledger: RunStateKeeper,
+        membership: Membership,
+        state_keeper: RunStateKeeper,
         say: Callable[[CoordinatorAction], None],
         done: Callable[[Now, Outcome], None],
     ) -> None:
         self._epoch = epoch
         self._examination = examination
-        self._roster, self._ledger, self._say, self._done = roster, ledger, say, done
+        self._membership, self._state_keeper, self._say, self._done = membership, state_keeper, say, done
         self._over = False
 
     def begin(self, now: Now) -> None:
@@ -125,25 +125,25 @@ class PreflightSession:
         """Time passed."""
         self._go_on(now, self._examination.tick(now.steady))
 
-    def said(self, now: Now, seat: Member, message: SidecarSaid) -> None:
+    def said(self, now: Now, member: Member, message: SidecarSaid) -> None:
         """An examiner answered."""
-        asks = self._examination.answered(now.steady, seat.node, message.number, message.body)
+        asks = self._examination.answered(now.steady, member.node, message.number, message.body)
         self._go_on(now, asks)
 
-    def lost(self, now: Now, seat: Member, why: str) -> None:
+    def lost(self, now: Now, member: Member, why: str) -> None:
         """A node, or its examiner, will answer no more."""
-        self._go_on(now, self._examination.lost(now.steady, seat.node, why))
+        self._go_on(now, self._examination.lost(now.steady, member.node, why))
 
     def _go_on(self, now: Now, asks: Iterable[Ask]) -> None:
         if self._over:
             return
         for ask in asks:
-            seat = self._roster.seats[ask.node]
-            if seat is not None and seat.present and not seat.lost:
-                self._say(Send(seat.link, self._message(ask)))
+            member = self._membership.members[ask.node]
+            if member is not None and member.present and not member.lost:
+                self._say(Send(member.link, self._message(ask)))
         outcome = self._examination.outcome
         if outcome is None:
-            self._ledger.says(Phase.PREFLIGHT, self._examination.progress)
+            self._state_keeper.says(Phase.PREFLIGHT, self._examination.progress)
             return
         self._over = True
         self._done(now, outcome)

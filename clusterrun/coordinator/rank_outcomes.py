@@ -1,4 +1,4 @@
-"""What the nodes have said about the ranks of one epoch, counted; knows no link and no clock."""
+"""What the nodes have said about the ranks of one epoch: ended, lost, failed first; pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RankOutcomes:
     def __init__(self, epoch: int, nodes: int, processes: int, per_node: bool = False) -> None:
         self.epoch = epoch
         self._per_node = per_node
-        self.mishaps: list[FailureEvent] = []
+        self.failure_events: list[FailureEvent] = []
         self.stuck: list[str] = []
         self.stuck_on: dict[str, str] = {}
         self._nodes = nodes
@@ -41,7 +41,7 @@ class RankOutcomes:
         return [node for node in range(self._nodes) if node not in self._started]
 
     def exited(self, node: int, report: RankExited, name: str, peer: str = "") -> FailureEvent | None:
-        """A rank ended; the mishap, where that is one. Raises ``ValueError`` for a rank of another node.
+        """A rank ended; the failure, where that is one. Raises ``ValueError`` for a rank of another node.
 
         ``peer`` is the node whose address its last words name.
         """
@@ -57,14 +57,14 @@ class RankOutcomes:
             self._well += 1
             self._unwell[node] -= 1
             return None
-        mishap = failures.of_rank(report, name, self._per_node, peer)
-        self.mishaps.append(mishap)
-        return mishap
+        failure_event = failures.of_rank(report, name, self._per_node, peer)
+        self.failure_events.append(failure_event)
+        return failure_event
 
     @property
     def first(self) -> FailureEvent:
-        """The mishap to report; there must be one. Whoever ended before those that only noticed is named."""
-        found = failures.first(self.mishaps)
+        """The failure to report; there must be one. Whoever ended before those that only noticed is named."""
+        found = failures.first(self.failure_events)
         if not found.noticed or not self._ended:
             return found
         return failures.after_early_ends(found, self._ended, "node" if self._per_node else "rank")
@@ -73,7 +73,11 @@ class RankOutcomes:
     def cause_may_come(self) -> bool:
         """All that failed only noticed that another one had gone, and that one's end was not told yet."""
         running = len(self._exited) < self._nodes * self._processes
-        return running and not self._ended and all(mishap.noticed for mishap in self.mishaps)
+        return (
+            running
+            and not self._ended
+            and all(failure_event.noticed for failure_event in self.failure_events)
+        )
 
     @property
     def completed(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a coordinator that begins knows of those before it: attempts, and why it makes another; pure."""
+"""What a new coordinator knows of those before it: their attempts, and why it makes another; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents on their way: how long they are waited for, who is done without; knows no rank and no test."""
+"""The rendezvous of the agents: how long each is waited for, and who is done without; pure."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class Rendezvous:
 
     def __init__(
         self,
-        roster: Membership,
-        ledger: RunStateKeeper,
-        timings: Timeouts,
+        membership: Membership,
+        state_keeper: RunStateKeeper,
+        timeouts: Timeouts,
         means: RendezvousMeans,
         say: Callable[[CoordinatorAction], None],
         launch: Callable[[tuple[str, ...]], None],
@@ -75,11 +75,11 @@ class Rendezvous:
     ) -> None:
         self.wakes_at: float | None = None
         self.quiet_until = 0.0
-        self._roster, self._ledger, self._timings = roster, ledger, timings
+        self._membership, self._state_keeper, self._timeouts = membership, state_keeper, timeouts
         self._means, self._say, self._launch_agents = means, say, launch
         self._gathered, self._fail = gathered, fail
-        self._nodes = len(roster.seats)
-        self._join_seconds = timings.join + START_SECONDS_PER_NODE * self._nodes
+        self._nodes = len(membership.members)
+        self._join_seconds = timeouts.join + START_SECONDS_PER_NODE * self._nodes
         self.does_without = means.do_without
         self._least = 0
         self._began = 0.0
@@ -90,7 +90,7 @@ class Rendezvous:
         self._away = ControllerAway()
         self._relaunches = self.launches = 0
         self.ended_others = False
-        self._missing = MissingNodes(roster)
+        self._missing = MissingNodes(membership)
 
     def begin(self, now: Now, quiet: bool, dead_since: float | None, without: Mapping[int, str]) -> None:
         """Launch, but on the nodes ``without``; not ``quiet``: agents of an older attempt may still live.
@@ -99,10 +99,10 @@ class Rendezvous:
         """
         self._missing.without = dict(without)
         if dead_since is not None:
-            self.quiet_until = dead_since + self._timings.lease + self._timings.kill
+            self.quiet_until = dead_since + self._timeouts.lease + self._timeouts.kill
         elif not quiet:
             # An older coordinator may have been stopped for up to a lease and still find agents to answer.
-            lease, kill = self._timings.lease, self._timings.kill
+            lease, kill = self._timeouts.lease, self._timeouts.kill
             self.quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
         self._launch(now)
 
@@ -121,9 +121,9 @@ class Rendezvous:
         self._relaunches = 0
         self._missing.left.clear()
         beside = launcher_lives and self._means.relaunch
-        for seat in self._roster.retain(without) if beside else self._roster.clear():
-            self._say(Send(seat.link, Farewell()))
-        if beside and self._roster.present:
+        for member in self._membership.retain(without) if beside else self._membership.clear():
+            self._say(Send(member.link, Farewell()))
+        if beside and self._membership.present:
             self._launch_beside(now)
         elif launcher_lives:
             self._end_launcher(now)
@@ -150,15 +150,15 @@ class Rendezvous:
         self._began = now.steady
         self._half = self._ending = False
         self._linked_after = None
-        looks = self._means.relaunch and self.does_without and self._roster.names_known
+        looks = self._means.relaunch and self.does_without and self._membership.names_known
         self._look_at = now.steady + LOOK_AFTER_SECONDS if looks else None
         self._again_at = None
         self._missing.left.clear()
         self._missing.said = ()
         self.wakes_at = now.steady + self._join_seconds
-        here = [seat.node for seat in self._roster.linked() if seat.present]
+        here = [member.node for member in self._membership.linked() if member.present]
         nodes = sorted({*self._missing.without, *here})
-        self._launch_agents(tuple(self._roster.name_of(node) for node in nodes))
+        self._launch_agents(tuple(self._membership.name_of(node) for node in nodes))
 
     def welcomes(self, node: int) -> bool:
         """Who comes now is waited for; while a launcher is being ended, its agents are not."""
@@ -173,7 +173,9 @@ class Rendezvous:
     def present(self, now: Now) -> None:
         """One node more is present."""
         self._away.reached()
-        self._ledger.says(Phase.STARTING, f"{self._roster.present} of {self._nodes} nodes have joined")
+        self._state_keeper.says(
+            Phase.STARTING, f"{self._membership.present} of {self._nodes} nodes have joined"
+        )
         self._shorten(now)
         if self._missing.complete:
             self._complete(now)
@@ -212,7 +214,7 @@ class Rendezvous:
             self._fail(now, FailureKind.LAUNCHER, "", words)
         elif self._missing.complete or (self.does_without and self._missing.here and not self._silent()):
             self._complete(now)
-        elif self._least and not self._enough_without(self._roster.missing()):
+        elif self._least and not self._enough_without(self._membership.missing()):
             self._too_few(now)
         elif self.does_without and self._missing.here:
             self._begin_again(now)
@@ -228,7 +230,9 @@ class Rendezvous:
             return
         if now.steady < self.quiet_until:
             self.wakes_at = self.quiet_until
-            self._ledger.says(Phase.STARTING, "waiting until nothing of an older attempt can live any more")
+            self._state_keeper.says(
+                Phase.STARTING, "waiting until nothing of an older attempt can live any more"
+            )
             return
         self.wakes_at = None
         self._gathered(now)
@@ -236,11 +240,11 @@ class Rendezvous:
     # --- a node from which no connection comes ---
 
     def _look(self, now: Now) -> None:
-        if self._roster.present or self._ending or self._again_at is not None:
+        if self._membership.present or self._ending or self._again_at is not None:
             self._look_at = None
             return
         self._look_at = now.steady + LOOK_EVERY_SECONDS
-        names = [self._roster.name_of(node) for node in self._roster.missing()]
+        names = [self._membership.name_of(node) for node in self._membership.missing()]
         self._say(LookAtLauncher(tuple(names)))
 
     def launcher_reached(self, now: Now, names: Sequence[str], settled: bool) -> None:
@@ -249,12 +253,12 @@ class Rendezvous:
         ``settled``: it waits for no answer of any node. If only its own node has a connection then, what
         others begin does not arrive there.
         """
-        if self._look_at is None or self._roster.present or self._relaunches >= MOST_RELAUNCHES:
+        if self._look_at is None or self._membership.present or self._relaunches >= MOST_RELAUNCHES:
             return
-        wanted = [node for node in self._roster.missing() if node not in self._missing.without]
-        without = [node for node in wanted if self._roster.name_of(node) not in names]
+        wanted = [node for node in self._membership.missing() if node not in self._missing.without]
+        without = [node for node in wanted if self._membership.name_of(node) not in names]
         took = now.steady - self._began
-        lonely = settled and tuple(names) == (self._roster.name_of(0),) and len(without) > 1
+        lonely = settled and tuple(names) == (self._membership.name_of(0),) and len(without) > 1
         if not without or (2 * len(without) > len(wanted) and not lonely):
             return
         if self._linked_after is None:
@@ -263,7 +267,7 @@ class Rendezvous:
         if took >= (LONELY_PATIENCE if lonely else patience):
             for node in without:
                 others = 0 if lonely else len(wanted) - len(without)
-                self._missing.reaches_nothing(node, self._roster.name_of(0), others, took)
+                self._missing.reaches_nothing(node, self._membership.name_of(0), others, took)
             self._leave_out(now, without)
             self._end_launcher(now)
 
@@ -271,14 +275,18 @@ class Rendezvous:
 
     def _silent(self) -> list[int]:
         """Nodes of which the launcher may still try to reach them, and give all others up at last."""
-        if not self._means.relaunch or self._relaunches >= MOST_RELAUNCHES or not self._roster.names_known:
+        if (
+            not self._means.relaunch
+            or self._relaunches >= MOST_RELAUNCHES
+            or not self._membership.names_known
+        ):
             return []
         return self._missing.unnamed()
 
     def _begin_again(self, now: Now) -> None:
         """End the launcher, which still tries, to launch once more without those who are missing."""
-        for seat in self._leave_out(now, self._roster.missing()):
-            self._say(Send(seat.link, Farewell()))
+        for member in self._leave_out(now, self._membership.missing()):
+            self._say(Send(member.link, Farewell()))
         self._end_launcher(now)
 
     def _leave_out(self, now: Now, nodes: Sequence[int]) -> list[Member]:
@@ -286,21 +294,25 @@ class Rendezvous:
         for node in nodes:
             self._missing.give_up(node, now.steady - self._began)
         self._relaunches += 1
-        names = ", ".join(self._roster.name_of(node) for node in nodes)
+        names = ", ".join(self._membership.name_of(node) for node in nodes)
         self._say(Note(f"agents are launched once more, without {names}"))
-        return self._roster.clear()
+        return self._membership.clear()
 
     def _unreached(self) -> list[int]:
         """The nodes of which the launcher says that it could not reach them."""
-        if not self._means.relaunch or self._relaunches >= MOST_RELAUNCHES or not self._roster.names_known:
+        if (
+            not self._means.relaunch
+            or self._relaunches >= MOST_RELAUNCHES
+            or not self._membership.names_known
+        ):
             return []
         return self._missing.unreached()
 
     # --- those who do not come ---
 
-    def left(self, seat: Member, why: str) -> None:
+    def left(self, member: Member, why: str) -> None:
         """An agent joined and was lost before the others were there."""
-        self._missing.left[seat.node] = why
+        self._missing.left[member.node] = why
 
     def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> None:
         """All agents ended, or one of them: nobody, or one less, is on the way. ``words`` say so."""
@@ -332,7 +344,7 @@ class Rendezvous:
             self._fail(now, kind_of_end(event.code), "", words)
 
     def _late(self) -> str:
-        return failures.nodes_in_words(self._roster.called(self._roster.missing()))
+        return failures.nodes_in_words(self._membership.called(self._membership.missing()))
 
     def _ended_early(self, now: Now, code: int, words: str) -> None:
         lost = self._missing.unfulfilled()
@@ -340,7 +352,7 @@ class Rendezvous:
             words += f" (before {self._late()} had joined)"
             self._fail(now, kind_of_end(code), "", words)
         else:
-            name = self._roster.name_of(lost)
+            name = self._membership.name_of(lost)
             words = f"{name} (node {lost}) was lost and did not come back: {words}"
             self._fail(now, FailureKind.NODE, name, words)
 
@@ -356,12 +368,12 @@ class Rendezvous:
     def _launch_later(self, now: Now, again_at: float, others: bool) -> None:
         """The controller is away: nothing was launched, or all of it has ended with the launcher."""
         if not others:
-            self._roster.clear()
+            self._membership.clear()
         self._again_at = self.wakes_at = again_at
         seconds = again_at - now.steady
         words = f"the scheduler's controller cannot be reached: agents are launched again in {seconds:g} s"
         self._say(Note(words))
-        self._ledger.says(Phase.STARTING, words)
+        self._state_keeper.says(Phase.STARTING, words)
 
     def _enough_without(self, nodes: Sequence[int]) -> bool:
         return self._nodes - len({*self._missing.without, *nodes}) >= self._least

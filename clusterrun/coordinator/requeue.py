@@ -1,4 +1,4 @@
-"""Who goes on with a run when its job has ended, and whether that is within its budget; knows no signal.
+"""Which job goes on with the run when this one ends, within which budget; pure.
 
 ``itself``: the scheduler starts this job again. ``requeue``: it does so because we ask it to.
 ``chain``: another job waits already, and starts when this one has ended.
@@ -36,9 +36,9 @@ class RequeuePolicy:
     """One job's successor. ``survival.requeue`` is empty where nobody may go on."""
 
     def __init__(
-        self, survival: Survival, ledger: RunStateKeeper, say: Callable[[CoordinatorAction], None]
+        self, survival: Survival, state_keeper: RunStateKeeper, say: Callable[[CoordinatorAction], None]
     ) -> None:
-        self._survival, self._ledger, self._say = survival, ledger, say
+        self._survival, self._state_keeper, self._say = survival, state_keeper, say
         self._next = ""
         self._queueing = self._ruled = False
         self._way = ""
@@ -56,7 +56,7 @@ class RequeuePolicy:
     # --- budgets ---
 
     def _used(self, cause: str) -> int:
-        return sum(attempt.cause == cause for attempt in self._ledger.attempts)
+        return sum(attempt.cause == cause for attempt in self._state_keeper.attempts)
 
     def _most(self, cause: str) -> int:
         survival = self._survival
@@ -83,7 +83,7 @@ class RequeuePolicy:
         """The job that goes on is to wait in the queue before this one may be lost."""
         if self.lacks:
             self._queueing = True
-            self._say(QueueNext(self._survival.resubmit, self._ledger.excluded))
+            self._say(QueueNext(self._survival.resubmit, self._state_keeper.excluded))
 
     # --- the end of this job ---
 
@@ -103,13 +103,13 @@ class RequeuePolicy:
             self._take_back(now, self._wish)
         elif self._overdue_at is None:
             self._way = ""
-            self._say(self._ledger.end(now, self._wish))
+            self._say(self._state_keeper.end(now, self._wish))
 
     def _take_back(self, now: Now, wish: RunOutcome) -> None:
         """All has left, and what was to follow is not given any more."""
         self._again_at = self._overdue_at = None
         self.drop()
-        self._say(self._ledger.end(now, wish))
+        self._say(self._state_keeper.end(now, wish))
         self._say(Finish(wish.exit_code))
 
     def rule(self, end: RunOutcome, requeued: bool, again: bool, affordable: bool) -> RunOutcome:
@@ -136,7 +136,7 @@ class RequeuePolicy:
 
     def leave(self, now: Now, code: int) -> None:
         """Nothing of ours is left but this process: hand the run over, and exit with ``code``."""
-        excluded = self._ledger.excluded
+        excluded = self._state_keeper.excluded
         if self._way == "requeue" or (self._way == "chain" and not self._next):
             self._hand(now)
         else:
@@ -152,9 +152,9 @@ class RequeuePolicy:
         self._again_at = None
         self._overdue_at = now.steady + PARTING_SECONDS
         if self._way == "requeue":
-            self._say(Requeue(self._ledger.excluded))
+            self._say(Requeue(self._state_keeper.excluded))
         elif not self._queueing:
-            self._say(QueueNext(self._survival.resubmit, self._ledger.excluded))
+            self._say(QueueNext(self._survival.resubmit, self._state_keeper.excluded))
 
     def queued(self, now: Now, event: NextQueued) -> None:
         """The job that goes on waits in the queue, or cannot."""
@@ -165,7 +165,7 @@ class RequeuePolicy:
         elif self._wish is not None or (self._ruled and self._way != "chain"):
             self.drop()
         elif not event.job_id:
-            self._ledger.warn(f"no job could be queued that goes on after this one: {event.why}")
+            self._state_keeper.warn(f"no job could be queued that goes on after this one: {event.why}")
 
     def handed_over(self, now: Now, event: HandedOver) -> None:
         """This job was given back, or the scheduler would not take it."""
@@ -200,5 +200,5 @@ class RequeuePolicy:
             return
         end = replace(self._end, reason=f"{self._end.reason}; it could not go on: {why}")
         self._say(Note(end.reason))
-        self._say(self._ledger.end(now, end))
+        self._say(self._state_keeper.end(now, end))
         self._say(Finish(end.exit_code))

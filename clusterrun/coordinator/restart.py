@@ -1,4 +1,4 @@
-"""From the end of one attempt to the claim of the next, or to the end of the run; knows no link.
+"""From the end of one attempt to the claim of the next, or to the end of the run; pure.
 
 What decides is how far the ranks had come, so that is read first.
 """
@@ -33,28 +33,28 @@ _DAY = 86400
 
 
 class Restart:
-    """One run's decisions between attempts; ends in ``again(now)`` or ``conclude(now, verdict, mishap)``.
+    """One run's decisions between attempts; ends in ``again(now)`` or ``conclude(now, verdict, failure)``.
 
-    ``why`` and ``cause`` are those of the next attempt; ``mishap_at`` is when the attempt that is
-    weighed met its first mishap.
+    ``why`` and ``cause`` are those of the next attempt; ``failure_event_at`` is when the attempt that is
+    weighed met its first failure_event.
     """
 
     def __init__(
         self,
         judge: RestartPolicy,
-        ledger: RunStateKeeper,
-        casualties: LostNodes,
-        handover: Termination,
+        state_keeper: RunStateKeeper,
+        lost_nodes: LostNodes,
+        termination: Termination,
         say: Callable[[CoordinatorAction], None],
         again: Callable[[Now], None],
         conclude: Callable[[Now, RunOutcome, FailureEvent | None], None],
     ) -> None:
         self.why = self.cause = ""
-        self.mishap_at: float | None = None
-        self._judge, self._ledger, self._casualties = judge, ledger, casualties
-        self._handover = handover
+        self.failure_event_at: float | None = None
+        self._judge, self._state_keeper, self._lost_nodes = judge, state_keeper, lost_nodes
+        self._termination = termination
         self._say, self._again, self._conclude = say, again, conclude
-        self._tally: RankOutcomes | None = None
+        self._outcomes: RankOutcomes | None = None
         self._progress: Progressed | None = None
         self._read_by: float | None = None
         self._pause_until: float | None = None
@@ -74,17 +74,17 @@ class Restart:
     @property
     def weighs(self) -> bool:
         """The end of an attempt is being judged."""
-        return self._tally is not None
+        return self._outcomes is not None
 
-    def over(self, now: Now, tally: RankOutcomes, mishap_at: float | None) -> None:
-        """No rank of ``tally``'s epoch lives anywhere but what is stuck."""
-        self._tally, self.mishap_at = tally, mishap_at
+    def over(self, now: Now, outcomes: RankOutcomes, failure_event_at: float | None) -> None:
+        """No rank of ``outcomes``'s epoch lives anywhere but what is stuck."""
+        self._outcomes, self.failure_event_at = outcomes, failure_event_at
         self._read_by = now.steady + READ_SECONDS
-        self._say(ReadProgress(tally.epoch))
+        self._say(ReadProgress(outcomes.epoch))
 
     def progressed(self, now: Now, event: Progressed) -> None:
         """How far ranks of the newest attempt have come."""
-        self._ledger.progressed(event.step, event.checkpoint)
+        self._state_keeper.progressed(event.step, event.checkpoint)
         self._progress = event
         if self._read_by is not None:
             self._rule(now)
@@ -93,73 +93,80 @@ class Restart:
         """The run ends."""
         self._read_by = self._pause_until = None
 
-    def may_follow(self, mishap: FailureEvent) -> bool:
-        """Another attempt may follow this mishap that came before any rank."""
-        end = failures.of_mishap(mishap)
-        room = self._casualties.room
-        return bool(self._judge.rule_before(mishap, end, self._ledger.attempts, room).again)
+    def may_follow(self, failure_event: FailureEvent) -> bool:
+        """Another attempt may follow this failure that came before any rank."""
+        end = failures.of_failure_event(failure_event)
+        room = self._lost_nodes.room
+        return bool(self._judge.rule_before(failure_event, end, self._state_keeper.attempts, room).again)
 
-    def mishap(self, now: Now, mishap: FailureEvent, end: RunOutcome) -> None:
+    def failure_event(self, now: Now, failure_event: FailureEvent, end: RunOutcome) -> None:
         """It came to no rank; ``end`` is how the run ends, if not by another attempt."""
-        if self._handover.undecided:
+        if self._termination.undecided:
             return  # no rank lives, so whatever the signal means ends the run, and may be the cause
-        self._blame(mishap)
-        ruling = self._judge.rule_before(mishap, end, self._ledger.attempts, self._casualties.room)
+        self._blame(failure_event)
+        ruling = self._judge.rule_before(
+            failure_event, end, self._state_keeper.attempts, self._lost_nodes.room
+        )
         self._follow(now, ruling)
 
     def _rule(self, now: Now) -> None:
         self._read_by = None
-        if self._handover.undecided:
+        if self._termination.undecided:
             return
-        tally, heard_at = self._tally, self.mishap_at
-        self._tally = self.mishap_at = None
-        if tally is None:
+        outcomes, heard_at = self._outcomes, self.failure_event_at
+        self._outcomes = self.failure_event_at = None
+        if outcomes is None:
             return
-        for name, why in tally.stuck_on.items():
-            self._casualties.leave_out(name, why)
+        for name, why in outcomes.stuck_on.items():
+            self._lost_nodes.leave_out(name, why)
         if heard_at is not None:
-            told = [self._ledger.explained(mishap.failure, heard_at) for mishap in tally.mishaps]
-            tally.mishaps[:] = [replace(m, failure=f) for m, f in zip(tally.mishaps, told)]
-        ruling = self._judge.rule(tally, self._ledger.attempts, self._casualties.room)
-        ruling = self._of_closing(ruling, tally) if self._handover.closing else ruling
-        if ruling.mishap:
-            self._blame(ruling.mishap)
+            told = [
+                self._state_keeper.explained(failure_event.failure, heard_at)
+                for failure_event in outcomes.failure_events
+            ]
+            outcomes.failure_events[:] = [
+                replace(m, failure=f) for m, f in zip(outcomes.failure_events, told)
+            ]
+        ruling = self._judge.rule(outcomes, self._state_keeper.attempts, self._lost_nodes.room)
+        ruling = self._of_shutdown(ruling, outcomes) if self._termination.shutdown else ruling
+        if ruling.failure_event:
+            self._blame(ruling.failure_event)
         self._follow(now, ruling)
 
     def decided(self, now: Now) -> None:
         """What a signal meant is known: an attempt that waited for it is judged."""
-        if self._tally is not None and self._read_by is None:
+        if self._outcomes is not None and self._read_by is None:
             self._rule(now)
 
-    def _of_closing(self, ruling: RestartDecision, tally: RankOutcomes) -> RestartDecision:
+    def _of_shutdown(self, ruling: RestartDecision, outcomes: RankOutcomes) -> RestartDecision:
         """Ranks that knew that the job would end have ended for that, unless their work is done."""
         if ruling.verdict in (SUPERSEDED, self._judge.asked):
             return ruling
         said = self._progress
-        own = said is not None and said.epoch == tally.epoch
+        own = said is not None and said.epoch == outcomes.epoch
         reported = own and said is not None and (said.step >= 0 or said.checkpoint >= 0 or said.stopping)
-        if tally.completed and not self._handover.makes_room(reported, bool(said and said.stopping)):
+        if outcomes.completed and not self._termination.makes_room(reported, bool(said and said.stopping)):
             return ruling
-        return RestartDecision("", self._handover.wish(), ruling.mishap)
+        return RestartDecision("", self._termination.wish(), ruling.failure_event)
 
-    def _blame(self, mishap: FailureEvent) -> None:
-        if mishap.kind is not FailureKind.COLLISION:
-            self._casualties.blame(mishap.failure.node, network=mishap.kind is FailureKind.HANG)
+    def _blame(self, failure_event: FailureEvent) -> None:
+        if failure_event.kind is not FailureKind.COLLISION:
+            self._lost_nodes.blame(failure_event.failure.node, network=failure_event.kind is FailureKind.HANG)
 
     def _follow(self, now: Now, ruling: RestartDecision) -> None:
-        if not ruling.again or ruling.mishap is None:
-            self._conclude(now, ruling.verdict, ruling.mishap)
+        if not ruling.again or ruling.failure_event is None:
+            self._conclude(now, ruling.verdict, ruling.failure_event)
             return
-        self._ledger.close(now, ruling.verdict.state, ruling.mishap.failure)
-        why = ruling.mishap.failure.why
+        self._state_keeper.close(now, ruling.verdict.state, ruling.failure_event.failure)
+        why = ruling.failure_event.failure.why
         self.cause, self.why = ruling.cause, f"{ruling.again}: {why}"
-        self._say(Note(ruling.again if self._ledger.has_just_said(why) else self.why))
+        self._say(Note(ruling.again if self._state_keeper.has_just_said(why) else self.why))
         if not ruling.pause:
-            self._ledger.says(Phase.RESTARTING, self.why)
+            self._state_keeper.says(Phase.RESTARTING, self.why)
             self._again(now)
             return
         self._pause_until = now.steady + ruling.pause
-        self._ledger.says(Phase.RESTARTING, f"{self.why}; not before {_clock(now.wall + ruling.pause)}")
+        self._state_keeper.says(Phase.RESTARTING, f"{self.why}; not before {_clock(now.wall + ruling.pause)}")
 
 
 def _clock(wall: float) -> str:

@@ -1,4 +1,4 @@
-"""What the attempts so far allow for the next one: budgets, pauses, progress; knows their record alone.
+"""What the attempts so far leave of restarts: budgets, pauses, progress; pure.
 
 Counted from the record, so it holds over coordinators, requeues and chains.
 """

@@ -1,4 +1,4 @@
-"""What follows when an attempt is over: another attempt, or the end of the run; knows no link, no clock."""
+"""Whether a failed attempt is followed by another one, or by the end of the run; pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusterrun.model.record import Attempt
 
 CAUSE_SECONDS = 2.0
-"""A request to end that comes this soon after the first mishap is taken for its cause."""
+"""A request to end that comes this soon after the first failure is taken for its cause."""
 FREE_PORT_RETRIES = 3
 """How often an attempt whose port was taken is made again without being charged to ``max_restarts``."""
 
@@ -36,7 +36,7 @@ class RestartDecision:
 
     again: str
     verdict: RunOutcome
-    mishap: FailureEvent | None = None
+    failure_event: FailureEvent | None = None
     cause: str = ""
     pause: float = 0.0
 
@@ -55,71 +55,76 @@ class RestartPolicy:
         self._max_restarts = orders.max_restarts
         self._no_progress = orders.survival.no_progress
 
-    def ask(self, wish: RunOutcome, since_mishap: float | None) -> bool:
+    def ask(self, wish: RunOutcome, since_failure_event: float | None) -> bool:
         """Somebody wants the run to end; False where somebody else asked before.
 
-        ``since_mishap``: seconds since the first mishap of this attempt; None where there is none.
+        ``since_failure_event``: seconds since the first failure of this attempt; None where there is none.
         """
         if self.asked is not None:
             return False
         self.asked = wish
-        self._asked_first = since_mishap is None or since_mishap <= CAUSE_SECONDS
+        self._asked_first = since_failure_event is None or since_failure_event <= CAUSE_SECONDS
         return True
 
-    def cause(self, tally: RankOutcomes) -> str:
+    def cause(self, outcomes: RankOutcomes) -> str:
         """Why the attempt is being stopped, in words."""
         if self.superseded:
             return SUPERSEDED.reason
         if self.asked is not None and self._asked_first:
             return self.asked.reason
-        return tally.first.failure.why if tally.mishaps else ""
+        return outcomes.first.failure.why if outcomes.failure_events else ""
 
-    def rule(self, tally: RankOutcomes, attempts: Sequence[Attempt], room: bool) -> RestartDecision:
-        """What follows, once no rank of ``tally``'s epoch lives anywhere but what is stuck.
+    def rule(self, outcomes: RankOutcomes, attempts: Sequence[Attempt], room: bool) -> RestartDecision:
+        """What follows, once no rank of ``outcomes``'s epoch lives anywhere but what is stuck.
 
         ``room``: enough nodes may still train. ``attempts`` ends with this one.
         """
-        self.trained = self.trained or not tally.missing
+        self.trained = self.trained or not outcomes.missing
         if self.superseded:
             return RestartDecision("", SUPERSEDED)
-        if tally.completed:
+        if outcomes.completed:
             return RestartDecision("", COMPLETED)
-        if self.asked is not None and (self._asked_first or not tally.mishaps):
+        if self.asked is not None and (self._asked_first or not outcomes.failure_events):
             return RestartDecision("", self.asked)
-        mishap = tally.first
-        end = failures.of_mishap(mishap, tally.stuck)
-        ruling = self._ruling(mishap, end, attempts, room)
-        if self.asked is not None and (ruling.again or mishap.ended_by_request):
-            return RestartDecision("", self.asked, mishap)
+        failure_event = outcomes.first
+        end = failures.of_failure_event(failure_event, outcomes.stuck)
+        ruling = self._ruling(failure_event, end, attempts, room)
+        if self.asked is not None and (ruling.again or failure_event.ended_by_request):
+            return RestartDecision("", self.asked, failure_event)
         # A node that is lost was waited for long enough.
-        return replace(ruling, pause=0.0) if mishap.kind is FailureKind.NODE else ruling
+        return replace(ruling, pause=0.0) if failure_event.kind is FailureKind.NODE else ruling
 
     def rule_before(
-        self, mishap: FailureEvent, end: RunOutcome, attempts: Sequence[Attempt], room: bool
+        self, failure_event: FailureEvent, end: RunOutcome, attempts: Sequence[Attempt], room: bool
     ) -> RestartDecision:
         """What follows where it came to no rank; ``end`` is how the run ends if not by another attempt."""
         if self.superseded:
             return RestartDecision("", SUPERSEDED)
         if self.asked is not None:
             return RestartDecision("", self.asked)
-        return self._ruling(mishap, end, attempts, room)
+        return self._ruling(failure_event, end, attempts, room)
 
     def _ruling(
-        self, mishap: FailureEvent, end: RunOutcome, attempts: Sequence[Attempt], room: bool
+        self, failure_event: FailureEvent, end: RunOutcome, attempts: Sequence[Attempt], room: bool
     ) -> RestartDecision:
-        closed = (*attempts[:-1], replace(attempts[-1], failure=mishap.failure))
-        if not room or (mishap.kind is FailureKind.START and not self.trained):
-            return RestartDecision("", end, mishap)
-        if mishap.kind is FailureKind.COLLISION and restart_budget.port_retries(closed) < FREE_PORT_RETRIES:
-            return RestartDecision("with another port", end, mishap, "port")
+        closed = (*attempts[:-1], replace(attempts[-1], failure=failure_event.failure))
+        if not room or (failure_event.kind is FailureKind.START and not self.trained):
+            return RestartDecision("", end, failure_event)
+        if (
+            failure_event.kind is FailureKind.COLLISION
+            and restart_budget.port_retries(closed) < FREE_PORT_RETRIES
+        ):
+            return RestartDecision("with another port", end, failure_event, "port")
         used = restart_budget.restarts_used(closed)
         # What ranks cannot help says nothing of their progress.
-        vain = "" if mishap.kind in _NOT_OF_RANKS else restart_budget.in_vain(closed, self._no_progress)
+        vain = (
+            "" if failure_event.kind in _NOT_OF_RANKS else restart_budget.in_vain(closed, self._no_progress)
+        )
         if vain or used >= self._max_restarts:
             return RestartDecision(
-                "", replace(end, reason=vain) if vain and self._max_restarts else end, mishap
+                "", replace(end, reason=vain) if vain and self._max_restarts else end, failure_event
             )
         words = f"restart {used + 1} of {self._max_restarts}"
         return RestartDecision(
-            words, end, mishap, _CAUSES.get(mishap.kind, "failure"), restart_budget.pause(used)
+            words, end, failure_event, _CAUSES.get(failure_event.kind, "failure"), restart_budget.pause(used)
         )

@@ -1,4 +1,4 @@
-"""The record of a run while it lives: its attempts, its state, and when to write it; touches no disk."""
+"""The record of a run while it lives: its attempts, its state, and when to write it; pure."""
 
 from __future__ import annotations
 

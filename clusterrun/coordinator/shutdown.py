@@ -1,4 +1,4 @@
-"""The end of a run, or of its part in this job: the last record, the farewells, the handing over."""
+"""The end of a run, or of its part in this job: last record, farewells, requeue; pure."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ if TYPE_CHECKING:
 
 
 class Shutdown:
-    """One run's last stage; ends in ``Finish``. ``handover`` hears before what ends the job."""
+    """One run's last stage; ends in ``Finish``. ``termination`` hears before what ends the job."""
 
     def __init__(
         self,
         orders: Orders,
         job_id: str,
-        roster: Membership,
-        ledger: RunStateKeeper,
+        membership: Membership,
+        state_keeper: RunStateKeeper,
         say: Callable[[CoordinatorAction], None],
-        course: termination.Course,
+        lifecycle: termination.Course,
     ) -> None:
-        self.handover = Termination(orders, job_id, ledger, say, course)
-        self.parting = Farewells(roster, say, self._leave)
-        self._most, self._ledger, self._say = orders.max_restarts, ledger, say
+        self.termination = Termination(orders, job_id, state_keeper, say, lifecycle)
+        self.farewells = Farewells(membership, say, self._leave)
+        self._most, self._state_keeper, self._say = orders.max_restarts, state_keeper, say
         self._superseded = False
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
-        times = (self.parting.due_at, self.handover.wakes_at())
+        times = (self.farewells.due_at, self.termination.wakes_at())
         return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Now) -> None:
         """Time is up for those who are left, or for an answer."""
-        self.handover.tick(now)
-        self.parting.tick(now)
+        self.termination.tick(now)
+        self.farewells.tick(now)
 
-    def begin(self, now: Now, end: RunOutcome, mishap: FailureEvent | None, superseded: bool) -> None:
+    def begin(self, now: Now, end: RunOutcome, failure_event: FailureEvent | None, superseded: bool) -> None:
         """No rank lives anywhere, and this is how it ended."""
         self._superseded = superseded
-        told = self._ledger.has_just_said(end.reason)
+        told = self._state_keeper.has_just_said(end.reason)
         self._say(Note(end.state.value if told else f"{end.state.value}: {end.reason}"))
         ruled = end
         if not superseded:
-            affordable = restart_budget.restarts_used(self._ledger.attempts) < self._most
-            ruled = self.handover.rule(now, end, affordable)
-            self._ledger.close(now, end.state, mishap.failure if mishap else None)
-            self._say(self._ledger.end(now, ruled))
+            affordable = restart_budget.restarts_used(self._state_keeper.attempts) < self._most
+            ruled = self.termination.rule(now, end, affordable)
+            self._state_keeper.close(now, end.state, failure_event.failure if failure_event else None)
+            self._say(self._state_keeper.end(now, ruled))
         if ruled is not end:
             self._say(Note(f"{ruled.state.value}: {ruled.reason}"))
-        self.parting.begin(now, ruled.exit_code)
+        self.farewells.begin(now, ruled.exit_code)
 
     def _leave(self, now: Now, code: int) -> None:
         # What waits in the queue may be the very job that took the run over.
         if self._superseded:
             self._say(Finish(code))
         else:
-            self.handover.relay.leave(now, code)
+            self.termination.requeue_policy.leave(now, code)

@@ -1,4 +1,4 @@
-"""How a job's end is heard of and met: notices, time limits, preemptions; knows no rank and no link.
+"""How the end of the job is noticed and met: signals, time limits, preemption; pure.
 
 A job is ended by others: at its time limit, for a job of higher priority, by an administrator, by
 its owner. A signal says that it is, the scheduler says why.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clusterrun.runtime.machine_events import Now
 
     class Course(Protocol):
-        """What a handover needs of the run's course."""
+        """What a termination needs of the run's lifecycle."""
 
         def notify(self, now: Now, why: str, until: float) -> bool:
             """Tell the ranks to end by ``until`` (wall clock; 0: at leisure); False where none run."""
@@ -89,15 +89,15 @@ class Termination:
         self,
         orders: Orders,
         job_id: str,
-        ledger: RunStateKeeper,
+        state_keeper: RunStateKeeper,
         say: Callable[[CoordinatorAction], None],
-        course: Course,
+        lifecycle: Course,
     ) -> None:
         self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
         self._grace, self._job_id = orders.grace, job_id
         self._most_restarts = orders.max_restarts
-        self._ledger, self._say, self._course = ledger, say, course
-        self.relay = RequeuePolicy(self._survival, ledger, say)
+        self._state_keeper, self._say, self._lifecycle = state_keeper, say, lifecycle
+        self.requeue_policy = RequeuePolicy(self._survival, state_keeper, say)
         self.stray = False
         self._asked: _Asked | None = None
         self._unanswered = 0
@@ -116,7 +116,7 @@ class Termination:
         return self._asked is not None and self._asked.wish is not None
 
     @property
-    def closing(self) -> bool:
+    def shutdown(self) -> bool:
         """The ranks have been told that this job ends: no other attempt is begun in it."""
         return bool(self._noticed and self._survival.requeue)
 
@@ -129,7 +129,7 @@ class Termination:
 
         ``reported``: rank 0 said how far it is, and then ``stopping`` is its word on it.
         """
-        return self.closing and (stopping if reported else self._taken)
+        return self.shutdown and (stopping if reported else self._taken)
 
     def wish(self) -> RunOutcome:
         """How the job ends whose end was announced."""
@@ -139,7 +139,7 @@ class Termination:
 
     def begin(self, now: Now) -> RunOutcome | None:
         """The first attempt is ours; the end of the run, where all its budget was used up before."""
-        attempts = self._ledger.attempts
+        attempts = self._state_keeper.attempts
         used = restart_budget.restarts_used(attempts)
         if attempts[-1].cause in restart_budget.CHARGED and used > self._most_restarts:
             state = State.NODE_FAIL if attempts[-1].cause == "node" else State.FAILED
@@ -148,28 +148,28 @@ class Termination:
         if not self._job_id:
             return None
         self._ask_at = now.steady + FIRST_LOOK_SECONDS
-        end = self.relay.begin()
+        end = self.requeue_policy.begin()
         if end is None:
-            self.relay.queue()  # at once: this node may be lost before anything else
+            self.requeue_policy.queue()  # at once: this node may be lost before anything else
         return end
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
         late = self._asked.at + ANSWER_SECONDS if self._asked else None
-        times = (late, self._until, self._ask_at, self.relay.due_at)
+        times = (late, self._until, self._ask_at, self.requeue_policy.due_at)
         return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Now) -> None:
         """Carry out what is due."""
-        self.relay.tick(now)
+        self.requeue_policy.tick(now)
         if self._asked is not None and now.steady >= self._asked.at + ANSWER_SECONDS:
             self._decide(now, self._by_the_clock(now), sudden=False)
         if self._until is not None and now.steady >= self._until:
             self._until = None
-            self._course.ask(now, self.wish())
+            self._lifecycle.ask(now, self.wish())
         if self._ask_at is not None and now.steady >= self._ask_at:
             self._ask_at = None
-            self.relay.queue()
+            self.requeue_policy.queue()
             if self._is_due(now):
                 self.noticed(now, by_clock=True)
             else:
@@ -225,7 +225,7 @@ class Termination:
                 self._asked = replace(self._asked, wish=wish, some=False)
             return
         if not self._job_id:
-            self._course.ask(now, wish)
+            self._lifecycle.ask(now, wish)
             return
         self.stray = False
         self._asked = _Asked(wish, now.steady, some=some)
@@ -233,7 +233,7 @@ class Termination:
 
     def cancelled(self, now: Now, wish: RunOutcome) -> None:
         """The owner ends the run: also the job that waits, and at once, for we may be killed soon."""
-        self.relay.cancel(now, wish)
+        self.requeue_policy.cancel(now, wish)
 
     def abandoned(self) -> None:
         """This job's first process was killed: what the scheduler does now, it does for that."""
@@ -274,7 +274,7 @@ class Termination:
             self.stray = True
         elif not early or not self._notify(now, why, left):
             self._end(now, why, asked.wish, asked.at)
-        self._course.decided(now)
+        self._lifecycle.decided(now)
 
     def _meant(self, now: Now, by_clock: bool) -> str:
         """A notice for which the scheduler has no reason: of the time limit, maybe too early, or a user's."""
@@ -286,9 +286,9 @@ class Termination:
         """The ranks may end by themselves until their time is up; False where none live."""
         self._noticed = why
         seconds = max(0.0, min(left, self._survival.notice))
-        live = self._course.notify(now, why, 0.0 if why == BY_HAND else now.wall + seconds)
+        live = self._lifecycle.notify(now, why, 0.0 if why == BY_HAND else now.wall + seconds)
         if self._survival.requeue and not live:
-            self._course.ask(now, self.wish())
+            self._lifecycle.ask(now, self.wish())
         elif self._survival.requeue and why != BY_HAND:
             self._until = now.steady + seconds
         return live
@@ -297,23 +297,23 @@ class Termination:
         if why == CANCELLED:
             wish = replace(wish, reason=f"cancelled through the scheduler: {wish.reason}")
             if not self._abandoned:
-                self.relay.cancel(now, wish)
+                self.requeue_policy.cancel(now, wish)
         elif why in _WORDS:
             wish = RunOutcome(STATES.get(why, State.CANCELLED), _WORDS[why], wish.exit_code)
-        self._course.ask(now, wish, since)
+        self._lifecycle.ask(now, wish, since)
 
     def queued(self, now: Now, event: NextQueued) -> None:
         """The job that goes on waits in the queue, or cannot: then it is tried again."""
-        self.relay.queued(now, event)
-        if self.relay.lacks:
+        self.requeue_policy.queued(now, event)
+        if self.requeue_policy.lacks:
             again = now.steady + ASK_AGAIN_SECONDS
             self._ask_at = again if self._ask_at is None else min(self._ask_at, again)
 
     def rule(self, now: Now, end: RunOutcome, affordable: bool = True) -> RunOutcome:
         """``end``, or PENDING where the run goes on. ``affordable``: what failed may be tried again.
 
-        From now on signals mean nothing any more; ``relay`` leads on.
+        From now on signals mean nothing any more; ``requeue_policy`` leads on.
         """
         self._over = True
         self._asked = self._until = self._ask_at = None
-        return self.relay.rule(end, self._requeued, end.reason == _WORDS[REQUEUE], affordable)
+        return self.requeue_policy.rule(end, self._requeued, end.reason == _WORDS[REQUEUE], affordable)

@@ -1,4 +1,4 @@
-"""The verdicts there are, and what a diagnosis consists of: values for the desk, its JSON and its text."""
+"""The verdicts there are, and what a diagnosis consists of: values for the client, its JSON and its text."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The ground both towers stand on: pure values and laws; knows no process, socket, clock or file."""
+"""Values that the client and the nodes share; pure."""

@@ -1,4 +1,4 @@
-"""What the desk tells the nodes: the one document a queued run carries with it; knows no scheduler."""
+"""What the client tells the nodes: the one document a queued run carries with it; knows no scheduler."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
 The layout is what the README documents and scripts rely on; each file has one writer:
 
-    record.json      what was asked, and what the scheduler answered   (the desk, at submit)
-    orders.json      what the nodes are to do, 0600: it holds the environment   (the desk, at submit)
-    script.sh        the batch script as submitted   (the desk)
-    agent.pyz        the node-side program, one file   (the desk)
-    snapshot/        the code as it was, if asked for   (the desk)
-    snapshot.txt     the commit it was at, and what differed from it   (the desk)
-    cancel           left by whoever cancelled the run   (the desk)
+    record.json      what was asked, and what the scheduler answered   (the client, at submit)
+    orders.json      what the nodes are to do, 0600: it holds the environment   (the client, at submit)
+    script.sh        the batch script as submitted   (the client)
+    agent.pyz        the node-side program, one file   (the client)
+    snapshot/        the code as it was, if asked for   (the client)
+    snapshot.txt     the commit it was at, and what differed from it   (the client)
+    cancel           left by whoever cancelled the run   (the client)
     state.json       how far the run is   (the coordinator)
     reserve          room for the last state of a run that fills the disk   (the coordinator)
     successor.json   the job in which the run goes on   (the coordinator)
@@ -16,8 +16,8 @@ The layout is what the README documents and scripts rely on; each file has one w
     left.json        what agents do whose coordinator is gone   (the newest of these agents)
     save_now         touched by whoever wants a checkpoint at once   (the user)
     prelude/         what the Python of ranks loads first, where they are watched   (the coordinator)
-    asks/            questions to the coordinator of a live run   (the desk)
-    ended.json       the last word on a run that was seen ended   (the desk)
+    asks/            questions to the coordinator of a live run   (the client)
+    ended.json       the last word on a run that was seen ended   (the client)
     job.out          what the batch step itself printed, setup lines included
     attempts/000/    one per start of the ranks; made exclusively, so a number is taken once
         coordinator.log

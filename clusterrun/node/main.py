@@ -1,4 +1,4 @@
-"""The node-side program: one door for each kind of process; alone in its tower to read os.environ."""
+"""The program that runs on nodes: one entry for each kind of process; only it reads os.environ."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]"""
 def main(argv: list[str]) -> int:
     """What the process exits with: an error is one line of what was seen and one of what to do."""
     word, *others = argv or [""]
-    door, wanted = _DOORS.get(word, (agent, -1))
+    entry, wanted = _ENTRIES.get(word, (agent, -1))
     open_ended = word == _BESIDE and others[wanted : wanted + 1] == ["--"]
     if len(others) != wanted and not open_ended:
         say(_USAGE)
         return contract.ExitCode.USAGE
     try:
-        return door(*others)
+        return entry(*others)
     except ClusterrunError as error:
         say(f"clusterrun: {error}")
         return contract.ExitCode.FAILED
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
 
 def keep(run_dir: str) -> int:
     """Run the job of ``run_dir`` from this machine, in a process that is guarded by this one."""
-    from clusterrun.coordinator.io.supervisor import under_keeper
+    from clusterrun.coordinator.io.supervisor import under_supervisor
 
     def guarded(kept: SupervisorNews) -> int:
         try:
@@ -49,14 +49,14 @@ def keep(run_dir: str) -> int:
             say(f"clusterrun: {error}")
             return contract.ExitCode.FAILED
 
-    return under_keeper(guarded)
+    return under_supervisor(guarded)
 
 
-def coordinate(run_dir: str, timings: Timeouts | None = None, kept: SupervisorNews | None = None) -> int:
+def coordinate(run_dir: str, timeouts: Timeouts | None = None, kept: SupervisorNews | None = None) -> int:
     """Run the job of ``run_dir`` from this machine, in this process. Raises ``ClusterrunError``."""
     from clusterrun.coordinator.io.start_coordinator import opened
     from clusterrun.node.rank_interpreter import settled
-    from clusterrun.protocol.timeouts import timings_for
+    from clusterrun.protocol.timeouts import timeouts_for
     from clusterrun.runtime.run_files import check_run_directory, patiently, read_orders, read_state
 
     run_dir = os.path.abspath(run_dir)
@@ -73,8 +73,8 @@ def coordinate(run_dir: str, timings: Timeouts | None = None, kept: SupervisorNe
     if orders.interpreter.path:
         say(f"clusterrun: ranks run in {orders.interpreter}")
     names = tuple(name for name in (os.environ.get("SLURMD_NODENAME"), os.uname().nodename) if name)
-    timings = timings or timings_for(orders.allocated)
-    return opened(orders, paths, names, dict(os.environ), timings, kept).run()
+    timeouts = timeouts or timeouts_for(orders.allocated)
+    return opened(orders, paths, names, dict(os.environ), timeouts, kept).run()
 
 
 def agent(run_dir: str) -> int:
@@ -149,7 +149,7 @@ def beside(run_dir: str, node: str, rank: str, *command: str) -> int:
 
 
 _BESIDE = "beside"
-_DOORS: dict[str, tuple[Callable[..., int], int]] = {
+_ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
     "coordinate": (keep, 1),
     "agent": (agent, 1),
     "examine": (examine, 2),

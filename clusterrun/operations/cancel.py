@@ -20,25 +20,25 @@ LIMIT = 60.0
 SPEAK_AFTER = 2.0
 
 
-def cancel(desk: Context, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, RunStatus]]:
+def cancel(context: Context, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, RunStatus]]:
     """End the runs ``ids``; the status of each before, and after its end or ``LIMIT`` seconds.
 
     A run that has ended already is left as it is, but for a job of it that still waits. Raises
     ``SchedulerError`` where a job may live on because Slurm could not be told: to say it again is safe.
     """
-    began = desk.clock.now()
-    before = desk.inquiry(tell).statuses(ids)
+    began = context.clock.now()
+    before = context.inquiry(tell).statuses(ids)
     alive = [status.run_id for status in before if not status.state.ended]
     for run_id in alive:
-        _leave_word(desk, run_id, tell)
-    records = [desk.store.read(status.run_id) for status in before]
-    queue = Queue(desk, [one for one in records if one.run_id in alive or _goes_on(one)], began)
+        _leave_word(context, run_id, tell)
+    records = [context.store.read(status.run_id) for status in before]
+    queue = Queue(context, [one for one in records if one.run_id in alive or _goes_on(one)], began)
     silence = queue.end()
     for record in records:
         if record.run_id in alive and record.cluster == Cluster.LOCAL.value and record.job_id:
-            processes.end(record.job_id, desk.clock, slow=partial(_say_waiting, record.run_id, tell))
-    _see_the_end(desk, alive, tell, None if silence else queue)
-    after = desk.inquiry().statuses(ids, ask=silence is None, oldest=LIMIT)
+            processes.end(record.job_id, context.clock, slow=partial(_say_waiting, record.run_id, tell))
+    _see_the_end(context, alive, tell, None if silence else queue)
+    after = context.inquiry().statuses(ids, ask=silence is None, oldest=LIMIT)
     silence = silence or queue.silence
     if silence and (queue.may_hold or not all(status.state.ended for status in after)):
         raise _unsure(silence, after)
@@ -47,10 +47,10 @@ def cancel(desk: Context, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatu
     return list(zip(before, after, strict=True))
 
 
-def _leave_word(desk: Context, run_id: str, tell: Tell) -> None:
+def _leave_word(context: Context, run_id: str, tell: Tell) -> None:
     """A disk that is full must not keep a run alive: the scheduler, or a signal, ends it too."""
     try:
-        desk.store.ask_cancel(run_id)
+        context.store.ask_cancel(run_id)
     except DiskRefused as error:
         tell(f"no word could be left for the coordinator: {error.seen}")
 
@@ -83,9 +83,9 @@ def _goes_on(record: RunRecord) -> bool:
 class Queue:
     """The jobs of some runs in Slurm's queue, whoever queued them, and however late."""
 
-    def __init__(self, desk: Context, records: Sequence[RunRecord], began: float) -> None:
+    def __init__(self, context: Context, records: Sequence[RunRecord], began: float) -> None:
         """``began`` is when the end was asked for: what failed before may be tried again."""
-        self._desk, self._began = desk, began
+        self._context, self._began = context, began
         self._records = [one for one in records if one.cluster == Cluster.SLURM.value]
         self._ended: set[str] = set()
         self.silence: SchedulerError | None = None
@@ -111,31 +111,31 @@ class Queue:
         if not self.may_hold:
             return False
         try:
-            return self._end(self._rows(self._desk.clock.now()))
+            return self._end(self._rows(self._context.clock.now()))
         except SchedulerError as error:
             self.silence = error
             return False
 
     def _rows(self, since: float) -> Jobs:
-        news = self._desk.jobs().jobs(since=since)
+        news = self._context.jobs().jobs(since=since)
         if not news.failure:
-            return Jobs(news.rows, self._desk.other_cluster)
+            return Jobs(news.rows, self._context.other_cluster)
         if news.failed_at >= self._began:
             raise SchedulerUnreachable(news.failure, news.remedy)
-        return Jobs(self._desk.client().jobs(), self._desk.other_cluster)
+        return Jobs(self._context.client().jobs(), self._context.other_cluster)
 
     def _of(self, record: RunRecord, jobs: Jobs) -> list[JobRow]:
-        return jobs.of(record, self._desk.store.further_jobs(record.run_id).waiting)
+        return jobs.of(record, self._context.store.further_jobs(record.run_id).waiting)
 
     def unreachable(self, run_ids: Sequence[str]) -> list[tuple[str, str]]:
         """Those of the runs whose jobs are another cluster's, each with its name."""
-        names = [(one.run_id, self._desk.other_cluster(one)) for one in self._records]
+        names = [(one.run_id, self._context.other_cluster(one)) for one in self._records]
         return [(run_id, name) for run_id, name in names if name and run_id in run_ids]
 
     def _end(self, known: Jobs) -> bool:
         rows = [row for one in self._records for row in self._of(one, known)]
         found = [row.job_id for row in rows if not row.state.ended and self._is_news(row)]
-        self._desk.client().cancel(found)
+        self._context.client().cancel(found)
         self._ended.update(found)
         return bool(found)
 
@@ -148,23 +148,23 @@ def _say_waiting(names: str, tell: Tell) -> None:
     tell(f"waiting for {names} to end, at most {LIMIT:.0f} s")
 
 
-def _see_the_end(desk: Context, ids: Sequence[str], tell: Tell, queue: Queue | None) -> None:
+def _see_the_end(context: Context, ids: Sequence[str], tell: Tell, queue: Queue | None) -> None:
     """Wait for the end of the runs, and of the jobs that came into the ``queue`` meanwhile."""
-    began, pause, said = desk.clock.monotonic(), 0.2, False
-    told = desk.clock.now()  # what Slurm said before that is no news
+    began, pause, said = context.clock.monotonic(), 0.2, False
+    told = context.clock.now()  # what Slurm said before that is no news
     while True:
-        statuses = desk.inquiry().statuses(ids, queue is not None, since=told)
+        statuses = context.inquiry().statuses(ids, queue is not None, since=told)
         left = [status for status in statuses if not status.state.ended]
         waits = not left or any(status.state is State.PENDING for status in left)
         more = queue is not None and waits and queue.end_more()
         if not left and not more:
             return
-        waited = desk.clock.monotonic() - began
+        waited = context.clock.monotonic() - began
         hopeless = queue is None and all(status.state is State.UNKNOWN for status in left)
         if waited > LIMIT or hopeless:
             return
         if waited > SPEAK_AFTER and not said:
             _say_waiting(", ".join(status.run_id for status in left), tell)
             said = True
-        desk.clock.sleep(pause)
+        context.clock.sleep(pause)
         pause = min(pause * 1.5, 5.0)

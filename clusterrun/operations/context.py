@@ -1,4 +1,4 @@
-"""What the verbs need of the world: runs on disk, Slurm, a clock, an environment; does nothing by itself."""
+"""What operations use of the world: runs on disk, Slurm, a clock, the environment."""
 
 from __future__ import annotations
 

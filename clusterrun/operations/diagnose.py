@@ -31,25 +31,25 @@ OWN = "diagnosis.json"
 """What the coordinator leaves by itself when nothing moves."""
 
 
-def diagnose(desk: Context, run_id: str, limit: float = LIMIT, tell: Tell = quiet) -> Diagnosis:
+def diagnose(context: Context, run_id: str, limit: float = LIMIT, tell: Tell = quiet) -> Diagnosis:
     """The diagnosis of a run, live or ended. Raises ``ClusterrunError``.
 
     ``limit`` is how many seconds a live run may take to answer; ``tell`` hears what is waited for.
     """
-    (status,) = desk.inquiry(tell).statuses([run_id])
-    state = desk.store.state(run_id)
+    (status,) = context.inquiry(tell).statuses([run_id])
+    state = context.store.state(run_id)
     if status.state.ended:
-        return of_ended(desk, status, state)
+        return of_ended(context, status, state)
     halted = status.reason.startswith(tuple(job_states.read(word).said for word in job_states.HALTED))
     if state is None or state.phase is not Phase.TRAINING or status.state is State.PENDING or halted:
         return _not_yet(status)
-    return _Asking(desk, status, state, tell).answer(limit)
+    return _Asking(context, status, state, tell).answer(limit)
 
 
-def of_ended(desk: Context, status: RunStatus, state: RunState | None) -> Diagnosis:
+def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Diagnosis:
     """Why a run ended as it did. A hang that was diagnosed while it lived explains its end."""
-    hang = _kept(desk, status, state)
-    left = remains(desk, status)
+    hang = _kept(context, status, state)
+    left = remains(context, status)
     found = explain(left)
     if hang is None or hang.verdict is Verdict.NOTHING or status.state is State.COMPLETED:
         return found
@@ -62,10 +62,10 @@ def of_ended(desk: Context, status: RunStatus, state: RunState | None) -> Diagno
     return with_printed(replace(hang, evidence=(ended, *hang.evidence)), left.errors, left.per_node)
 
 
-def _kept(desk: Context, status: RunStatus, state: RunState | None) -> Diagnosis | None:
+def _kept(context: Context, status: RunStatus, state: RunState | None) -> Diagnosis | None:
     if state is None or not state.attempts:
         return None
-    return _read(desk.store.paths(status.run_id).attempt(state.attempts[-1].epoch), OWN)
+    return _read(context.store.paths(status.run_id).attempt(state.attempts[-1].epoch), OWN)
 
 
 def _read(paths: AttemptPaths, name: str) -> Diagnosis | None:
@@ -87,9 +87,9 @@ def _not_yet(status: RunStatus) -> Diagnosis:
 class _Asking:
     """One question to the coordinator of a live run, through files in its run directory."""
 
-    def __init__(self, desk: Context, status: RunStatus, state: RunState, tell: Tell) -> None:
-        self._desk, self._status, self._tell = desk, status, tell
-        self._paths = desk.store.paths(status.run_id)
+    def __init__(self, context: Context, status: RunStatus, state: RunState, tell: Tell) -> None:
+        self._context, self._status, self._tell = context, status, tell
+        self._paths = context.store.paths(status.run_id)
         self._state = state
         self._name = f"diagnose-{secrets.token_hex(6)}"
 
@@ -111,12 +111,12 @@ class _Asking:
         ranks = frozenset(one.rank for one in found.culprits[:MOST_CULPRITS] if one.rank >= 0)
         if found.verdict is not Verdict.NEVER_ARRIVED or not ranks:
             return found
-        per_node = self._desk.store.read(self._status.run_id).spec.per_node
+        per_node = self._context.store.read(self._status.run_id).spec.per_node
         said = errors(self._paths, self._state.epoch, None if per_node else ranks, per_node)
         return with_printed(found, said, per_node)
 
     def _wait(self, limit: float) -> Diagnosis | None:
-        clock = self._desk.clock
+        clock = self._context.clock
         began, spoken = clock.monotonic(), False
         while (waited := clock.monotonic() - began) < limit:
             found = self._look()
@@ -132,7 +132,7 @@ class _Asking:
         return None
 
     def _look(self) -> Diagnosis | None:
-        self._state = self._desk.store.state(self._status.run_id) or self._state
+        self._state = self._context.store.state(self._status.run_id) or self._state
         attempt = self._paths.attempt(self._state.epoch)
         found = _read(attempt, f"{self._name}.json")
         if found:
@@ -140,12 +140,12 @@ class _Asking:
                 os.unlink(attempt.beside(f"{self._name}.json"))
             return found
         if self._state.state.ended:
-            (status,) = self._desk.inquiry().statuses([self._status.run_id])
-            return of_ended(self._desk, status, self._state) if status.state.ended else None
+            (status,) = self._context.inquiry().statuses([self._status.run_id])
+            return of_ended(self._context, status, self._state) if status.state.ended else None
         return _not_yet(self._status) if self._state.phase is not Phase.TRAINING else None
 
     def _unanswered(self, limit: float) -> Diagnosis:
-        silent = self._desk.clock.now() - self._state.updated_at
+        silent = self._context.clock.now() - self._state.updated_at
         state = self._state
         said = f"the run gave no answer within {limit:.0f} s"
         evidence = (f"its coordinator on {state.host} last wrote {max(0.0, silent):.0f} s ago",)

@@ -24,25 +24,25 @@ class ExecTarget:
 
 
 def beside(
-    desk: Context, run_id: str, wish: ExecTarget, command: tuple[str, ...], terminal: bool, tell: Tell
+    context: Context, run_id: str, wish: ExecTarget, command: tuple[str, ...], terminal: bool, tell: Tell
 ) -> tuple[str, ...]:
     """The whole argument list that runs ``command`` (none: a shell) beside the run.
 
     ``terminal``: give it one, on a node far away too. Raises ``BadInput`` where the run has no
     nodes, or not the wanted one.
     """
-    (status,) = desk.inquiry(tell).statuses([run_id])
-    record = desk.store.read(run_id)
+    (status,) = context.inquiry(tell).statuses([run_id])
+    record = context.store.read(run_id)
     _refuse_absent(status, record)
-    if other := desk.other_cluster(record):
+    if other := context.other_cluster(record):
         raise BadInput(f"{run_id} runs on the cluster {other}, this is another one", "go there first")
-    nodes = _nodes(desk, status)
+    nodes = _nodes(context, status)
     node = nodes[_place(wish, nodes, record)] if nodes else ""
     if not node:
         raise BadInput(
             f"it is not known yet which nodes {run_id} runs on", "try again in a moment: clusterrun status"
         )
-    paths = desk.store.paths(run_id)
+    paths = context.store.paths(run_id)
     program = (record.spec.python, "-I", "-S", paths.agent, "beside", paths.run_dir, node, str(wish.rank))
     front = step(record.job_id, node, terminal) if record.cluster == Cluster.SLURM.value else ()
     return (*front, *program, "--", *command)
@@ -61,9 +61,9 @@ def _refuse_absent(status: RunStatus, record: RunRecord) -> None:
         raise BadInput(f"{status.run_id} runs on {record.host}, this is another machine", "go there first")
 
 
-def _nodes(desk: Context, status: RunStatus) -> tuple[str, ...]:
+def _nodes(context: Context, status: RunStatus) -> tuple[str, ...]:
     """The nodes in rank order where the coordinator has said it, else as Slurm lists them."""
-    state = desk.store.state(status.run_id)
+    state = context.store.state(status.run_id)
     live = state.attempts[-1] if state and state.attempts else None
     if live and live.nodes and live.ended_at is None:
         return live.nodes

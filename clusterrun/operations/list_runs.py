@@ -66,12 +66,12 @@ class RunList:
     """
 
     def __init__(
-        self, desk: Context, words: Sequence[str], chosen: Filter = EVERYTHING, every: bool = False
+        self, context: Context, words: Sequence[str], chosen: Filter = EVERYTHING, every: bool = False
     ) -> None:
-        self._desk = desk
+        self._context = context
         self._chosen = chosen
         self._every = every or chosen != EVERYTHING
-        self.named = list(dict.fromkeys(desk.store.find(word) for word in words))
+        self.named = list(dict.fromkeys(context.store.find(word) for word in words))
 
     def look(self, inquiry: StatusQuery, oldest: float = 0.0) -> list[RunStatus]:
         """The statuses now, newest run first or as named; what Slurm says may be ``oldest`` seconds old."""
@@ -80,19 +80,19 @@ class RunList:
         elif self._every:
             found = self._all(inquiry, oldest)
         else:
-            found = inquiry.statuses(self._desk.store.current(RECENT), oldest=oldest, gone=True)
+            found = inquiry.statuses(self._context.store.current(RECENT), oldest=oldest, gone=True)
         return [status for status in found if self._chosen.wants(status)]
 
     def older(self, shown: int) -> int:
         """How many runs a list of the live and newest ones leaves out."""
-        return 0 if self.named or self._every else len(self._desk.store.ids()) - shown
+        return 0 if self.named or self._every else len(self._context.store.ids()) - shown
 
     def _all(self, inquiry: StatusQuery, oldest: float) -> list[RunStatus]:
-        ids = [one for one in self._desk.store.ids() if self._chosen.may_want(one)]
-        register = EndedIndex(self._desk.store)
+        ids = [one for one in self._context.store.ids() if self._chosen.may_want(one)]
+        register = EndedIndex(self._context.store)
         known = register.known(ids)
         read = inquiry.statuses([one for one in ids if one not in known], oldest=oldest, gone=True)
-        register.keep(read, self._desk.clock.now())
+        register.keep(read, self._context.clock.now())
         found = known | {status.run_id: status for status in read}
         return [found[one] for one in ids if one in found]
 

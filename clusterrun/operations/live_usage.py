@@ -25,10 +25,10 @@ AGAIN_SECONDS = 45.0
 class LiveUsage:
     """The use of one run over time; ``every`` is in seconds. Used as a context: the question goes with it."""
 
-    def __init__(self, desk: Context, run_id: str, every: float) -> None:
-        self._desk, self.run_id, self._every = desk, run_id, every
-        self._paths = desk.store.paths(run_id)
-        spec = desk.store.read(run_id).spec
+    def __init__(self, context: Context, run_id: str, every: float) -> None:
+        self._context, self.run_id, self._every = context, run_id, every
+        self._paths = context.store.paths(run_id)
+        spec = context.store.read(run_id).spec
         self.nodes = spec.nodes
         self._allocated = spec.nodes + spec.spares
         self._asked_at = float("-inf")
@@ -42,7 +42,7 @@ class LiveUsage:
 
     def status(self) -> RunStatus:
         """How far the run is."""
-        (status,) = self._desk.inquiry().statuses([self.run_id])
+        (status,) = self._context.inquiry().statuses([self.run_id])
         return status
 
     def uses(self) -> tuple[NodeUse, ...]:
@@ -50,11 +50,11 @@ class LiveUsage:
 
         Raises ``Unreadable`` where they may not be read.
         """
-        now = self._desk.clock.monotonic()
+        now = self._context.clock.monotonic()
         if now - self._asked_at > AGAIN_SECONDS:
             self._asked_at = now
             self._ask()
-        state = self._desk.store.state(self.run_id)
+        state = self._context.store.state(self.run_id)
         if state is None or not state.attempts:
             return ()
         attempt = self._paths.attempt(state.attempts[-1].epoch)

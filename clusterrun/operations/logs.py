@@ -1,4 +1,4 @@
-"""What the ranks of one run said, as text: finds the files, the names and the end for the logs room."""
+"""What the ranks of one run printed: finds the files, the node names and the end."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class LogRequest:
 class RunLogs:
     """The output of one run."""
 
-    def __init__(self, desk: Context, run_id: str, wanted: LogRequest, tell: Tell = quiet) -> None:
-        self._desk = desk
+    def __init__(self, context: Context, run_id: str, wanted: LogRequest, tell: Tell = quiet) -> None:
+        self._context = context
         self._run_id = run_id
         self._wanted = wanted
         self._tell = tell
-        self._paths = desk.store.paths(run_id)
-        self.watch = RunWait(desk, run_id, tell, heard=True)
+        self._paths = context.store.paths(run_id)
+        self.watch = RunWait(context, run_id, tell, heard=True)
 
     @property
     def shape(self) -> tuple[int, int]:
         """The number of nodes, and of log-writing processes on each."""
-        spec = self._desk.store.read(self._run_id).spec
+        spec = self._context.store.read(self._run_id).spec
         return spec.nodes, 1 if spec.per_node else spec.local_size
 
     def headings(self, colours: bool = False) -> Headings:
@@ -61,7 +61,7 @@ class RunLogs:
     def _state(self) -> RunState | None:
         """What the coordinator said; a state that is damaged keeps nobody from the logs."""
         try:
-            return self._desk.store.state(self._run_id)
+            return self._context.store.state(self._run_id)
         except ClusterrunError:
             return None
 
@@ -81,7 +81,7 @@ class RunLogs:
             self._wanted.selection(),
             self._wanted.tail,
             self.watch.over,
-            self._desk.clock,
+            self._context.clock,
             self._began,
             exact,
         )
@@ -93,11 +93,11 @@ class RunLogs:
 
     def _reason(self, attempt: int) -> str:
         """Why the attempt was made, once the coordinator has said so, and its nodes, which head the lines."""
-        until = self._desk.clock.monotonic() + NAMES_SECONDS
-        while self._desk.clock.monotonic() < until:
+        until = self._context.clock.monotonic() + NAMES_SECONDS
+        while self._context.clock.monotonic() < until:
             state = self._state()
             for one in state.attempts if state else ():
                 if one.epoch == attempt and one.nodes:
                     return one.reason
-            self._desk.clock.sleep(0.05)
+            self._context.clock.sleep(0.05)
         return ""

@@ -29,12 +29,12 @@ _FAREWELL = re.compile(r"(\d{5,})\.farewell\.json")
 _MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
 
 
-def remains(desk: Context, status: RunStatus) -> Remains:
+def remains(context: Context, status: RunStatus) -> Remains:
     """What there is of an ended run. Raises ``ClusterrunError`` for what cannot be read."""
-    paths, state = desk.store.paths(status.run_id), desk.store.state(status.run_id)
+    paths, state = context.store.paths(status.run_id), context.store.state(status.run_id)
     failed = status.state is not State.COMPLETED
     attempt = _attempt(paths, state, failed)
-    spec = desk.store.read(status.run_id).spec
+    spec = context.store.read(status.run_id).spec
     each = 1 if spec.per_node else spec.local_size
     names = attempt.nodes if attempt else ()
     nodes = tuple(name for name in names for _ in range(each))

@@ -19,34 +19,34 @@ class NoReport(ClusterrunError):
     code = ExitCode.USAGE
 
 
-def report_of(desk: Context, run_id: str, attempt: int | None = None) -> Report:
+def report_of(context: Context, run_id: str, attempt: int | None = None) -> Report:
     """The report of ``attempt``, or the newest one that the run has.
 
     Raises ``NoReport``, which says why there is none, and what reading raises.
     """
-    found = attempts_with_report(desk, run_id)
+    found = attempts_with_report(context, run_id)
     if attempt is None and found:
         attempt = found[-1]
-    report = desk.store.report(run_id, attempt) if attempt is not None else None
+    report = context.store.report(run_id, attempt) if attempt is not None else None
     if report is None:
-        raise _missing(desk, run_id, attempt, found)
+        raise _missing(context, run_id, attempt, found)
     return report
 
 
-def attempts_with_report(desk: Context, run_id: str) -> list[int]:
+def attempts_with_report(context: Context, run_id: str) -> list[int]:
     """The attempts of which there is a report; a restart inside the allocation is not checked anew."""
 
-    folder = desk.store.paths(run_id).attempts
+    folder = context.store.paths(run_id).attempts
     try:
         names = [name for name in os.listdir(folder) if name.isdecimal()]
     except OSError:
         return []
     numbers = sorted(map(int, names))
-    return [n for n in numbers if os.path.exists(desk.store.paths(run_id).attempt(n).preflight)]
+    return [n for n in numbers if os.path.exists(context.store.paths(run_id).attempt(n).preflight)]
 
 
-def _missing(desk: Context, run_id: str, attempt: int | None, found: list[int]) -> NoReport:
-    record, status = desk.store.read(run_id), desk.inquiry().statuses([run_id])[0]
+def _missing(context: Context, run_id: str, attempt: int | None, found: list[int]) -> NoReport:
+    record, status = context.store.read(run_id), context.inquiry().statuses([run_id])[0]
     if found:
         having = ", ".join(map(str, found))
         return NoReport(

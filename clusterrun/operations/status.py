@@ -53,7 +53,7 @@ class StatusQuery:
         tell: Callable[[str], None],
         other_cluster: Callable[[RunRecord], str] = lambda _: "",
     ) -> None:
-        """``tell`` hears of a wait that gets long; ``other_cluster`` is ``Desk.other_cluster``."""
+        """``tell`` hears of a wait that gets long; ``other_cluster`` is ``Context.other_cluster``."""
         self._other_cluster = other_cluster
         self._store = store
         self._tell = tell

@@ -40,16 +40,16 @@ class Draft:
     snapshot: Snapshot | None = None
 
 
-def draft(spec: JobSpec, desk: Context) -> Draft:
+def draft(spec: JobSpec, context: Context) -> Draft:
     """The whole submission of ``spec``, checked; makes no file. Raises ``ClusterrunError``."""
-    site = _site(spec, desk)
-    spec = replace(spec, after=tuple(_job_ids(spec.after, desk)))
-    offered = Offered(desk) if site.slurm else None
-    spec, avoided = _keeping_off(spec, desk, site, offered)
-    chosen = run_id(spec.name or default_name(spec.command), desk.clock.now(), os.urandom(2))
-    paths = desk.store.paths(chosen)
+    site = _site(spec, context)
+    spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
+    offered = Offered(context) if site.slurm else None
+    spec, avoided = _keeping_off(spec, context, site, offered)
+    chosen = run_id(spec.name or default_name(spec.command), context.clock.now(), os.urandom(2))
+    paths = context.store.paths(chosen)
     token = os.urandom(8).hex()
-    site, shared = _sharing_cpus(spec, desk, site, offered)
+    site, shared = _sharing_cpus(spec, context, site, offered)
     as_asked = plan(spec, chosen, token, paths.run_dir, site)
     said = (*avoided, *shared, *about_python(as_asked, site), *check(as_asked))
     if offered:
@@ -66,8 +66,8 @@ def draft(spec: JobSpec, desk: Context) -> Draft:
 class Offered:
     """What the partitions offer, asked for while everything else is made ready, so that it takes no time."""
 
-    def __init__(self, desk: Context) -> None:
-        self._client = desk.client()
+    def __init__(self, context: Context) -> None:
+        self._client = context.client()
         self._found: tuple[PartitionOffer, ...] = ()
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
@@ -97,19 +97,19 @@ class Offered:
 
 
 def _keeping_off(
-    spec: JobSpec, desk: Context, site: MachineFacts, offered: Offered | None
+    spec: JobSpec, context: Context, site: MachineFacts, offered: Offered | None
 ) -> tuple[JobSpec, tuple[str, ...]]:
     """``spec`` without nodes that were lately unfit, where that is wanted, and what to say about it."""
     if not spec.avoid_bad or offered is None:
         return spec, ()
-    now = desk.clock.now()
-    known = recall(findings_folder(desk.store.home, site.cluster), now - (spec.bad_since or BAD_SECONDS))
+    now = context.clock.now()
+    known = recall(findings_folder(context.store.home, site.cluster), now - (spec.bad_since or BAD_SECONDS))
     kept = keep_off(spec, known, now, offered.nodes_for(spec))
     return kept.spec, kept.notices
 
 
 def _sharing_cpus(
-    spec: JobSpec, desk: Context, site: MachineFacts, offered: Offered | None
+    spec: JobSpec, context: Context, site: MachineFacts, offered: Offered | None
 ) -> tuple[MachineFacts, tuple[str, ...]]:
     """``site`` with the CPUs that a rank on a GPU gets where nobody says, and what to say about it.
 
@@ -121,45 +121,45 @@ def _sharing_cpus(
         return site, ()
     wider = replace(site, cpus_per_gpu=share)
     settled = replace(spec, name=spec.name or default_name(spec.command))
-    why = desk.client().could_not_start(wished(settled, "x", "x", "/", wider), spec.cwd)
+    why = context.client().could_not_start(wished(settled, "x", "x", "/", wider), spec.cwd)
     if not why:
         return wider, ()
     said = f"1 CPU per rank is asked for: for {share}, a GPU's share of the node's, Slurm says: {why}"
     return site, (f"{said}; --cpus-per-rank asks for another number",)
 
 
-def _site(spec: JobSpec, desk: Context) -> MachineFacts:
-    why = "" if spec.cluster is Cluster.LOCAL else desk.client().why_not()
+def _site(spec: JobSpec, context: Context) -> MachineFacts:
+    why = "" if spec.cluster is Cluster.LOCAL else context.client().why_not()
     if why and spec.cluster is Cluster.SLURM:
         raise SchedulerError(
             f"Slurm cannot be used here: {why}", "run this where Slurm is, or use --cluster local"
         )
     here = spec.cluster is Cluster.LOCAL or bool(why)
-    name = Cluster.LOCAL.value if here else desk.client().cluster_name()
-    python, why_python, about = (spec.python, "", "") if spec.python else ranks_python(desk.environ)
+    name = Cluster.LOCAL.value if here else context.client().cluster_name()
+    python, why_python, about = (spec.python, "", "") if spec.python else ranks_python(context.environ)
     return MachineFacts(
         slurm=not here,
         python=python,
         why_python=why_python,
         about_python=about,
         why=why,
-        gpus=_gpus(desk) if here and spec.gpus else 0,
+        gpus=_gpus(context) if here and spec.gpus else 0,
         cluster=name,
-        findings=findings_folder(desk.store.home, name),
-        of_a_cluster=desk.client().of_a_cluster(os.uname().nodename) if why else "",
+        findings=findings_folder(context.store.home, name),
+        of_a_cluster=context.client().of_a_cluster(os.uname().nodename) if why else "",
     )
 
 
-def _gpus(desk: Context) -> int:
+def _gpus(context: Context) -> int:
     from clusterrun.local.gpus import count_gpus
 
-    return count_gpus(desk.environ)
+    return count_gpus(context.environ)
 
 
-def _job_ids(words: Iterable[str], desk: Context) -> Iterable[str]:
+def _job_ids(words: Iterable[str], context: Context) -> Iterable[str]:
     """The Slurm jobs that must end well first; a run that has ended well already needs no waiting for."""
     for word in words:
-        status = desk.inquiry().statuses([desk.store.find(word)])[0]
+        status = context.inquiry().statuses([context.store.find(word)])[0]
         if status.state is State.COMPLETED:
             continue
         if status.state.ended:
@@ -172,8 +172,8 @@ def _job_ids(words: Iterable[str], desk: Context) -> Iterable[str]:
                 f"--after {word}: the run {status.run_id} is not in Slurm's queue",
                 f"wait for it first: clusterrun wait {status.run_id}",
             )
-        record = desk.store.read(status.run_id)
-        if other := desk.other_cluster(record):
+        record = context.store.read(status.run_id)
+        if other := context.other_cluster(record):
             raise BadInput(
                 f"--after {word}: the run {status.run_id} is on the cluster {other}",
                 f"submit there, or wait for it first: clusterrun wait {status.run_id}",
@@ -194,20 +194,20 @@ def _moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
     return replace(spec, cwd=snapshot.inside(spec.cwd, target), command=command + spec.command[1:])
 
 
-def send(spec: JobSpec, desk: Context, tell: Tell) -> tuple[RunRecord, tuple[str, ...]]:
+def send(spec: JobSpec, context: Context, tell: Tell) -> tuple[RunRecord, tuple[str, ...]]:
     """Submit ``spec``: the record with its job id, and the inherited variables that were left behind.
 
     Raises ``ClusterrunError``; only after ``SchedulerUnreachable`` may a run be queued, and its
     record stays, so that ``status`` finds out.
     """
-    made = draft(spec, desk)
+    made = draft(spec, context)
     for notice in made.notices:
         tell(notice)
-    record = _prepare(made, desk)
-    answer = _queue(made.plan, record, desk, tell)
+    record = _prepare(made, context)
+    answer = _queue(made.plan, record, context, tell)
     record = replace(record, job_id=answer.job_id)
     try:
-        desk.store.save(record)
+        context.store.save(record)
     except DiskRefused as error:
         tell(
             f"job {answer.job_id} is queued, which could not be noted: clusterrun status will ({error.seen})"
@@ -215,7 +215,7 @@ def send(spec: JobSpec, desk: Context, tell: Tell) -> tuple[RunRecord, tuple[str
     return record, answer.dropped
 
 
-def _prepare(made: Draft, desk: Context) -> RunRecord:
+def _prepare(made: Draft, context: Context) -> RunRecord:
     """Everything in the run directory; nothing of it is left where that fails.
 
     The record comes last. It, the orders and the program outlive a crash once this has returned: the job
@@ -229,24 +229,24 @@ def _prepare(made: Draft, desk: Context) -> RunRecord:
         cluster=planned.spec.cluster.value,
         token=planned.token,
         spec=_without_secrets(planned.spec),
-        submitted_at=desk.clock.now(),
+        submitted_at=context.clock.now(),
         host=os.uname().nodename,
-        slurm=desk.client().identity() if planned.spec.cluster is Cluster.SLURM else "",
+        slurm=context.client().identity() if planned.spec.cluster is Cluster.SLURM else "",
     )
-    desk.store.claim(planned.run_id)
+    context.store.claim(planned.run_id)
     try:
         if made.snapshot:
             take(made.snapshot, paths.snapshot, paths.snapshot_note)
-        _write_program(paths, desk)
+        _write_program(paths, context)
         if planned.orders.preflight.findings:
             private_folder(planned.orders.preflight.findings)
         write_whole(paths.job_output, "")  # before Slurm makes it with the mode that the umask leaves
         write_whole(paths.orders, _json(planned))
         if planned.script:
             write_whole(paths.script, planned.script, 0o700, sync=False)
-        desk.store.save(record)
+        context.store.save(record)
     except BaseException:
-        desk.store.discard(planned.run_id)
+        context.store.discard(planned.run_id)
         raise
     return record
 
@@ -256,10 +256,10 @@ def _without_secrets(spec: JobSpec) -> JobSpec:
     return replace(spec, environment=tuple((name, "") for name, _ in spec.environment))
 
 
-def _write_program(paths: RunPaths, desk: Context) -> None:
+def _write_program(paths: RunPaths, context: Context) -> None:
     from clusterrun.script.pack import agent_program
 
-    cache = os.path.join(desk.store.home, "cache")
+    cache = os.path.join(context.store.home, "cache")
     try:
         program = agent_program(cache)
     except OSError as error:
@@ -273,15 +273,15 @@ def _json(planned: Plan) -> str:
     return json.dumps(encode_set(planned.orders), indent=1) + "\n"
 
 
-def _queue(planned: Plan, record: RunRecord, desk: Context, tell: Tell) -> Submission:
+def _queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> Submission:
     try:
         if planned.spec.cluster is Cluster.LOCAL:
             from clusterrun.backends.local import submit
         else:
             from clusterrun.backends.slurm import submit
-        return submit(planned, desk.environ, tell)
+        return submit(planned, context.environ, tell)
     except SchedulerUnreachable:
         raise  # it may be queued: the record stays, and its token finds the job
     except (SchedulerError, BadInput):
-        desk.store.discard(record.run_id)  # refused in plain words: nothing is queued
+        context.store.discard(record.run_id)  # refused in plain words: nothing is queued
         raise

@@ -32,13 +32,13 @@ def gist(sentence: str) -> str:
 class RunWait:
     """The state of one run over time, asked as seldom as will do."""
 
-    def __init__(self, desk: Context, run_id: str, tell: Tell, heard: bool = False) -> None:
+    def __init__(self, context: Context, run_id: str, tell: Tell, heard: bool = False) -> None:
         """``heard``: what the ranks print is shown beside, so while they train nothing needs saying.
 
         Raises what reading the record raises: of a run that nothing is known of no end is ever seen.
         """
-        desk.store.read(run_id)
-        self._desk = desk
+        context.store.read(run_id)
+        self._context = context
         self._run_id = run_id
         self._tell = tell
         self._heard = heard
@@ -47,7 +47,7 @@ class RunWait:
         self._pause = FIRST_PAUSE
         self._doubts = SECOND_THOUGHTS
         self._hopeless_since: float | None = None
-        self._began = desk.clock.monotonic()
+        self._began = context.clock.monotonic()
         self._said = ""
 
     def over(self) -> bool:
@@ -62,7 +62,7 @@ class RunWait:
 
     def look(self) -> RunStatus:
         """The status now, or that of a moment ago."""
-        now = self._desk.clock.monotonic()
+        now = self._context.clock.monotonic()
         if self._status is None or (not self._status.state.ended and now - self._looked_at >= LOOK_EVERY):
             self._looked_at = now
             self._status = self._found(now)
@@ -70,7 +70,7 @@ class RunWait:
         return self._status
 
     def _found(self, now: float) -> RunStatus:
-        here = self._desk.inquiry().statuses([self._run_id], ask=False)[0]
+        here = self._context.inquiry().statuses([self._run_id], ask=False)[0]
         if here.cluster == Cluster.LOCAL.value or here.state is State.RUNNING:
             return here
         if now - self._asked_at < self._pause and self._status is not None:
@@ -81,14 +81,14 @@ class RunWait:
         first = self._asked_at < 0
         self._asked_at = now
         self._pause = FIRST_PAUSE if first else min(self._pause * 1.5, LONGEST_PAUSE)
-        inquiry = self._desk.inquiry()
+        inquiry = self._context.inquiry()
         status = inquiry.statuses([self._run_id])[0]
         if not status.hopeless:
             self._hopeless_since = None
         elif self._hopeless_since is None:
             self._hopeless_since = now
-        doubtful = status.state is State.CANCELLED and not self._desk.store.cancel_asked(self._run_id)
-        if doubtful and self._doubts and not self._desk.store.ended(self._run_id):
+        doubtful = status.state is State.CANCELLED and not self._context.store.cancel_asked(self._run_id)
+        if doubtful and self._doubts and not self._context.store.ended(self._run_id):
             self._doubts -= 1
             self._pause = FIRST_PAUSE
             return replace(status, state=State.RUNNING)
@@ -114,7 +114,7 @@ class RunWait:
 
     def wait(self, timeout: float | None) -> RunStatus:
         """Return at the end of the run, when it can never start, or after ``timeout`` seconds."""
-        clock = self._desk.clock
+        clock = self._context.clock
         limit = None if timeout is None else clock.monotonic() + timeout
         while not self.over():
             left = LOOK_EVERY if limit is None else min(LOOK_EVERY, limit - clock.monotonic())

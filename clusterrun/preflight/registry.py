@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         def probe(self, asked: Asked) -> object: ...
 
     class Second(Judge, Protocol):
-        """A judge of what another check's probe read, or of what the warm process said."""
+        """A judge of what another check's probe read, or of what the torch worker said."""
 
         OF: str
 

@@ -62,7 +62,7 @@ class LocalAnswer:
 
 @frozen
 class WarmTask:
-    """Start the warm process with the ranks' interpreter (anew where one runs); ``cwd`` is the ranks'.
+    """Start the torch worker with the ranks' interpreter (anew where one runs); ``cwd`` is the ranks'.
 
     ``gpus``: it may look for GPUs; else tests use gloo, whatever torch could see.
     """
@@ -265,7 +265,7 @@ class GroupTask:
 class GroupResult:
     """How a group test went for this node.
 
-    ``stage`` is how far it came: ``warm`` (the warm process was not there, or had to be killed: it
+    ``stage`` is how far it came: ``warm`` (the torch worker was not there, or had to be killed: it
     needs another ``WarmTask``), ``store``, ``group``, ``exact``, ``send``, ``receive``, ``timed``,
     ``done``. ``rates`` are gigabytes per second by name (``send``, ``receive``, ``all_reduce``: bus
     bandwidth; ``product``: teraflops). ``wrong`` says what differed in an exact comparison.
@@ -288,7 +288,7 @@ class GroupResult:
 
 @frozen
 class WarmUp:
-    """The warm process is up (or not, and ``why``): what the ranks' Python holds, and ports it listens on.
+    """The torch worker is up (or not, and ``why``): what the ranks' Python holds, and ports it listens on.
 
     ``versions`` are (what, version) pairs: torch, cuda, nccl, python; ``devices`` the GPUs that
     torch sees; ``backend`` what tests will use.

@@ -1,4 +1,4 @@
-"""What an agent is handed on its standard input: where the coordinator listens and the secret to prove."""
+"""What an agent is given on its standard input: where the coordinator listens, and the secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusterrun.protocol.timeouts import Timeouts
 
 
 class NoBootstrap(ClusterrunError):
-    """What stood on the standard input is no invitation."""
+    """What stood on the standard input is no bootstrap."""
 
 
 @frozen
@@ -29,25 +29,25 @@ class Bootstrap:
     addresses: tuple[str, ...]
     port: int
     agents: int
-    timings: Timeouts = Timeouts()
+    timeouts: Timeouts = Timeouts()
     python: Interpreter = Interpreter()
 
     def __post_init__(self) -> None:
         if not self.addresses or not 0 < self.port < 65536 or len(bytes.fromhex(self.secret)) < 32:
-            raise ValueError("an invitation needs an address, a port and a secret of 32 bytes")
+            raise ValueError("an bootstrap needs an address, a port and a secret of 32 bytes")
 
 
-def written(invitation: Bootstrap) -> bytes:
+def written(bootstrap: Bootstrap) -> bytes:
     """The line."""
-    return json.dumps(encode(invitation)).encode() + b"\n"
+    return json.dumps(encode(bootstrap)).encode() + b"\n"
 
 
-def read_invitation(line: bytes) -> Bootstrap:
-    """The invitation in a line. Raises ``NoBootstrap``, which does not repeat what was there."""
+def read_bootstrap(line: bytes) -> Bootstrap:
+    """The bootstrap in a line. Raises ``NoBootstrap``, which does not repeat what was there."""
     try:
         return decode(Bootstrap, json.loads(line))
     except (ValueError, BadDocument) as error:
         raise NoBootstrap(
-            "no invitation stood on the standard input of this agent",
+            "no bootstrap stood on the standard input of this agent",
             "agents are started by the coordinator; srun must pass its standard input on to every task",
         ) from error

@@ -1,4 +1,4 @@
-"""How an agent finds its coordinator: every address, again until the limit; blocks, serves nothing."""
+"""Connects an agent to its coordinator: tries every address until the limit."""
 
 from __future__ import annotations
 
@@ -44,45 +44,45 @@ class Joined:
     early: tuple[ToAgent, ...]
 
 
-def join(invitation: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
+def join(bootstrap: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
     """A connection on which both sides have proved themselves.
 
     ``hello`` makes the hello from the own address of the connection. A coordinator that is slow,
-    full or out of reach is tried again until ``timings.join``; one that refuses with a proof, or
+    full or out of reach is tried again until ``timeouts.join``; one that refuses with a proof, or
     strangers at all addresses, end the search at once. Raises ``CannotJoin``.
     """
-    until = time.monotonic() + invitation.timings.join
-    time.sleep(_chance() * min(invitation.agents / _AGENTS_PER_SECOND, 5.0))
+    until = time.monotonic() + bootstrap.timeouts.join
+    time.sleep(_chance() * min(bootstrap.agents / _AGENTS_PER_SECOND, 5.0))
     pause = 0.05
     while True:
         failures: list[Exception] = []
-        for address in invitation.addresses:
+        for address in bootstrap.addresses:
             try:
-                return _try(address, invitation, hello)
+                return _try(address, bootstrap, hello)
             except Refused as error:
-                raise _failed(invitation, f"it refused: {error.seen}") from error
+                raise _failed(bootstrap, f"it refused: {error.seen}") from error
             except (OSError, WireError) as error:
                 failures.append(error)
         if all(isinstance(failure, Stranger) for failure in failures):
-            raise _failed(invitation, str(failures[-1]))
+            raise _failed(bootstrap, str(failures[-1]))
         if time.monotonic() + pause > until:
-            out = OutOfReach(*_words(invitation, str(failures[-1])))
-            out.places = tuple((address, invitation.port) for address in invitation.addresses)
+            out = OutOfReach(*_words(bootstrap, str(failures[-1])))
+            out.places = tuple((address, bootstrap.port) for address in bootstrap.addresses)
             raise out
         time.sleep(pause * (0.5 + _chance()))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-def _try(address: str, invitation: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
+def _try(address: str, bootstrap: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
     connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         connection.settimeout(_CONNECT_SECONDS)
-        connection.connect((address, invitation.port))
+        connection.connect((address, bootstrap.port))
         tuned(connection)
         connection.settimeout(_PROOF_SECONDS)
         own = connection.getsockname()[0]
-        secret = bytes.fromhex(invitation.secret)
-        end = ClientEnd(secret, invitation.run_id, invitation.epoch, hello(own), os.urandom(32))
+        secret = bytes.fromhex(bootstrap.secret)
+        end = ClientEnd(secret, bootstrap.run_id, bootstrap.epoch, hello(own), os.urandom(32))
         early: list[ToAgent] = []
         while not end.proven:
             connection.sendall(end.take_output())
@@ -96,12 +96,12 @@ def _try(address: str, invitation: Bootstrap, hello: Callable[[str], Hello]) -> 
     return Joined(connection, end, tuple(early))
 
 
-def _failed(invitation: Bootstrap, why: str) -> CannotJoin:
-    return CannotJoin(*_words(invitation, why))
+def _failed(bootstrap: Bootstrap, why: str) -> CannotJoin:
+    return CannotJoin(*_words(bootstrap, why))
 
 
-def _words(invitation: Bootstrap, why: str) -> tuple[str, str]:
-    where = " or ".join(f"{address} port {invitation.port}" for address in invitation.addresses)
+def _words(bootstrap: Bootstrap, why: str) -> tuple[str, str]:
+    where = " or ".join(f"{address} port {bootstrap.port}" for address in bootstrap.addresses)
     return (
         f"{os.uname().nodename} could not join the coordinator at {where}: {why}",
         "a firewall between the nodes, or a name that resolves to another address, are the usual causes",

@@ -1,4 +1,4 @@
-"""One non-blocking connection in the loop, with a bounded store of what is unsent; knows no protocol."""
+"""One non-blocking connection, with a bounded buffer of what is unsent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handshake and frames between coordinator and agents, bytes in and bytes out; knows no socket and no clock.
+"""The mutual handshake and the frames between coordinator and agents: bytes in, bytes out; pure.
 
 Both ends prove that they know the secret of this start of the coordinator, over the whole hello and
 a fresh nonce of each side; each proof names its role, so none can be mirrored. Afterwards every

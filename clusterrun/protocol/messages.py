@@ -65,23 +65,23 @@ class Ack:
 
 @frozen
 class AskSidecar:
-    """Pass ``body`` on to the companion process of that name, which is started where it does not run.
+    """Pass ``body`` on to the sidecar process of that name, which is started where it does not run.
 
-    ``number`` comes back with the answer; what ``body`` says is between its rooms.
+    ``number`` comes back with the answer; what ``body`` says is between its collaborators.
     """
 
     epoch: int
-    companion: str
+    sidecar: str
     number: int
     body: str
 
 
 @frozen
 class EndSidecar:
-    """Kill the companion process of that name and all below it."""
+    """Kill the sidecar process of that name and all below it."""
 
     epoch: int
-    companion: str
+    sidecar: str
 
 
 @frozen
@@ -187,20 +187,20 @@ class SignalTaken:
 
 @frozen
 class SidecarSaid:
-    """A companion's answer to question ``number``; 0 is what it says unasked."""
+    """A sidecar's answer to question ``number``; 0 is what it says unasked."""
 
     epoch: int
-    companion: str
+    sidecar: str
     number: int
     body: str
 
 
 @frozen
 class SidecarEnded:
-    """A companion ended, or could not be started (``why``), without having been told to."""
+    """A sidecar ended, or could not be started (``why``), without having been told to."""
 
     epoch: int
-    companion: str
+    sidecar: str
     why: str
 
 

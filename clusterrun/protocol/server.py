@@ -1,4 +1,4 @@
-"""The coordinator's side of the control port: who may connect, how long, how many; reads no message.
+"""The coordinator's side of the control port: who may connect, for how long, how many.
 
 Strangers are expected: whoever has not proved itself gets 5 s in all, 512 bytes, one of few places
 per source address, and no line in any log. Who comes takes the place of the oldest from the same

@@ -1,4 +1,4 @@
-"""Every waiting time of the nodes' tower as one value that travels with the invitation; knows no clock."""
+"""Every timeout of the nodes' side as one value, which travels with the bootstrap."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Timeouts:
 _MANY = 500
 
 
-def timings_for(nodes: int) -> Timeouts:
+def timeouts_for(nodes: int) -> Timeouts:
     """What a run over ``nodes`` nodes uses.
 
     Where very many start their ranks at once, on a slow file system or on one shared machine, a

@@ -65,7 +65,7 @@ LAST_BYTES = 4096
 
 @frozen
 class EndedRun:
-    """``ended.json``: the desk's last word on a run, kept because Slurm forgets a job after minutes."""
+    """``ended.json``: the client's last word on a run, kept because Slurm forgets a job after minutes."""
 
     at: float
     status: RunStatus
@@ -161,7 +161,7 @@ class Store:
         return read_document(RunState, self.paths(run_id).state)
 
     def ended(self, run_id: str) -> EndedRun | None:
-        """The desk's last word, if there was one. Raises ``BadDocument``."""
+        """The client's last word, if there was one. Raises ``BadDocument``."""
         return read_document(EndedRun, self.paths(run_id).ended)
 
     def report(self, run_id: str, attempt: int) -> Report | None:

@@ -1,4 +1,4 @@
-"""Small programs run for the coordinator, each within a limit and in a child; knows not what they say.
+"""Runs small programs for the coordinator, each in a child and within a limit.
 
 Nothing waits for them: beats are acknowledged while a scheduler does not answer.
 """

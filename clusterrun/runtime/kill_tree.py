@@ -39,24 +39,24 @@ def below(root: int) -> list[proc.Process]:
     return [process for process in proc.descendants(root) if process.state not in proc.GONE_STATES]
 
 
-def marked(quarry: KillTarget, sessions: frozenset[int] = frozenset()) -> list[proc.Process]:
-    """What carries the mark of ``quarry`` or belongs to one of ``sessions``, whoever its parent is."""
+def marked(target: KillTarget, sessions: frozenset[int] = frozenset()) -> list[proc.Process]:
+    """What carries the mark of ``target`` or belongs to one of ``sessions``, whoever its parent is."""
     spared = {os.getpid(), *proc.ancestors(os.getpid())}
     found = []
     for process in proc.everyone():
         if process.pid in spared or process.state in proc.GONE_STATES:
             continue
-        if process.session in sessions or _is_marked(process.pid, quarry):
+        if process.session in sessions or _is_marked(process.pid, target):
             found.append(process)
     return found
 
 
-def _is_marked(pid: int, quarry: KillTarget) -> bool:
+def _is_marked(pid: int, target: KillTarget) -> bool:
     environment = proc.environment(pid)
     run_id, _, epoch = environment.get(contract.MARKER_VARIABLE, "").rpartition(".")
-    if run_id != quarry.run_id or not epoch.isdigit() or int(epoch) > quarry.epoch:
+    if run_id != target.run_id or not epoch.isdigit() or int(epoch) > target.epoch:
         return False
-    return environment.get(contract.NODE_NAME_VARIABLE, quarry.node) == quarry.node
+    return environment.get(contract.NODE_NAME_VARIABLE, target.node) == target.node
 
 
 def sweep(

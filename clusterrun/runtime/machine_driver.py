@@ -1,4 +1,4 @@
-"""Feeds one machine with what happened, one event after the other, and has its actions done; no policy."""
+"""Feeds a state machine with events, one after the other, and carries its actions out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By which address and interface others reach this machine, and a port kept free for rank 0; no policy."""
+"""The address and interface by which others reach this machine, and a port kept free for rank 0."""
 
 from __future__ import annotations
 

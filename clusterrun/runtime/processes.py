@@ -1,4 +1,4 @@
-"""Starts and reaps programs: the only place of the nodes' tower that forks and executes; decides nothing.
+"""Starts and reaps programs: the only place on nodes that forks and executes.
 
 Must run in a process with one thread: the parent-death signal is tied to the thread that forks.
 """

@@ -1,4 +1,4 @@
-"""One line on the standard error of whoever runs us; a full disk or a closed pipe there ends nothing."""
+"""One line on standard error; a full disk or a closed pipe there ends nothing."""
 
 from __future__ import annotations
 

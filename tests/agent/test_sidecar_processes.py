@@ -1,4 +1,4 @@
-"""The laws of companion processes: bounded both ways, never waited for, ended whole; real processes."""
+"""The laws of sidecar processes: bounded both ways, never waited for, ended whole; real processes."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ class Stage:
         Path(self.paths.agent).write_text(PROGRAM)
         os.makedirs(self.paths.attempt(4).folder)
         environment = {"PATH": os.defpath, "SLURM_PROCID": "3", "MINE": "1"}
-        self.companions = SidecarProcesses(ORDERS, self.paths, SidecarPlace(7, "n7", environment), self.loop)
-        self.companions.happened = self.events.append
-        self.companions.reap = self.reap
-        self.companions.clear = lambda: self.open
-        self.companions.ranks = lambda: {0: 11, 1: 12}
+        self.sidecars = SidecarProcesses(ORDERS, self.paths, SidecarPlace(7, "n7", environment), self.loop)
+        self.sidecars.happened = self.events.append
+        self.sidecars.reap = self.reap
+        self.sidecars.clear = lambda: self.open
+        self.sidecars.ranks = lambda: {0: 11, 1: 12}
 
     def reap(self) -> None:
         for child in ended_children():
-            self.companions.reaped(child)
+            self.sidecars.reaped(child)
 
     def ask(self, number: int, body: str, name: str = "examiner") -> None:
-        self.companions.ask(PassOn(4, name, number, body))
+        self.sidecars.ask(PassOn(4, name, number, body))
 
     def until(self, condition: Callable[[], Any], seconds: float = 90.0) -> Any:
         end = time.monotonic() + seconds
@@ -81,7 +81,7 @@ class Stage:
         return self.events[:count]
 
     def mine(self) -> list[int]:
-        """Every process that stands for this folder's companions."""
+        """Every process that stands for this folder's sidecars."""
         marker = Lineage(ORDERS.run_id, "", self.paths.run_dir, 4, 0).run_dir
         alive = [p for p in proc.everyone() if p.state not in proc.GONE_STATES and p.pid != os.getpid()]
         return [p.pid for p in alive if proc.environment(p.pid).get("CLUSTERRUN_RUN_DIR") == marker]
@@ -92,7 +92,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     yield made
-    made.companions.end_all()
+    made.sidecars.end_all()
     assert made.mine() == []
     made.until(lambda: not uncollected())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
@@ -107,14 +107,14 @@ def said(number: int, body: str, name: str = "examiner") -> SidecarSpoke:
     return SidecarSpoke(4, name, number, body)
 
 
-def test_a_question_starts_the_companion_and_its_answers_come_in_order(stage: Stage) -> None:
+def test_a_question_starts_the_sidecar_and_its_answers_come_in_order(stage: Stage) -> None:
     for number in range(1, 4):
         stage.ask(number, f'echo {number} " é')
     assert stage.answers(3) == [said(number, f'{number} " é') for number in range(1, 4)]
     assert len(stage.mine()) == 1
 
 
-def test_a_companion_finds_what_ranks_inherit_its_marks_and_its_words(stage: Stage) -> None:
+def test_a_sidecar_finds_what_ranks_inherit_its_marks_and_its_words(stage: Stage) -> None:
     import json
 
     stage.ask(1, "where")
@@ -134,7 +134,7 @@ def test_a_companion_finds_what_ranks_inherit_its_marks_and_its_words(stage: Sta
 
 
 def test_an_observer_is_told_the_ranks_first(stage: Stage) -> None:
-    stage.companions.start(4, "observer")
+    stage.sidecars.start(4, "observer")
     stage.ask(1, "where", "observer")
     (answer,) = stage.answers(1)
     assert '["observe", ' in answer.body and '"7", "n7"]' in answer.body
@@ -143,7 +143,7 @@ def test_an_observer_is_told_the_ranks_first(stage: Stage) -> None:
 def test_its_complaints_go_to_a_log_of_its_own(stage: Stage) -> None:
     stage.ask(1, "complain the disk is odd")
     stage.answers(1)
-    assert Path(stage.paths.attempt(4).companion_log(7, "examiner")).read_text() == "the disk is odd\n"
+    assert Path(stage.paths.attempt(4).sidecar_log(7, "examiner")).read_text() == "the disk is odd\n"
 
 
 def test_where_no_log_can_be_written_it_runs_all_the_same(stage: Stage) -> None:
@@ -167,14 +167,14 @@ def test_where_no_log_can_be_written_it_runs_all_the_same(stage: Stage) -> None:
 def test_whatever_else_it_does_is_its_end_and_is_named(stage: Stage, asked: str, why: str) -> None:
     stage.ask(1, asked)
     gone = stage.until(lambda: next((e for e in stage.events if isinstance(e, SidecarGone)), None))
-    assert (gone.epoch, gone.companion) == (4, "examiner") and why in gone.why
+    assert (gone.epoch, gone.sidecar) == (4, "examiner") and why in gone.why
     assert asked.startswith("exit") == (said(1, "last words") in stage.events)
     stage.until(lambda: not stage.mine())
     stage.ask(2, "echo again")
     assert stage.until(lambda: stage.events[-1:] == [said(2, "again")])
 
 
-def test_a_companion_that_is_killed_is_told_with_the_signal(stage: Stage) -> None:
+def test_a_sidecar_that_is_killed_is_told_with_the_signal(stage: Stage) -> None:
     stage.ask(1, "echo x")
     stage.answers(1)
     os.kill(stage.mine()[0], 9)
@@ -203,16 +203,16 @@ def test_an_end_takes_everything_below_with_it_and_says_nothing(stage: Stage) ->
     stage.ask(1, "child")
     stage.answers(1)
     stage.until(lambda: len(stage.mine()) == 2)
-    stage.companions.end("examiner")
+    stage.sidecars.end("examiner")
     assert stage.mine() == []
     assert stage.events == [said(1, "")]
 
 
-def test_one_companion_s_end_leaves_the_other_alone(stage: Stage) -> None:
-    stage.companions.start(4, "observer")
+def test_one_sidecar_s_end_leaves_the_other_alone(stage: Stage) -> None:
+    stage.sidecars.start(4, "observer")
     stage.ask(1, "echo x")
     stage.answers(1)
-    stage.companions.end("examiner")
+    stage.sidecars.end("examiner")
     stage.ask(2, "echo y", "observer")
     assert stage.answers(2)[1] == said(2, "y", "observer")
 
@@ -221,4 +221,4 @@ def test_a_program_that_cannot_be_started_has_ended(stage: Stage, monkeypatch: p
     monkeypatch.setattr("sys.executable", "/no/such/python")
     stage.ask(1, "echo x")
     (gone,) = stage.answers(1)
-    assert gone.companion == "examiner" and "'/no/such/python' cannot be executed" in gone.why
+    assert gone.sidecar == "examiner" and "'/no/such/python' cannot be executed" in gone.why

@@ -1,4 +1,4 @@
-"""The agent's laws of companions, one short tape each: given events, exact actions."""
+"""The agent's laws of sidecars, one short tape each: given events, exact actions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_question_is_passed_on_and_its_answer_told() -> None:
     ]
 
 
-def test_a_companion_that_ended_is_told_once_and_may_be_asked_again() -> None:
+def test_a_sidecar_that_ended_is_told_once_and_may_be_asked_again() -> None:
     tape = examined()
     gone = SidecarGone(0, "examiner", "exited with code 3")
     assert told(tape.does(2.0, gone, gone)) == [SidecarEnded(0, "examiner", "exited with code 3")]
@@ -71,7 +71,7 @@ def test_an_examiner_is_gone_before_what_an_older_attempt_left_is_swept() -> Non
     assert tape.does(2.0, start(3)) == [Dismiss("examiner"), Sweep(2)]
 
 
-def test_what_a_dismissed_companion_still_said_is_dropped() -> None:
+def test_what_a_dismissed_sidecar_still_said_is_dropped() -> None:
     tape = examined()
     tape.at(2.0, Told(EndSidecar(0, "examiner")))
     late = (SidecarSpoke(0, "examiner", 1, "well"), SidecarGone(0, "examiner", "killed"))
@@ -100,13 +100,13 @@ def test_no_examiner_is_asked_for_an_epoch_that_was_started() -> None:
     assert tape.does(2.0, Told(AskSidecar(1, "examiner", 1, "x"))) == [PassOn(1, "examiner", 1, "x")]
 
 
-def test_a_question_of_a_later_epoch_ends_the_companion_of_the_older_one() -> None:
+def test_a_question_of_a_later_epoch_ends_the_sidecar_of_the_older_one() -> None:
     tape = examined()
     assert tape.does(2.0, Told(AskSidecar(1, "examiner", 9, "x"))) == [
         Dismiss("examiner"),
         PassOn(1, "examiner", 9, "x"),
     ]
-    assert told(tape.does(3.0, ASK)) == [SidecarEnded(0, "examiner", "a companion of epoch 1 is here")]
+    assert told(tape.does(3.0, ASK)) == [SidecarEnded(0, "examiner", "a sidecar of epoch 1 is here")]
 
 
 def test_a_node_that_ends_asks_nobody() -> None:

@@ -1,4 +1,4 @@
-"""A desk with training scripts that only say how fast they were: real runs, on this machine."""
+"""A context with training scripts that only say how fast they were: real runs, on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Desk, make_desk  # noqa: F401  a fixture
+from tests.cli.conftest import CommandLine, make_context  # noqa: F401  a fixture
 
 PACED = """
 import os, signal, sys
@@ -25,9 +25,9 @@ if rank == 0 and told.get("silent") != str(world) and "mute" not in told:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, make_desk: Callable[[Path], Desk]) -> Iterator[Desk]:  # noqa: F811
-    """A fresh desk with ``paced.py``; its ranks say 10 steps per second each."""
-    made = make_desk(tmp_path)
+def context(tmp_path: Path, make_context: Callable[[Path], CommandLine]) -> Iterator[CommandLine]:  # noqa: F811
+    """A fresh context with ``paced.py``; its ranks say 10 steps per second each."""
+    made = make_context(tmp_path)
     (made.folder / "paced.py").write_text(PACED)
     yield made
     live = tmp_path / "home/live"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import ROOT, Desk, Said
+from tests.cli.conftest import ROOT, CommandLine, Said
 
 FAST = ("bench", "scaling", "--no-probe", "--oversubscribe", "--repeats", "1")
 
@@ -24,99 +24,101 @@ def document(said: Said) -> dict[str, Any]:
     return found
 
 
-def runs_of(desk: Desk) -> list[str]:
-    return sorted(os.listdir(Path(desk.environment["CLUSTERRUN_HOME"]) / "runs"))
+def runs_of(context: CommandLine) -> list[str]:
+    return sorted(os.listdir(Path(context.environment["CLUSTERRUN_HOME"]) / "runs"))
 
 
-def test_worlds_are_measured_tabled_and_kept(desk: Desk) -> None:
-    done = desk(*FAST, "--worlds", "1,2", "paced.py")
+def test_worlds_are_measured_tabled_and_kept(context: CommandLine) -> None:
+    done = context(*FAST, "--worlds", "1,2", "paced.py")
     assert done.code == 0, done
     heads, one, two, _, legend, *_ = done.out.splitlines()
     assert heads.split()[:3] == ["CONFIGURATION", "TIME", "SPEED-UP"]
     assert one.split("  ")[0].strip() == "ranks × 1" and "2.00 s" in one and "1.00×" in one
     assert "1.00 s" in two and "2.00×" in two and "100%" in two and "cores shared" in two
     assert legend.startswith("paced.py · strong scaling · this machine")
-    again = desk(*FAST, "--worlds", "1,2", "paced.py")
+    again = context(*FAST, "--worlds", "1,2", "paced.py")
     assert (again.code, again.out) == (0, done.out) and "measured before" in again.err
-    assert len(runs_of(desk)) == 2
+    assert len(runs_of(context)) == 2
 
 
-def test_a_failed_cell_is_said_and_the_others_go_on(desk: Desk) -> None:
-    done = desk(*FAST, "--worlds", "1,2,3", "--json", "paced.py", "fails=2")
+def test_a_failed_cell_is_said_and_the_others_go_on(context: CommandLine) -> None:
+    done = context(*FAST, "--worlds", "1,2,3", "--json", "paced.py", "fails=2")
     rows = document(done)["rows"]
     assert done.code == 1
     assert [row["speed_up"] for row in rows] == [1.0, None, 3.0]
     assert "FAILED" in rows[1]["failed"] and "no such layer" in rows[1]["failed"]
 
 
-def test_a_later_call_measures_what_is_new_and_what_had_failed(desk: Desk) -> None:
-    desk(*FAST, "--worlds", "1,2", "paced.py", "fails=2")
-    before = len(runs_of(desk))
-    done = desk(*FAST, "--worlds", "1,2,3", "paced.py", "fails=2")
-    assert (len(runs_of(desk)) - before, done.code) == (2, 1)
+def test_a_later_call_measures_what_is_new_and_what_had_failed(context: CommandLine) -> None:
+    context(*FAST, "--worlds", "1,2", "paced.py", "fails=2")
+    before = len(runs_of(context))
+    done = context(*FAST, "--worlds", "1,2,3", "paced.py", "fails=2")
+    assert (len(runs_of(context)) - before, done.code) == (2, 1)
 
 
-def test_an_interrupted_study_goes_on_with_the_run_that_was_under_way(desk: Desk) -> None:
+def test_an_interrupted_study_goes_on_with_the_run_that_was_under_way(context: CommandLine) -> None:
     asked = (*FAST, "--worlds", "1,2", "--json", "paced.py", "hangs=2")
-    process = desk.start(*asked)
+    process = context.start(*asked)
     until = time.monotonic() + 90
-    while not (desk.folder / "hanging").exists() and time.monotonic() < until:
+    while not (context.folder / "hanging").exists() and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=90)
     assert (process.returncode, out) == (130, "")
     assert "a run under way goes on" in err
-    (desk.folder / "let-go").touch()
-    (hanging,) = [run for run in runs_of(desk) if desk("status", run, "--json").out.find('"RUNNING"') > 0]
-    desk("cancel", hanging)
-    before = runs_of(desk)
-    done = desk(*asked)
+    (context.folder / "let-go").touch()
+    (hanging,) = [
+        run for run in runs_of(context) if context("status", run, "--json").out.find('"RUNNING"') > 0
+    ]
+    context("cancel", hanging)
+    before = runs_of(context)
+    done = context(*asked)
     assert f"going on with {hanging}" in done.err
-    assert (runs_of(desk), document(done)["rows"][0]["speed_up"]) == (before, 1.0)
+    assert (runs_of(context), document(done)["rows"][0]["speed_up"]) == (before, 1.0)
 
 
-def test_a_changed_script_is_measured_anew(desk: Desk) -> None:
-    desk(*FAST, "--worlds", "1", "paced.py")
-    script = desk.folder / "paced.py"
+def test_a_changed_script_is_measured_anew(context: CommandLine) -> None:
+    context(*FAST, "--worlds", "1", "paced.py")
+    script = context.folder / "paced.py"
     script.write_text(script.read_text().replace("10.0", "20.0"))
-    done = desk(*FAST, "--worlds", "1", "--json", "paced.py")
+    done = context(*FAST, "--worlds", "1", "--json", "paced.py")
     assert document(done)["rows"][0]["steps_per_second"] == 20.0
 
 
-def test_a_named_study_of_another_subject_is_not_overwritten_unasked(desk: Desk) -> None:
-    desk(*FAST, "--name", "mine", "--worlds", "1", "paced.py")
-    refused = desk(*FAST, "--name", "mine", "--worlds", "1", "paced.py", "a=b")
+def test_a_named_study_of_another_subject_is_not_overwritten_unasked(context: CommandLine) -> None:
+    context(*FAST, "--name", "mine", "--worlds", "1", "paced.py")
+    refused = context(*FAST, "--name", "mine", "--worlds", "1", "paced.py", "a=b")
     assert refused.code == 2 and "--fresh" in refused.err
-    assert desk(*FAST, "--name", "mine", "--fresh", "--worlds", "1", "paced.py", "a=b").code == 0
+    assert context(*FAST, "--name", "mine", "--fresh", "--worlds", "1", "paced.py", "a=b").code == 0
 
 
-def test_a_script_that_never_reports_is_timed_whole_and_that_is_said(desk: Desk) -> None:
-    done = desk(*FAST, "--worlds", "1,2", "paced.py", "mute=1")
+def test_a_script_that_never_reports_is_timed_whole_and_that_is_said(context: CommandLine) -> None:
+    done = context(*FAST, "--worlds", "1,2", "paced.py", "mute=1")
     assert done.code == 0 and "the whole run, start-up and all" in done.out
 
 
-def test_a_world_that_alone_never_reports_has_failed(desk: Desk) -> None:
-    done = desk(*FAST, "--worlds", "1,2", "--json", "paced.py", "silent=2")
+def test_a_world_that_alone_never_reports_has_failed(context: CommandLine) -> None:
+    done = context(*FAST, "--worlds", "1,2", "--json", "paced.py", "silent=2")
     assert done.code == 1
     assert "never printed steps_per_second" in document(done)["rows"][1]["failed"]
 
 
-def test_more_ranks_than_cores_are_refused_where_nobody_can_be_asked(desk: Desk) -> None:
-    done = desk("bench", "scaling", "--no-probe", "--worlds", "1,4096", "paced.py")
+def test_more_ranks_than_cores_are_refused_where_nobody_can_be_asked(context: CommandLine) -> None:
+    done = context("bench", "scaling", "--no-probe", "--worlds", "1,4096", "paced.py")
     assert (done.code, done.out) == (2, "")
     assert "4096 ranks are more than the" in done.err and "--oversubscribe" in done.err
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n", 130), ("y", 0)])
 def test_a_person_is_asked_before_more_ranks_than_cores_are_started(
-    desk: Desk, answer: str, code: int
+    context: CommandLine, answer: str, code: int
 ) -> None:
     worlds = str(len(os.sched_getaffinity(0)) + 1)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "clusterrun", *FAST[:3], "--repeats", "1", "--worlds", worlds, "paced.py"],
-        cwd=desk.folder,
-        env={**desk.environment, "NO_COLOR": "1"},
+        cwd=context.folder,
+        env={**context.environment, "NO_COLOR": "1"},
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=theirs,
@@ -128,39 +130,43 @@ def test_a_person_is_asked_before_more_ranks_than_cores_are_started(
     assert (process.returncode, out != b"") == (code, answer == "y")
 
 
-def test_arguments_grow_with_the_world_where_they_are_asked_to(desk: Desk) -> None:
-    done = desk(*FAST, "--worlds", "1,2", "--json", "paced.py", "batch={64/world}")
+def test_arguments_grow_with_the_world_where_they_are_asked_to(context: CommandLine) -> None:
+    done = context(*FAST, "--worlds", "1,2", "--json", "paced.py", "batch={64/world}")
     assert [row["notes"] for row in document(done)["rows"]] == [["batch 64"], ["batch 32"]]
 
 
-def test_strategies_of_a_script_that_is_not_told_them_are_refused(desk: Desk) -> None:
-    done = desk(*FAST, "--worlds", "1", "--strategies", "ddp,mine", "paced.py")
+def test_strategies_of_a_script_that_is_not_told_them_are_refused(context: CommandLine) -> None:
+    done = context(*FAST, "--worlds", "1", "--strategies", "ddp,mine", "paced.py")
     assert done.code == 2 and "{strategy}" in done.err
-    told = desk(*FAST, "--worlds", "2", "--strategies", "ddp,mine", "--json", "paced.py", "batch={strategy}")
+    told = context(
+        *FAST, "--worlds", "2", "--strategies", "ddp,mine", "--json", "paced.py", "batch={strategy}"
+    )
     assert [row["notes"] for row in document(told)["rows"]] == [["batch ddp"], ["batch mine"]]
 
 
-def test_a_mistake_that_stops_every_run_is_one_error_and_no_table(desk: Desk) -> None:
-    done = desk(*FAST, "--worlds", "1,2", "missing.py")
+def test_a_mistake_that_stops_every_run_is_one_error_and_no_table(context: CommandLine) -> None:
+    done = context(*FAST, "--worlds", "1,2", "missing.py")
     assert (done.code, done.out) == (2, "") and "there is no script" in done.err
 
 
-def test_a_dry_run_shows_every_command_and_touches_nothing(desk: Desk) -> None:
-    done = desk("bench", "scaling", "--dry-run", "--worlds", "1,2", "--weak", "--strategies", "single,ddp")
+def test_a_dry_run_shows_every_command_and_touches_nothing(context: CommandLine) -> None:
+    done = context("bench", "scaling", "--dry-run", "--worlds", "1,2", "--weak", "--strategies", "single,ddp")
     lines = [line.split("train.py ")[1] for line in done.out.splitlines()]
     assert lines == ["--strategy single --batch-size 64", "--strategy ddp --batch-size 128"]
-    assert not Path(desk.environment["CLUSTERRUN_HOME"]).exists()
+    assert not Path(context.environment["CLUSTERRUN_HOME"]).exists()
 
 
-def test_a_profiles_size_is_for_other_runs(desk: Desk) -> None:
-    (desk.folder / "clusterrun.toml").write_text("[defaults]\nnodes = 7\nname = 'other'\n")
-    done = desk(*FAST, "--worlds", "2", "--json", "paced.py")
+def test_a_profiles_size_is_for_other_runs(context: CommandLine) -> None:
+    (context.folder / "clusterrun.toml").write_text("[defaults]\nnodes = 7\nname = 'other'\n")
+    done = context(*FAST, "--worlds", "2", "--json", "paced.py")
     assert document(done)["rows"][0]["environment"]["nodes"] == 1
 
 
-def test_the_short_job_says_on_what_was_measured_and_the_prediction_stands_beside(desk: Desk) -> None:
+def test_the_short_job_says_on_what_was_measured_and_the_prediction_stands_beside(
+    context: CommandLine,
+) -> None:
     asked = ("bench", "scaling", "--oversubscribe", "--repeats", "1", "--worlds", "1,2", "--json")
-    said = document(desk(*asked, "--parameters", "1M", "paced.py"))
+    said = document(context(*asked, "--parameters", "1M", "paced.py"))
     assert [group["ranks"] for group in said["all_reduce"]] == [2]
     two = said["rows"][1]
     assert two["environment"]["torch"] and two["environment"]["device"]
@@ -170,21 +176,21 @@ def test_the_short_job_says_on_what_was_measured_and_the_prediction_stands_besid
     assert abs(two["predicted"] - expected) < 1e-6
     file = said["name"]
     advice = json.loads(
-        desk("advise", "--from", file, "--gpus-per-node", "2", "--parameters", "1M", "--json").out
+        context("advise", "--from", file, "--gpus-per-node", "2", "--parameters", "1M", "--json").out
     )
     assert advice["asked"]["bandwidth"] == group["bandwidth"] and advice["take"] == "ddp"
 
 
-def test_advice_without_a_model_is_bad_usage(desk: Desk) -> None:
-    done = desk("advise")
+def test_advice_without_a_model_is_bad_usage(context: CommandLine) -> None:
+    done = context("advise")
     assert (done.code, done.out) == (2, "") and "--parameters" in done.err
-    assert desk("advise", "--from", "nothing").code == 2
+    assert context("advise", "--from", "nothing").code == 2
 
 
-def test_the_shipped_script_is_known_wherever_it_lies(desk: Desk) -> None:
-    copy = desk.folder / "train.py"
+def test_the_shipped_script_is_known_wherever_it_lies(context: CommandLine) -> None:
+    copy = context.folder / "train.py"
     copy.write_bytes((ROOT / "jobs/train.py").read_bytes())
-    done = desk(
+    done = context(
         "bench", "scaling", "--dry-run", "--worlds", "1", "--script", "train.py", "--", "--steps", "3"
     )
     assert [line.split(": ", 1)[1] for line in done.out.splitlines()] == [

@@ -41,7 +41,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Desk:
+class CommandLine:
     """A folder with ``train.py``, and a home without Slurm."""
 
     folder: Path
@@ -73,12 +73,12 @@ class Desk:
 
 
 @pytest.fixture(scope="session")
-def make_desk() -> Callable[[Path], Desk]:
-    def make(folder: Path) -> Desk:
+def make_context() -> Callable[[Path], CommandLine]:
+    def make(folder: Path) -> CommandLine:
         (folder / "work").mkdir()
         (folder / "work/train.py").write_text(PROGRAM)
         kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
-        return Desk(
+        return CommandLine(
             folder / "work",
             {
                 **kept,
@@ -96,40 +96,44 @@ def make_desk() -> Callable[[Path], Desk]:
 
 
 @pytest.fixture
-def clusterrun(tmp_path: Path, make_desk: Callable[[Path], Desk]) -> Iterator[Desk]:
-    """A fresh desk; what was left running on it is ended."""
-    desk = make_desk(tmp_path)
-    yield desk
+def clusterrun(tmp_path: Path, make_context: Callable[[Path], CommandLine]) -> Iterator[CommandLine]:
+    """A fresh context; what was left running on it is ended."""
+    context = make_context(tmp_path)
+    yield context
     if (tmp_path / "home/live").is_dir() and (alive := os.listdir(tmp_path / "home/live")):
-        desk("cancel", *alive)
+        context("cancel", *alive)
 
 
 @pytest.fixture(scope="session")
-def ended(tmp_path_factory: pytest.TempPathFactory, make_desk: Callable[[Path], Desk]) -> Desk:
-    """A desk with one run that ended well, shared by tests that only look."""
-    desk = make_desk(tmp_path_factory.mktemp("ended"))
-    done = desk("submit", "--nodes", "2", "--ranks-per-node", "3", "--wait", "train.py")
+def ended(
+    tmp_path_factory: pytest.TempPathFactory, make_context: Callable[[Path], CommandLine]
+) -> CommandLine:
+    """A context with one run that ended well, shared by tests that only look."""
+    context = make_context(tmp_path_factory.mktemp("ended"))
+    done = context("submit", "--nodes", "2", "--ranks-per-node", "3", "--wait", "train.py")
     assert done.code == 0, done
-    leave_report(desk, FOUND)
-    return desk
+    leave_report(context, FOUND)
+    return context
 
 
 @pytest.fixture(scope="session")
-def live(tmp_path_factory: pytest.TempPathFactory, make_desk: Callable[[Path], Desk]) -> Iterator[Desk]:
-    """A desk with one run of 2 nodes x 2 ranks that stays, shared by tests that only look."""
-    desk = make_desk(tmp_path_factory.mktemp("live"))
-    done = desk("submit", "--nodes", "2", "--ranks-per-node", "2", "--name", "stays", "train.py", "wait")
+def live(
+    tmp_path_factory: pytest.TempPathFactory, make_context: Callable[[Path], CommandLine]
+) -> Iterator[CommandLine]:
+    """A context with one run of 2 nodes x 2 ranks that stays, shared by tests that only look."""
+    context = make_context(tmp_path_factory.mktemp("live"))
+    done = context("submit", "--nodes", "2", "--ranks-per-node", "2", "--name", "stays", "train.py", "wait")
     assert done.code == 0, done
     end = time.monotonic() + 120
-    while "training" not in desk("status", "--json").out:
+    while "training" not in context("status", "--json").out:
         assert time.monotonic() < end, "the ranks do not run within the limit"
-    yield desk
-    desk("cancel", "stays")
+    yield context
+    context("cancel", "stays")
 
 
-def leave_report(desk: Desk, report: Report) -> Path:
+def leave_report(context: CommandLine, report: Report) -> Path:
     """Put ``report`` where the coordinator of the newest run would have left it; the run directory."""
-    run_dir = max(Path(desk.environment["CLUSTERRUN_HOME"], "runs").iterdir())
+    run_dir = max(Path(context.environment["CLUSTERRUN_HOME"], "runs").iterdir())
     text = json.dumps(encode(replace(report, run_id=run_dir.name)))
     (run_dir / "attempts/000/preflight.json").write_text(text)
     return run_dir

@@ -72,7 +72,7 @@ def test_how_far_a_script_came_is_said_as_far_as_it_reports_that(
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Context:
+def context(tmp_path: Path) -> Context:
     made = Context({"CLUSTERRUN_HOME": str(tmp_path / "home")})
     made.store.claim(RUN)
     spec = JobSpec(command=("train.py",), cwd="/", name="train", nodes=2)
@@ -85,9 +85,9 @@ def desk(tmp_path: Path) -> Context:
 RUN = "20270115-080000-0000-train"
 
 
-def test_a_document_has_what_every_attempt_left_where_a_run_was_named(desk: Context) -> None:
-    found = desk.inquiry().statuses([RUN])
-    (entry,) = document(found, desk)["runs"]
+def test_a_document_has_what_every_attempt_left_where_a_run_was_named(context: Context) -> None:
+    found = context.inquiry().statuses([RUN])
+    (entry,) = document(found, context)["runs"]
     assert {name: entry[name] for name in ("step", "checkpoint", "heard_at")} == {
         "step": 30,
         "checkpoint": 10,
@@ -116,14 +116,14 @@ def test_a_document_has_what_every_attempt_left_where_a_run_was_named(desk: Cont
     assert "attempts" not in document(found)["runs"][0]
 
 
-def test_a_damaged_state_leaves_a_document_without_attempts(desk: Context) -> None:
-    Path(desk.store.paths(RUN).state).write_text("{")
-    (entry,) = document(desk.inquiry().statuses([RUN]), desk)["runs"]
+def test_a_damaged_state_leaves_a_document_without_attempts(context: Context) -> None:
+    Path(context.store.paths(RUN).state).write_text("{")
+    (entry,) = document(context.inquiry().statuses([RUN]), context)["runs"]
     assert (entry["attempts"], entry["step"], entry["heard_at"]) == ([], None, None)
 
 
-def test_the_table_says_how_far_a_run_is_while_it_trains(desk: Context) -> None:
-    (status,) = desk.inquiry().statuses([RUN])
+def test_the_table_says_how_far_a_run_is_while_it_trains(context: Context) -> None:
+    (status,) = context.inquiry().statuses([RUN])
     live = replace(status, state=State.RUNNING, phase=Phase.TRAINING, reason="restart 1 of 3")
     assert [reason_of(one, AT) for one in (live, replace(live, reason=""), status)] == [
         "restart 1 of 3; step 30",

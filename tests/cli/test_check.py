@@ -6,13 +6,13 @@ import json
 import re
 import signal
 
-from tests.cli.conftest import Desk
+from tests.cli.conftest import CommandLine
 from tests.cli.test_terminal import on_terminal
 
 BUDGET = ("--preflight-budget", "3m")
 
 
-def test_a_check_is_shown_live_on_a_terminal_and_leaves_its_report_there(clusterrun: Desk) -> None:
+def test_a_check_is_shown_live_on_a_terminal_and_leaves_its_report_there(clusterrun: CommandLine) -> None:
     seen = on_terminal(clusterrun, "check", "--nodes", "2", *BUDGET, errors=True)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
     assert re.search(r"preflight .*\d+ s left .*\r", shown), shown
@@ -22,14 +22,16 @@ def test_a_check_is_shown_live_on_a_terminal_and_leaves_its_report_there(cluster
     assert shown.endswith("\nfit: local-[0-1]\n")
 
 
-def test_a_run_that_is_followed_says_what_its_check_found_and_then_what_ranks_print(clusterrun: Desk) -> None:
+def test_a_run_that_is_followed_says_what_its_check_found_and_then_what_ranks_print(
+    clusterrun: CommandLine,
+) -> None:
     done = clusterrun("submit", "--preflight", "quick", *BUDGET, "-f", "train.py", limit=240)
     assert (done.code, done.out) == (0, "local-0 r0 | rank 0 of 1\n"), done.err
     assert "\npre-flight PASS: " in done.err
     assert json.loads(clusterrun("report", "--json").out)["level"] == "quick"
 
 
-def test_ctrl_c_leaves_a_check_running_and_says_how_to_come_back(clusterrun: Desk) -> None:
+def test_ctrl_c_leaves_a_check_running_and_says_how_to_come_back(clusterrun: CommandLine) -> None:
     process = clusterrun.start("check", "--nodes", "2", *BUDGET)
     assert process.stderr is not None
     while not (line := process.stderr.readline()).startswith("checks 2 nodes: "):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Desk
+from tests.cli.conftest import CommandLine
 
 ID = r"\d{8}-\d{6}-[0-9a-z]{4}-"
 FIELDS = [
@@ -32,11 +32,11 @@ FIELDS = [
 ]
 
 
-def home(desk: Desk) -> Path:
-    return Path(desk.environment["CLUSTERRUN_HOME"])
+def home(context: CommandLine) -> Path:
+    return Path(context.environment["CLUSTERRUN_HOME"])
 
 
-def test_submit_prints_the_run_id_and_says_what_to_type_next(clusterrun: Desk) -> None:
+def test_submit_prints_the_run_id_and_says_what_to_type_next(clusterrun: CommandLine) -> None:
     done = clusterrun("submit", "--nodes", "2", "train.py")
     run_id = done.out.strip()
     assert (done.code, re.fullmatch(ID + "train", run_id) is not None) == (0, True)
@@ -46,7 +46,7 @@ def test_submit_prints_the_run_id_and_says_what_to_type_next(clusterrun: Desk) -
     assert clusterrun("wait", run_id).out == f"{run_id} COMPLETED\n"
 
 
-def test_submit_json_is_one_document(clusterrun: Desk) -> None:
+def test_submit_json_is_one_document(clusterrun: CommandLine) -> None:
     done = clusterrun("submit", "--json", "--wait", "--name", "my run", "train.py", "--lr", "0.1")
     document = json.loads(done.out)
     assert list(document) == ["run_id", "job_id", "name", "cluster", "run_dir", "command"]
@@ -58,7 +58,7 @@ def test_submit_json_is_one_document(clusterrun: Desk) -> None:
     assert document["run_dir"] == str(home(clusterrun) / "runs" / document["run_id"])
 
 
-def test_a_dry_run_touches_nothing_and_shows_the_script(clusterrun: Desk) -> None:
+def test_a_dry_run_touches_nothing_and_shows_the_script(clusterrun: CommandLine) -> None:
     done = clusterrun("submit", "--dry-run", "--json", "--nodes", "2", "train.py", "a b")
     document = json.loads(done.out)
     assert list(document)[-3:] == ["script", "argv", "survival"]
@@ -76,7 +76,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("isolated", [True, False])
-def test_cpu_ranks_train_on_a_machine_with_a_pretended_gpu(clusterrun: Desk, isolated: bool) -> None:
+def test_cpu_ranks_train_on_a_machine_with_a_pretended_gpu(clusterrun: CommandLine, isolated: bool) -> None:
     (clusterrun.folder / "joins.py").write_text(JOINS)
     clusterrun.environment["PYTHONPATH"] = os.pathsep.join((str(PRETENDED), str(PRETENDED.parents[3])))
     clusterrun.environment.update({"PRETENDED_ISOLATION": "1"} if isolated else {})
@@ -88,7 +88,7 @@ def test_cpu_ranks_train_on_a_machine_with_a_pretended_gpu(clusterrun: Desk, iso
     assert (done.code, sorted(done.out.splitlines())) == (0, [f"local-0 r{rank} | 0 gloo" for rank in (0, 1)])
 
 
-def test_everything_after_the_command_goes_to_it_untouched(clusterrun: Desk) -> None:
+def test_everything_after_the_command_goes_to_it_untouched(clusterrun: CommandLine) -> None:
     hostile = [
         "--nodes",
         "3",
@@ -110,12 +110,12 @@ def test_everything_after_the_command_goes_to_it_untouched(clusterrun: Desk) -> 
 
 
 @pytest.mark.parametrize("dashes", [[], ["--"]])
-def test_a_module_is_a_command_like_a_script(clusterrun: Desk, dashes: list[str]) -> None:
+def test_a_module_is_a_command_like_a_script(clusterrun: CommandLine, dashes: list[str]) -> None:
     done = clusterrun("submit", "-f", "--nodes", "1", *dashes, "-m", "train", "--nodes", "5")
     assert done.out == "local-0 r0 | rank 0 of 1 '--nodes' '5'\n"
 
 
-def test_a_run_that_fails_names_the_first_failure_and_exits_1(clusterrun: Desk) -> None:
+def test_a_run_that_fails_names_the_first_failure_and_exits_1(clusterrun: CommandLine) -> None:
     done = clusterrun("submit", "--follow", "--nodes", "2", "train.py", "fail")
     assert done.code == 1
     assert "local-1 r1 ! about to fail" in done.out
@@ -125,14 +125,14 @@ def test_a_run_that_fails_names_the_first_failure_and_exits_1(clusterrun: Desk) 
     assert "exit code  7" in shown and "first failure" in shown and "about to fail" in shown
 
 
-def test_wait_has_the_worst_exit_code(clusterrun: Desk) -> None:
+def test_wait_has_the_worst_exit_code(clusterrun: CommandLine) -> None:
     ids = [clusterrun("submit", "--nodes", "2", "train.py", *more).out.strip() for more in ([], ["fail"])]
     done = clusterrun("wait", *ids)
     assert (done.code, done.out) == (1, f"{ids[0]} COMPLETED\n{ids[1]} FAILED\n")
     assert json.loads(clusterrun("wait", ids[0], "--json").out)["runs"][0]["state"] == "COMPLETED"
 
 
-def test_cancel_ends_a_run_and_says_so_and_a_second_one_does_no_harm(clusterrun: Desk) -> None:
+def test_cancel_ends_a_run_and_says_so_and_a_second_one_does_no_harm(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--nodes", "2", "train.py", "wait").out.strip()
     first, second = clusterrun("cancel", "last"), clusterrun("cancel", run_id)
     assert [first.code, first.out, second.code, second.out] == [
@@ -142,7 +142,7 @@ def test_cancel_ends_a_run_and_says_so_and_a_second_one_does_no_harm(clusterrun:
     assert clusterrun("wait", run_id).code == 1
 
 
-def test_ctrl_c_detaches_and_the_run_goes_on(clusterrun: Desk) -> None:
+def test_ctrl_c_detaches_and_the_run_goes_on(clusterrun: CommandLine) -> None:
     process = clusterrun.start("submit", "--follow", "train.py", "wait")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("local-0 r0 | rank 0")
@@ -153,7 +153,7 @@ def test_ctrl_c_detaches_and_the_run_goes_on(clusterrun: Desk) -> None:
     assert json.loads(clusterrun("status", "--json").out)["runs"][0]["state"] == "RUNNING"
 
 
-def test_a_reader_that_goes_away_is_no_error(clusterrun: Desk) -> None:
+def test_a_reader_that_goes_away_is_no_error(clusterrun: CommandLine) -> None:
     process = clusterrun.start("submit", "--follow", "train.py", "wait")
     assert process.stdout is not None and process.stderr is not None
     process.stdout.readline()
@@ -163,7 +163,7 @@ def test_a_reader_that_goes_away_is_no_error(clusterrun: Desk) -> None:
     process.wait(90)
 
 
-def test_status_json_has_the_documented_fields_and_times_with_a_zone(ended: Desk) -> None:
+def test_status_json_has_the_documented_fields_and_times_with_a_zone(ended: CommandLine) -> None:
     (run,) = json.loads(ended("status", "--json").out)["runs"]
     assert list(run) == FIELDS
     assert {
@@ -183,13 +183,13 @@ def test_status_json_has_the_documented_fields_and_times_with_a_zone(ended: Desk
     assert times == sorted(times)
 
 
-def test_status_in_a_pipe_is_plain_lines(ended: Desk) -> None:
+def test_status_in_a_pipe_is_plain_lines(ended: CommandLine) -> None:
     heads, line = ended("status").out.splitlines()
     assert heads.split() == ["RUN", "JOB", "STATE", "PHASE", "NODES", "TIME", "REASON"]
     assert re.match(rf"{ID}train +\d+\.\d+ +COMPLETED +ended +2×3 ", line)
 
 
-def test_without_runs_status_says_how_to_start_one(clusterrun: Desk) -> None:
+def test_without_runs_status_says_how_to_start_one(clusterrun: CommandLine) -> None:
     done = clusterrun("status")
     assert (done.code, done.out) == (0, "") and "clusterrun submit" in done.err
     assert json.loads(clusterrun("status", "--json").out) == {"runs": []}
@@ -216,23 +216,23 @@ def test_without_runs_status_says_how_to_start_one(clusterrun: Desk) -> None:
         (["--since", "2999-01-01"], []),
     ],
 )
-def test_logs_shows_what_was_asked_for(ended: Desk, options: list[str], lines: list[str]) -> None:
+def test_logs_shows_what_was_asked_for(ended: CommandLine, options: list[str], lines: list[str]) -> None:
     done = ended("logs", *options)
     assert (done.code, sorted(done.out.splitlines())) == (0, lines)
 
 
-def test_logs_says_that_a_pattern_was_found_in_no_line_and_of_how_many(ended: Desk) -> None:
+def test_logs_says_that_a_pattern_was_found_in_no_line_and_of_how_many(ended: CommandLine) -> None:
     done = ended("logs", "--grep", "nothing")
     assert (done.code, done.out, done.err) == (0, "", "the pattern was not found in any of 6 lines\n")
 
 
-def test_followed_to_its_end_a_run_gives_the_code_that_wait_gives(clusterrun: Desk) -> None:
+def test_followed_to_its_end_a_run_gives_the_code_that_wait_gives(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--nodes", "2", "train.py", "fail").out.strip()
     codes = [clusterrun(*words, run_id).code for words in (["wait"], ["logs", "-f"], ["logs"])]
     assert codes == [1, 1, 0]
 
 
-def test_logs_of_a_run_without_output_says_so(ended: Desk) -> None:
+def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
     done = ended("logs", "--stream", "err")
     assert "no output: the run has ended, COMPLETED" in done.err
 
@@ -266,7 +266,7 @@ def test_logs_of_a_run_without_output_says_so(ended: Desk) -> None:
     ],
 )
 def test_a_wrong_line_is_answered_with_what_is_wrong_and_what_to_do(
-    ended: Desk, args: list[str], code: int, words: str
+    ended: CommandLine, args: list[str], code: int, words: str
 ) -> None:
     done = ended(*args)
     assert (done.code, done.out) == (code, "")
@@ -274,18 +274,18 @@ def test_a_wrong_line_is_answered_with_what_is_wrong_and_what_to_do(
     assert words in done.err and "Traceback" not in done.err
 
 
-def test_debug_shows_where_an_error_comes_from(ended: Desk) -> None:
+def test_debug_shows_where_an_error_comes_from(ended: CommandLine) -> None:
     assert "Traceback" in ended("--debug", "status", "nothing").err
 
 
-def test_a_home_that_cannot_be_written_is_said_and_nothing_is_left(clusterrun: Desk) -> None:
+def test_a_home_that_cannot_be_written_is_said_and_nothing_is_left(clusterrun: CommandLine) -> None:
     home(clusterrun).write_text("a file")
     done = clusterrun("submit", "train.py")
     assert (done.code, done.out) == (2, "")
     assert f"error: {home(clusterrun)} is not a folder\n" in done.err and "Traceback" not in done.err
 
 
-def test_the_configuration_says_where_each_value_comes_from(clusterrun: Desk) -> None:
+def test_the_configuration_says_where_each_value_comes_from(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "clusterrun.toml").write_text('[defaults]\nnodes = 2\n[profile.a]\nname = "x"\n')
     found = {
         o["name"]: o
@@ -303,7 +303,7 @@ def test_the_configuration_says_where_each_value_comes_from(clusterrun: Desk) ->
     assert "would submit x to this machine, 2 nodes" in done.err
 
 
-def test_a_snapshot_is_what_runs_however_the_code_changes_after(clusterrun: Desk) -> None:
+def test_a_snapshot_is_what_runs_however_the_code_changes_after(clusterrun: CommandLine) -> None:
     script = clusterrun.folder / "train.py"
     script.write_text("import os; print(os.getcwd(), 'before')\n")
     run_id = clusterrun("submit", "--snapshot", "--wait", "train.py").out.strip()
@@ -312,14 +312,14 @@ def test_a_snapshot_is_what_runs_however_the_code_changes_after(clusterrun: Desk
     assert "commit none" in (run_dir / "snapshot.txt").read_text()
 
 
-def test_variables_reach_the_ranks_byte_for_byte(clusterrun: Desk) -> None:
+def test_variables_reach_the_ranks_byte_for_byte(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "show.py").write_text("import os; print(ascii([os.environ[k] for k in 'AB']))\n")
     clusterrun.environment["B"] = "from here \n \udcff"
     clusterrun("submit", "--wait", "--env", "A=x=$(y) '\"é", "--env", "B", "show.py")
     assert clusterrun("logs", "--raw").out == ascii(["x=$(y) '\"é", "from here \n \udcff"]) + "\n"
 
 
-def test_no_file_of_a_run_can_be_read_by_others(clusterrun: Desk) -> None:
+def test_no_file_of_a_run_can_be_read_by_others(clusterrun: CommandLine) -> None:
     before = os.umask(0)
     try:
         clusterrun("submit", "--wait", "train.py")
@@ -329,7 +329,7 @@ def test_no_file_of_a_run_can_be_read_by_others(clusterrun: Desk) -> None:
     assert [str(p) for p in found if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
 
 
-def test_an_output_that_would_drive_the_terminal_is_shown_harmless(clusterrun: Desk) -> None:
+def test_an_output_that_would_drive_the_terminal_is_shown_harmless(clusterrun: CommandLine) -> None:
     evil = b"\x1b]0;x\x07 a\rb\x9b2J \xff\nlocal-9 r9 | forged\x85\n"
     (clusterrun.folder / "evil.py").write_text(f"import sys; sys.stdout.buffer.write({evil!r})\n")
     done = clusterrun("submit", "-f", "evil.py")
@@ -353,9 +353,11 @@ def test_an_output_that_would_drive_the_terminal_is_shown_harmless(clusterrun: D
         "clusterrun exec last -- ls --x",
     ],
 )
-def test_tab_leaves_files_to_the_shell_and_the_users_command_its_own_options(ended: Desk, typed: str) -> None:
+def test_tab_leaves_files_to_the_shell_and_the_users_command_its_own_options(
+    ended: CommandLine, typed: str
+) -> None:
     words = typed.split()
-    desk = Desk(
+    context = CommandLine(
         ended.folder,
         {
             **ended.environment,
@@ -364,11 +366,11 @@ def test_tab_leaves_files_to_the_shell_and_the_users_command_its_own_options(end
             "COMP_CWORD": str(len(words) - 1),
         },
     )
-    assert desk().out == f"file,{words[-1]}\n"
+    assert context().out == f"file,{words[-1]}\n"
 
 
 @pytest.mark.parametrize("shell, words", [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")])
-def test_completion_scripts_are_printed(ended: Desk, shell: str, words: str) -> None:
+def test_completion_scripts_are_printed(ended: CommandLine, shell: str, words: str) -> None:
     done = ended("completion", shell)
     assert done.code == 0 and words in done.out and "_CLUSTERRUN_COMPLETE" in done.out
 
@@ -382,7 +384,7 @@ def test_completion_scripts_are_printed(ended: Desk, shell: str, words: str) -> 
         ("clusterrun submit --profile b", "big"),
     ],
 )
-def test_tab_completes_commands_options_and_run_names(ended: Desk, typed: str, offered: str) -> None:
+def test_tab_completes_commands_options_and_run_names(ended: CommandLine, typed: str, offered: str) -> None:
     words = typed.split()
     (ended.folder / "clusterrun.toml").write_text("[profile.big]\nnodes = 2\n")
     ended.environment.update(
@@ -397,7 +399,7 @@ def test_tab_completes_commands_options_and_run_names(ended: Desk, typed: str, o
     assert offered in [line.partition(",")[2] for line in done.out.splitlines()]
 
 
-def test_following_ends_soon_after_the_run(clusterrun: Desk) -> None:
+def test_following_ends_soon_after_the_run(clusterrun: CommandLine) -> None:
     """How soon is a figure; here: before the limit of a command."""
     assert clusterrun("submit", "-f", "train.py").code == 0
 
@@ -411,7 +413,7 @@ def test_following_ends_soon_after_the_run(clusterrun: Desk) -> None:
     ],
 )
 def test_auto_starts_no_ranks_here_where_a_cluster_was_meant(
-    clusterrun: Desk, words: tuple[str, ...], environment: dict[str, str], code: int, seen: str
+    clusterrun: CommandLine, words: tuple[str, ...], environment: dict[str, str], code: int, seen: str
 ) -> None:
     clusterrun.environment.update({"CLUSTERRUN_CLUSTER": "auto", "CUDA_VISIBLE_DEVICES": "", **environment})
     done = clusterrun("submit", *words, "train.py")
@@ -419,7 +421,9 @@ def test_auto_starts_no_ranks_here_where_a_cluster_was_meant(
     assert not home(clusterrun).exists()
 
 
-def test_cancel_tells_of_an_older_run_of_the_name_that_lives_and_leaves_it_alone(clusterrun: Desk) -> None:
+def test_cancel_tells_of_an_older_run_of_the_name_that_lives_and_leaves_it_alone(
+    clusterrun: CommandLine,
+) -> None:
     older = clusterrun("submit", "--name", "same", "train.py", "wait").out.strip()
     newest = clusterrun("submit", "--name", "same", "--wait", "train.py").out.strip()
     done = clusterrun("cancel", "same")
@@ -430,7 +434,9 @@ def test_cancel_tells_of_an_older_run_of_the_name_that_lives_and_leaves_it_alone
     assert (again.code, again.out, again.err) == (0, f"{newest} had already ended: COMPLETED\n", "")
 
 
-def test_a_report_of_a_run_that_was_not_checked_is_bad_input(ended: Desk, clusterrun: Desk) -> None:
+def test_a_report_of_a_run_that_was_not_checked_is_bad_input(
+    ended: CommandLine, clusterrun: CommandLine
+) -> None:
     clusterrun("submit", "--wait", "train.py")
     done = clusterrun("report")
     assert (done.code, done.out, "was submitted with --preflight off" in done.err) == (2, "", True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Desk
+from tests.cli.conftest import CommandLine
 from tests.coordinator.runs import until
 
 SCRIPT = """
@@ -30,21 +30,21 @@ step()
 """
 
 
-def script(desk: Desk) -> None:
-    (desk.folder / "train.py").write_text(SCRIPT)
+def script(context: CommandLine) -> None:
+    (context.folder / "train.py").write_text(SCRIPT)
 
 
-def run_dir(desk: Desk) -> Path:
+def run_dir(context: CommandLine) -> Path:
     """The newest run's."""
-    runs = Path(desk.environment["CLUSTERRUN_HOME"]) / "runs"
+    runs = Path(context.environment["CLUSTERRUN_HOME"]) / "runs"
     return runs / sorted(os.listdir(runs))[-1]
 
 
-def live(desk: Desk) -> Path:
+def live(context: CommandLine) -> Path:
     """A run of two ranks that wait, once both are up."""
-    script(desk)
-    desk("submit", "--nodes", "2", "--ranks-per-node", "1", "train.py")
-    folder = run_dir(desk)
+    script(context)
+    context("submit", "--nodes", "2", "--ranks-per-node", "1", "train.py")
+    folder = run_dir(context)
     until(
         lambda: (
             all((folder / f"attempts/000/0000{rank}.out").exists() for rank in (0, 1))
@@ -57,7 +57,7 @@ def live(desk: Desk) -> Path:
     return folder
 
 
-def test_a_live_run_is_looked_into_and_leaves_no_question_behind(clusterrun: Desk) -> None:
+def test_a_live_run_is_looked_into_and_leaves_no_question_behind(clusterrun: CommandLine) -> None:
     folder = live(clusterrun)
     said = clusterrun("diagnose", "--json")
     found = json.loads(said.out)
@@ -71,7 +71,7 @@ def test_a_live_run_is_looked_into_and_leaves_no_question_behind(clusterrun: Des
     assert (os.listdir(folder / "asks"), list((folder / "attempts/000").glob("diagnose*"))) == ([], [])
 
 
-def test_the_text_shows_the_verdict_first_and_the_users_own_lines(clusterrun: Desk) -> None:
+def test_the_text_shows_the_verdict_first_and_the_users_own_lines(clusterrun: CommandLine) -> None:
     live(clusterrun)
     lines = clusterrun("diagnose").out.split("\n")
     assert lines[0] == "all wait: all 2 ranks wait outside of collectives, all at train.py:12 (step)"
@@ -80,7 +80,7 @@ def test_the_text_shows_the_verdict_first_and_the_users_own_lines(clusterrun: De
     assert "  2 ranks: 0-1" in lines
 
 
-def test_a_rank_that_is_stopped_is_named_by_its_node(clusterrun: Desk) -> None:
+def test_a_rank_that_is_stopped_is_named_by_its_node(clusterrun: CommandLine) -> None:
     live(clusterrun)
     found = json.loads(clusterrun("diagnose", "--json").out)
     assert found["culprits"] == []
@@ -91,17 +91,17 @@ def test_a_rank_that_is_stopped_is_named_by_its_node(clusterrun: Desk) -> None:
     assert found["culprits"] == [{"rank": 1, "node": "local-1", "why": "it is stopped (SIGSTOP)"}]
 
 
-def _is_rank(pid: str, rank: str, desk: Desk) -> bool:
+def _is_rank(pid: str, rank: str, context: CommandLine) -> bool:
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         argv = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    home = f"CLUSTERRUN_RUN_DIR={run_dir(desk)}".encode()
+    home = f"CLUSTERRUN_RUN_DIR={run_dir(context)}".encode()
     return f"RANK={rank}".encode() in environ and home in environ and b"train.py" in argv
 
 
-def test_a_coordinator_that_does_not_answer_is_said_to(clusterrun: Desk) -> None:
+def test_a_coordinator_that_does_not_answer_is_said_to(clusterrun: CommandLine) -> None:
     folder = live(clusterrun)
     pid = json.loads((folder / "state.json").read_text())["pid"]
     os.kill(pid, signal.SIGSTOP)
@@ -115,7 +115,7 @@ def test_a_coordinator_that_does_not_answer_is_said_to(clusterrun: Desk) -> None
     assert os.listdir(folder / "asks") == []
 
 
-def test_a_failed_run_is_explained_by_its_first_error(clusterrun: Desk) -> None:
+def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -> None:
     script(clusterrun)
     ended = clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py", "raise")
     assert ended.code == 1
@@ -154,7 +154,7 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: Desk) -> None:
         ),
     ],
 )
-def test_whatever_a_rank_prints_of_its_end_is_told(ends: str, said: str, clusterrun: Desk) -> None:
+def test_whatever_a_rank_prints_of_its_end_is_told(ends: str, said: str, clusterrun: CommandLine) -> None:
     begins = 'import os, sys, time\nif os.environ["RANK"] == "1":\n    '
     (clusterrun.folder / "train.py").write_text(f"{begins}{ends}\ntime.sleep(600)\n")
     ended = clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py")
@@ -162,25 +162,25 @@ def test_whatever_a_rank_prints_of_its_end_is_told(ends: str, said: str, cluster
     assert "printed nothing" not in ended.err
 
 
-def test_a_known_message_is_explained_with_its_remedy_at_the_end(clusterrun: Desk) -> None:
+def test_a_known_message_is_explained_with_its_remedy_at_the_end(clusterrun: CommandLine) -> None:
     script(clusterrun)
     ended = clusterrun("submit", "--ranks-per-node", "2", "--wait", "train.py", "missing")
     assert "a package is missing in the ranks' Python" in ended.err
     assert "  remedy  install it there" in ended.err
 
 
-def test_a_rank_that_was_killed_is_the_culprit(clusterrun: Desk) -> None:
+def test_a_rank_that_was_killed_is_the_culprit(clusterrun: CommandLine) -> None:
     script(clusterrun)
     clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py", "kill")
     found = json.loads(clusterrun("diagnose", "--json").out)
     assert (found["verdict"], [one["rank"] for one in found["culprits"]]) == ("crashed", [1])
 
 
-def test_a_run_that_ended_well_has_nothing_wrong(ended: Desk) -> None:
+def test_a_run_that_ended_well_has_nothing_wrong(ended: CommandLine) -> None:
     assert ended("diagnose").out == "nothing wrong: the run ended well\n"
 
 
-def test_a_run_that_is_not_there_and_a_state_that_is_damaged_are_errors(clusterrun: Desk) -> None:
+def test_a_run_that_is_not_there_and_a_state_that_is_damaged_are_errors(clusterrun: CommandLine) -> None:
     assert clusterrun("diagnose", "nowhere").code == 5
     script(clusterrun)
     clusterrun("submit", "--wait", "train.py", "end")
@@ -190,7 +190,7 @@ def test_a_run_that_is_not_there_and_a_state_that_is_damaged_are_errors(clusterr
     assert "is damaged" in said.err
 
 
-def test_what_ranks_leave_is_believed_only_as_far_as_it_can_be_read(clusterrun: Desk) -> None:
+def test_what_ranks_leave_is_believed_only_as_far_as_it_can_be_read(clusterrun: CommandLine) -> None:
     script(clusterrun)
     clusterrun("submit", "--ranks-per-node", "2", "--wait", "train.py", "raise")
     attempt = run_dir(clusterrun) / "attempts/000"
@@ -201,7 +201,7 @@ def test_what_ranks_leave_is_believed_only_as_far_as_it_can_be_read(clusterrun: 
     assert clusterrun("diagnose").out.startswith("crashed: rank 1 on local-0 failed first\n")
 
 
-def test_foreign_words_drive_no_terminal(clusterrun: Desk) -> None:
+def test_foreign_words_drive_no_terminal(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "train.py").write_text("raise ValueError('\\x1b[2J\\x1b]0;title\\x07 bad')\n")
     clusterrun("submit", "--wait", "train.py")
     said = clusterrun("diagnose")

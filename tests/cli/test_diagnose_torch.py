@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from tests.cli.conftest import Desk
+from tests.cli.conftest import CommandLine
 
 LIMIT = 240.0
 BEGIN = """
@@ -28,13 +28,13 @@ dist.all_reduce(torch.ones(4))
 )
 
 
-def run(desk: Desk, script: str, *options: str) -> str:
+def run(context: CommandLine, script: str, *options: str) -> str:
     """Submit ``script`` on two nodes, wait, and return what was said at its end."""
-    (desk.folder / "train.py").write_text(script)
-    return desk("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", *options, limit=LIMIT).err
+    (context.folder / "train.py").write_text(script)
+    return context("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", *options, limit=LIMIT).err
 
 
-def test_a_size_mismatch_that_ended_a_run_is_called_one(clusterrun: Desk) -> None:
+def test_a_size_mismatch_that_ended_a_run_is_called_one(clusterrun: CommandLine) -> None:
     run(clusterrun, DIFFERS, "train.py")
     found = json.loads(clusterrun("diagnose", "--json").out)
     assert found["verdict"] == "mismatch"
@@ -61,21 +61,21 @@ for batch in torch.utils.data.DataLoader(Items(), batch_size=4, num_workers=2):
 )
 
 
-def test_a_rank_that_exits_0_while_others_wait_is_named_and_not_they(clusterrun: Desk) -> None:
+def test_a_rank_that_exits_0_while_others_wait_is_named_and_not_they(clusterrun: CommandLine) -> None:
     said = run(clusterrun, LEAVES, "train.py")
     assert "  rank 1 ended with exit code 0 before the others; then rank 0 on local-0 exited with" in said
     found = json.loads(clusterrun("diagnose", "--json").out)
     assert [(one["rank"], one["node"]) for one in found["culprits"]] == [(1, "local-1")]
 
 
-def test_an_error_of_a_data_loaders_worker_is_told_by_its_own_words_and_line(clusterrun: Desk) -> None:
+def test_an_error_of_a_data_loaders_worker_is_told_by_its_own_words_and_line(clusterrun: CommandLine) -> None:
     run(clusterrun, LOADS, "train.py")
     found = json.loads(clusterrun("diagnose", "--json").out)
     why = "ValueError: sample 9 has no label, at train.py:15 (__getitem__), in DataLoader worker process 0"
     assert [(one["rank"], one["why"]) for one in found["culprits"]] == [(1, why)]
 
 
-def test_below_a_launcher_the_rank_that_failed_is_named(clusterrun: Desk) -> None:
+def test_below_a_launcher_the_rank_that_failed_is_named(clusterrun: CommandLine) -> None:
     fails = BEGIN + "if rank == 2: raise ValueError('bad tokens')\ndist.barrier()\n"
     (clusterrun.folder / "train.py").write_text(fails)
     launch = (
@@ -90,7 +90,7 @@ def test_below_a_launcher_the_rank_that_failed_is_named(clusterrun: Desk) -> Non
     ]
 
 
-def test_ranks_that_trained_alone_are_told_although_all_exited_with_0(clusterrun: Desk) -> None:
+def test_ranks_that_trained_alone_are_told_although_all_exited_with_0(clusterrun: CommandLine) -> None:
     said = run(clusterrun, BEGIN, "train.py", "alone")
     assert "COMPLETED" in said
     assert "  why     ranks 0-1 never joined the others: each trained a copy of its own\n" in said
@@ -114,7 +114,7 @@ for step in range(20):
 )
 
 
-def test_what_a_rank_that_hung_had_printed_is_told_with_its_hang(clusterrun: Desk) -> None:
+def test_what_a_rank_that_hung_had_printed_is_told_with_its_hang(clusterrun: CommandLine) -> None:
     run(clusterrun, PREFETCHES, "--hang-after", "15s", "--on-hang", "kill", "train.py")
     found = json.loads(clusterrun("diagnose", "--json").out)
     assert (found["verdict"], [one["rank"] for one in found["culprits"]]) == ("rank never arrived", [1])
@@ -122,7 +122,7 @@ def test_what_a_rank_that_hung_had_printed_is_told_with_its_hang(clusterrun: Des
     assert why in found["evidence"]
 
 
-def test_a_run_that_hangs_is_restarted_where_that_was_ordered_and_says_why(clusterrun: Desk) -> None:
+def test_a_run_that_hangs_is_restarted_where_that_was_ordered_and_says_why(clusterrun: CommandLine) -> None:
     run(clusterrun, HANGS, "--hang-after", "15s", "--on-hang", "restart", "--max-restarts", "1", "train.py")
     status = clusterrun("status", "last").out
     why = "rank 1 on local-1 never came to all_reduce (6 of group 0): it is stopped (SIGSTOP)"

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from clusterrun.cli.main import DOORS, root
-from tests.cli.conftest import Desk
+from tests.cli.conftest import CommandLine
 
 NOT_HERE = ("lab",)
 """Its examples start a whole cluster: the lab's own tests run them."""
@@ -40,14 +40,14 @@ def examples() -> list[str]:
 
 
 @pytest.mark.parametrize("path", list(commands(root)), ids=" ".join)
-def test_every_command_has_help_and_examples(path: tuple[str, ...], ended: Desk) -> None:
+def test_every_command_has_help_and_examples(path: tuple[str, ...], ended: CommandLine) -> None:
     long, short = ended(*path, "--help"), ended(*path, "-h")
     assert (long.code, long.out, long.err) == (0, short.out, "")
     assert "Examples:" in long.out
 
 
 @pytest.mark.parametrize("line", examples())
-def test_an_example_does_what_it_says(line: str, ended: Desk) -> None:
+def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
     words = shlex.split(line)[1:]
     if words[0] in ("submit", "check"):
         words.insert(1, "--dry-run")
@@ -61,7 +61,7 @@ def test_an_example_does_what_it_says(line: str, ended: Desk) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in DOORS if name not in NOT_HERE])
-def test_the_one_line_of_a_command_is_how_its_help_begins(name: str, ended: Desk) -> None:
+def test_the_one_line_of_a_command_is_how_its_help_begins(name: str, ended: CommandLine) -> None:
     assert DOORS[name].help.rstrip(".").split()[0] in ended(name, "--help").out.split("\n\n")[1]
 
 

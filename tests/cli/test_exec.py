@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Desk
+from tests.cli.conftest import CommandLine
 
 LIMIT = 120.0
 
@@ -94,11 +94,11 @@ def test_a_run_that_has_ended_has_no_node_left(ended):
     assert (done.code, "has ended (COMPLETED): there is no node to run on any more" in done.err) == (2, True)
 
 
-def test_a_folder_of_the_rank_that_is_gone_does_not_keep_the_command_from_running(clusterrun: Desk):
+def test_a_folder_of_the_rank_that_is_gone_does_not_keep_the_command_from_running(clusterrun: CommandLine):
     folder = Path(clusterrun.folder, "passing")
     folder.mkdir()
     (folder / "train.py").write_text((clusterrun.folder / "train.py").read_text())
-    moved = Desk(folder, clusterrun.environment)
+    moved = CommandLine(folder, clusterrun.environment)
     assert moved("submit", "train.py", "wait").code == 0
     end = time.monotonic() + LIMIT
     while "training" not in moved("status", "--json").out:

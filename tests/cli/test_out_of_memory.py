@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from tests.cli.conftest import Desk
+from tests.cli.conftest import CommandLine
 from tests.monitor.memory_limit import limited
 
 LIMIT = 120.0
@@ -18,7 +18,7 @@ time.sleep(600)
 """
 
 
-def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_told_as_such(clusterrun: Desk) -> None:
+def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_told_as_such(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "train.py").write_text(EATS)
     with limited("ranks", 500 * MEBIBYTE) as group:
         process = clusterrun.start(

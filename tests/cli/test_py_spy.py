@@ -12,7 +12,7 @@ import pytest
 
 from clusterrun.diagnosis.frames import of_py_spy
 from clusterrun.monitor.external_tools import spy
-from tests.cli.conftest import Desk
+from tests.cli.conftest import CommandLine
 from tests.monitor.stage import until
 from tests.rank_hooks.test_rank_hooks import Start, start  # noqa: F401  a fixture
 
@@ -56,7 +56,7 @@ def test_no_stack_is_made_up_where_there_is_no_process() -> None:
     assert (spy(2**22 + 5, os.path.dirname(PY_SPY)), of_py_spy("Error: No such file")) == ((), ())
 
 
-def test_a_live_run_whose_ranks_are_isolated_shows_their_lines_all_the_same(clusterrun: Desk) -> None:
+def test_a_live_run_whose_ranks_are_isolated_shows_their_lines_all_the_same(clusterrun: CommandLine) -> None:
     assert PY_SPY
     clusterrun.environment["PATH"] += os.pathsep + os.path.dirname(PY_SPY)
     (clusterrun.folder / "train.py").write_text(WAITS)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Desk, Said
+from tests.cli.conftest import CommandLine, Said
 
 TELL = "import os, sys; print(os.path.dirname(os.path.dirname(sys.executable)), *sys.argv[1:], flush=True)\n"
 
 
 @pytest.fixture
-def desk(clusterrun: Desk) -> Desk:
+def context(clusterrun: CommandLine) -> CommandLine:
     """With ``tell.py``, which prints the prefix of its Python, and the virtual environment ``my env``."""
     (clusterrun.folder / "tell.py").write_text(TELL)
     environment(clusterrun.folder / "my env")
@@ -40,55 +40,57 @@ def told(done: Said) -> str:
     return done.out.partition(" | ")[2].rstrip("\n")
 
 
-def shown(desk: Desk) -> str:
-    lines = desk("status", "last").out.splitlines()
+def shown(context: CommandLine) -> str:
+    lines = context("status", "last").out.splitlines()
     return next(line for line in lines if line.startswith("python")).removeprefix("python").strip()
 
 
-def test_an_environment_that_setup_activates_is_that_of_the_ranks(desk: Desk) -> None:
-    done = desk("submit", "-f", "--setup", "source 'my env/bin/activate'", "tell.py", "a b")
-    folder = desk.folder / "my env"
+def test_an_environment_that_setup_activates_is_that_of_the_ranks(context: CommandLine) -> None:
+    done = context("submit", "-f", "--setup", "source 'my env/bin/activate'", "tell.py", "a b")
+    folder = context.folder / "my env"
     version = ".".join(map(str, sys.version_info[:2]))
     line = f"{folder}/bin/python (Python {version}, which the setup of the job put first on PATH)"
-    assert (told(done), shown(desk)) == (f"{folder} a b", line)
+    assert (told(done), shown(context)) == (f"{folder} a b", line)
     assert "ranks use the Python that the setup puts first on PATH, else " in done.err
-    (run_dir,) = Path(desk.environment["CLUSTERRUN_HOME"], "runs").iterdir()
+    (run_dir,) = Path(context.environment["CLUSTERRUN_HOME"], "runs").iterdir()
     assert (run_dir / "job.out").read_text().startswith(f"clusterrun: ranks run in {line}\n")
 
 
-def test_the_check_looks_at_the_environment_that_setup_activates(desk: Desk) -> None:
-    done = desk("check", "--cluster", "local", "--setup", "source 'my env/bin/activate'")
-    assert (done.code, shown(desk).startswith(f"{desk.folder}/my env/bin/python ")) == (0, True)
+def test_the_check_looks_at_the_environment_that_setup_activates(context: CommandLine) -> None:
+    done = context("check", "--cluster", "local", "--setup", "source 'my env/bin/activate'")
+    assert (done.code, shown(context).startswith(f"{context.folder}/my env/bin/python ")) == (0, True)
 
 
 @pytest.mark.parametrize("setup", ["export SEED=1", "export PATH=/bin:/usr/bin"])
-def test_setup_lines_that_bring_no_python_leave_the_one_that_was_planned(desk: Desk, setup: str) -> None:
-    done = desk("submit", "-f", "--setup", setup, "tell.py")
+def test_setup_lines_that_bring_no_python_leave_the_one_that_was_planned(
+    context: CommandLine, setup: str
+) -> None:
+    done = context("submit", "-f", "--setup", setup, "tell.py")
     why = "the one clusterrun runs in; the setup of the job puts no other one first on PATH"
-    assert (told(done), shown(desk)) == (sys.prefix, f"{sys.executable} ({why})")
+    assert (told(done), shown(context)) == (sys.prefix, f"{sys.executable} ({why})")
 
 
-def test_a_python_that_is_named_stands_whatever_setup_brings(desk: Desk) -> None:
-    environment(desk.folder / "other")
+def test_a_python_that_is_named_stands_whatever_setup_brings(context: CommandLine) -> None:
+    environment(context.folder / "other")
     options = ("--setup", "source 'my env/bin/activate'", "--python", "other/bin/python")
-    done = desk("submit", "-f", *options, "tell.py")
-    assert (told(done), shown(desk)) == (
-        str(desk.folder / "other"),
-        f"{desk.folder}/other/bin/python (named by --python)",
+    done = context("submit", "-f", *options, "tell.py")
+    assert (told(done), shown(context)) == (
+        str(context.folder / "other"),
+        f"{context.folder}/other/bin/python (named by --python)",
     )
 
 
-def test_a_program_is_the_command_as_typed_in_the_environment_of_setup(desk: Desk) -> None:
-    done = desk("submit", "-f", "--setup", "source 'my env/bin/activate'", "python", "tell.py")
-    assert (told(done), shown(desk)) == (str(desk.folder / "my env"), "python (as the command says)")
+def test_a_program_is_the_command_as_typed_in_the_environment_of_setup(context: CommandLine) -> None:
+    done = context("submit", "-f", "--setup", "source 'my env/bin/activate'", "python", "tell.py")
+    assert (told(done), shown(context)) == (str(context.folder / "my env"), "python (as the command says)")
 
 
-def test_a_python_that_is_too_old_ends_the_job_before_any_rank(desk: Desk) -> None:
-    old = desk.folder / "old/bin"
+def test_a_python_that_is_too_old_ends_the_job_before_any_rank(context: CommandLine) -> None:
+    old = context.folder / "old/bin"
     old.mkdir(parents=True)
     (old / "python").write_text("#!/bin/sh\necho 3 6\n")
     (old / "python").chmod(0o755)
-    done = desk("submit", "-f", "--setup", f"PATH={old}:$PATH", "tell.py")
+    done = context("submit", "-f", "--setup", f"PATH={old}:$PATH", "tell.py")
     why = f"the setup of the job puts {old}/python first on PATH, Python 3.6: ranks need 3.9 or newer"
     assert (done.code, f"  ended before any rank: {why}; name another one with --python\n" in done.err) == (
         1,
@@ -96,10 +98,10 @@ def test_a_python_that_is_too_old_ends_the_job_before_any_rank(desk: Desk) -> No
     )
 
 
-def test_a_dry_run_says_which_python_ranks_will_use_and_why(desk: Desk) -> None:
-    plain = desk("submit", "--dry-run", "tell.py").err
+def test_a_dry_run_says_which_python_ranks_will_use_and_why(context: CommandLine) -> None:
+    plain = context("submit", "--dry-run", "tell.py").err
     assert f"ranks run in {sys.executable} (the one clusterrun runs in)\n" in plain
-    prepared = desk("submit", "--dry-run", "--json", "--setup", "module load python", "tell.py")
+    prepared = context("submit", "--dry-run", "--json", "--setup", "module load python", "tell.py")
     assert json.loads(prepared.out)["python"] == {
         "path": sys.executable,
         "why": "the one clusterrun runs in",
@@ -108,20 +110,20 @@ def test_a_dry_run_says_which_python_ranks_will_use_and_why(desk: Desk) -> None:
     assert "ranks use the Python that the setup puts first on PATH, else " in prepared.err
 
 
-def test_a_template_that_keeps_no_path_is_told_to_hide_what_its_setup_brings(desk: Desk) -> None:
+def test_a_template_that_keeps_no_path_is_told_to_hide_what_its_setup_brings(context: CommandLine) -> None:
     text = "#!/bin/bash\n{{ directives | sbatch }}\n{{ setup | lines }}\n"
-    (desk.folder / "bare.j2").write_text(
+    (context.folder / "bare.j2").write_text(
         text + "exec {{ python }} -I -S {{ agent }} coordinate {{ run_dir }}\n"
     )
-    desk.environment["CLUSTERRUN_CLUSTER"] = "slurm"
-    programs = desk.folder.parent / "bin"
+    context.environment["CLUSTERRUN_CLUSTER"] = "slurm"
+    programs = context.folder.parent / "bin"
     programs.mkdir()
     for name in ("sbatch", "sinfo"):
         (programs / name).write_text("#!/bin/sh\nexit 1\n")
         (programs / name).chmod(0o755)
-    conf = desk.folder / "slurm.conf"
+    conf = context.folder / "slurm.conf"
     conf.write_text("ClusterName=c\nSlurmctldHost=h\n")
-    desk.environment["SLURM_CONF"] = str(conf)
-    done = desk("submit", "--dry-run", "--template", "bare.j2", "--setup", "true", "tell.py")
+    context.environment["SLURM_CONF"] = str(conf)
+    done = context("submit", "--dry-run", "--template", "bare.j2", "--setup", "true", "tell.py")
     assert done.code == 0, done
     assert "the template does not export CLUSTERRUN_PATH_BEFORE_SETUP, see docs/templates.md" in done.err

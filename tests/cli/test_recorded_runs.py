@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import ROOT, Desk
+from tests.cli.conftest import ROOT, CommandLine
 
 RECORDED = ROOT / "tests" / "recorded" / "runs"
 RUNS = sorted(path.relative_to(RECORDED).as_posix() for path in RECORDED.glob("*/*"))
@@ -19,7 +19,7 @@ STATES = {FAILED: "FAILED", CHECKED: "COMPLETED"}
 
 
 @pytest.fixture
-def desk(clusterrun: Desk) -> Desk:
+def context(clusterrun: CommandLine) -> CommandLine:
     """A home with every recorded run."""
     home = Path(clusterrun.environment["CLUSTERRUN_HOME"])
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -31,12 +31,12 @@ def desk(clusterrun: Desk) -> Desk:
     return clusterrun
 
 
-def documents(desk: Desk, run: str) -> list[Path]:
-    return [directory(desk, run) / name for name in ("record.json", "state.json", "ended.json")]
+def documents(context: CommandLine, run: str) -> list[Path]:
+    return [directory(context, run) / name for name in ("record.json", "state.json", "ended.json")]
 
 
-def directory(desk: Desk, run: str) -> Path:
-    return Path(desk.environment["CLUSTERRUN_HOME"], "runs", Path(run).name)
+def directory(context: CommandLine, run: str) -> Path:
+    return Path(context.environment["CLUSTERRUN_HOME"], "runs", Path(run).name)
 
 
 def extended(value: Any) -> Any:
@@ -48,8 +48,8 @@ def extended(value: Any) -> Any:
     return value
 
 
-def status(desk: Desk, run: str) -> dict[str, Any]:
-    said = desk("status", "--json", Path(run).name)
+def status(context: CommandLine, run: str) -> dict[str, Any]:
+    said = context("status", "--json", Path(run).name)
     assert (said.code, said.err) == (0, "")
     found: dict[str, Any] = json.loads(said.out)["runs"][0]
     return found
@@ -61,29 +61,31 @@ def test_every_recorded_run_has_its_state_here() -> None:
 
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("newer", [{}, {"format": 1}, {"format": 2}], ids=["as it is", "more", "newer"])
-def test_a_run_of_another_version_is_shown_as_ever(desk: Desk, run: str, newer: dict[str, int]) -> None:
-    as_recorded = status(desk, run)
+def test_a_run_of_another_version_is_shown_as_ever(
+    context: CommandLine, run: str, newer: dict[str, int]
+) -> None:
+    as_recorded = status(context, run)
     assert as_recorded["state"] == STATES[run]
     if newer:
-        for path in documents(desk, run):
+        for path in documents(context, run):
             path.write_text(json.dumps({**extended(json.loads(path.read_text())), **newer}))
-    assert status(desk, run) == as_recorded
+    assert status(context, run) == as_recorded
     name = Path(run).name
-    assert desk("logs", name, "--rank", "0").out.count("rank 0 step 2") == 1
-    assert desk("wait", name).code == (STATES[run] == "FAILED")
-    cancelled = desk("cancel", name)
+    assert context("logs", name, "--rank", "0").out.count("rank 0 step 2") == 1
+    assert context("wait", name).code == (STATES[run] == "FAILED")
+    cancelled = context("cancel", name)
     assert (cancelled.code, "already ended" in cancelled.out + cancelled.err) == (0, True)
 
 
-def test_the_failure_and_the_check_of_a_recorded_run_are_told(desk: Desk) -> None:
-    assert "ValueError: loss is NaN at step 3" in desk("status", Path(FAILED).name).out
-    assert json.loads(desk("report", "--json", Path(CHECKED).name).out)["verdict"] == "pass"
+def test_the_failure_and_the_check_of_a_recorded_run_are_told(context: CommandLine) -> None:
+    assert "ValueError: loss is NaN at step 3" in context("status", Path(FAILED).name).out
+    assert json.loads(context("report", "--json", Path(CHECKED).name).out)["verdict"] == "pass"
 
 
-def test_a_field_that_changes_the_meaning_is_named_and_not_guessed_at(desk: Desk) -> None:
-    path, *_ = documents(desk, FAILED)
+def test_a_field_that_changes_the_meaning_is_named_and_not_guessed_at(context: CommandLine) -> None:
+    path, *_ = documents(context, FAILED)
     document = {**json.loads(path.read_text()), "licenses": [], "must_understand": ["licenses"]}
     path.write_text(json.dumps(document))
-    found = status(desk, FAILED)
+    found = status(context, FAILED)
     assert found["state"] == "UNKNOWN"
     assert "field 'licenses' is of a newer clusterrun" in found["reason"]

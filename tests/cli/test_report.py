@@ -12,11 +12,11 @@ import pytest
 
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import replace
-from tests.cli.conftest import Desk
+from tests.cli.conftest import CommandLine
 from tests.reports.reports import FOUND
 
 
-def test_a_report_is_shown_and_written_in_every_form(ended: Desk) -> None:
+def test_a_report_is_shown_and_written_in_every_form(ended: CommandLine) -> None:
     done = ended("report", "--html", "out.html", "--prometheus", "out.prom")
     assert done.code == 0, done
     assert done.out.startswith("FAIL: n0003 is unfit; the link n0001 -> n0002 is broken;")
@@ -29,12 +29,12 @@ def test_a_report_is_shown_and_written_in_every_form(ended: Desk) -> None:
     ]
 
 
-def test_a_file_that_cannot_be_written_is_an_error(ended: Desk) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(ended: CommandLine) -> None:
     done = ended("report", "--html", "no/such/folder.html")
     assert (done.code, done.out) == (2, "") and "no such file or directory" in done.err
 
 
-def test_a_run_without_a_report_says_why_and_what_to_do(clusterrun: Desk) -> None:
+def test_a_run_without_a_report_says_why_and_what_to_do(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--wait", "train.py").out.strip()
     done = clusterrun("report")
     assert (done.code, done.out) == (1, "")
@@ -45,13 +45,13 @@ def test_a_run_without_a_report_says_why_and_what_to_do(clusterrun: Desk) -> Non
     assert clusterrun("report", "nonsense").code == 5
 
 
-def test_an_attempt_without_a_report_names_the_one_that_has_one(ended: Desk) -> None:
+def test_an_attempt_without_a_report_names_the_one_that_has_one(ended: CommandLine) -> None:
     done = ended("report", "--attempt", "3")
     assert done.code == 1 and re.search(r"attempt 3 of \S+ has no .*\nthere is one of attempt 0: ", done.err)
 
 
-def remember(desk: Desk, cluster: str, *names: str) -> None:
-    folder = Path(desk.environment["CLUSTERRUN_HOME"], "findings", cluster)
+def remember(context: CommandLine, cluster: str, *names: str) -> None:
+    folder = Path(context.environment["CLUSTERRUN_HOME"], "findings", cluster)
     for path in (folder.parent.parent, folder.parent, folder):
         path.mkdir(mode=0o700, exist_ok=True)
     for name in names:
@@ -59,7 +59,7 @@ def remember(desk: Desk, cluster: str, *names: str) -> None:
         (folder / f"{name}.0.json").write_text(json.dumps(encode(report)))
 
 
-def test_nodes_are_listed_with_how_often_and_when_and_forgotten_when_told(clusterrun: Desk) -> None:
+def test_nodes_are_listed_with_how_often_and_when_and_forgotten_when_told(clusterrun: CommandLine) -> None:
     remember(clusterrun, "local", "a", "b")
     shown = re.sub(r"2 h \d+ s ago", "2 h ago", clusterrun("nodes").out).splitlines()
     assert [re.split(r"  +", line) for line in shown] == [
@@ -80,14 +80,14 @@ def test_nodes_are_listed_with_how_often_and_when_and_forgotten_when_told(cluste
     assert clusterrun("nodes", "--forget", "n0099").code == 2
 
 
-def test_a_damaged_file_takes_no_other_finding_away(clusterrun: Desk) -> None:
+def test_a_damaged_file_takes_no_other_finding_away(clusterrun: CommandLine) -> None:
     remember(clusterrun, "local", "a")
     Path(clusterrun.environment["CLUSTERRUN_HOME"], "findings/local/half.json").write_text("{")
     done = clusterrun("nodes")
     assert "half.json is damaged" in done.err and "n0003" in done.out and done.code == 0
 
 
-def test_of_a_cluster_without_findings_others_are_named(clusterrun: Desk) -> None:
+def test_of_a_cluster_without_findings_others_are_named(clusterrun: CommandLine) -> None:
     remember(clusterrun, "alps", "a")
     assert clusterrun("nodes").err == (
         "nothing was found on nodes of local in the last 30d\n"
@@ -107,13 +107,13 @@ def test_of_a_cluster_without_findings_others_are_named(clusterrun: Desk) -> Non
     ],
 )
 def test_bad_options_are_refused_before_anything_is_made(
-    clusterrun: Desk, words: list[str], seen: str
+    clusterrun: CommandLine, words: list[str], seen: str
 ) -> None:
     done = clusterrun("submit", *words, "train.py")
     assert done.code == 2 and seen in done.err and os.listdir(clusterrun.folder.parent) == ["work"]
 
 
-def test_a_check_says_what_it_would_submit(clusterrun: Desk) -> None:
+def test_a_check_says_what_it_would_submit(clusterrun: CommandLine) -> None:
     done = clusterrun("check", "--nodes", "3", "--spares", "1", "--dry-run", "--json")
     found = json.loads(done.out)
     assert (done.code, found["command"], found["name"]) == (0, ["check"], "check")

@@ -26,7 +26,7 @@ from clusterrun.model.record import RunRecord, RunState
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import Phase, State
 from clusterrun.runs.store import Store, run_id
-from tests.cli.conftest import Desk
+from tests.cli.conftest import CommandLine
 from tests.cli.test_terminal import on_terminal
 
 SPEC = JobSpec(command=("train.py",), cwd="/tmp", nodes=4, gpus=8)
@@ -34,41 +34,43 @@ LONG = "rank 17 on a-node-with-a-long-name exited with code 7, which is a long s
 LIMIT = 120.0
 
 
-def add(desk: Desk, name: str, word: State = State.COMPLETED, ago: float = 60.0, reason: str = "") -> str:
+def add(
+    context: CommandLine, name: str, word: State = State.COMPLETED, ago: float = 60.0, reason: str = ""
+) -> str:
     """A local run that is as its files say: of a live one the coordinator was on another machine."""
-    store, at = Store(desk.environment["CLUSTERRUN_HOME"]), time.time() - ago
+    store, at = Store(context.environment["CLUSTERRUN_HOME"]), time.time() - ago
     chosen = run_id(name, at, os.urandom(2))
     store.claim(chosen)
     store.save(RunRecord(chosen, name, "local", "token", replace(SPEC, name=name), at, "1.1", "elsewhere"))
     os.unlink(os.path.join(store.live, chosen))  # nothing of it lives that the fixture could end
     phase = Phase.ENDED if word.ended else Phase.TRAINING
     ended, code = (at + 9, 0) if word.ended else (None, None)
-    tell(desk, RunState(chosen, 0, word, phase, reason, "n1", 7, time.time(), (), at, ended, code))
+    tell(context, RunState(chosen, 0, word, phase, reason, "n1", 7, time.time(), (), at, ended, code))
     return chosen
 
 
-def tell(desk: Desk, state: RunState) -> None:
-    path = Path(Store(desk.environment["CLUSTERRUN_HOME"]).paths(state.run_id).state)
+def tell(context: CommandLine, state: RunState) -> None:
+    path = Path(Store(context.environment["CLUSTERRUN_HOME"]).paths(state.run_id).state)
     path.with_name("new").write_text(json.dumps(encode(state)))
     path.with_name("new").rename(path)
 
 
-def end(desk: Desk, chosen: str, word: State) -> None:
-    store = Store(desk.environment["CLUSTERRUN_HOME"])
+def end(context: CommandLine, chosen: str, word: State) -> None:
+    store = Store(context.environment["CLUSTERRUN_HOME"])
     state = store.state(chosen)
     assert state is not None
     now = time.time()
-    tell(desk, replace(state, state=word, phase=Phase.ENDED, ended_at=now, exit_code=1, updated_at=now))
+    tell(context, replace(state, state=word, phase=Phase.ENDED, ended_at=now, exit_code=1, updated_at=now))
 
 
-def names(desk: Desk, *args: str) -> list[str]:
-    done = desk("status", "--json", *args)
+def names(context: CommandLine, *args: str) -> list[str]:
+    done = context("status", "--json", *args)
     assert done.code == 0, done.err
     return [run["name"] for run in json.loads(done.out)["runs"]]
 
 
 @pytest.fixture
-def three(clusterrun: Desk) -> Desk:
+def three(clusterrun: CommandLine) -> CommandLine:
     add(clusterrun, "old-train", State.FAILED, ago=3 * 86400, reason=LONG)
     add(clusterrun, "train", State.COMPLETED, ago=7200)
     add(clusterrun, "eval", State.RUNNING)
@@ -91,11 +93,13 @@ def three(clusterrun: Desk) -> Desk:
         (["train", "--state", "failed"], []),
     ],
 )
-def test_a_filter_leaves_the_runs_that_are_like_it(three: Desk, args: list[str], found: list[str]) -> None:
+def test_a_filter_leaves_the_runs_that_are_like_it(
+    three: CommandLine, args: list[str], found: list[str]
+) -> None:
     assert names(three, *args) == found
 
 
-def test_a_filter_looks_at_all_runs_not_only_the_newest(clusterrun: Desk) -> None:
+def test_a_filter_looks_at_all_runs_not_only_the_newest(clusterrun: CommandLine) -> None:
     for number in range(30):
         add(clusterrun, f"run{number:02}", State.FAILED if number == 0 else State.COMPLETED, ago=600 - number)
     assert names(clusterrun, "--state", "failed") == ["run00"]
@@ -103,7 +107,7 @@ def test_a_filter_looks_at_all_runs_not_only_the_newest(clusterrun: Desk) -> Non
     assert "10 older runs: clusterrun status --all" in clusterrun("status").err
 
 
-def test_ended_runs_are_known_from_one_file_as_long_as_nothing_changes(clusterrun: Desk) -> None:
+def test_ended_runs_are_known_from_one_file_as_long_as_nothing_changes(clusterrun: CommandLine) -> None:
     ids = [add(clusterrun, f"run{number:02}", ago=600 - number) for number in range(20)]
     home = Path(clusterrun.environment["CLUSTERRUN_HOME"])
     first = clusterrun("status", "--all", "--json").out
@@ -132,19 +136,19 @@ def test_ended_runs_are_known_from_one_file_as_long_as_nothing_changes(clusterru
         (["--watch", "--json"], "--watch and --json do not go together"),
     ],
 )
-def test_a_filter_that_is_none_is_refused(three: Desk, args: list[str], words: str) -> None:
+def test_a_filter_that_is_none_is_refused(three: CommandLine, args: list[str], words: str) -> None:
     done = three("status", *args)
     assert (done.code, done.out) == (2, "") and words in done.err
 
 
-def test_that_no_run_is_like_a_filter_is_said(three: Desk) -> None:
+def test_that_no_run_is_like_a_filter_is_said(three: CommandLine) -> None:
     done = three("status", "--name", "nothing")
     assert (done.code, done.out) == (0, "") and "no run is like that" in done.err
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_no_column_is_lost_to_a_long_reason_which_stands_below_where_there_is_no_room(
-    three: Desk, columns: int
+    three: CommandLine, columns: int
 ) -> None:
     shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(three, "status", columns=columns)).splitlines()
     heads = ["RUN", "JOB", "STATE", "PHASE", "NODES", "TIME", *(["REASON"] if columns > 80 else [])]
@@ -154,7 +158,7 @@ def test_no_column_is_lost_to_a_long_reason_which_stands_below_where_there_is_no
     assert row.match(shown[3]) and all(word in whole for word in LONG.split())
 
 
-def test_the_table_says_when_a_run_failed(clusterrun: Desk) -> None:
+def test_the_table_says_when_a_run_failed(clusterrun: CommandLine) -> None:
     clusterrun("submit", "--wait", "--preflight", "off", "--nodes", "2", "train.py", "fail")
     shown = clusterrun("status").out
     assert re.search(r"rank 1 on local-1 exited with code 7 at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\n", shown)
@@ -170,7 +174,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
         raise
 
 
-def test_watching_in_a_pipe_prints_what_changes_and_ends_with_the_named_runs(clusterrun: Desk) -> None:
+def test_watching_in_a_pipe_prints_what_changes_and_ends_with_the_named_runs(clusterrun: CommandLine) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)
     process = clusterrun.start("status", "--watch", chosen)
     assert process.stdout is not None
@@ -184,7 +188,7 @@ def test_watching_in_a_pipe_prints_what_changes_and_ends_with_the_named_runs(clu
 
 @pytest.mark.parametrize("named, code", [(True, 130), (False, 0)])
 def test_ctrl_c_ends_the_watching_and_says_130_where_an_end_was_awaited(
-    clusterrun: Desk, named: bool, code: int
+    clusterrun: CommandLine, named: bool, code: int
 ) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)
     process = clusterrun.start("status", "--watch", *([chosen] if named else []))
@@ -196,14 +200,14 @@ def test_ctrl_c_ends_the_watching_and_says_130_where_an_end_was_awaited(
     assert ("the runs go on" in err) is named
 
 
-def watched(desk: Desk, chosen: str, act: Callable[[], None], rows: int = 24) -> tuple[str, int]:
+def watched(context: CommandLine, chosen: str, act: Callable[[], None], rows: int = 24) -> tuple[str, int]:
     """What a terminal gets from ``status --watch`` of a run, ``act`` being done once it shows the run."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
     process: subprocess.Popen[Any] = subprocess.Popen(
         [sys.executable, "-m", "clusterrun", "status", "--watch", chosen],
-        cwd=desk.folder,
-        env={**desk.environment, "TERM": "xterm"},
+        cwd=context.folder,
+        env={**context.environment, "TERM": "xterm"},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -227,7 +231,7 @@ def watched(desk: Desk, chosen: str, act: Callable[[], None], rows: int = 24) ->
 
 
 def test_on_a_terminal_the_other_screen_is_used_and_given_back_and_the_last_state_stays(
-    clusterrun: Desk,
+    clusterrun: CommandLine,
 ) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)
     seen, code = watched(clusterrun, chosen, lambda: end(clusterrun, chosen, State.FAILED))
@@ -237,7 +241,9 @@ def test_on_a_terminal_the_other_screen_is_used_and_given_back_and_the_last_stat
     assert chosen in after and "FAILED" in after
 
 
-def test_a_run_deleted_while_it_is_watched_is_said_and_the_terminal_is_given_back(clusterrun: Desk) -> None:
+def test_a_run_deleted_while_it_is_watched_is_said_and_the_terminal_is_given_back(
+    clusterrun: CommandLine,
+) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)
     store = Store(clusterrun.environment["CLUSTERRUN_HOME"])
     seen, code = watched(clusterrun, chosen, lambda: store.discard(chosen))
@@ -246,7 +252,7 @@ def test_a_run_deleted_while_it_is_watched_is_said_and_the_terminal_is_given_bac
     )
 
 
-def test_a_run_whose_state_is_damaged_still_has_its_detail_and_its_logs(clusterrun: Desk) -> None:
+def test_a_run_whose_state_is_damaged_still_has_its_detail_and_its_logs(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--wait", "train.py").out.strip()
     run = Path(clusterrun.environment["CLUSTERRUN_HOME"]) / "runs" / run_id
     (run / "state.json").write_text("{")

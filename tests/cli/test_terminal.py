@@ -13,17 +13,19 @@ import termios
 
 import pytest
 
-from tests.cli.conftest import Desk
+from tests.cli.conftest import CommandLine
 
 
-def on_terminal(desk: Desk, *args: str, columns: int = 120, errors: bool = False, **environment: str) -> str:
+def on_terminal(
+    context: CommandLine, *args: str, columns: int = 120, errors: bool = False, **environment: str
+) -> str:
     """What ``clusterrun args`` prints on a terminal of that width, with ``errors`` also on stderr."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen(
         [sys.executable, "-m", "clusterrun", *args],
-        cwd=desk.folder,
-        env={**desk.environment, "TERM": "xterm", **environment},
+        cwd=context.folder,
+        env={**context.environment, "TERM": "xterm", **environment},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs if errors else subprocess.DEVNULL,
@@ -41,7 +43,7 @@ def on_terminal(desk: Desk, *args: str, columns: int = 120, errors: bool = False
     return seen.decode().replace("\r\n", "\n")
 
 
-def test_logs_have_the_colour_of_their_rank(ended: Desk) -> None:
+def test_logs_have_the_colour_of_their_rank(ended: CommandLine) -> None:
     assert on_terminal(ended, "logs", "--rank", "1") == "\x1b[33mlocal-0 r1\x1b[0m | rank 1 of 6\n"
 
 
@@ -50,13 +52,13 @@ def test_logs_have_the_colour_of_their_rank(ended: Desk) -> None:
 )
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_without_colours_there_is_no_escape_sequence(
-    ended: Desk, args: tuple[str, ...], environment: dict[str, str]
+    ended: CommandLine, args: tuple[str, ...], environment: dict[str, str]
 ) -> None:
     assert "\x1b" not in on_terminal(ended, *args, **environment)
 
 
 @pytest.mark.parametrize("columns", [52, 64, 80, 200])
-def test_a_table_fits_the_terminal_and_keeps_ids_whole(ended: Desk, columns: int) -> None:
+def test_a_table_fits_the_terminal_and_keeps_ids_whole(ended: CommandLine, columns: int) -> None:
     lines = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(ended, "status", columns=columns)).splitlines()
     assert max(map(len, lines)) <= columns
     assert re.match(r"\d{8}-\d{6}-\w{4}-train\b", lines[1])

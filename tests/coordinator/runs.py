@@ -64,20 +64,20 @@ class Run:
         (folder / "orders.json").write_text(json.dumps(encode(orders)))
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-    def start(self, timings: Timeouts = USUAL) -> None:
+    def start(self, timeouts: Timeouts = USUAL) -> None:
         command = [sys.executable, "-I", "-S", self.paths.agent, "coordinate", str(self.folder)]
-        if timings != USUAL:
-            command = [sys.executable, "-c", START, str(self.folder), json.dumps(encode(timings))]
-        self.kept = timings == USUAL
+        if timeouts != USUAL:
+            command = [sys.executable, "-c", START, str(self.folder), json.dumps(encode(timeouts))]
+        self.kept = timeouts == USUAL
         self.coordinator = subprocess.Popen(command, stderr=subprocess.PIPE, env=self.environment)
 
     def wait(self, seconds: float = 120.0) -> int:
         _, self.words = self.coordinator.communicate(timeout=seconds)
         return self.coordinator.returncode
 
-    def ended(self, timings: Timeouts = USUAL) -> RunState:
+    def ended(self, timeouts: Timeouts = USUAL) -> RunState:
         """Start, wait, and the state that was left; its exit code is the process's."""
-        self.start(timings)
+        self.start(timeouts)
         code = self.wait()
         state = self.state()
         assert state.exit_code == code, self.words
@@ -91,7 +91,7 @@ class Run:
         return Path(paths.out(rank) if stream == "out" else paths.err(rank)).read_bytes()
 
     def coordinating(self) -> int:
-        """The process that coordinates: below its keeper, where it has one."""
+        """The process that coordinates: below its supervisor, where it has one."""
         pid = self.coordinator.pid
         if not self.kept:
             return pid

@@ -64,7 +64,9 @@ def examined(nodes: int = 2, spares: int = 1, claimed: Any = None, **preflight: 
     """A coordinator that waits for its agents, at 0 s, and will examine them."""
     check = Preflight(Level.FULL, **preflight)
     orders = replace(ORDERS, nodes=nodes, spares=spares, preflight=check)
-    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(Simple, names=NAMES[: nodes + spares])))
+    tape = Tape(
+        Coordinator(orders, "login", 42, collaborators=Collaborators(Simple, names=NAMES[: nodes + spares]))
+    )
     tape.at(0.0)
     tape.at(0.0, claimed or EpochClaimed(0))
     return tape
@@ -177,7 +179,7 @@ def test_a_spare_that_is_lost_is_no_failure(when: str) -> None:
 def test_a_restart_keeps_the_world_and_is_not_ruled_out_by_a_lost_spare() -> None:
     check = Preflight(Level.FULL)
     orders = replace(ORDERS, spares=1, preflight=check, max_restarts=1)
-    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(Simple)))
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(Simple)))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))
     join(tape, 1.0, nodes=3)
@@ -225,7 +227,7 @@ UNREACHED = "srun: error: Task launch for StepId=1.0 failed on node n2: Communic
 def launched(nodes: int = 2) -> Tape:
     """Two of three nodes have joined, started by one program."""
     orders = replace(ORDERS, spares=1, preflight=Preflight(Level.FULL), launch=LAUNCH)
-    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(Simple, names=NAMES[:3])))
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(Simple, names=NAMES[:3])))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))
     join(tape, 1.0, nodes=nodes)
@@ -269,7 +271,7 @@ def launching(nodes: int = 4) -> Tape:
     check = Preflight(Level.FULL)
     orders = replace(ORDERS, nodes=nodes - 1, spares=1, preflight=check, launch=("srun", "agent", "/run"))
     names = tuple(f"n{node}" for node in range(nodes))
-    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(Simple, names=names)))
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(Simple, names=names)))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))
     return tape
@@ -356,7 +358,7 @@ def test_a_launcher_that_fails_for_another_reason_ends_the_run_as_it_always_did(
 def test_agents_are_launched_anew_a_few_times_only() -> None:
     names = tuple(f"n{number}" for number in range(12))
     orders = replace(ORDERS, nodes=12, preflight=Preflight(Level.FULL), launch=LAUNCH)
-    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(Simple, names=names)))
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(Simple, names=names)))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))
     out: list[Any] = []
@@ -522,7 +524,7 @@ def test_a_run_can_be_cancelled_while_its_nodes_are_examined_or_its_successor_is
 
 def test_the_time_limit_counts_while_nodes_are_examined() -> None:
     orders = replace(ORDERS, preflight=Preflight(Level.FULL), time_limit=5.0)
-    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(Simple)))
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(Simple)))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))
     join(tape, 1.0)
@@ -560,7 +562,7 @@ class Endless(Simple):
 
 def test_an_examination_that_never_ends_is_ended() -> None:
     orders = replace(ORDERS, preflight=Preflight(Level.FULL))
-    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(Endless)))
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(Endless)))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))
     join(tape, 1.0)

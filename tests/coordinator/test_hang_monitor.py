@@ -13,7 +13,7 @@ NOW = Now(5.0, 1_800_000_000.0)
 
 
 class Says:
-    """A vigil that says at each tick what was prepared."""
+    """A detector that says at each tick what was prepared."""
 
     def __init__(self, *ticks: list[Any]) -> None:
         self.ticks = list(ticks)
@@ -23,14 +23,14 @@ class Says:
 
 
 def test_a_warning_that_holds_no_more_is_dropped_and_noted_once() -> None:
-    ledger, noted = RunStateKeeper("r", "n1", 7, 10.0, "41"), []
+    state_keeper, noted = RunStateKeeper("r", "n1", 7, 10.0, "41"), []
     again = TakeBack("training alone", "they train together now")
-    vigil = Says([Warn("training alone: 4 ranks"), Warn("out of memory on n2")], [again], [again])
+    detector = Says([Warn("training alone: 4 ranks"), Warn("out of memory on n2")], [again], [again])
     nothing = cast("Any", None)
-    watching = HangMonitor(cast("Any", vigil), nothing, nothing, ledger, noted.append, nothing)
+    watching = HangMonitor(cast("Any", detector), nothing, nothing, state_keeper, noted.append, nothing)
     watching.tick(NOW)
-    assert ledger.state.warnings == ("training alone: 4 ranks", "out of memory on n2")
+    assert state_keeper.state.warnings == ("training alone: 4 ranks", "out of memory on n2")
     watching.tick(NOW)
     watching.tick(NOW)
-    assert ledger.state.warnings == ("out of memory on n2",)
+    assert state_keeper.state.warnings == ("out of memory on n2",)
     assert noted[2:] == [Note("they train together now")]

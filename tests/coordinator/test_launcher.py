@@ -25,7 +25,7 @@ ARGV = ("srun", "--nodes=4", "--ntasks=4", "--no-kill", "python", "--nodes", "ag
 
 def launch(argv: tuple[str, ...], **environment: str) -> Launch:
     everything = {"PATH": os.defpath, "SLURM_JOB_NODELIST": "n[1-4]", **environment}
-    return Launch(replace(ORDERS, launch=argv), (), everything, b"invitation\n", 1024)
+    return Launch(replace(ORDERS, launch=argv), (), everything, b"bootstrap\n", 1024)
 
 
 def passing(loop: EventLoop, one: Launcher, ends: Sequence[object]) -> Callable[[], bool]:

@@ -19,8 +19,8 @@ DONE = replace(TRAINS_AGAIN, state=State.COMPLETED, phase=Phase.ENDED)
 
 
 def heard(*states: RunState) -> list[tuple[str, ...]]:
-    herald = Notifications()
-    return [tuple(news.event for news in herald.news(Now(1.0, 2.0), state)) for state in states]
+    notifications = Notifications()
+    return [tuple(news.event for news in notifications.news(Now(1.0, 2.0), state)) for state in states]
 
 
 def test_a_run_is_told_of_when_its_ranks_run_when_they_fail_when_they_run_again_and_when_it_ends() -> None:

@@ -39,16 +39,16 @@ class Site:
         self.notes: list[str] = []
         self.loop = EventLoop()
         path = f"{folder}:{os.defpath}"
-        self.errands = CommandRunner(
+        self.commands = CommandRunner(
             self.loop, {"PATH": path, "SLURM_NTASKS": "4", "SLURM_CONF": "/c", "MINE": "1"}
         )
         files = ReportFiles(ORDERS, self.paths, self.notes.append)
-        self.succession = RequeueCommands(self.errands, files, "7", "r", self.notes.append)
+        self.succession = RequeueCommands(self.commands, files, "7", "r", self.notes.append)
         self.loop.every(0.02, self.reap)
 
     def reap(self) -> None:
         for child in ended_children():
-            self.errands.reaped(child)
+            self.commands.reaped(child)
 
     def answer(self, ask: Callable[[Callable[..., None]], None]) -> Any:
         told: list[Any] = []
@@ -60,7 +60,7 @@ class Site:
         return told[0]
 
     def calls(self) -> list[str]:
-        self.errands.finish(60.0)
+        self.commands.finish(60.0)
         return self.called.read_text().splitlines()
 
 
@@ -191,16 +191,16 @@ def test_a_program_that_is_not_there_is_an_answer_too(site: Any) -> None:
 
 def test_a_program_that_does_not_answer_in_time_is_killed_with_what_it_started(site: Any) -> None:
     one = site()
-    done: CommandDone = one.answer(lambda told: one.errands.run(("sh", "-c", "sleep 100 & wait"), 0.3, told))[
-        0
-    ]
+    done: CommandDone = one.answer(
+        lambda told: one.commands.run(("sh", "-c", "sleep 100 & wait"), 0.3, told)
+    )[0]
     assert (done.code, done.why) == (-9, "it did not answer in time")
 
 
 def test_a_program_that_a_scheduler_terminates_with_the_whole_job_still_answers(site: Any) -> None:
     one = site()
     argv = ("sh", "-c", "kill -TERM $$; echo said")
-    done: CommandDone = one.answer(lambda told: one.errands.run(argv, 60.0, told))[0]
+    done: CommandDone = one.answer(lambda told: one.commands.run(argv, 60.0, told))[0]
     assert done == CommandDone(0, ("said", ""), "")
 
 

@@ -125,7 +125,7 @@ def allocated(nodes: int, **changes: Any) -> Tape:
     """A coordinator of more nodes than the two that train, all of them present and training since 1 s."""
     orders = replace(ORDERS, spares=nodes - 2, launch=("srun",), **changes)
     names = tuple(f"n{node}" for node in range(nodes))
-    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(names=names, job_id="77")))
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(names=names, job_id="77")))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))
     for node in range(nodes):
@@ -296,7 +296,7 @@ def test_agents_that_end_with_their_launcher_blame_no_node() -> None:
 
 def test_a_controller_that_is_away_is_waited_for_ten_minutes_and_nothing_is_charged() -> None:
     orders = replace(ORDERS, launch=("srun",))
-    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(names=("n0", "n1"))))
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(names=("n0", "n1"))))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))
     words = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
@@ -339,7 +339,7 @@ def test_what_ends_all_agents_blames_none_of_their_nodes_and_costs_no_spare() ->
 def test_a_launcher_that_is_killed_before_anybody_has_come_costs_no_spare() -> None:
     orders = replace(ORDERS, spares=1, launch=("srun",), max_restarts=1)
     names = ("n0", "n1", "n2")
-    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(names=names, job_id="77")))
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(names=names, job_id="77")))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))
     assert ClaimEpoch(0) in tape.at(1.0, LauncherEnded(137, ("srun: error: killed",)))
@@ -380,7 +380,7 @@ def test_who_was_lost_to_a_coordinator_is_lost_to_the_next_one_unless_too_few_wo
 ) -> None:
     orders = replace(ORDERS, nodes=3 - spares, spares=spares, launch=("srun",), max_restarts=2)
     names = ("n0", "n1", "n2")
-    tape = Tape(Coordinator(orders, "login", 42, rooms=Collaborators(names=names, job_id="77")))
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(names=names, job_id="77")))
     tape.at(0.0)
     earlier = (Attempt(0, "first start", ("n0", "n2"), WALL, job_id="77"),)
     claimed = EpochClaimed(1, earlier, False, (), "coordinator", 0.0, "login", ("n0", "n2"))

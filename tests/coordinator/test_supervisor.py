@@ -1,4 +1,4 @@
-"""The keeper: what a killed coordinator, a signal and an end mean for the batch step; with real processes."""
+"""The supervisor: what a killed coordinator, a signal and an end mean for the batch step."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def until_told(kept, out):
 
 
 class Kept:
-    """A keeper at work; ``body`` is what its coordinator does: the body of ``coordinate(kept)``."""
+    """A supervisor at work; ``body`` is what its coordinator does: the body of ``coordinate(kept)``."""
 
     def __init__(self, folder: Path, body: str) -> None:
         lines = "\n".join("    " + line for line in body.strip().splitlines())
-        code = f"{PRELUDE}\ndef coordinate(kept):\n{lines}\n\nsys.exit(supervisor.under_keeper(coordinate))\n"
+        code = f"{PRELUDE}\ndef coordinate(kept):\n{lines}\n\n"
+        code += "sys.exit(supervisor.under_supervisor(coordinate))\n"
         (folder / "kept.py").write_text(code)
         self.out = folder / "out"
         with open(self.out, "wb") as out:
@@ -213,7 +214,7 @@ os.kill(os.getpid(), 9)
     assert kept.says("got") == f"got {int(signal.SIGTERM)}"
 
 
-def test_a_coordinator_learns_that_its_keeper_was_killed(keep, tmp_path):
+def test_a_coordinator_learns_that_its_supervisor_was_killed(keep, tmp_path):
     kept = keep("""
 import select
 said('ready')

@@ -90,7 +90,7 @@ def job(
 ) -> Job:
     """A job that begins at 0 s; its first attempt is ours."""
     orders = replace(ORDERS, survival=survival, launch=("srun",), **changes)
-    tape = Job(Coordinator(orders, "login", 42, rooms=Collaborators(job_id="7")))
+    tape = Job(Coordinator(orders, "login", 42, collaborators=Collaborators(job_id="7")))
     tape.at(0.0)
     tape.began = tape.does(0.0, EpochClaimed(len(earlier), earlier, cause=cause))
     return tape
@@ -363,7 +363,7 @@ def test_a_job_that_the_scheduler_requeues_by_itself_is_only_left():
 
 def test_the_next_job_of_a_chain_waits_from_the_start_and_is_kept_off_bad_nodes():
     tape = training(CHAIN, end_at=100.0)
-    tape.machine._ledger.exclude(("n9",))
+    tape.machine._state_keeper.exclude(("n9",))
     tape.at(50.0, NOTICE)
     tape.at(50.1, JobTold("", WALL + 100.0))
     over(tape, 55.0, 0, Progressed(0, 5, 5, True))

@@ -1,4 +1,4 @@
-"""What the desk says of runs on a real Slurm, also where Slurm is silent, forgets, or knows better."""
+"""What the context says of runs on a real Slurm, also where Slurm is silent, forgets, or knows better."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class Stage:
                 self.wishes.append(action)
 
     def diagnosis(self, name: str = "asked") -> Diagnosis:
-        """Ask as a desk does, and wait for the answer."""
+        """Ask as a context does, and wait for the answer."""
         self._do(self.vigil.asked(time.monotonic(), time.time(), name, "{}"))
         return self.saved(name)
 

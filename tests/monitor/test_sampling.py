@@ -222,7 +222,7 @@ def test_a_made_up_library_with_the_real_ones_names_is_read_number_by_number(tmp
     )
 
 
-# --- the desk ---
+# --- the context ---
 
 
 def test_the_newest_whole_line_of_each_node_is_read(attempt: AttemptPaths):

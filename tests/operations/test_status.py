@@ -74,68 +74,68 @@ def slurm() -> Slurm:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, clock: HandClock, slurm: Slurm) -> Context:
+def context(tmp_path: Path, clock: HandClock, slurm: Slurm) -> Context:
     return Context({"CLUSTERRUN_HOME": str(tmp_path / "home")}, clock, slurm)  # type: ignore[arg-type]
 
 
 def add(
-    desk: Context, job_id: str = "41", at: float = NOW, said: RunState | None = None, **changes: Any
+    context: Context, job_id: str = "41", at: float = NOW, said: RunState | None = None, **changes: Any
 ) -> str:
     chosen = run_id("train", at, os.urandom(2))
-    desk.store.claim(chosen)
-    desk.store.save(replace(RECORD, **{"run_id": chosen, "job_id": job_id, **changes}))
+    context.store.claim(chosen)
+    context.store.save(replace(RECORD, **{"run_id": chosen, "job_id": job_id, **changes}))
     if said:
-        tell(desk, chosen, said)
+        tell(context, chosen, said)
     return chosen
 
 
-def tell(desk: Context, chosen: str, said: RunState) -> None:
-    Path(desk.store.paths(chosen).state).write_text(json.dumps(encode(replace(said, run_id=chosen))))
+def tell(context: Context, chosen: str, said: RunState) -> None:
+    Path(context.store.paths(chosen).state).write_text(json.dumps(encode(replace(said, run_id=chosen))))
 
 
-def test_one_question_answers_for_all_runs(desk: Context, slurm: Slurm) -> None:
+def test_one_question_answers_for_all_runs(context: Context, slurm: Slurm) -> None:
     for number in range(5):
-        add(desk, str(number), NOW + number)
+        add(context, str(number), NOW + number)
         slurm.rows.append(row(job_id=str(number)))
-    assert [s.state for s in statuses(desk=desk)] == [State.RUNNING] * 5
+    assert [s.state for s in statuses(context=context)] == [State.RUNNING] * 5
     assert slurm.asked == ["jobs"]
 
 
-def test_runs_that_ended_well_need_no_question(desk: Context, slurm: Slurm) -> None:
-    add(desk, said=state(State.COMPLETED))
-    assert [s.state for s in statuses(desk=desk)] == [State.COMPLETED]
+def test_runs_that_ended_well_need_no_question(context: Context, slurm: Slurm) -> None:
+    add(context, said=state(State.COMPLETED))
+    assert [s.state for s in statuses(context=context)] == [State.COMPLETED]
     assert slurm.asked == []
 
 
-def test_accounting_is_asked_only_for_what_the_queue_no_longer_knows(desk: Context, slurm: Slurm) -> None:
-    add(desk, "41")
-    add(desk, "42", NOW + 1, token="other")
+def test_accounting_is_asked_only_for_what_the_queue_no_longer_knows(context: Context, slurm: Slurm) -> None:
+    add(context, "41")
+    add(context, "42", NOW + 1, token="other")
     slurm.rows = [row(job_id="42", comment="clusterrun:x:other")]
     slurm.accounted = (row("TIMEOUT", job_id="41"),)
-    assert [s.state for s in statuses(desk=desk)] == [State.RUNNING, State.TIMEOUT]
+    assert [s.state for s in statuses(context=context)] == [State.RUNNING, State.TIMEOUT]
     assert slurm.asked == ["jobs", "finished 41"]
 
 
 def test_a_controller_that_does_not_answer_is_said_and_ends_no_run(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     slurm.down, said = True, []
-    add(desk)
-    assert [s.state for s in statuses(desk=desk, tell=said.append)] == [State.UNKNOWN]
+    add(context)
+    assert [s.state for s in statuses(context=context, tell=said.append)] == [State.UNKNOWN]
     assert said == ["Slurm does not answer: timed out: what follows is what the run directories say"]
     slurm.down, slurm.rows = False, [row("COMPLETED")]
     clock.time += 10
-    assert [s.state for s in statuses(desk=desk)] == [State.COMPLETED]
+    assert [s.state for s in statuses(context=context)] == [State.COMPLETED]
 
 
 def test_a_controller_that_does_not_answer_leaves_its_older_news_with_their_age(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    add(desk)
+    add(context)
     slurm.rows, said = [row("PENDING", reason="Priority")], []
-    statuses(desk=desk)
+    statuses(context=context)
     slurm.down, clock.time = True, NOW + 600
-    (found,) = statuses(desk=desk, tell=said.append)
+    (found,) = statuses(context=context, tell=said.append)
     assert (found.state, found.reason) == (
         State.UNKNOWN,
         "Slurm does not answer; 10 min ago it said PENDING (waits: jobs with a higher priority are ahead)",
@@ -143,187 +143,189 @@ def test_a_controller_that_does_not_answer_leaves_its_older_news_with_their_age(
     assert "and what Slurm said 10 min ago" in said[0]
 
 
-def test_accounting_that_fails_is_said_and_leaves_the_question_open(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk)
+def test_accounting_that_fails_is_said_and_leaves_the_question_open(context: Context, slurm: Slurm) -> None:
+    chosen = add(context)
 
     def fail(ids: Sequence[str]) -> tuple[JobRow, ...]:
         raise SchedulerError("sacct failed: Connection refused")
 
     slurm.finished, said = fail, []  # type: ignore[method-assign]
-    assert [s.state for s in statuses(desk=desk, tell=said.append)] == [State.FAILED]
-    assert "Connection refused" in said[0] and desk.store.ended(chosen) is None
+    assert [s.state for s in statuses(context=context, tell=said.append)] == [State.FAILED]
+    assert "Connection refused" in said[0] and context.store.ended(chosen) is None
 
 
 def test_a_job_that_an_older_answer_did_not_know_yet_is_asked_for_again(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    add(desk, "41")
+    add(context, "41")
     slurm.rows = [row(job_id="41")]
-    statuses(desk=desk)
+    statuses(context=context)
     clock.time += 0.5
-    add(desk, "42", NOW + 1)
+    add(context, "42", NOW + 1)
     slurm.rows.append(row("PENDING", job_id="42"))
-    assert [s.state for s in statuses(desk=desk)] == [State.PENDING, State.RUNNING]
+    assert [s.state for s in statuses(context=context)] == [State.PENDING, State.RUNNING]
     assert slurm.asked == ["jobs", "jobs"]
 
 
 def test_an_end_that_is_younger_than_slurms_answer_is_asked_about(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(desk, said=state(updated_at=NOW - 1))
+    chosen = add(context, said=state(updated_at=NOW - 1))
     slurm.rows = [row()]
-    statuses(desk=desk)
+    statuses(context=context)
     clock.time += 1
-    tell(desk, chosen, state(State.PREEMPTED, updated_at=NOW + 0.5))
+    tell(context, chosen, state(State.PREEMPTED, updated_at=NOW + 0.5))
     slurm.rows = [row("PENDING")]
-    assert [s.state for s in statuses(desk=desk)] == [State.PENDING]
+    assert [s.state for s in statuses(context=context)] == [State.PENDING]
 
 
-def test_a_run_that_queued_itself_anew_is_where_its_successor_is(desk: Context, slurm: Slurm) -> None:
+def test_a_run_that_queued_itself_anew_is_where_its_successor_is(context: Context, slurm: Slurm) -> None:
     said = state(State.PENDING, phase=Phase.QUEUED, reason="resubmitted as job 42 without n1")
-    chosen = add(desk, said=said)
-    Path(desk.store.paths(chosen).successor).write_text('{"job_id": "42"}')
+    chosen = add(context, said=said)
+    Path(context.store.paths(chosen).successor).write_text('{"job_id": "42"}')
     slurm.rows = [row("FAILED"), row("PENDING", job_id="42", reason="Priority")]
-    (found,) = statuses(["42"], desk)
+    (found,) = statuses(["42"], context)
     assert (found.run_id, found.job_id, found.state) == (chosen, "42", State.PENDING)
     assert found.reason.startswith("resubmitted as job 42 without n1; waits")
-    cancel(desk, [chosen], print)
+    cancel(context, [chosen], print)
     assert slurm.cancelled == ["42"]
 
 
-def test_the_newest_warning_of_a_live_run_stands_in_its_reason(desk: Context, slurm: Slurm) -> None:
-    add(desk, said=state(updated_at=NOW, warnings=("a swap", "ranks never formed one group")))
+def test_the_newest_warning_of_a_live_run_stands_in_its_reason(context: Context, slurm: Slurm) -> None:
+    add(context, said=state(updated_at=NOW, warnings=("a swap", "ranks never formed one group")))
     slurm.rows = [row()]
-    assert statuses(desk=desk)[0].reason == "warning: ranks never formed one group (and 1 more)"
+    assert statuses(context=context)[0].reason == "warning: ranks never formed one group (and 1 more)"
 
 
-def test_a_run_that_ends_while_slurm_is_asked_ended_as_it_says_itself(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk, said=state(updated_at=NOW - 9))
-    Path(desk.store.paths(chosen).next).write_text('{"job_id": "42"}')
+def test_a_run_that_ends_while_slurm_is_asked_ended_as_it_says_itself(context: Context, slurm: Slurm) -> None:
+    chosen = add(context, said=state(updated_at=NOW - 9))
+    Path(context.store.paths(chosen).next).write_text('{"job_id": "42"}')
 
     def jobs() -> tuple[JobRow, ...]:
         # Its coordinator takes the next job of the chain back; of its own job nothing is known any more.
-        tell(desk, chosen, state(State.COMPLETED, phase=Phase.ENDED, exit_code=0, ended_at=NOW))
+        tell(context, chosen, state(State.COMPLETED, phase=Phase.ENDED, exit_code=0, ended_at=NOW))
         return (row("CANCELLED", job_id="42"),)
 
     slurm.jobs = jobs  # type: ignore[method-assign]
-    assert [(s.state, s.exit_code) for s in statuses(desk=desk)] == [(State.COMPLETED, 0)]
+    assert [(s.state, s.exit_code) for s in statuses(context=context)] == [(State.COMPLETED, 0)]
 
 
 def test_a_coordinator_that_spoke_after_slurms_answer_is_believed(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(desk)
+    chosen = add(context)
     slurm.rows = [row("PENDING")]
-    statuses(desk=desk)
+    statuses(context=context)
     clock.time += 1
-    tell(desk, chosen, state(updated_at=NOW + 0.9))
-    assert [s.state for s in statuses(desk=desk)] == [State.RUNNING]
+    tell(context, chosen, state(updated_at=NOW + 0.9))
+    assert [s.state for s in statuses(context=context)] == [State.RUNNING]
 
 
-def test_a_run_deleted_while_it_is_listed_is_left_out(desk: Context) -> None:
-    kept, gone = add(desk), add(desk, at=NOW + 1)
-    desk.store.discard(gone)
-    assert [s.run_id for s in desk.inquiry().statuses([gone, kept], gone=True)] == [kept]
+def test_a_run_deleted_while_it_is_listed_is_left_out(context: Context) -> None:
+    kept, gone = add(context), add(context, at=NOW + 1)
+    context.store.discard(gone)
+    assert [s.run_id for s in context.inquiry().statuses([gone, kept], gone=True)] == [kept]
     with pytest.raises(NoSuchRun):
-        desk.inquiry().statuses([gone, kept])
+        context.inquiry().statuses([gone, kept])
 
 
-def test_of_a_run_with_a_damaged_state_slurm_can_still_tell(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk)
+def test_of_a_run_with_a_damaged_state_slurm_can_still_tell(context: Context, slurm: Slurm) -> None:
+    chosen = add(context)
     slurm.rows = [row("RUNNING")]
-    Path(desk.store.paths(chosen).state).write_text("{")
-    found = find(chosen, desk).status()
+    Path(context.store.paths(chosen).state).write_text("{")
+    found = find(chosen, context).status()
     assert found.state is State.RUNNING and "state.json is damaged" in found.reason
 
 
-def test_a_damaged_last_word_is_found_out_again(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk, said=state(State.COMPLETED))
-    Path(desk.store.paths(chosen).ended).write_text("{")
-    assert find(chosen, desk).state is State.COMPLETED
+def test_a_damaged_last_word_is_found_out_again(context: Context, slurm: Slurm) -> None:
+    chosen = add(context, said=state(State.COMPLETED))
+    Path(context.store.paths(chosen).ended).write_text("{")
+    assert find(chosen, context).state is State.COMPLETED
 
 
-def test_what_slurm_forgets_is_remembered(desk: Context, slurm: Slurm, clock: HandClock) -> None:
-    chosen = add(desk, said=state(State.CANCELLED))
+def test_what_slurm_forgets_is_remembered(context: Context, slurm: Slurm, clock: HandClock) -> None:
+    chosen = add(context, said=state(State.CANCELLED))
     slurm.rows = [row("TIMEOUT", end=NOW)]
-    first = find(chosen, desk).status()
+    first = find(chosen, context).status()
     slurm.rows, clock.time = [], NOW + 86400
-    assert [first.state, find(chosen, desk).status()] == [State.TIMEOUT, first]
-    assert desk.store.current(0) == []
+    assert [first.state, find(chosen, context).status()] == [State.TIMEOUT, first]
+    assert context.store.current(0) == []
 
 
 def test_a_full_disk_takes_nothing_from_what_was_found_out(
-    desk: Context, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+    context: Context, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(desk, said=state(State.COMPLETED))
+    add(context, said=state(State.COMPLETED))
 
     def full(path: str, data: str, sync: bool = True) -> None:
         raise DiskRefused("no space left on device")
 
     monkeypatch.setattr(store, "write_whole", full)
     said: list[str] = []
-    assert [s.state for s in statuses(desk=desk, tell=said.append)] == [State.COMPLETED]
+    assert [s.state for s in statuses(context=context, tell=said.append)] == [State.COMPLETED]
     assert len(said) == 1 and "could not be noted: no space left" in said[0]
 
 
-def test_a_job_that_still_completes_is_not_settled_yet(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk, said=state(State.CANCELLED))
+def test_a_job_that_still_completes_is_not_settled_yet(context: Context, slurm: Slurm) -> None:
+    chosen = add(context, said=state(State.CANCELLED))
     slurm.rows = [row("COMPLETING")]
-    assert [find(chosen, desk).state, desk.store.ended(chosen)] == [State.CANCELLED, None]
+    assert [find(chosen, context).state, context.store.ended(chosen)] == [State.CANCELLED, None]
 
 
-def test_a_submission_whose_answer_was_lost_is_adopted_by_its_token(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk, job_id="", token="deadbeef")
+def test_a_submission_whose_answer_was_lost_is_adopted_by_its_token(context: Context, slurm: Slurm) -> None:
+    chosen = add(context, job_id="", token="deadbeef")
     slurm.rows = [row(job_id="77", comment=f"clusterrun:{chosen}:deadbeef")]
-    assert find(chosen, desk).status().job_id == "77"
-    assert [desk.store.read(chosen).job_id, desk.store.find("77")] == ["77", chosen]
+    assert find(chosen, context).status().job_id == "77"
+    assert [context.store.read(chosen).job_id, context.store.find("77")] == ["77", chosen]
 
 
 def test_a_submission_that_was_given_up_too_early_is_asked_for_again_once_it_has_its_job(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(desk, job_id="")
+    chosen = add(context, job_id="")
     clock.time = NOW + 900
-    assert find(chosen, desk).state is State.FAILED
-    desk.store.save(replace(desk.store.read(chosen), job_id="41"))
+    assert find(chosen, context).state is State.FAILED
+    context.store.save(replace(context.store.read(chosen), job_id="41"))
     clock.time += 3
     slurm.rows = [row("PENDING")]
-    assert find(chosen, desk).state is State.PENDING
+    assert find(chosen, context).state is State.PENDING
 
 
-def test_another_users_words_in_a_comment_adopt_nothing(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk, job_id="", token="deadbeef")
+def test_another_users_words_in_a_comment_adopt_nothing(context: Context, slurm: Slurm) -> None:
+    chosen = add(context, job_id="", token="deadbeef")
     slurm.rows = [row(job_id="77", comment="deadbee"), row(job_id="78", name=chosen, comment="")]
-    assert find(chosen, desk).status().job_id == ""
+    assert find(chosen, context).status().job_id == ""
 
 
-def test_a_damaged_run_is_shown_as_such_beside_the_others(desk: Context) -> None:
-    good = add(desk, said=state(State.COMPLETED))
-    bad = add(desk, at=NOW + 1)
-    Path(desk.store.paths(bad).record).write_text("{")
-    found = {s.run_id: (s.state, s.reason) for s in statuses(desk=desk)}
+def test_a_damaged_run_is_shown_as_such_beside_the_others(context: Context) -> None:
+    good = add(context, said=state(State.COMPLETED))
+    bad = add(context, at=NOW + 1)
+    Path(context.store.paths(bad).record).write_text("{")
+    found = {s.run_id: (s.state, s.reason) for s in statuses(context=context)}
     assert found[good][0] is State.COMPLETED
     assert found[bad][0] is State.UNKNOWN and "record.json is damaged" in found[bad][1]
 
 
-def test_a_damaged_state_is_said_and_ends_no_run(desk: Context) -> None:
-    chosen = add(desk)
-    Path(desk.store.paths(chosen).state).write_text("\0")
-    found = find(chosen, desk).status()
+def test_a_damaged_state_is_said_and_ends_no_run(context: Context) -> None:
+    chosen = add(context)
+    Path(context.store.paths(chosen).state).write_text("\0")
+    found = find(chosen, context).status()
     assert found.state is State.UNKNOWN and "state.json is damaged" in found.reason
 
 
-def test_an_unknown_word_is_no_run(desk: Context) -> None:
+def test_an_unknown_word_is_no_run(context: Context) -> None:
     with pytest.raises(NoSuchRun):
-        statuses(["nothing"], desk)
+        statuses(["nothing"], context)
 
 
-def test_cancel_leaves_the_word_for_the_coordinator_before_it_asks_slurm(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk)
+def test_cancel_leaves_the_word_for_the_coordinator_before_it_asks_slurm(
+    context: Context, slurm: Slurm
+) -> None:
+    chosen = add(context)
     slurm.rows = [row()]
     seen: list[bool] = []
-    slurm.cancel = lambda ids: seen.append(desk.store.cancel_asked(chosen)) or Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
-    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    slurm.cancel = lambda ids: seen.append(context.store.cancel_asked(chosen)) or Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
+    assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
     assert [seen, slurm.cancelled] == [[True], ["41"]]
 
 
@@ -331,46 +333,46 @@ def test_cancel_sees_the_end_at_once_whatever_pause_a_site_asks_for(
     tmp_path: Path, slurm: Slurm, clock: HandClock
 ) -> None:
     environ = {"CLUSTERRUN_HOME": str(tmp_path / "home"), "CLUSTERRUN_SLURM_EVERY": "300"}
-    desk = Context(environ, clock, slurm)  # type: ignore[arg-type]
-    chosen = add(desk)
+    context = Context(environ, clock, slurm)  # type: ignore[arg-type]
+    chosen = add(context)
     slurm.rows = [row("PENDING")]
-    statuses(desk=desk)
+    statuses(context=context)
     clock.time += 1
-    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
     assert (clock.time, slurm.asked) == (NOW + 1, ["jobs", "jobs"])
 
 
-def test_cancel_finds_the_job_of_a_lost_answer(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk, job_id="", token="deadbeef")
+def test_cancel_finds_the_job_of_a_lost_answer(context: Context, slurm: Slurm) -> None:
+    chosen = add(context, job_id="", token="deadbeef")
     slurm.rows = [row(job_id="77", comment="clusterrun:x:deadbeef")]
-    cancel(desk, [chosen], print)
+    cancel(context, [chosen], print)
     assert slurm.cancelled == ["77"]
 
 
-def test_cancel_leaves_an_ended_run_as_it_is(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk, said=state(State.COMPLETED))
-    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.COMPLETED]
-    assert [slurm.cancelled, desk.store.cancel_asked(chosen)] == [[], False]
+def test_cancel_leaves_an_ended_run_as_it_is(context: Context, slurm: Slurm) -> None:
+    chosen = add(context, said=state(State.COMPLETED))
+    assert [s.state for _, s in cancel(context, [chosen], print)] == [State.COMPLETED]
+    assert [slurm.cancelled, context.store.cancel_asked(chosen)] == [[], False]
 
 
 def test_with_a_silent_controller_a_live_run_is_still_ended_by_its_coordinator(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(desk, said=state(updated_at=NOW))
+    chosen = add(context, said=state(updated_at=NOW))
     slurm.down = True
 
     def refuse(ids: Sequence[str]) -> None:
         raise SchedulerUnreachable("Slurm does not answer")
 
     slurm.cancel = refuse  # type: ignore[method-assign]
-    clock.acts = [lambda: tell(desk, chosen, state(State.CANCELLED))]
-    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    clock.acts = [lambda: tell(context, chosen, state(State.CANCELLED))]
+    assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
 
 
 def test_with_a_silent_controller_a_queued_run_cannot_be_cancelled_and_that_is_said_at_once(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(desk)
+    chosen = add(context)
     slurm.down = True
 
     def refuse(ids: Sequence[str]) -> None:
@@ -378,84 +380,84 @@ def test_with_a_silent_controller_a_queued_run_cannot_be_cancelled_and_that_is_s
 
     slurm.cancel = refuse  # type: ignore[method-assign]
     with pytest.raises(SchedulerUnreachable):
-        cancel(desk, [chosen], print)
+        cancel(context, [chosen], print)
     assert clock.time == NOW
 
 
 def test_cancel_gives_up_waiting_in_the_end_and_says_what_is_left(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(desk)
+    chosen = add(context)
     slurm.rows = [row()]
     slurm.cancel = lambda ids: None  # type: ignore[method-assign]
     said: list[str] = []
-    assert [s.state for _, s in cancel(desk, [chosen], said.append)] == [State.RUNNING]
+    assert [s.state for _, s in cancel(context, [chosen], said.append)] == [State.RUNNING]
     assert said == [f"waiting for {chosen} to end, at most 60 s"]
 
 
 def test_waiting_asks_the_scheduler_seldom_and_the_run_itself_often(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(desk)
+    chosen = add(context)
     slurm.rows = [row("PENDING", reason="Priority")]
 
     def start() -> None:
-        tell(desk, chosen, state(updated_at=clock.time))
+        tell(context, chosen, state(updated_at=clock.time))
 
     def finish() -> None:
         slurm.rows = [row("COMPLETED")]
-        tell(desk, chosen, state(State.COMPLETED, updated_at=clock.time))
+        tell(context, chosen, state(State.COMPLETED, updated_at=clock.time))
 
     clock.acts = [*[lambda: None] * 250, *[start] * 250, finish]
     said: list[str] = []
-    found = RunWait(desk, chosen, said.append).wait(None)
+    found = RunWait(context, chosen, said.append).wait(None)
     assert found.state is State.COMPLETED
     assert len(slurm.asked) <= 10
     assert said[0].startswith(f"waiting for train ({chosen}, job 41) to end; it is queued: ")
     assert said[-1].endswith("it is training")
 
 
-def test_waiting_ends_at_its_limit(desk: Context, slurm: Slurm, clock: HandClock) -> None:
-    chosen = add(desk)
+def test_waiting_ends_at_its_limit(context: Context, slurm: Slurm, clock: HandClock) -> None:
+    chosen = add(context)
     slurm.rows = [row("PENDING")]
-    found = RunWait(desk, chosen, lambda _: None).wait(10.0)
+    found = RunWait(context, chosen, lambda _: None).wait(10.0)
     assert (found.state, round(clock.time - NOW)) == (State.PENDING, 10)
 
 
 def test_a_time_limit_that_slurm_names_late_is_waited_for(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(desk, said=state(State.CANCELLED))
+    chosen = add(context, said=state(State.CANCELLED))
     slurm.rows = [row("COMPLETING")]
 
     def name_it() -> None:
         slurm.rows = [row("TIMEOUT")]
 
     clock.acts = [*[lambda: None] * 6, name_it]
-    assert RunWait(desk, chosen, lambda _: None).wait(None).state is State.TIMEOUT
+    assert RunWait(context, chosen, lambda _: None).wait(None).state is State.TIMEOUT
 
 
 def test_a_coordinator_that_spoke_while_slurm_was_waited_for_in_vain_is_believed(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(desk, said=state(State.RUNNING, updated_at=NOW))
+    chosen = add(context, said=state(State.RUNNING, updated_at=NOW))
     answers = [lambda: (row(),)]
     slurm.jobs = lambda: answers.pop(0)()  # type: ignore[method-assign]
-    assert [one.state for one in statuses(desk=desk)] == [State.RUNNING]
+    assert [one.state for one in statuses(context=context)] == [State.RUNNING]
 
     def waits() -> tuple[JobRow, ...]:
         clock.time = NOW + 95.0
-        tell(desk, chosen, state(State.RUNNING, updated_at=NOW + 90.0))
+        tell(context, chosen, state(State.RUNNING, updated_at=NOW + 90.0))
         raise SchedulerUnreachable("Slurm does not answer: squeue gave no answer within 30 s")
 
     clock.time = NOW + 65.0
     answers.append(waits)
-    (found,) = statuses(desk=desk)
+    (found,) = statuses(context=context)
     assert found.state is State.RUNNING and "last word" not in found.reason
 
 
 class Clusters:
-    """One home and two clusters, A and B: a desk on each, both of which see the same runs."""
+    """One home and two clusters, A and B: a context on each, both of which see the same runs."""
 
     def __init__(self, home: Path, clock: HandClock) -> None:
         self.clock = clock
@@ -514,35 +516,37 @@ def test_a_coordinator_that_hears_the_word_ends_its_run_from_another_cluster_too
     assert [s.state for _, s in cancel(clusters.on_b, [chosen], print)] == [State.CANCELLED]
 
 
-def test_a_heartbeat_outranks_the_silence_of_a_queue(desk: Context, slurm: Slurm, clock: HandClock) -> None:
-    chosen = add(desk, said=state(updated_at=NOW - 1))
-    assert find(chosen, desk).state is State.RUNNING
+def test_a_heartbeat_outranks_the_silence_of_a_queue(
+    context: Context, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(context, said=state(updated_at=NOW - 1))
+    assert find(chosen, context).state is State.RUNNING
     clock.time += 60
-    assert find(chosen, desk).state is State.FAILED
+    assert find(chosen, context).state is State.FAILED
 
 
 @pytest.mark.parametrize("word", ["PENDING", "RUNNING"])
 def test_an_end_that_was_only_inferred_is_taken_back_when_the_queue_knows_the_job(
-    desk: Context, slurm: Slurm, clock: HandClock, word: str
+    context: Context, slurm: Slurm, clock: HandClock, word: str
 ) -> None:
-    chosen = add(desk)
-    assert find(chosen, desk).state is State.FAILED and desk.store.ended(chosen) is not None
+    chosen = add(context)
+    assert find(chosen, context).state is State.FAILED and context.store.ended(chosen) is not None
     clock.time += 3600
     slurm.rows = [row(word, start=None)]
-    assert find(chosen, desk).state is State[word]
-    assert desk.store.ended(chosen) is None and desk.store.current(0) == [chosen]
+    assert find(chosen, context).state is State[word]
+    assert context.store.ended(chosen) is None and context.store.current(0) == [chosen]
 
 
 def test_an_inferred_end_is_written_once_and_asked_about_for_a_day(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(desk)
-    first = find(chosen, desk).status()
+    chosen = add(context)
+    first = find(chosen, context).status()
     clock.time += 3600
-    assert find(chosen, desk).status() == first
-    noted = desk.store.ended(chosen)
+    assert find(chosen, context).status() == first
+    noted = context.store.ended(chosen)
     assert noted is not None and noted.at == NOW
     assert slurm.asked.count("finished 41") == 1
     clock.time += 86400
     asked = len(slurm.asked)
-    assert find(chosen, desk).status() == first and len(slurm.asked) == asked
+    assert find(chosen, context).status() == first and len(slurm.asked) == asked

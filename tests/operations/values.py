@@ -1,4 +1,4 @@
-"""Values that several tests of the desk start from."""
+"""Values that several tests of the context start from."""
 
 from __future__ import annotations
 

@@ -67,9 +67,9 @@ class Faults:
     slow_links: dict[frozenset[int], float] = field(default_factory=dict)
     no_torch: set[int] = field(default_factory=set)
     crashes: set[int] = field(default_factory=set)
-    """Their warm process dies in every test of a group."""
+    """Their torch worker dies in every test of a group."""
     dies_alone: dict[int, int] = field(default_factory=dict)
-    """So many times their warm process dies in a matrix product."""
+    """So many times their torch worker dies in a matrix product."""
     clocks: dict[int, float] = field(default_factory=dict)
     hosts: dict[int, dict[int, str]] = field(default_factory=dict)
     """What a viewer resolves another's name to."""
@@ -232,7 +232,7 @@ class Cluster:
         assert isinstance(task, GroupTask)
         self.deaths[node] = self.deaths.get(node, 0) + 1
         if self.deaths[node] <= faults.dies_alone.get(node, 0):
-            return 0.1, GroupResult(task.test, False, "warm", 0.1, why="the warm process ended: SIGKILL")
+            return 0.1, GroupResult(task.test, False, "warm", 0.1, why="the torch worker ended: SIGKILL")
         return 0.2, GroupResult(task.test, True, "done", 0.2, (("product", 0.1),), fingerprint="aa")
 
     def through(self, node: int, task: ThroughTask) -> tuple[float, ThroughAnswer]:
@@ -360,7 +360,7 @@ class Cluster:
         rate = RATE * pace * chance.uniform(0.8, 1.2)
         for node, number, own in came:
             if node in crashed:
-                result = GroupResult(own.test, False, "warm", 0.1, why="the warm process ended: SIGSEGV")
+                result = GroupResult(own.test, False, "warm", 0.1, why="the torch worker ended: SIGSEGV")
             elif hangs or crashed:
                 result = GroupResult(
                     own.test, False, "group", own.limit, why="killed after its limit", late=True

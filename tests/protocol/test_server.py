@@ -1,4 +1,4 @@
-"""The laws of the door: strangers get little time, little room and no line; agents get in beside them."""
+"""The laws of the entry: strangers get little time, little room and no line; agents get in beside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from clusterrun.protocol import messages as m
 from clusterrun.protocol import server as module
-from clusterrun.protocol.bootstrap import Bootstrap, NoBootstrap, read_invitation, written
+from clusterrun.protocol.bootstrap import Bootstrap, NoBootstrap, read_bootstrap, written
 from clusterrun.protocol.client import CannotJoin, Joined, join
 from clusterrun.protocol.codec import Encoder
 from clusterrun.protocol.server import Admission, Server, listening
@@ -43,18 +43,18 @@ class Door:
             assert time.monotonic() < end, f"waited in vain for: {what}"
             self.loop.wait(steady() + 0.01)
 
-    def invitation(self, secret: bytes = SECRET, **other: object) -> Bootstrap:
+    def bootstrap(self, secret: bytes = SECRET, **other: object) -> Bootstrap:
         values = {"run_id": "run-a", "epoch": 0, **other}
         return Bootstrap(secret.hex(), addresses=("127.0.0.1",), port=self.port, agents=4,
-                          timings=Timeouts(join=30.0), **values)  # type: ignore[arg-type]  # fmt: skip
+                          timeouts=Timeouts(join=30.0), **values)  # type: ignore[arg-type]  # fmt: skip
 
-    def joining(self, invitation: Bootstrap) -> list[Joined | Exception]:
-        """Join in a thread (an agent's joining blocks) while the door turns here."""
+    def joining(self, bootstrap: Bootstrap) -> list[Joined | Exception]:
+        """Join in a thread (an agent's joining blocks) while the entry turns here."""
         result: list[Joined | Exception] = []
 
         def enter() -> None:
             try:
-                result.append(join(invitation, lambda own: m.Hello(2, "n2", own, 7, "3.9")))
+                result.append(join(bootstrap, lambda own: m.Hello(2, "n2", own, 7, "3.9")))
             except CannotJoin as error:
                 result.append(error)
 
@@ -66,20 +66,20 @@ class Door:
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
+def entry() -> Iterator[Door]:
     one = Door()
     yield one
     one.server.close()
 
 
 @pytest.fixture
-def come(door: Door) -> Iterator[Callable[[str], socket.socket]]:
+def come(entry: Door) -> Iterator[Callable[[str], socket.socket]]:
     with ExitStack() as stack:
 
         def connect(address: str) -> socket.socket:
             one = stack.enter_context(socket.socket())
             one.bind((address, 0))
-            one.connect(("127.0.0.1", door.port))
+            one.connect(("127.0.0.1", entry.port))
             one.settimeout(5)
             return one
 
@@ -96,37 +96,37 @@ def closed(one: socket.socket) -> bool:
         return True
 
 
-def test_an_agent_joins_is_heard_and_its_end_is_told_once(door: Door) -> None:
-    (joined,) = door.joining(door.invitation())
+def test_an_agent_joins_is_heard_and_its_end_is_told_once(entry: Door) -> None:
+    (joined,) = entry.joining(entry.bootstrap())
     assert isinstance(joined, Joined)
     joined.connection.sendall(joined.end.seal(Encoder().body(m.Beat(4))))
-    door.turn(lambda: len(door.said) == 2, "a beat")
-    door.server.send(1, m.Ack(4, 9.5))
-    door.turn(lambda: True, "sent")
+    entry.turn(lambda: len(entry.said) == 2, "a beat")
+    entry.server.send(1, m.Ack(4, 9.5))
+    entry.turn(lambda: True, "sent")
     assert joined.end.receive(joined.connection.recv(1000)) == [m.Ack(4, 9.5)]
     joined.connection.close()
-    door.turn(lambda: len(door.said) == 3, "its end")
-    assert door.said == [("joined", 1, 2), ("heard", 1, m.Beat(4)), ("left", 1, "it closed the connection")]
+    entry.turn(lambda: len(entry.said) == 3, "its end")
+    assert entry.said == [("joined", 1, 2), ("heard", 1, m.Beat(4)), ("left", 1, "it closed the connection")]
 
 
-def test_an_agent_that_was_dropped_is_not_told_of(door: Door) -> None:
-    (joined,) = door.joining(door.invitation())
+def test_an_agent_that_was_dropped_is_not_told_of(entry: Door) -> None:
+    (joined,) = entry.joining(entry.bootstrap())
     assert isinstance(joined, Joined)
-    door.server.drop(1)
+    entry.server.drop(1)
     assert joined.connection.recv(10) == b""
-    door.server.send(1, m.Farewell())
+    entry.server.send(1, m.Farewell())
     joined.connection.close()
-    assert door.said == [("joined", 1, 2)]
+    assert entry.said == [("joined", 1, 2)]
 
 
-def test_a_bad_frame_ends_a_connection_and_is_no_message(door: Door) -> None:
-    (joined,) = door.joining(door.invitation())
+def test_a_bad_frame_ends_a_connection_and_is_no_message(entry: Door) -> None:
+    (joined,) = entry.joining(entry.bootstrap())
     assert isinstance(joined, Joined)
     frame = bytearray(joined.end.seal(Encoder().body(m.Beat(4))))
     frame[-1] ^= 1
     joined.connection.sendall(frame)
-    door.turn(lambda: len(door.said) == 2, "its end")
-    assert door.said == [("joined", 1, 2), ("left", 1, "a frame whose MAC is wrong")]
+    entry.turn(lambda: len(entry.said) == 2, "its end")
+    assert entry.said == [("joined", 1, 2), ("left", 1, "a frame whose MAC is wrong")]
     joined.connection.close()
 
 
@@ -135,12 +135,12 @@ def test_a_bad_frame_ends_a_connection_and_is_no_message(door: Door) -> None:
     ({"run_id": "run-b"}, "it refused: the agent is of another run"),
     ({"epoch": 1}, "it refused: the agent is of start 1, the coordinator of start 0"),
 ])  # fmt: skip
-def test_who_is_refused_ends_at_once_and_says_why(door: Door, change: dict[str, object], said: str) -> None:
-    (error,) = door.joining(door.invitation(**change))  # type: ignore[arg-type]
-    assert said in str(error) and door.said == []
+def test_who_is_refused_ends_at_once_and_says_why(entry: Door, change: dict[str, object], said: str) -> None:
+    (error,) = entry.joining(entry.bootstrap(**change))  # type: ignore[arg-type]
+    assert said in str(error) and entry.said == []
 
 
-def test_a_door_that_nobody_opens_is_named_after_the_limit(door: Door) -> None:
+def test_a_entry_that_nobody_opens_is_named_after_the_limit(entry: Door) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
@@ -150,7 +150,7 @@ def test_a_door_that_nobody_opens_is_named_after_the_limit(door: Door) -> None:
 
 
 def test_a_stranger_has_one_time_for_all_it_says(
-    door: Door, come: Callable[[str], socket.socket], monkeypatch: pytest.MonkeyPatch
+    entry: Door, come: Callable[[str], socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PROOF_SECONDS", 0.3)
     silent, slow = come("127.3.0.1"), come("127.3.0.2")
@@ -162,42 +162,44 @@ def test_a_stranger_has_one_time_for_all_it_says(
             pass
         return closed(silent) and closed(slow)
 
-    door.turn(drip, "both closed")
-    assert door.server.refused == 2
+    entry.turn(drip, "both closed")
+    assert entry.server.refused == 2
 
 
 def test_one_address_has_eight_places_and_an_agent_from_elsewhere_still_gets_in(
-    door: Door, come: Callable[[str], socket.socket]
+    entry: Door, come: Callable[[str], socket.socket]
 ) -> None:
     crowd = [come("127.3.0.1") for _ in range(30)]
-    door.turn(lambda: sum(map(closed, crowd)) == 22, "22 sent away")
-    (joined,) = door.joining(door.invitation())
+    entry.turn(lambda: sum(map(closed, crowd)) == 22, "22 sent away")
+    (joined,) = entry.joining(entry.bootstrap())
     assert isinstance(joined, Joined)
     joined.connection.close()
 
 
 def test_an_address_that_many_agents_share_has_a_place_for_each(
-    door: Door, come: Callable[[str], socket.socket]
+    entry: Door, come: Callable[[str], socket.socket]
 ) -> None:
     crowd = [come("127.0.0.1") for _ in range(20)]
-    door.turn(lambda: sum(map(closed, crowd)) == 8, "8 of 20 sent away: there are 4 agents and 8 more places")
+    entry.turn(
+        lambda: sum(map(closed, crowd)) == 8, "8 of 20 sent away: there are 4 agents and 8 more places"
+    )
 
 
-def test_an_agent_that_reads_nothing_is_dropped_before_it_fills_the_memory(door: Door) -> None:
-    (joined,) = door.joining(door.invitation())
+def test_an_agent_that_reads_nothing_is_dropped_before_it_fills_the_memory(entry: Door) -> None:
+    (joined,) = entry.joining(entry.bootstrap())
     assert isinstance(joined, Joined)
     for number in range(2000):
-        door.server.send(1, m.SignalRanks(number, 10))
-        door.server.send(1, m.ReservePort(10**200))
-        if len(door.said) > 1:
+        entry.server.send(1, m.SignalRanks(number, 10))
+        entry.server.send(1, m.ReservePort(10**200))
+        if len(entry.said) > 1:
             break
         for _ in range(100):
-            door.server.send(1, m.ReservePort(10**200))
-    assert door.said == [("joined", 1, 2), ("left", 1, "it reads nothing of what it is sent")]
+            entry.server.send(1, m.ReservePort(10**200))
+    assert entry.said == [("joined", 1, 2), ("left", 1, "it reads nothing of what it is sent")]
     joined.connection.close()
 
 
-def test_without_descriptors_the_door_waits_instead_of_spinning(door: Door) -> None:
+def test_without_descriptors_the_entry_waits_instead_of_spinning(entry: Door) -> None:
     """The shortage is played: really using up all descriptors would break the test itself."""
     calls = 0
 
@@ -215,17 +217,17 @@ def test_without_descriptors_the_door_waits_instead_of_spinning(door: Door) -> N
         def __getattr__(self, name: str) -> object:
             return getattr(self.real, name)
 
-    door.server._listener = Short(door.server._listener)  # type: ignore[assignment]
+    entry.server._listener = Short(entry.server._listener)  # type: ignore[assignment]
     began = time.monotonic()
-    (joined,) = door.joining(door.invitation())
+    (joined,) = entry.joining(entry.bootstrap())
     assert isinstance(joined, Joined) and calls < 10 and time.monotonic() - began > 0.5
     joined.connection.close()
 
 
-def test_an_invitation_survives_its_line_and_anything_else_is_not_repeated(door: Door) -> None:
-    invitation = door.invitation()
-    assert read_invitation(written(invitation)) == invitation
-    for line in (b"", b"{}", b"secret-secret", written(invitation)[:-9], b'{"secret":"00"}'):
+def test_an_bootstrap_survives_its_line_and_anything_else_is_not_repeated(entry: Door) -> None:
+    bootstrap = entry.bootstrap()
+    assert read_bootstrap(written(bootstrap)) == bootstrap
+    for line in (b"", b"{}", b"secret-secret", written(bootstrap)[:-9], b'{"secret":"00"}'):
         with pytest.raises(NoBootstrap) as caught:
-            read_invitation(line)
+            read_bootstrap(line)
         assert "secret-secret" not in str(caught.value)

@@ -19,10 +19,10 @@ from clusterrun.operations.context import Context
 from clusterrun.operations.submit import draft
 from clusterrun.slurm.queries import JobRow
 from tests.logs.test_follow import HandClock
-from tests.operations.test_status import Slurm, add, clock, desk, slurm, tell
+from tests.operations.test_status import Slurm, add, clock, context, slurm, tell
 from tests.operations.values import ATTEMPT, NOW, RECORD, row, state
 
-__all__ = ["clock", "desk", "slurm"]
+__all__ = ["clock", "context", "slurm"]
 
 GOES_ON: JobSpec = replace(RECORD.spec, requeue=True, requeue_by="chain")
 OVER = "the time limit was reached; the run goes on in job 42"
@@ -41,15 +41,15 @@ def time_passes(slurm: Slurm, clock: HandClock, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(slurm, "jobs", slowly)
 
 
-def chain(desk: Context, waiting: str = "42", **changes: Any) -> str:
-    chosen = add(desk, **{"spec": GOES_ON, **changes})
+def chain(context: Context, waiting: str = "42", **changes: Any) -> str:
+    chosen = add(context, **{"spec": GOES_ON, **changes})
     if waiting:
-        note(desk, chosen, "next", waiting)
+        note(context, chosen, "next", waiting)
     return chosen
 
 
-def note(desk: Context, chosen: str, file: str, job_id: str) -> None:
-    Path(getattr(desk.store.paths(chosen), file)).write_text(json.dumps({"job_id": job_id}))
+def note(context: Context, chosen: str, file: str, job_id: str) -> None:
+    Path(getattr(context.store.paths(chosen), file)).write_text(json.dumps({"job_id": job_id}))
 
 
 def other(job_id: str, word: str = "RUNNING", **changes: Any) -> JobRow:
@@ -65,124 +65,128 @@ def ended(status: Any) -> bool:
     "word", ["TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL", "COMPLETED", "COMPLETING"]
 )
 def test_between_two_jobs_a_run_waits_in_the_queue_as_the_next_one(
-    desk: Context, slurm: Slurm, word: str
+    context: Context, slurm: Slurm, word: str
 ) -> None:
-    chain(desk, said=HANDED_OVER)
+    chain(context, said=HANDED_OVER)
     slurm.rows = [row(word), row("PENDING", job_id="42", reason="Priority")]
-    (found,) = statuses(desk=desk)
+    (found,) = statuses(context=context)
     assert (found.state, found.phase, found.job_id) == (State.PENDING, Phase.QUEUED, "42")
     assert found.reason == f"{OVER}; waits: jobs with a higher priority are ahead"
 
 
 def test_a_run_whose_first_node_died_without_a_word_goes_on_in_the_job_that_waits(
-    desk: Context, slurm: Slurm
+    context: Context, slurm: Slurm
 ) -> None:
     before = (replace(ATTEMPT, job_id="41"),)
-    chosen = chain(desk, said=state(updated_at=NOW - 100, attempts=before))
+    chosen = chain(context, said=state(updated_at=NOW - 100, attempts=before))
     slurm.rows = [row("NODE_FAIL"), row("PENDING", job_id="42", reason="Resources")]
-    (found,) = statuses(desk=desk)
+    (found,) = statuses(context=context)
     assert (found.state, found.reason) == (
         State.PENDING,
         "goes on in job 42: waits for nodes to become free",
     )
-    assert desk.store.ended(chosen) is None
+    assert context.store.ended(chosen) is None
 
 
-def test_while_its_job_lives_the_one_that_waits_says_nothing(desk: Context, slurm: Slurm) -> None:
-    chain(desk, said=state())
+def test_while_its_job_lives_the_one_that_waits_says_nothing(context: Context, slurm: Slurm) -> None:
+    chain(context, said=state())
     slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency")]
-    (found,) = statuses(desk=desk)
+    (found,) = statuses(context=context)
     assert (found.state, found.job_id) == (State.RUNNING, "41")
 
 
 def test_a_run_that_has_ended_is_not_kept_alive_by_a_job_that_still_waits(
-    desk: Context, slurm: Slurm
+    context: Context, slurm: Slurm
 ) -> None:
-    chain(desk, said=state(State.FAILED))
+    chain(context, said=state(State.FAILED))
     slurm.rows = [row("FAILED"), row("PENDING", job_id="42", reason="Dependency")]
-    assert statuses(desk=desk)[0].state is State.FAILED
+    assert statuses(context=context)[0].state is State.FAILED
 
 
-def test_a_job_that_nobody_wrote_down_is_known_by_its_token(desk: Context, slurm: Slurm) -> None:
-    chain(desk, waiting="", said=HANDED_OVER)
+def test_a_job_that_nobody_wrote_down_is_known_by_its_token(context: Context, slurm: Slurm) -> None:
+    chain(context, waiting="", said=HANDED_OVER)
     slurm.rows = [row("TIMEOUT"), row("PENDING", job_id="42", reason="Priority")]
-    assert statuses(desk=desk)[0].job_id == "42"
+    assert statuses(context=context)[0].job_id == "42"
 
 
-def test_where_a_site_keeps_no_comments_the_number_and_the_name_must_do(desk: Context, slurm: Slurm) -> None:
-    chain(desk, said=HANDED_OVER)
+def test_where_a_site_keeps_no_comments_the_number_and_the_name_must_do(
+    context: Context, slurm: Slurm
+) -> None:
+    chain(context, said=HANDED_OVER)
     slurm.rows = [row("TIMEOUT", comment=""), row("PENDING", job_id="42", comment="")]
-    assert statuses(desk=desk)[0].job_id == "42"
+    assert statuses(context=context)[0].job_id == "42"
 
 
-def test_a_number_that_was_given_away_again_is_another_runs_job(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk, said=state(updated_at=NOW - 100))
+def test_a_number_that_was_given_away_again_is_another_runs_job(context: Context, slurm: Slurm) -> None:
+    chosen = add(context, said=state(updated_at=NOW - 100))
     slurm.rows = [row(comment="clusterrun:another:deadbeef")]
-    (found,) = statuses(desk=desk)
+    (found,) = statuses(context=context)
     assert (found.state, "Slurm no longer knows the job" in found.reason) == (State.FAILED, True)
-    cancel(desk, [chosen], print)
+    cancel(context, [chosen], print)
     assert slurm.cancelled == []
 
 
 @pytest.mark.parametrize("file", ["next", "successor"])
 def test_a_file_that_names_somebody_elses_job_moves_neither_status_nor_cancel(
-    desk: Context, slurm: Slurm, file: str
+    context: Context, slurm: Slurm, file: str
 ) -> None:
-    chosen = chain(desk, waiting="")
-    note(desk, chosen, file, "99")
+    chosen = chain(context, waiting="")
+    note(context, chosen, file, "99")
     slurm.rows = [row(), other("99")]
-    (found,) = statuses(desk=desk)
-    cancel(desk, [chosen], print)
+    (found,) = statuses(context=context)
+    cancel(context, [chosen], print)
     assert (found.job_id, found.state, slurm.cancelled) == ("41", State.RUNNING, ["41"])
 
 
-def test_a_damaged_file_hides_no_job_and_is_named(desk: Context, slurm: Slurm) -> None:
-    chosen = chain(desk, waiting="", said=HANDED_OVER)
+def test_a_damaged_file_hides_no_job_and_is_named(context: Context, slurm: Slurm) -> None:
+    chosen = chain(context, waiting="", said=HANDED_OVER)
     for file in ("next", "successor"):
-        Path(getattr(desk.store.paths(chosen), file)).write_text("{")
+        Path(getattr(context.store.paths(chosen), file)).write_text("{")
     slurm.rows = [row("TIMEOUT"), row("PENDING", job_id="42")]
-    found = find(chosen, desk).status()
+    found = find(chosen, context).status()
     assert (found.state, found.job_id) == (
         State.PENDING,
         "42",
     ) and "successor.json is damaged" in found.reason
-    cancel(desk, [chosen], print)
+    cancel(context, [chosen], print)
     assert slurm.cancelled == ["42"]
 
 
-def test_cancel_ends_the_job_that_runs_and_the_one_that_waits(desk: Context, slurm: Slurm) -> None:
-    chosen = chain(desk, said=state())
+def test_cancel_ends_the_job_that_runs_and_the_one_that_waits(context: Context, slurm: Slurm) -> None:
+    chosen = chain(context, said=state())
     slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency"), other("43")]
-    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
     assert slurm.cancelled == ["41", "42"]
 
 
-def test_cancel_between_two_jobs_ends_the_run(desk: Context, slurm: Slurm) -> None:
-    chosen = chain(desk, said=HANDED_OVER)
+def test_cancel_between_two_jobs_ends_the_run(context: Context, slurm: Slurm) -> None:
+    chosen = chain(context, said=HANDED_OVER)
     slurm.rows = [row("TIMEOUT"), row("PENDING", job_id="42", reason="Priority")]
-    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
     assert slurm.cancelled == ["42"]
 
 
-def test_a_job_that_was_queued_while_the_run_was_cancelled_is_ended_too(desk: Context, slurm: Slurm) -> None:
-    chosen = chain(desk, waiting="", said=state())
+def test_a_job_that_was_queued_while_the_run_was_cancelled_is_ended_too(
+    context: Context, slurm: Slurm
+) -> None:
+    chosen = chain(context, waiting="", said=state())
     slurm.rows = [row()]
 
     def late(ids: Sequence[str]) -> None:
         Slurm.cancel(slurm, ids)
         if "42" not in slurm.cancelled and not any(one.job_id == "42" for one in slurm.rows):
             slurm.rows.append(row("PENDING", job_id="42", reason="Dependency"))
-            tell(desk, chosen, state(State.CANCELLED))
+            tell(context, chosen, state(State.CANCELLED))
 
     slurm.cancel = late  # type: ignore[method-assign]
-    assert all(ended(s) for _, s in cancel(desk, [chosen], print))
+    assert all(ended(s) for _, s in cancel(context, [chosen], print))
     assert slurm.cancelled == ["41", "42"]
 
 
 def test_a_job_that_is_requeued_while_it_is_cancelled_is_ended_again(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = chain(desk, waiting="", said=HANDED_OVER)
+    chosen = chain(context, waiting="", said=HANDED_OVER)
     slurm.rows = [row("COMPLETING")]
     slurm.cancel = lambda ids: slurm.cancelled.extend(ids)  # type: ignore[method-assign]
 
@@ -191,62 +195,62 @@ def test_a_job_that_is_requeued_while_it_is_cancelled_is_ended_again(
         slurm.cancel = lambda ids: Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
 
     clock.acts = [back]
-    assert all(ended(s) for _, s in cancel(desk, [chosen], print))
+    assert all(ended(s) for _, s in cancel(context, [chosen], print))
     assert slurm.cancelled == ["41", "41"]
 
 
 def test_a_job_that_still_waits_for_a_run_that_has_ended_is_taken_out_of_the_queue(
-    desk: Context, slurm: Slurm
+    context: Context, slurm: Slurm
 ) -> None:
-    chosen = chain(desk, said=state(State.FAILED))
+    chosen = chain(context, said=state(State.FAILED))
     slurm.rows = [row("FAILED"), row("PENDING", job_id="42", reason="Dependency")]
-    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.FAILED]
-    assert (slurm.cancelled, desk.store.cancel_asked(chosen)) == (["42"], False)
+    assert [s.state for _, s in cancel(context, [chosen], print)] == [State.FAILED]
+    assert (slurm.cancelled, context.store.cancel_asked(chosen)) == (["42"], False)
 
 
 def test_with_a_silent_controller_the_word_is_left_and_to_say_it_again_is_safe(
-    desk: Context, slurm: Slurm, clock: HandClock
+    context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = chain(desk, said=state(updated_at=NOW))
+    chosen = chain(context, said=state(updated_at=NOW))
     slurm.down = True
-    clock.acts = [lambda: tell(desk, chosen, state(State.CANCELLED))]
+    clock.acts = [lambda: tell(context, chosen, state(State.CANCELLED))]
     with pytest.raises(SchedulerUnreachable) as caught:
-        cancel(desk, [chosen], print)
+        cancel(context, [chosen], print)
     assert "the word is left in the run directory" in caught.value.remedy
     assert caught.value.remedy.endswith(f"say it again: clusterrun cancel {chosen}")
     slurm.down, slurm.rows = False, [row("CANCELLED"), row("PENDING", job_id="42", reason="Dependency")]
-    assert [s.state for _, s in cancel(desk, [chosen], print)] == [State.CANCELLED]
+    assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
     assert slurm.cancelled == ["42"]
 
 
-def test_two_who_cancel_at_once_do_no_harm(desk: Context, slurm: Slurm) -> None:
-    chosen = chain(desk, said=state())
+def test_two_who_cancel_at_once_do_no_harm(context: Context, slurm: Slurm) -> None:
+    chosen = chain(context, said=state())
     slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency")]
     again: list[Any] = []
 
     def beside(ids: Sequence[str]) -> None:
         slurm.cancel = lambda ids: Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
-        again.extend(cancel(desk, [chosen], print))
+        again.extend(cancel(context, [chosen], print))
         Slurm.cancel(slurm, ids)
 
     slurm.cancel = beside  # type: ignore[method-assign]
-    assert all(ended(s) for _, s in [*cancel(desk, [chosen], print), *again])
+    assert all(ended(s) for _, s in [*cancel(context, [chosen], print), *again])
     assert set(slurm.cancelled) == {"41", "42"}
 
 
-def test_a_run_that_cannot_go_on_costs_no_further_question(desk: Context, slurm: Slurm) -> None:
-    chosen = add(desk)
+def test_a_run_that_cannot_go_on_costs_no_further_question(context: Context, slurm: Slurm) -> None:
+    chosen = add(context)
     slurm.rows = [row()]
-    cancel(desk, [chosen], print)
+    cancel(context, [chosen], print)
     assert slurm.asked == ["jobs", "jobs"]
 
 
-def test_no_run_is_queued_after_one_whose_last_job_is_not_there_yet(desk: Context, slurm: Slurm) -> None:
+def test_no_run_is_queued_after_one_whose_last_job_is_not_there_yet(context: Context, slurm: Slurm) -> None:
     slurm.why_not, slurm.cluster_name, slurm.partitions = lambda: "", lambda: "alps", lambda: ()  # type: ignore[attr-defined]
     slurm.rows = [row("PENDING")]
-    of_chain = chain(desk, waiting="")
+    of_chain = chain(context, waiting="")
     with pytest.raises(BadInput, match="may end in a job that is not queued yet"):
-        draft(JobSpec(("true",), cwd="/", after=(of_chain,)), desk)
-    of_requeue = add(desk, at=NOW + 1, spec=replace(GOES_ON, requeue_by="requeue"))
-    found = draft(JobSpec(("true",), cwd="/", after=(of_requeue,)), desk)
+        draft(JobSpec(("true",), cwd="/", after=(of_chain,)), context)
+    of_requeue = add(context, at=NOW + 1, spec=replace(GOES_ON, requeue_by="requeue"))
+    found = draft(JobSpec(("true",), cwd="/", after=(of_requeue,)), context)
     assert "#SBATCH --dependency=afterok:41\n" in found.plan.script

@@ -163,7 +163,7 @@ def test_a_program_that_forks_while_it_is_killed_does_not_escape() -> None:
     child.communicate()
 
 
-@pytest.mark.parametrize("quarry, found", [
+@pytest.mark.parametrize("target, found", [
     (KillTarget("run-a", 2, "n1"), True),
     (KillTarget("run-a", 5, "n1"), True),
     (KillTarget("run-a", 1, "n1"), False),
@@ -172,13 +172,13 @@ def test_a_program_that_forks_while_it_is_killed_does_not_escape() -> None:
     (KillTarget("run", 2, "n1"), False),
 ])  # fmt: skip
 def test_only_what_is_of_this_run_up_to_this_epoch_and_of_this_node_is_marked(
-    quarry: KillTarget, found: bool
+    target: KillTarget, found: bool
 ) -> None:
     environment = {"CLUSTERRUN_STEP": "run-a.2", "CLUSTERRUN_NODE_NAME": "n1", "PATH": os.environ["PATH"]}
     child = subprocess.Popen(["sleep", "600"], env=environment)
     try:
         until(lambda: proc.environment(child.pid).get("CLUSTERRUN_STEP"), "the program executed")
-        assert (child.pid in [process.pid for process in marked(quarry)]) == found
+        assert (child.pid in [process.pid for process in marked(target)]) == found
     finally:
         child.kill()
         child.wait()

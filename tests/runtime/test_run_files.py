@@ -304,14 +304,14 @@ def test_the_last_words_are_bounded_keep_foreign_bytes_and_wait_for_no_pipe(path
 def test_no_more_than_five_states_a_second_are_written_and_the_last_one_always(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     loop, notes, written = EventLoop(), [], []
-    keeper = state_writer.StateWriter(loop, paths, notes.append)
-    keeper.epoch = 0
+    supervisor = state_writer.StateWriter(loop, paths, notes.append)
+    supervisor.epoch = 0
     for number in range(50):
-        keeper.save(RunState("r", 0, State.RUNNING, Phase.TRAINING, str(number), "h", 1, 2.0))
+        supervisor.save(RunState("r", 0, State.RUNNING, Phase.TRAINING, str(number), "h", 1, 2.0))
         loop.wait(steady() + 0.001)
         state = read_state(paths)
         written.append(state.reason if state else "")
-    keeper.finish()
+    supervisor.finish()
     final = read_state(paths)
     assert written[0] == "0" and len(set(written)) <= 3 and final and final.reason == "49" and notes == []
 
@@ -319,20 +319,20 @@ def test_no_more_than_five_states_a_second_are_written_and_the_last_one_always(p
 def test_the_state_of_a_newer_coordinator_is_never_overwritten(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     told: list[int] = []
-    keeper = state_writer.StateWriter(EventLoop(), paths, lambda text: None)
-    keeper.epoch, keeper.superseded = 0, told.append
+    supervisor = state_writer.StateWriter(EventLoop(), paths, lambda text: None)
+    supervisor.epoch, supervisor.superseded = 0, told.append
     claim_attempt(paths, 1)
-    keeper.save(STATE)
-    keeper.finish()
+    supervisor.save(STATE)
+    supervisor.finish()
     assert told == [1] and read_state(paths) is None
 
 
 def test_before_ranks_start_another_attempt_is_looked_for_once(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     told: list[int] = []
-    keeper = state_writer.StateWriter(EventLoop(), paths, lambda text: None)
-    keeper.epoch, keeper.superseded = 0, told.append
-    assert not keeper.taken_over(0)
+    supervisor = state_writer.StateWriter(EventLoop(), paths, lambda text: None)
+    supervisor.epoch, supervisor.superseded = 0, told.append
+    assert not supervisor.taken_over(0)
     claim_attempt(paths, 1)
-    assert not keeper.taken_over(0)
-    assert keeper.taken_over(1) and keeper.taken_over(1) and told == [1]
+    assert not supervisor.taken_over(0)
+    assert supervisor.taken_over(1) and supervisor.taken_over(1) and told == [1]

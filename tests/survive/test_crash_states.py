@@ -83,7 +83,7 @@ def test_a_run_that_was_queued_is_found_with_its_job_its_orders_and_its_program_
     """Slurm's answer and the program are stand-ins: what counts is what the disk has when they come."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    desk = Context({"CLUSTERRUN_HOME": str(home), "HOME": str(tmp_path)})
+    context = Context({"CLUSTERRUN_HOME": str(home), "HOME": str(tmp_path)})
     spec = replace(spec_of(("true",), str(tmp_path), {"cluster": "local"}), name="r")
     monkeypatch.setattr(pack, "packed", lambda sources: b"program")
     with recorded(home) as log:
@@ -93,9 +93,9 @@ def test_a_run_that_was_queued_is_found_with_its_job_its_orders_and_its_program_
             return Submission("4711", ())
 
         monkeypatch.setattr(submit, "_queue", queue)
-        record, _ = submit.send(spec, desk, quiet)
+        record, _ = submit.send(spec, context, quiet)
         log.say("answered")
-    there = desk.store.paths(record.run_id)
+    there = context.store.paths(record.run_id)
     whole = [Path(path).read_bytes() for path in (there.orders, there.agent)]
     for told, folder in found(log):
         store = Store(str(folder))

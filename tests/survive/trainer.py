@@ -60,8 +60,8 @@ class Company:
 
 
 def _accepted(size: int, port: int) -> list[socket.socket]:
-    with socket.create_server(("", port), backlog=size) as door:
-        found = [door.accept()[0] for _ in range(size - 1)]
+    with socket.create_server(("", port), backlog=size) as entry:
+        found = [entry.accept()[0] for _ in range(size - 1)]
     return [other for _, other in sorted((_heard(other), other.fileno(), other)[::2] for other in found)]
 
 
@@ -115,15 +115,15 @@ def main(folder: str, steps: int, seconds: float, every: int, **how: str) -> Non
     kept = Kept(folder)
     state = (kept.latest() if rank == 0 else None) or {"step": 0, "weights": "", "fill": 0}
     state["fill"] = int(how.get("fill", 0))
-    company = Company(rank, size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-    _, first = company.sum(0, state["step"])
+    sidecars = Company(rank, size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    _, first = sidecars.sum(0, state["step"])
     print(f"rank {rank} of {size} from step {first}", flush=True)
     for step in range(first, steps):
         time.sleep(seconds)
         if how.get("crash") == str(step + 1) and rank == 1:
             os._exit(3)  # at once, or the others would end first
         stop = training.should_stop(1) if rank == 0 else False
-        total, stopping = company.sum(gradient(rank, step), int(stop))
+        total, stopping = sidecars.sum(gradient(rank, step), int(stop))
         state |= {"step": step + 1, "weights": stepped(state["weights"], total, step)}
         if rank == 0:
             training.progress(step + 1)

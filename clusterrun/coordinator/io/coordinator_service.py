@@ -1,4 +1,4 @@
-"""The coordinator at work: makes events of the world for its machine, carries its actions out; no policy."""
+"""Runs the coordinator: turns what happens into events, carries its actions out."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ class CoordinatorService:
         self._paths = paths
         self._launcher = Launcher(self._loop, launch, self._launcher_ended)
         self._server = Server(self._loop, listener, admission)
-        self._pump = MachineDriver(self._loop, machine, lambda: machine_events.Now(steady(), time.time()))
-        happened = self._happened = self._pump.happened
+        self._driver = MachineDriver(self._loop, machine, lambda: machine_events.Now(steady(), time.time()))
+        happened = self._happened = self._driver.happened
         self._server.joined = lambda link, hello: happened(events.AgentJoined(link, hello))
         self._server.heard = lambda link, message: happened(events.MessageCame(link, message))
         self._server.left = lambda link, why: happened(events.AgentLeft(link, why))
         self._saver = StateWriter(self._loop, paths, self._note)
         # Before all else that happened while we were frozen: none of it may be acted on any more.
-        self._saver.superseded = lambda epoch: self._pump.first_of_all(events.Superseded(epoch))
-        self._pump.woke = self._saver.doubt
+        self._saver.superseded = lambda epoch: self._driver.first_of_all(events.Superseded(epoch))
+        self._driver.woke = self._saver.doubt
         self._filing = ReportFiles(launch.orders, paths, self._note)
         self._watched = launch.orders.watch.on
         self._slurm: Scheduler | None = None
@@ -94,7 +94,7 @@ class CoordinatorService:
         self._cancelled = False
         self._gone_since: float | None = None
         self._refusals_told = 0
-        self._pump.does = self._doing()
+        self._driver.does = self._doing()
 
     def _doing(self) -> dict[type, Callable[[Any], object]]:
         return {
@@ -117,7 +117,7 @@ class CoordinatorService:
             actions.Requeue: self._to_scheduler,
             actions.Announce: self._announce,
             machine_events.Note: lambda order: self._note(order.text),
-            actions.Finish: lambda order: self._pump.end(order.code),
+            actions.Finish: lambda order: self._driver.end(order.code),
         }
 
     def _send(self, order: actions.Send) -> None:
@@ -133,13 +133,13 @@ class CoordinatorService:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
         self._happened(machine_events.Tick())
         self._loop.catch(_CAUGHT, self._signalled)
-        self._heed_keeper()
+        self._heed_supervisor()
         self._loop.every(_CANCEL_LOOK, self._look_for_cancel)
         if self._watched:
             self._loop.every(_ASKS_LOOK, self._look_for_asks)
         self._loop.every(_SUPERSEDED_LOOK, self._saver.look)
         self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
-        code = self._pump.run()
+        code = self._driver.run()
         self._saver.finish(self._deleted())
         if self._slurm:
             self._slurm.finish()
@@ -148,7 +148,7 @@ class CoordinatorService:
         self._close()
         return code
 
-    def _heed_keeper(self) -> None:
+    def _heed_supervisor(self) -> None:
         """Without its first process the job is over for the scheduler."""
         if self._kept is None:
             return
@@ -279,7 +279,7 @@ class CoordinatorService:
         self._filing.arrive(self._environment.get("SLURM_JOB_ID", ""))
         dead = (self._kept.dead_since, self._kept.dead) if self._kept else (None, None)
         # Before what came meanwhile: an end that is told without them would cost the record its attempts.
-        self._pump.first_of_all(first_claim(epoch, state, *dead))
+        self._driver.first_of_all(first_claim(epoch, state, *dead))
 
     def _claim_again(self, order: actions.ClaimEpoch, until: float, error: OSError) -> None:
         """A file system in trouble is waited for: the run is worth more than some minutes."""

@@ -1,4 +1,4 @@
-"""Starts one agent per node, by the ordered program or here, and hears its words; decides nothing."""
+"""Starts one agent per node, through srun or here, and reads what the launcher prints."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _GPUS = "CUDA_VISIBLE_DEVICES"
 class Launch:
     """What one start of the agents needs: ``agent`` is the argument list of one agent on this machine.
 
-    ``open_files`` is the soft limit to give back to what is started; ``invitation`` the line for
+    ``open_files`` is the soft limit to give back to what is started; ``bootstrap`` the line for
     every standard input. ``kept``: who guards this process ends its launcher where it dies. Else srun,
     told by the kernel, would kill the agents at once, who must still give back a job that lost both.
     """
@@ -53,7 +53,7 @@ class Launch:
     orders: Orders
     agent: tuple[str, ...]
     environment: Mapping[str, str]
-    invitation: bytes
+    bootstrap: bytes
     open_files: int
     kept: bool = False
 
@@ -109,7 +109,7 @@ class Launcher:
         # Each has a pipe of its own: the line is far below what a pipe holds, so nothing waits.
         stdin, line = os.pipe2(os.O_CLOEXEC)
         try:
-            os.write(line, self._launch.invitation)
+            os.write(line, self._launch.bootstrap)
             program = Program(
                 argv=argv or self._launch.agent,
                 environment=tuple(environment.items()),

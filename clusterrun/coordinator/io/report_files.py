@@ -1,4 +1,4 @@
-"""Reports and answers beside the state, and questions left by the desk; a disk that refuses costs a note."""
+"""Writes reports and answers into the run directory, and reads questions that the client left there."""
 
 from __future__ import annotations
 

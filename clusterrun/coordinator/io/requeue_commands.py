@@ -30,13 +30,13 @@ class RequeueCommands:
 
     def __init__(
         self,
-        errands: CommandRunner,
+        commands: CommandRunner,
         filing: ReportFiles,
         job_id: str,
         run_id: str,
         note: Callable[[str], None],
     ) -> None:
-        self._errands, self._filing, self._note = errands, filing, note
+        self._commands, self._filing, self._note = commands, filing, note
         self._job_id, self._run_id = job_id, run_id
         self._next = ""
         self.takes_back = False
@@ -45,7 +45,7 @@ class RequeueCommands:
 
     def resubmit(self, argv: tuple[str, ...], told: Callable[[str, str], None]) -> None:
         """Queue by ``argv`` as it stands; ``told(job_id, why)``."""
-        self._errands.run(argv, _PATIENCE_SECONDS, lambda done: told(*_number(done)))
+        self._commands.run(argv, _PATIENCE_SECONDS, lambda done: told(*_number(done)))
 
     def requeue(self, argv: tuple[str, ...], excluded: tuple[str, ...], told: Callable[[str], None]) -> None:
         """Give this job back, to start again without ``excluded``; ``told(why not)``.
@@ -59,7 +59,7 @@ class RequeueCommands:
                 self._update(self._job_id, words)
             told(answer.why)
 
-        self._errands.run(("scontrol", "requeue", self._job_id), _GIVE_BACK_SECONDS, done)
+        self._commands.run(("scontrol", "requeue", self._job_id), _GIVE_BACK_SECONDS, done)
 
     # --- after this job ---
 
@@ -85,7 +85,7 @@ class RequeueCommands:
             if waiting:
                 found(waiting, "")
             else:
-                self._errands.run(filled(argv, excluded, self._job_id), _PATIENCE_SECONDS, queued)
+                self._commands.run(filled(argv, excluded, self._job_id), _PATIENCE_SECONDS, queued)
 
         self._look(looked)
 
@@ -103,7 +103,7 @@ class RequeueCommands:
             ]
             found(ours[0] if ours and not answer.why else "")
 
-        self._errands.run(argv, _LOOK_SECONDS, done)
+        self._commands.run(argv, _LOOK_SECONDS, done)
 
     def exclude(self, argv: tuple[str, ...], nodes: tuple[str, ...]) -> None:
         """Keep the waiting job off ``nodes``."""
@@ -119,7 +119,7 @@ class RequeueCommands:
                 self._note(f"job {job_id} cannot be kept off {words}: {answer.why}")
 
         argv = ("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={words}")
-        self._errands.run(argv, _LOOK_SECONDS, done)
+        self._commands.run(argv, _LOOK_SECONDS, done)
 
     def drop(self) -> None:
         """Take the waiting job back.
@@ -132,7 +132,7 @@ class RequeueCommands:
         def done(answer: CommandDone) -> None:
             again = away.next_at(steady(), (answer.why,)) if answer.why else None
             if again is not None:
-                self._errands.later(again - steady(), take_back)
+                self._commands.later(again - steady(), take_back)
                 return
             self.takes_back = False
             if answer.why:
@@ -141,7 +141,7 @@ class RequeueCommands:
                 self._filing.no_next()
 
         def take_back() -> None:
-            self._errands.run(("scancel", job_id), _LOOK_SECONDS, done)
+            self._commands.run(("scancel", job_id), _LOOK_SECONDS, done)
 
         take_back()
 

@@ -42,9 +42,9 @@ class Scheduler:
         self._job = slurm_job.SlurmJob(*job_of(environment), began_wall)
         self._argv = orders.survival.resubmit
         self._filing, self._note, self._happened = filing, note, happened
-        self._errands = CommandRunner(loop, environment)
-        self._succession = RequeueCommands(self._errands, filing, self._job.job_id, orders.run_id, note)
-        self.reaped: Callable[[ProcessEnd], None] = self._errands.reaped
+        self._commands = CommandRunner(loop, environment)
+        self._succession = RequeueCommands(self._commands, filing, self._job.job_id, orders.run_id, note)
+        self.reaped: Callable[[ProcessEnd], None] = self._commands.reaped
         self._does: dict[type, Callable[[Any], None]] = {
             actions.AskJob: self._ask,
             actions.Resubmit: self._resubmit,
@@ -67,7 +67,7 @@ class Scheduler:
             self._happened(slurm_job.answer(self._job, () if said.why else said.lines))
 
         limit = slurm_job.LIMIT_SECONDS
-        self._errands.run(slurm_job.question(self._job), limit, done, slurm_job.ENVIRONMENT)
+        self._commands.run(slurm_job.question(self._job), limit, done, slurm_job.ENVIRONMENT)
 
     def _resubmit(self, order: actions.Resubmit) -> None:
         """Another job instead of this one."""
@@ -103,10 +103,10 @@ class Scheduler:
 
             # An answer may be lost on its way.
             limit = slurm_job.LIMIT_SECONDS
-            self._errands.run(slurm_job.question(self._job), limit, looked, slurm_job.ENVIRONMENT)
+            self._commands.run(slurm_job.question(self._job), limit, looked, slurm_job.ENVIRONMENT)
 
         self._succession.requeue(self._argv, order.excluded, told)
 
     def finish(self) -> None:
         """Wait, within a limit, for what is under way."""
-        self._errands.finish(MOST_SECONDS if self._succession.takes_back else LAST_SECONDS)
+        self._commands.finish(MOST_SECONDS if self._succession.takes_back else LAST_SECONDS)

@@ -1,4 +1,4 @@
-"""How a coordinator opens: its secret, its port, its machine, put together; decides nothing later."""
+"""Starts a coordinator: its secret, its port, its state machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def opened(
     paths: RunPaths,
     names: tuple[str, ...],
     environment: Mapping[str, str],
-    timings: Timeouts,
+    timeouts: Timeouts,
     kept: SupervisorNews | None = None,
 ) -> CoordinatorService:
     """A coordinator that listens; ``names`` are this machine's, the best first. Raises ``CannotOpen``."""
@@ -58,26 +58,26 @@ def opened(
         what = f"read {error.filename}" if error.filename else f"listen on {address}"
         raise CannotOpen(f"the coordinator cannot {what}: {error.strerror}") from error
     secret = os.urandom(32)
-    invitation = Bootstrap(
+    bootstrap = Bootstrap(
         secret=secret.hex(),
         run_id=orders.run_id,
         epoch=epoch,
         addresses=(address,),
         port=listener.getsockname()[1],
         agents=orders.allocated,
-        timings=timings,
+        timeouts=timeouts,
         python=orders.interpreter,
     )
     agent = (sys.executable, "-I", "-S", paths.agent, "agent", paths.run_dir)
-    launch = Launch(orders, agent, environment, written(invitation), open_files, kept is not None)
+    launch = Launch(orders, agent, environment, written(bootstrap), open_files, kept is not None)
     admission = Admission(secret, orders.run_id, epoch, orders.allocated, (address, _LOOPBACK))
-    rooms = rooms_for(orders, paths, environment)
-    machine = Coordinator(orders, os.uname().nodename, os.getpid(), timings, rooms)
+    collaborators = collaborators_for(orders, paths, environment)
+    machine = Coordinator(orders, os.uname().nodename, os.getpid(), timeouts, collaborators)
     return CoordinatorService(machine, paths, launch, listener, admission, kept)
 
 
-def rooms_for(orders: Orders, paths: RunPaths, environment: Mapping[str, str]) -> Collaborators:
-    """The rooms that these orders need; a run without a pre-flight loads nothing of it."""
+def collaborators_for(orders: Orders, paths: RunPaths, environment: Mapping[str, str]) -> Collaborators:
+    """What these orders need of the packages below; a run without a pre-flight loads nothing of it."""
     return Collaborators(
         examine=_examine(paths) if orders.preflight.level is not Level.OFF else None,
         watch=_watch(paths) if orders.watch.on else None,

@@ -1,4 +1,4 @@
-"""The batch step's process: outlives a coordinator that is killed, and begins another one; decides no run.
+"""The batch step's process: restarts a coordinator that was killed.
 
 The scheduler takes the end of this process for the end of the job. So it is tiny: it forks the
 coordinator before anything large is loaded, passes signals on, and waits. A coordinator that is
@@ -40,9 +40,9 @@ _MAY_RESTART, _WELL, _LIVES = b"r", b".", b"a"
 
 @frozen
 class SupervisorNews:
-    """What a coordinator knows of its keeper.
+    """What a coordinator knows of its supervisor.
 
-    ``words`` takes what it tells the keeper, ``gone`` is readable when the keeper has ended. Both
+    ``words`` takes what it tells the supervisor, ``gone`` is readable when the supervisor has ended. Both
     times are of the steady clock: when the job ``began``, and since when an earlier coordinator of
     it is ``dead``: that is its process id.
     """
@@ -61,7 +61,7 @@ class SupervisorNews:
         """A sign of life; the first one says that more will come, each ``LIFE_SECONDS``."""
         try:
             os.write(self.words, _LIVES)
-        except (BlockingIOError, BrokenPipeError):  # a keeper that is stopped, or gone
+        except (BlockingIOError, BrokenPipeError):  # a supervisor that is stopped, or gone
             pass
 
     def is_done(self) -> None:
@@ -69,7 +69,7 @@ class SupervisorNews:
         os.write(self.words, _WELL)
 
 
-def under_keeper(coordinate: Callable[[SupervisorNews], int]) -> int:
+def under_supervisor(coordinate: Callable[[SupervisorNews], int]) -> int:
     """Run ``coordinate`` in a child and guard it; what the batch step exits with.
 
     In the child the signals that are passed on stay blocked until it unblocks them.

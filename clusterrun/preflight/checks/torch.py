@@ -1,6 +1,6 @@
 """The ranks' own torch: that it starts, sees the GPUs, and is the same on all nodes.
 
-It is never imported here: the warm process of each node has said what it holds.
+It is never imported here: the torch worker of each node has said what it holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The warm process as its examiner sees it: starts it, passes tests on, kills it when it is silent."""
+"""The torch worker as its examiner sees it: starts it, passes tests on, kills it when it is silent."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     Say = Callable[[int, object], None]
 
 SLACK_SECONDS = 3.0
-"""The warm process ends a late test by itself; it is killed where it has not said so by then."""
+"""The torch worker ends a late test by itself; it is killed where it has not said so by then."""
 _LONGEST_WORDS = 400
 
 
 class TorchWorkerClient:
-    """``say`` takes answers; ``watch`` as in ``doors``. One warm process at a time."""
+    """``say`` takes answers; ``watch`` as in ``doors``. One torch worker at a time."""
 
     def __init__(
         self, program: str, environment: Mapping[str, str], say: Say, watch: Callable[..., None]
@@ -42,7 +42,7 @@ class TorchWorkerClient:
 
     def start(self, number: int, task: WarmTask) -> None:
         """Start it anew; ``number`` is answered when it is up, or has ended."""
-        self._kill("another warm process was asked for")
+        self._kill("another torch worker was asked for")
         self._asked, self._began, self._words = number, time.monotonic(), ""
         argv = (task.python, "-u", self._program, "warm", str(int(task.gpus)))
         try:
@@ -55,7 +55,7 @@ class TorchWorkerClient:
     def test(self, number: int, task: GroupTask) -> None:
         """Have a test made; it is answered in any case."""
         if self._child is None:
-            self._say(number, _unmade(task.test, "there is no warm process", False))
+            self._say(number, _unmade(task.test, "there is no torch worker", False))
             return
         self._tests[task.test] = (number, time.monotonic() + task.limit + SLACK_SECONDS)
         line = memoryview(json.dumps(encode(task)).encode() + b"\n")
@@ -63,16 +63,16 @@ class TorchWorkerClient:
             while line:
                 line = line[os.write(self._input, line) :]
         except OSError:
-            self._kill("the warm process has ended")
+            self._kill("the torch worker has ended")
 
     def due_at(self) -> float:
         """When ``tick`` is wanted next (steady clock)."""
         return min((until for _, until in self._tests.values()), default=float("inf"))
 
     def tick(self) -> None:
-        """Kill a warm process that does not keep a limit."""
+        """Kill a torch worker that does not keep a limit."""
         if self._tests and time.monotonic() >= self.due_at():
-            self._kill("the warm process did not end its test", late=True)
+            self._kill("the torch worker did not end its test", late=True)
 
     def end(self) -> None:
         """Kill it."""
@@ -86,7 +86,7 @@ class TorchWorkerClient:
         if self._child is not None and self._child.closed:
             rest = self._child.rest
             self._kill(
-                "the warm process ended: " + (rest or self._words or "it said nothing")[-_LONGEST_WORDS:]
+                "the torch worker ended: " + (rest or self._words or "it said nothing")[-_LONGEST_WORDS:]
             )
 
     def _hear(self, line: bytes) -> None:

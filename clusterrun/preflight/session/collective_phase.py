@@ -57,7 +57,7 @@ def products(case: SessionState, trials: GroupTests) -> Waits:
         slow = registry.slow_products(case.asked, known)
         again = [one for one in case.present() if one.is_warm and (one.name in slow or one.product is None)]
         wanted = [one.node for one in again]
-    case.write("warm process", pair_findings.of_ends(case))
+    case.write("torch worker", pair_findings.of_ends(case))
 
 
 # --- pairs ---
@@ -162,7 +162,7 @@ def _outcome(trial: GroupTest) -> PairOutcome:
 
 
 def warm_again(case: SessionState) -> Waits:
-    """Start warm processes that were lost in a test anew."""
+    """Start torch workers that were lost in a test anew."""
     cold = [one for one in case.present() if one.warm is None and one.first_warm and not one.unfit]
     for one in cold:
         case.ask(one.node, case.warm_task, _WARM_AGAIN_SECONDS)

@@ -1,4 +1,4 @@
-"""The first rounds: local checks, control round and warm process of every node, all at once; pure."""
+"""The first rounds: local checks, control round and torch worker of every node, all at once; pure."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class NodeState:
     """``gone`` is why it is asked no more ('' while it is); ``ports`` are those it can lead a test on.
 
     ``absent`` is why it never joined, ``lost_at`` when it fell silent after that; ``excused``: by
-    another's fault, it may be fit. ``ends`` are how its warm processes ended before their time.
+    another's fault, it may be fit. ``ends`` are how its torch workers ended before their time.
     """
 
     def __init__(self, node: int, name: str, address: str) -> None:
@@ -78,17 +78,17 @@ class NodeState:
         self.latest = min(self.latest, wall - earliest)
 
     def warm_up(self, said: WarmUp) -> None:
-        """Its warm process is up, or cannot be."""
+        """Its torch worker is up, or cannot be."""
         self.warm = said
         self.first_warm = self.first_warm or said
         self.ports = list(said.ports)
         if not said.up and self.first_warm.up:
             self.leave(
-                "torch", f"its warm process cannot be started again: {said.why}", "see the examiner's log"
+                "torch", f"its torch worker cannot be started again: {said.why}", "see the examiner's log"
             )
 
     def grow_cold(self, why: str) -> None:
-        """Its warm process is gone; another one can be started."""
+        """Its torch worker is gone; another one can be started."""
         self.ends.append(why)
         self.warm = None
         self.ports = []

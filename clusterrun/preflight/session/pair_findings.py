@@ -141,7 +141,7 @@ def _slow(one: Evidence) -> str:
 
 
 def of_ends(case: SessionState) -> Iterator[NodeFinding]:
-    """Nodes whose warm process ended more than once while nobody else was concerned; once is a notice."""
+    """Nodes whose torch worker ended more than once while nobody else was concerned; once is a notice."""
     for one in case.subjects.values():
         if len(one.ends) > 1:
             said = f"its Python ended {len(one.ends)} times during a matrix product: {one.ends[-1]}"

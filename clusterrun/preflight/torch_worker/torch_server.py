@@ -1,4 +1,4 @@
-"""The warm process: imports torch once, then forks each test that it is asked for on stdin; decides nothing.
+"""The torch worker: imports torch once, then forks each test that it is asked for on stdin; decides nothing.
 
 It runs with the ranks' Python in the ranks' environment. It never touches CUDA itself, has one
 thread, and ends with its stdin or with the process that started it; then its children end too.
@@ -35,7 +35,7 @@ _SHORTEST_WAIT = 0.02
 
 
 def main(environment: Mapping[str, str], gpus: bool = True) -> int:
-    """Be the warm process; ``environment`` is its own. What it exits with: 1 where torch cannot be used.
+    """Be the torch worker; ``environment`` is its own. What it exits with: 1 where torch cannot be used.
 
     ``gpus`` as in ``WarmTask``.
     """
@@ -93,7 +93,7 @@ def _write(descriptor: int, value: object) -> None:
 
 
 class TorchServer:
-    """The loop of the warm process: tasks come in, trials run, results go out."""
+    """The loop of the torch worker: tasks come in, trials run, results go out."""
 
     def __init__(
         self,

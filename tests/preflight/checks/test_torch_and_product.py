@@ -1,4 +1,4 @@
-"""What the warm process said of torch and of a matrix product: who is unlike the others, wrong or slow."""
+"""What the torch worker said of torch and of a matrix product: who is unlike the others, wrong or slow."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ FAULTS = {
     "collectives hang": Faults(broken={2}),
     "wrong sums": Faults(corrupt={2}),
     "no torch": Faults(no_torch={2}),
-    "warm process dies": Faults(crashes={2}),
+    "torch worker dies": Faults(crashes={2}),
 }
 
 

@@ -44,7 +44,7 @@ NODE_FAULTS = {
     "all ports blocked": Faults(blocked={2: set(range(8))}),
     "small packets only": Faults(small_mtu={2}),
     "collectives hang": Faults(broken={2}),
-    "warm process dies": Faults(crashes={2}),
+    "torch worker dies": Faults(crashes={2}),
     "wrong sums": Faults(corrupt={2}),
     "no torch": Faults(no_torch={2}),
     "clock": Faults(clocks={2: -90.0}),
@@ -183,7 +183,7 @@ def test_a_warm_process_that_ends_once_is_started_again_and_that_is_said():
     outcome = examined(orders(4), Faults(dies_alone={2: 1}))
     assert (outcome.fit, blamed(outcome)) == (True, set())
     assert outcome.report.notices == (
-        "the Python of n0002 ended once (the warm process ended: SIGKILL), and was started again",
+        "the Python of n0002 ended once (the torch worker ended: SIGKILL), and was started again",
     )
     pairs = [test.nodes for test in outcome.report.tests if test.test == "pair"]
     assert {node for nodes in pairs for node in nodes} == {name(node) for node in range(4)}

@@ -1,4 +1,4 @@
-"""Nodes of a pre-flight as real warm processes on this machine, and partners that behave badly."""
+"""Nodes of a pre-flight as real torch workers on this machine, and partners that behave badly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def until(true: Callable[[], bool], what: str, seconds: float = SECONDS) -> None
 
 
 class Node:
-    """One warm process."""
+    """One torch worker."""
 
     def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
         self.name = name

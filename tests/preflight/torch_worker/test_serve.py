@@ -1,4 +1,4 @@
-"""The laws of the warm process, by real ones: what is whole passes, what is not is told how far it came."""
+"""The laws of the torch worker, by real ones: what is whole passes, what is not is told how far it came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the desk's commands cost on a real Slurm, beside Slurm's own and a bare submitit; on its own lab."""
+"""What the client's commands cost on a real Slurm, beside Slurm's own and a bare submitit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ executor.submit(print, "hello")
 
 def main() -> None:
     """On the login host of a lab of 4 nodes."""
-    on_login("desk", measure)
+    on_login("context", measure)
 
 
 def measure() -> None:
