@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import shutdown as closed
+from contextlib import closing as closed
 from pathlib import Path
 from typing import Any
 
