@@ -11,13 +11,13 @@ from clusterrun.coordinator.events import JobTold
 from clusterrun.coordinator.requeue import PREEMPTION, TIME_LIMIT
 from clusterrun.coordinator.termination import CANCELLED, REQUEUE, UNKNOWN
 from clusterrun.model.frozen import frozen
-from clusterrun.slurm_text import job_row
+from clusterrun.model.states import State
+from clusterrun.slurm_text import job_row, job_states
 
 LIMIT_SECONDS = 3.0
 ENVIRONMENT = (("SLURM_TIME_FORMAT", "%s"),)
 """Times in seconds since the epoch, whatever the site's time zone."""
 _FIELDS = ("State", "Reason", "StartTime", "EndTime", "RestartCnt", "PreemptTime")
-_LIVE = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 _MOST_SKEW = 600.0
 """A prolog may keep a job from beginning for minutes; what is more is a clock that is wrong."""
 
@@ -44,16 +44,19 @@ def answer(job: SlurmJob, lines: tuple[str, ...]) -> JobTold:
     cells = job_row.cells(lines, _FIELDS)
     if not cells:
         return JobTold(UNKNOWN)
-    state, reason, start, end, restarts, preempted = cells
+    word, reason, start, end, restarts, preempted = cells
+    state = job_states.read(word)
     was_preempted = preempted.isdecimal() and preempted != "0"
     if restarts.isdecimal() and int(restarts) > job.restarts:
         return JobTold(PREEMPTION if was_preempted else REQUEUE, requeued=True)
-    if reason == "TimeLimit" or state == "TIMEOUT":
+    if reason == "TimeLimit" or state.full == "TIMEOUT":
         return JobTold(TIME_LIMIT)
-    if was_preempted or state == "PREEMPTED":
-        return JobTold(PREEMPTION, _end(job, start, end) if state in _LIVE else None)
-    if state in _LIVE:
+    if was_preempted or state.full == "PREEMPTED":
+        return JobTold(PREEMPTION, _end(job, start, end) if state.full in job_states.HOLDS_NODES else None)
+    if state.full in job_states.HOLDS_NODES:
         return JobTold("", _end(job, start, end))
+    if state.state is State.UNKNOWN:
+        return JobTold(UNKNOWN)
     return JobTold(CANCELLED)
 
 

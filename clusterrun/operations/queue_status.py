@@ -11,15 +11,12 @@ from clusterrun.slurm_text.reasons import explain
 GUESSED_SECONDS = 90 * 86400.0
 """Slurm says a year from now where jobs without a time limit are ahead: that is no estimate."""
 NEVER = "will never start"
-BACK_IN_QUEUE = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING")
 
 
 def in_queue(row: JobRow, state: RunState | None) -> bool:
     """Whether the run waits; one that was handed over does so while the nodes of its job are cleared."""
     handed_over = state is not None and state.state is State.PENDING
-    return (
-        row.word in BACK_IN_QUEUE or row.state is State.PENDING or (handed_over and row.word == "COMPLETING")
-    )
+    return row.state is State.PENDING or (handed_over and row.word == "COMPLETING")
 
 
 def words(row: JobRow, state: RunState | None, now: float) -> str:

@@ -60,6 +60,8 @@ WORDS = (
 
 HALTED = ("SUSPENDED", "STOPPED")
 """None of the job's processes runs, and none of them can say a word."""
+HOLDS_NODES = ("CONFIGURING", *(w.full for w in WORDS if w.state is State.RUNNING and w.full != "COMPLETING"))
+"""The job has its nodes, and is not being ended."""
 _BY_NAME = {name: word for word in WORDS for name in (word.full, word.short)}
 
 

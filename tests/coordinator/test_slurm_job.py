@@ -26,12 +26,20 @@ def told(line: str, job: SlurmJob = JOB) -> JobTold:
         ("COMPLETING|None|1795184889|NONE|1|1795184889|", JobTold("preemption", requeued=True)),
         ("COMPLETING|None|1795184889|NONE|1|N/A|", JobTold("requeue", requeued=True)),
         ("RUNNING|None|1795184835|1795184900|0|1795184840|", JobTold("preemption", 1795184900.0)),
+        ("HIBERNATING|None|1795184835|1795188435|0|N/A|", JobTold("unknown")),
         ("", JobTold("unknown")),
         ("slurm_load_jobs error: Unable to contact slurm controller", JobTold("unknown")),
     ],
 )
 def test_why_and_when_a_job_is_ended(line: str, means: JobTold) -> None:
     assert told(line) == means
+
+
+@pytest.mark.parametrize(
+    "state", ["CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"]
+)
+def test_a_job_that_has_its_nodes_is_not_being_ended(state: str) -> None:
+    assert told(f"{state}|None|1795184835|1795188435|0|N/A|") == JobTold("", 1795188435.0)
 
 
 def test_one_restart_more_is_counted_from_those_before_this_job_began() -> None:
