@@ -69,7 +69,7 @@ DECIDE_SECONDS = 4.0
 """For the coordinator to say what a signal means, which it asks the scheduler; then the ranks end anyway."""
 EARLY = 0.15
 """The part of a lease before its end at which a node ends by itself: the shim, which looks at the end alone,
-would kill the agent too, who must still see that its job is not left without anybody (``bereaved``)."""
+would kill the agent too, who must still see that its job is not left without anybody (``orphaned``)."""
 ASK_SECONDS = contract.AWAKE_SECONDS - 1.0
 """For the answer to a node that stood still; a little earlier than the shim, as above."""
 OBSERVE_AFTER_SECONDS = 10.0
@@ -84,7 +84,7 @@ class Agent:
 
     ``processes`` is how many processes a start makes on this node, ``grace`` the seconds from TERM
     to KILL where the coordinator cannot say it; ``observed``: an observer stands beside the ranks.
-    ``bereaved``: it ends because its coordinator is gone.
+    ``orphaned``: it ends because its coordinator is gone.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Agent:
         self._leaving: int | None = None
         self._hurried = False
         self._exited = False
-        self.bereaved = False
+        self.orphaned = False
         self._events = self._for_events()
         self._messages = self._for_messages()
 
@@ -244,7 +244,7 @@ class Agent:
         ends_at = self._ends_at()
         if ends_at is not None and now.steady >= ends_at:
             self._say(Note("the lease runs out: no heartbeat was acknowledged in time"))
-            self.bereaved = self.bereaved or self._leaving is None
+            self.orphaned = self.orphaned or self._leaving is None
             self._leave_at_once(now, 1)
         elif self._leave_at is not None and now.steady >= self._leave_at:
             self._leave_at_once(now, 128 + signal.SIGTERM)
@@ -313,7 +313,7 @@ class Agent:
     def _disconnected(self, now: Now, event: Disconnected) -> None:
         self._linked = False
         self._say(Note("lost the coordinator: " + event.why))
-        self.bereaved = self.bereaved or self._leaving is None
+        self.orphaned = self.orphaned or self._leaving is None
         self._lease.woke(None)
         self._answer_by = None
         if self._leaving is None:

@@ -67,7 +67,7 @@ def serve(
     sidecars = SidecarProcesses(orders, paths, SidecarPlace(node, name, environment), loop)
     served = AgentService(loop, joined, machine, rank_processes, sidecars, lease, shim)
     code = served.run()
-    if machine.bereaved and orders.launch:
+    if machine.orphaned and orders.launch:
         _outlive(orders, paths, site, node, lease, shim, (coordinator,), served.told_to_end)
     return code
 

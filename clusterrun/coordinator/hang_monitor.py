@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clusterrun.protocol.messages import SidecarSaid
     from clusterrun.runtime.machine_events import Now
 
-    class Vigil(Protocol):
+    class Detector(Protocol):
         """What judges whether ranks make progress: ``monitor/hang_detector.py``."""
 
         def said(self, now: float, wall: float, node: int, number: int, body: str) -> Sequence[Any]: ...
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         def over(self, now: float, wall: float, completed: bool) -> Sequence[Any]: ...
         def wakes_at(self) -> float | None: ...
 
-    Watch = Callable[[Orders, int, Sequence[tuple[int, str]], float, float], Vigil]
+    Watch = Callable[[Orders, int, Sequence[tuple[int, str]], float, float], Detector]
 
 
 class HangMonitor:
@@ -41,7 +41,7 @@ class HangMonitor:
 
     def __init__(
         self,
-        detector: Vigil,
+        detector: Detector,
         live: LiveAttempt,
         membership: Membership,
         state_keeper: RunStateKeeper,

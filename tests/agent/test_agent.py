@@ -259,7 +259,7 @@ def test_a_node_that_is_not_answered_ends_its_ranks_before_its_shim_does_and_out
     assert tape.does(16.9)[-1] == Tell(Beat(1))
     assert tape.does(17.0) == [Sweep(0)]
     assert tape.does(17.1, Swept(0)) == [Tell(RanksGone(0)), Exit(1)]
-    assert tape.machine.bereaved
+    assert tape.machine.orphaned
 
 
 @pytest.mark.parametrize("seconds", [16.0, 70.0, 86400.0])
@@ -283,7 +283,7 @@ def test_a_node_that_stood_still_ends_its_ranks_where_nobody_answers_what_it_ask
     assert tape.does(81.0) == [Sweep(0)]
     assert tape.at(81.05, Told(Ack(2, WALL))) == []
     assert tape.does(81.1, Swept(0)) == [Tell(RanksGone(0)), Exit(1)]
-    assert tape.machine.bereaved
+    assert tape.machine.orphaned
 
 
 def test_a_start_that_reaches_a_node_which_stood_still_waits_for_the_answer() -> None:

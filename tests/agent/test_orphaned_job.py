@@ -157,7 +157,7 @@ def stand_ins(folder: Path, squeue: str) -> Path:
     return called
 
 
-def bereaved(folder: Path, squeue: str, word: str) -> tuple[subprocess.Popen[bytes], Path]:
+def orphaned(folder: Path, squeue: str, word: str) -> tuple[subprocess.Popen[bytes], Path]:
     """An agent left behind, with stand-ins for the programs of a scheduler that lost the first node."""
     called = stand_ins(folder, squeue)
     environment = {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": str(ROOT)}
@@ -168,13 +168,13 @@ def bereaved(folder: Path, squeue: str, word: str) -> tuple[subprocess.Popen[byt
 def test_the_job_is_given_back_once_and_then_left(tmp_path: Path, word: str, deed: str) -> None:
     state = f"$([ -e {tmp_path}/done ] && echo COMPLETING || echo RUNNING)"
     squeue = f'echo "{state}|None|0|0|n0001|n0002|"'
-    process, called = bereaved(tmp_path, squeue, word)
+    process, called = orphaned(tmp_path, squeue, word)
     assert process.wait(60) == 0
     assert [line for line in called.read_text().splitlines() if "squeue" not in line] == [deed]
 
 
 def test_an_agent_that_waits_ends_by_a_term(tmp_path: Path) -> None:
-    process, called = bereaved(tmp_path, "echo 'RUNNING|None|0|0|n0001|n[0001-0002]|'", "requeue")
+    process, called = orphaned(tmp_path, "echo 'RUNNING|None|0|0|n0001|n[0001-0002]|'", "requeue")
     until(lambda: called.read_text().count("squeue") >= 2, "two questions")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
@@ -182,7 +182,7 @@ def test_an_agent_that_waits_ends_by_a_term(tmp_path: Path) -> None:
 
 
 BLIND = (
-    CODE.replace("SECONDS = 0.1", "SECONDS = 0.1; bereaved.NOBODY_SECONDS = float(sys.argv[2])")
+    CODE.replace("SECONDS = 0.1", "SECONDS = 0.1; orphaned_job.NOBODY_SECONDS = float(sys.argv[2])")
     .replace(", ())", ", ((('127.0.0.1', int(sys.argv[3])),) if sys.argv[3] else ()))")
 )  # fmt: skip
 
