@@ -38,8 +38,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "collisions are charged as failures",
         "coordinator/restart_policy",
-        "failure_event.kind is FailureKind.COLLISION and",
-        "False and",
+        "failure_event.kind is FailureKind.COLLISION\n            and",
+        "False\n            and",
     ),
     Mutant(
         "beats are acknowledged after a takeover",
@@ -69,8 +69,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "a restart takes any free number",
         "coordinator/lifecycle",
-        "self._say(ClaimEpoch(self.epoch))",
-        "self._say(ClaimEpoch())",
+        "self._actions.append(ClaimEpoch(self.epoch))",
+        "self._actions.append(ClaimEpoch())",
     ),
     Mutant(
         "the first to arrive is blamed",
@@ -132,7 +132,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "nobody is told farewell",
         "coordinator/farewells",
-        "            self._say(Send(member.link, Farewell()))",
+        "            self._actions.append(Send(member.link, Farewell()))",
         "            pass",
     ),
     Mutant(
@@ -247,7 +247,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "nobody ends the launcher",
         "coordinator/farewells",
-        "            self._say(EndLauncher())",
+        "            self._actions.append(EndLauncher())",
         "            pass",
     ),
     Mutant(

@@ -20,7 +20,7 @@ JOB_BUGS = (
     Mutant(
         "nobody hands over",
         "coordinator/requeue",
-        "            self._say(Requeue(self._state_keeper.excluded))",
+        "            self._actions.append(Requeue(self._state_keeper.excluded))",
         "            self._handed(now, '')",
     ),
     Mutant(

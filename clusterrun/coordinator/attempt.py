@@ -68,7 +68,7 @@ class LiveAttempt:
         membership: Membership,
         state_keeper: RunStateKeeper,
         judge: RestartPolicy,
-        say: Callable[[CoordinatorAction], None],
+        actions: list[CoordinatorAction],
         over: Callable[[Now], None],
         environment: tuple[tuple[str, str], ...] = (),
     ) -> None:
@@ -79,7 +79,7 @@ class LiveAttempt:
         self.outcomes = RankOutcomes(epoch, orders.nodes, processes, orders.per_node)
         self._orders, self._timeouts = orders, timeouts
         self._membership, self._state_keeper, self._judge = membership, state_keeper, judge
-        self._say, self._over = say, over
+        self._actions, self._over = actions, over
         self._environment = environment
         self._start_seconds = timeouts.join + START_SECONDS_PER_NODE * orders.nodes
         self._overdue_at: float | None = None
@@ -102,7 +102,7 @@ class LiveAttempt:
             self.stop(now)
         if self._read_at is not None and now.steady >= self._read_at:
             self._read_at = now.steady + PROGRESS_SECONDS
-            self._say(ReadProgress(self.epoch))
+            self._actions.append(ReadProgress(self.epoch))
         if self._fence_at is not None and now.steady >= self._fence_at:
             self._check_over(now)
         if self._overdue_at is not None and now.steady >= self._overdue_at:
@@ -126,13 +126,13 @@ class LiveAttempt:
         self._overdue_at = now.steady + self._start_seconds
         world = World(self._membership.names(), self._orders.ranks_per_node)
         where = f"{meeting.address}:{meeting.port}"
-        self._say(Note(f"attempt {self.epoch}: ranks are being started, rank 0 is at {where}"))
+        self._actions.append(Note(f"attempt {self.epoch}: ranks are being started, rank 0 is at {where}"))
         last = self.epoch + restart_budget.restarts_left(
             self._state_keeper.attempts, self._orders.max_restarts
         )
         for member in self._membership.training():
             order = StartRanks(self.epoch, world, member.place, meeting, self._environment, last)
-            self._say(Send(member.link, order))
+            self._actions.append(Send(member.link, order))
         self._state_keeper.says(self._state_keeper.phase, "ranks are being started")
 
     def started(self, now: Now, member: Member, message: RanksStarted) -> None:
@@ -148,10 +148,10 @@ class LiveAttempt:
         if self.stage is not AttemptStage.TRAINING:
             return False
         if until:
-            self._say(WriteNotice(self.epoch, why, until))
+            self._actions.append(WriteNotice(self.epoch, why, until))
         for member in self._membership.training():
-            self._say(Send(member.link, SignalRanks(self.epoch, contract.NOTICE_SIGNAL)))
-        self._say(Note(f"attempt {self.epoch}: ranks are told of the end: {why}"))
+            self._actions.append(Send(member.link, SignalRanks(self.epoch, contract.NOTICE_SIGNAL)))
+        self._actions.append(Note(f"attempt {self.epoch}: ranks are told of the end: {why}"))
         return True
 
     # --- what ends it ---
@@ -239,9 +239,9 @@ class LiveAttempt:
             return
         for member in self._membership.training():
             if not self.outcomes.is_gone(member.place):
-                self._say(Send(member.link, StopRanks(self.epoch, self._orders.grace)))
+                self._actions.append(Send(member.link, StopRanks(self.epoch, self._orders.grace)))
         cause = self._judge.cause(self.outcomes)
-        self._say(Note(f"attempt {self.epoch}: ending all ranks: {cause}"))
+        self._actions.append(Note(f"attempt {self.epoch}: ending all ranks: {cause}"))
         self._state_keeper.says(self._state_keeper.phase, cause)
         self._enter_stopping(now, self._orders.grace + STOP_SLACK_SECONDS)
 
@@ -254,8 +254,10 @@ class LiveAttempt:
     def _give_up_on_the_silent(self, now: Now) -> None:
         for member in self._membership.training():
             if not self.outcomes.is_gone(member.place):
-                self._say(Note(f"{member.name} did not say that its ranks are gone: waiting for its lease"))
-                self._say(DropLink(member.link))
+                self._actions.append(
+                    Note(f"{member.name} did not say that its ranks are gone: waiting for its lease")
+                )
+                self._actions.append(DropLink(member.link))
                 self._membership.lose(member)
                 member.silent = True
                 self.outcomes.lost(member.place, self._dead_by(member))

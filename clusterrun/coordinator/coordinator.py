@@ -101,7 +101,7 @@ class Coordinator:
         collaborators: Collaborators = BARE,
     ) -> None:
         self._timeouts = timeouts
-        self._out: list[CoordinatorAction] = []
+        self._actions: list[CoordinatorAction] = []
         self._finished = False
         self._began = False
         self._standstills = 0.0
@@ -112,7 +112,7 @@ class Coordinator:
             orders.run_id, host, pid, timeouts.state, collaborators.job_id, str(orders.interpreter)
         )
         self._lifecycle = Lifecycle(
-            orders, timeouts, self._membership, self._state_keeper, self._say, collaborators
+            orders, timeouts, self._membership, self._state_keeper, self._actions, collaborators
         )
         self._notifications = Notifications() if orders.survival.on_event else None
         self._events = self._handlers()
@@ -146,7 +146,7 @@ class Coordinator:
         """What is to be done, in this order, now that ``event`` has happened."""
         if self._finished:
             return []
-        self._out.clear()
+        self._actions.clear()
         if isinstance(event, StoodStill):
             self._standstills += event.seconds
         if self._standstills:
@@ -154,12 +154,12 @@ class Coordinator:
         self._events[type(event)](now, event)
         state = None if self._lifecycle.superseded else self._state_keeper.due(now)
         if state is not None:
-            self._say(state)
+            self._actions.append(state)
         if self._notifications is not None and not self._lifecycle.superseded:
             # The end of the run is told before the last word of all.
-            at = len(self._out) - self._finished
-            self._out[at:at] = self._notifications.news(now, self._state_keeper.state)
-        return list(self._out)
+            at = len(self._actions) - self._finished
+            self._actions[at:at] = self._notifications.news(now, self._state_keeper.state)
+        return list(self._actions)
 
     def wakes_at(self) -> float | None:
         """When the next ``Tick`` is wanted (steady clock, seconds)."""
@@ -171,7 +171,7 @@ class Coordinator:
         return None if wakes_at is None else wakes_at + self._standstills
 
     def _say(self, action: CoordinatorAction) -> None:
-        self._out.append(action)
+        self._actions.append(action)
         if isinstance(action, Finish):
             self._finished = True
 
@@ -201,7 +201,7 @@ class Coordinator:
         if silent and self._membership.hears_none(now, here, self._timeouts.heartbeat):
             why += f"; nor of any other node: {here} may itself be cut off"
         for member in silent:
-            self._say(DropLink(member.link))
+            self._actions.append(DropLink(member.link))
             member.silent = True
             self._lose(now, member, why)
 
@@ -210,19 +210,21 @@ class Coordinator:
     def _joined(self, now: Now, event: AgentJoined) -> None:
         hello = event.hello
         if not self._lifecycle.formation.welcomes(hello.node):
-            self._say(Note(f"{hello.name} (node {hello.node}) came too late, or is not wanted"))
-            self._say(Send(event.link, Farewell()))
+            self._actions.append(Note(f"{hello.name} (node {hello.node}) came too late, or is not wanted"))
+            self._actions.append(Send(event.link, Farewell()))
             return
         if hello.epoch > self._lifecycle.epoch:
-            self._say(
+            self._actions.append(
                 Note(f"{hello.name} has seen epoch {hello.epoch}, above {self._lifecycle.epoch}: refused")
             )
-            self._say(DropLink(event.link))
+            self._actions.append(DropLink(event.link))
             return
         dropped = self._membership.take(event.link, hello, now)
         if dropped is not None:
-            self._say(Note(f"node {hello.node} is taken, or unknown: a second agent for it was dropped"))
-            self._say(DropLink(dropped))
+            self._actions.append(
+                Note(f"node {hello.node} is taken, or unknown: a second agent for it was dropped")
+            )
+            self._actions.append(DropLink(dropped))
 
     def _left(self, now: Now, event: AgentLeft) -> None:
         member = self._membership.by_link(event.link)
@@ -259,7 +261,7 @@ class Coordinator:
 
     def _beat(self, now: Now, member: Member, beat: Beat) -> None:
         if not self._lifecycle.superseded:
-            self._say(Send(member.link, Ack(beat.number, now.wall)))
+            self._actions.append(Send(member.link, Ack(beat.number, now.wall)))
             member.acked = now.steady
         if not member.present:
             self._membership.welcome(member)
@@ -300,7 +302,7 @@ class Coordinator:
             part.lost(now, member, message.why)
 
     def _break(self, now: Now, member: Member, why: str) -> None:
-        self._say(DropLink(member.link))
+        self._actions.append(DropLink(member.link))
         self._lose(now, member, why)
 
     # --- requests ---

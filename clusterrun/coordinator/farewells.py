@@ -23,14 +23,14 @@ class Farewells:
     def __init__(
         self,
         membership: Membership,
-        say: Callable[[CoordinatorAction], None],
+        actions: list[CoordinatorAction],
         left: Callable[[Now, int], None],
     ) -> None:
         self.begun = False
         self.launcher_lives = False
         self.due_at: float | None = None
         self._membership = membership
-        self._say = say
+        self._actions = actions
         self._left = left
         self._code = 0
         self._forced = False
@@ -41,7 +41,7 @@ class Farewells:
         self._code = code
         self.due_at = now.steady + PART_SECONDS
         for member in self._membership.linked():
-            self._say(Send(member.link, Farewell()))
+            self._actions.append(Send(member.link, Farewell()))
         if not self._membership.complete or any(member.silent for member in self._membership.taken()):
             self._force(now)
         self.check(now)
@@ -64,7 +64,7 @@ class Farewells:
         self._forced = True
         self.due_at = now.steady + PART_SECONDS
         if self.launcher_lives:
-            self._say(EndLauncher())
+            self._actions.append(EndLauncher())
 
     def _finish(self, now: Now) -> None:
         self.begun = False

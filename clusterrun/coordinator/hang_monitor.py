@@ -45,11 +45,16 @@ class HangMonitor:
         live: LiveAttempt,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        say: Callable[[CoordinatorAction], None],
+        actions: list[CoordinatorAction],
         ask: Callable[[Now, RunOutcome], None],
     ) -> None:
         self._detector, self._live = detector, live
-        self._membership, self._state_keeper, self._say, self._ask = membership, state_keeper, say, ask
+        self._membership, self._state_keeper, self._actions, self._ask = (
+            membership,
+            state_keeper,
+            actions,
+            ask,
+        )
         self._does: dict[str, Callable[[Now, Any], None]] = {
             "AskObserver": self._pass_on,
             "Warn": self._tell,
@@ -91,18 +96,18 @@ class HangMonitor:
         member = self._membership.members[ask.node]
         if member is not None and not member.lost:
             order = AskSidecar(self._live.epoch, contract.OBSERVER, ask.number, ask.body)
-            self._say(Send(member.link, order))
+            self._actions.append(Send(member.link, order))
 
     def _tell(self, now: Now, told: Any) -> None:
-        self._say(Note(told.text))
+        self._actions.append(Note(told.text))
         self._state_keeper.warn(told.text)
 
     def _take_back(self, now: Now, taken: Any) -> None:
         if self._state_keeper.take_back(taken.beginning) and taken.text:
-            self._say(Note(taken.text))
+            self._actions.append(Note(taken.text))
 
     def _save(self, now: Now, save: Any) -> None:
-        self._say(SaveBeside(self._live.epoch, save.name, save.text))
+        self._actions.append(SaveBeside(self._live.epoch, save.name, save.text))
 
     def _wish(self, now: Now, wish: Any) -> None:
         if wish.what == "restart":

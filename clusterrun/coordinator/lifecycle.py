@@ -1,16 +1,6 @@
 """The life of a run from the first claim to the last farewell, attempt by attempt; pure.
 
-What leads on from each stage:
-
-    CLAIMING   -EpochClaimed->        MUSTERING; -ClaimFailed-> PARTING
-    MUSTERING  -a world is formed->   RESERVING; -agents do not come-> BETWEEN; -too few are fit-> PARTING,
-                                      or BETWEEN where a node was lost meanwhile
-    RESERVING  -PortReserved->        LIVE; -no port, limit, node left-> BETWEEN
-    LIVE       -attempt over->        BETWEEN
-    BETWEEN    -another attempt->     CLAIMING; -none-> PARTING
-    PARTING    -agents and launcher gone, limit-> Finish
-
-A request to end leads to PARTING from everywhere; from LIVE once no rank lives.
+``NEXT`` is the whole of it: what leads from each stage to which other one.
 """
 
 from __future__ import annotations
@@ -34,8 +24,6 @@ from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from clusterrun.coordinator.actions import CoordinatorAction
     from clusterrun.coordinator.collaborators import Collaborators
     from clusterrun.coordinator.events import ClaimFailed, EpochClaimed, LauncherEnded, Progressed
@@ -61,8 +49,39 @@ class RunStage(enum.Enum):
     PARTING = "no rank lives; agents are leaving"
 
 
+class Outcome(enum.Enum):
+    """How a stage ended."""
+
+    CLAIMED = "an attempt is ours"
+    FORMED = "a world is formed: the nodes that train are here, and fit"
+    PORT_HELD = "rank 0's node holds a port"
+    IN_VAIN = "it came to no rank: agents do not come, a node was lost, no port"
+    RANKS_GONE = "no rank of the attempt lives"
+    AGAIN = "another attempt follows"
+    RUN_OVER = "the run, or its part in this job, is over"
+
+
+NEXT: dict[RunStage, dict[Outcome, RunStage]] = {
+    RunStage.CLAIMING: {Outcome.CLAIMED: RunStage.MUSTERING, Outcome.RUN_OVER: RunStage.PARTING},
+    RunStage.MUSTERING: {
+        Outcome.FORMED: RunStage.RESERVING,
+        Outcome.IN_VAIN: RunStage.BETWEEN,
+        Outcome.RUN_OVER: RunStage.PARTING,
+    },
+    RunStage.RESERVING: {
+        Outcome.PORT_HELD: RunStage.LIVE,
+        Outcome.IN_VAIN: RunStage.BETWEEN,
+        Outcome.RUN_OVER: RunStage.PARTING,
+    },
+    RunStage.LIVE: {Outcome.RANKS_GONE: RunStage.BETWEEN},
+    RunStage.BETWEEN: {Outcome.AGAIN: RunStage.CLAIMING, Outcome.RUN_OVER: RunStage.PARTING},
+    RunStage.PARTING: {},
+}
+"""Agents and the launcher that are gone, or a limit, end PARTING, and with it the run."""
+
+
 class Lifecycle:
-    """One run's way through its stages; ``say`` takes actions."""
+    """One run's way through its stages; what is to be done goes to ``actions``."""
 
     def __init__(
         self,
@@ -70,7 +89,7 @@ class Lifecycle:
         timeouts: Timeouts,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        say: Callable[[CoordinatorAction], None],
+        actions: list[CoordinatorAction],
         collaborators: Collaborators,
     ) -> None:
         self.stage = RunStage.CLAIMING
@@ -78,16 +97,16 @@ class Lifecycle:
         self.live: LiveAttempt | None = None
         self.watching: HangMonitor | None = None
         self._watch, self._orders, self._timeouts = collaborators.watch, orders, timeouts
-        self._membership, self._state_keeper, self._say = membership, state_keeper, say
+        self._membership, self._state_keeper, self._actions = membership, state_keeper, actions
         self._judge = RestartPolicy(orders)
-        self._shutdown = Shutdown(orders, collaborators.job_id, membership, state_keeper, say, self)
+        self._shutdown = Shutdown(orders, collaborators.job_id, membership, state_keeper, actions, self)
         self.termination = self._shutdown.termination
         self.formation = WorldFormation(
-            orders, timeouts, membership, state_keeper, collaborators, say, self._launch, self
+            orders, timeouts, membership, state_keeper, collaborators, actions, self._launch, self
         )
         follows = (self._again, self.conclude)
         lost_nodes = self.formation.lost_nodes
-        self._restart = Restart(self._judge, state_keeper, lost_nodes, self.termination, say, *follows)
+        self._restart = Restart(self._judge, state_keeper, lost_nodes, self.termination, actions, *follows)
         self._overdue_at: float | None = None
         self._limit_at: float | None = None
         self._launcher_words = ""
@@ -96,6 +115,9 @@ class Lifecycle:
     def superseded(self) -> bool:
         """Another coordinator took over."""
         return self._judge.superseded
+
+    def _end_stage(self, outcome: Outcome) -> None:
+        self.stage = NEXT[self.stage][outcome]
 
     # --- time ---
 
@@ -139,14 +161,14 @@ class Lifecycle:
     def begin(self, now: Now) -> None:
         """The first event of all."""
         self._limit_at = now.steady + self._orders.time_limit if self._orders.time_limit > 0 else None
-        self._say(ClaimEpoch())
+        self._actions.append(ClaimEpoch())
 
     def claimed(self, now: Now, event: EpochClaimed) -> None:
         """An attempt is ours: launch agents for the first one, see who is left for a later one."""
         if self.stage is not RunStage.CLAIMING:
             return
         first, self.epoch = self.epoch < 0, event.epoch
-        self.stage = RunStage.MUSTERING
+        self._end_stage(Outcome.CLAIMED)
         if not first:
             restart = self._restart
             self._state_keeper.open(now, event.epoch, restart.why, restart.cause, self._membership.names())
@@ -171,13 +193,13 @@ class Lifecycle:
     def _launch(self, without: tuple[str, ...]) -> None:
         self._shutdown.farewells.launcher_lives = True
         self._launcher_words = ""
-        self._say(LaunchAgents(without))
+        self._actions.append(LaunchAgents(without))
 
     def mustered(self, now: Now) -> None:
         """The world is formed."""
-        self.stage = RunStage.RESERVING
+        self._end_stage(Outcome.FORMED)
         self._overdue_at = now.steady + RESERVE_SECONDS
-        self._say(Send(self._membership.world[0].link, ReservePort(self.epoch)))
+        self._actions.append(Send(self._membership.world[0].link, ReservePort(self.epoch)))
 
     def port_reserved(self, now: Now, member: Member, message: PortReserved) -> None:
         """Rank 0's node holds a port: start everywhere."""
@@ -186,15 +208,15 @@ class Lifecycle:
         if not message.port:
             self._not_reserved(now, f"{member.name} could not reserve a port: {message.why}", member.name)
             return
-        self.stage = RunStage.LIVE
+        self._end_stage(Outcome.PORT_HELD)
         self._overdue_at = None
         parts = (self._orders, self._timeouts, self._membership, self._state_keeper, self._judge)
-        self.live = LiveAttempt(self.epoch, *parts, self._say, self._over, self.formation.environment)
+        self.live = LiveAttempt(self.epoch, *parts, self._actions, self._over, self.formation.environment)
         self.live.start(now, Meeting(member.hello.address, message.port))
         if self._watch is not None:
             detector = self._watch(self._orders, self.epoch, self._membership.numbers(), now.steady, now.wall)
             self.watching = HangMonitor(
-                detector, self.live, self._membership, self._state_keeper, self._say, self.ask
+                detector, self.live, self._membership, self._state_keeper, self._actions, self.ask
             )
 
     def _not_reserved(self, now: Now, words: str, node: str) -> None:
@@ -219,7 +241,7 @@ class Lifecycle:
         elif self.stage is RunStage.RESERVING:
             self.in_vain(now, failure_event)
         else:
-            self._say(Note(words))
+            self._actions.append(Note(words))
 
     def launcher_ended(self, now: Now, event: LauncherEnded) -> None:
         """Fatal only where agents are still on their way; else they tell by themselves whether they live."""
@@ -232,10 +254,10 @@ class Lifecycle:
         if event.whole and self.stage is RunStage.PARTING:
             self._shutdown.farewells.check(now)
         elif event.whole and event.others:
-            self._say(Note(words))
+            self._actions.append(Note(words))
         elif event.whole and not joining:
             self._launcher_words = f"; {words}"
-            self._say(Note(words))
+            self._actions.append(Note(words))
             if self.live is not None:
                 self.live.launcher_ended(now, words)
 
@@ -263,7 +285,9 @@ class Lifecycle:
         if self.superseded:
             return
         self._judge.superseded = True
-        self._say(Note(f"attempt {epoch} of another coordinator stands in the run directory: ending"))
+        self._actions.append(
+            Note(f"attempt {epoch} of another coordinator stands in the run directory: ending")
+        )
         if self.live is not None:
             self.live.stop(now)
         elif self.stage is not RunStage.PARTING and not self._restart.weighs:
@@ -279,7 +303,7 @@ class Lifecycle:
         if watching is not None:
             watching.over(now, live.outcomes.completed)
         self.live = self.watching = None
-        self.stage = RunStage.BETWEEN
+        self._end_stage(Outcome.RANKS_GONE)
         self._restart.over(now, live.outcomes, live.failure_event_at)
 
     def progressed(self, now: Now, event: Progressed) -> None:
@@ -289,7 +313,7 @@ class Lifecycle:
 
     def in_vain(self, now: Now, failure_event: FailureEvent) -> None:
         """It came to no rank."""
-        self.stage = RunStage.BETWEEN
+        self._end_stage(Outcome.IN_VAIN)
         self._overdue_at = None
         self._restart.failure_event(now, failure_event, failures.of_failure_event(failure_event))
 
@@ -301,14 +325,14 @@ class Lifecycle:
         return True
 
     def _again(self, now: Now) -> None:
-        self.stage = RunStage.CLAIMING
-        self._say(ClaimEpoch(self.epoch))
+        self._end_stage(Outcome.AGAIN)
+        self._actions.append(ClaimEpoch(self.epoch))
 
     def conclude(self, now: Now, end: RunOutcome, failure_event: FailureEvent | None = None) -> None:
         """No rank lives anywhere and the run is over; also where too few nodes are fit."""
         if self.termination.undecided and not self.superseded and end is not self._judge.asked:
             return  # it may come from what the signal is about, which ends the run anyway
-        self.stage = RunStage.PARTING
+        self._end_stage(Outcome.RUN_OVER)
         self._overdue_at = self._limit_at = None
         self.formation.end()
         self._restart.end()

@@ -48,13 +48,18 @@ class PreflightGate:
         orders: Orders,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        say: Callable[[CoordinatorAction], None],
+        actions: list[CoordinatorAction],
         examine: Examine,
         chosen: Callable[[Now, Sequence[int], tuple[tuple[str, str], ...]], None],
         refused: Callable[[Now, RunOutcome], None],
         another: Callable[[Now, FailureEvent], bool],
     ) -> None:
-        self._orders, self._membership, self._state_keeper, self._say = orders, membership, state_keeper, say
+        self._orders, self._membership, self._state_keeper, self._actions = (
+            orders,
+            membership,
+            state_keeper,
+            actions,
+        )
         self._examine, self._chosen, self._refused = examine, chosen, refused
         self._another = another
         self._report: Report | None = None
@@ -91,7 +96,7 @@ class PreflightGate:
         self._brief = again is not None
         self._missing = list(missing.values()) if self._brief else []
         examination = self._examine(self._orders, examinees, absent, now.steady, now.wall, again)
-        parts = (examination, self._membership, self._state_keeper, self._say, self._done)
+        parts = (examination, self._membership, self._state_keeper, self._actions, self._done)
         self._preflight_session = PreflightSession(epoch, *parts)
         self._preflight_session.begin(now)
 
@@ -140,7 +145,7 @@ class PreflightGate:
         # Whoever stays keeps his place: the places are those of the last ones who trained.
         places = report.world if outcome.fit else self._report.world if self._report else ()
         self._report = replace(report, world=places)
-        self._say(SaveReport(self._epoch, report, report.verdict is not Grade.PASS))
+        self._actions.append(SaveReport(self._epoch, report, report.verdict is not Grade.PASS))
         # Whoever was lost may come back: what is known of him is that, and not that he is unfit.
         unfit = tuple(name for name in outcome.excluded if name not in self._missing)
         self._state_keeper.exclude(unfit)
@@ -160,11 +165,11 @@ class PreflightGate:
 
     def _choose(self, now: Now, outcome: Outcome) -> None:
         for words in preflight_verdict.swaps(outcome.report):
-            self._say(Note(words))
+            self._actions.append(Note(words))
             self._state_keeper.warn(words)
         for member in self._membership.linked():
             if member.node not in outcome.world:
-                self._say(Send(member.link, EndSidecar(self._epoch, contract.EXAMINER)))
+                self._actions.append(Send(member.link, EndSidecar(self._epoch, contract.EXAMINER)))
         self._state_keeper.says(Phase.STARTING, "enough nodes are fit")
         self._chosen(now, outcome.world, outcome.environment)
 
@@ -177,8 +182,8 @@ class PreflightGate:
             return
         self._unfit = unfit
         self._overdue_at = now.steady + RESUBMIT_SECONDS
-        self._say(Note(f"{unfit.reason}; it is queued anew without {nodes}"))
-        self._say(Resubmit(argv, self._state_keeper.excluded))
+        self._actions.append(Note(f"{unfit.reason}; it is queued anew without {nodes}"))
+        self._actions.append(Resubmit(argv, self._state_keeper.excluded))
         self._state_keeper.says(Phase.PREFLIGHT, f"{unfit.reason}; it is queued anew without {nodes}")
 
     def resubmitted(self, now: Now, event: Resubmitted) -> None:

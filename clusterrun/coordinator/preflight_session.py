@@ -105,12 +105,17 @@ class PreflightSession:
         examination: Examination,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        say: Callable[[CoordinatorAction], None],
+        actions: list[CoordinatorAction],
         done: Callable[[Now, Outcome], None],
     ) -> None:
         self._epoch = epoch
         self._examination = examination
-        self._membership, self._state_keeper, self._say, self._done = membership, state_keeper, say, done
+        self._membership, self._state_keeper, self._actions, self._done = (
+            membership,
+            state_keeper,
+            actions,
+            done,
+        )
         self._over = False
 
     def begin(self, now: Now) -> None:
@@ -140,7 +145,7 @@ class PreflightSession:
         for ask in asks:
             member = self._membership.members[ask.node]
             if member is not None and member.present and not member.lost:
-                self._say(Send(member.link, self._message(ask)))
+                self._actions.append(Send(member.link, self._message(ask)))
         outcome = self._examination.outcome
         if outcome is None:
             self._state_keeper.says(Phase.PREFLIGHT, self._examination.progress)

@@ -68,7 +68,7 @@ class Rendezvous:
         state_keeper: RunStateKeeper,
         timeouts: Timeouts,
         means: RendezvousMeans,
-        say: Callable[[CoordinatorAction], None],
+        actions: list[CoordinatorAction],
         launch: Callable[[tuple[str, ...]], None],
         gathered: Callable[[Now], None],
         fail: Callable[[Now, FailureKind, str, str], None],
@@ -76,7 +76,7 @@ class Rendezvous:
         self.wakes_at: float | None = None
         self.quiet_until = 0.0
         self._membership, self._state_keeper, self._timeouts = membership, state_keeper, timeouts
-        self._means, self._say, self._launch_agents = means, say, launch
+        self._means, self._actions, self._launch_agents = means, actions, launch
         self._gathered, self._fail = gathered, fail
         self._nodes = len(membership.members)
         self._join_seconds = timeouts.join + START_SECONDS_PER_NODE * self._nodes
@@ -122,7 +122,7 @@ class Rendezvous:
         self._missing.left.clear()
         beside = launcher_lives and self._means.relaunch
         for member in self._membership.retain(without) if beside else self._membership.clear():
-            self._say(Send(member.link, Farewell()))
+            self._actions.append(Send(member.link, Farewell()))
         if beside and self._membership.present:
             self._launch_beside(now)
         elif launcher_lives:
@@ -143,7 +143,7 @@ class Rendezvous:
     def _end_launcher(self, now: Now) -> None:
         self._ending = self.ended_others = True
         self.wakes_at = now.steady + RELAUNCH_SECONDS
-        self._say(EndLauncher())
+        self._actions.append(EndLauncher())
 
     def _launch(self, now: Now) -> None:
         self.launches += 1
@@ -245,7 +245,7 @@ class Rendezvous:
             return
         self._look_at = now.steady + LOOK_EVERY_SECONDS
         names = [self._membership.name_of(node) for node in self._membership.missing()]
-        self._say(LookAtLauncher(tuple(names)))
+        self._actions.append(LookAtLauncher(tuple(names)))
 
     def launcher_reached(self, now: Now, names: Sequence[str], settled: bool) -> None:
         """These nodes hold a connection to the launcher; one that has none long after most keeps all back.
@@ -286,7 +286,7 @@ class Rendezvous:
     def _begin_again(self, now: Now) -> None:
         """End the launcher, which still tries, to launch once more without those who are missing."""
         for member in self._leave_out(now, self._membership.missing()):
-            self._say(Send(member.link, Farewell()))
+            self._actions.append(Send(member.link, Farewell()))
         self._end_launcher(now)
 
     def _leave_out(self, now: Now, nodes: Sequence[int]) -> list[Member]:
@@ -295,7 +295,7 @@ class Rendezvous:
             self._missing.give_up(node, now.steady - self._began)
         self._relaunches += 1
         names = ", ".join(self._membership.name_of(node) for node in nodes)
-        self._say(Note(f"agents are launched once more, without {names}"))
+        self._actions.append(Note(f"agents are launched once more, without {names}"))
         return self._membership.clear()
 
     def _unreached(self) -> list[int]:
@@ -372,7 +372,7 @@ class Rendezvous:
         self._again_at = self.wakes_at = again_at
         seconds = again_at - now.steady
         words = f"the scheduler's controller cannot be reached: agents are launched again in {seconds:g} s"
-        self._say(Note(words))
+        self._actions.append(Note(words))
         self._state_keeper.says(Phase.STARTING, words)
 
     def _enough_without(self, nodes: Sequence[int]) -> bool:

@@ -15,8 +15,6 @@ from clusterrun.slurm_text.controller_away import ControllerAway, is_away
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
-
     from clusterrun.coordinator.actions import CoordinatorAction
     from clusterrun.coordinator.events import HandedOver, NextQueued
     from clusterrun.coordinator.run_state import RunStateKeeper
@@ -36,9 +34,9 @@ class RequeuePolicy:
     """One job's successor. ``survival.requeue`` is empty where nobody may go on."""
 
     def __init__(
-        self, survival: Survival, state_keeper: RunStateKeeper, say: Callable[[CoordinatorAction], None]
+        self, survival: Survival, state_keeper: RunStateKeeper, actions: list[CoordinatorAction]
     ) -> None:
-        self._survival, self._state_keeper, self._say = survival, state_keeper, say
+        self._survival, self._state_keeper, self._actions = survival, state_keeper, actions
         self._next = ""
         self._queueing = self._ruled = False
         self._way = ""
@@ -83,7 +81,7 @@ class RequeuePolicy:
         """The job that goes on is to wait in the queue before this one may be lost."""
         if self.lacks:
             self._queueing = True
-            self._say(QueueNext(self._survival.resubmit, self._state_keeper.excluded))
+            self._actions.append(QueueNext(self._survival.resubmit, self._state_keeper.excluded))
 
     # --- the end of this job ---
 
@@ -91,7 +89,7 @@ class RequeuePolicy:
         """Nobody goes on: the job that waits is taken back."""
         if self._next:
             self._next = ""
-            self._say(DropNext())
+            self._actions.append(DropNext())
 
     def cancel(self, now: Now, wish: RunOutcome) -> None:
         """The owner ends the run, so nobody goes on; where that was said already, it is taken back."""
@@ -103,14 +101,14 @@ class RequeuePolicy:
             self._take_back(now, self._wish)
         elif self._overdue_at is None:
             self._way = ""
-            self._say(self._state_keeper.end(now, self._wish))
+            self._actions.append(self._state_keeper.end(now, self._wish))
 
     def _take_back(self, now: Now, wish: RunOutcome) -> None:
         """All has left, and what was to follow is not given any more."""
         self._again_at = self._overdue_at = None
         self.drop()
-        self._say(self._state_keeper.end(now, wish))
-        self._say(Finish(wish.exit_code))
+        self._actions.append(self._state_keeper.end(now, wish))
+        self._actions.append(Finish(wish.exit_code))
 
     def rule(self, end: RunOutcome, requeued: bool, again: bool, affordable: bool) -> RunOutcome:
         """``end``, or PENDING where the run goes on.
@@ -143,18 +141,18 @@ class RequeuePolicy:
             if self._way != "chain":
                 self.drop()
             elif excluded:
-                self._say(ExcludeNext(excluded))
+                self._actions.append(ExcludeNext(excluded))
             taken_back = self._wish is not None and self._end is not None and not self._way
-            self._say(Finish(self._wish.exit_code if self._wish and taken_back else code))
+            self._actions.append(Finish(self._wish.exit_code if self._wish and taken_back else code))
 
     def _hand(self, now: Now) -> None:
         """At last: no rank, no agent, no launcher is left."""
         self._again_at = None
         self._overdue_at = now.steady + PARTING_SECONDS
         if self._way == "requeue":
-            self._say(Requeue(self._state_keeper.excluded))
+            self._actions.append(Requeue(self._state_keeper.excluded))
         elif not self._queueing:
-            self._say(QueueNext(self._survival.resubmit, self._state_keeper.excluded))
+            self._actions.append(QueueNext(self._survival.resubmit, self._state_keeper.excluded))
 
     def queued(self, now: Now, event: NextQueued) -> None:
         """The job that goes on waits in the queue, or cannot."""
@@ -173,7 +171,7 @@ class RequeuePolicy:
             return
         another = self._survival.resubmit and self._wish is None
         if event.why and another and not is_away((event.why,)):
-            self._say(Note(f"the job could not be requeued ({event.why}): another one is queued"))
+            self._actions.append(Note(f"the job could not be requeued ({event.why}): another one is queued"))
             self._way = "chain"
             self._hand(now)
         else:
@@ -192,13 +190,13 @@ class RequeuePolicy:
             self._take_back(now, self._wish)
             return
         if not why or self._end is None:
-            self._say(Finish(0))
+            self._actions.append(Finish(0))
             return
         # Nobody ends a job whose controller is away: it may wait here for it.
         self._again_at = self._away.next_at(now.steady, (why,))
         if self._again_at is not None:
             return
         end = replace(self._end, reason=f"{self._end.reason}; it could not go on: {why}")
-        self._say(Note(end.reason))
-        self._say(self._state_keeper.end(now, end))
-        self._say(Finish(end.exit_code))
+        self._actions.append(Note(end.reason))
+        self._actions.append(self._state_keeper.end(now, end))
+        self._actions.append(Finish(end.exit_code))

@@ -45,7 +45,7 @@ class Restart:
         state_keeper: RunStateKeeper,
         lost_nodes: LostNodes,
         termination: Termination,
-        say: Callable[[CoordinatorAction], None],
+        actions: list[CoordinatorAction],
         again: Callable[[Now], None],
         conclude: Callable[[Now, RunOutcome, FailureEvent | None], None],
     ) -> None:
@@ -53,7 +53,7 @@ class Restart:
         self.failure_event_at: float | None = None
         self._judge, self._state_keeper, self._lost_nodes = judge, state_keeper, lost_nodes
         self._termination = termination
-        self._say, self._again, self._conclude = say, again, conclude
+        self._actions, self._again, self._conclude = actions, again, conclude
         self._outcomes: RankOutcomes | None = None
         self._progress: Progressed | None = None
         self._read_by: float | None = None
@@ -80,7 +80,7 @@ class Restart:
         """No rank of ``outcomes``'s epoch lives anywhere but what is stuck."""
         self._outcomes, self.failure_event_at = outcomes, failure_event_at
         self._read_by = now.steady + READ_SECONDS
-        self._say(ReadProgress(outcomes.epoch))
+        self._actions.append(ReadProgress(outcomes.epoch))
 
     def progressed(self, now: Now, event: Progressed) -> None:
         """How far ranks of the newest attempt have come."""
@@ -160,7 +160,7 @@ class Restart:
         self._state_keeper.close(now, ruling.verdict.state, ruling.failure_event.failure)
         why = ruling.failure_event.failure.why
         self.cause, self.why = ruling.cause, f"{ruling.again}: {why}"
-        self._say(Note(ruling.again if self._state_keeper.has_just_said(why) else self.why))
+        self._actions.append(Note(ruling.again if self._state_keeper.has_just_said(why) else self.why))
         if not ruling.pause:
             self._state_keeper.says(Phase.RESTARTING, self.why)
             self._again(now)

@@ -10,8 +10,6 @@ from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
-
     from clusterrun.coordinator import termination
     from clusterrun.coordinator.actions import CoordinatorAction
     from clusterrun.coordinator.failures import FailureEvent, RunOutcome
@@ -30,12 +28,12 @@ class Shutdown:
         job_id: str,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        say: Callable[[CoordinatorAction], None],
+        actions: list[CoordinatorAction],
         lifecycle: termination.Course,
     ) -> None:
-        self.termination = Termination(orders, job_id, state_keeper, say, lifecycle)
-        self.farewells = Farewells(membership, say, self._leave)
-        self._most, self._state_keeper, self._say = orders.max_restarts, state_keeper, say
+        self.termination = Termination(orders, job_id, state_keeper, actions, lifecycle)
+        self.farewells = Farewells(membership, actions, self._leave)
+        self._most, self._state_keeper, self._actions = orders.max_restarts, state_keeper, actions
         self._superseded = False
 
     def wakes_at(self) -> float | None:
@@ -52,20 +50,20 @@ class Shutdown:
         """No rank lives anywhere, and this is how it ended."""
         self._superseded = superseded
         told = self._state_keeper.has_just_said(end.reason)
-        self._say(Note(end.state.value if told else f"{end.state.value}: {end.reason}"))
+        self._actions.append(Note(end.state.value if told else f"{end.state.value}: {end.reason}"))
         ruled = end
         if not superseded:
             affordable = restart_budget.restarts_used(self._state_keeper.attempts) < self._most
             ruled = self.termination.rule(now, end, affordable)
             self._state_keeper.close(now, end.state, failure_event.failure if failure_event else None)
-            self._say(self._state_keeper.end(now, ruled))
+            self._actions.append(self._state_keeper.end(now, ruled))
         if ruled is not end:
-            self._say(Note(f"{ruled.state.value}: {ruled.reason}"))
+            self._actions.append(Note(f"{ruled.state.value}: {ruled.reason}"))
         self.farewells.begin(now, ruled.exit_code)
 
     def _leave(self, now: Now, code: int) -> None:
         # What waits in the queue may be the very job that took the run over.
         if self._superseded:
-            self._say(Finish(code))
+            self._actions.append(Finish(code))
         else:
             self.termination.requeue_policy.leave(now, code)

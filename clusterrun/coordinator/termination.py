@@ -21,7 +21,7 @@ from clusterrun.model.states import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Protocol
+    from typing import Protocol
 
     from clusterrun.coordinator.actions import CoordinatorAction
     from clusterrun.coordinator.events import JobTold, NextQueued
@@ -79,7 +79,7 @@ class _Asked:
 
 
 class Termination:
-    """One job's end; ``job_id`` is empty where no scheduler keeps the time. ``say`` takes actions.
+    """One job's end; ``job_id`` is empty where no scheduler keeps the time.
 
     ``stray``: the newest signal reached only some agents, and the scheduler does not end the job: whoever
     sent it ended those agents, and nothing else.
@@ -90,14 +90,14 @@ class Termination:
         orders: Orders,
         job_id: str,
         state_keeper: RunStateKeeper,
-        say: Callable[[CoordinatorAction], None],
+        actions: list[CoordinatorAction],
         lifecycle: Course,
     ) -> None:
         self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
         self._grace, self._job_id = orders.grace, job_id
         self._most_restarts = orders.max_restarts
-        self._state_keeper, self._say, self._lifecycle = state_keeper, say, lifecycle
-        self.requeue_policy = RequeuePolicy(self._survival, state_keeper, say)
+        self._state_keeper, self._actions, self._lifecycle = state_keeper, actions, lifecycle
+        self.requeue_policy = RequeuePolicy(self._survival, state_keeper, actions)
         self.stray = False
         self._asked: _Asked | None = None
         self._unanswered = 0
@@ -191,7 +191,7 @@ class Termination:
 
     def _ask(self) -> None:
         self._unanswered += 1
-        self._say(AskJob())
+        self._actions.append(AskJob())
 
     def look_again(self, now: Now) -> None:
         """This process stood still, maybe with the job: when the job ends is asked anew, soon."""

@@ -60,7 +60,7 @@ class WorldFormation:
         membership: Membership,
         state_keeper: RunStateKeeper,
         collaborators: Collaborators,
-        say: Callable[[CoordinatorAction], None],
+        actions: list[CoordinatorAction],
         launch: Callable[[tuple[str, ...]], None],
         follows: Follows,
     ) -> None:
@@ -73,12 +73,12 @@ class WorldFormation:
         self._elsewhere = bool(orders.survival.requeue)
         self._epoch = -1
         self._lost: FailureEvent | None = None
-        parts = (orders, membership, state_keeper, say)
+        parts = (orders, membership, state_keeper, actions)
         then = (self._form, self._refused, follows.another)
         self._gate = PreflightGate(*parts, collaborators.examine, *then) if collaborators.examine else None
         means = RendezvousMeans(do_without=self._gate is not None, relaunch=bool(orders.launch))
         self._rendezvous = Rendezvous(
-            membership, state_keeper, timeouts, means, say, launch, self._gathered, self._not_gathered
+            membership, state_keeper, timeouts, means, actions, launch, self._gathered, self._not_gathered
         )
 
     # --- time ---
