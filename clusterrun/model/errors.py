@@ -43,9 +43,3 @@ class NoSuchRun(ClusterrunError):
     """No run goes by that id, job id or name (exit code 5)."""
 
     code = ExitCode.NO_SUCH_RUN
-
-
-class RunFailed(ClusterrunError):
-    """The job itself failed or was cancelled (exit code 1)."""
-
-    code = ExitCode.FAILED

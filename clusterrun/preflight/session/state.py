@@ -95,11 +95,6 @@ class SessionState:
         if words not in self.notices:
             self.notices.append(words)
 
-    @property
-    def owes_set(self) -> bool:
-        """The whole set was to be tested, and has not passed."""
-        return bool(self.backend) and self.set_wanted and not self.set_passed
-
     # --- what is known ---
 
     def present(self) -> list[NodeState]:
