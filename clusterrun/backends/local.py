@@ -21,7 +21,7 @@ from clusterrun import system
 from clusterrun.local import processes
 from clusterrun.model.errors import SchedulerError
 from clusterrun.model.paths import RunPaths
-from clusterrun.script import environment as environment_module
+from clusterrun.script.environment import dropped, scrubbed
 from clusterrun.script.plan import Plan, Submission
 from clusterrun.slurm.submit_once import Log
 
@@ -35,8 +35,8 @@ def submit(plan: Plan, environment: Mapping[str, str], log: Log) -> Submission:
 
     The job id is that of the coordinator's process. Raises ``SchedulerError``.
     """
-    job = LocalPlanExecutor(plan, environment_module.scrubbed(environment)).send()
-    return Submission(job.job_id, environment_module.dropped(environment))
+    job = LocalPlanExecutor(plan, scrubbed(environment)).send()
+    return Submission(job.job_id, dropped(environment))
 
 
 class LocalPlanExecutor(LocalExecutor):

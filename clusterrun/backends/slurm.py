@@ -7,7 +7,7 @@ from pathlib import Path
 
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
-from clusterrun.script import environment as environment_module
+from clusterrun.script.environment import dropped, scrubbed
 from clusterrun.script.plan import Plan, Submission
 from clusterrun.slurm import submit_once
 from clusterrun.slurm.client import SlurmClient
@@ -22,9 +22,9 @@ def submit(
     Raises ``SchedulerError`` (nothing is queued) and ``SchedulerUnreachable`` (not known: the run's
     token tells, later).
     """
-    client = SlurmClient(environment_module.scrubbed(environment))
+    client = SlurmClient(scrubbed(environment))
     job = SlurmPlanExecutor(plan, client, log, clock or RealClock()).send()
-    return Submission(job.job_id, environment_module.dropped(environment))
+    return Submission(job.job_id, dropped(environment))
 
 
 class SlurmPlanExecutor(SlurmExecutor):
