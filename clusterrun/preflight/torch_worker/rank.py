@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.torch_worker import store as store_module
 from clusterrun.preflight.torch_worker import sum_patterns
 from clusterrun.preflight.torch_worker.backend import dress, on, variables
 from clusterrun.preflight.torch_worker.bandwidth import BandwidthTest
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.rank_report import RankWord
+from clusterrun.preflight.torch_worker.store import guest, lead
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ class Rank:
     def _store(self) -> dist.Store:
         duty, left = self._duty, self._left()
         if duty.listening >= 0:
-            whole = store_module.lead(duty.listening, duty.task.port, duty.world, left)
+            whole = lead(duty.listening, duty.task.port, duty.world, left)
         else:
-            whole = store_module.guest(duty.task.members[0].address, duty.task.port, duty.world, left)
+            whole = guest(duty.task.members[0].address, duty.task.port, duty.world, left)
         return dist.PrefixStore(f"test {duty.task.test}", whole)
 
     def _sums(self) -> None:
