@@ -37,7 +37,7 @@ def test_a_file_that_cannot_be_written_is_an_error(ended: CommandLine) -> None:
 def test_a_run_without_a_report_says_why_and_what_to_do(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--wait", "train.py").out.strip()
     done = clusterrun("report")
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert done.err == (
         f"error: {run_id} was submitted with --preflight off: its nodes were not checked\n"
         "clusterrun check does it, or clusterrun submit --preflight full\n"
@@ -47,7 +47,7 @@ def test_a_run_without_a_report_says_why_and_what_to_do(clusterrun: CommandLine)
 
 def test_an_attempt_without_a_report_names_the_one_that_has_one(ended: CommandLine) -> None:
     done = ended("report", "--attempt", "3")
-    assert done.code == 1 and re.search(r"attempt 3 of \S+ has no .*\nthere is one of attempt 0: ", done.err)
+    assert done.code == 2 and re.search(r"attempt 3 of \S+ has no .*\nthere is one of attempt 0: ", done.err)
 
 
 def remember(context: CommandLine, cluster: str, *names: str) -> None:
