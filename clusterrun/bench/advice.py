@@ -43,11 +43,12 @@ class AdviceQuestion:
         for name in ("gpus_per_node", "nodes"):
             if getattr(self, name) < 1:
                 raise BadInput(
-                    f"--{name.replace('_', '-')} {getattr(self, name)} cannot be", "give 1 or more"
+                    f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}",
+                    "give 1 or more",
                 )
         for name in ("bandwidth", "latency", "step_seconds", "activations"):
             if getattr(self, name) < 0:
-                raise BadInput(f"--{name.replace('_', '-')} cannot be negative")
+                raise BadInput(f"--{name.replace('_', '-')} must not be negative")
 
     @property
     def world(self) -> int:

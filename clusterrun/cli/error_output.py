@@ -57,6 +57,19 @@ def _run(program: Callable[[ErrorOptions], object], wishes: ErrorOptions) -> int
         return _usage(error)
 
 
+OTHER_NAMES = {
+    "--gres": "--gpus",
+    "--gpus-per-node": "--gpus",
+    "--nproc-per-node": "--ranks-per-node",
+    "--ntasks-per-node": "--ranks-per-node",
+    "--cpus-per-task": "--cpus-per-rank",
+    "--nnodes": "--nodes",
+    "--job-name": "--name",
+    "--time-limit": "--time",
+}
+"""What Slurm, torchrun and others call an option of ours."""
+
+
 def say(sentence: str) -> None:
     """A line for the person, on stderr, with foreign text made harmless."""
     text = "\n".join(visible(line) for line in sentence.split("\n"))
@@ -71,7 +84,9 @@ def _usage(error: click.ClickException) -> int:
     message = error.format_message()
     if isinstance(error, click.NoSuchOption):
         known = [name for p in context.command.get_params(context) for name in p.opts] if context else []
-        message = f"there is no option {error.option_name}.{meant(error.option_name, known)}"
+        ours = OTHER_NAMES.get(error.option_name, "")
+        guess = f" Did you mean {ours}?" if ours in known else meant(error.option_name, known)
+        message = f"there is no option {error.option_name}.{guess}"
     path = context.command_path if context else "clusterrun"
     return _answer(message.rstrip("."), f"{path} --help shows what there is", ExitCode.USAGE)
 

@@ -82,7 +82,7 @@ def _told(context: Context, status: RunStatus, state: RunState | None) -> list[t
     return [
         ("left out", fold(state.excluded)),
         ("spares", fold(state.spares)),
-        ("last word", "" if status.state.ended else ago),
+        ("last heartbeat", "" if status.state.ended else ago),
         *(("warning", one) for one in (*state.warnings, *_alone(context, status, state))),
     ]
 

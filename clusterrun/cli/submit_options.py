@@ -100,7 +100,8 @@ def to_spec(
     for name, unsaid in option_table.UNSAID.items():
         if settled[name].value == unsaid and settled[name].origin != "built-in":
             raise BadInput(
-                f"--{name} {unsaid} cannot be", f"give --{name} {unsaid + 1} or more, or leave it out"
+                f"--{name} must be at least {unsaid + 1}, not {unsaid}",
+                f"give --{name} {unsaid + 1} or more, or leave it out",
             )
     values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
     values["environment"] = _environment(values.pop("env"))

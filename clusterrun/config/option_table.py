@@ -50,7 +50,7 @@ RESOURCES = (
     Option("qos", "text", "Slurm quality of service.", "NAME"),
     Option("reservation", "text", "Slurm reservation.", "NAME"),
     Option("constraint", "text", "Features that nodes must have.", "LIST"),
-    Option("exclude", "text", "Nodes to keep off.", "NODES"),
+    Option("exclude", "text", "Nodes to exclude.", "NODES"),
     Option("nodelist", "text", "Nodes to be on.", "NODES"),
     Option("mem", "text", "Memory per node, as sbatch takes it (never set unless asked).", "SIZE"),
     Option("name", "text", "Name of the run (default: the script's).", "NAME"),

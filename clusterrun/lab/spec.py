@@ -75,7 +75,7 @@ class LabSpec:
 def _within(option: str, value: int, least: int, most: int, why: str = "") -> None:
     if not least <= value <= most:
         reason = f" ({why})" if why and value > most else ""
-        raise BadInput(f"{option} {value} cannot be{reason}", f"choose {least} to {most}")
+        raise BadInput(f"{option} must not be {value}{reason}", f"choose {least} to {most}")
 
 
 def memory_mib(nodes: int) -> float:

@@ -63,11 +63,11 @@ def slurm_form(seconds: int) -> str:
 def _refusal(text: str) -> BadInput:
     if text.strip().lower() in _ENDLESS:
         return BadInput(
-            f"{text!r} is no length of time",
+            f"{text!r} is not a duration",
             "leave the time out (the site's default holds), or pass it on: --sbatch time=UNLIMITED",
         )
     return BadInput(
-        f"{text!r} is no length of time",
+        f"{text!r} is not a duration",
         "write 90s, 90m, 2h, 1d12h, or as Slurm does: HH:MM:SS, DAYS-HH:MM:SS",
     )
 

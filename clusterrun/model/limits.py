@@ -59,6 +59,6 @@ def chosen(given: Iterable[tuple[str, float]]) -> dict[str, float]:
         if name not in numbers:
             raise ValueError(f"no limit is named {name}; there are: {', '.join(numbers)}")
         if not 0 <= number < float("inf"):
-            raise ValueError(f"limit {name} cannot be {number}")
+            raise ValueError(f"limit {name} must be a number from 0 on, not {number}")
         numbers[name] = number
     return numbers

@@ -128,7 +128,8 @@ class JobSpec:
         for name, least in LEAST:
             if getattr(self, name) < least:
                 option = "--" + name.replace("_", "-")
-                raise BadInput(f"{option} {getattr(self, name)} cannot be", f"give {option} {least} or more")
+                seen = f"{option} must be at least {least}, not {getattr(self, name)}"
+                raise BadInput(seen, f"give {option} {least} or more")
         if self.gpus and self.ranks_per_node not in (0, self.gpus) and not self.per_node:
             raise BadInput(
                 f"--ranks-per-node {self.ranks_per_node} with --gpus {self.gpus}: every GPU has one rank",
@@ -146,11 +147,11 @@ class JobSpec:
     def _check_preflight(self) -> None:
         words = [level.value for level in Level]
         if self.preflight and self.preflight not in words:
-            raise BadInput(f"--preflight {self.preflight!r} cannot be", f"say one of {', '.join(words)}")
+            raise BadInput(f"--preflight must not be {self.preflight!r}", f"give one of {', '.join(words)}")
         if self.alone and self.preflight == Level.OFF.value:
             raise BadInput("a check with --preflight off checks nothing", "say full or quick")
         if self.on_hang not in HANG_WORDS:
-            raise BadInput(f"--on-hang {self.on_hang!r} cannot be", f"say one of {', '.join(HANG_WORDS)}")
+            raise BadInput(f"--on-hang must not be {self.on_hang!r}", f"give one of {', '.join(HANG_WORDS)}")
         try:
             limits.chosen(self.preflight_limit)
         except ValueError as error:
@@ -158,12 +159,14 @@ class JobSpec:
 
     def _check_survival(self) -> None:
         if self.max_restarts < UNSAID:
-            raise BadInput(f"--max-restarts {self.max_restarts} cannot be", "give --max-restarts 0 or more")
+            seen = f"--max-restarts must be at least 0, not {self.max_restarts}"
+            raise BadInput(seen, "give --max-restarts 0 or more")
         if self.requeue_by and self.requeue_by not in contract.REQUEUE_WORDS:
             ways = " or ".join(contract.REQUEUE_WORDS)
-            raise BadInput(f"--requeue-by {self.requeue_by!r} cannot be", f"say {ways}")
+            raise BadInput(f"--requeue-by must not be {self.requeue_by!r}", f"give {ways}")
         if self.notice > LONGEST_NOTICE:
-            raise BadInput(f"--notice {self.notice} s cannot be", f"give --notice {LONGEST_NOTICE}s or less")
+            seen = f"--notice must be at most {LONGEST_NOTICE} s, not {self.notice} s"
+            raise BadInput(seen, f"give --notice {LONGEST_NOTICE}s or less")
         if "\0" in self.on_event:
             raise BadInput("--on-event has a NUL character in it", "leave it out")
 

@@ -173,7 +173,7 @@ def _ended_by_row(said: RunEvidence, row: JobRow) -> _Verdict:
     if row.state is State.COMPLETED:
         silent = ""
     if row.state is State.FAILED and told and said.state and said.state.phase.before_ranks:
-        told = f"{silent}; its last word was: {told}"
+        told = f"{silent}; it said last: {told}"
     reason = _joined(told, silent) if _did_not(said.state) else told or silent
     return _Verdict(row.state, Phase.ENDED, reason, row.end)
 
@@ -207,7 +207,7 @@ def _unheard(said: RunEvidence) -> _Verdict:
         return _running(said, False)
     told = []
     if state is not None:
-        told.append(f"the run's last word is {spoken(said.now - state.updated_at)} old")
+        told.append(f"the run's last heartbeat is {spoken(said.now - state.updated_at)} old")
     if row is not None and said.asked_at:
         why = f" ({queue_status.waiting(row, said.now)})" if row.state is State.PENDING else ""
         told.append(f"{spoken(said.now - said.asked_at)} ago it said {row.word}{why}")
@@ -275,7 +275,8 @@ def _silent_end(said: RunEvidence, seen: str) -> str:
     if said.script_error:
         return f"{BEFORE_RANKS}: {said.script_error}"
     last = said.state
-    when = f"; its last word, {last.phase.value}, is {spoken(said.now - last.updated_at)} old" if last else ""
+    old = spoken(said.now - last.updated_at) if last else ""
+    when = f"; its last heartbeat ({last.phase.value}) is {old} old" if last else ""
     return f"{SILENT}: {seen}{when}; see job.out"
 
 

@@ -110,14 +110,9 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
 
 def _idle(spec: JobSpec) -> tuple[str, ...]:
     """Notices: what was asked for and hangs on a check that is not made."""
-    spares = "--spares" if spec.spares and not spec.restarts else ""
-    idle = [spares, "--on-unfit" if spec.on_unfit is OnUnfit.RESUBMIT else ""]
-    said = " and ".join(filter(None, idle))
-    return (
-        (f"with --preflight off{' and no restarts' if spares else ''} nothing comes of {said}",)
-        if said
-        else ()
-    )
+    spares = ["--spares"] if spec.spares and not spec.restarts else []
+    idle = [*spares, *(["--on-unfit"] if spec.on_unfit is OnUnfit.RESUBMIT else [])]
+    return requeue_options.ignored(idle, f"with --preflight off{' and no restarts' if spares else ''}")
 
 
 def cluster_of(spec: JobSpec, site: MachineFacts) -> Cluster:
@@ -329,8 +324,7 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
         notices.append(_no_gpus(spec, site.gpus))
         spec = replace(spec, gpus=0, ranks_per_node=spec.ranks_per_node or spec.gpus)
     idle = sbatch_options.without_slurm(spec)
-    if idle:
-        notices.append(f"on this machine nothing comes of {', '.join(idle)}")
+    notices += requeue_options.ignored(idle, "in local runs")
     spec = replace(spec, requeue=False, requeue_by="")
     paths = RunPaths(run_dir)
     return Plan(

@@ -80,15 +80,21 @@ def _excluding(spec: JobSpec) -> tuple[str, ...]:
     return (f"--exclude={','.join(filter(None, (own, EXCLUDED_PLACE)))}",)
 
 
+def ignored(options: Sequence[str], when: str) -> tuple[str, ...]:
+    """A notice of options that change nothing."""
+    are = "is" if len(options) == 1 else "are"
+    return (f"{', '.join(options)} {are} ignored {when}",) if options else ()
+
+
 def notices(asked: JobSpec, spec: JobSpec) -> tuple[str, ...]:
-    """What ``asked`` wants that nothing comes of, or less than it says, in ``spec`` as it was settled."""
-    said = []
+    """What ``asked`` wants that is ignored, or less than it says, in ``spec`` as it was settled."""
+    said: list[str] = []
     plain = JobSpec(command=("x",), cwd="/")
     idle = ["--" + n.replace("_", "-") for n in _BUDGETS if getattr(asked, n) != getattr(plain, n)]
     if idle and not spec.goes_on and not asked.goes_on:
-        said.append(f"without --requeue nothing comes of {', '.join(idle)}")
+        said += ignored(idle, "without --requeue")
     if asked.no_progress != plain.no_progress and not spec.restarts:
-        said.append("without --max-restarts nothing comes of --no-progress")
+        said += ignored(["--no-progress"], "without --max-restarts")
     if spec.goes_on and spec.notice < asked.notice:
         said.append(f"notice of the end is given {spec.notice} s before it: half of --time")
     if spec.goes_on and not _excluding(spec):

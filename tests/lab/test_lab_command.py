@@ -99,7 +99,7 @@ def test_what_has_an_opposite_is_undone_by_it(lab, bite: tuple, undo: tuple) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("up", "--nodes", "0"), "--nodes 0 cannot be"),
+        (("up", "--nodes", "0"), "--nodes must not be 0"),
         (("up", "--nodes", "100000"), "GiB of memory"),
         (("up", "--name", "no host name"), "cannot be the name of a lab"),
         (("up", "--set", "KillWait"), "is no setting"),

@@ -11,10 +11,10 @@ from clusterrun.model.errors import BadInput
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"nodes": 0}, "--nodes 0 cannot be"),
-        ({"nodes": 100_000}, "--nodes 100000 cannot be (that would take about 429.8 GiB of memory)"),
-        ({"gpus": -1}, "--gpus -1 cannot be"),
-        ({"cpus": 0}, "--cpus 0 cannot be"),
+        ({"nodes": 0}, "--nodes must not be 0"),
+        ({"nodes": 100_000}, "--nodes must not be 100000 (that would take about 429.8 GiB of memory)"),
+        ({"gpus": -1}, "--gpus must not be -1"),
+        ({"cpus": 0}, "--cpus must not be 0"),
         ({"name": "Lab"}, "'Lab' cannot be the name of a lab"),
         ({"name": "my_lab"}, "'my_lab' cannot be the name of a lab"),
         ({"name": "-lab"}, "'-lab' cannot be the name of a lab"),

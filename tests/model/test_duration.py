@@ -40,7 +40,7 @@ def test_slurms_forms_and_peoples_forms_are_read(text: str, seconds: int) -> Non
 def test_what_is_no_length_of_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse(text)
-    assert (caught.value.seen, "90m" in caught.value.remedy) == (f"{text!r} is no length of time", True)
+    assert (caught.value.seen, "90m" in caught.value.remedy) == (f"{text!r} is not a duration", True)
 
 
 def test_no_limit_at_all_is_passed_to_slurm_and_never_invented() -> None:

@@ -192,7 +192,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
                 "row": row("FAILED", nodelist="n[0-1]"),
                 "state": state(phase=Phase.PREFLIGHT, reason="pair round 0"),
             },
-            "ended without a word on n0 (FAILED); see job.out; its last word was: pair round 0",
+            "ended without a word on n0 (FAILED); see job.out; it said last: pair round 0",
         ),
         ({"row": row("FAILED", nodelist="n[1-")}, "ended without a word (FAILED); see job.out"),
         (
@@ -242,7 +242,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
             {"row": row("SUSPENDED", start=NOW - 900), "state": state(**OLD)},
             "suspended by Slurm: it keeps its nodes, and goes on when it is resumed: scontrol resume 41, or",
         ),
-        ({"answered": False, "state": state(**OLD)}, "the run's last word is 6 min 40 s old"),
+        ({"answered": False, "state": state(**OLD)}, "the run's last heartbeat is 6 min 40 s old"),
         ({"row": row("CANCELLED"), "cancel_asked": True}, "by clusterrun cancel, before it started"),
         ({"answered": False, "row": row("PENDING"), "asked_at": NOW - 60}, "1 min ago it said PENDING"),
         ({"row": row("PENDING"), "state": RESUBMITTED}, "resubmitted as job 42 without n1"),

@@ -76,11 +76,11 @@ def test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice(
     [
         ({"requeue_by": "chain", "sbatch": ("requeue",)}, "would go on in two jobs"),
         ({"requeue": True, "sbatch": ("no-requeue",)}, "contradict each other"),
-        ({"requeue_by": "often"}, "--requeue-by 'often' cannot be"),
-        ({"max_restarts": -2}, "--max-restarts -2 cannot be"),
-        ({"max_preemptions": -1}, "--max-preemptions -1 cannot be"),
-        ({"notice": "20s"}, "--notice 20 cannot be"),
-        ({"notice": "1d"}, "--notice 86400 s cannot be"),
+        ({"requeue_by": "often"}, "--requeue-by must not be 'often'"),
+        ({"max_restarts": -2}, "--max-restarts must be at least 0, not -2"),
+        ({"max_preemptions": -1}, "--max-preemptions must be at least 0, not -1"),
+        ({"notice": "20s"}, "--notice must be at least "),
+        ({"notice": "1d"}, "--notice must be at most "),
         ({"on_event": "a\0b"}, "NUL"),
     ],
 )
@@ -134,9 +134,9 @@ def test_a_run_that_ends_with_its_job_is_told_only_what_holds_anyway() -> None:
     [
         (
             {"max_preemptions": 3, "notice": "5m"},
-            ("without --requeue nothing comes of --max-preemptions, --notice",),
+            ("--max-preemptions, --notice are ignored without --requeue",),
         ),
-        ({"no_progress": 5}, ("without --max-restarts nothing comes of --no-progress",)),
+        ({"no_progress": 5}, ("--no-progress is ignored without --max-restarts",)),
         ({"requeue": True, "time": "2m"}, ("notice of the end is given 60 s before it: half of --time",)),
         (
             {"requeue": True, "sbatch": ("signal=USR1@60",)},
@@ -145,7 +145,7 @@ def test_a_run_that_ends_with_its_job_is_told_only_what_holds_anyway() -> None:
         ({"requeue": True, "sbatch": ("mail-type=END",)}, ()),
         (
             {"slurm": False, "requeue_by": "chain", "notice": "5m"},
-            ("on this machine nothing comes of --requeue",),
+            ("--requeue is ignored in local runs",),
         ),
     ],
 )
