@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 START_PATIENCE = 60.0
-"""Seconds without movement until ranks are blamed that import, or work, before they are in any group."""
+"""Seconds without movement until ranks are blamed that import, or work before they are in any group."""
 MOST = 4
 """Ranks of whom one line each is said."""
 
@@ -184,10 +184,16 @@ def _absent(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
 
 def _patience(case: JobSnapshot, found: Sequence[RankSeen], waits: Sequence[Waiting]) -> float:
     """Seconds without movement until ``found`` are blamed: less for who waits in another call."""
-    if all(not one.groups and (one.works or place(one.stack).doing is Doing.IMPORT) for one in found):
+    if all(_begins(one) for one in found):
         return START_PATIENCE
     works = any(place(one.stack).doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) for one in found)
     return case.patience(waits, found) if works else max(PATIENCE, USUAL * case.longest_pause)
+
+
+def _begins(one: RankSeen) -> bool:
+    """It imports and has finished no collective yet, or works before it is in any group."""
+    imports = place(one.stack).doing is Doing.IMPORT and not any(record.done for record in one.records)
+    return imports or (one.works and not one.groups)
 
 
 def _apart(case: JobSnapshot, waits: Sequence[Waiting]) -> list[RankSeen]:

@@ -503,7 +503,14 @@ IMPORTS = (f"{LIBRARY}/torch/__init__.py:409 <module>", "<frozen importlib._boot
 
 
 @pytest.mark.parametrize(("quiet", "blamed_ranks"), [(15.0, []), (50.0, []), (70.0, [1])])
-@pytest.mark.parametrize("changes", [{"stack": IMPORTS}, {"stack": LOOP, "busy": 0.9, "groups": ()}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stack": IMPORTS},
+        {"stack": IMPORTS, "groups": (Group("0", 2, 0, True, "gloo", "0-1"),)},
+        {"stack": LOOP, "busy": 0.9, "groups": ()},
+    ],
+)
 def test_ranks_that_still_import_or_prepare_data_are_given_a_minute(
     quiet: float, blamed_ranks: list[int], changes: dict[str, Any]
 ) -> None:
