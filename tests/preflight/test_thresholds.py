@@ -38,9 +38,9 @@ def test_a_users_number_takes_the_place_of_the_default():
     ("given_", "said"),
     [
         (("slow", 1.0), "no limit is named slow"),
-        (("z", -1.0), "limit z cannot be -1.0"),
-        (("z", float("nan")), "limit z cannot be nan"),
-        (("z", float("inf")), "limit z cannot be inf"),
+        (("z", -1.0), "limit z must be a number from 0 on, not -1.0"),
+        (("z", float("nan")), "limit z must be a number from 0 on, not nan"),
+        (("z", float("inf")), "limit z must be a number from 0 on, not inf"),
     ],
 )
 def test_a_limit_that_cannot_be_meant_is_refused(given_, said):
