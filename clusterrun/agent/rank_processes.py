@@ -72,6 +72,7 @@ class RankProcesses:
         self._processes: list[proc.Process] = []
         self._sessions: frozenset[int] = frozenset()
         self._index: GrowthIndex | None = None
+        self._stacks = ""
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def spawn(self, order: Spawn, again: bool) -> RanksSpawned | SpawnFailed | None:
@@ -109,6 +110,7 @@ class RankProcesses:
         paths = self._paths.attempt(order.epoch)
         logs: dict[tuple[int, str], int] = {}
         self._index = GrowthIndex(paths, order.node, logs)
+        self._stacks = paths.stacks(order.node)
         interface = interface_of(self._site.address)
         programs = []
         for rank in self._numbers(order):
@@ -145,9 +147,13 @@ class RankProcesses:
         """Signal the rank processes alone; a stopped one gets a TERM only when it goes on.
 
         A notice, or a signal of the user's, is for those that catch it, be they started by a launcher of
-        their own.
+        their own. Before a TERM each tells where it stands.
         """
         processes = self._processes
+        if number == signal.SIGTERM and processes:
+            from clusterrun.monitor.last_stacks import keep  # at their end, not with the agent
+
+            keep(self._stacks, self.living)
         if number in (contract.NOTICE_SIGNAL, contract.USERS_SIGNAL):
             processes = [process for process in self._rank_processes() if proc.catches(process.pid, number)]
         for process in processes:

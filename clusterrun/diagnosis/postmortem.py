@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import signal
 
+from clusterrun.diagnosis.explanations import reason
 from clusterrun.diagnosis.flight_records import difference
 from clusterrun.diagnosis.known_error_lookup import meaning
 from clusterrun.diagnosis.solo_ranks import SILENCE
+from clusterrun.diagnosis.stack_location import Doing, place, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.watchdog_lines import explain_timeout, is_timeout
 from clusterrun.model.frozen import frozen, replace
@@ -57,8 +59,9 @@ _MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a s
 class Remains:
     """What a run left. ``nodes`` are those of its ranks, by rank; ``notes`` other words about it.
 
-    ``last`` are the flight records of ranks that could still leave them. ``per_node``: each "rank" is
-    the launcher of one node, which starts ranks of its own.
+    ``last`` are the flight records of ranks that could still leave them, ``stood`` the stacks of those that
+    still ran when they were told to end. ``per_node``: each "rank" is the launcher of one node, which starts
+    ranks of its own.
     """
 
     state: State
@@ -68,6 +71,7 @@ class Remains:
     nodes: tuple[str, ...]
     notes: tuple[str, ...] = ()
     last: tuple[RankSeen, ...] = ()
+    stood: tuple[RankSeen, ...] = ()
     per_node: bool = False
 
     def node(self, rank: int) -> str:
@@ -95,9 +99,39 @@ def explain(left: Remains) -> Diagnosis:
     """What ended the run: the first error in time that is no consequence of another one."""
     root = _root(left)
     if root and is_timeout(root) and (root.inner >= 0 or not left.per_node):
-        return _of_timeout(left)
+        return _with_stacks(left, _of_timeout(left))
     found = (_mismatch(left, root) or _unmet(left, root) or _of_error(left, root)) if root else _of_end(left)
-    return _with_consequences(left, found)
+    return _with_consequences(left, _with_stacks(left, found))
+
+
+def _with_stacks(left: Remains, found: Diagnosis) -> Diagnosis:
+    """The same, with where those stood whom the others had waited for: they print nothing themselves."""
+    lines = {one.rank: place(one.stack).line for one in left.stood}
+    seen = [one for one in left.stood if any(one.rank == culprit.rank for culprit in found.culprits)]
+    if found.verdict is not Verdict.NEVER_ARRIVED or not any(lines.values()) or not seen:
+        return found
+    culprits = tuple(
+        replace(one, why=f"{one.why}; when it was told to end it was at {lines[one.rank]}")
+        if lines.get(one.rank)
+        else one
+        for one in found.culprits
+    )
+    said = found.said
+    if len(culprits) == 1:
+        said = f"{said.partition(found.culprits[0].why)[0].rstrip(': ')}: {culprits[0].why}"
+    return replace(found, said=said, culprits=culprits, remedy=reason(seen[0]).remedy)
+
+
+def _outside(left: Remains) -> tuple[int, ...]:
+    """The ranks that were in no collective when they were told to end, where all have one group only."""
+    spoke = {one.rank for one in left.errors}
+    silent = {rank for rank in range(len(left.nodes)) if rank not in spoke}
+    stood = [one for one in left.stood if one.rank in silent]
+    groups = [group for one in left.last for group in one.groups]
+    if {one.rank for one in stood} != silent or any(group.size != len(left.nodes) for group in groups):
+        return ()
+    inside = (Doing.COLLECTIVE, Doing.RENDEZVOUS, Doing.UNKNOWN)
+    return tuple(one.rank for one in stood if groups and place(one.stack).doing not in inside)
 
 
 def _of_timeout(left: Remains) -> Diagnosis:
@@ -105,7 +139,8 @@ def _of_timeout(left: Remains) -> Diagnosis:
     if left.per_node:
         ranks = tuple(replace(one, rank=one.inner) for one in left.errors if one.inner >= 0)
         return explain_timeout(ranks, ())
-    return with_printed(explain_timeout(left.errors, left.nodes), left.errors, per_node=False)
+    found = explain_timeout(left.errors, left.nodes, _outside(left))
+    return with_printed(found, left.errors, per_node=False)
 
 
 def with_printed(found: Diagnosis, errors: Iterable[Error], per_node: bool) -> Diagnosis:
@@ -363,7 +398,11 @@ def _mismatch(left: Remains, root: Error) -> Diagnosis | None:
     odd = [(side, ranks) for side, ranks in sides if len(ranks) < most] or list(sides)
     lines = tuple(f"{ranks_in_words(ranks)} called {side.called}" for side, ranks in sides)
     culprits = tuple(
-        Culprit(rank, left.node(rank), f"it called {side.called}, collective {found.sequence} of its group")
+        Culprit(
+            rank,
+            left.node(rank),
+            f"it called {side.called}{_line(left, rank)}, collective {found.sequence} of its group",
+        )
         for side, ranks in odd
         for rank in ranks
     )
@@ -397,7 +436,8 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
     what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
     others = f"the others' {what}" if what else "what the others called"
     culprits = tuple(
-        Culprit(rank, left.node(rank), f"it called something smaller than {others}") for rank in smaller
+        Culprit(rank, left.node(rank), f"it called something smaller than {others}{_line(left, rank)}")
+        for rank in smaller
     )
     said = f"{ranks_in_words(smaller)} did not call the same collective as {ranks_in_words(together)}"
     evidence = (
@@ -405,6 +445,12 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
         f"rank {root.rank}: {root.said}",
     )
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+
+
+def _line(left: Remains, rank: int) -> str:
+    """Where a rank stood that complained of sizes that differ."""
+    frames = [one.frame for one in left.errors if one.rank == rank and one.frame and _SIZES.search(one.text)]
+    return f" at {short(frames[-1])}" if frames else ""
 
 
 def _bytes(sizes: str, types: str) -> int:

@@ -39,14 +39,17 @@ def is_timeout(error: Error) -> bool:
     return any(one.search(error.text) for one in (_CAUGHT, _GLOO, _BARRIER, _STUCK))
 
 
-def explain_timeout(errors: Sequence[Error], nodes: Sequence[str]) -> Diagnosis:
-    """Who did not join the collective that others report; ``nodes`` are those of all ranks, by rank."""
+def explain_timeout(errors: Sequence[Error], nodes: Sequence[str], outside: Sequence[int] = ()) -> Diagnosis:
+    """Who did not join the collective that others report; ``nodes`` are those of all ranks, by rank.
+
+    ``outside`` are silent ranks that were seen in no collective, where all ranks are in one group.
+    """
     lines = _Lines(errors)
     if lines.caught:
         return _of_watchdogs(lines, nodes)
     if lines.stuck:
         return _of_heartbeats(lines.stuck, nodes)
-    return _of_gloo(errors, nodes)
+    return _of_gloo(errors, nodes, outside)
 
 
 @frozen
@@ -168,7 +171,7 @@ def _of_heartbeats(stuck: tuple[int, ...], nodes: Sequence[str]) -> Diagnosis:
     return Diagnosis(Verdict.UNDETERMINED, said, (), (), (), remedy)
 
 
-def _of_gloo(errors: Sequence[Error], nodes: Sequence[str]) -> Diagnosis:
+def _of_gloo(errors: Sequence[Error], nodes: Sequence[str], outside: Sequence[int]) -> Diagnosis:
     """gloo's words name no collective; a monitored barrier names who did not come."""
     listed = " ".join(found for error in errors for found in _BARRIER.findall(error.text))
     named = {int(rank) for rank in listed.replace(",", " ").split()}
@@ -180,6 +183,9 @@ def _of_gloo(errors: Sequence[Error], nodes: Sequence[str]) -> Diagnosis:
         return _blamed(whys, "never came to monitored_barrier", nodes, evidence)
     if len(silent) == 1:
         whys = {silent[0]: "it printed nothing, while all others timed out or lost their peers"}
+        return _blamed(whys, "never came to a collective", nodes, evidence)
+    if outside:
+        whys = dict.fromkeys(outside, "it was in no collective, while others timed out or lost their peers")
         return _blamed(whys, "never came to a collective", nodes, evidence)
     said = f"a collective timed out in {waited}: what was printed does not tell who did not come"
     return Diagnosis(Verdict.NEVER_ARRIVED, said, (), (), evidence, _REMEDY)

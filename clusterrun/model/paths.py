@@ -30,6 +30,7 @@ The layout is what the README documents and scripts rely on; each file has one w
         node-0001.examiner.log  what the examiner of node 1 had to say; .observer.log: its observer
         node-0001.samples       what node 1 and its ranks used, a line of JSON each 10 s   (the observer)
         node-0001.now           the same at this moment, while somebody looks   (the observer)
+        node-0001.stacks        where the ranks of node 1 stood when they were told to end   (the agent)
         node-0001.index         which byte of which file was there when, for merging by time
 """
 
@@ -163,6 +164,9 @@ class AttemptPaths:
 
     def now(self, node: int) -> str:
         return os.path.join(self.folder, f"node-{node:04d}.now")
+
+    def stacks(self, node: int) -> str:
+        return os.path.join(self.folder, f"node-{node:04d}.stacks")
 
     def index(self, node: int) -> str:
         return os.path.join(self.folder, f"node-{node:04d}.index")

@@ -26,6 +26,7 @@ TAIL_OF_THE_FIRST = 5000
 MOST_FAREWELLS = 512
 MOST_BYTES = 1 << 20
 _FAREWELL = re.compile(r"(\d{5,})\.farewell\.json")
+_STACKS = re.compile(r"node-\d{4,}\.stacks")
 _MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
 
 
@@ -53,6 +54,7 @@ def remains(context: Context, status: RunStatus) -> Remains:
         nodes=nodes,
         notes=notes,
         last=tuple(one for one, alone in said if not alone),
+        stood=tuple(stood(files, nodes)) if files else (),
         per_node=spec.per_node,
     )
 
@@ -116,6 +118,22 @@ def farewells(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[Ran
             yield RankSeen(rank, node, 0, "", groups=groups, records=records), bool(said["alone"])
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             continue  # half a file, or not ours: the rest tells enough
+
+
+def stood(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[RankSeen]:
+    """Where ranks stood when they were told to end."""
+    try:
+        names = sorted(filter(_STACKS.fullmatch, os.listdir(paths.folder)))
+    except OSError:
+        return
+    for name in names[:MOST_FAREWELLS]:
+        try:
+            told = json.loads(read_at(os.path.join(paths.folder, name), 0, MOST_BYTES))
+            for rank, stack in sorted((int(rank), tuple(map(str, stack))) for rank, stack in told.items()):
+                node = nodes[rank] if rank < len(nodes) else ""
+                yield RankSeen(rank, node, 0, "S", stack=stack)
+        except (OSError, ValueError, TypeError, AttributeError):
+            continue
 
 
 def _group(one: dict[str, object]) -> Group:

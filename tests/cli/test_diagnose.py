@@ -162,6 +162,28 @@ def test_whatever_a_rank_prints_of_its_end_is_told(ends: str, said: str, cluster
     assert "printed nothing" not in ended.err
 
 
+LATE = """
+import os, sys, time
+def wait_for_license(): time.sleep(600)
+if os.environ["RANK"] == "1": wait_for_license()
+print("up", flush=True)
+time.sleep(1)
+said = "Timed out after 1 seconds waiting for clients. 1/2 clients joined."
+sys.exit(f"torch.distributed.DistStoreError: {said}")
+"""
+
+
+def test_a_rank_that_the_others_gave_up_waiting_for_is_named_with_its_line(clusterrun: CommandLine) -> None:
+    (clusterrun.folder / "train.py").write_text(LATE)
+    clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py")
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    (culprit,) = found["culprits"]
+    assert (found["verdict"], culprit["rank"]) == ("rank never arrived", 1)
+    assert culprit["why"].endswith("when it was told to end it was at train.py:3 (wait_for_license)")
+    kept = json.loads((run_dir(clusterrun) / "attempts/000/node-0001.stacks").read_text())
+    assert kept["1"][0] == f"{clusterrun.folder}/train.py:3 wait_for_license"
+
+
 def test_a_known_message_is_explained_with_its_remedy_at_the_end(clusterrun: CommandLine) -> None:
     script(clusterrun)
     ended = clusterrun("submit", "--ranks-per-node", "2", "--wait", "train.py", "missing")

@@ -341,11 +341,14 @@ def test_a_wider_type_is_larger_too() -> None:
 
 
 def test_the_one_that_aborted_is_the_odd_one_where_all_records_agree() -> None:
-    found = explain(left(*heard(1, f"  {ABORTED}"), last=(last(0, "[250]"), last(2, "[250]"))))
-    assert (found.verdict, [(c.rank, c.why) for c in found.culprits]) == (
-        Verdict.MISMATCH,
-        [(1, "it called something smaller than the others' all_reduce of [250] Float")],
-    )
+    dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 11 in <module>')
+    for lines, where in (((), ""), (dumped, " at train.py:11")):
+        aborted = heard(1, f"  {ABORTED}", *lines)
+        found = explain(left(*aborted, last=(last(0, "[250]"), last(2, "[250]"))))
+        assert (found.verdict, [(c.rank, c.why) for c in found.culprits]) == (
+            Verdict.MISMATCH,
+            [(1, f"it called something smaller than the others' all_reduce of [250] Float{where}")],
+        )
 
 
 def test_what_the_others_called_after_the_one_that_was_too_large_is_not_named() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterrun.diagnosis.evidence import Group, RankSeen
 from clusterrun.diagnosis.postmortem import Remains, ended_by_timeout, explain
 from clusterrun.diagnosis.printed_errors import Error, ErrorListener
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
@@ -211,3 +212,68 @@ def test_an_end_by_a_time_out_is_told_from_other_ends() -> None:
     assert ended_by_timeout(left(*watchdog("2.5", 0)))
     assert not ended_by_timeout(left("Traceback (most recent call last):", "ValueError: no"))
     assert not ended_by_timeout(left())
+
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+SLEEPS = ("/home/me/train.py:4 wait_for_license", "/home/me/train.py:9 <module>")
+WAITS = (f"{TORCH}:3252 all_reduce", "/home/me/train.py:12 <module>")
+
+
+def stopped(
+    size: int, spoke: set[int], stuck: set[int], inner: int = 0, mute: tuple[int, ...] = ()
+) -> Diagnosis:
+    """The post-mortem of ``size`` ranks: ``spoke`` timed out, the rest were told to end, ``stuck`` outside.
+
+    There is another group of ``inner`` ranks; of ``mute`` no stack was had.
+    """
+    errors = [
+        error for rank in sorted(spoke) for error in heard(rank, ["Traceback (most recent call last):", GLOO])
+    ]
+    nodes = tuple(f"n{rank // 8}" for rank in range(size))
+    groups = (Group("0", size), *((Group("1", inner),) if inner else ()))
+    last = tuple(RankSeen(rank, nodes[rank], 0, "", groups=groups) for rank in sorted(spoke))
+    stood = tuple(
+        RankSeen(rank, nodes[rank], 0, "S", stack=SLEEPS if rank in stuck else WAITS)
+        for rank in range(size)
+        if rank not in spoke and rank not in mute
+    )
+    failed = min(spoke)
+    failure = Failure(failed, nodes[failed], 1, 161.0, f"rank {failed} exited with code 1")
+    return explain(Remains(State.FAILED, "", failure, tuple(errors), nodes, last=last, stood=stood))
+
+
+@FEW
+@given(size=st.integers(3, 64), data=st.data())
+def test_the_silent_rank_is_named_with_the_line_where_it_stood_when_it_was_told_to_end(
+    size: int, data: st.DataObject
+) -> None:
+    silent = data.draw(st.integers(0, size - 1))
+    found = stopped(size, set(range(size)) - {silent}, {silent})
+    assert named(found) == (Verdict.NEVER_ARRIVED, [silent])
+    where = "when it was told to end it was at train.py:4 (wait_for_license)"
+    assert found.culprits[0].why.endswith(where)
+    assert found.said.endswith(where)
+    assert found.remedy.startswith("what does that line wait for")
+
+
+@FEW
+@given(size=st.integers(4, 64), data=st.data())
+def test_of_several_silent_ranks_those_are_named_that_stood_in_no_collective(
+    size: int, data: st.DataObject
+) -> None:
+    spoke = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 2))
+    silent = sorted(set(range(size)) - spoke)
+    stuck = data.draw(st.sets(st.sampled_from(silent), min_size=1))
+    assert named(stopped(size, spoke, stuck)) == (Verdict.NEVER_ARRIVED, sorted(stuck))
+
+
+@FEW
+@given(size=st.integers(4, 64), data=st.data())
+def test_nobody_is_named_where_a_smaller_group_may_have_timed_out_or_a_stack_is_missing(
+    size: int, data: st.DataObject
+) -> None:
+    spoke = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 2))
+    silent = sorted(set(range(size)) - spoke)
+    stuck = data.draw(st.sets(st.sampled_from(silent), min_size=1))
+    assert stopped(size, spoke, stuck, inner=2).culprits == ()
+    assert stopped(size, spoke, stuck, mute=(silent[0],)).culprits == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from clusterrun.monitor.last_stacks import keep
 from clusterrun.monitor.rank_channels import RankChannel, door, doors
 from clusterrun.monitor.rank_instrumentation import STACKS_SIGNAL, dressed, lay_out
 from clusterrun.monitor.stacks import StackReply, stacks
@@ -117,6 +119,24 @@ def test_what_is_no_rank_or_is_told_not_to_has_no_doors(
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     assert doors(process.pid) == []
+
+
+def test_where_ranks_stand_is_kept_before_their_end_and_not_of_one_that_is_stopped(
+    folder: str, start: Start, tmp_path: Path
+) -> None:
+    pids = {}
+    for rank in (3, 4):
+        process = start([sys.executable, "-c", SLEEP], dressed({**RANK, "RANK": str(rank)}, folder))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        pids[rank] = process.pid
+    os.kill(pids[4], signal.SIGSTOP)
+    until(lambda: Path(f"/proc/{pids[4]}/stat").read_text().split(") ")[1][0] == "T", "the stop")
+    kept = tmp_path / "node-0000.stacks"
+    until(lambda: keep(str(kept), pids) or kept.exists(), "an answer on a crowded machine")
+    assert json.loads(kept.read_text()) == {"3": ["<string>:1 <module>"]}
+    assert kept.stat().st_mode & 0o777 == 0o600
+    keep(str(tmp_path / "none" / "node-0000.stacks"), pids)  # a folder that is gone is no error
 
 
 def test_children_of_a_rank_are_left_alone(folder: str, start: Start) -> None:
