@@ -13,8 +13,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import submitit  # noqa: F401  loaded before there are threads, so that no submission waits for it
-
 from clusterrun import api
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 

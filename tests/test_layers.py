@@ -38,7 +38,6 @@ LAYERS = {
     "logs": (CLIENT, 2),
     "slurm": (CLIENT, 3),
     "local": (CLIENT, 3),
-    "backends": (CLIENT, 4),
     "operations": (CLIENT, 5),
     "api": (CLIENT, 6),
     "bench": (CLIENT, 6.5),
@@ -80,9 +79,9 @@ ONE_IMPORTER = {
     "click": ("cli/",),
     "rich": ("cli/",),
     "jinja2": ("script/render.py",),
-    "submitit": ("backends/",),
+    "submitit": ("local/start_run.py",),
     "torch": ("training/", "preflight/torch_worker/"),
-    "psutil": ("cli/", "backends/"),
+    "psutil": ("cli/",),
     "matplotlib": ("bench/plot.py",),
     "tomli": ("config/profiles.py",),
     "subprocess": (
@@ -99,7 +98,7 @@ ENTRY_POINTS = (
     "node/main.py",
     "preflight/probes/process_context.py",
     "operations/context.py",
-    "backends/local.py",
+    "local/start_run.py",
     "lab/",
     "training/",
     "rank_hooks/",
@@ -107,7 +106,7 @@ ENTRY_POINTS = (
 """Where a process starts, or a user's own program comes in: there the environment may be read.
 
 A pre-flight check runs in a process of its own, and the environment may be what it examines.
-The local backend is among them because submitit writes its own variables into this very process.
+`local/start_run.py` is among them because submitit reads its variables from this very process.
 """
 
 PUBLIC = ("__init__.py", "training/__init__.py")
@@ -206,14 +205,14 @@ def test_a_package_imports_from_lower_layers_of_its_own_side_only():
     [
         ("cli", "api", True),
         ("api", "cli", False),
-        ("slurm", "backends", False),
+        ("slurm", "operations", False),
         ("script", "runs", False),
         ("coordinator", "preflight", True),
         ("agent", "coordinator", False),
         ("coordinator", "agent", False),
         ("node", "agent", True),
         ("agent", "slurm", False),
-        ("backends", "agent", False),
+        ("local", "agent", False),
         ("model", "system", False),
         ("lab", "system", True),
         ("lab", "slurm", False),

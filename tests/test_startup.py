@@ -21,13 +21,14 @@ HEAVY_ON_NODES = HEAVY | {
 REPORT = "import sys, atexit; atexit.register(lambda: print(*sys.modules, sep='\\n', file=sys.stderr)); "
 
 
-def loaded(code: str, home: Path, *flags: str, python: str = sys.executable) -> set[str]:
+def loaded(code: str, home: Path, *flags: str, python: str = sys.executable, **variables: str) -> set[str]:
     """The modules that are loaded when the code has run."""
     environment = {
         "PATH": os.defpath,
         "HOME": str(home),
         "CLUSTERRUN_HOME": str(home),
         "PYTHONPATH": str(ROOT),
+        **variables,
     }
     command = [python, *flags, "-c", REPORT + code]
     run = subprocess.run(
@@ -56,6 +57,20 @@ def test_to_ask_for_runs_loads_nothing_that_only_other_commands_use(tmp_path):
     code = "sys.argv = ['clusterrun', 'status']; from clusterrun.cli.main import main; main()"
     others = {"dataclasses", "difflib", "fnmatch", "unicodedata", "hashlib", "tempfile", "random"}
     assert loaded(code, tmp_path) & others == set()
+
+
+def test_a_submission_to_slurm_loads_no_heavy_library(tmp_path):
+    """Its Slurm is an ``sbatch`` that accepts every job, and no other program."""
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/sh\ncat > /dev/null\necho 4711\n")
+    sbatch.chmod(0o755)
+    (tmp_path / "slurm.conf").write_text("ClusterName=test\n")
+    slurm = {"PATH": f"{tmp_path}:{os.defpath}", "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    words = ["submit", "--nodes", "2", "--cluster", "slurm", "--json", "true"]
+    code = f"sys.argv = ['clusterrun', *{words!r}]; from clusterrun.cli.main import main; main()"
+    assert loaded(code, tmp_path, **slurm) & HEAVY == set()
+    (orders,) = tmp_path.glob("runs/*/orders.json")
+    assert orders.stat().st_size
 
 
 def test_importing_the_package_loads_nothing_of_it(tmp_path):

@@ -21,9 +21,12 @@ from clusterrun.runs.private_files import DiskRefused, private_folder, refusal, 
 from clusterrun.runs.store import run_id
 from clusterrun.script import sbatch_options
 from clusterrun.script.checks import check, ranks_python
-from clusterrun.script.plan import MachineFacts, Plan, Submission, about_python, default_name, plan, wished
-from clusterrun.slurm import partition_limits
+from clusterrun.script.environment import dropped, scrubbed
+from clusterrun.script.plan import MachineFacts, Plan, about_python, default_name, plan, wished
+from clusterrun.slurm import partition_limits, submit_once
+from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import PartitionOffer
+from clusterrun.system import RealClock
 
 BAD_SECONDS = 7 * 86400.0
 """How old a finding may be that keeps a run off a node, where nobody says."""
@@ -204,15 +207,14 @@ def send(spec: JobSpec, context: Context, tell: Tell) -> tuple[RunRecord, tuple[
     for notice in made.notices:
         tell(notice)
     record = _prepare(made, context)
-    answer = _queue(made.plan, record, context, tell)
-    record = replace(record, job_id=answer.job_id)
+    record = replace(record, job_id=_queue(made.plan, record, context, tell))
     try:
         context.store.save(record)
     except DiskRefused as error:
         tell(
-            f"job {answer.job_id} is queued, which could not be noted: clusterrun status will ({error.seen})"
+            f"job {record.job_id} is queued, which could not be noted: clusterrun status will ({error.seen})"
         )
-    return record, answer.dropped
+    return record, dropped(context.environ)
 
 
 def _prepare(made: Draft, context: Context) -> RunRecord:
@@ -273,13 +275,23 @@ def _json(planned: Plan) -> str:
     return json.dumps(encode_set(planned.orders), indent=1) + "\n"
 
 
-def _queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> Submission:
+def _queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str:
+    """Slurm's number of the job, or the id of the coordinator's process on this machine."""
+    environment = scrubbed(context.environ)
     try:
         if planned.spec.cluster is Cluster.LOCAL:
-            from clusterrun.backends.local import submit
-        else:
-            from clusterrun.backends.slurm import submit
-        return submit(planned, context.environ, tell)
+            from clusterrun.local.start_run import start
+
+            return start(planned, environment)
+        return submit_once.send(
+            SlurmClient(environment),
+            planned.argv,
+            cwd=planned.spec.cwd,
+            token=planned.token,
+            partition=planned.spec.partition,
+            clock=RealClock(),
+            log=tell,
+        )
     except SchedulerUnreachable:
         raise  # it may be queued: the record stays, and its token finds the job
     except (SchedulerError, BadInput):

@@ -74,14 +74,6 @@ class Plan:
     cpus: str = ""
 
 
-@frozen
-class Submission:
-    """The answer to a submission; ``dropped`` names the inherited variables that were kept from it."""
-
-    job_id: str
-    dropped: tuple[str, ...] = ()
-
-
 def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
     """The whole submission for ``spec``. ``spec.after`` holds Slurm job ids by now.
 

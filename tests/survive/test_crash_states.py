@@ -26,7 +26,6 @@ from clusterrun.runs.private_files import private_folder, write_whole
 from clusterrun.runs.store import Store
 from clusterrun.runtime import run_files
 from clusterrun.script import pack
-from clusterrun.script.plan import Submission
 from clusterrun.training import files as checkpoints
 from tests.operations.test_run_state import judge, said
 from tests.operations.values import ID, NOW, RECORD, state
@@ -88,9 +87,9 @@ def test_a_run_that_was_queued_is_found_with_its_job_its_orders_and_its_program_
     monkeypatch.setattr(pack, "packed", lambda sources: b"program")
     with recorded(home) as log:
 
-        def queue(*args: object) -> Submission:
+        def queue(*args: object) -> str:
             log.say("queued")
-            return Submission("4711", ())
+            return "4711"
 
         monkeypatch.setattr(submit, "_queue", queue)
         record, _ = submit.send(spec, context, quiet)

@@ -18,7 +18,6 @@ from clusterrun.model.states import State
 from clusterrun.operations import submit
 from clusterrun.runs.store import Store
 from clusterrun.script import pack
-from clusterrun.script.plan import Submission
 from tests.operations.values import ID, NOW, RECORD, state
 from tests.reports.reports import FOUND
 from tests.survive.refusing import refusing
@@ -35,7 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(pack, "packed", lambda sources: b"program")
-    monkeypatch.setattr(submit, "_queue", lambda *args: Submission("4711.1", ()))
+    monkeypatch.setattr(submit, "_queue", lambda *args: "4711.1")
     (tmp_path / "x.py").write_text("")
     monkeypatch.chdir(tmp_path)
     store = Store(str(folder))

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun import system
-from clusterrun.backends.local import submit
 from clusterrun.local import gpus, processes
+from clusterrun.local.start_run import start as started_here
 from clusterrun.model.errors import SchedulerError
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec
@@ -122,24 +122,23 @@ def environment(**more: str) -> dict[str, str]:
 
 def test_the_coordinator_runs_in_a_session_of_its_own_and_its_id_is_the_job_id(tmp_path: Path) -> None:
     made = prepared(tmp_path, setup=("export BY_SETUP='a b'",))
-    answer = submit(made, environment(SLURM_JOB_ID="7"), lambda line: None)
+    job_id = started_here(made, environment())
     try:
         until(lambda: said(made).endswith("]\n"))
         argv, session, _, seen, stdin = json.loads(said(made))
         assert (argv, stdin, seen["BY_SETUP"]) == (["coordinate", made.run_dir], "", "a b")
-        assert ("SLURM_JOB_ID" in seen, "SUBMITIT_LOCAL_COMMAND" in seen) == (False, False)
-        assert answer.dropped == ("SLURM_JOB_ID",)
+        assert "SUBMITIT_LOCAL_COMMAND" not in seen
         assert session not in (os.getsid(0), 0)
-        assert processes.alive(answer.job_id)
+        assert processes.alive(job_id)
     finally:
-        assert processes.end(answer.job_id, system.RealClock())
+        assert processes.end(job_id, system.RealClock())
     assert sorted(os.listdir(made.run_dir)) == ["agent.pyz", "job.out", "script.sh", "starts"]
 
 
 def test_a_coordinator_is_started_once_whatever_it_exits_with(tmp_path: Path) -> None:
     made = prepared(tmp_path)
-    answer = submit(made, environment(QUICK="1"), lambda line: None)
-    until(lambda: not processes.alive(answer.job_id))
+    job_id = started_here(made, environment(QUICK="1"))
+    until(lambda: not processes.alive(job_id))
     until(lambda: not inside(made.run_dir))
     assert Path(made.run_dir, "starts").read_text() == "once\n"
 
@@ -158,9 +157,7 @@ def inside(folder: str) -> list[str]:
 def test_a_run_that_cannot_be_started_is_an_error_with_the_place_to_look(tmp_path: Path) -> None:
     made = prepared(tmp_path)
     with pytest.raises(SchedulerError) as caught:
-        submit(
-            made, {"PATH": "/nowhere", "TMPDIR": str(tmp_path), "PYTHONHOME": "/nowhere"}, lambda line: None
-        )
+        started_here(made, {"PATH": "/nowhere", "TMPDIR": str(tmp_path), "PYTHONHOME": "/nowhere"})
     assert "could not be started" in caught.value.seen
     assert "job.out" in caught.value.remedy
 
