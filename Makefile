@@ -15,7 +15,7 @@ UNIT := $(addprefix tests/,model diagnosis slurm slurm_text script config report
 # Debian suites with another Slurm: 20.11, 24.11 and 26.05.
 SLURM_SUITES ?= bullseye trixie sid
 
-.PHONY: help demo test unit lint bench test-slurm-versions slurm form dist clean
+.PHONY: help demo test unit lint bench test-slurm-versions slurm form docs dist bundle clean
 
 help:
 	@echo 'make demo                 install into $(VENV) and train on 2 simulated nodes x 2 ranks'
@@ -24,6 +24,7 @@ help:
 	@echo 'make lint                 ruff and mypy'
 	@echo 'make bench                measure against submitit, squeue, srun and torchrun, side by side'
 	@echo 'make test-slurm-versions  the tests that need Slurm, on every Slurm version that can be had here'
+	@echo 'make docs                 build the documentation as a site into build/docs'
 	@echo 'make dist                 build the wheel and the source archive into dist/'
 	@echo 'make clean                remove what was built, and $(VENV)'
 	@echo 'PYTHON=… picks the Python that makes $(VENV), PYTEST_ARGS=… goes to pytest'
@@ -58,6 +59,11 @@ form: $(VENV)/.installed
 	$(BIN)/python -m clusterrun.script.render > templates/job.sbatch.form.new
 	mv templates/job.sbatch.form.new templates/job.sbatch.form
 
+# A warning ends it, so does a link that leads nowhere. docs/ has the pages, website/ what makes a site of them.
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m sphinx -E -W --keep-going -q -c website -b html docs build/docs
+	@echo 'built: build/docs/index.html'
+
 dist: $(VENV)/.installed-dev
 	$(BIN)/python -m build
 
@@ -75,7 +81,7 @@ $(VENV)/.installed: $(MADE_FROM) | $(BIN)/python
 
 $(VENV)/.installed-dev: $(MADE_FROM) | $(BIN)/python
 	@echo 'installing clusterrun, torch and the test tools into $(VENV): some minutes the first time'
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev,docs]'
 	@touch $@ $(VENV)/.installed
 
 clean:

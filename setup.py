@@ -2,6 +2,6 @@
 
 from setuptools import find_packages, setup
 
-MAPPED = ["clusterrun.jobs", "clusterrun.templates"]
+MAPPED = ["clusterrun.docs", "clusterrun.jobs", "clusterrun.templates"]
 
 setup(packages=find_packages(include=["clusterrun", "clusterrun.*"]) + MAPPED)

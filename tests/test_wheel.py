@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SHIPPED = {"clusterrun": "clusterrun", "jobs": "clusterrun/jobs", "templates": "clusterrun/templates"}
+SHIPPED = {
+    "clusterrun": "clusterrun",
+    "docs": "clusterrun/docs",
+    "jobs": "clusterrun/jobs",
+    "templates": "clusterrun/templates",
+}
 """Folder in the checkout → folder in the wheel."""
 LEFT_BEHIND = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
@@ -43,7 +48,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def files(folder: Path) -> set[str]:
     """Every file below the folder, as the wheel should name it."""
-    found = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    left = {"__pycache__", "pictures"}  # pictures are for the site alone
+    found = (path for path in folder.rglob("*") if path.is_file() and not left & set(path.parts))
     return {path.relative_to(folder).as_posix() for path in found}
 
 
@@ -52,7 +58,7 @@ def only(folder: Path, pattern: str) -> Path:
     return path
 
 
-def test_the_wheel_holds_the_package_the_templates_and_the_jobs_and_nothing_else(built):
+def test_the_wheel_holds_the_package_the_documents_the_templates_and_the_jobs_and_nothing_else(built):
     expected = {f"{inside}/{name}" for folder, inside in SHIPPED.items() for name in files(ROOT / folder)}
     names = zipfile.ZipFile(only(built, "*.whl")).namelist()
     assert {name for name in names if ".dist-info/" not in name} == expected
@@ -85,8 +91,8 @@ def test_from_the_wheel_alone_the_templates_and_jobs_are_found(built, tmp_path):
     if not (ROOT / "clusterrun/script/shipped.py").exists():
         pytest.skip("clusterrun/script/shipped.py is not in this build")
     zipfile.ZipFile(only(built, "*.whl")).extractall(tmp_path)
-    code = "from clusterrun.script.shipped import folder; print(folder('templates'), folder('jobs'))"
+    code = "from clusterrun.script.shipped import folder; print(folder('docs'), folder('templates'), folder('jobs'))"
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True)
-    expected = [str(tmp_path / "clusterrun" / name) for name in ("templates", "jobs")]
+    expected = [str(tmp_path / "clusterrun" / name) for name in ("docs", "templates", "jobs")]
     assert run.stdout.split() == expected

@@ -43,6 +43,7 @@ DOORS = {
     "completion": CommandEntry(
         "clusterrun.cli.completion", "completion", "Print the completion script for a shell."
     ),
+    "help": CommandEntry("clusterrun.cli.help", "show", "Show a page of the documentation."),
     "lab": CommandEntry("clusterrun.cli.lab", "lab", "A real Slurm cluster on this one machine."),
 }
 

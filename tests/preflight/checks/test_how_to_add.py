@@ -17,17 +17,16 @@ from tests.preflight.checks.values import ASKED, FAIL, UNDETERMINED, WARN, answe
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHORTER, LONGER = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return loaded(TEXT, tmp_path, monkeypatch)
+    return loaded(LONGER, tmp_path, monkeypatch)
 
 
-def loaded(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The check that ``text`` shows, in a file, loaded and in the list."""
-    (code,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def judge" in code]
+def loaded(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The check in ``code``, in a file, loaded and in the list."""
     path = folder / "scratch.py"
     path.write_text(code)
     spec = importlib.util.spec_from_file_location("scratch", path)
@@ -89,8 +88,8 @@ def test_a_note_of_the_document_holds_an_exception_makes_a_check_undetermined(sc
     }
 
 
-def test_the_shorter_check_of_the_readme_works_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    module = loaded(README, tmp_path, monkeypatch)
+def test_the_shorter_check_works_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    module = loaded(SHORTER, tmp_path, monkeypatch)
     assert json.loads(json.dumps(module.probe(ASKED))) == {"mounted": os.path.ismount("/scratch")}
     answers = {"n1": answer(scratch={"mounted": True}), "n2": answer(scratch={"mounted": False})}
     assert registry.findings(ASKED, answers, {}, {}) == {

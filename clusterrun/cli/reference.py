@@ -1,0 +1,165 @@
+"""The tables that documents leave to the program: options, commands, limits, JSON fields; as Markdown.
+
+A document says ``<!-- table: NAME ARGUMENT -->`` on a line of its own. The site and ``clusterrun help`` put
+the table there, so no second copy of it is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import click
+
+from clusterrun.cli.main import DOORS, root
+from clusterrun.config import option_table
+from clusterrun.script.shipped import folder
+
+_MARK = re.compile(r"^<!-- table: (\w+) ?(.*?) -->$", re.MULTILINE)
+_NOT_RUN = re.compile(r"^<!-- not run: .* -->\n", re.MULTILINE)
+
+
+def expanded(text: str) -> str:
+    """A document with its tables, and without the notes to its tests. Raises ``KeyError``."""
+    return _NOT_RUN.sub("", _MARK.sub(lambda mark: "\n".join(_TABLES[mark[1]](mark[2])), text))
+
+
+def command_of(*words: str) -> click.Command:
+    """The command of these words, as ``bench scaling``. Raises ``KeyError``."""
+    found: click.Command | None = root
+    for word in words:
+        if not isinstance(found, click.Group):
+            raise KeyError(word)
+        found = found.get_command(click.Context(found), word)
+    if found is None:
+        raise KeyError(" ".join(words))
+    return found
+
+
+def _options(words: str) -> Iterator[str]:
+    """Every option of a command; those of the option table under the heading of its part."""
+    command = command_of(*words.split())
+    parts = {
+        "Nodes and how to get them": option_table.RESOURCES,
+        "The check before ranks start": option_table.PREFLIGHT,
+        "The run": option_table.SUBMISSION,
+    }
+    named = {option.name.replace("-", "_"): part for part, table in parts.items() for option in table}
+    heads = [*parts, "Only on the command line"]
+    for head in heads:
+        own = [one for one in _options_of(command) if named.get(one.name or "", heads[-1]) == head]
+        if own:
+            yield from ("", f"### {head}", "", *_rows(own))
+
+
+def _options_of(command: click.Command) -> list[click.Option]:
+    return [
+        one
+        for one in command.params
+        if isinstance(one, click.Option) and not one.hidden and one.name != "debug"
+    ]
+
+
+def _rows(options: Iterable[click.Option]) -> Iterator[str]:
+    yield from ("| option | does |", "|---|---|")
+    for option in options:
+        names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
+        taken = "\\|".join(option.type.choices) if isinstance(option.type, click.Choice) else option.metavar
+        value = f" `{taken}`" if taken and not option.is_flag else ""
+        yield f"| {names}{value} | {_cell(option.help or '')}{_default(option)} |"
+
+
+def _default(option: click.Option) -> str:
+    """What holds when nobody says, where the help does not say so already and it is in no table."""
+    if not option.show_default or option.default in (None, "", ()) or "default:" in (option.help or ""):
+        return ""
+    return f" Default: `{option.default}`."
+
+
+def _commands(_: str) -> Iterator[str]:
+    """Every command with its words, options and examples, but for submit, which has a page of its own."""
+    for name in DOORS:
+        yield from _command((name,))
+
+
+def _command(words: tuple[str, ...]) -> Iterator[str]:
+    command = command_of(*words)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            yield from _command((*words, name))
+        return
+    usage = command.collect_usage_pieces(click.Context(command, info_name=words[-1]))
+    told, _, examples = (command.help or "").partition("\b\n")
+    yield from ("", f"## {' '.join(words)}", "", "```", f"clusterrun {' '.join((*words, *usage))}", "```", "")
+    yield from (_cell(paragraph) + "\n" for paragraph in told.strip().split("\n\n") if paragraph)
+    if words in (("submit",), ("check",)):
+        yield f"Its options are in [options](options.md#{'-'.join(('options-of', *words))})."
+    elif own := _options_of(command):
+        yield from _rows(own)
+    lines = re.findall(r"^ +((?:sudo )?clusterrun .*)$", examples, re.MULTILINE)
+    yield from ("", "```", *lines, "```") if lines else ()
+
+
+def _variables(_: str) -> Iterator[str]:
+    """The environment variable and the key of each option that may stand in a configuration."""
+    yield from ("| key | variable | kind |", "|---|---|---|")
+    for option in option_table.CONFIGURABLE.values():
+        kind = " \\| ".join(option.choices) or option.kind
+        yield f"| `{option.name}` | `{option.variable}` | {kind} |"
+
+
+def _schema(name: str) -> Iterator[str]:
+    """Every field of a JSON document, by its path."""
+    with open(os.path.join(folder("docs"), "schemas", f"{name}.json"), encoding="utf-8") as file:
+        schema = json.load(file)
+    yield from (_cell(schema["description"]), "", "| field | type | says |", "|---|---|---|")
+    yield from _fields("", schema, schema)
+
+
+def _fields(path: str, part: dict[str, Any], whole: dict[str, Any]) -> Iterator[str]:
+    for key, raw in part.get("properties", {}).items():
+        field = _followed(raw, whole)
+        here = f"{path}{key}"
+        yield f"| `{here}` | {_type(field)} | {_cell(field.get('description', ''))} |"
+        yield from _below(here, field, whole)
+
+
+def _below(here: str, field: dict[str, Any], whole: dict[str, Any]) -> Iterator[str]:
+    """The fields of an object, or of the objects in a list or behind names."""
+    yield from _fields(f"{here}.", field, whole)
+    for key, mark in (("items", "[]"), ("additionalProperties", ".NAME")):
+        inner = field.get(key)
+        if isinstance(inner, dict):
+            yield from _below(here + mark, _followed(inner, whole), whole)
+
+
+def _followed(part: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" not in part:
+        return part
+    return {**whole["$defs"][part["$ref"].rpartition("/")[2]], **part}
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "enum" in field:
+        return " \\| ".join("null" if one is None else f"`{one}`" for one in field["enum"] if one != "")
+    types = field.get("type", "any")
+    return " or ".join(types) if isinstance(types, list) else str(types)
+
+
+def _cell(text: str) -> str:
+    """A text as one line that may stand in a table; options are code, and a column's mark is none."""
+    line = re.sub(r"\s+", " ", text).strip().replace("|", "\\|")
+    parts = line.split("`")  # every second one is code already
+    parts[::2] = [re.sub(r"(?<![\w-])--[a-z][a-z-]*", r"`\g<0>`", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+_TABLES: dict[str, Callable[[str], Iterator[str]]] = {
+    "options": _options,
+    "commands": _commands,
+    "variables": _variables,
+    "schema": _schema,
+}

@@ -1,0 +1,118 @@
+"""What the commands print as JSON is what docs/schemas says: every field that is there, and no other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import CommandLine, Said
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is of the extra dev")
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schemas"
+
+
+def closed(part: Any) -> Any:
+    """The schema with every object closed: here a field that nobody described is a mistake."""
+    if isinstance(part, list):
+        return [closed(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    made = {key: closed(value) for key, value in part.items()}
+    if "properties" in made and "required" in made:
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def problems(name: str, document: Any, strict: bool = True) -> list[str]:
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    if strict:
+        schema = closed(schema)
+    found = jsonschema.Draft202012Validator(schema).iter_errors(document)
+    return [f"{one.json_path}: {one.message}" for one in found]
+
+
+def said(done: Said, code: int = 0) -> Any:
+    assert done.code == code, done
+    return json.loads(done.out)
+
+
+@pytest.mark.parametrize("path", sorted(SCHEMAS.iterdir()), ids=lambda path: path.stem)
+def test_a_schema_is_one_and_describes_each_of_its_fields(path: Path) -> None:
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+    def silent(part: Any) -> list[str]:
+        if not isinstance(part, dict):
+            return []
+        below = [name for value in part.values() for name in silent(value)]
+        return below + [
+            n for n, f in part.get("properties", {}).items() if not (f.keys() & {"description", "$ref"})
+        ]
+
+    assert silent(schema) == []
+    assert schema["title"]
+
+
+def test_what_looks_at_runs(ended: CommandLine) -> None:
+    assert problems("status", said(ended("status", "--json"))) == []
+    assert problems("status", said(ended("status", "--json", "last"))) == []
+    assert problems("status", said(ended("wait", "--json", "last"))) == []
+    assert problems("report", json.loads(ended("report", "--json").out)) == []
+    assert problems("diagnose", said(ended("diagnose", "--json"))) == []
+
+
+def test_what_looks_at_a_live_run(live: CommandLine) -> None:
+    assert problems("status", said(live("status", "--json", "last"))) == []
+    assert problems("top", said(live("top", "--json", "--once"))) == []
+    assert problems("diagnose", said(live("diagnose", "--json", "--limit", "20s"))) == []
+
+
+def test_what_a_failed_run_leaves(clusterrun: CommandLine) -> None:
+    words = ("submit", "--json", "--wait", "--ranks-per-node", "2", "--on-event", "cat >> events")
+    made = clusterrun(*words, "train.py", "fail")
+    assert made.code == 1, made
+    assert problems("submit", json.loads(made.out)) == []
+    document = said(clusterrun("status", "--json", "last"))
+    assert document["runs"][0]["attempts"][0]["failure"]["rank"] == 1
+    assert problems("status", document) == []
+    assert problems("diagnose", said(clusterrun("diagnose", "--json"))) == []
+    events = [json.loads(line) for line in (clusterrun.folder / "events").read_text().splitlines()]
+    assert [one["event"] for one in events] == ["started", "failed", "ended"]
+    assert [problem for one in events for problem in problems("event", one)] == []
+
+
+def test_what_touches_nothing(clusterrun: CommandLine) -> None:
+    assert problems("submit", said(clusterrun("submit", "--dry-run", "--json", "train.py"))) == []
+    assert problems("config", said(clusterrun("config", "show", "--json"))) == []
+    advice = ("--parameters", "7B", "--nodes", "2", "--bandwidth", "25", "--step-time", "0.9")
+    assert problems("advise", said(clusterrun("advise", *advice, "--json"))) == []
+    assert problems("lab-status", said(clusterrun("lab", "status", "--json"))) == []
+
+
+def test_the_nodes_that_were_unfit(ended: CommandLine) -> None:
+    from clusterrun.model.document import encode
+    from tests.reports.reports import FOUND
+
+    folder = Path(ended.environment["CLUSTERRUN_HOME"], "findings", "local")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (folder / f"{FOUND.run_id}.json").write_text(json.dumps(encode(FOUND)))
+    document = said(ended("nodes", "--json", "--cluster", "local", "--since", "3650d"))
+    assert document["nodes"]
+    assert problems("nodes", document) == []
+
+
+def test_a_study(clusterrun: CommandLine) -> None:
+    script = clusterrun.folder / "paced.py"
+    script.write_text("print('steps_per_second=12.5 samples_per_second=100 steps=10')\n")
+    done = clusterrun("bench", "scaling", "--no-probe", "--worlds", "1", "--json", "paced.py")
+    assert problems("bench", said(done)) == []
+
+
+def test_a_field_that_is_missing_or_of_another_kind_is_found() -> None:
+    assert problems("config", {"options": [], "files": "none"}) == ["$.files: 'none' is not of type 'array'"]
+    assert problems("config", {"files": []}) == ["$: 'options' is a required property"]

@@ -1,0 +1,84 @@
+"""The documentation is built as a site without a warning, and loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import CommandLine
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(path.stem for path in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for name in ("sphinx", "myst_parser", "furo"):
+        pytest.importorskip(name, reason=f"{name} is of the extra docs, for Python 3.11 and newer")
+    place = tmp_path_factory.mktemp("site")
+    options = ["-W", "--keep-going", "-q", "-d", str(place / "doctrees"), "-c", str(ROOT / "website")]
+    words = [sys.executable, "-m", "sphinx", *options, "-b", "html", str(ROOT / "docs"), str(place / "html")]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    return place / "html"
+
+
+def test_every_page_is_in_the_site_and_in_its_navigation(site: Path) -> None:
+    index = (site / "index.html").read_text(encoding="utf-8")
+    assert [name for name in PAGES if not (site / f"{name}.html").exists()] == []
+    assert [name for name in PAGES if name != "index" and f'href="{name}.html"' not in index] == []
+
+
+def test_the_site_is_read_without_a_network(site: Path) -> None:
+    for page in site.glob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r'<(?:script|img|source|iframe)[^>]+src="([^"]+)"|<link[^>]+href="([^"]+)"', text)
+        assert [one for pair in loaded for one in pair if re.match(r"(?:https?:)?//", one)] == [], page.name
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(?:https?:)?//|@import", sheet.read_text(encoding="utf-8")), sheet
+
+
+def test_a_link_inside_the_site_leads_to_a_place_that_is_there(site: Path) -> None:
+    for page in site.glob("*.html"):
+        body = page.read_text(encoding="utf-8").partition("<article")[2].partition("</article>")[0]
+        for target in re.findall(r'href="([^":]*)"', body):
+            name, _, anchor = target.partition("#")
+            there = site / name if name else page
+            assert there.exists(), f"{page.name} → {target}"
+            if anchor:
+                assert f'id="{anchor}"' in there.read_text(encoding="utf-8"), f"{page.name} → {target}"
+
+
+def test_the_schemas_are_beside_the_site(site: Path) -> None:
+    assert {path.name for path in (site / "schemas").iterdir()} == {
+        path.name for path in (ROOT / "docs" / "schemas").iterdir()
+    }
+
+
+def test_help_lists_the_pages_and_shows_one_with_its_tables(clusterrun: CommandLine) -> None:
+    listed = clusterrun("help")
+    assert [line.split()[0] for line in listed.out.splitlines()[1:]] == [p for p in PAGES if p != "index"]
+    shown = clusterrun("help", "options")
+    assert (shown.code, shown.out.startswith("# Options\n")) == (0, True)
+    assert "| `--ranks-per-node` `R` |" in shown.out
+    assert "<!--" not in shown.out
+
+
+def test_help_of_a_command_is_its_help_and_of_a_word_the_lines_that_hold_it(clusterrun: CommandLine) -> None:
+    assert clusterrun("help", "bench", "scaling").out == clusterrun("bench", "scaling", "--help").out
+    found = clusterrun("help", "notice.json")
+    assert found.code == 0
+    assert {line.split()[0] for line in found.out.splitlines()} >= {"survive", "run-directory"}
+
+
+def test_help_of_an_unknown_word_says_what_was_meant(clusterrun: CommandLine) -> None:
+    done = clusterrun("help", "trubleshooting")
+    assert (done.code, done.out) == (2, "")
+    assert "Did you mean troubleshooting?" in done.err
+    assert "clusterrun help lists the pages" in done.err
