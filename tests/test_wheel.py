@@ -91,7 +91,7 @@ def test_from_the_wheel_alone_the_templates_and_jobs_are_found(built, tmp_path):
     if not (ROOT / "clusterrun/script/shipped.py").exists():
         pytest.skip("clusterrun/script/shipped.py is not in this build")
     zipfile.ZipFile(only(built, "*.whl")).extractall(tmp_path)
-    code = "from clusterrun.script.shipped import folder; print(folder('docs'), folder('templates'), folder('jobs'))"
+    code = "from clusterrun.script.shipped import folder as f; print(f('docs'), f('templates'), f('jobs'))"
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True)
     expected = [str(tmp_path / "clusterrun" / name) for name in ("docs", "templates", "jobs")]

@@ -1,4 +1,4 @@
-"""How Sphinx makes the site from docs/: tables come from the program itself, nothing is loaded from elsewhere."""
+"""How Sphinx makes the site from docs/: tables come from the program, and nothing is loaded from afar."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def folder(name: str) -> str:
-    """The absolute path of ``templates``, ``jobs`` or ``docs``: in the package (a wheel), else beside it (a checkout).
+    """The absolute path of ``templates``, ``jobs`` or ``docs``: in the package (a wheel), else beside it.
 
     Raises ``FileNotFoundError``: the installation is damaged.
     """
