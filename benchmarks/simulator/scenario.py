@@ -169,15 +169,17 @@ class Scenario:
         return self.examiners[index] if self.examined else WELL
 
     def unfit(self, hosts: list[int]) -> set[int]:
-        """Those of ``hosts`` (numbers in the pool) that an examination finds unfit."""
-        # By the clock of a coordinator that stood still meanwhile a late one may come in time.
-        fit = (*FIT, "late") if self.suspensions else FIT
-        found = {index for index in hosts if self.examiner(index) not in fit}
+        """Those of ``hosts`` (numbers in the pool) that an examination finds unfit, whatever happens."""
+        found = {index for index in hosts if self.examiner(index) not in FIT} - self.unsure(hosts)
         if self.examined and self.has("no agent"):
             found.add(hosts[-1])
         if self.examined and self.one_launcher and self.unreachable >= 0:
             found.add(hosts[self.unreachable])
         return found
+
+    def unsure(self, hosts: list[int]) -> set[int]:
+        """Late examiners in a job that was suspended: by its clock they may have been in time, or not."""
+        return {index for index in hosts if self.suspensions and self.examiner(index) == "late"}
 
     @property
     def processes(self) -> int:

@@ -112,6 +112,7 @@ class Agent:
         self._leave_at: float | None = None
         self._answer_by: float | None = None
         self._held: StartRanks | None = None
+        self._cleaned: Swept | None = None
         self._leaving: int | None = None
         self._hurried = False
         self._exited = False
@@ -133,7 +134,7 @@ class Agent:
             SpawnFailed: ranks.spawn_failed,
             RankEnded: ranks.ended,
             Passed: ranks.passed,
-            Swept: ranks.swept,
+            Swept: self._was_swept,
             SidecarSpoke: self._sidecars.spoke,
             SidecarGone: self._sidecars.gone,
             StoodStill: self._stood_still,
@@ -157,6 +158,9 @@ class Agent:
             return []
         self._out.clear()
         self._events[type(event)](now, event)
+        if self._cleaned is not None and (self._answer_by is None or self._leaving is not None):
+            cleaned, self._cleaned = self._cleaned, None
+            self._ranks.swept(now, cleaned)
         self._port.release_after_ranks()
         if self._ranks.idle and self._leaving is not None:
             self._port.release()
@@ -265,6 +269,12 @@ class Agent:
         if order.epoch > self._ranks.seen:
             self._sidecars.dismiss(contract.EXAMINER)
         self._ranks.start(now, order)
+
+    def _was_swept(self, now: Now, event: Swept) -> None:
+        if self._answer_by is not None and self._ranks.stage is RankStage.CLEANING:
+            self._cleaned = event  # as an order to start: until it is known whether this node may live
+            return
+        self._ranks.swept(now, event)
 
     def _spawned(self, now: Now, event: RanksSpawned) -> None:
         self._ranks.spawned(now, event)

@@ -293,6 +293,22 @@ def test_a_start_that_reaches_a_node_which_stood_still_waits_for_the_answer() ->
     assert Spawn(0, WORLD, 0, MEETING) in tape.does(72.2, Told(Ack(1, WALL)))
 
 
+def test_what_was_cleaned_on_a_node_that_stood_still_starts_ranks_only_after_the_answer() -> None:
+    tape = agent()
+    assert tape.does(1.0, start(1)) == [Sweep(0)]
+    assert tape.does(72.0, StoodStill(70.0)) == [Tell(Beat(1))]
+    assert tape.does(72.1, Swept(0)) == []
+    assert Spawn(1, WORLD, 0, MEETING) in tape.does(72.2, Told(Ack(1, WALL)))
+
+
+def test_what_was_cleaned_on_a_node_that_nobody_answers_starts_nothing() -> None:
+    tape = agent()
+    assert tape.does(1.0, start(1)) == [Sweep(0)]
+    assert tape.does(72.0, StoodStill(70.0)) == [Tell(Beat(1))]
+    assert tape.does(72.1, Swept(0)) == []
+    assert tape.does(81.0)[-2:] == [Tell(RanksGone(1)), Exit(1)]
+
+
 def test_without_its_shim_a_node_ends_its_ranks_at_once() -> None:
     tape = running()
     assert tape.does(3.0, ShimLost()) == [Sweep(0)]
