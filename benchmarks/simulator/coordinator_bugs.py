@@ -19,9 +19,9 @@ COORDINATOR_BUGS = (
     ),
     Mutant(
         "the time of the kill is forgotten",
-        "coordinator/attempt",
-        "member.acked + self._timeouts.lease + self._timeouts.kill",
-        "member.acked + self._timeouts.lease",
+        "coordinator/membership",
+        "member.acked + self.timeouts.lease + self.timeouts.kill",
+        "member.acked + self.timeouts.lease",
     ),
     Mutant(
         "restarts are never charged",
@@ -95,7 +95,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "silence is not looked for",
         "coordinator/coordinator",
-        "self._membership.silent(now, self._timeouts.lost)",
+        "self._membership.silent(now)",
         "[]",
     ),
     Mutant(
@@ -125,13 +125,12 @@ COORDINATOR_BUGS = (
     Mutant(
         "a request to end is forgotten while ranks run",
         "coordinator/lifecycle",
-        "        if self.live is not None:\n            self.live.stop(now)\n"
-        "        elif not self._restart.weighs:\n            self.conclude(now, wish)",
-        "        if self.live is None and not self._restart.weighs:\n            self.conclude(now, wish)",
+        "        self._end_now(now, wish)",
+        "        if self.live is None:\n            self._end_now(now, wish)",
     ),
     Mutant(
         "nobody is told farewell",
-        "coordinator/farewells",
+        "coordinator/shutdown",
         "            self._actions.append(Send(member.link, Farewell()))",
         "            pass",
     ),
@@ -156,8 +155,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "ranks start everywhere as node 0",
         "coordinator/attempt",
-        "StartRanks(self.epoch, world, member.place, meeting, self._environment, last)",
-        "StartRanks(self.epoch, world, 0, meeting, self._environment, last)",
+        "StartRanks(self.epoch, world, member.place, meeting, environment, last)",
+        "StartRanks(self.epoch, world, 0, meeting, environment, last)",
     ),
     Mutant(
         "every notice is passed on",
@@ -186,16 +185,18 @@ COORDINATOR_BUGS = (
     Mutant(
         "an early end of the launcher is ignored",
         "coordinator/rendezvous",
-        "            self._ended_early(now, event.code, words)",
-        "            pass",
+        "            return self._ended_early(event.code, words)\n        elif event.whole:",
+        "            pass\n        elif event.whole:",
     ),
     Mutant(
         "the first nodes train, whatever was found",
         "coordinator/preflight_gate",
-        "self._chosen(now, outcome.world,",
-        "self._chosen(now, range(self._orders.nodes),",
+        "NodesChosen(outcome.world,",
+        "NodesChosen(range(self._orders.nodes),",
     ),
-    Mutant("too few fit nodes train", "coordinator/preflight_gate", "elif outcome.fit:", "elif True:"),
+    Mutant(
+        "too few fit nodes train", "coordinator/preflight_gate", "        if outcome.fit:", "        if True:"
+    ),
     Mutant(
         "ranks start on spares too",
         "coordinator/attempt",
@@ -246,7 +247,7 @@ COORDINATOR_BUGS = (
     ),
     Mutant(
         "nobody ends the launcher",
-        "coordinator/farewells",
+        "coordinator/shutdown",
         "            self._actions.append(EndLauncher())",
         "            pass",
     ),

@@ -37,9 +37,9 @@ JOB_BUGS = (
     ),
     Mutant(
         "what was held back is never ruled",
-        "coordinator/termination",
-        "        self._lifecycle.decided(now)\n\n    def _meant",
-        "\n    def _meant",
+        "coordinator/lifecycle",
+        "        self.follow(now, self._restart.decided(now))",
+        "        pass",
     ),
     Mutant(
         "after a notice another attempt is made",

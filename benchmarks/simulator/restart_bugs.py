@@ -62,20 +62,20 @@ RESTART_BUGS = (
     Mutant(
         "a loss during a check ends the run",
         "coordinator/preflight_gate",
-        "if self._lost and not outcome.fit and self._another(now, self._lost):",
+        "if self._lost and not outcome.fit:",
         "if False:",
     ),
     Mutant(
         "a loss while agents gather ends the run",
         "coordinator/world_formation",
-        "if lost and not self.lost_nodes.enough and self._follows.another(now, lost):",
+        "if lost and not self.lost_nodes.enough:",
         "if False:",
     ),
     Mutant(
         "a loss while a port is looked for is not noticed",
         "coordinator/lifecycle",
-        "        elif self.stage is RunStage.RESERVING:\n            self.in_vain(now, failure_event)",
-        "        elif self.stage is RunStage.RESERVING:\n            pass",
+        "            self.follow(now, NoRanks(failure_event))",
+        "            pass",
     ),
     Mutant(
         "agents are launched beside those that live",

@@ -11,16 +11,25 @@ import enum
 from clusterrun.coordinator import failures, restart_budget
 from clusterrun.coordinator.actions import DropLink, ReadProgress, Send, WriteNotice
 from clusterrun.coordinator.failures import FailureKind
+from clusterrun.coordinator.outcomes import AttemptOver
 from clusterrun.coordinator.rank_outcomes import RankOutcomes
 from clusterrun.model import contract
 from clusterrun.model.states import Phase
 from clusterrun.model.world import World
-from clusterrun.protocol.messages import SignalRanks, StartRanks, StopRanks
+from clusterrun.protocol.messages import (
+    RankExited,
+    RanksGone,
+    RanksStarted,
+    SignalRanks,
+    StartFailed,
+    StartRanks,
+    StopRanks,
+)
 from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from typing import Any
 
     from clusterrun.coordinator.actions import CoordinatorAction
     from clusterrun.coordinator.failures import FailureEvent
@@ -29,8 +38,6 @@ if TYPE_CHECKING:
     from clusterrun.coordinator.run_state import RunStateKeeper
     from clusterrun.model.orders import Orders
     from clusterrun.model.world import Meeting
-    from clusterrun.protocol.messages import RankExited, RanksGone, RanksStarted, StartFailed
-    from clusterrun.protocol.timeouts import Timeouts
     from clusterrun.runtime.machine_events import Now
 
 SETTLE_SECONDS = 0.3
@@ -58,30 +65,25 @@ class AttemptStage(enum.Enum):
 
 
 class LiveAttempt:
-    """The ranks of one epoch as the coordinator sees them; ``over`` is called once, when none can live."""
+    """The ranks of one epoch as the coordinator sees them; ``AttemptOver`` once none can live."""
 
     def __init__(
         self,
         epoch: int,
         orders: Orders,
-        timeouts: Timeouts,
         membership: Membership,
         state_keeper: RunStateKeeper,
         judge: RestartPolicy,
         actions: list[CoordinatorAction],
-        over: Callable[[Now], None],
-        environment: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.epoch = epoch
         self.stage = AttemptStage.STARTING
         self.failure_event_at: float | None = None
         processes = 1 if orders.per_node else orders.ranks_per_node
         self.outcomes = RankOutcomes(epoch, orders.nodes, processes, orders.per_node)
-        self._orders, self._timeouts = orders, timeouts
+        self._orders, self._actions = orders, actions
         self._membership, self._state_keeper, self._judge = membership, state_keeper, judge
-        self._actions, self._over = actions, over
-        self._environment = environment
-        self._start_seconds = timeouts.join + START_SECONDS_PER_NODE * orders.nodes
+        self._start_seconds = membership.timeouts.join + START_SECONDS_PER_NODE * orders.nodes
         self._overdue_at: float | None = None
         self._settled_at: float | None = None
         self._fence_at: float | None = None
@@ -96,33 +98,35 @@ class LiveAttempt:
         times = (self._overdue_at, self._settled_at, self._fence_at, self._read_at)
         return min((at for at in times if at is not None), default=None)
 
-    def tick(self, now: Now) -> None:
+    def tick(self, now: Now) -> AttemptOver | None:
         """Carry out what is due."""
+        over = None
         if self._settled_at is not None and now.steady >= self._settled_at:
-            self.stop(now)
+            over = self.stop(now)
         if self._read_at is not None and now.steady >= self._read_at:
             self._read_at = now.steady + PROGRESS_SECONDS
             self._actions.append(ReadProgress(self.epoch))
         if self._fence_at is not None and now.steady >= self._fence_at:
-            self._check_over(now)
+            over = self._check_over(now) or over
         if self._overdue_at is not None and now.steady >= self._overdue_at:
             self._overdue_at = None
-            self._overdue(now)
+            over = self._overdue(now) or over
+        return over
 
-    def _overdue(self, now: Now) -> None:
+    def _overdue(self, now: Now) -> AttemptOver | None:
         if self.stage is AttemptStage.STOPPING:
-            self._give_up_on_the_silent(now)
-            return
+            return self._give_up_on_the_silent(now)
         names = self._membership.names()
         late = [names[place] for place in self.outcomes.missing]
         words = f"{failures.nodes_in_words(late)} did not start their ranks"
         words += f" within {self._start_seconds:g} s"
         self._failure_event(now, failures.of_node(FailureKind.START, "", now.wall, words))
+        return None
 
     # --- starting ---
 
-    def start(self, now: Now, meeting: Meeting) -> None:
-        """Tell every node to start its ranks."""
+    def start(self, now: Now, meeting: Meeting, environment: tuple[tuple[str, str], ...]) -> None:
+        """Tell every node to start its ranks; ``environment`` is for ranks where their user set nothing."""
         self._overdue_at = now.steady + self._start_seconds
         world = World(self._membership.names(), self._orders.ranks_per_node)
         where = f"{meeting.address}:{meeting.port}"
@@ -131,12 +135,25 @@ class LiveAttempt:
             self._state_keeper.attempts, self._orders.max_restarts
         )
         for member in self._membership.training():
-            order = StartRanks(self.epoch, world, member.place, meeting, self._environment, last)
+            order = StartRanks(self.epoch, world, member.place, meeting, environment, last)
             self._actions.append(Send(member.link, order))
         self._state_keeper.says(self._state_keeper.phase, "ranks are being started")
 
-    def started(self, now: Now, member: Member, message: RanksStarted) -> None:
-        """A node's ranks run."""
+    # --- what nodes say ---
+
+    def heard(self, now: Now, member: Member, message: Any) -> AttemptOver | None:
+        """A word of this epoch. Raises ``ValueError`` where it is of a rank that ``member`` has not."""
+        if isinstance(message, RankExited):
+            return self._exited(now, member, message)
+        if isinstance(message, RanksStarted):
+            self._started(now, member)
+        elif isinstance(message, StartFailed):
+            self._start_failed(now, member, message)
+        elif isinstance(message, RanksGone):
+            return self._gone(now, member, message)
+        return None
+
+    def _started(self, now: Now, member: Member) -> None:
         if self.outcomes.started(member.place) and self.stage is AttemptStage.STARTING:
             self.stage = AttemptStage.TRAINING
             self._overdue_at = None
@@ -156,8 +173,7 @@ class LiveAttempt:
 
     # --- what ends it ---
 
-    def exited(self, now: Now, member: Member, message: RankExited) -> None:
-        """A rank ended. Raises ``ValueError`` where ``member`` has no such rank."""
+    def _exited(self, now: Now, member: Member, message: RankExited) -> AttemptOver | None:
         if (
             self.outcomes.exited(member.place, message, member.name, self._peer(message))
             or self.outcomes.failure_events
@@ -165,10 +181,10 @@ class LiveAttempt:
             self._settle(now)
         elif self.outcomes.completed and self.stage is not AttemptStage.STOPPING:
             # Nothing needs to be stopped: each node sweeps by itself once its ranks have ended.
-            self._enter_stopping(now, STOP_SLACK_SECONDS)
+            return self._enter_stopping(now, STOP_SLACK_SECONDS)
+        return None
 
-    def start_failed(self, now: Now, member: Member, message: StartFailed) -> None:
-        """A node could not start its ranks."""
+    def _start_failed(self, now: Now, member: Member, message: StartFailed) -> None:
         if self.stage is not AttemptStage.STOPPING:
             why = f"{member.name} could not start its ranks: {message.why}"
             self._failure_event(now, failures.of_node(FailureKind.START, member.name, now.wall, why))
@@ -178,22 +194,22 @@ class LiveAttempt:
         if self.stage is not AttemptStage.STOPPING:
             self._failure_event(now, failures.of_node(FailureKind.HANG, "", now.wall, why))
 
-    def gone(self, now: Now, member: Member, message: RanksGone) -> None:
-        """A node has nothing left."""
+    def _gone(self, now: Now, member: Member, message: RanksGone) -> AttemptOver | None:
         well = self.outcomes.gone(member.place, message.stuck, member.name)
         if not well and self.stage is not AttemptStage.STOPPING and not self.outcomes.failure_events:
             why = f"{member.name} (node {member.node}) ended its ranks unasked; its agent says why in job.out"
             failure_event = failures.of_node(FailureKind.NODE, member.name, now.wall, why)
             self._failure_event(now, self._by_launcher(now) or failure_event)
-        self._check_over(now)
+        return self._check_over(now)
 
-    def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> None:
+    def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> AttemptOver | None:
         """A node will not be heard again; without harm where it has nothing left."""
-        if self.outcomes.lost(member.place, self._dead_by(member)):
+        over = None
+        if self.outcomes.lost(member.place, self._membership.dead_by(member)):
             self._failure_event(now, self._by_launcher(now) or failure_event)
             if member.silent:  # this took so long that whatever else failed has been heard of
-                self.stop(now)
-        self._check_over(now)
+                over = self.stop(now)
+        return over or self._check_over(now)
 
     def launcher_ended(self, now: Now, words: str) -> None:
         """Agents need it no more; but what ended it may end them too."""
@@ -204,10 +220,6 @@ class LiveAttempt:
 
     def _by_launcher(self, now: Now) -> FailureEvent | None:
         return self._launcher if now.steady <= self._launcher_until else None
-
-    def _dead_by(self, member: Member) -> float:
-        """When the lease that our last acknowledgement gave has run out and the shim has killed."""
-        return 0.0 if member.acked is None else member.acked + self._timeouts.lease + self._timeouts.kill
 
     def _failure_event(self, now: Now, failure_event: FailureEvent) -> None:
         self.outcomes.failure_events.append(failure_event)
@@ -233,25 +245,25 @@ class LiveAttempt:
 
     # --- stopping ---
 
-    def stop(self, now: Now) -> None:
+    def stop(self, now: Now) -> AttemptOver | None:
         """End what runs; again and again is once."""
         if self.stage in (AttemptStage.STOPPING, AttemptStage.OVER):
-            return
+            return None
         for member in self._membership.training():
             if not self.outcomes.is_gone(member.place):
                 self._actions.append(Send(member.link, StopRanks(self.epoch, self._orders.grace)))
         cause = self._judge.cause(self.outcomes)
         self._actions.append(Note(f"attempt {self.epoch}: ending all ranks: {cause}"))
         self._state_keeper.says(self._state_keeper.phase, cause)
-        self._enter_stopping(now, self._orders.grace + STOP_SLACK_SECONDS)
+        return self._enter_stopping(now, self._orders.grace + STOP_SLACK_SECONDS)
 
-    def _enter_stopping(self, now: Now, limit: float) -> None:
+    def _enter_stopping(self, now: Now, limit: float) -> AttemptOver | None:
         self.stage = AttemptStage.STOPPING
         self._settled_at = self._read_at = None
         self._overdue_at = now.steady + limit
-        self._check_over(now)
+        return self._check_over(now)
 
-    def _give_up_on_the_silent(self, now: Now) -> None:
+    def _give_up_on_the_silent(self, now: Now) -> AttemptOver | None:
         for member in self._membership.training():
             if not self.outcomes.is_gone(member.place):
                 self._actions.append(
@@ -260,15 +272,15 @@ class LiveAttempt:
                 self._actions.append(DropLink(member.link))
                 self._membership.lose(member)
                 member.silent = True
-                self.outcomes.lost(member.place, self._dead_by(member))
-        self._check_over(now)
+                self.outcomes.lost(member.place, self._membership.dead_by(member))
+        return self._check_over(now)
 
-    def _check_over(self, now: Now) -> None:
+    def _check_over(self, now: Now) -> AttemptOver | None:
         if self.stage is not AttemptStage.STOPPING or not self.outcomes.all_told:
-            return
+            return None
         if now.steady < self.outcomes.dead_by:
             self._fence_at = self.outcomes.dead_by
-            return
+            return None
         self.stage = AttemptStage.OVER
         self._overdue_at = self._fence_at = None
-        self._over(now)
+        return AttemptOver()

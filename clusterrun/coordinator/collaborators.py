@@ -7,7 +7,7 @@ from clusterrun.model.frozen import frozen
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.coordinator.hang_monitor import Watch
-    from clusterrun.coordinator.preflight_session import Examine
+    from clusterrun.coordinator.preflight_gate import Examine
 
 
 @frozen

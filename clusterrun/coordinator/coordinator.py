@@ -57,14 +57,10 @@ from clusterrun.protocol.messages import (
     Beat,
     Farewell,
     PortReserved,
-    RankExited,
-    RanksGone,
-    RanksStarted,
     SidecarEnded,
     SidecarSaid,
     SignalSeen,
     SignalTaken,
-    StartFailed,
 )
 from clusterrun.protocol.timeouts import Timeouts
 from clusterrun.runtime.machine_events import Note, Now, SignalCame, StoodStill, Tick
@@ -100,47 +96,19 @@ class Coordinator:
         timeouts: Timeouts = USUAL,
         collaborators: Collaborators = BARE,
     ) -> None:
-        self._timeouts = timeouts
         self._actions: list[CoordinatorAction] = []
         self._finished = False
         self._began = False
         self._standstills = 0.0
         self._sweep_at: float | None = None
         self._signalled: dict[int, str] = {}
-        self._membership = Membership(orders.allocated, collaborators.names)
+        self._membership = Membership(orders.allocated, timeouts, collaborators.names)
         self._state_keeper = RunStateKeeper(
             orders.run_id, host, pid, timeouts.state, collaborators.job_id, str(orders.interpreter)
         )
-        self._lifecycle = Lifecycle(
-            orders, timeouts, self._membership, self._state_keeper, self._actions, collaborators
-        )
+        parts = (self._membership, self._state_keeper, self._actions)
+        self._lifecycle = Lifecycle(orders, *parts, collaborators)
         self._notifications = Notifications() if orders.survival.on_event else None
-        self._events = self._handlers()
-
-    def _handlers(self) -> dict[type, Callable[[Now, Any], None]]:
-        """What takes which event."""
-        lifecycle = self._lifecycle
-        return {
-            Tick: self._tick,
-            AgentJoined: self._joined,
-            AgentLeft: self._left,
-            MessageCame: self._heard,
-            SignalCame: self._signal_came,
-            CancelAsked: self._cancel_asked,
-            LauncherEnded: lifecycle.launcher_ended,
-            LauncherReached: lifecycle.formation.launcher_reached,
-            Superseded: lambda now, event: lifecycle.supersede(now, event.epoch),
-            EpochClaimed: lifecycle.claimed,
-            ClaimFailed: lifecycle.not_claimed,
-            Resubmitted: self._resubmitted,
-            Progressed: lifecycle.progressed,
-            SupervisorGone: self._supervisor_gone,
-            JobTold: self._job_told,
-            NextQueued: lifecycle.termination.queued,
-            HandedOver: lifecycle.termination.requeue_policy.handed_over,
-            ClientAsked: self._client_asked,
-            StoodStill: self._stood_still,
-        }
 
     def on(self, now: Now, event: CoordinatorEvent) -> list[CoordinatorAction]:
         """What is to be done, in this order, now that ``event`` has happened."""
@@ -151,7 +119,8 @@ class Coordinator:
             self._standstills += event.seconds
         if self._standstills:
             now = Now(now.steady - self._standstills, now.wall)
-        self._events[type(event)](now, event)
+        _HANDLERS[type(event)](self, now, event)
+        self._finished = any(isinstance(action, Finish) for action in self._actions)
         state = None if self._lifecycle.superseded else self._state_keeper.due(now)
         if state is not None:
             self._actions.append(state)
@@ -169,11 +138,6 @@ class Coordinator:
         times = (self._sweep_at, self._lifecycle.wakes_at(), saving)
         wakes_at = min((at for at in times if at is not None), default=None)
         return None if wakes_at is None else wakes_at + self._standstills
-
-    def _say(self, action: CoordinatorAction) -> None:
-        self._actions.append(action)
-        if isinstance(action, Finish):
-            self._finished = True
 
     # --- time ---
 
@@ -196,9 +160,9 @@ class Coordinator:
         self._sweep_at = now.steady + SWEEP_SECONDS
         if late > OVERSLEPT_SECONDS or self._lifecycle.stage is RunStage.PARTING:
             return  # what came meanwhile is read first
-        silent, here = self._membership.silent(now, self._timeouts.lost), self._state_keeper.state.host
-        why = f"no heartbeat for {self._timeouts.lost:g} s"
-        if silent and self._membership.hears_none(now, here, self._timeouts.heartbeat):
+        silent, here = self._membership.silent(now), self._state_keeper.state.host
+        why = f"no heartbeat for {self._membership.timeouts.lost:g} s"
+        if silent and self._membership.hears_none(now, here):
             why += f"; nor of any other node: {here} may itself be cut off"
         for member in silent:
             self._actions.append(DropLink(member.link))
@@ -265,41 +229,36 @@ class Coordinator:
             member.acked = now.steady
         if not member.present:
             self._membership.welcome(member)
-            self._lifecycle.formation.present(now)
+            self._lifecycle.follow(now, self._lifecycle.formation.present(now))
 
     def _report(self, now: Now, member: Member, message: Any) -> None:
-        live = self._lifecycle.live
+        lifecycle = self._lifecycle
         if isinstance(message, PortReserved):
-            self._lifecycle.port_reserved(now, member, message)
+            lifecycle.port_reserved(now, member, message)
         elif isinstance(message, (SidecarSaid, SidecarEnded)):
             self._of_sidecar(now, member, message)
-        elif live is None:
-            return
-        elif isinstance(message, RanksStarted):
-            live.started(now, member, message)
-        elif isinstance(message, RankExited):
+        elif lifecycle.live is not None:
             try:
-                live.exited(now, member, message)
+                lifecycle.follow(now, lifecycle.live.heard(now, member, message))
             except ValueError as error:
                 self._break(now, member, str(error))
-        elif isinstance(message, StartFailed):
-            live.start_failed(now, member, message)
-        elif isinstance(message, RanksGone):
-            live.gone(now, member, message)
 
     def _of_sidecar(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> None:
-        lifecycle = self._lifecycle
-        hearing = {
-            contract.EXAMINER: lifecycle.formation.preflight_session,
-            contract.OBSERVER: lifecycle.watching,
-        }
-        part = hearing.get(message.sidecar)
-        if part is None:
-            return
-        if isinstance(message, SidecarSaid):
-            part.said(now, member, message)
-        else:
-            part.lost(now, member, message.why)
+        formation, watching = self._lifecycle.formation, self._lifecycle.watching
+        if message.sidecar == contract.EXAMINER:
+            outcome = (
+                formation.worker_said(now, member, message)
+                if isinstance(message, SidecarSaid)
+                else formation.worker_lost(now, member, message.why)
+            )
+            self._lifecycle.follow(now, outcome)
+        elif message.sidecar == contract.OBSERVER and watching is not None:
+            asked = (
+                watching.said(now, member, message)
+                if isinstance(message, SidecarSaid)
+                else watching.lost(now, member, message.why)
+            )
+            self._lifecycle.heed(now, asked)
 
     def _break(self, now: Now, member: Member, why: str) -> None:
         self._actions.append(DropLink(member.link))
@@ -309,11 +268,10 @@ class Coordinator:
 
     def _client_asked(self, now: Now, event: ClientAsked) -> None:
         if self._lifecycle.watching is not None:
-            self._lifecycle.watching.asked(now, event)
+            self._lifecycle.heed(now, self._lifecycle.watching.asked(now, event))
 
     def _resubmitted(self, now: Now, event: Resubmitted) -> None:
-        if self._lifecycle.formation.preflight_session is not None:
-            self._lifecycle.formation.preflight_session.resubmitted(now, event)
+        self._lifecycle.follow(now, self._lifecycle.formation.resubmitted(now, event))
 
     def _signal_came(self, now: Now, event: SignalCame) -> None:
         self._signal(now, event.number, "the coordinator got")
@@ -329,12 +287,13 @@ class Coordinator:
         if number in contract.TERMINATE_SIGNALS:
             words = f"{who} {signal.Signals(number).name}"
             wish = RunOutcome(State.CANCELLED, words, 128 + number)
-            self._lifecycle.termination.terminated(now, wish, some)
+            self._lifecycle.heed(now, self._lifecycle.termination.terminated(now, wish, some))
         elif number == contract.NOTICE_SIGNAL:
-            self._lifecycle.termination.noticed(now)
+            self._lifecycle.termination.noticed(now, self._lifecycle.live)
 
     def _job_told(self, now: Now, event: JobTold) -> None:
-        self._lifecycle.termination.told(now, event)
+        lifecycle = self._lifecycle
+        lifecycle.heed(now, lifecycle.termination.told(now, event, lifecycle.live))
         self._part_with_signalled(now)
 
     def _part_with_signalled(self, now: Now) -> None:
@@ -357,3 +316,27 @@ class Coordinator:
         words = "the first process of the batch step was killed, and with it the job"
         self._lifecycle.termination.abandoned()
         self._lifecycle.ask(now, RunOutcome(State.NODE_FAIL, words, contract.ExitCode.FAILED))
+
+
+_HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
+    Tick: Coordinator._tick,
+    AgentJoined: Coordinator._joined,
+    AgentLeft: Coordinator._left,
+    MessageCame: Coordinator._heard,
+    SignalCame: Coordinator._signal_came,
+    CancelAsked: Coordinator._cancel_asked,
+    LauncherEnded: lambda self, now, event: self._lifecycle.launcher_ended(now, event),
+    LauncherReached: lambda self, now, event: self._lifecycle.formation.launcher_reached(now, event),
+    Superseded: lambda self, now, event: self._lifecycle.supersede(now, event.epoch),
+    EpochClaimed: lambda self, now, event: self._lifecycle.claimed(now, event),
+    ClaimFailed: lambda self, now, event: self._lifecycle.not_claimed(now, event),
+    Resubmitted: Coordinator._resubmitted,
+    Progressed: lambda self, now, event: self._lifecycle.progressed(now, event),
+    SupervisorGone: Coordinator._supervisor_gone,
+    JobTold: Coordinator._job_told,
+    NextQueued: lambda self, now, event: self._lifecycle.termination.queued(now, event),
+    HandedOver: lambda self, now, event: self._lifecycle.termination.requeue_policy.handed_over(now, event),
+    ClientAsked: Coordinator._client_asked,
+    StoodStill: Coordinator._stood_still,
+}
+"""What takes which event."""

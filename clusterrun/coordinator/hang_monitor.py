@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterrun.coordinator.actions import SaveBeside, Send
 from clusterrun.coordinator.failures import RunOutcome
+from clusterrun.coordinator.outcomes import EndAsked
 from clusterrun.model import contract
 from clusterrun.model.states import State
 from clusterrun.protocol.messages import AskSidecar
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class HangMonitor:
-    """One attempt's detector and what its words bring about; ``ask`` takes a wish that the run should end."""
+    """One attempt's detector and what its words bring about; a call may return the wish for an end."""
 
     def __init__(
         self,
@@ -46,71 +47,69 @@ class HangMonitor:
         membership: Membership,
         state_keeper: RunStateKeeper,
         actions: list[CoordinatorAction],
-        ask: Callable[[Now, RunOutcome], None],
     ) -> None:
         self._detector, self._live = detector, live
-        self._membership, self._state_keeper, self._actions, self._ask = (
-            membership,
-            state_keeper,
-            actions,
-            ask,
-        )
-        self._does: dict[str, Callable[[Now, Any], None]] = {
-            "AskObserver": self._pass_on,
-            "Warn": self._tell,
-            "TakeBack": self._take_back,
-            "Save": self._save,
-            "EndAttempt": self._wish,
-        }
+        self._membership, self._state_keeper, self._actions = membership, state_keeper, actions
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
         return self._detector.wakes_at()
 
-    def tick(self, now: Now) -> None:
+    def tick(self, now: Now) -> EndAsked | None:
         """Time passed."""
-        self._carry_out(now, self._detector.tick(now.steady, now.wall))
+        return self._carry_out(now, self._detector.tick(now.steady, now.wall))
 
-    def said(self, now: Now, member: Member, message: SidecarSaid) -> None:
+    def said(self, now: Now, member: Member, message: SidecarSaid) -> EndAsked | None:
         """An observer said something."""
         said = self._detector.said(now.steady, now.wall, member.node, message.number, message.body)
-        self._carry_out(now, said)
+        return self._carry_out(now, said)
 
-    def lost(self, now: Now, member: Member, why: str) -> None:
+    def lost(self, now: Now, member: Member, why: str) -> EndAsked | None:
         """A node, or its observer, will say no more."""
-        self._carry_out(now, self._detector.lost(now.steady, now.wall, member.node, why))
+        return self._carry_out(now, self._detector.lost(now.steady, now.wall, member.node, why))
 
-    def asked(self, now: Now, event: ClientAsked) -> None:
+    def asked(self, now: Now, event: ClientAsked) -> EndAsked | None:
         """The client wants to know something."""
-        self._carry_out(now, self._detector.asked(now.steady, now.wall, event.name, event.body))
+        return self._carry_out(now, self._detector.asked(now.steady, now.wall, event.name, event.body))
 
     def over(self, now: Now, completed: bool) -> None:
-        """No rank lives any more."""
+        """No rank lives any more: nothing is left to end."""
         self._carry_out(now, self._detector.over(now.steady, now.wall, completed))
 
-    def _carry_out(self, now: Now, said: Iterable[Any]) -> None:
+    def _carry_out(self, now: Now, said: Iterable[Any]) -> EndAsked | None:
+        asked = None
         for one in said:
-            self._does[type(one).__name__](now, one)
+            kind = type(one).__name__
+            if kind != "EndAttempt":
+                _DOES[kind](self, one)
+            elif one.what == "restart":
+                self._live.hangs(now, one.why)
+            else:
+                asked = EndAsked(RunOutcome(State.FAILED, one.why, contract.ExitCode.FAILED))
+        return asked
 
-    def _pass_on(self, now: Now, ask: Any) -> None:
+    def _pass_on(self, ask: Any) -> None:
         member = self._membership.members[ask.node]
         if member is not None and not member.lost:
             order = AskSidecar(self._live.epoch, contract.OBSERVER, ask.number, ask.body)
             self._actions.append(Send(member.link, order))
 
-    def _tell(self, now: Now, told: Any) -> None:
+    def _tell(self, told: Any) -> None:
         self._actions.append(Note(told.text))
         self._state_keeper.warn(told.text)
 
-    def _take_back(self, now: Now, taken: Any) -> None:
+    def _take_back(self, taken: Any) -> None:
         if self._state_keeper.take_back(taken.beginning) and taken.text:
             self._actions.append(Note(taken.text))
 
-    def _save(self, now: Now, save: Any) -> None:
+    def _save(self, save: Any) -> None:
         self._actions.append(SaveBeside(self._live.epoch, save.name, save.text))
 
-    def _wish(self, now: Now, wish: Any) -> None:
-        if wish.what == "restart":
-            self._live.hangs(now, wish.why)
-        else:
-            self._ask(now, RunOutcome(State.FAILED, wish.why, contract.ExitCode.FAILED))
+
+_DOES: dict[str, Callable[[HangMonitor, Any], None]] = {
+    "AskObserver": HangMonitor._pass_on,
+    "Warn": HangMonitor._tell,
+    "TakeBack": HangMonitor._take_back,
+    "Save": HangMonitor._save,
+}
+"""By the names of ``monitor/actions.py``, which a run that is not watched does not load."""

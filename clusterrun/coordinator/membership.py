@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from clusterrun.protocol.messages import Hello
+    from clusterrun.protocol.timeouts import Timeouts
     from clusterrun.runtime.machine_events import Now
 
 LATE_BEATS = 1.2
@@ -54,10 +55,11 @@ class Membership:
 
     ``names`` are the nodes of the allocation in order, as far as they are known beforehand. ``world``
     are the members that train, in rank order; empty until it is formed. ``names_known``: the scheduler
-    has told the names of all nodes.
+    has told the names of all nodes. ``timeouts`` are those that all members keep.
     """
 
-    def __init__(self, nodes: int, names: tuple[str, ...] = ()) -> None:
+    def __init__(self, nodes: int, timeouts: Timeouts, names: tuple[str, ...] = ()) -> None:
+        self.timeouts = timeouts
         self.members: list[Member | None] = [None] * nodes
         self.world: tuple[Member, ...] = ()
         self.present = 0
@@ -188,14 +190,17 @@ class Membership:
         """Nodes by name where the names of all are known, else by number."""
         return [self.name_of(node) if self.names_known else str(node) for node in nodes]
 
-    def hears_none(self, now: Now, host: str, beat: float) -> bool:
-        """Of several nodes other than ``host`` none was heard when it should: the fault may be its own.
+    def dead_by(self, member: Member) -> float:
+        """When the lease that our last acknowledgement gave has run out and the shim has killed."""
+        return 0.0 if member.acked is None else member.acked + self.timeouts.lease + self.timeouts.kill
 
-        ``beat``: seconds from one heartbeat of a node to the next.
-        """
+    def hears_none(self, now: Now, host: str) -> bool:
+        """Of several nodes other than ``host`` none was heard when it should: the fault may be its own."""
+        beat = self.timeouts.heartbeat
         others = [s for s in self.taken() if s.name != host and (s.silent or not s.lost)]
         return len(others) > 1 and all(now.steady - member.heard > LATE_BEATS * beat for member in others)
 
-    def silent(self, now: Now, limit: float) -> list[Member]:
-        """Those not heard for ``limit`` seconds."""
+    def silent(self, now: Now) -> list[Member]:
+        """Those not heard for so long that they count as lost."""
+        limit = self.timeouts.lost
         return [member for member in self._by_link.values() if now.steady - member.heard > limit]

@@ -1,46 +1,118 @@
-"""Which nodes train, as the pre-flight found them; and what follows where too few are fit; pure."""
+"""The pre-flight of an attempt: asks the nodes what it wants to know, and draws the consequence; pure."""
 
 from __future__ import annotations
 
 from clusterrun.coordinator import failures, preflight_verdict
 from clusterrun.coordinator.actions import Resubmit, SaveReport, Send
 from clusterrun.coordinator.failures import RunOutcome
-from clusterrun.coordinator.preflight_session import Again, Examinee, PreflightSession, longest
+from clusterrun.coordinator.outcomes import NodesChosen, RunOver, TooFewNodes
 from clusterrun.model import contract
-from clusterrun.model.frozen import replace
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
-from clusterrun.model.preflight_report import Grade
+from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.model.states import Phase, State
-from clusterrun.protocol.messages import EndSidecar
+from clusterrun.protocol.messages import AskSidecar, EndSidecar
 from clusterrun.runtime.machine_events import Note
 from clusterrun.slurm_text.exclude_list import filled, folded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Optional, Protocol, Union
 
     from clusterrun.coordinator.actions import CoordinatorAction
     from clusterrun.coordinator.events import Resubmitted
     from clusterrun.coordinator.failures import FailureEvent
     from clusterrun.coordinator.lost_nodes import Suspects
     from clusterrun.coordinator.membership import Member, Membership
-    from clusterrun.coordinator.preflight_session import Examine, Outcome
     from clusterrun.coordinator.run_state import RunStateKeeper
     from clusterrun.model.orders import Orders
-    from clusterrun.model.preflight_report import Report
     from clusterrun.protocol.messages import SidecarSaid
     from clusterrun.runtime.machine_events import Now
 
+    Consequence = Union[NodesChosen, TooFewNodes, RunOver, None]
+
+    class Ask(Protocol):
+        """A question to the examiner of a node."""
+
+        @property
+        def node(self) -> int: ...
+        @property
+        def number(self) -> int: ...
+        @property
+        def body(self) -> str: ...
+
+    class Examined(Protocol):
+        """How an examination ended (see ``preflight/session/session.py``)."""
+
+        @property
+        def fit(self) -> bool: ...
+        @property
+        def report(self) -> Report: ...
+        @property
+        def world(self) -> tuple[int, ...]: ...
+        @property
+        def environment(self) -> tuple[tuple[str, str], ...]: ...
+        @property
+        def excluded(self) -> tuple[str, ...]: ...
+
+    class Examination(Protocol):
+        """What decides which questions are asked."""
+
+        @property
+        def progress(self) -> str: ...
+        @property
+        def outcome(self) -> Examined | None: ...
+        def begin(self) -> Sequence[Ask]: ...
+        def answered(self, now: float, node: int, number: int, body: str) -> Sequence[Ask]: ...
+        def lost(self, now: float, node: int, why: str) -> Sequence[Ask]: ...
+        def tick(self, now: float) -> Sequence[Ask]: ...
+        def wakes_at(self) -> float | None: ...
+
+    Absent = tuple[int, str, str]
+    """A node that has not joined: its number in the allocation, its name, why."""
+    Examine = Callable[
+        [Orders, Sequence["Examinee"], Sequence[Absent], float, float, Optional["Again"]], Examination
+    ]
+
 RESUBMIT_SECONDS = 120.0
+_LEAST_SLACK = 120.0
+_SECONDS_PER_NODE_FOR_ALL_PAIRS = 60.0
+
+
+@frozen
+class Examinee:
+    """A node whose agent has joined: its number in the allocation, its name, its address."""
+
+    node: int
+    name: str
+    address: str
+
+
+@frozen
+class Again:
+    """The short pre-flight before a later attempt: of whom something is feared, by number.
+
+    ``network``: of their links too. ``after`` is what the last pre-flight found.
+    """
+
+    suspects: tuple[int, ...]
+    network: bool
+    after: Report
+
+
+def longest(orders: Orders) -> float:
+    """Seconds after which an examination without an outcome is given up: it keeps to its budget by itself."""
+    budget = orders.preflight.budget
+    pairs = _SECONDS_PER_NODE_FOR_ALL_PAIRS * orders.allocated if orders.preflight.all_pairs else 0.0
+    return max(2 * budget, budget + _LEAST_SLACK) + pairs
 
 
 class PreflightGate:
-    """The pre-flight of an attempt and its consequence, which is one of three, called once.
+    """The pre-flights of a run. A call returns the consequence once there is one.
 
-    ``chosen(now, world, environment)``: these numbers of the allocation train, in this order.
-    ``refused(now, verdict)``: no ranks start; PENDING where another job goes on with the run.
-    ``another(now, failure)`` where too few are fit because a node was lost meanwhile: True where that
-    leads to another attempt. ``examined``: one pre-flight has had an outcome.
+    ``TooFewNodes``, where too few are fit because a node was lost meanwhile, is followed by ``decide`` where
+    it leads to no other attempt. ``examined``: one pre-flight has had an outcome.
     """
 
     def __init__(
@@ -50,23 +122,15 @@ class PreflightGate:
         state_keeper: RunStateKeeper,
         actions: list[CoordinatorAction],
         examine: Examine,
-        chosen: Callable[[Now, Sequence[int], tuple[tuple[str, str], ...]], None],
-        refused: Callable[[Now, RunOutcome], None],
-        another: Callable[[Now, FailureEvent], bool],
     ) -> None:
-        self._orders, self._membership, self._state_keeper, self._actions = (
-            orders,
-            membership,
-            state_keeper,
-            actions,
-        )
-        self._examine, self._chosen, self._refused = examine, chosen, refused
-        self._another = another
+        self._orders, self._membership, self._state_keeper = orders, membership, state_keeper
+        self._actions, self._examine = actions, examine
         self._report: Report | None = None
         self._lost: FailureEvent | None = None
         self._brief = False
         self._missing: list[str] = []
-        self._preflight_session: PreflightSession | None = None
+        self._examination: Examination | None = None
+        self._examined: Examined | None = None
         self._unfit: RunOutcome | None = None
         self._overdue_at: float | None = None
         self._epoch = -1
@@ -82,9 +146,9 @@ class PreflightGate:
         epoch: int,
         absent: Sequence[tuple[int, str, str]],
         suspects: Suspects | None = None,
-    ) -> None:
+    ) -> Consequence:
         """Examine whoever is here; where ``suspects`` are named, only what is to be feared of them."""
-        self._epoch, self._lost = epoch, None
+        self._epoch, self._lost, self._examined = epoch, None, None
         self._overdue_at = now.steady + longest(self._orders)
         missing = {node: name for node, name, _ in absent}
         members = [member for member in self._membership.taken() if member.present and not member.lost]
@@ -95,75 +159,95 @@ class PreflightGate:
             again = Again(suspects.nodes, suspects.network, self._report)
         self._brief = again is not None
         self._missing = list(missing.values()) if self._brief else []
-        examination = self._examine(self._orders, examinees, absent, now.steady, now.wall, again)
-        parts = (examination, self._membership, self._state_keeper, self._actions, self._done)
-        self._preflight_session = PreflightSession(epoch, *parts)
-        self._preflight_session.begin(now)
+        known = (self._orders, examinees, absent, now.steady, now.wall, again)
+        self._examination = examination = self._examine(*known)
+        return self._go_on(now, examination, examination.begin())
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
-        times = (self._overdue_at, self._preflight_session.wakes_at() if self._preflight_session else None)
+        times = (self._overdue_at, self._examination.wakes_at() if self._examination else None)
         return min((at for at in times if at is not None), default=None)
 
-    def tick(self, now: Now) -> None:
+    def tick(self, now: Now) -> Consequence:
         """Carry out what is due."""
         if self._overdue_at is not None and now.steady >= self._overdue_at:
             self._overdue_at = None
-            self._overdue(now)
-        elif self._preflight_session is not None:
-            self._preflight_session.tick(now)
+            return self._overdue()
+        one = self._examination
+        return self._go_on(now, one, one.tick(now.steady)) if one else None
 
-    def said(self, now: Now, member: Member, message: SidecarSaid) -> None:
-        """An examiner answered."""
-        if self._preflight_session is not None:
-            self._preflight_session.said(now, member, message)
+    def said(self, now: Now, member: Member, message: SidecarSaid) -> Consequence:
+        """A node's worker answered."""
+        one = self._examination
+        if one is None:
+            return None
+        return self._go_on(now, one, one.answered(now.steady, member.node, message.number, message.body))
 
-    def lost(self, now: Now, member: Member, why: str) -> None:
-        """A node, or its examiner, is gone."""
-        if self._preflight_session is not None:
-            self._preflight_session.lost(now, member, why)
+    def lost(self, now: Now, member: Member, why: str) -> Consequence:
+        """A node, or its worker, will answer no more."""
+        one = self._examination
+        return self._go_on(now, one, one.lost(now.steady, member.node, why)) if one else None
 
-    def left(self, now: Now, member: Member, failure_event: FailureEvent) -> None:
+    def left(self, now: Now, member: Member, failure_event: FailureEvent) -> Consequence:
         """A node was lost."""
         self._lost = self._lost or failure_event
         self._missing.append(member.name)
-        self.lost(now, member, failure_event.failure.why)
+        return self.lost(now, member, failure_event.failure.why)
+
+    def _go_on(self, now: Now, examination: Examination, asks: Iterable[Ask]) -> Consequence:
+        for ask in asks:
+            member = self._membership.members[ask.node]
+            if member is not None and member.present and not member.lost:
+                question = AskSidecar(self._epoch, contract.EXAMINER, ask.number, ask.body)
+                self._actions.append(Send(member.link, question))
+        if examination.outcome is not None:
+            return self._done(now, examination.outcome)
+        self._state_keeper.says(Phase.PREFLIGHT, examination.progress)
+        return None
 
     # --- consequences ---
 
-    def _overdue(self, now: Now) -> None:
+    def _overdue(self) -> Consequence:
         if self._unfit is not None:
-            self._not_queued(now, f"nothing was heard of the new job within {RESUBMIT_SECONDS:g} s")
-            return
-        self._preflight_session = None
+            return self._not_queued(f"nothing was heard of the new job within {RESUBMIT_SECONDS:g} s")
+        self._examination = None
         words = f"pre-flight: it came to no end within {longest(self._orders):g} s"
-        self._refused(now, RunOutcome(State.FAILED, words, contract.ExitCode.FAILED))
+        return RunOver(RunOutcome(State.FAILED, words, contract.ExitCode.FAILED))
 
-    def _done(self, now: Now, outcome: Outcome) -> None:
-        self._preflight_session = self._overdue_at = None
+    def _done(self, now: Now, outcome: Examined) -> Consequence:
+        self._examination = self._overdue_at = None
         report = outcome.report
         # Whoever stays keeps his place: the places are those of the last ones who trained.
         places = report.world if outcome.fit else self._report.world if self._report else ()
         self._report = replace(report, world=places)
         self._actions.append(SaveReport(self._epoch, report, report.verdict is not Grade.PASS))
         # Whoever was lost may come back: what is known of him is that, and not that he is unfit.
-        unfit = tuple(name for name in outcome.excluded if name not in self._missing)
-        self._state_keeper.exclude(unfit)
-        if self._lost and not outcome.fit and self._another(now, self._lost):
-            return
+        self._state_keeper.exclude(self._unfit_of(outcome))
+        self._examined = outcome
+        if self._lost and not outcome.fit:
+            return TooFewNodes(self._lost)
+        return self.decide(now)
+
+    def _unfit_of(self, outcome: Examined) -> tuple[str, ...]:
+        return tuple(name for name in outcome.excluded if name not in self._missing)
+
+    def decide(self, now: Now) -> Consequence:
+        """What follows from the pre-flight that has ended, where no other attempt does."""
+        outcome, self._examined = self._examined, None
+        if outcome is None:
+            return None
         if not self._brief or not outcome.fit:
             self._state_keeper.exclude(outcome.excluded)
-        if self._lost and self._brief and not outcome.fit and not unfit:
-            self._refused(now, failures.of_failure_event(self._lost))
-        elif self._orders.preflight.alone:
-            self._refused(now, preflight_verdict.alone(report))
-        elif outcome.fit:
-            self._choose(now, outcome)
-        else:
-            fit = sum(node.role != "excluded" for node in report.nodes)
-            self._succeed(now, preflight_verdict.unfit(report, fit, self._orders.nodes))
+        if self._lost and self._brief and not outcome.fit and not self._unfit_of(outcome):
+            return RunOver(failures.of_failure_event(self._lost))
+        if self._orders.preflight.alone:
+            return RunOver(preflight_verdict.alone(outcome.report))
+        if outcome.fit:
+            return self._choose(outcome)
+        fit = sum(node.role != "excluded" for node in outcome.report.nodes)
+        return self._succeed(now, preflight_verdict.unfit(outcome.report, fit, self._orders.nodes))
 
-    def _choose(self, now: Now, outcome: Outcome) -> None:
+    def _choose(self, outcome: Examined) -> NodesChosen:
         for words in preflight_verdict.swaps(outcome.report):
             self._actions.append(Note(words))
             self._state_keeper.warn(words)
@@ -171,32 +255,32 @@ class PreflightGate:
             if member.node not in outcome.world:
                 self._actions.append(Send(member.link, EndSidecar(self._epoch, contract.EXAMINER)))
         self._state_keeper.says(Phase.STARTING, "enough nodes are fit")
-        self._chosen(now, outcome.world, outcome.environment)
+        return NodesChosen(outcome.world, outcome.environment)
 
-    def _succeed(self, now: Now, unfit: RunOutcome) -> None:
+    def _succeed(self, now: Now, unfit: RunOutcome) -> Consequence:
         """Queue the run anew without the nodes that are unfit, where that was wished and may help."""
         nodes = folded(self._state_keeper.excluded)
         argv = filled(self._orders.preflight.resubmit, self._state_keeper.excluded)
         if not argv or not nodes or self._state_keeper.handed_over >= contract.MOST_RESUBMITS:
-            self._refused(now, unfit)
-            return
+            return RunOver(unfit)
         self._unfit = unfit
         self._overdue_at = now.steady + RESUBMIT_SECONDS
         self._actions.append(Note(f"{unfit.reason}; it is queued anew without {nodes}"))
         self._actions.append(Resubmit(argv, self._state_keeper.excluded))
         self._state_keeper.says(Phase.PREFLIGHT, f"{unfit.reason}; it is queued anew without {nodes}")
+        return None
 
-    def resubmitted(self, now: Now, event: Resubmitted) -> None:
+    def resubmitted(self, event: Resubmitted) -> Consequence:
         """The scheduler's answer."""
         if self._unfit is None:
-            return
+            return None
         if not event.job_id:
-            self._not_queued(now, event.why)
-            return
+            return self._not_queued(event.why)
         words = f"resubmitted as job {event.job_id} without {fold(self._state_keeper.excluded)}"
-        self._refused(now, replace(self._unfit, state=State.PENDING, reason=words))
+        return RunOver(replace(self._unfit, state=State.PENDING, reason=words))
 
-    def _not_queued(self, now: Now, why: str) -> None:
-        if self._unfit is not None:
-            words = f"{self._unfit.reason}; it could not be queued anew: {why}"
-            self._refused(now, replace(self._unfit, reason=words))
+    def _not_queued(self, why: str) -> Consequence:
+        if self._unfit is None:
+            return None
+        words = f"{self._unfit.reason}; it could not be queued anew: {why}"
+        return RunOver(replace(self._unfit, reason=words))

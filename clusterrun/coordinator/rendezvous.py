@@ -6,8 +6,9 @@ from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import EndLauncher, LookAtLauncher, Send
 from clusterrun.coordinator.attempt import START_SECONDS_PER_NODE
 from clusterrun.coordinator.failures import FailureKind
-from clusterrun.coordinator.launch_failures import kind_of_end
+from clusterrun.coordinator.launch_state import kind_of_end
 from clusterrun.coordinator.missing_nodes import MissingNodes
+from clusterrun.coordinator.outcomes import Gathered, NotGathered
 from clusterrun.model.frozen import frozen
 from clusterrun.model.states import Phase
 from clusterrun.protocol.messages import Farewell
@@ -16,14 +17,17 @@ from clusterrun.slurm_text.controller_away import ControllerAway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Union
 
     from clusterrun.coordinator.actions import CoordinatorAction
     from clusterrun.coordinator.events import LauncherEnded
+    from clusterrun.coordinator.launch_state import LaunchState
     from clusterrun.coordinator.membership import Member, Membership
     from clusterrun.coordinator.run_state import RunStateKeeper
-    from clusterrun.protocol.timeouts import Timeouts
     from clusterrun.runtime.machine_events import Now
+
+    Met = Union[Gathered, NotGathered, None]
 
 TAKEOVER_SECONDS = 10.0
 """How long a running coordinator may take to see that it was superseded, and then some."""
@@ -57,29 +61,22 @@ class RendezvousMeans:
 
 
 class Rendezvous:
-    """From a launch of the agents until ``gathered(now)`` or ``fail(now, kind, node, why)`` is called.
-
-    ``node`` is one that did not come back; empty where it is none alone.
-    """
+    """From a launch of the agents until a call returns ``Gathered`` or ``NotGathered``."""
 
     def __init__(
         self,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        timeouts: Timeouts,
         means: RendezvousMeans,
+        launch: LaunchState,
         actions: list[CoordinatorAction],
-        launch: Callable[[tuple[str, ...]], None],
-        gathered: Callable[[Now], None],
-        fail: Callable[[Now, FailureKind, str, str], None],
     ) -> None:
         self.wakes_at: float | None = None
         self.quiet_until = 0.0
-        self._membership, self._state_keeper, self._timeouts = membership, state_keeper, timeouts
-        self._means, self._actions, self._launch_agents = means, actions, launch
-        self._gathered, self._fail = gathered, fail
+        self._membership, self._state_keeper, self._timeouts = membership, state_keeper, membership.timeouts
+        self._means, self._launch_state, self._actions = means, launch, actions
         self._nodes = len(membership.members)
-        self._join_seconds = timeouts.join + START_SECONDS_PER_NODE * self._nodes
+        self._join_seconds = membership.timeouts.join + START_SECONDS_PER_NODE * self._nodes
         self.does_without = means.do_without
         self._least = 0
         self._began = 0.0
@@ -106,9 +103,7 @@ class Rendezvous:
             self.quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
         self._launch(now)
 
-    def begin_again(
-        self, now: Now, without: dict[int, str], hoped: Sequence[int], least: int, launcher_lives: bool
-    ) -> None:
+    def begin_again(self, now: Now, without: dict[int, str], hoped: Sequence[int], least: int) -> Met:
         """Launch agents where there are none, but on the nodes ``without``, and why.
 
         At least so many nodes are needed: the others are done without. Nothing but agents lives
@@ -120,25 +115,26 @@ class Rendezvous:
         self._least, self.does_without = least, True
         self._relaunches = 0
         self._missing.left.clear()
-        beside = launcher_lives and self._means.relaunch
+        beside = self._launch_state.lives and self._means.relaunch
         for member in self._membership.retain(without) if beside else self._membership.clear():
             self._actions.append(Send(member.link, Farewell()))
         if beside and self._membership.present:
-            self._launch_beside(now)
-        elif launcher_lives:
+            return self._launch_beside(now)
+        if self._launch_state.lives:
             self._end_launcher(now)
         else:
             self._launch(now)
+        return None
 
-    def _launch_beside(self, now: Now) -> None:
+    def _launch_beside(self, now: Now) -> Met:
         """Agents for the nodes that have none; those that are here wait for them."""
         self.ended_others = False
         self._began = now.steady
         if self._missing.complete:
-            self._complete(now)
-            return
+            return self._complete(now)
         self._launch(now)
         self._shorten(now)
+        return None
 
     def _end_launcher(self, now: Now) -> None:
         self._ending = self.ended_others = True
@@ -158,7 +154,8 @@ class Rendezvous:
         self.wakes_at = now.steady + self._join_seconds
         here = [member.node for member in self._membership.linked() if member.present]
         nodes = sorted({*self._missing.without, *here})
-        self._launch_agents(tuple(self._membership.name_of(node) for node in nodes))
+        names = tuple(self._membership.name_of(node) for node in nodes)
+        self._actions.append(self._launch_state.begin(names))
 
     def welcomes(self, node: int) -> bool:
         """Who comes now is waited for; while a launcher is being ended, its agents are not."""
@@ -170,7 +167,7 @@ class Rendezvous:
         """Agents of this launch came and were lost."""
         return bool(self._missing.left)
 
-    def present(self, now: Now) -> None:
+    def present(self, now: Now) -> Met:
         """One node more is present."""
         self._away.reached()
         self._state_keeper.says(
@@ -178,9 +175,9 @@ class Rendezvous:
         )
         self._shorten(now)
         if self._missing.complete:
-            self._complete(now)
-        else:
-            self._hasten(now)
+            return self._complete(now)
+        self._hasten(now)
+        return None
 
     def _shorten(self, now: Now) -> None:
         """Once half of the nodes are here, the others are waited for in proportion."""
@@ -200,42 +197,42 @@ class Rendezvous:
             return self.wakes_at
         return min(self._look_at, self.wakes_at)
 
-    def tick(self, now: Now) -> None:
+    def tick(self, now: Now) -> Met:
         """The time for joining may be over."""
         if self._look_at is not None and now.steady >= self._look_at:
             self._look(now)
         if self.wakes_at is None or now.steady < self.wakes_at:
-            return
+            return None
         self.wakes_at = None
         if self._again_at is not None:
             self._launch(now)
-        elif self._ending:
+            return None
+        if self._ending:
             words = f"the launcher did not end within {RELAUNCH_SECONDS:g} s"
-            self._fail(now, FailureKind.LAUNCHER, "", words)
-        elif self._missing.complete or (self.does_without and self._missing.here and not self._silent()):
-            self._complete(now)
-        elif self._least and not self._enough_without(self._membership.missing()):
-            self._too_few(now)
-        elif self.does_without and self._missing.here:
+            return NotGathered(FailureKind.LAUNCHER, "", words)
+        if self._missing.complete or (self.does_without and self._missing.here and not self._silent()):
+            return self._complete(now)
+        if self._least and not self._enough_without(self._membership.missing()):
+            return self._too_few(now)
+        if self.does_without and self._missing.here:
             self._begin_again(now)
-        else:
-            words = f"{self._late()} of {self._nodes} did not join"
-            words += f" within {self._join_seconds:g} s; what the launcher said is in job.out"
-            self._fail(now, FailureKind.LAUNCHER, "", words)
+            return None
+        words = f"{self._late()} of {self._nodes} did not join"
+        words += f" within {self._join_seconds:g} s; what the launcher said is in job.out"
+        return NotGathered(FailureKind.LAUNCHER, "", words)
 
-    def _complete(self, now: Now) -> None:
+    def _complete(self, now: Now) -> Met:
         """What an older coordinator left must be dead by its lease before anything starts."""
         if self._missing.here < self._least:
-            self._too_few(now)
-            return
+            return self._too_few(now)
         if now.steady < self.quiet_until:
             self.wakes_at = self.quiet_until
             self._state_keeper.says(
                 Phase.STARTING, "waiting until nothing of an older attempt can live any more"
             )
-            return
+            return None
         self.wakes_at = None
-        self._gathered(now)
+        return Gathered()
 
     # --- a node from which no connection comes ---
 
@@ -314,7 +311,7 @@ class Rendezvous:
         """An agent joined and was lost before the others were there."""
         self._missing.left[member.node] = why
 
-    def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> None:
+    def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Met:
         """All agents ended, or one of them: nobody, or one less, is on the way. ``words`` say so."""
         self._missing.said = event.said
         again_at = self._away.next_at(now.steady, event.said) if event.whole else None
@@ -324,46 +321,44 @@ class Rendezvous:
         elif again_at is not None and not self._missing.complete:
             self._launch_later(now, again_at, event.others)
         elif event.whole and event.others:
-            self._none_beside(now, event.code, words)
+            return self._none_beside(now, event.code, words)
         elif self._missing.complete and not event.whole:
-            return
+            return None
         elif event.whole and self._least and not self._enough_without(self._unreached()):
-            self._too_few(now)
+            return self._too_few(now)
         elif event.whole and self.does_without and (unreached := self._unreached()):
             self._leave_out(now, unreached)
             self._launch(now)
         elif event.whole and not self._missing.complete:
-            self._ended_early(now, event.code, words)
+            return self._ended_early(event.code, words)
         elif event.whole:
-            return
+            return None
         elif self.does_without:
             self._hasten(now)
         else:
             said = ": " + " / ".join(event.said) if event.said else ""
             words = f"an agent ended with code {event.code} before it had joined{said}"
-            self._fail(now, kind_of_end(event.code), "", words)
+            return NotGathered(kind_of_end(event.code), "", words)
+        return None
 
     def _late(self) -> str:
         return failures.nodes_in_words(self._membership.called(self._membership.missing()))
 
-    def _ended_early(self, now: Now, code: int, words: str) -> None:
+    def _ended_early(self, code: int, words: str) -> NotGathered:
         lost = self._missing.unfulfilled()
         if lost < 0:
-            words += f" (before {self._late()} had joined)"
-            self._fail(now, kind_of_end(code), "", words)
-        else:
-            name = self._membership.name_of(lost)
-            words = f"{name} (node {lost}) was lost and did not come back: {words}"
-            self._fail(now, FailureKind.NODE, name, words)
+            return NotGathered(kind_of_end(code), "", f"{words} (before {self._late()} had joined)")
+        name = self._membership.name_of(lost)
+        words = f"{name} (node {lost}) was lost and did not come back: {words}"
+        return NotGathered(FailureKind.NODE, name, words)
 
-    def _none_beside(self, now: Now, code: int, words: str) -> None:
+    def _none_beside(self, now: Now, code: int, words: str) -> Met:
         """The launch for those that are missing came to its end: who is here is all there is."""
         if self._missing.complete:
-            return
+            return None
         if self._missing.here >= self._least:
-            self._complete(now)
-        else:
-            self._ended_early(now, code, words)
+            return self._complete(now)
+        return self._ended_early(code, words)
 
     def _launch_later(self, now: Now, again_at: float, others: bool) -> None:
         """The controller is away: nothing was launched, or all of it has ended with the launcher."""
@@ -378,14 +373,14 @@ class Rendezvous:
     def _enough_without(self, nodes: Sequence[int]) -> bool:
         return self._nodes - len({*self._missing.without, *nodes}) >= self._least
 
-    def _too_few(self, now: Now) -> None:
+    def _too_few(self, now: Now) -> NotGathered:
         """Nodes that were launched upon once more did not come back."""
         absent = self.absent(now)
         absent = [one for one in absent if one[0] not in self._missing.without] or absent
         hoped = self._missing.unfulfilled()
         node, name, why = next((one for one in absent if one[0] == hoped), absent[0])
         self.wakes_at = None
-        self._fail(now, FailureKind.NODE, name, f"{name} (node {node}) did not come back: {why}")
+        return NotGathered(FailureKind.NODE, name, f"{name} (node {node}) did not come back: {why}")
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
         """The nodes that are not here: number, name, why."""

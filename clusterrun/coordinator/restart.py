@@ -8,6 +8,7 @@ from __future__ import annotations
 from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import ReadProgress
 from clusterrun.coordinator.failures import FailureKind
+from clusterrun.coordinator.outcomes import NextAttempt, RunOver
 from clusterrun.coordinator.restart_policy import SUPERSEDED, RestartDecision
 from clusterrun.model.frozen import replace
 from clusterrun.model.states import Phase
@@ -15,11 +16,9 @@ from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from clusterrun.coordinator.actions import CoordinatorAction
     from clusterrun.coordinator.events import Progressed
-    from clusterrun.coordinator.failures import FailureEvent, RunOutcome
+    from clusterrun.coordinator.failures import FailureEvent
     from clusterrun.coordinator.lost_nodes import LostNodes
     from clusterrun.coordinator.rank_outcomes import RankOutcomes
     from clusterrun.coordinator.restart_policy import RestartPolicy
@@ -33,7 +32,7 @@ _DAY = 86400
 
 
 class Restart:
-    """One run's decisions between attempts; ends in ``again(now)`` or ``conclude(now, verdict, failure)``.
+    """One run's decisions between attempts; a call returns ``NextAttempt`` or ``RunOver`` once one is made.
 
     ``why`` and ``cause`` are those of the next attempt; ``failure_event_at`` is when the attempt that is
     weighed met its first failure_event.
@@ -46,14 +45,11 @@ class Restart:
         lost_nodes: LostNodes,
         termination: Termination,
         actions: list[CoordinatorAction],
-        again: Callable[[Now], None],
-        conclude: Callable[[Now, RunOutcome, FailureEvent | None], None],
     ) -> None:
         self.why = self.cause = ""
         self.failure_event_at: float | None = None
         self._judge, self._state_keeper, self._lost_nodes = judge, state_keeper, lost_nodes
-        self._termination = termination
-        self._actions, self._again, self._conclude = actions, again, conclude
+        self._termination, self._actions = termination, actions
         self._outcomes: RankOutcomes | None = None
         self._progress: Progressed | None = None
         self._read_by: float | None = None
@@ -63,13 +59,14 @@ class Restart:
         """When ``tick`` is wanted (steady clock)."""
         return self._pause_until if self._read_by is None else self._read_by
 
-    def tick(self, now: Now) -> None:
+    def tick(self, now: Now) -> NextAttempt | RunOver | None:
         """An answer may not come; a pause may be over."""
         if self._read_by is not None and now.steady >= self._read_by:
-            self._rule(now)
-        elif self._pause_until is not None and now.steady >= self._pause_until:
+            return self._rule(now)
+        if self._pause_until is not None and now.steady >= self._pause_until:
             self._pause_until = None
-            self._again(now)
+            return NextAttempt()
+        return None
 
     @property
     def weighs(self) -> bool:
@@ -82,12 +79,11 @@ class Restart:
         self._read_by = now.steady + READ_SECONDS
         self._actions.append(ReadProgress(outcomes.epoch))
 
-    def progressed(self, now: Now, event: Progressed) -> None:
+    def progressed(self, now: Now, event: Progressed) -> NextAttempt | RunOver | None:
         """How far ranks of the newest attempt have come."""
         self._state_keeper.progressed(event.step, event.checkpoint)
         self._progress = event
-        if self._read_by is not None:
-            self._rule(now)
+        return None if self._read_by is None else self._rule(now)
 
     def end(self) -> None:
         """The run ends."""
@@ -99,24 +95,25 @@ class Restart:
         room = self._lost_nodes.room
         return bool(self._judge.rule_before(failure_event, end, self._state_keeper.attempts, room).again)
 
-    def failure_event(self, now: Now, failure_event: FailureEvent, end: RunOutcome) -> None:
-        """It came to no rank; ``end`` is how the run ends, if not by another attempt."""
+    def failure_event(self, now: Now, failure_event: FailureEvent) -> NextAttempt | RunOver | None:
+        """It came to no rank."""
         if self._termination.undecided:
-            return  # no rank lives, so whatever the signal means ends the run, and may be the cause
+            return None  # no rank lives, so whatever the signal means ends the run, and may be the cause
         self._blame(failure_event)
+        end = failures.of_failure_event(failure_event)
         ruling = self._judge.rule_before(
             failure_event, end, self._state_keeper.attempts, self._lost_nodes.room
         )
-        self._follow(now, ruling)
+        return self._follow(now, ruling)
 
-    def _rule(self, now: Now) -> None:
+    def _rule(self, now: Now) -> NextAttempt | RunOver | None:
         self._read_by = None
         if self._termination.undecided:
-            return
+            return None
         outcomes, heard_at = self._outcomes, self.failure_event_at
         self._outcomes = self.failure_event_at = None
         if outcomes is None:
-            return
+            return None
         for name, why in outcomes.stuck_on.items():
             self._lost_nodes.leave_out(name, why)
         if heard_at is not None:
@@ -131,12 +128,11 @@ class Restart:
         ruling = self._of_shutdown(ruling, outcomes) if self._termination.shutdown else ruling
         if ruling.failure_event:
             self._blame(ruling.failure_event)
-        self._follow(now, ruling)
+        return self._follow(now, ruling)
 
-    def decided(self, now: Now) -> None:
-        """What a signal meant is known: an attempt that waited for it is judged."""
-        if self._outcomes is not None and self._read_by is None:
-            self._rule(now)
+    def decided(self, now: Now) -> NextAttempt | RunOver | None:
+        """What a signal meant may be known: an attempt that waited for it is judged."""
+        return self._rule(now) if self._outcomes is not None and self._read_by is None else None
 
     def _of_shutdown(self, ruling: RestartDecision, outcomes: RankOutcomes) -> RestartDecision:
         """Ranks that knew that the job would end have ended for that, unless their work is done."""
@@ -153,20 +149,19 @@ class Restart:
         if failure_event.kind is not FailureKind.COLLISION:
             self._lost_nodes.blame(failure_event.failure.node, network=failure_event.kind is FailureKind.HANG)
 
-    def _follow(self, now: Now, ruling: RestartDecision) -> None:
+    def _follow(self, now: Now, ruling: RestartDecision) -> NextAttempt | RunOver | None:
         if not ruling.again or ruling.failure_event is None:
-            self._conclude(now, ruling.verdict, ruling.failure_event)
-            return
+            return RunOver(ruling.verdict, ruling.failure_event)
         self._state_keeper.close(now, ruling.verdict.state, ruling.failure_event.failure)
         why = ruling.failure_event.failure.why
         self.cause, self.why = ruling.cause, f"{ruling.again}: {why}"
         self._actions.append(Note(ruling.again if self._state_keeper.has_just_said(why) else self.why))
         if not ruling.pause:
             self._state_keeper.says(Phase.RESTARTING, self.why)
-            self._again(now)
-            return
+            return NextAttempt()
         self._pause_until = now.steady + ruling.pause
         self._state_keeper.says(Phase.RESTARTING, f"{self.why}; not before {_clock(now.wall + ruling.pause)}")
+        return None
 
 
 def _clock(wall: float) -> str:

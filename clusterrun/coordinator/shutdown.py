@@ -1,69 +1,99 @@
-"""The end of a run, or of its part in this job: last record, farewells, requeue; pure."""
+"""The end of a run, or of its part in this job: last record, farewells, the launcher, requeue; pure."""
 
 from __future__ import annotations
 
-from clusterrun.coordinator import restart_budget
-from clusterrun.coordinator.actions import Finish
-from clusterrun.coordinator.farewells import Farewells
-from clusterrun.coordinator.termination import Termination
+from clusterrun.coordinator.actions import EndLauncher, Finish, Send
+from clusterrun.protocol.messages import Farewell
 from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from clusterrun.coordinator import termination
     from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.failures import FailureEvent, RunOutcome
+    from clusterrun.coordinator.launch_state import LaunchState
     from clusterrun.coordinator.membership import Membership
+    from clusterrun.coordinator.outcomes import RunOver
     from clusterrun.coordinator.run_state import RunStateKeeper
-    from clusterrun.model.orders import Orders
+    from clusterrun.coordinator.termination import Termination
     from clusterrun.runtime.machine_events import Now
+
+PART_SECONDS = 5.0
+"""For the agents to leave and the launcher to end by themselves, and again for its end by force."""
 
 
 class Shutdown:
-    """One run's last stage; ends in ``Finish``. ``termination`` hears before what ends the job."""
+    """One run's last stage: once all have left, within twice ``PART_SECONDS``, ``Finish`` follows.
+
+    ``termination`` says whether another job goes on, and hands the run over to it.
+    """
 
     def __init__(
         self,
-        orders: Orders,
-        job_id: str,
         membership: Membership,
         state_keeper: RunStateKeeper,
+        launch: LaunchState,
+        termination: Termination,
         actions: list[CoordinatorAction],
-        lifecycle: termination.Course,
     ) -> None:
-        self.termination = Termination(orders, job_id, state_keeper, actions, lifecycle)
-        self.farewells = Farewells(membership, actions, self._leave)
-        self._most, self._state_keeper, self._actions = orders.max_restarts, state_keeper, actions
-        self._superseded = False
+        self._membership, self._state_keeper, self._launch = membership, state_keeper, launch
+        self._termination, self._actions = termination, actions
+        self._begun = self._forced = self._superseded = False
+        self._due_at: float | None = None
+        self._code = 0
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
-        times = (self.farewells.due_at, self.termination.wakes_at())
+        times = (self._due_at, self._termination.requeue_policy.due_at)
         return min((at for at in times if at is not None), default=None)
 
-    def tick(self, now: Now) -> None:
-        """Time is up for those who are left, or for an answer."""
-        self.termination.tick(now)
-        self.farewells.tick(now)
+    def begin(self, now: Now, over: RunOver, superseded: bool) -> None:
+        """No rank lives anywhere: write how it ended, and say farewell to everyone.
 
-    def begin(self, now: Now, end: RunOutcome, failure_event: FailureEvent | None, superseded: bool) -> None:
-        """No rank lives anywhere, and this is how it ended."""
-        self._superseded = superseded
+        Who never joined, or fell silent, is ended with the launcher.
+        """
+        ruled = end = over.end
         told = self._state_keeper.has_just_said(end.reason)
         self._actions.append(Note(end.state.value if told else f"{end.state.value}: {end.reason}"))
-        ruled = end
         if not superseded:
-            affordable = restart_budget.restarts_used(self._state_keeper.attempts) < self._most
-            ruled = self.termination.rule(now, end, affordable)
-            self._state_keeper.close(now, end.state, failure_event.failure if failure_event else None)
+            ruled = self._termination.rule(end)
+            failure = over.failure_event.failure if over.failure_event else None
+            self._state_keeper.close(now, end.state, failure)
             self._actions.append(self._state_keeper.end(now, ruled))
         if ruled is not end:
             self._actions.append(Note(f"{ruled.state.value}: {ruled.reason}"))
-        self.farewells.begin(now, ruled.exit_code)
+        self._begun, self._code, self._superseded = True, ruled.exit_code, superseded
+        self._due_at = now.steady + PART_SECONDS
+        for member in self._membership.linked():
+            self._actions.append(Send(member.link, Farewell()))
+        if not self._membership.complete or any(member.silent for member in self._membership.taken()):
+            self._force(now)
+        self.check(now)
 
-    def _leave(self, now: Now, code: int) -> None:
+    def check(self, now: Now) -> None:
+        """Finish, where nobody is left."""
+        if self._begun and not self._launch.lives and (self._forced or not self._membership.linked()):
+            self._finish(now)
+
+    def tick(self, now: Now) -> None:
+        """Time is up for those who are left, or for an answer."""
+        self._termination.requeue_policy.tick(now)
+        if self._due_at is None or now.steady < self._due_at:
+            return
+        if self._launch.lives and not self._forced:
+            self._force(now)
+        else:
+            self._finish(now)
+
+    def _force(self, now: Now) -> None:
+        self._forced = True
+        self._due_at = now.steady + PART_SECONDS
+        if self._launch.lives:
+            self._actions.append(EndLauncher())
+
+    def _finish(self, now: Now) -> None:
+        self._begun = False
+        self._due_at = None
         # What waits in the queue may be the very job that took the run over.
         if self._superseded:
-            self._actions.append(Finish(code))
+            self._actions.append(Finish(self._code))
         else:
-            self.termination.requeue_policy.leave(now, code)
+            self._termination.requeue_policy.leave(now, self._code)

@@ -15,32 +15,19 @@ from __future__ import annotations
 from clusterrun.coordinator import restart_budget
 from clusterrun.coordinator.actions import AskJob
 from clusterrun.coordinator.failures import RunOutcome
+from clusterrun.coordinator.outcomes import EndAsked
 from clusterrun.coordinator.requeue import PREEMPTION, STATES, TIME_LIMIT, RequeuePolicy
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from clusterrun.coordinator.actions import CoordinatorAction
+    from clusterrun.coordinator.attempt import LiveAttempt
     from clusterrun.coordinator.events import JobTold, NextQueued
     from clusterrun.coordinator.run_state import RunStateKeeper
     from clusterrun.model.orders import Orders
     from clusterrun.runtime.machine_events import Now
-
-    class Course(Protocol):
-        """What a termination needs of the run's lifecycle."""
-
-        def notify(self, now: Now, why: str, until: float) -> bool:
-            """Tell the ranks to end by ``until`` (wall clock; 0: at leisure); False where none run."""
-
-        def ask(self, now: Now, wish: RunOutcome, since: float | None = None) -> None:
-            """End the run so; somebody wished it at ``since`` (steady clock)."""
-
-        def decided(self, now: Now) -> None:
-            """Nothing is undecided any more: what waited for a ruling may be ruled."""
-
 
 ANSWER_SECONDS = 3.5
 """An answer of the scheduler that comes later than this decides nothing: it would kill before."""
@@ -81,6 +68,8 @@ class _Asked:
 class Termination:
     """One job's end; ``job_id`` is empty where no scheduler keeps the time.
 
+    A call may return the wish that the run should end; after each, what waited for a ruling may be ruled.
+    ``live`` is the attempt whose ranks may live, None where none can.
     ``stray``: the newest signal reached only some agents, and the scheduler does not end the job: whoever
     sent it ended those agents, and nothing else.
     """
@@ -91,12 +80,11 @@ class Termination:
         job_id: str,
         state_keeper: RunStateKeeper,
         actions: list[CoordinatorAction],
-        lifecycle: Course,
     ) -> None:
         self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
         self._grace, self._job_id = orders.grace, job_id
         self._most_restarts = orders.max_restarts
-        self._state_keeper, self._actions, self._lifecycle = state_keeper, actions, lifecycle
+        self._state_keeper, self._actions = state_keeper, actions
         self.requeue_policy = RequeuePolicy(self._survival, state_keeper, actions)
         self.stray = False
         self._asked: _Asked | None = None
@@ -159,21 +147,23 @@ class Termination:
         times = (late, self._until, self._ask_at, self.requeue_policy.due_at)
         return min((at for at in times if at is not None), default=None)
 
-    def tick(self, now: Now) -> None:
-        """Carry out what is due."""
+    def tick(self, now: Now, live: LiveAttempt | None) -> EndAsked | None:
+        """Carry out what is due; to be called again where that is a wish, for more may be due."""
         self.requeue_policy.tick(now)
-        if self._asked is not None and now.steady >= self._asked.at + ANSWER_SECONDS:
-            self._decide(now, self._by_the_clock(now), sudden=False)
+        late = self._asked is not None and now.steady >= self._asked.at + ANSWER_SECONDS
+        if late and (asked := self._decide(now, self._by_the_clock(now), False, live)):
+            return asked
         if self._until is not None and now.steady >= self._until:
             self._until = None
-            self._lifecycle.ask(now, self.wish())
+            return EndAsked(self.wish())
         if self._ask_at is not None and now.steady >= self._ask_at:
             self._ask_at = None
             self.requeue_policy.queue()
             if self._is_due(now):
-                self.noticed(now, by_clock=True)
+                self.noticed(now, live, by_clock=True)
             else:
                 self._ask()
+        return None
 
     def _is_due(self, now: Now) -> bool:
         return self._end_at is not None and now.steady >= self._end_at - self._survival.notice - DUE_SECONDS
@@ -200,7 +190,7 @@ class Termination:
 
     # --- signals, and what they mean ---
 
-    def noticed(self, now: Now, by_clock: bool = False) -> None:
+    def noticed(self, now: Now, live: LiveAttempt | None, by_clock: bool = False) -> None:
         """An early word of the end."""
         heard_at = None if by_clock else self._heard_at
         fresh = heard_at is None or now.steady - heard_at >= NOTICE_SECONDS
@@ -211,25 +201,25 @@ class Termination:
             self._asked = _Asked(None, now.steady, by_clock)
             self._ask()
         else:
-            self._notify(now, BY_HAND, 0.0)
+            self._notify(now, BY_HAND, 0.0, live)
 
-    def terminated(self, now: Now, wish: RunOutcome, some: bool = False) -> None:
+    def terminated(self, now: Now, wish: RunOutcome, some: bool = False) -> EndAsked | None:
         """This process, or an agent, was told to end; ``wish`` says so in words.
 
         ``some``: only some of the agents were, and not this process.
         """
         if self._over:
-            return
+            return None
         if self._asked is not None and self.undecided:
             if self._asked.some and not some:
                 self._asked = replace(self._asked, wish=wish, some=False)
-            return
+            return None
         if not self._job_id:
-            self._lifecycle.ask(now, wish)
-            return
+            return EndAsked(wish)
         self.stray = False
         self._asked = _Asked(wish, now.steady, some=some)
         self._ask()
+        return None
 
     def cancelled(self, now: Now, wish: RunOutcome) -> None:
         """The owner ends the run: also the job that waits, and at once, for we may be killed soon."""
@@ -239,28 +229,29 @@ class Termination:
         """This job's first process was killed: what the scheduler does now, it does for that."""
         self._abandoned = True
 
-    def told(self, now: Now, event: JobTold) -> None:
+    def told(self, now: Now, event: JobTold, live: LiveAttempt | None) -> EndAsked | None:
         """The scheduler's word on this job."""
         self._unanswered = max(0, self._unanswered - 1)
         if self._over:
-            return
+            return None
         if event.end_at is not None:
             self._end_at = now.steady + event.end_at - now.wall
         self._requeued = self._requeued or event.requeued
         if self.undecided and self._unanswered and event.why in ("", UNKNOWN):
-            return  # maybe the answer to what was asked before the signal came
+            return None  # maybe the answer to what was asked before the signal came
         why = self._by_the_clock(now) if event.why == UNKNOWN else event.why
-        self._decide(now, why, sudden=event.end_at is None and event.why in STATES)
+        asked = self._decide(now, why, event.end_at is None and event.why in STATES, live)
         if event.why == UNKNOWN and self._end_at is None:
             self._ask_at = now.steady + ASK_AGAIN_SECONDS
         elif self._survival.requeue and self._end_at is not None and not self._noticed:
             self._ask_at = max(self._end_at - self._survival.notice, now.steady + 1.0)
+        return asked
 
-    def _decide(self, now: Now, why: str, sudden: bool) -> None:
+    def _decide(self, now: Now, why: str, sudden: bool, live: LiveAttempt | None) -> EndAsked | None:
         """What the signal means is known as well as it can be; ``sudden``: the job is being killed."""
         asked, self._asked = self._asked, None
         if asked is None:
-            return
+            return None
         left = self._survival.notice if self._end_at is None else self._end_at - now.steady
         left -= self._grace + min(SAVING_SECONDS, self._survival.notice / 4)
         if sudden:
@@ -268,13 +259,14 @@ class Termination:
         early = why == PREEMPTION and left > 0
         if asked.wish is None:
             why = why or self._meant(now, asked.by_clock)
-            if why not in ("", CANCELLED, REQUEUE):  # of these a TERM follows
-                self._notify(now, why, left)
-        elif asked.some and not why:
+            if why in ("", CANCELLED, REQUEUE):  # of these a TERM follows
+                return None
+            return self._notify(now, why, left, live)[1]
+        if asked.some and not why:
             self.stray = True
-        elif not early or not self._notify(now, why, left):
-            self._end(now, why, asked.wish, asked.at)
-        self._lifecycle.decided(now)
+            return None
+        told, ended = self._notify(now, why, left, live) if early else (False, None)
+        return ended if told or ended else self._end(now, why, asked.wish, asked.at)
 
     def _meant(self, now: Now, by_clock: bool) -> str:
         """A notice for which the scheduler has no reason: of the time limit, maybe too early, or a user's."""
@@ -282,25 +274,27 @@ class Termination:
             return TIME_LIMIT if self._is_due(now) else ""
         return "" if by_clock else BY_HAND
 
-    def _notify(self, now: Now, why: str, left: float) -> bool:
+    def _notify(
+        self, now: Now, why: str, left: float, live: LiveAttempt | None
+    ) -> tuple[bool, EndAsked | None]:
         """The ranks may end by themselves until their time is up; False where none live."""
         self._noticed = why
         seconds = max(0.0, min(left, self._survival.notice))
-        live = self._lifecycle.notify(now, why, 0.0 if why == BY_HAND else now.wall + seconds)
-        if self._survival.requeue and not live:
-            self._lifecycle.ask(now, self.wish())
-        elif self._survival.requeue and why != BY_HAND:
+        told = live is not None and live.notice(now, why, 0.0 if why == BY_HAND else now.wall + seconds)
+        if self._survival.requeue and not told:
+            return False, EndAsked(self.wish())
+        if self._survival.requeue and why != BY_HAND:
             self._until = now.steady + seconds
-        return live
+        return told, None
 
-    def _end(self, now: Now, why: str, wish: RunOutcome, since: float) -> None:
+    def _end(self, now: Now, why: str, wish: RunOutcome, since: float) -> EndAsked:
         if why == CANCELLED:
             wish = replace(wish, reason=f"cancelled through the scheduler: {wish.reason}")
             if not self._abandoned:
                 self.requeue_policy.cancel(now, wish)
         elif why in _WORDS:
             wish = RunOutcome(STATES.get(why, State.CANCELLED), _WORDS[why], wish.exit_code)
-        self._lifecycle.ask(now, wish, since)
+        return EndAsked(wish, since)
 
     def queued(self, now: Now, event: NextQueued) -> None:
         """The job that goes on waits in the queue, or cannot: then it is tried again."""
@@ -309,11 +303,12 @@ class Termination:
             again = now.steady + ASK_AGAIN_SECONDS
             self._ask_at = again if self._ask_at is None else min(self._ask_at, again)
 
-    def rule(self, now: Now, end: RunOutcome, affordable: bool = True) -> RunOutcome:
-        """``end``, or PENDING where the run goes on. ``affordable``: what failed may be tried again.
+    def rule(self, end: RunOutcome) -> RunOutcome:
+        """``end``, or PENDING where the run goes on.
 
         From now on signals mean nothing any more; ``requeue_policy`` leads on.
         """
+        affordable = restart_budget.restarts_used(self._state_keeper.attempts) < self._most_restarts
         self._over = True
         self._asked = self._until = self._ask_at = None
         return self.requeue_policy.rule(end, self._requeued, end.reason == _WORDS[REQUEUE], affordable)

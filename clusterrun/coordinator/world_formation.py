@@ -11,31 +11,35 @@ import enum
 from clusterrun.coordinator import failures
 from clusterrun.coordinator.failures import FailureKind
 from clusterrun.coordinator.lost_nodes import LostNodes
+from clusterrun.coordinator.outcomes import (
+    Gathered,
+    NodesChosen,
+    NoRanks,
+    NotGathered,
+    RunOver,
+    TooFewNodes,
+    WorldFormed,
+)
 from clusterrun.coordinator.preflight_gate import PreflightGate
 from clusterrun.coordinator.rendezvous import Rendezvous, RendezvousMeans
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Protocol
+    from collections.abc import Sequence
+    from typing import Union
 
     from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.collaborators import Collaborators
-    from clusterrun.coordinator.events import EpochClaimed, LauncherEnded, LauncherReached
-    from clusterrun.coordinator.failures import FailureEvent, RunOutcome
+    from clusterrun.coordinator.events import EpochClaimed, LauncherEnded, LauncherReached, Resubmitted
+    from clusterrun.coordinator.failures import FailureEvent
+    from clusterrun.coordinator.launch_state import LaunchState
     from clusterrun.coordinator.membership import Member, Membership
+    from clusterrun.coordinator.preflight_gate import Consequence, Examine
     from clusterrun.coordinator.run_state import RunStateKeeper
     from clusterrun.model.orders import Orders
-    from clusterrun.protocol.timeouts import Timeouts
+    from clusterrun.protocol.messages import SidecarSaid
     from clusterrun.runtime.machine_events import Now
 
-    class Follows(Protocol):
-        """What a formation leads to: one of these is called once for each ``begin``."""
-
-        def mustered(self, now: Now) -> None: ...
-        def in_vain(self, now: Now, failure_event: FailureEvent) -> None: ...
-        def conclude(self, now: Now, end: RunOutcome) -> None: ...
-        def another(self, now: Now, failure_event: FailureEvent) -> bool: ...
+    Formed = Union[WorldFormed, NoRanks, RunOver, TooFewNodes, None]
 
 
 class FormationStage(enum.Enum):
@@ -47,39 +51,34 @@ class FormationStage(enum.Enum):
 
 
 class WorldFormation:
-    """Calls ``mustered`` when the membership's world is formed, ``in_vain`` where agents do not come.
+    """Each ``begin`` leads to one outcome: the membership's world is formed, or there is none.
 
-    ``conclude`` ends the run: too few are fit. ``launch`` starts agents but on the nodes of these names.
-    ``environment`` is for ranks where their user set nothing.
+    ``TooFewNodes`` is followed by ``form_without`` where it leads to no other attempt. ``environment`` is for
+    ranks where their user set nothing.
     """
 
     def __init__(
         self,
         orders: Orders,
-        timeouts: Timeouts,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        collaborators: Collaborators,
+        launch: LaunchState,
         actions: list[CoordinatorAction],
-        launch: Callable[[tuple[str, ...]], None],
-        follows: Follows,
+        examine: Examine | None,
     ) -> None:
         self.stage = FormationStage.IDLE
         self.environment: tuple[tuple[str, str], ...] = ()
         self.lost_nodes = LostNodes(membership, state_keeper, orders.nodes, local=not orders.launch)
-        self._membership, self._state_keeper, self._follows = membership, state_keeper, follows
+        self._membership, self._state_keeper, self._launch = membership, state_keeper, launch
         self._nodes = orders.nodes
         # Another job gets nodes that are well: what did not come back once is not tried again and again.
         self._elsewhere = bool(orders.survival.requeue)
         self._epoch = -1
         self._lost: FailureEvent | None = None
         parts = (orders, membership, state_keeper, actions)
-        then = (self._form, self._refused, follows.another)
-        self._gate = PreflightGate(*parts, collaborators.examine, *then) if collaborators.examine else None
+        self._gate = PreflightGate(*parts, examine) if examine else None
         means = RendezvousMeans(do_without=self._gate is not None, relaunch=bool(orders.launch))
-        self._rendezvous = Rendezvous(
-            membership, state_keeper, timeouts, means, actions, launch, self._gathered, self._not_gathered
-        )
+        self._rendezvous = Rendezvous(membership, state_keeper, means, launch, actions)
 
     # --- time ---
 
@@ -87,14 +86,13 @@ class WorldFormation:
         """When ``tick`` is wanted (steady clock)."""
         if self.stage is FormationStage.JOINING:
             return self._rendezvous.due_at()
-        return self.preflight_session.wakes_at() if self.preflight_session else None
+        return self._checks.wakes_at() if self._checks else None
 
-    def tick(self, now: Now) -> None:
+    def tick(self, now: Now) -> Formed:
         """Carry out what is due."""
         if self.stage is FormationStage.JOINING:
-            self._rendezvous.tick(now)
-        elif self.preflight_session:
-            self.preflight_session.tick(now)
+            return self._met(now, self._rendezvous.tick(now))
+        return self._checked(now, self._checks.tick(now)) if self._checks else None
 
     @property
     def joining(self) -> bool:
@@ -107,8 +105,7 @@ class WorldFormation:
         return self.joining and self._rendezvous.ended_others
 
     @property
-    def preflight_session(self) -> PreflightGate | None:
-        """The pre-flight that is going on."""
+    def _checks(self) -> PreflightGate | None:
         return self._gate if self.stage is FormationStage.EXAMINING else None
 
     # --- agents ---
@@ -119,16 +116,16 @@ class WorldFormation:
         without = self.lost_nodes.before(event.there)
         self._rendezvous.begin(now, event.quiet, event.dead_since, without)
 
-    def begin_again(self, now: Now, epoch: int, launcher_lives: bool) -> None:
+    def begin_again(self, now: Now, epoch: int) -> Formed:
         """For a later attempt."""
         self._epoch = epoch
-        if launcher_lives and self.lost_nodes.enough and now.steady >= self._rendezvous.quiet_until:
-            self._select(now)
-            return
+        lives = self._launch.lives
+        if lives and self.lost_nodes.enough and now.steady >= self._rendezvous.quiet_until:
+            return self._select(now)
         self.stage = FormationStage.JOINING
         self._lost = None
-        without = self.lost_nodes.without(launcher_lives)
-        self._rendezvous.begin_again(now, without, self.lost_nodes.hoped, self._nodes, launcher_lives)
+        without = self.lost_nodes.without(lives)
+        return self._met(now, self._rendezvous.begin_again(now, without, self.lost_nodes.hoped, self._nodes))
 
     def end(self) -> None:
         """The run ends."""
@@ -138,61 +135,88 @@ class WorldFormation:
         """An agent of this node is waited for."""
         return self.stage is FormationStage.JOINING and self._rendezvous.welcomes(node)
 
-    def present(self, now: Now) -> None:
+    def present(self, now: Now) -> Formed:
         """One node more is present."""
-        if self.stage is FormationStage.JOINING:
-            self._rendezvous.present(now)
+        return self._met(now, self._rendezvous.present(now)) if self.joining else None
 
-    def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> None:
+    def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Formed:
         """``words`` say so."""
         self.lost_nodes.said(event.said)
-        if self.stage is FormationStage.JOINING:
-            self._rendezvous.launcher_ended(now, event, words)
+        return self._met(now, self._rendezvous.launcher_ended(now, event, words)) if self.joining else None
 
     def launcher_reached(self, now: Now, event: LauncherReached) -> None:
         """What came of a look at the launcher."""
         if self.stage is FormationStage.JOINING:
             self._rendezvous.launcher_reached(now, event.names, event.settled)
 
-    def lost(self, now: Now, member: Member, why: str, failure_event: FailureEvent) -> None:
+    def lost(self, now: Now, member: Member, why: str, failure_event: FailureEvent) -> Formed:
         """An agent will not be heard again."""
-        if self.preflight_session:
-            self.preflight_session.left(now, member, failure_event)
-        elif self._rendezvous.does_without:
-            self._lost = self._lost or failure_event
-            self._rendezvous.left(member, why)
-        else:
-            self._in_vain(now, failure_event)
+        if self._checks:
+            return self._checked(now, self._checks.left(now, member, failure_event))
+        if not self._rendezvous.does_without:
+            return self._in_vain(failure_event)
+        self._lost = self._lost or failure_event
+        self._rendezvous.left(member, why)
+        return None
 
-    def _not_gathered(self, now: Now, kind: FailureKind, node: str, words: str) -> None:
-        if node and self._elsewhere:
-            self.lost_nodes.leave_out(node, words)
-        self._in_vain(now, failures.of_node(kind, node, now.wall, words))
+    def worker_said(self, now: Now, member: Member, message: SidecarSaid) -> Formed:
+        """A node's worker answered what the pre-flight asked."""
+        return self._checked(now, self._checks.said(now, member, message)) if self._checks else None
 
-    def _in_vain(self, now: Now, failure_event: FailureEvent) -> None:
+    def worker_lost(self, now: Now, member: Member, why: str) -> Formed:
+        """A node's worker will answer no more."""
+        return self._checked(now, self._checks.lost(now, member, why)) if self._checks else None
+
+    def resubmitted(self, now: Now, event: Resubmitted) -> Formed:
+        """The run was queued anew, or could not be."""
+        return self._checked(now, self._checks.resubmitted(event)) if self._checks else None
+
+    def _met(self, now: Now, outcome: Gathered | NotGathered | None) -> Formed:
+        """What follows from the rendezvous."""
+        if isinstance(outcome, NotGathered):
+            return self._not_gathered(now, outcome)
+        if outcome is None:
+            return None
+        lost = self._lost if self._rendezvous.lost_some else None
+        if lost and not self.lost_nodes.enough:
+            return TooFewNodes(lost)
+        return self._select(now, self._rendezvous.absent(now))
+
+    def _not_gathered(self, now: Now, outcome: NotGathered) -> Formed:
+        if outcome.node and self._elsewhere:
+            self.lost_nodes.leave_out(outcome.node, outcome.why)
+        return self._in_vain(failures.of_node(outcome.kind, outcome.node, now.wall, outcome.why))
+
+    def _in_vain(self, failure_event: FailureEvent) -> NoRanks:
         self.stage = FormationStage.IDLE
-        self._follows.in_vain(now, failure_event)
+        return NoRanks(failure_event)
+
+    def _checked(self, now: Now, outcome: Consequence) -> Formed:
+        """What follows from the pre-flight."""
+        if isinstance(outcome, NodesChosen):
+            return self._form(now, outcome.world, outcome.environment)
+        if isinstance(outcome, RunOver):
+            self.stage = FormationStage.IDLE
+        return outcome
 
     # --- who trains ---
 
-    def _gathered(self, now: Now) -> None:
-        """Everybody is here who is waited for, and nothing of an older attempt can live any more."""
-        lost = self._lost if self._rendezvous.lost_some else None
-        if lost and not self.lost_nodes.enough and self._follows.another(now, lost):
-            self.stage = FormationStage.IDLE
-            return
-        self._select(now, self._rendezvous.absent(now))
+    def form_without(self, now: Now) -> Formed:
+        """Too few nodes are here, or fit, and no other attempt is made for that."""
+        if self._checks:
+            return self._checked(now, self._checks.decide(now))
+        return self._select(now, self._rendezvous.absent(now))
 
-    def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> None:
+    def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> Formed:
         """``missing`` were waited for in vain."""
         suspects = self.lost_nodes.suspects()
         if self._gate is None or (self._gate.examined and not suspects.nodes):
-            self._form(now, self.lost_nodes.world(), self.environment)
-            return
+            return self._form(now, self.lost_nodes.world(), self.environment)
         self.stage = FormationStage.EXAMINING
-        self._gate.begin(now, self._epoch, self.lost_nodes.absent(missing), suspects)
+        absent = self.lost_nodes.absent(missing)
+        return self._checked(now, self._gate.begin(now, self._epoch, absent, suspects))
 
-    def _form(self, now: Now, world: Sequence[int], environment: tuple[tuple[str, str], ...]) -> None:
+    def _form(self, now: Now, world: Sequence[int], environment: tuple[tuple[str, str], ...]) -> Formed:
         self.stage = FormationStage.IDLE
         self._membership.form(world)
         self.environment = environment
@@ -206,11 +230,7 @@ class WorldFormation:
             any(member.lost for member in self._membership.world)
             or len(self._membership.world) != self._nodes
         ):
-            self._not_gathered(now, FailureKind.NODE, "", "a node was lost while the world was formed")
-            return
+            words = "a node was lost while the world was formed"
+            return self._not_gathered(now, NotGathered(FailureKind.NODE, "", words))
         self.lost_nodes.trained()
-        self._follows.mustered(now)
-
-    def _refused(self, now: Now, end: RunOutcome) -> None:
-        self.stage = FormationStage.IDLE
-        self._follows.conclude(now, end)
+        return WorldFormed()

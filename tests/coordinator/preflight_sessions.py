@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clusterrun.coordinator.preflight_session import Again, Examinee
+from clusterrun.coordinator.preflight_gate import Again, Examinee
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Finding, Grade, NodeReport, Report, worst

@@ -27,7 +27,7 @@ def test_a_warning_that_holds_no_more_is_dropped_and_noted_once() -> None:
     again = TakeBack("training alone", "they train together now")
     detector = Says([Warn("training alone: 4 ranks"), Warn("out of memory on n2")], [again], [again])
     nothing = cast("Any", None)
-    watching = HangMonitor(cast("Any", detector), nothing, nothing, state_keeper, noted, nothing)
+    watching = HangMonitor(cast("Any", detector), nothing, nothing, state_keeper, noted)
     watching.tick(NOW)
     assert state_keeper.state.warnings == ("training alone: 4 ranks", "out of memory on n2")
     watching.tick(NOW)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from clusterrun.coordinator.hang_monitor import Watch
     from clusterrun.coordinator.io.supervisor import SupervisorNews
-    from clusterrun.coordinator.preflight_session import Absent, Again, Examination, Examine, Examinee
+    from clusterrun.coordinator.preflight_gate import Absent, Again, Examination, Examine, Examinee
     from clusterrun.model.orders import Orders
     from clusterrun.model.paths import RunPaths
     from clusterrun.protocol.timeouts import Timeouts
