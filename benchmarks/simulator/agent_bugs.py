@@ -9,9 +9,10 @@ AGENT_BUGS = (
     Mutant(
         "any message lengthens the lease",
         "agent/agent",
-        "        if self._linked:\n            self._messages[",
-        "        self._lease.ends_at = now.steady + 20.0\n        self._say(RenewLease(now.steady + 20.0))\n"
-        "        if self._linked:\n            self._messages[",
+        "        if self._linked:\n            _MESSAGES[",
+        "        self._lease.ends_at = now.steady + 20.0\n"
+        "        self._actions.append(RenewLease(now.steady + 20.0))\n"
+        "        if self._linked:\n            _MESSAGES[",
     ),
     Mutant(
         "the lease counts from the answer",
@@ -22,8 +23,8 @@ AGENT_BUGS = (
     Mutant(
         "the agent alone enforces the lease",
         "agent/agent",
-        "            self._say(RenewLease(self._lease.ends_at))",
-        "            self._say(RenewLease(self._lease.ends_at + 1e6))",
+        "            self._actions.append(RenewLease(self._lease.ends_at))",
+        "            self._actions.append(RenewLease(self._lease.ends_at + 1e6))",
     ),
     Mutant(
         "ranks start without a lease",
@@ -91,14 +92,14 @@ AGENT_BUGS = (
     Mutant(
         "an agent keeps its own signal to itself",
         "agent/agent",
-        "self._say(Tell(SignalSeen(event.number)))",
+        "self._actions.append(Tell(SignalSeen(event.number)))",
         "pass",
     ),
     Mutant(
         "the stuck are not told",
         "agent/ranks",
-        "self._say(Tell(RanksGone(self.epoch, stuck)))",
-        "self._say(Tell(RanksGone(self.epoch)))",
+        "self._actions.append(Tell(RanksGone(self.epoch, stuck)))",
+        "self._actions.append(Tell(RanksGone(self.epoch)))",
     ),
     Mutant(
         "an examiner outlives the start of ranks",

@@ -98,12 +98,12 @@ class Agent:
         self.node = node
         self._grace = grace
         self._timeouts = timeouts
-        self._out: list[AgentAction] = []
+        self._actions: list[AgentAction] = []
         self._lease = Lease(timeouts.lease)
         self._early = EARLY * timeouts.lease
-        self._ranks = Ranks(processes, self._say, self._objection)
-        self._sidecars = Sidecars(self._ranks, self._say)
-        self._port = MasterPort(self._ranks, self._say)
+        self._ranks = Ranks(processes, self._actions)
+        self._sidecars = Sidecars(self._ranks, self._actions)
+        self._port = MasterPort(self._ranks, self._actions)
         self._observed = observed
         self._observe_at: float | None = None
         self._linked = False
@@ -117,56 +117,23 @@ class Agent:
         self._hurried = False
         self._exited = False
         self.orphaned = False
-        self._events = self._for_events()
-        self._messages = self._for_messages()
-
-    def _for_events(self) -> dict[type, Callable[[Now, Any], None]]:
-        ranks = self._ranks
-        return {
-            Tick: self._tick,
-            Welcomed: self._welcomed,
-            Told: self._told,
-            Disconnected: self._disconnected,
-            ShimLost: self._shim_lost,
-            SignalCame: self._signal_came,
-            PortHeld: self._port.held,
-            RanksSpawned: self._spawned,
-            SpawnFailed: ranks.spawn_failed,
-            RankEnded: ranks.ended,
-            Passed: ranks.passed,
-            Swept: self._was_swept,
-            SidecarSpoke: self._sidecars.spoke,
-            SidecarGone: self._sidecars.gone,
-            StoodStill: self._stood_still,
-        }
-
-    def _for_messages(self) -> dict[type, Callable[[Now, Any], None]]:
-        return {
-            Ack: self._acknowledged,
-            ReservePort: self._port.reserve,
-            StartRanks: self._start_ranks,
-            StopRanks: self._stop_ranks,
-            SignalRanks: self._signal_ranks,
-            AskSidecar: self._ask_sidecar,
-            EndSidecar: lambda now, order: self._sidecars.end(order),
-            Farewell: self._farewell,
-        }
 
     def on(self, now: Now, event: AgentEvent) -> list[AgentAction]:
         """What is to be done, in this order, now that ``event`` has happened."""
         if self._exited:
             return []
-        self._out.clear()
-        self._events[type(event)](now, event)
+        self._actions.clear()
+        _EVENTS[type(event)](self, now, event)
         if self._cleaned is not None and (self._answer_by is None or self._leaving is not None):
             cleaned, self._cleaned = self._cleaned, None
-            self._ranks.swept(now, cleaned)
+            self._ranks.swept(cleaned, self._objection(now))
         self._port.release_after_ranks()
         if self._ranks.idle and self._leaving is not None:
             self._port.release()
             self._exited = True
-            self._say(Exit(self._leaving))
-        return list(self._out)
+            self._actions.append(Exit(self._leaving))
+        # The link comes and goes before anything is said.
+        return [one for one in self._actions if self._linked or not isinstance(one, Tell)]
 
     def wakes_at(self) -> float | None:
         """When the next ``Tick`` is wanted (steady clock, seconds)."""
@@ -178,10 +145,6 @@ class Agent:
         if self._ranks.stage is RankStage.RUNNING:
             times += [self._ranks.kill_at, self._observe_at]
         return min((at for at in times if at is not None), default=None)
-
-    def _say(self, action: AgentAction) -> None:
-        if self._linked or not isinstance(action, Tell):
-            self._out.append(action)
 
     @property
     def wants_ranks(self) -> bool:
@@ -212,16 +175,16 @@ class Agent:
     def _welcomed(self, now: Now, event: Welcomed) -> None:
         self._linked = True
         # The shim gets a deadline at once; ranks still wait for an acknowledged beat (law 2).
-        self._say(RenewLease(self._lease.welcome(now.steady)))
+        self._actions.append(RenewLease(self._lease.welcome(now.steady)))
         self._beat(now)
 
     def _beat(self, now: Now) -> None:
-        self._say(Tell(self._lease.beat(now.steady)))
+        self._actions.append(Tell(self._lease.beat(now.steady)))
         self._beat_at = now.steady + self._timeouts.heartbeat
 
     def _acknowledged(self, now: Now, ack: Ack) -> None:
         if self._lease.acknowledged(now.steady, ack) and self._lease.ends_at is not None:
-            self._say(RenewLease(self._lease.ends_at))
+            self._actions.append(RenewLease(self._lease.ends_at))
             if self._answer_by is not None and self._lease.ends_at - self._early > self._answer_by:
                 self._answered(now)
 
@@ -233,7 +196,7 @@ class Agent:
 
     def _told(self, now: Now, event: Told) -> None:
         if self._linked:
-            self._messages[type(event.message)](now, event.message)
+            _MESSAGES[type(event.message)](self, now, event.message)
 
     def _stood_still(self, now: Now, event: StoodStill) -> None:
         """Silence that was nobody's: the coordinator is asked, which may have stood still too."""
@@ -247,7 +210,7 @@ class Agent:
     def _tick(self, now: Now, event: Tick) -> None:
         ends_at = self._ends_at()
         if ends_at is not None and now.steady >= ends_at:
-            self._say(Note("the lease runs out: no heartbeat was acknowledged in time"))
+            self._actions.append(Note("the lease runs out: no heartbeat was acknowledged in time"))
             self.orphaned = self.orphaned or self._leaving is None
             self._leave_at_once(now, 1)
         elif self._leave_at is not None and now.steady >= self._leave_at:
@@ -268,13 +231,13 @@ class Agent:
             return
         if order.epoch > self._ranks.seen:
             self._sidecars.dismiss(contract.EXAMINER)
-        self._ranks.start(now, order)
+        self._ranks.start(order, self._objection(now))
 
     def _was_swept(self, now: Now, event: Swept) -> None:
         if self._answer_by is not None and self._ranks.stage is RankStage.CLEANING:
             self._cleaned = event  # as an order to start: until it is known whether this node may live
             return
-        self._ranks.swept(now, event)
+        self._ranks.swept(event, self._objection(now))
 
     def _spawned(self, now: Now, event: RanksSpawned) -> None:
         self._ranks.spawned(now, event)
@@ -288,9 +251,6 @@ class Agent:
         if self._ranks.stage is RankStage.RUNNING:
             self._sidecars.observe(self._ranks.epoch)
 
-    def _ask_sidecar(self, now: Now, order: AskSidecar) -> None:
-        self._sidecars.ask(order, self._ends)
-
     # --- ending ---
 
     def _stop_ranks(self, now: Now, order: StopRanks) -> None:
@@ -300,7 +260,7 @@ class Agent:
         self._ranks.stop(now, order)
 
     def _signal_came(self, now: Now, event: SignalCame) -> None:
-        self._say(Tell(SignalSeen(event.number)))
+        self._actions.append(Tell(SignalSeen(event.number)))
         if event.number not in contract.TERMINATE_SIGNALS or self._leave_at is not None:
             return
         self._ranks.told = True
@@ -322,7 +282,7 @@ class Agent:
 
     def _disconnected(self, now: Now, event: Disconnected) -> None:
         self._linked = False
-        self._say(Note("lost the coordinator: " + event.why))
+        self._actions.append(Note("lost the coordinator: " + event.why))
         self.orphaned = self.orphaned or self._leaving is None
         self._lease.woke(None)
         self._answer_by = None
@@ -333,7 +293,7 @@ class Agent:
         self._ranks.hurry(now, min(now.steady + self._grace, ends_at))
 
     def _shim_lost(self, now: Now, event: ShimLost) -> None:
-        self._say(Note("the shim is gone, and with it what enforces the lease"))
+        self._actions.append(Note("the shim is gone, and with it what enforces the lease"))
         self._leave_at_once(now, 1)
 
     def _farewell(self, now: Now, message: Farewell) -> None:
@@ -346,3 +306,32 @@ class Agent:
         self._lease.woke(None)
         self._hurried = True
         self._ranks.hurry(now, now.steady)
+
+
+_EVENTS: dict[type, Callable[[Agent, Now, Any], None]] = {
+    Tick: Agent._tick,
+    Welcomed: Agent._welcomed,
+    Told: Agent._told,
+    Disconnected: Agent._disconnected,
+    ShimLost: Agent._shim_lost,
+    SignalCame: Agent._signal_came,
+    PortHeld: lambda self, now, event: self._port.held(event),
+    RanksSpawned: Agent._spawned,
+    SpawnFailed: lambda self, now, event: self._ranks.spawn_failed(event),
+    RankEnded: lambda self, now, event: self._ranks.ended(now, event),
+    Passed: lambda self, now, event: self._ranks.passed(event),
+    Swept: Agent._was_swept,
+    SidecarSpoke: lambda self, now, event: self._sidecars.spoke(event),
+    SidecarGone: lambda self, now, event: self._sidecars.gone(event),
+    StoodStill: Agent._stood_still,
+}
+_MESSAGES: dict[type, Callable[[Agent, Now, Any], None]] = {
+    Ack: Agent._acknowledged,
+    ReservePort: lambda self, now, order: self._port.reserve(order),
+    StartRanks: Agent._start_ranks,
+    StopRanks: Agent._stop_ranks,
+    SignalRanks: Agent._signal_ranks,
+    AskSidecar: lambda self, now, order: self._sidecars.ask(order, self._ends),
+    EndSidecar: lambda self, now, order: self._sidecars.end(order),
+    Farewell: Agent._farewell,
+}

@@ -8,44 +8,43 @@ from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
-
     from clusterrun.agent.actions import AgentAction
     from clusterrun.agent.events import PortHeld
     from clusterrun.agent.ranks import Ranks
     from clusterrun.protocol.messages import ReservePort
-    from clusterrun.runtime.machine_events import Now
 
 
 class MasterPort:
-    """``epoch`` is that of the port which is held, None where none is; ``say`` takes actions."""
+    """``epoch`` is that of the port which is held, None where none is."""
 
-    def __init__(self, ranks: Ranks, say: Callable[[AgentAction], None]) -> None:
+    def __init__(self, ranks: Ranks, actions: list[AgentAction]) -> None:
         self.epoch: int | None = None
         self._ranks = ranks
-        self._say = say
+        self._actions = actions
 
-    def reserve(self, now: Now, order: ReservePort) -> None:
+    def reserve(self, order: ReservePort) -> None:
         """Hold one for an epoch that is above all epochs seen."""
         if order.epoch <= self._ranks.seen:
-            self._say(Note(f"refused a port for epoch {order.epoch}: epoch {self._ranks.seen} was seen"))
+            self._actions.append(
+                Note(f"refused a port for epoch {order.epoch}: epoch {self._ranks.seen} was seen")
+            )
             return
         if order.epoch == self.epoch:
             return
         self.release()
         self.epoch = order.epoch
-        self._say(HoldPort(order.epoch))
+        self._actions.append(HoldPort(order.epoch))
 
-    def held(self, now: Now, event: PortHeld) -> None:
+    def held(self, event: PortHeld) -> None:
         """It is held, or cannot be."""
         if event.epoch == self.epoch:
-            self._say(Tell(PortReserved(event.epoch, event.port, event.why)))
+            self._actions.append(Tell(PortReserved(event.epoch, event.port, event.why)))
 
     def release(self) -> None:
         """Give it back, where one is held."""
         if self.epoch is not None:
             self.epoch = None
-            self._say(ReleasePort())
+            self._actions.append(ReleasePort())
 
     def release_after_ranks(self) -> None:
         """Its epoch is over."""

@@ -12,8 +12,6 @@ from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
-
     from clusterrun.agent.actions import AgentAction
     from clusterrun.agent.events import Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
     from clusterrun.protocol.messages import SignalRanks, StartRanks, StopRanks
@@ -31,23 +29,20 @@ class RankStage(enum.Enum):
 
 
 class Ranks:
-    """The newest epoch's ranks; ``say`` takes actions, ``objection`` tells what forbids a start ('': none).
+    """The newest epoch's ranks; what is to be done goes to ``actions``.
 
     ``seen`` is the highest epoch heard of, ``epoch`` the highest one started here. ``kill_at`` is
     when what still runs is killed (steady clock, seconds). ``told``: this node got a signal to end, of
     which its ranks may end as well.
     """
 
-    def __init__(
-        self, processes: int, say: Callable[[AgentAction], None], objection: Callable[[Now], str]
-    ) -> None:
+    def __init__(self, processes: int, actions: list[AgentAction]) -> None:
         self.seen = self.epoch = -1
         self.stage = RankStage.IDLE
         self.told = False
         self.kill_at: float | None = None
         self._processes = processes
-        self._say = say
-        self._objection = objection
+        self._actions = actions
         self._swept = -1
         self._stuck: tuple[str, ...] = ()
         self._start: StartRanks | None = None
@@ -66,20 +61,23 @@ class Ranks:
 
     # --- starting ---
 
-    def start(self, now: Now, order: StartRanks) -> None:
-        """Start an epoch, if it is above all epochs seen; what may be left of older ones is swept first."""
+    def start(self, order: StartRanks, objection: str) -> None:
+        """Start an epoch, if it is above all epochs seen; what may be left of older ones is swept first.
+
+        ``objection`` forbids a start, now and in ``swept``; empty: nothing does.
+        """
         if order.epoch <= self.seen:
-            self._say(Note(f"refused to start epoch {order.epoch}: epoch {self.seen} was seen"))
+            self._actions.append(Note(f"refused to start epoch {order.epoch}: epoch {self.seen} was seen"))
             return
         self.seen = order.epoch
-        why = self._objection(now) if self.idle else "this node is still ending what ran before"
+        why = objection if self.idle else "this node is still ending what ran before"
         if why:
-            self._say(Tell(StartFailed(order.epoch, why)))
+            self._actions.append(Tell(StartFailed(order.epoch, why)))
             return
         self._start, self.epoch, self._ending = order, order.epoch, False
         if order.epoch - 1 > self._swept:
             self.stage = RankStage.CLEANING
-            self._say(Sweep(order.epoch - 1))
+            self._actions.append(Sweep(order.epoch - 1))
         else:
             self._spawn(order)
 
@@ -87,25 +85,25 @@ class Ranks:
         self.stage = RankStage.SPAWNING
         self._alive = self._processes
         where = (order.world, order.node, order.meeting)
-        self._say(Spawn(order.epoch, *where, order.environment, order.last_epoch))
+        self._actions.append(Spawn(order.epoch, *where, order.environment, order.last_epoch))
 
     def spawned(self, now: Now, event: RanksSpawned) -> None:
         """All processes exist; a request to end that came meanwhile is carried out now."""
         if self.stage is not RankStage.SPAWNING or event.epoch != self.epoch:
             return
         self.stage = RankStage.RUNNING
-        self._say(Tell(RanksStarted(self.epoch)))
+        self._actions.append(Tell(RanksStarted(self.epoch)))
         if self._alive == 0:
             self._sweep()
         elif self._ending:
-            self._say(SignalLocal(signal.SIGTERM))
+            self._actions.append(SignalLocal(signal.SIGTERM))
             self.kill_when_due(now)
 
-    def spawn_failed(self, now: Now, event: SpawnFailed) -> None:
+    def spawn_failed(self, event: SpawnFailed) -> None:
         """Not all could be started: those that were are swept."""
         if self.stage is RankStage.SPAWNING and event.epoch == self.epoch:
             self._ending = True
-            self._say(Tell(StartFailed(event.epoch, event.why)))
+            self._actions.append(Tell(StartFailed(event.epoch, event.why)))
             self._sweep()
 
     # --- running ---
@@ -116,7 +114,7 @@ class Ranks:
             return
         stopped = self._ending or self.told
         words = (event.last_lines, event.traceback, event.collision, stopped, event.noticed)
-        self._say(Tell(RankExited(event.epoch, event.rank, event.code, now.wall, *words)))
+        self._actions.append(Tell(RankExited(event.epoch, event.rank, event.code, now.wall, *words)))
         self._alive -= 1
         if self._alive == 0 and self.stage is RankStage.RUNNING:
             self._sweep()
@@ -125,12 +123,12 @@ class Ranks:
         """Pass a signal on; ranks that go on by it end later for reasons of their own."""
         if order.epoch == self.epoch and self.stage is RankStage.RUNNING:
             self.told = False
-            self._say(SignalLocal(order.number))
+            self._actions.append(SignalLocal(order.number))
 
-    def passed(self, now: Now, event: Passed) -> None:
+    def passed(self, event: Passed) -> None:
         """A notice was passed on."""
         if event.number == contract.NOTICE_SIGNAL:
-            self._say(Tell(SignalTaken(event.epoch, event.number, event.ranks)))
+            self._actions.append(Tell(SignalTaken(event.epoch, event.number, event.ranks)))
 
     # --- ending ---
 
@@ -138,12 +136,12 @@ class Ranks:
         """End ``order.epoch``; one that never ran here is answered at once and can never start afterwards."""
         if order.epoch == self.epoch:
             if self.idle:
-                self._say(Tell(RanksGone(order.epoch, self._stuck)))
+                self._actions.append(Tell(RanksGone(order.epoch, self._stuck)))
             else:
                 self.end(now, order.grace)
         elif order.epoch >= self.seen:
             self.seen = order.epoch
-            self._say(Tell(RanksGone(order.epoch)))
+            self._actions.append(Tell(RanksGone(order.epoch)))
 
     def end(self, now: Now, grace: float) -> None:
         """TERM now, KILL after ``grace``; a grace that runs already is neither shortened nor lengthened."""
@@ -152,7 +150,7 @@ class Ranks:
         self._ending = True
         self.kill_at = now.steady + grace
         if self.stage is RankStage.RUNNING:
-            self._say(SignalLocal(signal.SIGTERM))
+            self._actions.append(SignalLocal(signal.SIGTERM))
             self.kill_when_due(now)
 
     def hurry(self, now: Now, by: float) -> None:
@@ -170,30 +168,29 @@ class Ranks:
 
     def _sweep(self) -> None:
         self.stage = RankStage.SWEEPING
-        self._say(Sweep(self.epoch))
+        self._actions.append(Sweep(self.epoch))
 
-    def swept(self, now: Now, event: Swept) -> None:
+    def swept(self, event: Swept, objection: str) -> None:
         """A sweep is done: of older epochs before a start, or of ours at its end."""
         if not event.stuck:
             self._swept = max(self._swept, event.epoch)
         if self.stage is RankStage.SWEEPING and event.epoch == self.epoch:
             self._gone(event.stuck)
         elif self.stage is RankStage.CLEANING and event.epoch == self.epoch - 1 and self._start is not None:
-            self._cleaned(now, self._start, event.stuck)
+            self._cleaned(self._start, event.stuck, objection)
 
-    def _cleaned(self, now: Now, order: StartRanks, stuck: tuple[str, ...]) -> None:
-        why = self._objection(now)
+    def _cleaned(self, order: StartRanks, stuck: tuple[str, ...], why: str) -> None:
         if stuck:
             why = "what an older attempt left cannot be killed: " + ", ".join(stuck)
         if not self._ending and not why:
             self._spawn(order)
             return
         if not self._ending:
-            self._say(Tell(StartFailed(order.epoch, why)))
+            self._actions.append(Tell(StartFailed(order.epoch, why)))
         self._gone(stuck)
 
     def _gone(self, stuck: tuple[str, ...]) -> None:
         self.stage = RankStage.IDLE
         self.kill_at = None
         self._stuck = stuck
-        self._say(Tell(RanksGone(self.epoch, stuck)))
+        self._actions.append(Tell(RanksGone(self.epoch, stuck)))

@@ -12,34 +12,31 @@ from clusterrun.protocol.messages import SidecarEnded, SidecarSaid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
-
     from clusterrun.agent.actions import AgentAction
     from clusterrun.agent.events import SidecarGone, SidecarSpoke
     from clusterrun.agent.ranks import Ranks
     from clusterrun.protocol.messages import AskSidecar, EndSidecar
-    from clusterrun.runtime.machine_events import Now
 
 
 class Sidecars:
-    """The sidecars of one node, each of one epoch; ``say`` takes actions."""
+    """The sidecars of one node, each of one epoch."""
 
-    def __init__(self, ranks: Ranks, say: Callable[[AgentAction], None]) -> None:
+    def __init__(self, ranks: Ranks, actions: list[AgentAction]) -> None:
         self._ranks = ranks
-        self._say = say
+        self._actions = actions
         self._epochs: dict[str, int] = {}
 
     def ask(self, order: AskSidecar, leaving: bool) -> None:
         """Pass a question on; where it may not be asked now, that is the answer."""
         why = "this node has been told to end" if leaving else self._objection(order)
         if why:
-            self._say(Tell(SidecarEnded(order.epoch, order.sidecar, why)))
+            self._actions.append(Tell(SidecarEnded(order.epoch, order.sidecar, why)))
             return
         known = self._epochs.get(order.sidecar)
         if known is not None and known < order.epoch:
             self.dismiss(order.sidecar)
         self._epochs[order.sidecar] = order.epoch
-        self._say(PassOn(order.epoch, order.sidecar, order.number, order.body))
+        self._actions.append(PassOn(order.epoch, order.sidecar, order.number, order.body))
 
     def _objection(self, order: AskSidecar) -> str:
         ranks = self._ranks
@@ -54,7 +51,7 @@ class Sidecars:
         if self._epochs.get(contract.OBSERVER) == epoch:
             return
         self._epochs[contract.OBSERVER] = epoch
-        self._say(Accompany(epoch, contract.OBSERVER))
+        self._actions.append(Accompany(epoch, contract.OBSERVER))
 
     def end(self, order: EndSidecar) -> None:
         """It is wanted no more."""
@@ -64,15 +61,15 @@ class Sidecars:
     def dismiss(self, sidecar: str) -> None:
         """Kill it, where it lives."""
         if self._epochs.pop(sidecar, None) is not None:
-            self._say(Dismiss(sidecar))
+            self._actions.append(Dismiss(sidecar))
 
-    def spoke(self, now: Now, event: SidecarSpoke) -> None:
+    def spoke(self, event: SidecarSpoke) -> None:
         """Pass an answer on."""
         if self._epochs.get(event.sidecar) == event.epoch:
-            self._say(Tell(SidecarSaid(event.epoch, event.sidecar, event.number, event.body)))
+            self._actions.append(Tell(SidecarSaid(event.epoch, event.sidecar, event.number, event.body)))
 
-    def gone(self, now: Now, event: SidecarGone) -> None:
+    def gone(self, event: SidecarGone) -> None:
         """It ended by itself."""
         if self._epochs.get(event.sidecar) == event.epoch:
             del self._epochs[event.sidecar]
-            self._say(Tell(SidecarEnded(event.epoch, event.sidecar, event.why)))
+            self._actions.append(Tell(SidecarEnded(event.epoch, event.sidecar, event.why)))
