@@ -7,7 +7,7 @@ from clusterrun.diagnosis.flight_records import counted, difference, roots, wait
 from clusterrun.diagnosis.job_snapshot import PATIENCE, STOPPED, USUAL, called
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.stragglers import late
-from clusterrun.diagnosis.stuck_collectives import crossed, half, other_roots, unanswered, unended
+from clusterrun.diagnosis.stuck_collectives import crossed, half, other_roots, other_tags, unanswered, unended
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
 
@@ -111,8 +111,8 @@ def _differing(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
     """Ranks that called different things at the same place."""
     found = difference(case.seen) if waits else None
     if found is None:
-        roots_differ = other_roots(case, waits)
-        return Judgement(roots_differ) if roots_differ else None
+        apart = other_roots(case, waits) or other_tags(case, waits)
+        return Judgement(apart) if apart else None
     majority, *others = found.sides
     where = called("collective", found.sequence, found.group)
     evidence = [
@@ -131,27 +131,29 @@ def _differing(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
 
 
 def _other_world(case: JobSnapshot) -> Judgement | None:
-    """Ranks that wait in ``init_process_group`` for more ranks than there are, or for another number."""
-    asked = [one for one in case.seen if one.world]
-    differs = len({one.world for one in asked}) > 1
-    wrong = [one for one in asked if one.world > one.started > 0 or (differs and one.world != one.started)]
+    """Ranks that wait in ``init_process_group`` for more ranks than there are, or for another number.
+
+    One that asked for fewer may be through, while others wait there or for it.
+    """
+    worlds = {one.rank: one.world or (one.default.size if one.default else 0) for one in case.seen}
+    asked = [one for one in case.seen if worlds[one.rank] and one.started]
+    fits = [one for one in asked if worlds[one.rank] == one.started]
+    wrong = [one for one in asked if one.world > one.started or (fits and one not in fits)]
     if not wrong:
         return None
-    culprits = tuple(
-        Culprit(
-            one.rank,
-            one.node,
-            f"it waits in init_process_group{case.line((one.rank,))} for a world of {one.world} ranks, "
-            f"and was started as one of {one.started}",
-        )
-        for one in wrong
-    )
+    culprits = tuple(Culprit(one.rank, one.node, _of_world(case, one, worlds[one.rank])) for one in wrong)
     who = ranks_in_words(tuple(one.rank for one in wrong))
     said = (
-        f"{who} asked init_process_group for a world of {wrong[0].world} ranks; there are {wrong[0].started}"
+        f"{who} asked init_process_group for a world of {worlds[wrong[0].rank]} ranks; "
+        f"there are {wrong[0].started}"
     )
     remedy = "give init_process_group no rank and no world_size: it takes them from RANK and WORLD_SIZE"
     return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, remedy=remedy))
+
+
+def _of_world(case: JobSnapshot, one: RankSeen, size: int) -> str:
+    doing = f"it waits in init_process_group{case.line((one.rank,))} for" if one.world else "it has joined"
+    return f"{doing} a world of {size} ranks, and was started as one of {one.started}"
 
 
 def _called(case: JobSnapshot, found: Difference, rank: int) -> str:

@@ -38,6 +38,7 @@ CONSEQUENCES = (
         "a process started here failed before",
     ),
     (r"DataLoader worker \(pid.*exited unexpectedly", "a worker of the data-loader ended before"),
+    (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
 )
 """Messages of those who only noticed that somebody else had failed, with what they noticed."""
 

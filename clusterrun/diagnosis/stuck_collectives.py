@@ -91,9 +91,31 @@ def _support(case: JobSnapshot, waits: Sequence[Waiting], root: int, ranks: list
     return len(agree), root in ranks
 
 
+def other_tags(case: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+    """A rank sends to one that receives from it, and they name different tags."""
+    ends = {one.rank: one for one in case.seen if one.call in ("send", "recv")}
+    for one in ends.values():
+        two = ends.get(one.peer)
+        if two is None or (one.call, two.call, two.peer) != ("send", "recv", one.rank) or one.tag == two.tag:
+            continue
+        whys = {
+            one: f"it sends to rank {two.rank} with tag {one.tag}{case.line((one.rank,))}",
+            two: f"it receives from rank {one.rank} with tag {two.tag}{case.line((two.rank,))}",
+        }
+        culprits = tuple(Culprit(end.rank, end.node, why) for end, why in whys.items())
+        said = f"rank {one.rank} sends with tag {one.tag} what rank {two.rank} wants with tag {two.tag}"
+        remedy = "let both ends of a send and its recv name the same tag"
+        return Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy)
+    return None
+
+
 def _over_tcp(one: RankSeen, where: Waiting) -> bool:
-    """Whether a rank waits in a group that knows no other way: what is lost there is seen as owed."""
-    return any(group.name == where.record.group and group.backend == "gloo" for group in one.groups)
+    """Whether a rank waits where it knows no other way: what is lost there is seen as owed.
+
+    A send or receive stands in no group that is known: there all of them are to be such.
+    """
+    groups = [group for group in one.groups if group.name == where.record.group] or one.groups
+    return bool(groups) and all(group.backend == "gloo" for group in groups)
 
 
 def crossed(case: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:

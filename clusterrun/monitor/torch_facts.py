@@ -103,6 +103,7 @@ def calls(said: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "call": str(found.get("name", "")),
         "peer": int(found.get("peer", -1)),
+        "tag": int(found.get("tag", 0)),
         "world": int(found.get("world", 0)),
         "started": int(found.get("started", 0)),
         "rooted": str(found.get("rooted", "")),

@@ -92,7 +92,8 @@ def call(c10d: Any) -> dict[str, Any]:
             return {"world": local["world_size"]}
         if frame.f_globals.get("__name__") == c10d.__name__:
             if name in PEERS:
-                return {"name": name, "peer": named(c10d, local, PEERS[name])}
+                peer, tag = named(c10d, local, PEERS[name]), local.get("tag")
+                return {"name": name, "peer": peer, "tag": tag if isinstance(tag, int) else 0}
             if name in ROOTS:
                 return {"rooted": name, "root": named(c10d, local, ROOTS[name])}
         frame = frame.f_back

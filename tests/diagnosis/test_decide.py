@@ -405,6 +405,44 @@ def test_a_send_that_its_receiver_waits_for_blames_neither() -> None:
     assert "rank 0 waits in send to rank 1 at train.py:11 (step)" in found.evidence
 
 
+@pytest.mark.parametrize("tags", [(5, 6), (0, 3), (7, 0), (4, 4)])
+def test_a_send_and_its_recv_that_name_different_tags_are_told(tags: tuple[int, int]) -> None:
+    found = verdict(
+        rank(0, stack=ALL_REDUCE, call="send", peer=1, tag=tags[0]),
+        rank(1, stack=ALL_REDUCE, call="recv", peer=0, tag=tags[1]),
+        waiter(2),
+        waiter(3),
+        stalled=60.0,
+    )
+    if tags[0] == tags[1]:
+        assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+        return
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0, 1])
+    assert found.said == f"rank 0 sends with tag {tags[0]} what rank 1 wants with tag {tags[1]}"
+
+
+@pytest.mark.parametrize(
+    ("worlds", "wrong"),
+    [((4, 2, 0, 0), [1]), ((4, 4, 4, 1), [3]), ((3, 3, 3, 1), []), ((2, 2, 2, 2), [])],
+)
+def test_a_rank_that_joined_a_smaller_world_is_named_where_others_wait_for_the_whole_one(
+    worlds: tuple[int, ...], wrong: list[int]
+) -> None:
+    """Groups of one design, all smaller than the world, are nobody's fault; 0: it waits for all."""
+    seen = [
+        waiter(number, started=4, groups=(Group("0", size, 11, True, "gloo"),))
+        if size
+        else rank(number, started=4, world=4, groups=(), records=(), stack=MEETING)
+        for number, size in enumerate(worlds)
+    ]
+    found = verdict(*seen, stalled=60.0)
+    if wrong:
+        assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
+        assert f"world of {worlds[wrong[0]]} ranks, and was started as one of 4" in found.culprits[0].why
+    else:
+        assert "world of" not in str(found)
+
+
 @pytest.mark.parametrize(
     ("worlds", "wrong"),
     [((5, 5, 5, 5), [0, 1, 2, 3]), ((4, 5, 4, 4), [1]), ((4, 4, 2, 4), [2]), ((0, 5, 0, 0), [1])],

@@ -439,3 +439,17 @@ def test_of_models_with_other_parameters_the_odd_one_is_named_and_of_two_none() 
     found = explain(left(*differs(2, 4, 3, 6), failure=failure(2)))
     assert found.culprits == ()
     assert found.said.endswith("rank 2 has 4; rank 3 has 6")
+
+
+def test_a_monitored_barrier_names_who_did_not_come_whoever_prints_first() -> None:
+    others = (
+        "RuntimeError: Rank {} successfully reached monitoredBarrier, but received errors while waiting for"
+    )
+    first = "RuntimeError: [Rank 0]: Ranks 2 failed to pass monitoredBarrier in 7000 ms"
+    errors = (
+        *heard(1, *traceback(1, f"{others.format(1)} send/recv from rank 0."), at=99.5),
+        *heard(3, *traceback(3, f"{others.format(3)} send/recv from rank 0."), at=99.6),
+        *heard(0, *traceback(0, first)),
+    )
+    found = explain(left(*errors, failure=failure(1)))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
