@@ -82,7 +82,8 @@ class RankSeen:
     printed something; ``quiet`` is how many seconds ago it last did. ``clock`` is its node's wall
     clock when it was looked at, ``addresses`` are those it speaks from. ``call`` is ``send`` or ``recv``
     where its main thread waits in one, with rank ``peer`` and that ``tag``, ``wait`` where it waits for
-    something begun before (who is ``peer`` is not known); in ``init_process_group`` it has asked for a world of ``world`` ranks and was started as one of ``started`` (0: not there). ``rooted`` is the
+    something begun before (who is ``peer`` is not known); in ``init_process_group`` it has asked for a
+    world of ``world`` ranks and was started as one of ``started`` (0: not there). ``rooted`` is the
     collective with a root that its main thread is in, which names rank ``root`` (-1: unknown).
     ``threads``: where in the user's code its other threads stand.
     """

@@ -8,6 +8,7 @@ import signal
 from clusterrun.diagnosis.explanations import reason
 from clusterrun.diagnosis.flight_records import difference
 from clusterrun.diagnosis.known_error_lookup import meaning
+from clusterrun.diagnosis.printed_errors import SURVIVED_SECONDS
 from clusterrun.diagnosis.solo_ranks import SILENCE
 from clusterrun.diagnosis.stack_location import Doing, place, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
@@ -172,6 +173,7 @@ def _root(left: Remains) -> Error | None:
     if not roots or _killed(left):
         return None
     roots = _without_overcome(left, [one for one in roots if not one.survived] or roots)
+    roots = _without_logged(left, roots)
     earliest = min(one.at for one in roots)
     first = left.failure.rank if left.failure else -1
     together = [one for one in roots if one.at <= earliest + SAME_MOMENT]
@@ -179,6 +181,22 @@ def _root(left: Remains) -> Error | None:
     return min(
         together, key=lambda one: (is_timeout(one), one.row is None, one.rank != first, one.at, one.rank)
     )
+
+
+def _without_logged(left: Remains, roots: list[Error]) -> list[Error]:
+    """Without what other ranks had logged long before the one that failed first ended of an error of its own.
+
+    What several ranks end of may be the consequence of what one of them printed before.
+    """
+    failure = left.failure
+    several = {one.text for one in roots if failure and one.rank != failure.rank}
+    own = [one for one in roots if failure and one.rank == failure.rank and not is_timeout(one)]
+    own = [one for one in own if one.text not in several]
+    own = [one for one in own if one.ends or (failure and failure.at - one.at <= SURVIVED_SECONDS)]
+    if not own or left.per_node:
+        return roots
+    since, first = max(one.at for one in own) - SURVIVED_SECONDS, own[0].rank
+    return [one for one in roots if one.rank == first or one.ends or one.at > since]
 
 
 def _without_overcome(left: Remains, roots: list[Error]) -> list[Error]:

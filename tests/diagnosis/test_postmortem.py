@@ -453,3 +453,24 @@ def test_a_monitored_barrier_names_who_did_not_come_whoever_prints_first() -> No
     )
     found = explain(left(*errors, failure=failure(1)))
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
+
+
+def test_what_another_rank_had_logged_long_before_is_not_what_ended_the_run() -> None:
+    logged = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 3, in track']
+    for seconds, culprit in ((8.0, 1), (3.0, 3)):
+        errors = (
+            *heard(3, *logged, "ConnectionError: the tracking server is away", at=100.0 - seconds),
+            *heard(1, *traceback(1, BAD)),
+            *heard(0, *traceback(0, PEER), at=100.7),
+        )
+        found = explain(left(*errors, failure=failure(1, at=100.6)))
+        assert [one.rank for one in found.culprits] == [culprit]
+
+
+def test_an_exception_that_ended_a_rank_wins_however_late_the_others_fail_of_it() -> None:
+    errors = (
+        *heard(3, *traceback(3, BAD), at=70.0),
+        *heard(1, *traceback(1, "ValueError: no batch"), at=100.0),
+    )
+    found = explain(left(*errors, failure=failure(1)))
+    assert [one.rank for one in found.culprits] == [3]
