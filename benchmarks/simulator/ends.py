@@ -244,7 +244,7 @@ def _came_all_the_same(watch: Watch) -> bool:
 
 def _came_late(scenario: Scenario, state: RunState) -> bool:
     """Whose agent came too late for the check is not known to be fit."""
-    late = scenario.has("old epoch") or scenario.has("lost welcome")
+    late = scenario.has("old epoch") or scenario.has("lost welcome") or scenario.slow > 0
     return late and state.exit_code == contract.ExitCode.UNFIT and "did not join" in state.reason
 
 

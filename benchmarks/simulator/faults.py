@@ -238,9 +238,11 @@ def _second_agent(world: World) -> None:
 
 
 def _term_coordinator(world: World) -> None:
-    world.ask_for_end()
+    world.was_asked = True
     number = world.fault_chance.choice((signal.SIGTERM, signal.SIGINT))
     coordinator = _coordinator(world)
+    if coordinator.alive:  # one that has handed over hears nothing
+        world.ask_for_end()
     for _ in range(world.fault_chance.choice((1, 1, 2))):
         world.clock.after(
             world.fault_chance.uniform(0, 9), coordinator.feed, machine_events.SignalCame(number)

@@ -271,8 +271,13 @@ class World:
         for agent in coordinator.newest_tasks():
             agent.feed(agent.slurm_kills)
         words = f"srun: error: Task launch for StepId=1.0 failed on node n{node.index}: Communication failure"
-        told = coordinator_events.LauncherEnded(233, (words,), True, bool(coordinator.older))
-        self.clock.after(0.2, coordinator.feed, told)
+        self.clock.after(0.2, self._gave_up, coordinator, launch, words)
+
+    def _gave_up(self, coordinator: CoordinatorActor, launch: int, words: str) -> None:
+        # The runtime tells no end of one launcher while another one lives.
+        if coordinator.launches == launch:
+            others = bool(coordinator.older)
+            coordinator.feed(coordinator_events.LauncherEnded(233, (words,), True, others))
 
     def _start_agent(self, coordinator: CoordinatorActor, index: int, node: Node, launch: int) -> None:
         coordinator.coming -= 1

@@ -208,6 +208,10 @@ class HangDetector:
         if pulse.begun > before.begun >= 0:
             return True
         counted = pulse.size > 0 and pulse.begun >= 0
+        # One that never answers holds Python's lock; where others have joined it, it is in their group.
+        counted = counted or (
+            not pulse.answered and any(p.size == self._size for _, p in self._pulses.values())
+        )
         return not counted and pulse.seconds - before.seconds >= COMPUTES * (now - at) > 0
 
     def _stall_due(self, now: float) -> bool:

@@ -99,6 +99,17 @@ def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_othe
     }
 
 
+def test_a_rank_that_computes_and_never_answers_does_not_hide_a_hang_of_the_group_that_it_is_in() -> None:
+    for size, told in ((4, True), (0, False)):
+        one, at = vigil(hang=30.0), 0.0
+        while not one.tick(at, WALL + at) and at < 100.0:
+            busy = pulse(0, seconds=at, answered=False, torch=False, size=0, begun=-1)
+            digest(one, at, 0, busy, pulse(1, size=size, begun=5 if size else -1))
+            digest(one, at, 2, *(pulse(rank, size=size, begun=5 if size else -1) for rank in (2, 3)))
+            at += 5.0
+        assert (at <= 40.0) is told
+
+
 def test_a_question_is_put_to_every_node_and_answered_when_all_have_looked() -> None:
     one = vigil()
     asks = one.asked(1.0, WALL, "diagnose-1", "{}")
