@@ -37,6 +37,7 @@ DOORS = {
     "advise": CommandEntry(
         "clusterrun.cli.advise", "advise", "Say which strategy fits, and what to expect of it."
     ),
+    "clean": CommandEntry("clusterrun.cli.clean", "clean", "Remove old runs and say how much all runs hold."),
     "config": CommandEntry(
         "clusterrun.cli.config", "config", "Show the configuration and where it comes from."
     ),

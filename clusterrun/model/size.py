@@ -1,6 +1,10 @@
-"""Amounts of memory as people read them; measures nothing."""
+"""Amounts of memory and disk as people read and write them; measures nothing."""
 
 from __future__ import annotations
+
+import re
+
+from clusterrun.model.errors import BadInput
 
 UNITS = ("B", "KiB", "MiB", "GiB")
 
@@ -17,3 +21,11 @@ def sized(count: float) -> str:
 def gibibytes(count: float) -> str:
     """``count`` bytes in GiB, so that two amounts can be compared digit by digit: ``1024.0 GiB``."""
     return f"{count / 2**30:.1f} GiB"
+
+
+def parse_size(text: str) -> int:
+    """Bytes in ``500M``, ``1.5G``, ``2TiB`` (units of 1024, as Slurm's). Raises ``BadInput``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT])(?:i?B)?", text.strip(), re.ASCII | re.IGNORECASE)
+    if not match:
+        raise BadInput(f"{text!r} is not a size", "write 500M, 10G or 1T")
+    return int(float(match[1]) * 1024 ** ("KMGT".index(match[2].upper()) + 1))

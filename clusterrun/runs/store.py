@@ -113,6 +113,14 @@ class Store:
         shutil.rmtree(self.paths(run_id).run_dir, ignore_errors=True)
         self._forget_live(run_id)
 
+    def remove(self, run_id: str) -> bool:
+        """Remove a run that has ended; False where somebody else has. Raises ``ClusterrunError``."""
+        from clusterrun.runs.removal import remove_run  # for this alone
+
+        removed = remove_run(self.paths(run_id).run_dir)
+        self._forget_live(run_id)
+        return removed
+
     def _forget_live(self, run_id: str) -> None:
         try:
             os.unlink(os.path.join(self.live, run_id))

@@ -1,10 +1,11 @@
-"""How amounts of memory are told."""
+"""How amounts of memory and disk are told and read."""
 
 from __future__ import annotations
 
 import pytest
 
-from clusterrun.model.size import gibibytes, sized
+from clusterrun.model.errors import BadInput
+from clusterrun.model.size import gibibytes, parse_size, sized
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,17 @@ def test_an_amount_has_the_unit_that_suits_it(count: float, said: str) -> None:
 
 def test_amounts_that_are_compared_have_one_unit() -> None:
     assert [gibibytes(count * 2**30) for count in (0.25, 960, 1024)] == ["0.2 GiB", "960.0 GiB", "1024.0 GiB"]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1K", 1024), ("500M", 500 << 20), ("1.5g", 3 << 29), ("2TiB", 2 << 40), (" 10 GB ", 10 << 30)],
+)
+def test_a_size_is_read_in_units_of_1024(text: str, count: int) -> None:
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "10", "G", "-1G", "1P", "1e3G", "1G2", "\u0661G"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="is not a size"):
+        parse_size(text)

@@ -1,0 +1,191 @@
+"""`clusterrun clean`: which old runs are to go, the question before they do, and what that frees."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import runs
+from clusterrun.cli.shell_complete import states as shown_states
+from clusterrun.cli.terminal import iso, table
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.duration import parse, spoken
+from clusterrun.model.errors import BadInput
+from clusterrun.model.size import parse_size, sized
+from clusterrun.operations.clean import CleanChoice, CleanPlan, Ended, Removed, plan, remove
+from clusterrun.operations.context import Context
+from clusterrun.operations.list_runs import since, states
+
+OLD = "30d"
+"""What counts as old where nothing is said."""
+DAY = 86400
+SHOWN = 5
+"""How many of the runs that stay are named, with the reason."""
+
+
+@click.command()
+@click.option("--older-than", "age", metavar="TIME", help="Runs that ended before: 30d, 12h, 2026-11-20.")
+@click.option(
+    "--state",
+    metavar="STATE",
+    multiple=True,
+    shell_complete=shown_states,
+    help="Only runs that ended so: failed,timeout.",
+)
+@click.option("--larger-than", "size", metavar="SIZE", help="Only runs that take at least this: 500M, 10G.")
+@click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the N newest of them.")
+@click.option("--dry-run", is_flag=True, help="Show what would go and what that frees; remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.argument("wanted", metavar="[RUN]...", nargs=-1, shell_complete=runs)
+def clean(
+    wanted: tuple[str, ...],
+    age: str | None,
+    state: tuple[str, ...],
+    size: str | None,
+    keep: int,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Remove run directories with all they hold: of each RUN, or of all that fit the options.
+
+    Without any of them: runs that ended more than 30 days ago. Runs that live, may live, or whose
+    state is not known are never removed. Asks first.
+
+    \b
+    Examples:
+      clusterrun clean --dry-run
+      clusterrun clean --older-than 90d --yes
+      clusterrun clean --state failed,cancelled --older-than 7d --dry-run
+      clusterrun clean --larger-than 10G --keep 5 --dry-run
+    """
+    context = Context()
+    if wanted and (age or state or size or keep):
+        raise click.UsageError("RUN and options that choose runs do not go together")
+    ended = states(state)
+    if live := [one.value for one in ended if not one.ended]:
+        raise BadInput(f"clean removes no run that is {live[0]}", "clusterrun cancel ends runs")
+    named = tuple(dict.fromkeys(map(context.store.find, wanted)))
+    default = "" if age or named or state or size or keep else OLD
+    before = _moment(age or default, context.clock.now())
+    planned = plan(context, CleanChoice(named, before, ended, parse_size(size) if size else 0, keep), say)
+    if not dry_run and planned.going and not (yes or _asked(planned, as_json, context)):
+        say("nothing was removed")
+        return ExitCode.FAILED
+    removed = Removed((), (), ()) if dry_run else remove(context, planned, say)
+    if as_json:
+        print(json.dumps(_document(context, planned, removed, dry_run)))
+    elif dry_run or yes:
+        _show(planned.going if dry_run else removed.runs, context.clock.now())
+    _tell(context, planned, removed, dry_run, default)
+    return (
+        ExitCode.FAILED if removed.failures or any(one in named for one, _ in planned.kept) else ExitCode.DONE
+    )
+
+
+def _moment(age: str, now: float) -> float:
+    """When a run has ended at the latest; a bare number is days here, not minutes."""
+    if not age:
+        return 0.0
+    return now - parse(age, DAY) if age.strip().isdecimal() else since(age, now)
+
+
+def _asked(planned: CleanPlan, as_json: bool, context: Context) -> bool:
+    """Whether whoever sits there agrees. Raises ``BadInput`` where nobody does."""
+    what = f"{_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})"
+    if not sys.stdin.isatty() or as_json:
+        raise BadInput(
+            f"clean would remove {what} and cannot ask here",
+            "add --yes to remove without a question, or --dry-run to see what would go",
+        )
+    _show(planned.going, context.clock.now())
+    say(_holds(context, planned))
+    return click.confirm(f"Remove {what} with all they hold, checkpoints too?", err=True)
+
+
+def _show(going: tuple[Ended, ...], now: float) -> None:
+    rows = [
+        [
+            one.status.run_id,
+            one.status.state.value,
+            f"{spoken(max(0.0, now - one.at))} ago",
+            sized(one.usage.size) if one.usage else "?",
+        ]
+        for one in going
+    ]
+    if rows:
+        table(("RUN", "STATE", "ENDED", "SIZE"), rows, [""] * len(rows))
+
+
+def _tell(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool, default: str) -> None:
+    for run_id, why in planned.kept[:SHOWN]:
+        say(f"{run_id} stays: {why}")
+    if len(planned.kept) > SHOWN:
+        say(f"{len(planned.kept) - SHOWN} more stay: clusterrun status --all says how they are")
+    if removed.finished:
+        say(f"finished the removal of {_runs(len(removed.finished))} that an earlier clean had begun")
+    elif planned.leftovers and dry_run:
+        say(f"would finish the removal of {_runs(len(planned.leftovers))} that an earlier clean had begun")
+    fitting = f"no run ended more than {default} ago" if default else "no run is like that"
+    if not planned.going:
+        say("nothing to remove" + ("" if planned.kept else f": {fitting}"))
+    elif dry_run:
+        say(f"would remove {_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})")
+    else:
+        say(f"removed {_runs(len(removed.runs))} ({_freed(removed.freed, removed.runs)})")
+    for error in removed.failures:
+        say(f"error: {error}")
+    say(_holds(context, planned, removed))
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
+def _freed(count: int, going: tuple[Ended, ...]) -> str:
+    unsure = any(one.usage is None or not one.usage.whole for one in going)
+    return f"{'at least ' if unsure else ''}{sized(count)}"
+
+
+def _holds(context: Context, planned: CleanPlan, removed: Removed | None = None) -> str:
+    """How much the home holds now."""
+    left, gone = planned.holds, 0
+    if removed is not None:
+        left, gone = _left(planned, removed), len(removed.runs)
+    more = f"; {planned.unmeasured} folders could not be measured" if planned.unmeasured else ""
+    least = "at least " if planned.unmeasured else ""
+    return f"{context.store.home} holds {least}{sized(left)} in {_runs(planned.runs - gone)}{more}"
+
+
+def _left(planned: CleanPlan, removed: Removed) -> int:
+    return planned.holds - removed.freed - sum(size for _, size in removed.finished)
+
+
+def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool) -> dict[str, Any]:
+    return {
+        "home": context.store.home,
+        "holds_bytes": _left(planned, removed),
+        "runs": planned.runs - len(removed.runs),
+        "unmeasured": planned.unmeasured,
+        "dry_run": dry_run,
+        "frees_bytes": planned.frees if dry_run else removed.freed,
+        "removed": [_entry(one) for one in (planned.going if dry_run else removed.runs)],
+        "kept": [{"run_id": run_id, "why": why} for run_id, why in planned.kept],
+        "failures": [error.seen for error in removed.failures],
+    }
+
+
+def _entry(one: Ended) -> dict[str, Any]:
+    status = one.status
+    return {
+        "run_id": status.run_id,
+        "name": status.name,
+        "state": status.state.value,
+        "ended_at": iso(status.ended_at),
+        "bytes": one.usage.size if one.usage else None,
+    }

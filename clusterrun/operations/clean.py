@@ -1,0 +1,228 @@
+"""Removes runs that have ended, by age, state, size or name; never one that may live."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+
+from clusterrun.local import processes
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+from clusterrun.model.record import RunRecord, RunStatus
+from clusterrun.model.spec import Cluster
+from clusterrun.model.states import State
+from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.job_matching import Jobs
+from clusterrun.operations.list_runs import Filter, RunList
+from clusterrun.runs import disk_usage, removal
+from clusterrun.runs.disk_usage import Usage
+from clusterrun.runs.store import inferred
+
+MEASURE_SECONDS = 60.0
+"""For the sizes of all runs; a home of 10,000 runs on a busy file server may take longer."""
+SURE_SECONDS = 86400.0
+"""An end that the scheduler did not confirm counts after so long without a word."""
+SPEAK_AFTER = 2.0
+
+
+@frozen
+class CleanChoice:
+    """Which runs are to go: those ``named``, or all that fit the rest.
+
+    ``before`` (seconds since the epoch) is when they have ended at the latest, 0: whenever; ``larger``
+    is in bytes; of all that would go, the ``keep`` newest stay.
+    """
+
+    named: tuple[str, ...] = ()
+    before: float = 0.0
+    states: tuple[State, ...] = ()
+    larger: int = 0
+    keep: int = 0
+
+
+@frozen
+class Ended:
+    """A run that may go, with what it takes (None: not measured in time)."""
+
+    status: RunStatus
+    usage: Usage | None
+
+    @property
+    def at(self) -> float:
+        """When it ended, as far as that is known."""
+        return self.status.ended_at or self.status.submitted_at
+
+
+@frozen
+class CleanPlan:
+    """What would go, largest first, what stays and why, and what the home holds.
+
+    ``kept`` has the runs that were named, or would have gone, and may not; ``leftovers`` are the
+    folders that an earlier removal has left, with their bytes. The size of ``unmeasured`` folders is not
+    known.
+    """
+
+    going: tuple[Ended, ...]
+    kept: tuple[tuple[str, str], ...]
+    leftovers: tuple[tuple[str, int], ...]
+    runs: int
+    holds: int
+    unmeasured: int
+    frees: int
+
+
+@frozen
+class Removed:
+    """What was removed, and why the rest was not."""
+
+    runs: tuple[Ended, ...]
+    finished: tuple[tuple[str, int], ...]
+    failures: tuple[ClusterrunError, ...]
+
+    @property
+    def freed(self) -> int:
+        """Bytes, as they were measured before."""
+        return _freed(self.runs)
+
+
+def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
+    """What a clean would do; changes nothing."""
+    listing = RunList(context, choice.named, Filter(choice.states), every=True)
+    inquiry = context.inquiry(tell)
+    found = listing.look(inquiry)
+    for notice in inquiry.notices:
+        tell(notice)
+    sizes, folders = _measured(context, [status for status in found if status.state.ended], tell)
+    going = [one for one in _wanted(found, choice, sizes) if one.status.run_id not in listing.named]
+    going = sorted(going, key=lambda one: one.at, reverse=True)[choice.keep :]
+    going += [Ended(one, sizes.get(one.run_id)) for one in found if one.run_id in listing.named]
+    why_not = _WhyNot(context)
+    kept = [(one.status.run_id, why) for one in going if (why := why_not(one.status))]
+    unknown = [one for one in found if one.state is State.UNKNOWN and one.run_id not in listing.named]
+    kept += [(one.run_id, why_not(one)) for one in unknown]
+    going = [one for one in going if one.status.run_id not in dict(kept)]
+    return CleanPlan(
+        going=tuple(sorted(going, key=lambda one: one.usage.size if one.usage else -1, reverse=True)),
+        kept=tuple(kept),
+        leftovers=tuple(
+            (path, disk_usage.freed(sizes[path]) if path in sizes else 0)
+            for path in removal.leftovers(context.store.runs)
+        ),
+        runs=len(context.store.ids()),
+        holds=disk_usage.together(sizes.values()).size,
+        unmeasured=sum(name not in sizes or not sizes[name].whole for name in folders),
+        frees=_freed(going),
+    )
+
+
+def remove(context: Context, planned: CleanPlan, tell: Tell) -> Removed:
+    """Remove what was planned, as far as it still may be, and what an earlier removal has left."""
+    done, finished, failures = [], [], list[ClusterrunError]()
+    for path, size in planned.leftovers:
+        try:
+            removal.finish(path)
+            finished.append((path, size))
+        except ClusterrunError as error:
+            failures.append(error)
+    ids = [one.status.run_id for one in planned.going]
+    now = {status.run_id: status for status in context.inquiry(tell).statuses(ids, gone=True)}
+    why_not = _WhyNot(context)
+    for one in planned.going:
+        status = now.get(one.status.run_id)
+        if status is None or why_not(status):
+            continue
+        try:
+            if context.store.remove(status.run_id):
+                done.append(one)
+        except ClusterrunError as error:
+            failures.append(error)
+    return Removed(tuple(done), tuple(finished), tuple(failures))
+
+
+def _freed(runs: Sequence[Ended]) -> int:
+    return disk_usage.freed(disk_usage.together(one.usage for one in runs if one.usage))
+
+
+def _measured(
+    context: Context, first: Sequence[RunStatus], tell: Tell
+) -> tuple[dict[str, Usage], dict[str, str]]:
+    """What all folders of the home take, the runs of ``first`` measured first, and the folders by name."""
+    store = context.store
+    ids = dict.fromkeys([*(status.run_id for status in first), *store.ids()])
+    folders = {one: store.paths(one).run_dir for one in ids}
+    folders |= {path: path for path in removal.leftovers(store.runs)}
+    try:
+        others = [entry.path for entry in os.scandir(store.home) if entry.path != store.runs]
+    except FileNotFoundError:
+        others = []
+    folders |= {path: path for path in others}
+    late = threading.Timer(
+        SPEAK_AFTER,
+        tell,
+        (f"measuring {len(folders)} folders of {store.home}, for at most {MEASURE_SECONDS:.0f} s",),
+    )
+    late.daemon = True
+    late.start()
+    try:
+        return disk_usage.measure(folders, MEASURE_SECONDS), folders
+    finally:
+        late.cancel()
+
+
+def _wanted(found: Sequence[RunStatus], choice: CleanChoice, sizes: dict[str, Usage]) -> list[Ended]:
+    ended = [Ended(status, sizes.get(status.run_id)) for status in found if status.state.ended]
+    return [
+        one
+        for one in ended
+        if (not choice.before or one.at <= choice.before)
+        and (not choice.larger or (one.usage is not None and one.usage.size >= choice.larger))
+    ]
+
+
+class _WhyNot:
+    """Why a run may not be removed; '' where it may."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._jobs: Jobs | None = None
+        self._silent = False
+
+    def __call__(self, status: RunStatus) -> str:
+        if status.state is State.UNKNOWN:
+            return f"its state is not known: {status.reason}"
+        if not status.state.ended:
+            return f"it is {status.state.value}: clusterrun cancel {status.run_id} ends it"
+        try:
+            record = self._context.store.read(status.run_id)
+            return (
+                self._local(record) if record.cluster == Cluster.LOCAL.value else self._slurm(status, record)
+            )
+        except ClusterrunError as error:
+            return error.seen
+
+    def _local(self, record: RunRecord) -> str:
+        here = record.host == os.uname().nodename
+        return "its coordinator still runs" if here and processes.alive(record.job_id) else ""
+
+    def _slurm(self, status: RunStatus, record: RunRecord) -> str:
+        jobs = self._known_jobs()
+        waiting = self._context.store.further_jobs(status.run_id).waiting
+        alive = [row for row in jobs.of(record, waiting) if not row.state.ended]
+        if alive:
+            return f"its job {alive[0].job_id} is {alive[0].word}"
+        last = max(filter(None, (status.heard_at, status.ended_at, status.submitted_at)), default=0.0)
+        elsewhere = self._context.other_cluster(record)
+        sure = not (self._silent or elsewhere or inferred(status))
+        if sure or self._context.clock.now() - last > SURE_SECONDS:
+            return ""
+        if elsewhere:
+            return f"its jobs are on the cluster {elsewhere}, and it was heard of within a day"
+        return "Slurm did not confirm its end, and it was heard of within a day"
+
+    def _known_jobs(self) -> Jobs:
+        if self._jobs is None:
+            news = self._context.jobs().jobs()
+            self._silent = bool(news.failure)
+            self._jobs = Jobs(news.rows, self._context.other_cluster)
+        return self._jobs

@@ -1,0 +1,168 @@
+"""`clusterrun clean` as it is typed: it shows, asks, removes, and never asks where nobody can answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import ROOT, CommandLine
+
+RECORDED = ROOT / "tests/recorded/runs/format-1/20261122-111902-eaq1-train"
+DAY = 86400.0
+
+
+def home(context: CommandLine) -> Path:
+    return Path(context.environment["CLUSTERRUN_HOME"])
+
+
+def left(context: CommandLine) -> list[str]:
+    return sorted(path.name for path in (home(context) / "runs").iterdir())
+
+
+def add(context: CommandLine, days: float, state: str = "FAILED", size: int = 0) -> str:
+    """A recorded run that ended so many days ago."""
+    then = time.time() - days * DAY
+    run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(then))}-{os.urandom(2).hex()}-train"
+    folder = home(context) / "runs" / run_id
+    for made in (home(context), home(context) / "runs"):
+        made.mkdir(mode=0o700, exist_ok=True)
+    shutil.copytree(RECORDED, folder)
+    (folder / "ended.json").unlink()
+    change(folder / "record.json", run_id=run_id, submitted_at=then - 60)
+    change(folder / "state.json", run_id=run_id, state=state, ended_at=then, updated_at=then)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    (folder / "checkpoint.pt").write_bytes(os.urandom(size))
+    return run_id
+
+
+def change(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_a_dry_run_lists_what_would_go_and_removes_nothing(clusterrun: CommandLine) -> None:
+    old, young = add(clusterrun, 45, size=2 << 20), add(clusterrun, 5)
+    done = clusterrun("clean", "--dry-run")
+    head, row = done.out.splitlines()
+    assert (done.code, head.split()) == (0, ["RUN", "STATE", "ENDED", "SIZE"])
+    assert row.split()[:2] == [old, "FAILED"]
+    assert re.search(r"would remove 1 run \(2\.\d MiB\)", done.err)
+    assert re.search(rf"{re.escape(str(home(clusterrun)))} holds 2\.\d MiB in 2 runs", done.err)
+    assert left(clusterrun) == sorted([old, young])
+
+
+def test_a_script_says_yes_or_is_refused(clusterrun: CommandLine) -> None:
+    old, young = add(clusterrun, 45), add(clusterrun, 5)
+    asked = clusterrun("clean", "--older-than", "30d")
+    assert (asked.code, left(clusterrun)) == (2, sorted([old, young]))
+    assert "cannot ask here" in asked.err and "--yes" in asked.err
+    done = clusterrun("clean", "--older-than", "30d", "--yes")
+    assert (done.code, left(clusterrun)) == (0, [young])
+    assert "removed 1 run (" in done.err and f"{home(clusterrun)} holds" in done.err
+    again = clusterrun("clean", "--older-than", "30d")
+    assert (again.code, "no run is like that" in again.err, "holds" in again.err) == (0, True, True), again
+
+
+def test_a_bare_number_is_days(clusterrun: CommandLine) -> None:
+    old, young = add(clusterrun, 4), add(clusterrun, 2)
+    assert clusterrun("clean", "--older-than", "3", "--yes").code == 0
+    assert (left(clusterrun), old == young) == ([young], False)
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
+def test_on_a_terminal_it_asks(clusterrun: CommandLine, answer: str, code: int) -> None:
+    old = add(clusterrun, 45)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clusterrun", "clean"],
+        cwd=clusterrun.folder,
+        env={**clusterrun.environment, "TERM": "dumb"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = b""
+    while b"[y/N]" not in seen:
+        seen += os.read(ours, 4096)
+    os.write(ours, f"{answer}\n".encode())
+    assert process.wait(60) == code
+    os.close(ours)
+    assert b"Remove 1 run (" in seen and old.encode() in seen
+    assert left(clusterrun) == ([] if answer == "y" else [old])
+
+
+def test_json_says_what_went_and_what_the_home_holds(clusterrun: CommandLine) -> None:
+    old = add(clusterrun, 45, "CANCELLED", 1 << 20)
+    add(clusterrun, 45, "FAILED")
+    done = clusterrun("clean", "--state", "cancelled", "--yes", "--json")
+    found = json.loads(done.out)
+    assert [(one["run_id"], one["state"]) for one in found["removed"]] == [(old, "CANCELLED")]
+    assert found["removed"][0]["bytes"] >= 1 << 20 <= found["frees_bytes"]
+    assert (found["runs"], found["failures"], found["unmeasured"]) == (1, [], 0)
+    assert 0 < found["holds_bytes"] < 1 << 20
+
+
+def test_size_keep_and_names_choose(clusterrun: CommandLine) -> None:
+    large, *small = (
+        add(clusterrun, 1, size=3 << 20),
+        add(clusterrun, 4),
+        add(clusterrun, 3),
+        add(clusterrun, 2),
+    )
+    assert clusterrun("clean", "--larger-than", "2M", "--yes").code == 0
+    assert left(clusterrun) == sorted(small)
+    assert clusterrun("clean", "--keep", "2", "--yes").code == 0
+    assert left(clusterrun) == sorted(small[1:])
+    assert clusterrun("clean", small[1], "--yes").code == 0
+    assert left(clusterrun) == [small[2]]
+    assert large not in left(clusterrun)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--larger-than", "big"), "'big' is not a size"),
+        (("--older-than", "soon"), "'soon' is neither a length of time nor a date"),
+        (("--state", "running"), "clean removes no run that is RUNNING"),
+        (("--keep", "3", "train"), "do not go together"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(clusterrun: CommandLine, args: tuple[str, ...], said: str) -> None:
+    run_id = add(clusterrun, 45)
+    done = clusterrun("clean", "--yes", *args)
+    assert (done.code, said in done.err, left(clusterrun)) == (2, True, [run_id]), done.err
+
+
+def test_a_run_that_lives_is_not_removed(live: CommandLine) -> None:
+    done = live("clean", "stays", "--yes")
+    assert (done.code, "it is RUNNING: clusterrun cancel" in done.err) == (1, True), done.err
+    assert len(left(live)) == 1
+
+
+def test_a_folder_that_cannot_be_removed_is_named(clusterrun: CommandLine, tmp_path: Path) -> None:
+    run_id = add(clusterrun, 45)
+    place = home(clusterrun) / "runs" / run_id / "attempts"
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "none", str(place)], check=False, capture_output=True
+    ).returncode:
+        pytest.skip("mount needs root")
+    aside = place.parents[1] / f".removed-{run_id}" / "attempts"
+    try:
+        done = clusterrun("clean", "--yes")
+        assert (done.code, "mount point" in done.err, str(aside) in done.err) == (1, True, True), done.err
+    finally:
+        subprocess.run(["umount", str(aside if aside.exists() else place)], check=True)
+    assert clusterrun("status").out == ""
+    again = clusterrun("clean")
+    assert (again.code, "finished the removal of 1 run" in again.err, left(clusterrun)) == (0, True, [])
