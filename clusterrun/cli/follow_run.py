@@ -42,6 +42,8 @@ def accompany(context: Context, run: Run, follow: bool) -> int:
     except KeyboardInterrupt:
         return detached(run.run_id, "logs -f" if follow else "wait")
     tell_end(context, status)
+    if follow:
+        tell_use(context, status)
     return exit_code(status)
 
 
@@ -92,6 +94,16 @@ def tell_end(context: Context, status: RunStatus) -> None:
         _tell_failure(context, status)
     _explain(context, status)
     say(f"  look    clusterrun status {status.run_id}\n  logs    clusterrun logs {status.run_id}")
+
+
+def tell_use(context: Context, status: RunStatus) -> None:
+    """What became of the time and the resources of a run that was followed to its end."""
+    from clusterrun.cli import end_report
+    from clusterrun.operations.end_report import end_report as gathered
+
+    found = gathered(context, status)
+    for head, said in end_report.lines(found) if found else []:
+        say(f"  {head:<7} {said}")
 
 
 def _told_unfit(context: Context, status: RunStatus) -> bool:

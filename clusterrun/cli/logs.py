@@ -101,7 +101,7 @@ def _nodes(text: str, count: int, state: RunState | None) -> frozenset[int]:
 
 
 def _follow(context: Context, heard: RunLogs, run_id: str, fold: bool, sieve: Sieve) -> int:
-    from clusterrun.cli.follow_run import detached, exit_code, tell_end
+    from clusterrun.cli.follow_run import detached, exit_code, tell_end, tell_use
 
     try:
         print_following(heard, fold, sieve)
@@ -111,6 +111,7 @@ def _follow(context: Context, heard: RunLogs, run_id: str, fold: bool, sieve: Si
         say(sieve.in_vain)
     status = heard.watch.look()
     tell_end(context, status)
+    tell_use(context, status)
     return exit_code(status)
 
 

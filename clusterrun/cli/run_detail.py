@@ -31,10 +31,22 @@ def show(context: Context, status: RunStatus) -> None:
     record = _readable(context.store.read, status.run_id)
     state = _readable(context.store.state, status.run_id)
     lines = [f"{name:<10} {value}" for name, value in _facts(context, status, record, state) if value]
+    lines += _end_report(context, status)
     lines += lineage(state.attempts if state else (), partial(_check, context, status.run_id))
     checked = any("  pre-flight" in line for line in lines)
     lines += ["", *(f"{what:<10} clusterrun {line} {status.run_id}" for what, line in _next(status, checked))]
     print("\n".join(visible(line) for line in lines))
+
+
+def _end_report(context: Context, status: RunStatus) -> list[str]:
+    if not status.state.ended:
+        return []
+    from clusterrun.cli import end_report
+    from clusterrun.operations.end_report import end_report as gathered
+
+    found = gathered(context, status)
+    told = end_report.lines(found) if found else []
+    return ["", "end report", *(f"  {head:<10} {said}" for head, said in told)] if told else []
 
 
 def _readable(read: Callable[[str], T | None], run_id: str) -> T | None:
@@ -62,7 +74,7 @@ def _facts(
         ("nodes", status.nodelist),
         ("progress", far(status.step, status.checkpoint)),
         ("uses", _use(status)),
-        ("used", _used(context, record, state)),
+        ("used", "" if status.state.ended else _used(context, record, state)),
         ("submitted", local_time(status.submitted_at or None)),
         ("started", local_time(status.started_at)),
         ("ended", local_time(status.ended_at)),

@@ -16,11 +16,20 @@ _COUNTS = ("step", "checkpoint")
 
 
 def document(found: Iterable[RunStatus], context: Context | None = None) -> dict[str, Any]:
-    """What ``--json`` prints; with a ``context`` each run has its attempts too."""
-    entries = [_entry(status) for status in found]
-    if context is not None:
-        entries = [{**entry, "attempts": _attempts(context, entry["run_id"])} for entry in entries]
-    return {"runs": entries}
+    """What ``--json`` prints; with a ``context`` each run has its attempts and its end report too."""
+    if context is None:
+        return {"runs": [_entry(status) for status in found]}
+    return {"runs": [{**_entry(status), **_more(context, status)} for status in found]}
+
+
+def _more(context: Context, status: RunStatus) -> dict[str, Any]:
+    from clusterrun.cli import end_report
+    from clusterrun.operations.end_report import end_report as gathered
+
+    return {
+        "attempts": _attempts(context, status.run_id),
+        "end_report": end_report.document(gathered(context, status)),
+    }
 
 
 def _entry(status: RunStatus) -> dict[str, Any]:
@@ -49,7 +58,7 @@ def _attempts(context: Context, run_id: str) -> list[dict[str, Any]]:
 def _attempt(one: Attempt) -> dict[str, Any]:
     entry = {"attempt": one.epoch, **fields(one), "failure": _failure(one.failure) if one.failure else None}
     del entry["epoch"]
-    return {**entry, **_times(entry, ("started_at", "ended_at")), **_counts(entry)}
+    return {**entry, **_times(entry, ("started_at", "ended_at", "ranks_at")), **_counts(entry)}
 
 
 def _failure(one: Failure) -> dict[str, Any]:

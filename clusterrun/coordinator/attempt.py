@@ -14,7 +14,6 @@ from clusterrun.coordinator.failures import FailureKind
 from clusterrun.coordinator.outcomes import AttemptOver
 from clusterrun.coordinator.rank_outcomes import RankOutcomes
 from clusterrun.model import contract
-from clusterrun.model.states import Phase
 from clusterrun.model.world import World
 from clusterrun.protocol.messages import (
     RankExited,
@@ -158,7 +157,7 @@ class LiveAttempt:
             self.stage = AttemptStage.TRAINING
             self._overdue_at = None
             self._read_at = now.steady + PROGRESS_SECONDS
-            self._state_keeper.says(Phase.TRAINING, "")
+            self._state_keeper.trains(now)
 
     def notice(self, now: Now, why: str, until: float) -> bool:
         """An early word of the end, for the ranks, with its time where there is one; False: none run."""

@@ -64,6 +64,11 @@ class RunStateKeeper:
         self._amend(nodes=nodes)
         self._set(spares=spares)
 
+    def trains(self, now: Now) -> None:
+        """All ranks of the newest attempt run."""
+        self._amend(ranks_at=now.wall)
+        self.says(Phase.TRAINING, "")
+
     def progressed(self, step: int, checkpoint: int) -> None:
         """How far the newest attempt is by its own word, -1 where it says nothing; it never goes back."""
         newest = self._state.attempts[-1]

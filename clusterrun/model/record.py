@@ -64,7 +64,7 @@ class Attempt:
 
     ``cause`` is the same as one word (of ``contract.CAUSES``; '' where an older version wrote it);
     ``job_id`` is the job it was made in. ``step`` and ``checkpoint`` are the highest that it
-    reported, -1 where it reported none.
+    reported, -1 where it reported none. ``ranks_at`` is when all its ranks ran.
     """
 
     epoch: int
@@ -78,6 +78,7 @@ class Attempt:
     job_id: str = ""
     step: int = -1
     checkpoint: int = -1
+    ranks_at: float | None = None
 
 
 @frozen

@@ -36,11 +36,23 @@ class GpuUse:
 
 @frozen
 class UsageMean:
-    """Means since the ranks were started, ``seconds`` ago: cores of all ranks, per cent of all GPUs."""
+    """Means since the ranks were started, ``seconds`` ago: cores of all ranks, per cent of all GPUs.
+
+    ``most_…`` are the highest of a sample: cores and bytes of memory of all ranks at once, per cent of
+    all GPUs, the fullest GPU's memory (of 1). ``idle`` is how many of ``gpus`` were never busy. ``joules``
+    are the GPUs', as far as they say what they draw. -1: not measured.
+    """
 
     seconds: float
     cores: float
     busy: float
+    most_cores: float = UNKNOWN
+    most_memory: float = UNKNOWN
+    most_busy: float = UNKNOWN
+    most_gpu_memory: float = UNKNOWN
+    gpus: int = 0
+    idle: int = -1
+    joules: float = UNKNOWN
 
 
 @frozen

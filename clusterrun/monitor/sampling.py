@@ -128,22 +128,55 @@ class Sampling:
 
 
 class Sums:
-    """Means since the start, from one sample to the next."""
+    """Means and peaks since the start, from one sample to the next."""
 
     def __init__(self) -> None:
-        self._seconds = self._cores = self._known = self._busy = 0.0
+        self._seconds = self._cores = self._known = self._busy = self._joules = 0.0
+        self._most = {"cores": UNKNOWN, "memory": UNKNOWN, "busy": UNKNOWN, "gpu_memory": UNKNOWN}
+        self._used: dict[int, bool] = {}
+        self._drawn = False
 
     def with_whole(self, use: NodeUse) -> NodeUse:
-        """``use`` with the means up to it."""
+        """``use`` with the means and peaks up to it."""
         self._seconds += use.seconds
-        self._cores += use.seconds * sum(rank.cores for rank in use.ranks)
-        busy = [gpu.busy for gpu in use.gpus if gpu.busy >= 0]
-        if busy:
-            self._known += use.seconds
-            self._busy += use.seconds * sum(busy) / len(busy)
+        cores = sum(rank.cores for rank in use.ranks)
+        self._cores += use.seconds * cores
+        if use.ranks:
+            self._peak("cores", cores)
+            self._peak("memory", sum(rank.memory for rank in use.ranks))
+        self._add_gpus(use)
         mean = self._busy / self._known if self._known else UNKNOWN
-        cores = self._cores / self._seconds if self._seconds else 0.0
-        return replace(use, whole=UsageMean(round(self._seconds, 1), round(cores, 2), round(mean, 1)))
+        whole = UsageMean(
+            round(self._seconds, 1),
+            round(self._cores / self._seconds, 2) if self._seconds else 0.0,
+            round(mean, 1),
+            round(self._most["cores"], 2),
+            self._most["memory"],
+            round(self._most["busy"], 1),
+            round(self._most["gpu_memory"], 4),
+            len(self._used),
+            sum(not used for used in self._used.values()) if self._used else -1,
+            round(self._joules) if self._drawn else UNKNOWN,
+        )
+        return replace(use, whole=whole)
+
+    def _add_gpus(self, use: NodeUse) -> None:
+        known = [gpu for gpu in use.gpus if gpu.busy >= 0]
+        if known:
+            busy = sum(gpu.busy for gpu in known) / len(known)
+            self._known += use.seconds
+            self._busy += use.seconds * busy
+            self._peak("busy", busy)
+        for gpu in known:
+            self._used[gpu.index] = self._used.get(gpu.index, False) or gpu.busy > 0
+        for gpu in use.gpus:
+            if gpu.memory_total > 0:
+                self._peak("gpu_memory", gpu.memory / gpu.memory_total)
+            if gpu.watts >= 0:
+                self._joules, self._drawn = self._joules + use.seconds * gpu.watts, True
+
+    def _peak(self, name: str, value: float) -> None:
+        self._most[name] = max(self._most[name], value)
 
 
 def _append(path: str, use: NodeUse) -> None:

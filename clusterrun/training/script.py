@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import threading
+import time
 from types import FrameType
 
 from . import agreement
@@ -27,6 +28,7 @@ class Script:
         self.stopping = False
         self.step: int | None = None
         self.checkpoint: int | None = None
+        self._marks: dict[str, float] = {}
         self._signalled = self._saved_for_notice = self._listens = False
         self._before: object = None
         self._saves = self._wanted = 0
@@ -61,7 +63,11 @@ class Script:
         return why > 0
 
     def progress(self, step: int | None, checkpoint: int | None) -> None:
-        """Note how far it is."""
+        """Note how far it is, and when it took its first step and saved its newest checkpoint."""
+        if step is not None and not self._marks:
+            self._marks = {"first_step": step, "first_at": time.time()}
+        if checkpoint is not None:
+            self._marks["checkpoint_at"] = time.time()
         self.step = self.step if step is None else step
         self.checkpoint = self.checkpoint if checkpoint is None else checkpoint
         self._tell(now=checkpoint is not None)
@@ -77,7 +83,12 @@ class Script:
 
     def _tell(self, now: bool) -> None:
         if self.place.run_dir and self.leads and self.pid == os.getpid():
-            said = {"step": self.step, "checkpoint": self.checkpoint, "stopping": self.stopping}
+            said = {
+                "step": self.step,
+                "checkpoint": self.checkpoint,
+                "stopping": self.stopping,
+                **self._marks,
+            }
             self._post.send(said, now)
 
     def _leave(self) -> None:

@@ -130,7 +130,9 @@ def test_a_whole_run_ends_completed_when_every_rank_exited_0_and_every_node_is_c
         0,
         "every rank exited 0",
     ]
-    attempt = Attempt(0, "first start", ("n0", "n1"), WALL, WALL + 9.5, "COMPLETED", cause="first")
+    attempt = Attempt(
+        0, "first start", ("n0", "n1"), WALL, WALL + 9.5, "COMPLETED", cause="first", ranks_at=WALL + 1
+    )
     assert state.attempts == (attempt,)
     assert tape.does(9.6, AgentLeft(0, ""), AgentLeft(1, ""), LauncherEnded(0)) == [Finish(0)]
 

@@ -1,0 +1,267 @@
+"""What became of the time and the resources of a run that has ended; pure, and what was not measured is None.
+
+The coordinator's history tells when attempts began, their ranks ran and they ended, samples of the nodes
+what ranks used, the script's own word when it took its first step and saved its newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.record import Attempt, RunRecord
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.model.states import State
+from clusterrun.model.usage import NodeUse
+
+ENOUGH_SECONDS = 30.0
+"""Of a shorter run nothing is said of what less would have done: it may have been starting all the time."""
+HEADROOM = 1.25
+"""Between two samples more may have been used than was seen."""
+WORTH_SAYING = 0.75
+"""A request that is smaller than that part of the one that was made."""
+CLOCK_SECONDS = 5.0
+"""By which the clocks of nodes may differ."""
+
+
+@frozen
+class ProgressMarks:
+    """``progress.json``: the newest step and checkpoint, and when the first step and that checkpoint were."""
+
+    step: int | None = None
+    checkpoint: int | None = None
+    at: float | None = None
+    first_step: int | None = None
+    first_at: float | None = None
+    checkpoint_at: float | None = None
+
+
+@frozen
+class MeasuredAttempt:
+    """An attempt with the seconds of its pre-flight check, its nodes' last samples and its script's word."""
+
+    attempt: Attempt
+    check: float = 0.0
+    uses: tuple[NodeUse, ...] = ()
+    marks: ProgressMarks | None = None
+
+
+@frozen
+class EndReport:
+    """Times in seconds, memory in bytes, shares of 1; None: not measured.
+
+    Of the time from submission to the end: ``queue`` before and between jobs, and ``allocated``; of that
+    ``check``, ``start`` of the ranks, ``between`` attempts in one job, and ``ranks``; of that ``steps``, and
+    of these ``counted``: those that no later attempt had to repeat. ``goodput`` is counted / allocated.
+    ``cores…`` and ``memory…`` are of a node. ``gpus_idle`` of ``gpus`` in all were never busy.
+    ``smaller`` are options that would have been enough.
+    """
+
+    queue: float
+    allocated: float
+    check: float
+    between: float
+    nodes: int
+    start: float | None = None
+    ranks: float | None = None
+    steps: float | None = None
+    counted: float | None = None
+    goodput: float | None = None
+    cores_mean: float | None = None
+    cores_most: float | None = None
+    cores_asked: int | None = None
+    memory_most: float | None = None
+    memory_asked: int | None = None
+    gpus: int | None = None
+    gpus_idle: int | None = None
+    gpu_busy_mean: float | None = None
+    gpu_busy_most: float | None = None
+    gpu_memory_most: float | None = None
+    gpu_joules: float | None = None
+    smaller: tuple[str, ...] = ()
+
+
+@frozen
+class _Stretch:
+    """An attempt from ``begin`` to ``end``; its ranks ran from ``ranks_at`` on (None: not known)."""
+
+    measured: MeasuredAttempt
+    begin: float
+    end: float
+    ranks_at: float | None
+
+    @property
+    def job_id(self) -> str:
+        """The job it was made in."""
+        return self.measured.attempt.job_id
+
+
+def account(
+    record: RunRecord, state: State, ended_at: float, attempts: Sequence[MeasuredAttempt]
+) -> EndReport:
+    """The report of a run that ended as ``state``; there is at least one attempt."""
+    stretches = [_stretch(one, ended_at if one is attempts[-1] else None) for one in attempts]
+    queue = max(0.0, stretches[0].begin - record.submitted_at)
+    between = 0.0
+    for place, then in enumerate(stretches[1:]):
+        one = stretches[place]
+        gap = max(0.0, then.begin - one.end)
+        if one.job_id == then.job_id:
+            between += gap
+        else:
+            queue += gap
+    allocated = sum(one.end - one.begin for one in stretches) + between
+    known = [one.end - one.ranks_at for one in stretches if one.ranks_at is not None]
+    ranks = sum(known) if len(known) == len(stretches) else None
+    check = sum(min(one.measured.check, one.end - one.begin) for one in stretches)
+    steps, counted = _steps(state, stretches)
+    spec = record.spec
+    found = EndReport(
+        queue=queue,
+        allocated=allocated,
+        check=check,
+        between=between,
+        nodes=spec.nodes + spec.spares,
+        start=None if ranks is None else max(0.0, allocated - between - check - ranks),
+        ranks=ranks,
+        steps=steps,
+        counted=counted,
+        goodput=counted / allocated if counted is not None and allocated > 0 else None,
+        cores_asked=spec.cpus_per_rank * spec.local_size or None,
+        memory_asked=asked_memory(spec.mem),
+    )
+    return _advised(
+        _with_gpus(_with_cores(found, attempts), spec, attempts), spec, state, _longest(stretches)
+    )
+
+
+def _stretch(one: MeasuredAttempt, ended_at: float | None) -> _Stretch:
+    """``ended_at`` is the end of the run, for the last attempt; another ended when it was last seen."""
+    begin = one.attempt.started_at
+    last = max((use.at for use in one.uses), default=begin)
+    end = max(begin, one.attempt.ended_at or ended_at or last)
+    ranks_at = one.attempt.ranks_at if one.attempt.nodes else end  # without a world there were no ranks
+    return _Stretch(one, begin, end, ranks_at)
+
+
+def _steps(state: State, stretches: Sequence[_Stretch]) -> tuple[float | None, float | None]:
+    """The seconds in steps, and in those that counted."""
+    told = [(one.measured.marks, one) for one in stretches if one.measured.marks is not None]
+    if not told or not all(_sound(marks, one.begin, one.end) for marks, one in told):
+        return None, None
+    steps = counted = 0.0
+    whole = True
+    following = [marks for marks, _ in told[1:]]
+    for place, (marks, _) in enumerate(told):
+        first_at, at = marks.first_at or 0.0, marks.at or 0.0
+        steps += at - first_at
+        until = _counts_until(marks, following[place] if place < len(following) else None, state)
+        whole = whole and until is not None
+        counted += max(0.0, (until or first_at) - first_at)
+    return steps, counted if whole else None
+
+
+def _sound(marks: ProgressMarks, begin: float, end: float) -> bool:
+    """Whether the script has said when it took its first step, and within its attempt."""
+    if marks.first_at is None or marks.at is None or marks.first_step is None or marks.step is None:
+        return False
+    saved_at = marks.first_at if marks.checkpoint_at is None else marks.checkpoint_at
+    within = begin - CLOCK_SECONDS <= marks.first_at <= marks.at <= end + CLOCK_SECONDS
+    return within and saved_at <= marks.at
+
+
+def _counts_until(marks: ProgressMarks, then: ProgressMarks | None, state: State) -> float | None:
+    """Up to when the steps of an attempt count; ``then`` is the next one that took steps."""
+    if then is None:
+        if state is State.COMPLETED:
+            return marks.at
+        return marks.checkpoint_at
+    again = then.first_step or 0
+    if again >= (marks.step or 0):
+        return marks.at
+    if marks.checkpoint is not None and marks.checkpoint <= again:
+        return marks.checkpoint_at
+    return marks.first_at if again <= (marks.first_step or 0) + 1 else None
+
+
+def _longest(stretches: Sequence[_Stretch]) -> float:
+    """The seconds of the longest job."""
+    begins, ends = dict[str, float](), dict[str, float]()
+    for one in stretches:
+        begins.setdefault(one.job_id, one.begin)
+        ends[one.job_id] = one.end
+    return max(ends[job] - begins[job] for job in ends)
+
+
+def _with_cores(found: EndReport, attempts: Sequence[MeasuredAttempt]) -> EndReport:
+    every = [use.whole for one in attempts for use in one.uses if use.whole and use.whole.seconds > 0]
+    return replace(
+        found,
+        cores_mean=_mean([(one.cores, one.seconds) for one in every]),
+        cores_most=_most([one.most_cores for one in every]),
+        memory_most=_most([one.most_memory for one in every]),
+    )
+
+
+def _with_gpus(found: EndReport, spec: JobSpec, attempts: Sequence[MeasuredAttempt]) -> EndReport:
+    """Simulated nodes of one machine all see the same GPUs, so the first one speaks for them."""
+    speaking = 1 if spec.cluster is Cluster.LOCAL else None
+    wholes = [[use.whole for use in one.uses[:speaking] if use.whole] for one in attempts]
+    every = [one for nodes in wholes for one in nodes]
+    busy = [one for one in every if one.busy >= 0]
+    longest = max(wholes, key=lambda nodes: sum(one.seconds for one in nodes))
+    counted = [one for one in longest if one.idle >= 0]
+    return replace(
+        found,
+        gpus=sum(one.gpus for one in counted) if counted else None,
+        gpus_idle=sum(one.idle for one in counted) if counted else None,
+        gpu_busy_mean=_share(_mean([(one.busy, one.seconds) for one in busy])),
+        gpu_busy_most=_share(_most([one.most_busy for one in busy])),
+        gpu_memory_most=_most([one.most_gpu_memory for one in every]),
+        gpu_joules=_sum([one.joules for one in every]),
+    )
+
+
+def _share(per_cent: float | None) -> float | None:
+    return None if per_cent is None else per_cent / 100
+
+
+def _mean(weighted: Sequence[tuple[float, float]]) -> float | None:
+    total = sum(weight for _, weight in weighted)
+    return sum(value * weight for value, weight in weighted) / total if total > 0 else None
+
+
+def _most(values: Sequence[float]) -> float | None:
+    return max((value for value in values if value >= 0), default=None)
+
+
+def _sum(values: Sequence[float]) -> float | None:
+    known = [value for value in values if value >= 0]
+    return sum(known) if known else None
+
+
+def asked_memory(text: str) -> int | None:
+    """Bytes in what ``--mem`` was given (a bare number is MiB); None for none, and for 0: all of the node."""
+    match = re.fullmatch(r"(\d+)([KMGT]?)B?", text.strip(), re.ASCII | re.IGNORECASE)
+    return int(match[1]) * 1024 ** ("KMGT".index(match[2].upper() or "M") + 1) or None if match else None
+
+
+def _advised(found: EndReport, spec: JobSpec, state: State, longest: float) -> EndReport:
+    """With the options that would have been enough for a run that ended well."""
+    if state is not State.COMPLETED or (found.ranks or 0.0) < ENOUGH_SECONDS:
+        return found
+    said = []
+    if found.cores_most is not None and spec.cpus_per_rank:
+        cores = max(1, math.ceil(found.cores_most / spec.local_size))
+        said += [f"--cpus-per-rank {cores}"] if cores < spec.cpus_per_rank else []
+    if found.memory_most is not None and found.memory_asked:
+        gib = max(1, math.ceil(found.memory_most * HEADROOM / 2**30))
+        said += [f"--mem {gib}G"] if gib * 2**30 < found.memory_asked * WORTH_SAYING else []
+    if found.gpus and found.gpus_idle and spec.gpus and not found.gpus_idle % spec.nodes:
+        said += [f"--gpus {max(0, spec.gpus - found.gpus_idle // spec.nodes)}"]
+    minutes = max(1, math.ceil(longest * HEADROOM / 60))
+    if minutes * 60 < spec.time * WORTH_SAYING:
+        said += [f"--time {minutes}m" if minutes < 120 else f"--time {math.ceil(minutes / 60)}h"]
+    return replace(found, smaller=tuple(said))

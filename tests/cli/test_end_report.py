@@ -1,0 +1,46 @@
+"""The end report of runs on this machine, as `status`, `--json` and the end of `--follow` show it."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import CommandLine
+
+REPORTS = """
+import os, sys, time
+from clusterrun import training
+again = os.environ["CLUSTERRUN_ATTEMPT"] == "1"
+first = 4 if again else 0
+training.progress(first, checkpoint=first or None)
+for step in range(first + 1, 11):
+    time.sleep(0.05)
+    training.progress(step, checkpoint=step if step % 4 == 0 else None)
+    if step == 6 and not again:
+        sys.exit("lost")
+"""
+
+
+def test_time_and_goodput_of_a_run_with_a_restart(clusterrun: CommandLine) -> None:
+    (clusterrun.folder / "reports.py").write_text(REPORTS)
+    done = clusterrun("submit", "--follow", "--max-restarts", "1", "reports.py")
+    assert done.code == 0, done
+    told = [line.split(None, 1) for line in done.err.splitlines() if line.startswith("  ")]
+    heads = dict(line for line in told if len(line) == 2)
+    assert heads["time"].startswith("queue ") and "allocated" in heads["time"]
+    assert "in steps that counted" in heads["goodput"]
+    shown = clusterrun("status", "last").out
+    assert "\nend report\n  time       queue " in shown and "  goodput    " in shown
+    (run,) = json.loads(clusterrun("status", "--json", "last").out)["runs"]
+    report = run["end_report"]
+    assert 0 < report["counted"] < report["steps"] < report["ranks"] <= report["allocated"]
+    assert [one["ranks_at"] is not None for one in run["attempts"]] == [True, True]
+
+
+def test_a_script_that_says_nothing_of_its_steps_is_told_how(ended: CommandLine) -> None:
+    assert "goodput    not measured: the script does not report its steps" in ended("status", "last").out
+    assert json.loads(ended("status", "--json", "last").out)["runs"][0]["end_report"]["goodput"] is None
+
+
+def test_a_run_that_lives_has_no_end_report(live: CommandLine) -> None:
+    assert "end report" not in live("status", "stays").out
+    assert json.loads(live("status", "--json", "stays").out)["runs"][0]["end_report"] is None
