@@ -15,7 +15,7 @@ UNIT := $(addprefix tests/,model diagnosis slurm slurm_text script config report
 # Debian suites with another Slurm: 20.11, 24.11 and 26.05.
 SLURM_SUITES ?= bullseye trixie sid
 
-.PHONY: help demo test unit lint bench test-slurm-versions slurm form docs dist bundle clean
+.PHONY: help demo test unit lint bench test-slurm-versions slurm form stub docs dist bundle clean
 
 help:
 	@echo 'make demo                 install into $(VENV) and train on 2 simulated nodes x 2 ranks'
@@ -63,6 +63,12 @@ form: $(VENV)/.installed
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m sphinx -E -W --keep-going -q -c website -b html docs build/docs
 	@echo 'built: build/docs/index.html'
+
+# What editors read of the Python functions: every option of the table, by name.
+stub: $(VENV)/.installed
+	$(BIN)/python -c 'from clusterrun import api; from clusterrun.config.python_stub import stub; \
+	  print(stub(api.submit, api.check), end="")' > clusterrun/__init__.pyi.new
+	mv clusterrun/__init__.pyi.new clusterrun/__init__.pyi
 
 dist: $(VENV)/.installed-dev
 	$(BIN)/python -m build

@@ -9,19 +9,47 @@ Configuration files and ``CLUSTERRUN_*`` options are for the command line: here 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from clusterrun.config import python_options, spec_fields
+from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import ClusterrunError as ClusterrunError
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import Attempt, Failure, RunRecord, RunStatus
-from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
+from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.operations.list_runs import RECENT
 
 if TYPE_CHECKING:
     from clusterrun.diagnosis.verdict import Diagnosis
+
+
+class Logs:
+    """The lines of a run's ranks: ``for line in run.logs()``, or ``print(run.logs())`` for all of them.
+
+    An iterator, which is used up; as text it is what there is now.
+    """
+
+    def __init__(self, run_id: str, lines: Iterator[str], text: Callable[[], Iterator[str]]) -> None:
+        self._run_id = run_id
+        self._lines = lines
+        self._text = text
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._lines)
+
+    def __str__(self) -> str:
+        return "\n".join(self._text())
+
+    def __repr__(self) -> str:
+        return f"<logs of {self._run_id}: print() them, or iterate over their lines>"
 
 
 class Run:
@@ -31,6 +59,11 @@ class Run:
         self.record = record
         self.dropped = dropped
         self._context = context
+
+    def __repr__(self) -> str:
+        job = {"": "not queued yet", "local": f"process {self.job_id}"}
+        kind = self.record.cluster if self.job_id else ""
+        return f"<Run {self.run_id}: {self.name}, {job.get(kind, f'job {self.job_id}')}>"
 
     @property
     def run_id(self) -> str:
@@ -72,7 +105,7 @@ class Run:
         """What the pre-flight check found: of ``attempt``, or the newest there is. Raises ``NoReport``."""
         from clusterrun.operations.report import report_of
 
-        return report_of(self._context, self.run_id, attempt)
+        return report_of(self._context, self.run_id, _whole("attempt", attempt))
 
     def status(self) -> RunStatus:
         """Everything that ``status`` shows of the run."""
@@ -85,27 +118,38 @@ class Run:
         """
         from clusterrun.operations.wait import RunWait
 
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+            seen = f"timeout: {timeout!r} is not a number of seconds"
+            raise BadInput(seen, "leave it out to wait to the end")
         return RunWait(self._context, self.run_id, tell).wait(timeout)
 
     def logs(
         self,
         follow: bool = False,
-        ranks: Iterable[int] | None = None,
+        ranks: Iterable[int] | int | None = None,
         stream: str = "both",
         tail: int | None = None,
         attempt: int | None = None,
-    ) -> Iterator[str]:
+    ) -> Logs:
         """The lines that the ranks printed, headed by node and rank, in time order.
 
-        With ``follow`` until the run has ended. ``tail`` is per rank and stream.
+        Iterate over them, or print them. With ``follow`` the iterator goes on until the run has ended.
+        ``stream`` is "out", "err" or "both"; ``tail`` is per rank and stream.
         """
-        from clusterrun.logs.format import headed
         from clusterrun.operations.logs import LogRequest, RunLogs
 
-        wanted = LogRequest(None if ranks is None else frozenset(ranks), stream, tail, attempt)
+        if stream not in ("both", "out", "err"):
+            raise BadInput(f"stream: {stream!r} is not out, err or both", "leave it out for both")
+        wanted = LogRequest(_ranks(ranks), stream, _whole("tail", tail), _whole("attempt", attempt))
         heard = RunLogs(self._context, self.run_id, wanted)
-        for text in headed(heard.following() if follow else heard.so_far(), heard.headings()):
-            yield from text.decode().split("\n")[:-1]
+
+        def lines(follow: bool) -> Iterator[str]:
+            from clusterrun.logs.format import headed
+
+            for text in headed(heard.following() if follow else heard.so_far(), heard.headings()):
+                yield from text.decode().split("\n")[:-1]
+
+        return Logs(self.run_id, lines(follow), partial(lines, False))
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -126,55 +170,60 @@ class Run:
         return cancel(self._context, [self.run_id], tell)[0][1]
 
 
+@python_options.with_options(python_options.SUBMIT)
 def submit(
     *command: str, cwd: str = "", context: Context | None = None, tell: Tell = quiet, **options: Any
 ) -> Run:
-    """Submit ``command`` (a script, ``"-m", "module"`` or a program, with its arguments) and return the run.
+    """Submit ``command`` and return its run at once.
 
-    ``options`` are the fields of ``JobSpec``: nodes, gpus, ranks_per_node, time (seconds, or text
-    as on the command line), partition, env (a mapping), … Raises ``ClusterrunError``.
+    ``command`` is a script, ``"-m", "module"`` or a program, with its arguments, one word each. Options are
+    those of the command line: a time is a number of seconds or text ("2h"), ``env`` a mapping, ``after``
+    a run or several. ``tell`` gets each notice as a sentence. Raises ``ClusterrunError``.
     """
-    return launch(spec_of(command, cwd or os.getcwd(), options), context or Context(), tell)
+    context = context or Context()
+    python_options.check("submit", options, python_options.SUBMIT)
+    return launch(spec_of(command, cwd or os.getcwd(), options, context.environ), context, tell)
 
 
+@python_options.with_options(python_options.CHECK)
 def check(context: Context | None = None, tell: Tell = quiet, **options: Any) -> Run:
     """Check nodes without training on them: ``check(nodes=4).wait()``, then ``Run.report()``.
 
-    ``options`` are the fields of ``JobSpec``, as for ``submit``. Raises ``ClusterrunError``.
+    Options are those of the command line. ``tell`` gets each notice as a sentence.
+    Raises ``ClusterrunError``.
     """
-    spec = spec_of(("check",), os.getcwd(), {**options, "alone": True})
-    return launch(spec, context or Context(), tell)
+    context = context or Context()
+    python_options.check("check", options, python_options.CHECK)
+    spec = spec_of(("check",), os.getcwd(), options, context.environ, alone=True)
+    return launch(spec, context, tell)
 
 
-def spec_of(command: Sequence[str], cwd: str, options: Mapping[str, Any]) -> JobSpec:
+def spec_of(
+    command: Sequence[str],
+    cwd: str,
+    options: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    **more: Any,
+) -> JobSpec:
     """A spec from what people write: texts for times, mappings for variables, words for enums.
 
-    Raises ``TypeError`` for an option that is none.
+    ``more`` are fields of the spec as they are. Raises ``BadInput``.
     """
-    import difflib
+    values = {**spec_fields.fields(options, environ or {}), **more}
+    return JobSpec(command=spec_fields.command(command), cwd=os.path.abspath(cwd), **values)
 
-    from clusterrun.config.option_table import CONFIGURABLE, DURATIONS
-    from clusterrun.model.duration import parse
 
-    wanted = {"environment" if name == "env" else name: value for name, value in options.items()}
-    for name in wanted:
-        if name not in JobSpec.__annotations__:
-            near = difflib.get_close_matches(name, JobSpec.__annotations__, n=1)
-            raise TypeError(f"{name!r} is no option" + (f"; did you mean {near[0]!r}?" if near else ""))
-    for name, value in wanted.items():
-        option = CONFIGURABLE.get(name.replace("_", "-"))
-        if isinstance(value, str) and option and option.kind in DURATIONS:
-            wanted[name] = parse(value, DURATIONS[option.kind]) if value not in ("", "off") else 0
-    for name in ("environment", "preflight_limit"):
-        if isinstance(wanted.get(name), Mapping):
-            wanted[name] = tuple(wanted[name].items())
-    for name, words in (("cluster", Cluster), ("on_unfit", OnUnfit)):
-        if isinstance(wanted.get(name), str):
-            wanted[name] = words(wanted[name])
-    for name in ("sbatch", "srun", "setup", "after", "snapshot_include"):
-        if not isinstance(wanted.get(name, ()), tuple):
-            wanted[name] = (wanted[name],) if isinstance(wanted[name], str) else tuple(wanted[name])
-    return JobSpec(command=tuple(command), cwd=os.path.abspath(cwd), **wanted)
+def _whole(name: str, value: object) -> int | None:
+    """A whole number, or None for nothing said."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise BadInput(f"{name}: {value!r} is not a whole number", f"give {name}=0 or more, or leave it out")
+
+
+def _ranks(value: Iterable[int] | int | None) -> frozenset[int] | None:
+    numbers = [value] if value is None or isinstance(value, (int, str)) else [*value]
+    found = frozenset(_whole("ranks", number) for number in numbers)
+    return None if value is None else frozenset(number for number in found if number is not None)
 
 
 def launch(spec: JobSpec, context: Context, tell: Tell = quiet) -> Run:
@@ -185,10 +234,13 @@ def launch(spec: JobSpec, context: Context, tell: Tell = quiet) -> Run:
     return Run(record, context, dropped)
 
 
-def find(word: str = "last", context: Context | None = None) -> Run:
+def run(word: str | int = "last", context: Context | None = None) -> Run:
     """The run that ``word`` means: run id, job id, name (the newest) or ``last``. Raises ``NoSuchRun``."""
     context = context or Context()
-    return Run(context.store.read(context.store.find(word)), context)
+    return Run(context.store.read(context.store.find(str(word))), context)
+
+
+find = run
 
 
 def statuses(

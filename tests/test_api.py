@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,12 +121,91 @@ def test_following_yields_lines_until_the_run_has_ended(context: Context) -> Non
 
 @pytest.mark.parametrize(
     "options, error",
-    [({"node": 2}, "'node' is no option; did you mean 'nodes'?"), ({"zzz": 1}, "'zzz' is no option")],
+    [
+        ({"node": 2}, "submit() has no option 'node'\ndid you mean 'nodes'?"),
+        ({"zzz": 1}, "submit() has no option 'zzz'\nhelp(clusterrun.submit) shows every option"),
+        ({"wait": True}, "submit() has no option 'wait'\nsubmit(...).wait()"),
+        ({"alone": True}, "submit() has no option 'alone'\nhelp(clusterrun.submit) shows every option"),
+    ],
 )
-def test_an_unknown_option_is_refused_with_the_nearest(options: dict[str, int], error: str) -> None:
-    with pytest.raises(TypeError) as refused:
+def test_an_unknown_option_is_refused_with_the_nearest(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ClusterrunError) as refused:
         clusterrun.submit("train.py", **options)
     assert str(refused.value) == error
+
+
+WRONG = [
+    object(),
+    -1,
+    "x y",
+    2.5,
+    float("nan"),
+    True,
+    b"x",
+    {"a": object()},
+    [1],
+    [None],
+    [("a", "b", "c")],
+    "\0",
+]
+
+
+@pytest.mark.parametrize("name", sorted(inspect.signature(clusterrun.submit).parameters))
+def test_a_wrong_value_of_any_option_is_an_error_in_words(name: str, tmp_path: Path) -> None:
+    if name in ("command", "cwd", "context", "tell"):
+        pytest.skip("no option")
+    for value in WRONG:
+        try:
+            spec_of(("train.py",), str(tmp_path), {name: value})
+        except ClusterrunError as error:
+            assert error.seen
+
+
+@pytest.mark.parametrize("words", [(), ("",), (5,), (["train.py"],)])
+def test_a_command_that_is_none_is_an_error_in_words(words: tuple[Any, ...]) -> None:
+    with pytest.raises(BadInput):
+        clusterrun.submit(*words)
+
+
+def test_a_run_shows_itself_and_its_logs_print_as_text(context: Context) -> None:
+    run = submit(context, "0", "0")
+    run.wait(timeout=120)
+    line = "local-0 r0 | rank 0 ['0', '0'] None"
+    logs = run.logs()
+    assert (str(logs), next(logs), list(logs), run.run_id in repr(logs)) == (line, line, [], True)
+    assert repr(run) == f"<Run {run.run_id}: train, process {run.job_id}>"
+    again = clusterrun.run("last", context)
+    assert (again.run_id, again.state) == (run.run_id, State.COMPLETED)
+    assert submit(context, "0", "0", after=None).wait(timeout=120).state is State.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda run: run.wait(timeout="soon"),
+        lambda run: run.logs(stream="all"),
+        lambda run: run.logs(ranks="0"),
+        lambda run: run.logs(ranks=[-1]),
+        lambda run: run.logs(tail="x"),
+        lambda run: run.logs(attempt=1.5),
+        lambda run: list(run.logs(follow=True, attempt=0)),
+        lambda run: run.report(attempt="first"),
+        lambda run: clusterrun.run("nothing", run._context),
+        lambda run: clusterrun.run(987654321, run._context),
+    ],
+)
+def test_a_wrong_argument_of_a_run_is_an_error_in_words(context: Context, call: Callable[..., Any]) -> None:
+    run = submit(context, "0", "0")
+    run.wait(timeout=120)
+    with pytest.raises(ClusterrunError):
+        call(run)
+
+
+def test_the_public_names_are_those_that_dir_shows() -> None:
+    assert set(dir(clusterrun)) == {*clusterrun.__all__, "training"}
+    assert all(getattr(clusterrun, name) for name in (*clusterrun.__all__, "__version__"))
+    with pytest.raises(AttributeError):
+        _ = clusterrun.sumbit
 
 
 def test_options_are_read_as_people_write_them() -> None:

@@ -6,7 +6,7 @@ import enum
 import hashlib
 import json
 
-from clusterrun.model.document import encode
+from clusterrun.model.document import encode_set
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.spec import JobSpec
@@ -63,16 +63,22 @@ class StudySubject:
 
     @property
     def digest(self) -> str:
-        """Eight characters that differ where two studies cannot share results."""
+        """Eight characters that differ where two studies cannot share results.
+
+        How long a run may take, and who pays for it, changes no result.
+        """
         spec = replace(
             self.spec,
+            time=0,
+            account="",
+            qos="",
             # Values of variables are secrets; that they changed must still show.
             environment=tuple(
                 (name, hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest())
                 for name, value in self.spec.environment
             ),
         )
-        text = json.dumps([encode(spec), self.growth.value, self.content])
+        text = json.dumps([encode_set(spec), self.growth.value, self.content])
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 

@@ -127,7 +127,9 @@ def _unsized(values: dict[str, settings.Setting]) -> dict[str, settings.Setting]
     """The defaults of what a study decides: a profile's size is for other runs."""
     defaults = {option.name: option.default for option in option_table.RESOURCES}
     return {
-        name: settings.Setting(name, defaults[name], "built-in") for name in SIZED_BY_CELLS if name in values
+        name: settings.Setting(name, defaults[name], settings.DEFAULT)
+        for name in SIZED_BY_CELLS
+        if name in values
     }
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from clusterrun.cli.error_output import say
+from clusterrun.cli.grouped_help import GroupedCommand, GroupedOption
 from clusterrun.cli.report import outputs, put
 from clusterrun.cli.submit import dry
-from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
+from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.config import option_table
-from clusterrun.config.settings import Setting
+from clusterrun.config.settings import DEFAULT, Setting
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Grade, Report
@@ -24,7 +25,7 @@ SECONDS_PER_NODE = 4
 """More for a check of all pairs, which takes a round for every node."""
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @options(option_table.RESOURCES)
 @profile_option
 @options(option_table.PREFLIGHT)
@@ -32,10 +33,21 @@ SECONDS_PER_NODE = 4
     "--level",
     type=click.Choice(["full", "quick"]),
     default="full",
-    help="quick: pairs only if something is wrong.  [default: full]",
+    help="quick: pairs only if something is wrong.",
+    holds="full",
+    cls=GroupedOption,
+    group="check",
+    common=True,
 )
-@click.option("--all-pairs", is_flag=True, help="Test every pair of nodes: as many rounds as nodes.")
-@click.option("--dry-run", is_flag=True, help="Print the script and what would be done; touch nothing.")
+@click.option(
+    "--all-pairs",
+    is_flag=True,
+    help="Test every pair of nodes: as many rounds as nodes.",
+    cls=GroupedOption,
+    group="check",
+    common=True,
+)
+@dry_run_option
 @outputs
 def check(
     profile: str | None,
@@ -99,10 +111,10 @@ def _found(context: Any, run_id: str) -> Report | None:
 def _spec(values: dict[str, Setting], level: str, all_pairs: bool) -> JobSpec:
     """The run of a check: what training would need beside its nodes is left out."""
     defaults = {
-        option.name: Setting(option.name, option.default, "built-in") for option in option_table.SUBMISSION
+        option.name: Setting(option.name, option.default, DEFAULT) for option in option_table.SUBMISSION
     }
     spec = to_spec(COMMAND, {**values, **defaults}, preflight=level, alone=True, all_pairs=all_pairs)
     budget = spec.preflight_budget
-    if all_pairs and values["preflight-budget"].origin == "built-in":
+    if all_pairs and values["preflight-budget"].origin == DEFAULT:
         budget += SECONDS_PER_NODE * spec.allocated
     return replace(spec, preflight_budget=budget, time=spec.time or budget + MARGIN_SECONDS)

@@ -34,7 +34,7 @@ def config() -> None:
 @profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def show(profile: str | None, as_json: bool) -> int:
-    """Print each option's value and where it came from.
+    """Print each option's value and where it came from; "default" where nobody gave one.
 
     \b
     Examples:
@@ -55,13 +55,16 @@ def show(profile: str | None, as_json: bool) -> int:
 
 
 def _home() -> Setting:
-    origin = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else "built-in"
+    origin = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else settings.DEFAULT
     return Setting("home", settings.home(os.environ), origin)
 
 
 def _shown(setting: Setting) -> str:
-    if option_table.UNSAID.get(setting.name, "") == setting.value:
-        return ""
+    option = option_table.CONFIGURABLE.get(setting.name)
+    if option and setting.origin == settings.DEFAULT and option.otherwise:
+        return option.otherwise
+    if setting.value in ("", ()):
+        return "none"
     if isinstance(setting.value, bool):
         return "true" if setting.value else "false"
     return ", ".join(setting.value) if isinstance(setting.value, tuple) else str(setting.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -58,16 +58,46 @@ def _run(program: Callable[[ErrorOptions], object], wishes: ErrorOptions) -> int
 
 
 OTHER_NAMES = {
-    "--gres": "--gpus",
-    "--gpus-per-node": "--gpus",
-    "--nproc-per-node": "--ranks-per-node",
-    "--ntasks-per-node": "--ranks-per-node",
-    "--cpus-per-task": "--cpus-per-rank",
-    "--nnodes": "--nodes",
-    "--job-name": "--name",
-    "--time-limit": "--time",
+    "-G": "Use --gpus, which counts the GPUs of one node",
+    "-c": "Did you mean --cpus-per-rank?",
+    "-n": "Use --nodes and --gpus (or --ranks-per-node)",
+    "-o": "Use clusterrun logs: the ranks' output is kept in the run directory",
+    "-e": "Use clusterrun logs: the ranks' output is kept in the run directory",
+    "-d": "Use --after RUN",
+    "-D": "Use cd: ranks start where submit is called",
+    "--ntasks": "Use --nodes and --gpus (or --ranks-per-node)",
+    "--ntasks-per-node": "Use --gpus (or --ranks-per-node for CPU ranks)",
+    "--nproc-per-node": "Use --gpus (or --ranks-per-node for CPU ranks)",
+    "--nproc_per_node": "Use --gpus (or --ranks-per-node for CPU ranks)",
+    "--gpus-per-task": "Use --gpus: every GPU has one rank",
+    "--cpus-per-task": "Did you mean --cpus-per-rank?",
+    "--cpus-per-gpu": "Use --cpus-per-rank: every GPU has one rank",
+    "--mem-per-gpu": "Use --mem, or --sbatch mem-per-gpu=SIZE",
+    "--mem-per-cpu": "Use --mem, or --sbatch mem-per-cpu=SIZE",
+    "--nnodes": "Did you mean --nodes?",
+    "--time-limit": "Did you mean --time?",
+    "--dependency": "Use --after RUN",
+    "--export": "Use --env KEY=VALUE: all other variables are exported anyway",
+    "--output": "Use clusterrun logs: the ranks' output is kept in the run directory",
+    "--error": "Use clusterrun logs: the ranks' output is kept in the run directory",
+    "--chdir": "Use cd: ranks start where submit is called",
+    "--master-addr": "Leave it out: clusterrun sets MASTER_ADDR and MASTER_PORT",
+    "--master_addr": "Leave it out: clusterrun sets MASTER_ADDR and MASTER_PORT",
+    "--rdzv-endpoint": "Leave it out: clusterrun sets MASTER_ADDR and MASTER_PORT",
+    "--rdzv_endpoint": "Leave it out: clusterrun sets MASTER_ADDR and MASTER_PORT",
 }
-"""What Slurm, torchrun and others call an option of ours."""
+"""What stands here for an option of sbatch or torchrun."""
+
+PASSED_ON = frozenset(
+    (
+        *("acctg-freq", "array", "batch", "bb", "begin", "comment", "contiguous", "core-spec", "cpu-freq"),
+        *("deadline", "delay-boot", "distribution", "exclusive", "extra-node-info", "gpu-bind", "gpu-freq"),
+        *("hint", "hold", "immediate", "licenses", "mail-type", "mail-user", "mem-bind", "mincpus"),
+        *("network", "nice", "no-kill", "overcommit", "oversubscribe", "priority", "reboot", "signal"),
+        *("spread-job", "switches", "thread-spec", "threads-per-core", "tmp", "tres-per-task", "wckey"),
+    )
+)
+"""Options of sbatch that have no name of ours."""
 
 
 def say(sentence: str) -> None:
@@ -84,11 +114,20 @@ def _usage(error: click.ClickException) -> int:
     message = error.format_message()
     if isinstance(error, click.NoSuchOption):
         known = [name for p in context.command.get_params(context) for name in p.opts] if context else []
-        ours = OTHER_NAMES.get(error.option_name, "")
-        guess = f" Did you mean {ours}?" if ours in known else meant(error.option_name, known)
+        guess = _instead(error.option_name, known)
         message = f"there is no option {error.option_name}.{guess}"
     path = context.command_path if context else "clusterrun"
     return _answer(message.rstrip("."), f"{path} --help shows what there is", ExitCode.USAGE)
+
+
+def _instead(name: str, known: Sequence[str]) -> str:
+    """What to type in place of the unknown option ``name``; of sbatch's, in commands that start a job."""
+    if "--partition" not in known:
+        return meant(name, known)
+    ours = OTHER_NAMES.get(name)
+    if name.lstrip("-") in PASSED_ON and name.startswith("--"):
+        ours = f"Pass it on: --sbatch {name[2:]}"
+    return f" {ours}" if ours else meant(name, known)
 
 
 def _answer(seen: str, remedy: str, code: int) -> int:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import sys
+import termios
+import time
+import tty
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _BEGIN, _END = "\x1b[?2026h\x1b[H", "\x1b[J\x1b[?2026l"
@@ -17,14 +23,58 @@ def picture(lines: Sequence[str]) -> str:
     return _BEGIN + "".join(f"{line}\x1b[K\r\n" for line in lines[:-1]) + lines[-1] + "\x1b[K" + _END
 
 
+def _in_front(terminal: int) -> bool:
+    """Whether the terminal is not another job's at the moment."""
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:  # it controls no session of ours
+        return True
+
+
+class Keys:
+    """What is typed while a picture is shown: ``q`` ends the looking. Nothing, where stdin is no terminal."""
+
+    def __init__(self) -> None:
+        self._fd = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else -1
+        self._before: list[Any] | None = None
+
+    def take(self) -> None:
+        """Take each key as it is typed, unseen. A job in the background must not touch its terminal."""
+        if self._fd >= 0 and _in_front(self._fd):
+            self._before = termios.tcgetattr(self._fd)
+            tty.setcbreak(self._fd, termios.TCSANOW)
+
+    def give_back(self) -> None:
+        """The terminal as it was."""
+        if self._before is not None:
+            termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until somebody types ``q``: then True."""
+        if self._before is None:
+            time.sleep(seconds)
+            return False
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self._fd], [], [], left)[0]:
+                typed = os.read(self._fd, 64)
+                if not typed:  # the terminal is gone: a hang-up is on its way
+                    return True
+                if typed[:1] in (b"q", b"Q"):
+                    return True
+        return False
+
+
 @contextmanager
-def other_screen() -> Iterator[None]:
+def other_screen() -> Iterator[Keys]:
     """The terminal as it was is given back whatever ends us, but for a KILL."""
-    before = signal.signal(signal.SIGTERM, _leave)
+    before, keys = signal.signal(signal.SIGTERM, _leave), Keys()
+    keys.take()
     sys.stdout.write(_ENTER)
     try:
-        yield
+        yield keys
     finally:
+        keys.give_back()
         sys.stdout.write(_LEAVE)
         sys.stdout.flush()
         signal.signal(signal.SIGTERM, before)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from clusterrun.cli.error_output import say
+from clusterrun.cli.grouped_help import GroupedOption
 from clusterrun.cli.shell_complete import files, runs
 from clusterrun.cli.terminal import coloured
 from clusterrun.model.contract import ExitCode
@@ -28,18 +29,13 @@ READABLE = 0o644
 
 def outputs(command: F) -> F:
     """The options that say in which forms a report is wanted."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
-        click.option(
-            "--html", metavar="FILE", shell_complete=files, help="Write a page for a browser, self-contained."
-        ),
-        click.option(
-            "--prometheus",
-            metavar="FILE",
-            shell_complete=files,
-            help="Write metrics for the textfile collector.",
-        ),
+    for names, about in (
+        (("--json", "as_json"), {"is_flag": True, "help": "Print one JSON document."}),
+        (("--html",), {"help": "Write a page for a browser, self-contained."}),
+        (("--prometheus",), {"help": "Write metrics for the textfile collector."}),
     ):
+        of_file = {} if "is_flag" in about else {"metavar": "FILE", "shell_complete": files}
+        option = click.option(*names, cls=GroupedOption, common=True, **about, **of_file)
         command = option(command)
     return command
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from clusterrun.cli.attempts_table import far, lineage
 from clusterrun.cli.main import DOORS
-from clusterrun.cli.terminal import local_time
+from clusterrun.cli.terminal import local_time, size_words
 from clusterrun.logs.attempt_logs import attempts
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError
@@ -131,13 +131,7 @@ def _size(status: RunStatus) -> str:
     if not status.nodes:
         return ""
     each = status.world_size // status.nodes
-    kind = "GPU" if status.gpus_per_node else "CPU rank"
-    size = f"{status.nodes} node{_s(status.nodes)} × {each} {kind}{_s(each)}"
-    return size + (f" = {status.world_size} ranks" if status.world_size > 1 else "")
-
-
-def _s(count: int) -> str:
-    return "s" if count > 1 else ""
+    return size_words(status.nodes, each, status.gpu_type, status.gpus_per_node)
 
 
 def _use(status: RunStatus) -> str:

@@ -98,7 +98,7 @@ def _on_terminal(context: Context, watching: StatusWatch) -> None:
     """A picture of the runs on the terminal's other screen; what it showed last stays on the first."""
     paint = coloured(sys.stdout)
     try:
-        with other_screen():
+        with other_screen() as keys:
             before = ""
             while True:
                 pause = watching.look()
@@ -110,7 +110,8 @@ def _on_terminal(context: Context, watching: StatusWatch) -> None:
                     before = drawn
                 if watching.over:
                     break
-                context.clock.sleep(pause)
+                if keys.wait(pause):
+                    raise KeyboardInterrupt
     finally:
         width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
         if watching.found:
@@ -119,7 +120,7 @@ def _on_terminal(context: Context, watching: StatusWatch) -> None:
 
 def _picture(context: Context, watching: StatusWatch, columns: int, rows: int, paint: bool) -> str:
     now = context.clock.now()
-    foot = [*watching.notices, f"{clock_time(now, now)}  Ctrl-C ends the watching, not the runs"]
+    foot = [*watching.notices, f"{clock_time(now, now)}  q ends the watching, not the runs"]
     lines = fitted(watching.found, now, columns, paint) if watching.found else ["no runs"]
     room = max(1, rows - len(foot) - 1)
     if len(lines) > room:

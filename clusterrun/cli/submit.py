@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.cli.error_output import say
+from clusterrun.cli.grouped_help import GroupedCommand, GroupedOption
 from clusterrun.cli.shell_complete import files, runs
-from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
+from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
+from clusterrun.cli.terminal import size_words
 from clusterrun.config import option_table, settings
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import fields
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from clusterrun.script.plan import Plan
 
 
-class Submit(click.Command):
+class Submit(GroupedCommand):
     """A command whose options end where the user's command begins: at ``-m``, ``--`` or the first word."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -56,8 +58,16 @@ def _module_at(command: click.Command, args: list[str]) -> int | None:
     while place < len(args) and args[place].startswith("-") and args[place] != "--":
         if args[place] == "-m":
             return place
-        place += 2 if args[place] in takes_value else 1
+        place += 2 if _takes_next(args[place], takes_value) else 1
     return None
+
+
+def _takes_next(word: str, takes_value: set[str]) -> bool:
+    """Whether the value of the option ``word`` is the next word; in ``-ft`` the last letter may take one."""
+    if word.startswith("--"):
+        return word in takes_value
+    valued = [place for place, letter in enumerate(word) if place and f"-{letter}" in takes_value]
+    return bool(valued) and valued[0] == len(word) - 1
 
 
 @click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
@@ -66,10 +76,18 @@ def _module_at(command: click.Command, args: list[str]) -> int | None:
 @options(option_table.PREFLIGHT)
 @options(option_table.SUBMISSION)
 @click.option(
-    "--after", multiple=True, metavar="RUN", shell_complete=runs, help="Start when RUN has ended well."
+    "--after",
+    multiple=True,
+    metavar="RUN",
+    shell_complete=runs,
+    help="Start when RUN has ended well.",
+    cls=GroupedOption,
+    group="slurm",
 )
-@click.option("--dry-run", is_flag=True, help="Print the script and what would be done; touch nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@dry_run_option
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document.", cls=GroupedOption, common=True
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files)
 def submit(
     command: tuple[str, ...],
@@ -154,6 +172,8 @@ def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: 
 
 def _announce(run: Run, as_json: bool, follow: bool) -> None:
     job = f"job {run.job_id}" if run.record.cluster == Cluster.SLURM.value else f"process {run.job_id}"
+    if follow:
+        say(f"run {run.run_id}")  # stdout is for what the ranks print
     say(f"submitted {_what(run.record.spec)}: {job}")
     if as_json:
         print(json.dumps(_document(run, run.job_id)), flush=True)
@@ -170,12 +190,9 @@ def _what(spec: JobSpec) -> str:
     """Name, place and size in words."""
     where = "Slurm" if spec.cluster is Cluster.SLURM else "this machine"
     if spec.per_node:
-        size = f"{spec.nodes} nodes, one process each"
+        size = f"{spec.nodes} node{'s' if spec.nodes > 1 else ''}, one process each"
     else:
-        kind = "GPU" if spec.gpus else "CPU rank"
-        many = "s" if spec.local_size > 1 else ""
-        size = f"{spec.nodes} node{'s' if spec.nodes > 1 else ''} × {spec.local_size} {kind}{many}"
-        size += f" = {spec.world_size} ranks" if spec.world_size > 1 else ""
+        size = size_words(spec.nodes, spec.local_size, spec.gpu_type, spec.gpus)
     return f"{spec.name} to {where}, {size}"
 
 

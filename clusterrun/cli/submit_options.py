@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 import click
 
 from clusterrun.cli.error_output import say
+from clusterrun.cli.grouped_help import GroupedOption
 from clusterrun.cli.shell_complete import files, profile_names
 from clusterrun.config import option_table, profiles, settings
 from clusterrun.config.option_table import Option
 from clusterrun.config.settings import Setting, Source
+from clusterrun.model import gpu_request
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_SHORT = {"follow": "-f", "nodes": "-N"}
 
 
 def options(table: Iterable[Option]) -> Callable[[F], F]:
@@ -26,6 +26,8 @@ def options(table: Iterable[Option]) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         for option in reversed(tuple(table)):
+            if option.kind == "gpus":
+                command = _gres(command)
             command = _click(option)(command)
         return command
 
@@ -34,21 +36,41 @@ def options(table: Iterable[Option]) -> Callable[[F], F]:
 
 def _click(option: Option) -> Callable[[F], F]:
     name = f"--{option.name}"
-    names = [_SHORT[option.name]] if option.name in _SHORT else []
+    names = [*([option.short] if option.short else []), name, *option.also, option.name.replace("-", "_")]
+    grouped: dict[str, Any] = {"cls": GroupedOption, "group": option.group, "common": option.common}
+    grouped["help"] = option.help
     if option.kind == "switch":
-        return click.option(*names, f"{name}/--no-{option.name}", default=None, help=option.help)
-    unsaid = option_table.UNSAID.get(option.name, "")
-    default = f"  [default: {option.default}]" if option.default not in ("", 0, (), unsaid) else ""
+        switch = [f"{name}/--no-{option.name}" if one == name else one for one in names]
+        return click.option(*switch, default=None, **grouped)
     return click.option(
         *names,
-        name,
         type=_type(option),
         multiple=option.kind == "list",
         default=None,
         metavar=option.metavar or None,
         shell_complete=files if option.metavar in ("FILE", "PATH") else None,
-        help=option.help + default,
+        callback=_gpus(option) if option.kind == "gpus" else None,
+        holds=option.holds,
+        **grouped,
     )
+
+
+def _gpus(option: Option) -> Callable[..., Any]:
+    def checked(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+        return None if value is None else settings.read_value(option, value, f"--{option.name}")
+
+    return checked
+
+
+def _gres(command: F) -> F:
+    """``--gres gpu:8``, which people know from sbatch."""
+    return click.option(
+        "--gres",
+        metavar="gpu:[TYPE:]G",
+        help="The same as --gpus, as sbatch writes it.",
+        cls=GroupedOption,
+        group="resources",
+    )(command)
 
 
 def _type(option: Option) -> Any:
@@ -64,14 +86,33 @@ def profile_option(command: F) -> F:
         metavar="NAME",
         shell_complete=profile_names,
         help="Take options from [profile.NAME].",
+        cls=GroupedOption,
+        group="environment",
+    )(command)
+
+
+def dry_run_option(command: F) -> F:
+    """``--dry-run``, which shows what would be done."""
+    return click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Print what would be done; touch nothing.",
+        cls=GroupedOption,
+        common=True,
     )(command)
 
 
 def settled(given: dict[str, Any], profile: str | None, quiet: bool = False) -> dict[str, Setting]:
-    """Every option with its value and origin: command line, environment, profile, project, user, built-in.
+    """Every option with its value and origin: command line, environment, profile, project, user, default.
 
     Unless ``quiet``, stderr names the project's file where one was read: it may lie in any folder above.
     """
+    gres = given.pop("gres", None)
+    if gres is not None and given.get("gpus") is not None:
+        raise click.UsageError("--gpus and --gres are the same: give one of them")
+    if gres is not None:
+        gpus = option_table.CONFIGURABLE["gpus"]
+        given = {**given, "gpus": settings.read_value(gpus, gpu_request.from_gres(gres), "--gres")}
     said = tuple(
         (name, value)
         for key, value in given.items()
@@ -98,39 +139,13 @@ def to_spec(
     from clusterrun.api import spec_of
 
     for name, unsaid in option_table.UNSAID.items():
-        if settled[name].value == unsaid and settled[name].origin != "built-in":
+        if settled[name].value == unsaid and settled[name].origin != settings.DEFAULT:
             raise BadInput(
                 f"--{name} must be at least {unsaid + 1}, not {unsaid}",
                 f"give --{name} {unsaid + 1} or more, or leave it out",
             )
     values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
-    values["environment"] = _environment(values.pop("env"))
-    values["preflight_limit"] = tuple(limit(item) for item in values["preflight_limit"])
     if values["template"]:
         values["template"] = os.path.abspath(os.path.expanduser(values["template"]))
     del values["follow"], values["wait"], values["slurm_every"], values["trust"]
-    return spec_of(command, os.getcwd(), {**values, "after": after, **more})
-
-
-def limit(item: str) -> tuple[str, float]:
-    """The name and number in a ``--preflight-limit``. Raises ``BadInput``."""
-    name, _, number = item.partition("=")
-    try:
-        return name, float(number)
-    except ValueError as error:
-        raise BadInput(
-            f"--preflight-limit {item!r} has no number", "write NAME=NUMBER: --preflight-limit slow_fail=0.4"
-        ) from error
-
-
-def _environment(items: Any) -> tuple[tuple[str, str], ...]:
-    """Pairs from ``KEY=VALUE`` and ``KEY``; of one that is said twice the later counts."""
-    found: dict[str, str] = {}
-    for item in items:
-        name, equals, value = item.partition("=")
-        if not equals and name not in os.environ:
-            raise BadInput(
-                f"--env {name}: there is no variable {name} here", f"give its value: --env {name}=VALUE"
-            )
-        found[name] = value if equals else os.environ[name]
-    return tuple(found.items())
+    return spec_of(command, os.getcwd(), {**values, "after": after}, os.environ, **more)

@@ -42,6 +42,13 @@ def width_of(text: str) -> int:
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
 
+def size_words(nodes: int, each: int, gpu_type: str, gpus: int) -> str:
+    """The size of a run: ``2 nodes × 8 h100 GPUs = 16 ranks``; ``each`` node has so many ranks."""
+    kind = (f"{visible(gpu_type)} GPU" if gpu_type else "GPU") if gpus else "CPU rank"
+    size = f"{nodes} node{'s' if nodes > 1 else ''} × {each} {kind}{'s' if each > 1 else ''}"
+    return size + (f" = {nodes * each} ranks" if nodes * each > 1 else "")
+
+
 def padded(text: str, width: int) -> str:
     """``text`` filled up to ``width`` columns."""
     return text + " " * (width - width_of(text))

@@ -37,7 +37,7 @@ FIRST_SECONDS = 10.0
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a line, each interval.")
 @click.argument("run", default="last", shell_complete=runs)
 def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as_json: bool) -> int:
-    """Show what RUN uses of its nodes, ranks and GPUs, to its end or Ctrl-C.
+    """Show what RUN uses of its nodes, ranks and GPUs, until it ends or you type q.
 
     While somebody looks each node takes a sample every interval; otherwise one light one each 10 s.
 
@@ -117,13 +117,14 @@ def _in_pipe(shown: Shown, interval: float, once: bool) -> int:
 def _on_terminal(shown: Shown, interval: float) -> int:
     last: list[str] = []
     try:
-        with other_screen():
+        with other_screen() as keys:
             while shown.look():
                 columns, rows = os.get_terminal_size(sys.stdout.fileno())
                 last = _fitted(shown, columns or 80, rows or 24)
-                sys.stdout.write(picture([*last, "", "Ctrl-C ends the looking, not the run"]))
+                sys.stdout.write(picture([*last, "", "q ends top, not the run"]))
                 sys.stdout.flush()
-                shown.wait(interval if shown.uses else 0.3)
+                if keys.wait(interval if shown.uses else 0.3):
+                    break
     finally:
         print("\n".join(last))
     return ExitCode.DONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.model import contract
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 
 DURATIONS = {"time": 60, "seconds": 1}
 """The kinds of options that are lengths of time, each with the seconds that a bare number counts."""
@@ -11,12 +11,25 @@ DURATIONS = {"time": 60, "seconds": 1}
 Value = str | int | bool | tuple[str, ...]
 
 
+GROUPS = {
+    "resources": "Resources",
+    "slurm": "Slurm",
+    "environment": "Environment",
+    "check": "Check of the nodes",
+    "restarts": "Restarts and hangs",
+    "output": "Output",
+}
+"""The groups of a help text, in their order."""
+
+
 @frozen
 class Option:
     """One option: its name without dashes, what kind of value it takes, and what holds when nobody says.
 
-    ``kind`` is ``text``, ``number``, ``switch`` (on or off), ``list`` (of strings, repeatable), or one of
-    ``DURATIONS``.
+    ``kind`` is ``text``, ``number``, ``switch`` (on or off), ``list`` (of strings, repeatable), ``gpus`` (a
+    number, or TYPE:NUMBER), or one of ``DURATIONS``. ``otherwise`` says in words what holds when nobody
+    says, where ``default`` does not. ``group`` is of ``GROUPS``; the ``common`` ones stand in ``--help``, the
+    others in ``--help-all``. ``short`` and ``also`` are other names that people know it by.
     """
 
     name: str
@@ -25,153 +38,288 @@ class Option:
     metavar: str = ""
     default: Value = ""
     choices: tuple[str, ...] = ()
+    group: str = "resources"
+    common: bool = False
+    otherwise: str = ""
+    short: str = ""
+    also: tuple[str, ...] = ()
 
     @property
     def variable(self) -> str:
         """The environment variable that sets it."""
         return contract.OPTION_VARIABLE_PREFIX + self.name.upper().replace("-", "_")
 
+    @property
+    def holds(self) -> str:
+        """What holds when nobody says, in words; empty where that is nothing at all."""
+        return self.otherwise or ("" if self.default in ("", (), False) else str(self.default))
+
+
+def _of(group: str, *found: Option) -> tuple[Option, ...]:
+    return tuple(replace(option, group=group) for option in found)
+
 
 RESOURCES = (
-    Option("nodes", "number", "Nodes that train.", "N", 1),
-    Option("gpus", "number", "GPUs per node, one rank each; 0 for CPU ranks.", "G", 0),
-    Option("ranks-per-node", "number", "CPU ranks per node, with --gpus 0 (default 1).", "R", 0),
-    Option(
-        "cpus-per-rank",
-        "number",
-        "CPU cores per rank (default: with GPUs the share of the node, else 1).",
-        "C",
-        0,
+    *_of(
+        "resources",
+        Option("nodes", "number", "Nodes that train.", "N", 1, common=True, short="-N"),
+        Option(
+            "gpus",
+            "gpus",
+            "GPUs per node, one rank each: 8, or h100:8.",
+            "[TYPE:]G",
+            0,
+            common=True,
+            also=("--gpus-per-node",),
+        ),
+        Option(
+            "ranks-per-node",
+            "number",
+            "Ranks per node without GPUs.",
+            "R",
+            0,
+            common=True,
+            otherwise="1",
+        ),
+        Option(
+            "cpus-per-rank",
+            "number",
+            "CPU cores per rank.",
+            "C",
+            0,
+            common=True,
+            otherwise="the GPU's share, else 1",
+        ),
+        Option(
+            "mem",
+            "text",
+            "Memory per node: 64G.",
+            "SIZE",
+            common=True,
+            otherwise="the partition's",
+        ),
+        Option(
+            "time",
+            "time",
+            "Time limit: 90m, 2h, 1d12h, D-HH:MM:SS, or minutes.",
+            "TIME",
+            common=True,
+            otherwise="the partition's",
+            short="-t",
+        ),
+        Option("spares", "number", "More nodes, to take the place of unfit ones before ranks start.", "K", 0),
     ),
-    Option("spares", "number", "More nodes, to take the place of unfit ones before ranks start.", "K", 0),
-    Option("time", "time", "Time limit: Slurm's formats, or 90m, 2h, 1d12h, or minutes.", "TIME"),
-    Option("partition", "text", "Slurm partition.", "NAME"),
-    Option("account", "text", "Slurm account.", "NAME"),
-    Option("qos", "text", "Slurm quality of service.", "NAME"),
-    Option("reservation", "text", "Slurm reservation.", "NAME"),
-    Option("constraint", "text", "Features that nodes must have.", "LIST"),
-    Option("exclude", "text", "Nodes to exclude.", "NODES"),
-    Option("nodelist", "text", "Nodes to be on.", "NODES"),
-    Option("mem", "text", "Memory per node, as sbatch takes it (never set unless asked).", "SIZE"),
-    Option("name", "text", "Name of the run (default: the script's).", "NAME"),
-    Option("sbatch", "list", "Any other sbatch option, without dashes. Repeatable.", "KEY[=VALUE]", ()),
-    Option("srun", "list", "Any other srun option, without dashes. Repeatable.", "KEY[=VALUE]", ()),
-    Option(
-        "setup",
-        "list",
-        "Shell line to run first on the node, e.g. 'module load cuda'. Repeatable.",
-        "LINE",
-        (),
+    *_of(
+        "slurm",
+        Option(
+            "partition",
+            "text",
+            "Slurm partition.",
+            "NAME",
+            common=True,
+            otherwise="the cluster's",
+            short="-p",
+        ),
+        Option(
+            "account", "text", "Slurm account.", "NAME", common=True, otherwise="your default one", short="-A"
+        ),
+        Option("qos", "text", "Slurm quality of service.", "NAME", otherwise="the account's", short="-q"),
+        Option("reservation", "text", "Slurm reservation.", "NAME"),
+        Option("constraint", "text", "Features that nodes must have.", "LIST", short="-C"),
+        Option("exclude", "text", "Nodes to exclude.", "NODES", short="-x"),
+        Option("nodelist", "text", "Nodes that the job must have.", "NODES", short="-w"),
+        Option(
+            "name",
+            "text",
+            "Name of the run.",
+            "NAME",
+            common=True,
+            otherwise="the script's",
+            short="-J",
+            also=("--job-name",),
+        ),
+        Option(
+            "sbatch",
+            "list",
+            "Any other sbatch option: nice=10.",
+            "KEY[=VALUE]",
+            (),
+            common=True,
+        ),
+        Option("srun", "list", "Any other srun option: cpu-bind=cores.", "KEY[=VALUE]", ()),
+        Option("template", "text", "Your own sbatch template.", "FILE", otherwise="the shipped one"),
+        Option(
+            "cluster",
+            "text",
+            "Where to run; auto: Slurm where its programs are, else this machine.",
+            "",
+            "auto",
+            ("auto", "slurm", "local"),
+        ),
     ),
-    Option(
-        "env",
-        "list",
-        "Variable for the ranks; KEY alone takes its value from here. Repeatable.",
-        "KEY[=VALUE]",
-        (),
-    ),
-    Option(
-        "python",
-        "text",
-        "The ranks' interpreter (default: what --setup activates, else the active environment's, else ours).",
-        "PATH",
-    ),
-    Option("template", "text", "Your own sbatch template.", "FILE"),
-    Option(
-        "cluster",
-        "text",
-        "Where to run; auto: Slurm where its programs are, else this machine.",
-        "",
-        "auto",
-        ("auto", "slurm", "local"),
+    *_of(
+        "environment",
+        Option(
+            "setup",
+            "list",
+            "Shell line to run first: 'module load cuda'.",
+            "LINE",
+            (),
+            common=True,
+        ),
+        Option(
+            "env",
+            "list",
+            "Variable for the ranks; KEY alone: as it is here.",
+            "KEY[=VALUE]",
+            (),
+            common=True,
+        ),
+        Option(
+            "python",
+            "text",
+            "The ranks' interpreter.",
+            "PATH",
+            otherwise="what --setup activates, else the active environment's, else ours",
+        ),
     ),
 )
 """Options of every command that asks for nodes."""
 
-PREFLIGHT = (
+PREFLIGHT = _of(
+    "check",
     Option("preflight-budget", "seconds", "Time that the pre-flight check may take.", "TIME", "60s"),
     Option(
         "preflight-limit",
         "list",
-        "A limit of the pre-flight check, as docs/preflight.md names them. Repeatable.",
+        "A limit of the pre-flight check, as docs/preflight.md names them.",
         "NAME=NUMBER",
         (),
     ),
-    Option("avoid-bad", "switch", "Keep off nodes that were lately found unfit.", "", False),
+    Option("avoid-bad", "switch", "Exclude nodes that were lately found unfit.", "", False),
     Option("bad-since", "seconds", "How old a finding may be to count for --avoid-bad.", "TIME", "7d"),
 )
 """Options of every command that starts with a pre-flight check."""
 
 SUBMISSION = (
-    Option(
-        "preflight",
-        "text",
-        "Check the nodes before ranks start (default: full for several nodes, else quick).",
-        "",
-        "",
-        ("full", "quick", "off"),
+    *_of(
+        "resources",
+        Option("per-node", "switch", "Start COMMAND once per node, not once per rank.", "", False),
     ),
-    Option(
-        "on-unfit",
-        "text",
-        "With too few fit nodes: end, or queue the run again without the unfit ones.",
-        "",
-        "fail",
-        ("fail", "resubmit"),
+    *_of(
+        "environment",
+        Option(
+            "snapshot",
+            "switch",
+            "Copy the code into the run directory, and run the copy in that directory.",
+            "",
+            False,
+        ),
+        Option(
+            "snapshot-include",
+            "list",
+            "With --snapshot: copy PATH too, which git ignores (a link where it is large).",
+            "PATH",
+            (),
+        ),
     ),
-    Option("per-node", "switch", "Start COMMAND once per node, not once per rank.", "", False),
-    Option(
-        "snapshot", "switch", "Copy the code into the run directory and run the copy, in the copy.", "", False
+    *_of(
+        "check",
+        Option(
+            "preflight",
+            "text",
+            "Check the nodes first: full, quick or off.",
+            "LEVEL",
+            "",
+            ("full", "quick", "off"),
+            common=True,
+            otherwise="full for several nodes, else quick",
+        ),
+        Option(
+            "on-unfit",
+            "text",
+            "With too few fit nodes: end, or queue the run again without the unfit ones.",
+            "",
+            "fail",
+            ("fail", "resubmit"),
+        ),
     ),
-    Option(
-        "snapshot-include",
-        "list",
-        "With --snapshot: take PATH along, which git ignores (linked to where it is large). Repeatable.",
-        "PATH",
-        (),
+    *_of(
+        "restarts",
+        Option(
+            "max-restarts",
+            "number",
+            "Restarts after failures that got no further.",
+            "N",
+            -1,
+            common=True,
+            otherwise="0; 3 with --spares or --requeue",
+        ),
+        Option(
+            "requeue",
+            "switch",
+            "Go on in a new job after time limit or preemption.",
+            "",
+            False,
+            common=True,
+        ),
+        Option(
+            "requeue-by",
+            "text",
+            "How to go on: Slurm queues the same job again, or the next one is queued when this one starts.",
+            "",
+            "",
+            contract.REQUEUE_WORDS,
+            otherwise="requeue",
+        ),
+        Option("max-preemptions", "number", "With --requeue: how many preemptions are survived.", "N", 20),
+        Option("max-time-limits", "number", "With --requeue: how many time limits are survived.", "N", 20),
+        Option(
+            "notice",
+            "seconds",
+            "With --requeue: how long before its end the job is told.",
+            "TIME",
+            "120s",
+        ),
+        Option(
+            "no-progress",
+            "number",
+            "End after K failed attempts in a row that got no further; 0: never.",
+            "K",
+            3,
+        ),
+        Option(
+            "hang-after",
+            "seconds",
+            "Time without any progress that counts as a hang; off: hangs are not looked for.",
+            "TIME",
+            "10m",
+        ),
+        Option(
+            "on-hang",
+            "text",
+            "When a run hangs: report the cause, restart all ranks, or end the run.",
+            "",
+            "report",
+            ("report", "restart", "kill"),
+        ),
     ),
-    Option(
-        "max-restarts",
-        "number",
-        "Restarts after failures, as long as nothing gets further (default 0; 3 with --spares or --requeue).",
-        "N",
-        -1,
+    *_of(
+        "output",
+        Option(
+            "follow",
+            "switch",
+            "Show what the ranks print, until the run has ended.",
+            "",
+            False,
+            common=True,
+            short="-f",
+        ),
+        Option(
+            "wait", "switch", "Return when the run has ended, with its exit code.", "", False, common=True
+        ),
+        Option("on-event", "text", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
     ),
-    Option(
-        "requeue",
-        "switch",
-        "Go on in another job after a time limit, a preemption or the loss of the job.",
-        "",
-        False,
-    ),
-    Option(
-        "requeue-by",
-        "text",
-        "How: Slurm queues the same job again (default), or the next one is queued when this one starts.",
-        "",
-        "",
-        contract.REQUEUE_WORDS,
-    ),
-    Option("max-preemptions", "number", "With --requeue: how many preemptions are survived.", "N", 20),
-    Option("max-time-limits", "number", "With --requeue: how many time limits are survived.", "N", 20),
-    Option(
-        "notice", "seconds", "With --requeue: how long before its end the job hears of it.", "TIME", "120s"
-    ),
-    Option(
-        "no-progress", "number", "End after K failed attempts in a row that got no further; 0: never.", "K", 3
-    ),
-    Option("on-event", "text", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
-    Option("hang-after", "seconds", "Time without any progress that is a hang; off: none is.", "TIME", "10m"),
-    Option(
-        "on-hang",
-        "text",
-        "With a run that hangs: say who is to blame, restart all ranks, or end it.",
-        "",
-        "report",
-        ("report", "restart", "kill"),
-    ),
-    Option("follow", "switch", "Show what the ranks print until the run has ended.", "", False),
-    Option("wait", "switch", "Return when the run has ended, with its exit code.", "", False),
 )
 """Options of ``submit`` alone that can stand in a configuration."""
 

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clusterrun.config.option_table import CONFIGURABLE, Option, Value
-from clusterrun.model import contract
+from clusterrun.model import contract, gpu_request
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
+
+DEFAULT = "default"
+"""The origin of a value that nobody gave."""
 
 
 @frozen
@@ -60,7 +63,7 @@ def _going_on(found: Mapping[str, Setting], origins: list[str]) -> dict[str, Set
 def _settled(option: Option, sources: list[Source]) -> Setting:
     found = [(dict(s.values)[option.name], s.origin) for s in sources if option.name in dict(s.values)]
     if not found:
-        return Setting(option.name, option.default, "built-in")
+        return Setting(option.name, option.default, DEFAULT)
     if option.kind != "list":
         return Setting(option.name, found[0][0], found[0][1])
     items = tuple(item for value, _ in reversed(found) if isinstance(value, tuple) for item in value)
@@ -78,10 +81,15 @@ def from_environment(environ: Mapping[str, str]) -> list[Source]:
 
 def read_value(option: Option, given: Any, where: str) -> Value:
     """``given`` (text, or what TOML held) as a value of ``option``. Raises ``BadInput`` naming ``where``."""
-    reader = {"list": _list, "switch": _switch, "number": _number}.get(option.kind, _text)
-    value = reader(given)
+    readers = {"list": _list, "switch": _switch, "number": _number}
+    value = _gpus(given, where) if option.kind == "gpus" else readers.get(option.kind, _text)(given)
     if value is None or (option.choices and value not in option.choices):
-        wanted = {"list": "a list of strings", "switch": "true or false", "number": "a whole number"}
+        wanted = {
+            "list": "a list of strings",
+            "switch": "true or false",
+            "number": "a whole number",
+            "gpus": "a number of GPUs",
+        }
         choices = " or ".join(option.choices)
         raise BadInput(f"{where}: {given!r} is not {choices or wanted.get(option.kind, 'a string')}")
     return value
@@ -89,6 +97,14 @@ def read_value(option: Option, given: Any, where: str) -> Value:
 
 def _text(given: Any) -> str | None:
     return None if isinstance(given, (bool, list, dict)) else str(given)
+
+
+def _gpus(given: Any, where: str) -> int | str | None:
+    text = _text(given)
+    if text is None:
+        return None
+    count, kind = gpu_request.read(text, where)
+    return gpu_request.said(count, kind) if kind else count
 
 
 def _number(given: Any) -> int | None:

@@ -137,7 +137,8 @@ class RunStatus:
     The fields are those of ``status --json``, but for ``failed_at``: when the first failure was seen
     that ended it. ``step`` and ``checkpoint`` are the highest that any attempt reported (-1: none
     did), ``heard_at`` is when the coordinator last wrote. ``hopeless``, which ``--json`` leaves to the
-    reason as well: it waits in the queue and can never start as it is.
+    reason as well: it waits in the queue and can never start as it is. ``gpu_type`` is what was asked for
+    ('': any).
     """
 
     run_id: str
@@ -162,3 +163,4 @@ class RunStatus:
     checkpoint: int = -1
     heard_at: float | None = None
     hopeless: bool = False
+    gpu_type: str = ""

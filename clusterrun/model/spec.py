@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 
-from clusterrun.model import contract, limits
+from clusterrun.model import contract, gpu_request, limits
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Level
@@ -41,6 +41,7 @@ LEAST = (
     ("ranks_per_node", 0),
     ("cpus_per_rank", 0),
     ("spares", 0),
+    ("time", 0),
     ("max_preemptions", 0),
     ("max_time_limits", 0),
     ("no_progress", 0),
@@ -62,7 +63,8 @@ class JobSpec:
 
     ``command`` is as typed (``train.py --lr 1``, ``-m pkg.mod``, ``./program``); ``cwd`` is
     absolute. ``time`` is in seconds (0: the site's default; the duration as typed is not kept).
-    ``gpus`` is per node; with 0 of them ``ranks_per_node`` CPU ranks run on each node.
+    ``gpus`` is per node, of ``gpu_type`` ('': any); with 0 of them ``ranks_per_node`` CPU ranks run on each
+    node.
     ``environment`` pairs are exact strings (surrogate escapes for foreign bytes). ``sbatch`` and
     ``srun`` are ``KEY`` or ``KEY=VALUE`` without dashes in front, ``setup`` shell lines.
     ``preflight`` is a ``Level``'s word; not said: full where more than one node trains, else quick.
@@ -78,6 +80,7 @@ class JobSpec:
     name: str = ""
     nodes: int = 1
     gpus: int = 0
+    gpu_type: str = ""
     ranks_per_node: int = 0
     cpus_per_rank: int = 0
     time: int = 0
@@ -191,6 +194,11 @@ class JobSpec:
     def allocated(self) -> int:
         """Nodes in all: those that train and their spares."""
         return self.nodes + self.spares
+
+    @property
+    def gpus_asked(self) -> str:
+        """The GPUs of a node, ``8`` or ``h100:8``; empty for none."""
+        return gpu_request.said(self.gpus, self.gpu_type)
 
     @property
     def local_size(self) -> int:

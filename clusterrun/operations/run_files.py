@@ -87,6 +87,7 @@ def damaged(case: RunFiles, run_dir: str) -> RunStatus:
         cluster=record.cluster,
         nodes=record.spec.nodes,
         gpus_per_node=record.spec.gpus,
+        gpu_type=record.spec.gpu_type,
         world_size=record.spec.world_size,
         submitted_at=record.submitted_at,
     )

@@ -84,6 +84,7 @@ def judge(said: RunEvidence) -> RunStatus:
         reason=verdict.reason,
         nodes=spec.nodes,
         gpus_per_node=spec.gpus,
+        gpu_type=spec.gpu_type,
         world_size=spec.world_size,
         nodelist=_nodelist(said),
         attempt=state.epoch if state else 0,

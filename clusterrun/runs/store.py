@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from clusterrun.model import contract
-from clusterrun.model.document import BadDocument, encode, encode_set
+from clusterrun.model.document import BadDocument, encode_set
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.paths import RunPaths, runs_folder
@@ -182,7 +182,7 @@ class Store:
         Not made to outlive a crash of this machine: one that is damaged is found out again, and
         thousands may be seen ended at once.
         """
-        write_whole(self.paths(status.run_id).ended, _text(encode(EndedRun(now, status))), sync=False)
+        write_whole(self.paths(status.run_id).ended, _text(encode_set(EndedRun(now, status))), sync=False)
         self._forget_live(status.run_id)
 
     def reopen(self, run_id: str) -> None:

@@ -314,7 +314,7 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     notices = [f"{site.why}: the run stays on this machine"] if site.why else []
     if spec.gpus * spec.allocated > site.gpus:
         notices.append(_no_gpus(spec, site.gpus))
-        spec = replace(spec, gpus=0, ranks_per_node=spec.ranks_per_node or spec.gpus)
+        spec = replace(spec, gpus=0, gpu_type="", ranks_per_node=spec.ranks_per_node or spec.gpus)
     idle = sbatch_options.without_slurm(spec)
     notices += requeue_options.ignored(idle, "in local runs")
     spec = replace(spec, requeue=False, requeue_by="")

@@ -38,7 +38,7 @@ WISHES = (
     SbatchOption("exclude", "exclude"),
     SbatchOption("nodelist", "nodelist"),
     SbatchOption("time", "time", duration.slurm_form),
-    SbatchOption("gpus", "gpus-per-node"),
+    SbatchOption("gpus_asked", "gpus-per-node"),
     SbatchOption("mem", "mem"),
 )
 
@@ -111,7 +111,7 @@ def job_options(
     after = [f"afterok:{':'.join(spec.after)}"] if spec.after else []
     waits = after + ([own.pop("dependency")] if "dependency" in own else [])
     ours += [("dependency", ",".join(waits)), ("kill-on-invalid-dep", "yes")] if waits else []
-    given_way = {key for name in own for key in _gives_way(name)}
+    given_way = {key for name, value in own.items() for key in _gives_way(name, value)}
     return (*(option for option in ours if option[0] not in given_way), *own.items())
 
 
@@ -120,17 +120,18 @@ def replaced(spec: JobSpec) -> tuple[str, ...]:
     ours = {"job-name", "chdir", "output", "open-mode", "cpus-per-task"}
     ours |= {"signal"} if spec.goes_on else set()
     ours |= {wish.key for wish in WISHES if getattr(spec, wish.field)}
-    own = [key for key, _ in passed(spec.sbatch, "--sbatch")]
     return tuple(
         f"--sbatch {key} takes the place of --{ours_key}, which clusterrun sets"
-        for key in own
-        for ours_key in _gives_way(key)
+        for key, value in passed(spec.sbatch, "--sbatch")
+        for ours_key in _gives_way(key, value)
         if ours_key in ours
     )
 
 
-def _gives_way(key: str) -> tuple[str, ...]:
-    """Which of our options must go when the user passes ``key`` on."""
+def _gives_way(key: str, value: str) -> tuple[str, ...]:
+    """Which of our options must go when the user passes ``key`` on. Another gres gives no way."""
+    if key in _OF_ANYTHING and "gpu" not in value:
+        return (key,)
     alike = {
         "gres": ("gpus-per-node",),
         "gpus": ("gpus-per-node",),
@@ -184,7 +185,7 @@ def shares_cpus(spec: JobSpec) -> bool:
 
 def without_slurm(spec: JobSpec) -> tuple[str, ...]:
     """The options that were given and mean nothing where no scheduler is asked."""
-    given = ["--" + wish.field for wish in WISHES if getattr(spec, wish.field)]
+    given = [f"--{wish.key}" for wish in WISHES if getattr(spec, wish.field)]
     options: tuple[tuple[str, object], ...] = (
         ("--sbatch", spec.sbatch),
         ("--srun", spec.srun),
@@ -194,7 +195,9 @@ def without_slurm(spec: JobSpec) -> tuple[str, ...]:
         ("--requeue", spec.goes_on),
     )
     passed_on = [option for option, entries in options if entries]
-    return tuple(option for option in given + passed_on if option not in ("--gpus", "--time"))
+    typed = [f"the type in --gpus {spec.gpus_asked}"] if spec.gpu_type else []
+    here = ("--gpus-per-node", "--time")
+    return tuple(option for option in (*typed, *given, *passed_on) if option not in here)
 
 
 def resubmit_argv(spec: JobSpec, argv: Sequence[str]) -> tuple[str, ...]:

@@ -62,7 +62,9 @@ REFUSALS = (
     Refusal("no partition specified", "name a partition with --partition", offer=True),
     Refusal("invalid account", "see yours: sacctmgr show assoc user=$USER format=account,partition,qos"),
     Refusal("invalid qos", "see yours: sacctmgr show assoc user=$USER format=account,partition,qos"),
-    Refusal("invalid generic resource", "change --gpus, or say --sbatch gres=gpu:TYPE:N", offer=True),
+    Refusal(
+        "invalid generic resource", "change --gpus: a number, or a type and a number, as h100:8", offer=True
+    ),
     Refusal(
         "requested node configuration", "lower --gpus, --cpus-per-rank, --mem or --constraint", offer=True
     ),

@@ -181,3 +181,8 @@ def test_results_are_shared_only_where_subject_growth_script_and_environment_are
     ]
     assert len({one.digest for one in (base, *others)}) == 5
     assert replace(base, gpus_here=3).digest == base.digest
+
+
+@pytest.mark.parametrize("changed", [{"time": 3600}, {"account": "other"}, {"qos": "high"}])
+def test_how_long_it_may_take_and_who_pays_makes_no_other_study(changed):
+    assert subject("train.py", **changed).digest == subject("train.py").digest

@@ -28,7 +28,7 @@ FIELDS = [
         "world_size",
     ),
     *("nodelist", "attempt", "submitted_at", "started_at", "ended_at", "exit_code", "run_dir"),
-    *("step", "checkpoint", "heard_at"),
+    *("step", "checkpoint", "heard_at", "gpu_type"),
 ]
 
 
@@ -243,7 +243,18 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
         (["sumbit"], 2, "there is no command 'sumbit'. Did you mean submit?"),
         (["submit", "--node", "2", "train.py"], 2, "Did you mean --nodes"),
         (["submit"], 2, "Missing argument"),
-        (["submit", "--gres", "gpu:2", "train.py"], 2, "there is no option --gres. Did you mean --gpus?"),
+        (["submit", "--gres", "nvme:1", "train.py"], 2, "give --sbatch gres=nvme:1"),
+        (["submit", "--gres", "gpu:2", "--gpus", "2", "train.py"], 2, "--gpus and --gres are the same"),
+        (["submit", "--gpus", "many", "train.py"], 2, "--gpus 'many': not a number of GPUs"),
+        (["submit", "-G", "8", "train.py"], 2, "Use --gpus, which counts the GPUs of one node"),
+        (["submit", "-n", "8", "train.py"], 2, "Use --nodes and --gpus"),
+        (["submit", "-c", "8", "train.py"], 2, "Did you mean --cpus-per-rank?"),
+        (["submit", "--ntasks-per-node=8", "train.py"], 2, "Use --gpus (or --ranks-per-node"),
+        (["submit", "--nproc_per_node=8", "train.py"], 2, "Use --gpus (or --ranks-per-node"),
+        (["submit", "--output", "x", "train.py"], 2, "Use clusterrun logs"),
+        (["submit", "--comment", "x", "train.py"], 2, "Pass it on: --sbatch comment"),
+        (["check", "--cpus-per-task", "2"], 2, "Did you mean --cpus-per-rank?"),
+        (["logs", "--output", "x"], 2, "there is no option --output"),
         (["submit", "--cpus-per-task", "2", "train.py"], 2, "Did you mean --cpus-per-rank?"),
         (["submit", "--nodes", "0", "train.py"], 2, "--nodes must be at least 1, not 0"),
         (["submit", "--nodes", "x", "train.py"], 2, "'x' is not a valid int"),
@@ -298,7 +309,7 @@ def test_the_configuration_says_where_each_value_comes_from(clusterrun: CommandL
         {"name": "nodes", "value": 2, "origin": f"{path} [defaults]"},
         {"name": "name", "value": "x", "origin": f"{path} [profile.a]"},
         {"name": "cluster", "value": "local", "origin": "CLUSTERRUN_CLUSTER"},
-        {"name": "mem", "value": "", "origin": "built-in"},
+        {"name": "mem", "value": "", "origin": "default"},
         {"name": "home", "value": str(home(clusterrun)), "origin": "CLUSTERRUN_HOME"},
     ]
     done = clusterrun("submit", "--profile", "a", "--dry-run", "train.py")

@@ -1,4 +1,4 @@
-"""Where the value of an option comes from: command line, environment, profile, project, user, built-in."""
+"""Where the value of an option comes from: command line, environment, profile, project, user, default."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_strongest_source_decides_and_is_named(tmp_path: Path, environ: dict
         "qos": ("mine", "CLUSTERRUN_QOS"),
         "partition": ("project", f"{project} [defaults]"),
         "account": ("user", f"{user} [defaults]"),
-        "mem": ("", "built-in"),
+        "mem": ("", "default"),
     }
 
 
@@ -94,6 +94,7 @@ def test_lists_add_up_from_the_weakest_to_the_strongest(tmp_path: Path, environ:
         ("[default]\nnodes = 1\n", "unknown table 'default'", "did you mean 'defaults'?"),
         ("[profile.a]\nzzzzzz = 1\n", "[profile.a]: unknown key 'zzzzzz'", "known are nodes, gpus"),
         ("[defaults]\nnodes = 'many'\n", "nodes: 'many' is not a whole number", ""),
+        ("[defaults]\ngpus = 'many'\n", "gpus 'many': not a number of GPUs", "--gpus h100:8"),
         ("[defaults]\nnodes = true\n", "nodes: True is not a whole number", ""),
         ("[defaults]\nsetup = [1]\n", "setup: [1] is not a list of strings", ""),
         ("[defaults]\nsnapshot = 'maybe'\n", "snapshot: 'maybe' is not true or false", ""),
@@ -128,6 +129,9 @@ def test_a_profile_that_is_nowhere_is_refused(
     [
         ("nodes", "4", 4),
         ("nodes", " 4 ", 4),
+        ("gpus", 4, 4),
+        ("gpus", "4", 4),
+        ("gpus", "h100:4", "h100:4"),
         ("time", 90, "90"),
         ("snapshot", "on", True),
         ("snapshot", "0", False),
@@ -162,13 +166,13 @@ def test_a_variable_of_the_nodes_own_is_misspelt_where_there_is_no_run_around_an
     ]
 
 
-def test_without_files_there_is_nothing_but_built_in_values(tmp_path: Path) -> None:
+def test_without_files_there_is_nothing_but_defaults(tmp_path: Path) -> None:
     assert profiles.files(str(tmp_path), {"XDG_CONFIG_HOME": str(tmp_path)}) == []
-    assert {setting.origin for setting in settle([]).values()} == {"built-in"}
+    assert {setting.origin for setting in settle([]).values()} == {"default"}
 
 
 def test_every_field_of_a_spec_has_an_option_and_every_option_a_field() -> None:
-    not_configured = {"command", "cwd", "after", "environment", "alone", "all_pairs"}
+    not_configured = {"command", "cwd", "after", "environment", "alone", "all_pairs", "gpu_type"}
     fields = set(JobSpec.__annotations__) - not_configured
     options = {name.replace("-", "_") for name in CONFIGURABLE} - {
         "env",

@@ -202,6 +202,7 @@ def test_no_time_no_memory_and_no_partition_are_invented() -> None:
             "--job-name=x",
             "--sbatch job-name takes the place of --job-name, which clusterrun sets",
         ),
+        ("gres=lscratch:100", "--gres=gpu:4", "--gpus-per-node=4", None),
         ("requeue", "--no-requeue", "--requeue", None),
         ("begin=now+1hour", "--begin=now", "--begin=now+1hour", None),
     ],
@@ -214,6 +215,19 @@ def test_an_option_that_is_passed_on_takes_the_place_of_ours_and_that_is_said(
     lines = [line.removeprefix("#SBATCH ") for line in found.script.split("\n")]
     assert (gone in lines, lines.count(stays)) == (False, 1)
     assert found.notices == (() if notice is None else (notice,))
+
+
+def test_the_type_of_gpus_reaches_sbatch_and_their_number_is_ours() -> None:
+    spec = JobSpec(("train.py",), cwd="/", nodes=2, gpus=8, gpu_type="h100")
+    found = plan(spec, "r", "t", RUN_DIR, ON_SLURM)
+    assert "#SBATCH --gpus-per-node=h100:8" in found.script.split("\n")
+    assert (found.orders.gpus_per_node, found.orders.ranks_per_node, spec.world_size) == (8, 8, 16)
+
+
+def test_on_this_machine_the_type_of_gpus_is_ignored_and_that_is_said() -> None:
+    spec = JobSpec(("train.py",), cwd="/", gpus=1, gpu_type="h100", cluster=Cluster.LOCAL)
+    found = plan(spec, "r", "t", RUN_DIR, replace(ON_SLURM, slurm=False, gpus=8))
+    assert found.notices == ("the type in --gpus h100:1 is ignored in local runs",)
 
 
 def test_dependencies_and_comments_are_joined_not_replaced() -> None:

@@ -76,7 +76,7 @@ def test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice(
     [
         ({"requeue_by": "chain", "sbatch": ("requeue",)}, "would go on in two jobs"),
         ({"requeue": True, "sbatch": ("no-requeue",)}, "contradict each other"),
-        ({"requeue_by": "often"}, "--requeue-by must not be 'often'"),
+        ({"requeue_by": "often"}, "requeue_by: 'often' is not requeue or chain"),
         ({"max_restarts": -2}, "--max-restarts must be at least 0, not -2"),
         ({"max_preemptions": -1}, "--max-preemptions must be at least 0, not -1"),
         ({"notice": "20s"}, "--notice must be at least "),

@@ -1,0 +1,197 @@
+"""The public names with every option. Made by `make stub` from clusterrun/config/option_table.py."""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from os import PathLike
+from typing import Literal
+
+from clusterrun.api import Run as Run
+from clusterrun.api import find as find
+from clusterrun.api import run as run
+from clusterrun.api import statuses as statuses
+from clusterrun.model.errors import ClusterrunError as ClusterrunError
+from clusterrun.model.states import State as State
+from clusterrun.operations.context import Context as _Context
+
+__version__: str
+__all__ = ["ClusterrunError", "Run", "State", "check", "find", "run", "statuses", "submit"]
+
+def submit(
+    *command: str | PathLike[str],
+    cwd: str | PathLike[str] = ...,
+    context: _Context | None = None,
+    tell: Callable[[str], None] = ...,
+    nodes: int | None = None,
+    gpus: int | str | None = None,
+    ranks_per_node: int | None = None,
+    cpus_per_rank: int | None = None,
+    mem: str | None = None,
+    time: float | str | timedelta | None = None,
+    spares: int | None = None,
+    partition: str | None = None,
+    account: str | None = None,
+    qos: str | None = None,
+    reservation: str | None = None,
+    constraint: str | None = None,
+    exclude: str | None = None,
+    nodelist: str | None = None,
+    name: str | None = None,
+    sbatch: str | Iterable[str] | None = None,
+    srun: str | Iterable[str] | None = None,
+    template: str | PathLike[str] | None = None,
+    cluster: Literal["auto", "slurm", "local"] | None = None,
+    setup: str | Iterable[str] | None = None,
+    env: Mapping[str, str] | Iterable[str] | None = None,
+    python: str | PathLike[str] | None = None,
+    preflight_budget: float | str | timedelta | None = None,
+    preflight_limit: Mapping[str, float] | Iterable[str] | None = None,
+    avoid_bad: bool | None = None,
+    bad_since: float | str | timedelta | None = None,
+    per_node: bool | None = None,
+    snapshot: bool | None = None,
+    snapshot_include: str | Iterable[str] | None = None,
+    preflight: Literal["full", "quick", "off"] | None = None,
+    on_unfit: Literal["fail", "resubmit"] | None = None,
+    max_restarts: int | None = None,
+    requeue: bool | None = None,
+    requeue_by: Literal["requeue", "chain"] | None = None,
+    max_preemptions: int | None = None,
+    max_time_limits: int | None = None,
+    notice: float | str | timedelta | None = None,
+    no_progress: int | None = None,
+    hang_after: float | str | timedelta | None = None,
+    on_hang: Literal["report", "restart", "kill"] | None = None,
+    on_event: str | None = None,
+    after: Run | str | Iterable[Run | str] | None = None,
+) -> Run:
+    r"""Submit ``command`` and return its run at once.
+
+    ``command`` is a script, ``"-m", "module"`` or a program, with its arguments, one word each. Options are
+    those of the command line: a time is a number of seconds or text ("2h"), ``env`` a mapping, ``after``
+    a run or several. ``tell`` gets each notice as a sentence. Raises ``ClusterrunError``.
+
+    Options:
+        nodes: Nodes that train. (default: 1)
+        gpus: GPUs per node, one rank each: 8, or h100:8.
+        ranks_per_node: Ranks per node without GPUs. (default: 1)
+        cpus_per_rank: CPU cores per rank. (default: the GPU's share, else 1)
+        mem: Memory per node: 64G. (default: the partition's)
+        time: Time limit: 90m, 2h, 1d12h, D-HH:MM:SS, or minutes. (default: the partition's)
+        spares: More nodes, to take the place of unfit ones before ranks start.
+        partition: Slurm partition. (default: the cluster's)
+        account: Slurm account. (default: your default one)
+        qos: Slurm quality of service. (default: the account's)
+        reservation: Slurm reservation.
+        constraint: Features that nodes must have.
+        exclude: Nodes to exclude.
+        nodelist: Nodes that the job must have.
+        name: Name of the run. (default: the script's)
+        sbatch: Any other sbatch option: nice=10.
+        srun: Any other srun option: cpu-bind=cores.
+        template: Your own sbatch template. (default: the shipped one)
+        cluster: Where to run; auto: Slurm where its programs are, else this machine. One of "auto",
+            "slurm", "local". (default: auto)
+        setup: Shell line to run first: 'module load cuda'.
+        env: Variable for the ranks; KEY alone: as it is here.
+        python: The ranks' interpreter. (default: what --setup activates, else the active
+            environment's, else ours)
+        preflight_budget: Time that the pre-flight check may take. (default: 60s)
+        preflight_limit: A limit of the pre-flight check, as docs/preflight.md names them.
+        avoid_bad: Exclude nodes that were lately found unfit.
+        bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
+        per_node: Start COMMAND once per node, not once per rank.
+        snapshot: Copy the code into the run directory, and run the copy in that directory.
+        snapshot_include: With --snapshot: copy PATH too, which git ignores (a link where it is
+            large).
+        preflight: Check the nodes first: full, quick or off. One of "full", "quick", "off". (default:
+            full for several nodes, else quick)
+        on_unfit: With too few fit nodes: end, or queue the run again without the unfit ones. One of
+            "fail", "resubmit". (default: fail)
+        max_restarts: Restarts after failures that got no further. (default: 0; 3 with --spares or
+            --requeue)
+        requeue: Go on in a new job after time limit or preemption.
+        requeue_by: How to go on: Slurm queues the same job again, or the next one is queued when this
+            one starts. One of "requeue", "chain". (default: requeue)
+        max_preemptions: With --requeue: how many preemptions are survived. (default: 20)
+        max_time_limits: With --requeue: how many time limits are survived. (default: 20)
+        notice: With --requeue: how long before its end the job is told. (default: 120s)
+        no_progress: End after K failed attempts in a row that got no further; 0: never. (default: 3)
+        hang_after: Time without any progress that counts as a hang; off: hangs are not looked for.
+            (default: 10m)
+        on_hang: When a run hangs: report the cause, restart all ranks, or end the run. One of
+            "report", "restart", "kill". (default: report)
+        on_event: Shell line that gets each event of the run as JSON on its stdin.
+        after: Start when these runs have ended well.
+    """
+
+def check(
+    context: _Context | None = None,
+    tell: Callable[[str], None] = ...,
+    *,
+    nodes: int | None = None,
+    gpus: int | str | None = None,
+    ranks_per_node: int | None = None,
+    cpus_per_rank: int | None = None,
+    mem: str | None = None,
+    time: float | str | timedelta | None = None,
+    spares: int | None = None,
+    partition: str | None = None,
+    account: str | None = None,
+    qos: str | None = None,
+    reservation: str | None = None,
+    constraint: str | None = None,
+    exclude: str | None = None,
+    nodelist: str | None = None,
+    name: str | None = None,
+    sbatch: str | Iterable[str] | None = None,
+    srun: str | Iterable[str] | None = None,
+    template: str | PathLike[str] | None = None,
+    cluster: Literal["auto", "slurm", "local"] | None = None,
+    setup: str | Iterable[str] | None = None,
+    env: Mapping[str, str] | Iterable[str] | None = None,
+    python: str | PathLike[str] | None = None,
+    preflight_budget: float | str | timedelta | None = None,
+    preflight_limit: Mapping[str, float] | Iterable[str] | None = None,
+    avoid_bad: bool | None = None,
+    bad_since: float | str | timedelta | None = None,
+    preflight: Literal["full", "quick", "off"] | None = None,
+    all_pairs: bool | None = None,
+) -> Run:
+    r"""Check nodes without training on them: ``check(nodes=4).wait()``, then ``Run.report()``.
+
+    Options are those of the command line. ``tell`` gets each notice as a sentence.
+    Raises ``ClusterrunError``.
+
+    Options:
+        nodes: Nodes that train. (default: 1)
+        gpus: GPUs per node, one rank each: 8, or h100:8.
+        ranks_per_node: Ranks per node without GPUs. (default: 1)
+        cpus_per_rank: CPU cores per rank. (default: the GPU's share, else 1)
+        mem: Memory per node: 64G. (default: the partition's)
+        time: Time limit: 90m, 2h, 1d12h, D-HH:MM:SS, or minutes. (default: the partition's)
+        spares: More nodes, to take the place of unfit ones before ranks start.
+        partition: Slurm partition. (default: the cluster's)
+        account: Slurm account. (default: your default one)
+        qos: Slurm quality of service. (default: the account's)
+        reservation: Slurm reservation.
+        constraint: Features that nodes must have.
+        exclude: Nodes to exclude.
+        nodelist: Nodes that the job must have.
+        name: Name of the run. (default: the script's)
+        sbatch: Any other sbatch option: nice=10.
+        srun: Any other srun option: cpu-bind=cores.
+        template: Your own sbatch template. (default: the shipped one)
+        cluster: Where to run; auto: Slurm where its programs are, else this machine. One of "auto",
+            "slurm", "local". (default: auto)
+        setup: Shell line to run first: 'module load cuda'.
+        env: Variable for the ranks; KEY alone: as it is here.
+        python: The ranks' interpreter. (default: what --setup activates, else the active
+            environment's, else ours)
+        preflight_budget: Time that the pre-flight check may take. (default: 60s)
+        preflight_limit: A limit of the pre-flight check, as docs/preflight.md names them.
+        avoid_bad: Exclude nodes that were lately found unfit.
+        bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
+        preflight: Check the nodes first: full, quick or off. One of "full", "quick", "off". (default:
+            full for several nodes, else quick)
+        all_pairs: Test every pair of nodes: as many rounds as nodes.
+    """

@@ -1,0 +1,98 @@
+"""A help text with its options in groups, the common ones first; knows no option by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from clusterrun.config.option_table import GROUPS
+
+ALL = "--help-all"
+WIDEST, GAP = 30, 2
+"""Columns for the names of options, and between them and their texts."""
+
+
+class GroupedOption(click.Option):
+    """An option that stands in a group of the help text, in ``--help`` itself where it is ``common``."""
+
+    def __init__(
+        self, *args: Any, group: str = "output", common: bool = False, holds: str = "", **named: Any
+    ) -> None:
+        super().__init__(*args, **named)
+        self.group = group
+        self.common = common
+        self.holds = holds
+
+    def row(self) -> tuple[str, str, str]:
+        """Names, text, and what may be left out of a short help.
+
+        A switch is shown by its first name alone: every switch has a ``--no-`` form.
+        """
+        names = ", ".join(self.opts[: 1 if self.opts[0].startswith("--") else 2])
+        choices = f"[{'|'.join(self.type.choices)}]" if isinstance(self.type, click.Choice) else ""
+        value = "" if self.is_flag else f" {self.metavar or choices or 'TEXT'}"
+        more = " Repeatable." if self.multiple else ""
+        return names + value, self.help or "", f"{more} [default: {self.holds}]" if self.holds else more
+
+
+class GroupedCommand(click.Command):
+    """A command with many options: ``--help`` shows the common ones, ``--help-all`` every one."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """With ``--help-all``, beside ``--help``."""
+        return [*super().get_params(ctx), _HELP_ALL]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options by group, the common ones first, their texts in one column."""
+        every = bool(ctx.meta.get(ALL))
+        params = self.get_params(ctx)
+        grouped = [one for one in params if isinstance(one, GroupedOption)]
+        shown = sorted((one for one in grouped if every or one.common), key=lambda one: not one.common)
+        widest = max(len(one.row()[0]) for one in shown)
+        column = min(widest, WIDEST, formatter.width * 2 // 5)
+        formatter.write_paragraph()
+        for group, head in GROUPS.items():
+            rows = [one.row() for one in shown if one.group == group]
+            _write(formatter, head, rows, column, every)
+        hidden = len(grouped) - len(shown)
+        _HELP_ALL.help = f"Show {hidden} more options." if hidden else "Every switch has a --no- form too."
+        others = [
+            one.get_help_record(ctx)
+            for one in params
+            if isinstance(one, click.Option) and not isinstance(one, GroupedOption)
+        ]
+        _write(formatter, "Help", [(*row, "") for row in others if row], column, every)
+
+
+def _write(
+    formatter: click.HelpFormatter, head: str, rows: list[tuple[str, str, str]], column: int, every: bool
+) -> None:
+    """A head and its rows, without empty lines: all of it should fit a screen."""
+    if not rows:
+        return
+    formatter.write(f"{head}:\n")
+    room = formatter.width - column - GAP - formatter.indent_increment
+    texts = [
+        (names, text + more if every or len(text + more) <= room else text) for names, text, more in rows
+    ]
+    texts[0] = (f"{texts[0][0]:<{column}}", texts[0][1])
+    with formatter.indentation():
+        formatter.write_dl(texts, col_max=column, col_spacing=GAP)
+
+
+def _show_all(context: click.Context, option: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        context.meta[ALL] = True
+        click.echo(context.get_help(), color=context.color)
+        context.exit()
+
+
+_HELP_ALL = click.Option(
+    [ALL],
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_all,
+    help="Show every option.",
+)

@@ -1,0 +1,107 @@
+"""The options of the Python functions, from the one table: names, signatures, help; calls nothing."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from textwrap import wrap
+from typing import TypeVar
+
+from clusterrun.config.option_table import DURATIONS, PREFLIGHT, RESOURCES, SUBMISSION, Option
+from clusterrun.model.errors import BadInput
+
+F = TypeVar("F", bound=Callable[..., object])
+AFTER = Option("after", "list", "Start when these runs have ended well.", "RUN", ())
+ALL_PAIRS = Option("all-pairs", "switch", "Test every pair of nodes: as many rounds as nodes.", "", False)
+_OF_A_TERMINAL = ("follow", "wait")
+_LEVEL = next(option for option in SUBMISSION if option.name == "preflight")
+
+SUBMIT = (
+    *RESOURCES,
+    *PREFLIGHT,
+    *(option for option in SUBMISSION if option.name not in _OF_A_TERMINAL),
+    AFTER,
+)
+CHECK = (*RESOURCES, *PREFLIGHT, _LEVEL, ALL_PAIRS)
+
+INSTEAD = {
+    "follow": "for line in submit(...).logs(follow=True): print(line)",
+    "wait": "submit(...).wait()",
+    "environment": "env={'KEY': 'VALUE'}",
+    "profile": "options are not read from files here: submit(**options)",
+    "gres": "gpus='h100:8'",
+    "gpus_per_node": "gpus=8",
+    "cpus_per_task": "cpus_per_rank=4",
+}
+"""What to write for a name that people try."""
+
+
+def name_of(option: Option) -> str:
+    """The keyword of an option."""
+    return option.name.replace("-", "_")
+
+
+def check(function: str, given: Mapping[str, object], options: Iterable[Option]) -> None:
+    """Refuse a keyword that is no option of ``function``. Raises ``BadInput`` with the nearest one."""
+    known = [name_of(option) for option in options]
+    for name in given:
+        if name not in known:
+            import difflib  # only for a wrong word
+
+            near = difflib.get_close_matches(name, known, n=1)
+            all_of_them = f"help(clusterrun.{function}) shows every option"
+            guess = INSTEAD.get(name) or (f"did you mean {near[0]!r}?" if near else all_of_them)
+            raise BadInput(f"{function}() has no option {name!r}", guess)
+
+
+def annotation(option: Option) -> str:
+    """The type of its values, for a reader and an editor; None means that nothing is said."""
+    kinds = {
+        "number": "int",
+        "switch": "bool",
+        "gpus": "int | str",
+        "list": "str | Iterable[str]",
+        **dict.fromkeys(DURATIONS, "float | str | timedelta"),
+    }
+    own = {
+        "env": "Mapping[str, str] | Iterable[str]",
+        "preflight-limit": "Mapping[str, float] | Iterable[str]",
+        "after": "Run | str | Iterable[Run | str]",
+        "python": "str | PathLike[str]",
+        "template": "str | PathLike[str]",
+    }
+    words = f"Literal[{', '.join(_quoted(option.choices))}]" if option.choices else "str"
+    return f"{own.get(option.name) or kinds.get(option.kind, words)} | None"
+
+
+def with_options(options: tuple[Option, ...]) -> Callable[[F], F]:
+    """A decorator: ``help``, ``inspect.signature`` and completion see every option of a function."""
+
+    def decorate(function: F) -> F:
+        plain = inspect.signature(function)
+        kept = [one for one in plain.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        keywords = [
+            inspect.Parameter(name_of(option), keyword, default=None, annotation=annotation(option))
+            for option in options
+        ]
+        function.__signature__ = plain.replace(parameters=[*kept, *keywords])  # type: ignore[attr-defined]
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nOptions:\n{described(options)}"
+        return function
+
+    return decorate
+
+
+def _quoted(words: Iterable[str]) -> list[str]:
+    return [f'"{word}"' for word in words]
+
+
+def described(options: Iterable[Option]) -> str:
+    """A line for each option."""
+    lines = []
+    for option in options:
+        choices = f" One of {', '.join(_quoted(option.choices))}." if option.choices else ""
+        default = f" (default: {option.holds})" if option.holds else ""
+        text = f"{name_of(option)}: {option.help}{choices}{default}"
+        lines += wrap(text, 98, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    return "\n".join(lines)

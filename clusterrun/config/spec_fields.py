@@ -1,0 +1,147 @@
+"""From options as they are written to the fields of a spec; a wrong value is `BadInput` naming the option."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from clusterrun.config.option_table import CONFIGURABLE, DURATIONS, Option
+from clusterrun.config.settings import read_value
+from clusterrun.model import gpu_request
+from clusterrun.model.duration import parse
+from clusterrun.model.errors import BadInput
+from clusterrun.model.spec import Cluster, OnUnfit
+
+WORDS = {"cluster": Cluster, "on_unfit": OnUnfit}
+"""Fields that hold a member of an enumeration."""
+
+
+def fields(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a spec that ``options`` mean, by name; None means that nothing was said.
+
+    A time is a number of seconds, or text as on the command line; a variable without a value has that of
+    ``environ``. Raises ``BadInput`` naming the option.
+    """
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        option = CONFIGURABLE.get(name.replace("_", "-"))
+        if value is None or (option and option.choices and value == option.default):
+            continue
+        if name in ("env", "environment"):
+            found["environment"] = _pairs(value, "env", "KEY=VALUE", partial(_variable, environ))
+        elif name == "preflight_limit":
+            found[name] = _pairs(value, name, "NAME=NUMBER", _limit)
+        elif name == "gpus":
+            found["gpus"], found["gpu_type"] = gpu_request.read(str(_plain(name, value)), name)
+        else:
+            found[name] = _plain(name, value)
+    return found
+
+
+def command(words: Iterable[Any]) -> tuple[str, ...]:
+    """The words of a command; paths as texts. Raises ``BadInput``."""
+    found = tuple(os.fspath(word) if isinstance(word, os.PathLike) else word for word in words)
+    wrong = [word for word in found if not isinstance(word, str)]
+    if wrong:
+        raise BadInput(
+            f"{wrong[0]!r} is not a word of a command",
+            'give texts one by one: submit("train.py", "--lr", "0.1")',
+        )
+    return found
+
+
+def _plain(name: str, value: Any) -> Any:
+    option = CONFIGURABLE.get(name.replace("_", "-"))
+    if option is None:  # after, and what commands say for themselves
+        return _texts(name, value) if name == "after" else value
+    if option.kind == "list":
+        return _texts(name, value)
+    if option.kind in DURATIONS:
+        return _seconds(option, name, value)
+    if name in WORDS:
+        return WORDS[name](read_value(option, getattr(value, "value", value), name))
+    return read_value(option, _primitive(value), name)
+
+
+def _primitive(value: Any) -> Any:
+    """Paths as texts, and the whole numbers of other libraries as our own."""
+    if isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
+
+
+def _seconds(option: Option, name: str, value: Any) -> int:
+    seconds = value.total_seconds() if hasattr(value, "total_seconds") else _primitive(value)
+    if isinstance(seconds, str):
+        return parse(seconds, DURATIONS[option.kind]) if seconds not in ("", "off") else 0
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
+        raise BadInput(f"{name}: {value!r} is not a duration", "give seconds, or text as '90m' or '2h'")
+    return math.ceil(seconds)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    items = [value] if isinstance(value, (str, os.PathLike)) or hasattr(value, "run_id") else value
+    if not isinstance(items, Iterable) or isinstance(items, (bytes, Mapping)):
+        raise BadInput(f"{name}: {value!r} is not a list of strings", f"give {name}=['…']")
+    texts = tuple(_text(item) for item in items)
+    if not all(isinstance(text, str) for text in texts):
+        raise BadInput(f"{name}: {value!r} is not a list of strings", f"give {name}=['…']")
+    return texts
+
+
+def _text(item: Any) -> Any:
+    """A path as text, a run as its id."""
+    return os.fspath(item) if isinstance(item, os.PathLike) else getattr(item, "run_id", item)
+
+
+def _pairs(
+    value: Any, name: str, form: str, read: Callable[[str, Any], tuple[str, Any]]
+) -> tuple[tuple[str, Any], ...]:
+    """Pairs from a mapping, from texts like ``form``, or from pairs; the later one of a name counts."""
+    items = value.items() if isinstance(value, Mapping) else [value] if isinstance(value, str) else value
+    if not isinstance(items, Iterable) or isinstance(items, bytes):
+        raise BadInput(f"{name}: {value!r} is not a mapping", f"give {name}={{…: …}}, or a list of {form}")
+    found = dict(_pair(item, name, form, read) for item in items)
+    return tuple(found.items())
+
+
+def _pair(item: Any, name: str, form: str, read: Callable[[str, Any], tuple[str, Any]]) -> tuple[str, Any]:
+    if isinstance(item, str):
+        key, equals, text = item.partition("=")
+        return read(key, text if equals else None)
+    if isinstance(item, (tuple, list)) and len(item) == 2 and isinstance(item[0], str):
+        return read(item[0], item[1])
+    raise BadInput(f"{name}: {item!r} is not a name and a value", f"give {form}")
+
+
+def _variable(environ: Mapping[str, str], name: str, value: Any) -> tuple[str, str]:
+    if value is None:
+        if name not in environ:
+            raise BadInput(
+                f"--env {name}: there is no variable {name} here", f"give its value: --env {name}=VALUE"
+            )
+        return name, environ[name]
+    if isinstance(value, bool) or not isinstance(value, (str, os.PathLike, int, float)):
+        raise BadInput(
+            f"env: the value of {name} is {value!r}, not text", f"give text: env={{{name!r}: '…'}}"
+        )
+    return name, str(value)
+
+
+def _limit(name: str, value: Any) -> tuple[str, float]:
+    try:
+        return name, float(value)
+    except (TypeError, ValueError) as error:
+        said = name if value is None else f"{name}={value}"
+        raise BadInput(
+            f"--preflight-limit {said!r} has no number", "write NAME=NUMBER: --preflight-limit slow_fail=0.4"
+        ) from error

@@ -1,0 +1,143 @@
+"""What people type out of habit: sbatch's short options, GPUs with their type, q in a live display."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import CommandLine
+
+LIMIT = 90.0
+SLURMS = {
+    "-p": ("gpu", "partition"),
+    "-A": ("lab", "account"),
+    "-q": ("high", "qos"),
+    "-w": ("n[1-2]", "nodelist"),
+    "-x": ("n3", "exclude"),
+    "-C": ("a100", "constraint"),
+}
+
+
+def record(context: CommandLine, run_id: str) -> dict[str, Any]:
+    path = Path(context.environment["CLUSTERRUN_HOME"], "runs", run_id, "record.json")
+    found: dict[str, Any] = json.loads(path.read_text())["spec"]
+    return found
+
+
+def test_short_options_of_sbatch_are_those_of_submit(clusterrun: CommandLine) -> None:
+    short = [word for name, (value, _) in SLURMS.items() for word in (name, value)]
+    done = clusterrun("submit", *short, "-t", "90", "-J", "mine", "-N", "2", "--wait", "train.py", "-p", "x")
+    assert done.code == 0, done
+    spec = record(clusterrun, done.out.strip())
+    assert {name: spec[name] for _, name in SLURMS.values()} == {
+        name: value for value, name in SLURMS.values()
+    }
+    assert (spec["time"], spec["name"], spec["nodes"], spec["command"]) == (
+        5400,
+        "mine",
+        2,
+        ["train.py", "-p", "x"],
+    )
+
+
+@pytest.mark.parametrize("command", [("check", "--dry-run"), ("bench", "scaling", "--dry-run")])
+def test_other_commands_that_start_jobs_take_them_too(
+    clusterrun: CommandLine, command: tuple[str, ...]
+) -> None:
+    short = [word for name, (value, _) in SLURMS.items() for word in (name, value)]
+    assert clusterrun(*command, *short, "-t", "10").code == 0
+
+
+def test_a_module_is_found_behind_short_options(clusterrun: CommandLine) -> None:
+    done = clusterrun("submit", "-ft", "90", "-J", "m", "-m", "train", "-t", "5")
+    assert done.out == "local-0 r0 | rank 0 of 1 '-t' '5'\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--gpus", "h100:2"), ("--gpus-per-node", "h100:2"), ("--gres", "gpu:h100:2"), ("--gpus=h100:2",)],
+)
+@pytest.mark.parametrize("where", ["submit", "check"])
+def test_gpus_with_their_type_are_asked_for_in_any_of_the_usual_ways(
+    clusterrun: CommandLine, where: str, words: tuple[str, ...]
+) -> None:
+    command = ["train.py"] if where == "submit" else []
+    done = clusterrun(where, *words, "--dry-run", *command)
+    assert done.code == 0
+    assert "this machine has no GPU, not 2: 2 CPU ranks on each simulated node" in done.err
+
+
+def test_a_configuration_names_the_type_too(clusterrun: CommandLine) -> None:
+    (clusterrun.folder / "clusterrun.toml").write_text('[defaults]\ngpus = "h100:2"\n')
+    assert "not 2: 2 CPU ranks" in clusterrun("submit", "--dry-run", "train.py").err
+    assert "h100:2" in clusterrun("config", "show").out
+
+
+def test_followed_the_run_id_is_said_first(clusterrun: CommandLine) -> None:
+    done = clusterrun("submit", "-f", "train.py")
+    (run_id,) = os.listdir(Path(clusterrun.environment["CLUSTERRUN_HOME"], "runs"))
+    assert (done.err.split("\n")[0], done.out) == (f"run {run_id}", "local-0 r0 | rank 0 of 1\n")
+
+
+def test_every_default_is_shown_with_its_value(clusterrun: CommandLine) -> None:
+    rows = {
+        line.split()[0]: line.split(None, 1)[1] for line in clusterrun("config", "show").out.splitlines()[1:]
+    }
+    assert [
+        rows[name].rsplit(None, 1)[0].strip() for name in ("nodes", "ranks-per-node", "max-restarts", "mem")
+    ] == [
+        "1",
+        "1",
+        "0; 3 with --spares or --requeue",
+        "the partition's",
+    ]
+    told = {"home", "cluster", "preflight"}
+    assert {row.rsplit(None, 1)[-1] for name, row in rows.items() if name not in told} == {"default"}
+    assert all(len(row.split()) > 1 for row in rows.values()), "a value that is not said"
+
+
+def typed(context: CommandLine, *words: str, keys: bytes, once: bytes) -> tuple[int, bytes]:
+    """The exit code of ``words`` on a terminal, and the picture; ``keys`` are typed once ``once`` is seen."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(context.folder)
+        environment = {**context.environment, "TERM": "xterm"}
+        os.execve(sys.executable, [sys.executable, "-m", "clusterrun", *words], environment)
+    seen, sent, until = b"", False, time.monotonic() + LIMIT
+    try:
+        while time.monotonic() < until:
+            if not select.select([terminal], [], [], 1.0)[0]:
+                continue
+            seen += os.read(terminal, 65536)
+            if once in seen and not sent:
+                sent = True
+                os.write(terminal, keys)
+    except OSError:
+        pass  # the end of a terminal
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), seen
+
+
+@pytest.mark.parametrize(
+    "words, code", [(("top", "stays"), 0), (("status", "--watch"), 0), (("status", "--watch", "stays"), 130)]
+)
+@pytest.mark.parametrize("keys", [b"q", b"\x03"], ids=["q", "Ctrl-C"])
+def test_q_ends_a_live_display_as_ctrl_c_does_and_the_terminal_is_as_before(
+    live: CommandLine, words: tuple[str, ...], code: int, keys: bytes
+) -> None:
+    ended, seen = typed(live, *words, keys=keys, once=b"RUNNING")
+    assert (ended, seen.count(b"\x1b[?1049h"), seen.count(b"\x1b[?1049l")) == (code, 1, 1)
+    assert live("status", "--json", "stays").out.count('"RUNNING"') == 1
+
+
+def test_keys_are_neither_echoed_nor_left_for_the_shell(live: CommandLine) -> None:
+    _, seen = typed(live, "top", "stays", keys=b"zzzq", once=b"RUNNING")
+    assert b"zzz" not in seen

@@ -1,0 +1,64 @@
+"""Help of a command with many options: the common ones in groups, on a screen; every one on demand."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from clusterrun.config.option_table import GROUPS, PREFLIGHT, RESOURCES, SUBMISSION
+from tests.cli.conftest import CommandLine
+
+EVERY = (*RESOURCES, *PREFLIGHT, *SUBMISSION)
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The options under each head, by their first long name."""
+    found: dict[str, list[str]] = {}
+    for line in text.split("\n"):
+        if re.fullmatch(r"[A-Z].*:", line):
+            found[line[:-1]] = []
+        elif (option := re.match(r"  (?:-\w, )?(--[a-z-]+)", line)) and found:
+            list(found.values())[-1].append(option[1])
+    return found
+
+
+def helped(context: CommandLine, *words: str, columns: int = 80) -> str:
+    said = CommandLine(context.folder, {**context.environment, "COLUMNS": str(columns)})(*words)
+    assert (said.code, said.err) == (0, "")
+    return said.out
+
+
+def test_help_shows_the_common_options_by_group_a_line_each(ended: CommandLine) -> None:
+    text = helped(ended, "submit", "--help")
+    found = rows(text)
+    assert list(found) == [*GROUPS.values(), "Help"]
+    shown = {option for options in found.values() for option in options}
+    common = {f"--{option.name}" for option in EVERY if option.common}
+    assert shown == common | {"--dry-run", "--json", "--debug", "--help", "--help-all"}
+    block = text[text.index("Resources:") :].rstrip().split("\n")
+    assert len(block) == len(shown) + len(found) and len(block) <= 32, "no option takes two lines"
+    assert max(map(len, block)) <= 80
+
+
+def test_help_all_shows_every_option_in_its_group(ended: CommandLine) -> None:
+    found = rows(helped(ended, "submit", "--help-all"))
+    for option in EVERY:
+        assert f"--{option.name}" in found[GROUPS[option.group]]
+    assert "--gres" in found["Resources"] and "--after" in found["Slurm"]
+
+
+def test_every_option_of_a_command_stands_in_a_group_that_there_is() -> None:
+    assert {option.group for option in EVERY} <= set(GROUPS)
+
+
+@pytest.mark.parametrize("columns", [52, 60, 80, 200])
+@pytest.mark.parametrize("words", [("submit", "--help"), ("submit", "--help-all"), ("check", "--help")])
+def test_help_fits_the_terminal(ended: CommandLine, words: tuple[str, ...], columns: int) -> None:
+    text = helped(ended, *words, columns=columns)
+    lines = text[text.index("Resources:") :].split("\n")
+    assert [line for line in lines if len(line) > columns] == []
+
+
+def test_the_examples_end_before_the_options_begin(ended: CommandLine) -> None:
+    assert "train.py\n\nResources:\n" in helped(ended, "submit", "--help")

@@ -1,0 +1,45 @@
+"""What editors and ``help`` see of the Python functions is the table of options."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pydoc
+from pathlib import Path
+
+import pytest
+
+import clusterrun
+from clusterrun import api
+from clusterrun.config.python_options import CHECK, SUBMIT, name_of
+from clusterrun.config.python_stub import stub
+
+FUNCTIONS = [("submit", SUBMIT), ("check", CHECK)]
+STUB = Path(clusterrun.__file__).with_suffix(".pyi")
+
+
+def test_the_stub_is_the_one_that_the_table_makes() -> None:
+    assert STUB.read_text() == stub(api.submit, api.check), "make stub"
+
+
+def test_the_stub_has_the_public_names() -> None:
+    module = ast.parse(STUB.read_text())
+    names = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
+    names |= {
+        alias.asname for node in module.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert {name for name in names if name and not name.startswith("_")} == set(clusterrun.__all__)
+
+
+@pytest.mark.parametrize("name, options", FUNCTIONS)
+def test_signature_stub_and_help_have_every_option(name: str, options: tuple[object, ...]) -> None:
+    function = getattr(clusterrun, name)
+    wanted = [name_of(option) for option in options]  # type: ignore[arg-type]
+    signature = inspect.signature(function)
+    keywords = [one.name for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
+    (defined,) = (node for node in ast.parse(STUB.read_text()).body if getattr(node, "name", "") == name)
+    assert isinstance(defined, ast.FunctionDef)
+    assert [one for one in keywords if one in wanted] == wanted
+    assert [one.arg for one in defined.args.kwonlyargs][-len(wanted) :] == wanted
+    text = pydoc.plaintext.document(function)
+    assert all(f"    {one}: " in text for one in wanted)
