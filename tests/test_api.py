@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -260,3 +262,23 @@ def test_an_error_while_a_run_is_made_ready_leaves_no_half_run(
 def test_an_unknown_word_is_no_run(context: Context) -> None:
     with pytest.raises(NoSuchRun):
         clusterrun.find("nothing", context)
+
+
+def test_the_page_on_python_names_only_what_there_is() -> None:
+    page = (Path(__file__).resolve().parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+    trees = [ast.parse(block) for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    keywords = [
+        (ast.unparse(call.func), keyword.arg)
+        for call in calls
+        for keyword in call.keywords
+        if ast.unparse(call.func).startswith("clusterrun.") and ".run(" not in ast.unparse(call.func)
+    ]
+    known = {
+        name: set(inspect.signature(getattr(clusterrun, name)).parameters) for name in ("submit", "check")
+    }
+    assert len(keywords) > 5
+    wrong = [(name, key) for name, key in keywords if key not in known[name.partition(".")[2]]]
+    assert wrong == [("clusterrun.submit", "node")], "the page shows one mistake, and its answer"
+    names = {name for name in re.findall(r"`(?:clusterrun\.)?run\.(\w+)", page) if name != "clusterrun"}
+    assert [name for name in names if not hasattr(clusterrun.Run, name) and name != "run_id"] == []

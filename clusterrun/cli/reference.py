@@ -40,17 +40,10 @@ def command_of(*words: str) -> click.Command:
 
 
 def _options(words: str) -> Iterator[str]:
-    """Every option of a command; those of the option table under the heading of its part."""
+    """Every option of a command, under the heads of its help."""
     command = command_of(*words.split())
-    parts = {
-        "Nodes and how to get them": option_table.RESOURCES,
-        "The check before ranks start": option_table.PREFLIGHT,
-        "The run": option_table.SUBMISSION,
-    }
-    named = {option.name.replace("-", "_"): part for part, table in parts.items() for option in table}
-    heads = [*parts, "Only on the command line"]
-    for head in heads:
-        own = [one for one in _options_of(command) if named.get(one.name or "", heads[-1]) == head]
+    for group, head in option_table.GROUPS.items():
+        own = [one for one in _options_of(command) if getattr(one, "group", "output") == group]
         if own:
             yield from ("", f"### {head}", "", *_rows(own))
 
@@ -69,11 +62,14 @@ def _rows(options: Iterable[click.Option]) -> Iterator[str]:
         names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
         taken = "\\|".join(option.type.choices) if isinstance(option.type, click.Choice) else option.metavar
         value = f" `{taken}`" if taken and not option.is_flag else ""
-        yield f"| {names}{value} | {_cell(option.help or '')}{_default(option)} |"
+        more = " Repeatable." if option.multiple else ""
+        yield f"| {names}{value} | {_cell(option.help or '')}{more}{_default(option)} |"
 
 
 def _default(option: click.Option) -> str:
-    """What holds when nobody says, where the help does not say so already and it is in no table."""
+    """What holds when nobody says, where the help does not say so already."""
+    if holds := getattr(option, "holds", ""):
+        return f" Default: {_cell(holds)}."
     if not option.show_default or option.default in (None, "", ()) or "default:" in (option.help or ""):
         return ""
     return f" Default: `{option.default}`."

@@ -133,6 +133,10 @@ def test_every_command_line_in_the_documents_is_understood(document: Path) -> No
         while isinstance(command, click.Group) and words and not words[0].startswith("-"):
             command = command.get_command(click.Context(command), words.pop(0))
             assert command is not None, line
-        known = options(command) | {"--help", "-h", "-f", "-m", "--version", "--", "\\"} if command else set()
+        known = (
+            options(command) | {"--help", "--help-all", "-h", "-f", "-m", "--version", "--", "\\"}
+            if command
+            else set()
+        )
         own = words[: next((n for n, word in enumerate(words) if not word.startswith("-")), len(words))]
         assert [word for word in own if word.partition("=")[0] not in known] == [], line
