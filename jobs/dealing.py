@@ -79,7 +79,7 @@ class Dealt:
 
     def split(self, pieces: int, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """As many micro-batches, one after another on the device; the last ones can be empty."""
-        both = zip(self.inputs.tensor_split(pieces), self.targets.tensor_split(pieces), strict=True)
+        both = zip(self.inputs.tensor_split(pieces), self.targets.tensor_split(pieces))
         for inputs, targets in both:
             yield inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 

@@ -70,8 +70,7 @@ class ResNet(nn.Module):
         widths = [width, width, 2 * width, 2 * width, 4 * width, 4 * width, 8 * width, 8 * width]
         came = [width, *widths]
         self.blocks = nn.ModuleList(
-            Residual(before, after, 1 if before == after else 2)
-            for before, after in zip(came, widths, strict=False)
+            Residual(before, after, 1 if before == after else 2) for before, after in zip(came, widths)
         )
         self.head = nn.Linear(widths[-1], classes)
 

@@ -24,7 +24,7 @@ class WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
     """Shows a default only where it says something."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        told = isinstance(action.default, int | float | str) and str(action.default) not in ("False", "")
+        told = isinstance(action.default, (int, float, str)) and str(action.default) not in ("False", "")
         return super()._get_help_string(action) if told else action.help
 
 

@@ -16,7 +16,7 @@ def why(report: pytest.TestReport | pytest.CollectReport) -> str:
 def skipped(stats: dict[str, list[pytest.TestReport]]) -> str:
     reasons = Counter(why(report) for report in stats.get("skipped", ()))
     told = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
-    return f"skipped: {reasons.total()}" + (f" ({told})" if told else "")
+    return f"skipped: {sum(reasons.values())}" + (f" ({told})" if told else "")
 
 
 def saved(stats: dict[str, list[pytest.TestReport]]) -> str:

@@ -315,16 +315,6 @@ def test_the_environment_is_read_at_the_entry_points_only():
     assert findings(elsewhere, reads) == {}
 
 
-def test_what_runs_on_nodes_is_python_39():
-    for module in in_packages(*ON_NODES):
-        ast.parse(module.path.read_text(encoding="utf-8"), str(module.path), feature_version=(3, 9))
-    matches = findings(
-        in_packages(*ON_NODES),
-        lambda one: [node.lineno for node in ast.walk(one.tree) if isinstance(node, ast.Match)],
-    )
-    assert matches == {}
-
-
 def test_an_init_file_holds_nothing_but_public_names():
     silent = [one for one in in_package() if one.path.name == "__init__.py" and one.place not in PUBLIC]
     assert findings(silent, lambda one: one.tree.body[ast.get_docstring(one.tree) is not None :]) == {}

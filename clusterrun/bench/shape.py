@@ -79,7 +79,7 @@ def told(subject: StudySubject, cell: Cell, words: tuple[str, ...]) -> tuple[str
 def batch_size(words: tuple[str, ...]) -> int:
     """The global batch that train.py is asked for; 0 where it finds one by itself."""
     text = str(REFERENCE_BATCH)
-    for word, after in zip(words, (*words[1:], ""), strict=True):
+    for word, after in zip(words, (*words[1:], "")):
         if word == "--batch-size":
             text = after
         elif word.startswith("--batch-size="):

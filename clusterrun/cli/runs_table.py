@@ -52,7 +52,7 @@ def _time(status: RunStatus, now: float) -> str:
 def plain(found: Sequence[RunStatus], now: float) -> list[str]:
     """A table for a pipe: every line whole."""
     rows = [list(HEADS), *(cells(status, now) for status in found)]
-    widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(*rows)]
     return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]
 
 
@@ -64,10 +64,10 @@ def fitted(found: Sequence[RunStatus], now: float, width: int, colours: bool) ->
     left = width - sum(widths) - 2 * len(widths)
     styles = ["bold", *(_PAINT.get(status.state, "red") for status in found)]
     lines = []
-    for number, (row, style) in enumerate(zip(rows, styles, strict=True)):
+    for number, (row, style) in enumerate(zip(rows, styles)):
         shown = [
             painted(padded(row[place], wide), style if colours and (not number or place == _STATE) else "")
-            for place, wide in zip(places, widths, strict=True)
+            for place, wide in zip(places, widths)
         ]
         lines += _with_reason(shown, row[-1], left, width, style if colours and not number else "")
     return lines

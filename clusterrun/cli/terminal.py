@@ -88,7 +88,7 @@ def table(
 
 def _plain(rows: list[list[str]]) -> list[str]:
     widths = _widths(rows)
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
 
 
 def _widths(rows: list[list[str]]) -> list[int]:
@@ -111,15 +111,12 @@ def _fitted(rows: list[list[str]], styles: Sequence[str], width: int) -> None:
     from rich.text import Text
 
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for head, widest in zip(rows[0], _widths(rows), strict=True):
+    for head, widest in zip(rows[0], _widths(rows)):
         last = head == rows[0][-1]
         drawn.add_column(head, overflow="fold", no_wrap=not last, min_width=None if last else widest)
-    for row, style in zip(rows[1:], styles, strict=True):
+    for row, style in zip(rows[1:], styles):
         drawn.add_row(
-            *(
-                Text(cell, style=style if head == PAINTED else "")
-                for head, cell in zip(rows[0], row, strict=True)
-            )
+            *(Text(cell, style=style if head == PAINTED else "") for head, cell in zip(rows[0], row))
         )
     Console(force_terminal=coloured(sys.stdout), width=width, highlight=False).print(drawn)
 

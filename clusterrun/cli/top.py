@@ -155,7 +155,7 @@ def _table(shown: Shown, ranks: bool, paint: bool, columns: int = 0) -> list[str
         return []
     kept = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
     cells = [[row[place] for place in kept] for row in (HEADS, *rows)]
-    widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(*cells)]
     lines = ["  ".join(map(padded, row, widths)).rstrip() for row in cells]
     lines = [line[: columns - 1] for line in lines] if columns else lines
     return [painted(lines[0], "bold" if paint else ""), *lines[1:]]

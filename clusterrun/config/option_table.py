@@ -8,7 +8,11 @@ from clusterrun.model.frozen import frozen, replace
 DURATIONS = {"time": 60, "seconds": 1}
 """The kinds of options that are lengths of time, each with the seconds that a bare number counts."""
 
-Value = str | int | bool | tuple[str, ...]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+Value: TypeAlias = "str | int | bool | tuple[str, ...]"
 
 
 GROUPS = {

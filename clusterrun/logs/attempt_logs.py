@@ -110,7 +110,7 @@ def in_order(
 
     Each node's index leads through the files of its ranks; what no index covers comes last.
     """
-    readings = {(f.rank, f.stream): LogReading(f, *span, exact) for f, span in zip(files, spans, strict=True)}
+    readings = {(f.rank, f.stream): LogReading(f, *span, exact) for f, span in zip(files, spans)}
     indexes = sorted(name for name in _names(folder) if _INDEX.fullmatch(name)) if readings else []
     share = max(1 << 16, MEMORY // max(len(indexes), 1))
     yield from merged(_of_node(os.path.join(folder, name), readings, share) for name in indexes)

@@ -114,8 +114,8 @@ class Follower:
         """What is there already, merged by time; following goes on behind it."""
         files = log_files(self._folder, self._selection)
         sizes = [size_of(file.path) for file in files]
-        ends = [end_of_lines(file.path, size) for file, size in zip(files, sizes, strict=True)]
-        for file, end in zip(files, ends, strict=True):
+        ends = [end_of_lines(file.path, size) for file, size in zip(files, sizes)]
+        for file, end in zip(files, ends):
             self._files[file.path] = Growing(file, end, self._exact)
         return in_order(self._folder, files, spans(files, ends, tail, self._selection.begin), self._exact)
 
@@ -161,7 +161,7 @@ def spans(
     """
     return [
         (_start(file.path, end, tail) if written_at(file.path) >= begin else end, end)
-        for file, end in zip(files, ends, strict=True)
+        for file, end in zip(files, ends)
     ]
 
 

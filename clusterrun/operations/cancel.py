@@ -44,7 +44,7 @@ def cancel(context: Context, ids: Sequence[str], tell: Tell) -> list[tuple[RunSt
         raise _unsure(silence, after)
     if away := queue.unreachable([status.run_id for status in after if not status.state.ended]):
         raise _away(away)
-    return list(zip(before, after, strict=True))
+    return list(zip(before, after))
 
 
 def _leave_word(context: Context, run_id: str, tell: Tell) -> None:

@@ -14,7 +14,11 @@ class Markup(str):
     __slots__ = ()
 
 
-Content = str | int | float
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+Content: TypeAlias = "str | int | float"
 
 
 def tag(name: str, *content: Content, **attributes: Content | None) -> Markup:

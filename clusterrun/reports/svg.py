@@ -9,6 +9,10 @@ from clusterrun.model.frozen import frozen
 from clusterrun.reports.link_rates import LinkRate, Rates
 from clusterrun.reports.markup import Markup, joined, number, short, tag
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
 SIDE = 640
 """Pixels of the longer side of a map."""
 WIDEST = 54.0
@@ -224,12 +228,12 @@ def ring(rates: Rates, world: Sequence[str]) -> Markup | None:
     )
 
 
-Known = tuple[str, str, LinkRate | None]
+Known: TypeAlias = "tuple[str, str, LinkRate | None]"
 """A link of the ring, and its tests, if there were any."""
 
 
 def _ring_links(rates: Rates, world: Sequence[str]) -> list[Known]:
-    beside = zip(world, [*world[1:], *world[:1]], strict=True)
+    beside = zip(world, [*world[1:], *world[:1]])
     return [(a, b, rates.links.get((a, b)) or rates.links.get((b, a))) for a, b in beside]
 
 

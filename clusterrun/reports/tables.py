@@ -102,7 +102,6 @@ def _table(heads: Iterable[tuple[str, str]], rows: Iterable[tuple[Content, ...]]
     columns = [(word, kind or None) for word, kind in heads]
     head = tag("tr", *(tag("th", word, class_=kind) for word, kind in columns))
     body = [
-        tag("tr", *(tag("td", cell, class_=kind) for cell, (_, kind) in zip(row, columns, strict=True)))
-        for row in rows
+        tag("tr", *(tag("td", cell, class_=kind) for cell, (_, kind) in zip(row, columns))) for row in rows
     ]
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")

@@ -8,7 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from clusterrun.model.errors import BadInput
 
-Value = str | int | Sequence[str]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+Value: TypeAlias = "str | int | Sequence[str]"
 """What a template may show: text, a number, or lines of text."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)

@@ -247,7 +247,7 @@ def _counted_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict
 def _cells(fields: Sequence[Field], cells: Sequence[str], row: str) -> dict[str, Any]:
     if len(cells) != len(fields):
         raise _unreadable(row, f"{len(cells)} cells where {len(fields)} were asked for")
-    return {field.name: field.read(cell) for field, cell in zip(fields, cells, strict=True)}
+    return {field.name: field.read(cell) for field, cell in zip(fields, cells)}
 
 
 def _unreadable(line: str, why: str) -> SchedulerError:

@@ -117,7 +117,7 @@ def _said(field: str, values: Mapping[str, object]) -> str:
 
 def _shared(left: list[str], right: list[str]) -> int:
     """How many tags both begin with."""
-    for depth, (one, other) in enumerate(zip(left, right, strict=False)):
+    for depth, (one, other) in enumerate(zip(left, right)):
         if one != other:
             return depth
     return min(len(left), len(right))
