@@ -1,0 +1,177 @@
+"""Every shell example of README and docs/ is run as it stands, on a cluster; or it says why it is not."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from clusterrun.lab.lab import Lab
+from clusterrun.system import Completed
+from tests.cli.conftest import CommandLine, leave_report
+from tests.lab_fixture import MakeLab
+from tests.reports.reports import FOUND
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAMS = (
+    *("clusterrun", "sudo", "make", "pip", "pipx", "uv", "python", "torchrun", "accelerate", "apptainer"),
+    *("sh", "bash", "tar", "source", "sbatch", "scontrol", "module", "conda", "spack", "eb", "git", "jq"),
+)
+FENCE = re.compile(r"^ *```")
+MARK = re.compile(r"^<!-- not run: (.+) -->$")
+BESIDE = ("exec", "shell", "top", "diagnose")
+"""Commands that want a live run."""
+HERE = """import os, sys, time
+print("rank", os.environ["RANK"], flush=True)
+time.sleep(600 * ("stay" in sys.argv))
+"""
+NODES = 10
+
+
+@dataclass(frozen=True)
+class Example:
+    """A line that a reader may type; ``why_not``: it is not run, because."""
+
+    document: str
+    number: int
+    line: str
+    why_not: str
+
+
+def examples(name: str, text: str) -> Iterator[Example]:
+    """Lines of indented and of fenced blocks that begin with a program, or with `$` and one."""
+    fenced, shown, why_not, code = False, "", "", False
+    held = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if FENCE.match(line):
+            fenced = not fenced
+            shown = line.strip("` ") if fenced else ""
+            code = fenced
+        elif not fenced:
+            if mark := MARK.match(line):
+                why_not = mark[1]
+            indented = line.startswith("    ") and (code or not held)
+            if line.strip() and not indented and not mark:
+                why_not = "" if code or not line.startswith("<!--") else why_not
+            code = indented
+        if FENCE.match(line) or not (fenced or code) or shown not in ("", "console", "sh"):
+            continue
+        typed = held + line.strip().removeprefix("$ ")
+        held = typed[:-1] if typed.endswith("\\") and typed.split()[0] in PROGRAMS else ""
+        prompted = shown != "console" or line.startswith("$ ") or typed != line.strip()
+        if not held and prompted and typed.split() and typed.split()[0] in PROGRAMS:
+            yield Example(name, number, typed, why_not)
+
+
+def every() -> list[Example]:
+    return [one for path in DOCUMENTS for one in examples(path.name, path.read_text(encoding="utf-8"))]
+
+
+def test_blocks_lines_and_marks_are_told_apart() -> None:
+    text = (
+        "Words:\n\n    clusterrun status\n    run  state\n\nMore `clusterrun logs`.\n\n"
+        "<!-- not run: no pip -->\n\n"
+        "    pip install .\n\nThen:\n\n```console\n$ clusterrun logs\nclusterrun is no line\n```\n\n"
+        "    clusterrun submit \\\n        a.py\n\n```python\nmake(1)\n```\n"
+    )
+    assert [(one.line, one.why_not) for one in examples("x", text)] == [
+        ("clusterrun status", ""),
+        ("pip install .", "no pip"),
+        ("clusterrun logs", ""),
+        ("clusterrun submit a.py", ""),
+    ]
+
+
+def test_an_example_is_clusterruns_or_says_why_it_is_not_run() -> None:
+    odd = [one for one in every() if not one.why_not and shlex.split(one.line)[0] != "clusterrun"]
+    assert odd == []
+    assert len([one for one in every() if not one.why_not]) >= 60
+
+
+@dataclass
+class Reader:
+    """Who types the lines of one document: a login host, a project, two homes."""
+
+    lab: Lab
+    folder: Path
+
+    def type(self, line: str, home: str = "home", limit: float = 180) -> Completed:
+        environment = {
+            "HOME": str(self.folder / "user"),
+            "CLUSTERRUN_HOME": str(self.folder / home),
+            "CLUSTERRUN_PREFLIGHT": "off",
+            "NO_COLOR": "1",
+            "TERM": "dumb",
+        }
+        words = ["bash", "-c", f'PATH="{Path(sys.executable).parent}:$PATH"\n{line}']
+        return self.lab.exec(words, env=environment, cwd=str(self.folder / "work"), timeout=limit)
+
+    def stays(self) -> None:
+        """A run of 40 ranks that lives, in the other home."""
+        made = self.type("clusterrun submit --nodes 5 --gpus 8 --name stays train.py stay", "other")
+        assert made.code == 0, made.err
+        end = time.monotonic() + 120
+        while '"training"' not in self.type("clusterrun status stays --json", "other").out:
+            assert time.monotonic() < end, "the ranks do not run within the limit"
+
+
+@pytest.fixture(scope="module")
+def cluster(make_lab: MakeLab) -> Lab:
+    return make_lab(nodes=NODES)
+
+
+@pytest.fixture(scope="module")
+def reader(cluster: Lab, tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    folder = tmp_path_factory.mktemp("reader")
+    for name in ("user", "work"):
+        (folder / name).mkdir()
+    for name in ("train.py", "evaluate.py"):
+        (folder / "work" / name).write_text(HERE)
+    (folder / "work" / "jobs").symlink_to(ROOT / "jobs")
+    made = [["venv", name] for name in ("venv", ".venv")]
+    for _, name in made:
+        binary = folder / "work" / name / "bin"
+        binary.mkdir(parents=True)
+        (binary / "python").symlink_to(sys.executable)
+        (binary / "activate").write_text(f'PATH="{binary}:$PATH"\n')
+    typing = Reader(cluster, folder)
+    first = typing.type("clusterrun submit --ranks-per-node 2 --wait train.py")
+    assert first.code == 0, first.err
+    return typing
+
+
+def lines() -> list[object]:
+    told = {(one.document, one.line): one for one in every() if not one.why_not}
+    return [pytest.param(one.line, id=f"{one.document}:{one.number}") for one in told.values()]
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.parametrize("line", lines())
+def test_an_example_does_what_it_says(line: str, reader: Reader) -> None:
+    words = shlex.split(line, comments=True)
+    home = "other" if words[1] in BESIDE else "home"
+    if words[1] == "submit" and "--dry-run" not in words:
+        dry = "--dry-run" if any(word.startswith("jobs/") for word in words) else "--wait"
+        line = line.replace("submit", f"submit {dry}", 1)
+    elif words[1] == "check":
+        line = line.replace("check", "check --dry-run", 1)
+    elif words[1:3] == ["bench", "scaling"]:
+        line = line.replace("scaling", "scaling --dry-run --oversubscribe", 1)
+    elif words[1] == "report":
+        leave_report(CommandLine(reader.folder, {"CLUSTERRUN_HOME": str(reader.folder / "home")}), FOUND)
+    elif words[1] == "top" and "--once" not in words:
+        line = f"timeout --preserve-status --signal INT 8 {line}"
+    if home == "other":
+        reader.stays()
+    done = reader.type(line, home)
+    if home == "other":
+        reader.type("clusterrun cancel stays", home)
+    assert done.code == 0, (line, done.out[-2000:], done.err[-2000:])
