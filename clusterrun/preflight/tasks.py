@@ -261,6 +261,10 @@ class GroupTask:
     backend: str = ""
 
 
+CPU_WAIT = "cpu_wait"
+"""Among rates: for which part of a message's time its ranks waited for a processor."""
+
+
 @frozen
 class GroupResult:
     """How a group test went for this node.
@@ -268,7 +272,7 @@ class GroupResult:
     ``stage`` is how far it came: ``warm`` (the torch worker was not there, or had to be killed: it
     needs another ``WarmTask``), ``store``, ``group``, ``exact``, ``send``, ``receive``, ``timed``,
     ``done``. ``rates`` are gigabytes per second by name (``send``, ``receive``, ``all_reduce``: bus
-    bandwidth; ``product``: teraflops). ``wrong`` says what differed in an exact comparison.
+    bandwidth; ``product``: teraflops), and ``CPU_WAIT``. ``wrong`` says what differed in an exact comparison.
     ``fingerprint`` is that of a product. ``ports``: fresh ports, as in ``WarmUp``. ``transport`` is the
     network that NCCL chose (``NET/IB mlx5_0 GDRDMA``, ``NET/Socket eth0``), empty with gloo.
     """

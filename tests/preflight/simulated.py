@@ -13,6 +13,7 @@ from clusterrun.model.orders import Level, Orders, Preflight
 from clusterrun.preflight import task_codec
 from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome
 from clusterrun.preflight.tasks import (
+    CPU_WAIT,
     DialAnswer,
     Dialled,
     DialTask,
@@ -35,6 +36,8 @@ from clusterrun.preflight.tasks import (
 
 PORTS = tuple(33000 + 3500 * part for part in range(8))
 RATE = 1.0
+BUSY = 0.1
+"""The least share of a rate on machines that are busy with other work."""
 WALL = 1.8e9
 START = 1000.0
 
@@ -64,6 +67,8 @@ class Faults:
     """Collectives over them hang, though they can be dialled."""
     corrupt: set[int] = field(default_factory=set)
     slow: dict[int, float] = field(default_factory=dict)
+    busy: bool = False
+    """Its machines do other work as well."""
     slow_links: dict[frozenset[int], float] = field(default_factory=dict)
     no_torch: set[int] = field(default_factory=set)
     crashes: set[int] = field(default_factory=set)
@@ -358,6 +363,8 @@ class Cluster:
         pace = min(pace, faults.uplink if faults.uplink and self.apart(nodes) else 1.0)
         pace = min(pace, 0.1 if faults.crowded and faults.crowded <= nodes else 1.0)
         rate = RATE * pace * chance.uniform(0.8, 1.2)
+        if faults.busy and pace > BUSY:  # the machines do other work: what is slower than that still shows
+            rate *= chance.uniform(BUSY, 1.0)
         for node, number, own in came:
             if node in crashed:
                 result = GroupResult(own.test, False, "warm", 0.1, why="the torch worker ended: SIGSEGV")
@@ -366,7 +373,8 @@ class Cluster:
                     own.test, False, "group", own.limit, why="killed after its limit", late=True
                 )
             else:
-                rates = (("all_reduce", rate), ("send", rate), ("receive", rate))
+                waited = 1.0 if faults.busy and pace > BUSY else 0.1
+                rates = (("all_reduce", rate), ("send", rate), ("receive", rate), (CPU_WAIT, waited))
                 result = GroupResult(own.test, not wrong, "done", 0.5, rates, wrong=wrong, ports=(60000,))
             self.say(0.1 + result.seconds, node, number, result)
 

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 @frozen
 class TimedPair:
-    """The rate of one test that passed, in GB/s; ``again``: of a test made to find out about a failure."""
+    """The rate of one test that passed, in GB/s; ``again``: of a test made to find out about a failure.
+
+    ``starved``: its ends waited for processors, so that the link is at least so fast.
+    """
 
     link: Pair
     rate: float
     again: bool
+    starved: bool = False
 
 
 class BandwidthBlame:
@@ -105,7 +109,8 @@ class BandwidthBlame:
         if drawn is None:
             return
         if one.rate < drawn.slow:
-            self.ledger.note(one.link, False, one.again)
+            if not one.starved:
+                self.ledger.note(one.link, False, one.again)
         elif one.rate >= drawn.clear:
             self.ledger.note(one.link, True, one.again)
 

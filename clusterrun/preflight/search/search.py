@@ -45,6 +45,7 @@ class PairOutcome:
     """How the test of a pair went. ``passed`` is None where it told nothing (a member was lost).
 
     ``rate`` is bus bandwidth in GB/s, of a test that passed. ``wrong``: a sum differed (it then failed).
+    ``starved``: the machines were busy with other work: it was at least so fast.
     """
 
     a: int
@@ -52,6 +53,7 @@ class PairOutcome:
     passed: bool | None
     rate: float | None = None
     wrong: bool = False
+    starved: bool = False
 
 
 class Search:
@@ -175,7 +177,7 @@ class Search:
         self._works.note(link, passed, again, outcome.wrong)
         self._steady.note(link, passed)
         if passed and outcome.rate is not None and math.isfinite(outcome.rate):
-            self._timed.append(TimedPair(link, outcome.rate, again))
+            self._timed.append(TimedPair(link, outcome.rate, again, outcome.starved))
 
     def _make_up(self) -> tuple[Pair, ...]:
         while self._planned:

@@ -158,7 +158,8 @@ class PairTests:
 
 def _outcome(trial: GroupTest) -> PairOutcome:
     a, b = trial.nodes
-    return PairOutcome(a, b, trial.passed, trial.rate if trial.passed else None, bool(trial.wrong))
+    rate = trial.rate if trial.passed else None
+    return PairOutcome(a, b, trial.passed, rate, bool(trial.wrong), trial.starved)
 
 
 def warm_again(case: SessionState) -> Waits:

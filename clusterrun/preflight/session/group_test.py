@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 @frozen
 class GroupTest:
-    """How one test went. ``passed`` is None where it told nothing: a member was lost, or could not begin."""
+    """How one test went. ``passed`` is None where it told nothing: a member was lost, or could not begin.
+
+    ``starved``: its ranks waited for processors, so that its rate tells nothing of the network.
+    """
 
     kind: str
     nodes: tuple[int, ...]
@@ -22,3 +25,4 @@ class GroupTest:
     wrong: str = ""
     why: str = ""
     transports: tuple[str, ...] = ()
+    starved: bool = False

@@ -8,7 +8,7 @@ from clusterrun.model.preflight_report import Measurement
 from clusterrun.preflight.session import expected_bandwidth
 from clusterrun.preflight.session.group_test import GroupTest
 from clusterrun.preflight.task_codec import Alike
-from clusterrun.preflight.tasks import GroupMember, GroupTask
+from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupTask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PAIR, SET, HALF, PRODUCT = "pair", "set", "half", "product"
 USUAL_MEGABYTES = 4.0
+STARVED = 0.6
+"""Of a message's time: with so much of it spent waiting for processors its rate is that of busy machines."""
 _PAIR_MEGABYTES = 64.0
 """What fills the ways between GPUs; over gloo a small message tells as much, and costs the others less."""
 SLACK_SECONDS = 8.0
@@ -140,6 +142,7 @@ class GroupTests:
         passed = all(one.passed for one in answers.values())
         rates = [dict(one.rates).get("all_reduce") for one in answers.values()]
         known = [rate for rate in rates if rate is not None]
+        waited = max((dict(one.rates).get(CPU_WAIT, 0.0) for one in answers.values()), default=0.0)
         return GroupTest(
             kind,
             nodes,
@@ -150,6 +153,7 @@ class GroupTests:
             next((one.wrong for one in answers.values() if one.wrong), ""),
             "" if passed else _first_why(answers),
             tuple(dict.fromkeys(one.transport for one in answers.values() if one.transport)),
+            waited >= STARVED,
         )
 
     def _measure(self, trial: GroupTest) -> None:

@@ -7,14 +7,14 @@ from collections import Counter
 
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.tasks import GroupResult
+from clusterrun.preflight.tasks import CPU_WAIT, GroupResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 STAGES = ("", "store", "group", "exact", "send", "receive", "timed", "product", "done")
-_PER_NODE = {"send": sum, "receive": sum}
+_PER_NODE: dict[str, Callable[[list[float]], float]] = {"send": sum, "receive": sum, CPU_WAIT: max}
 """Each rank of a pair has a way of its own; all else is one thing that all ranks do: the slowest counts."""
 
 
@@ -71,7 +71,7 @@ def _rates(words: Sequence[RankWord]) -> tuple[tuple[str, float], ...]:
         (f"{name}:{rank}", rates[name])
         for name in names
         for rank, rates in enumerate(of_rank)
-        if name in rates and len(words) > 1
+        if name in rates and name != CPU_WAIT and len(words) > 1
     ]
     return (*whole, *single)
 

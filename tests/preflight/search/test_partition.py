@@ -112,3 +112,16 @@ def test_a_slow_uplink_is_told_as_one_and_all_train():
     assert outcome.fit
     assert (blamed(outcome), bad_links(outcome)) == (set(), set())
     assert "the network is slow between n[0000-0003] and n[0004-0007]" in outcome.report.set_said
+
+
+@pytest.mark.parametrize("nodes", [4, 6, 8])
+def test_rates_of_machines_that_are_busy_with_other_work_blame_no_node_and_no_network(nodes):
+    for seed in range(25):
+        outcome = examined(orders(nodes), Faults(busy=True), seed)
+        assert outcome.fit, seed
+        assert (blamed(outcome), bad_links(outcome), outcome.report.set_said) == (set(), set(), ""), seed
+
+
+def test_a_slow_node_is_named_among_machines_that_are_busy_with_other_work():
+    for seed in range(25):
+        assert blamed(examined(orders(6), Faults(busy=True, slow={2: 0.01}), seed)) == {2}, seed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.preflight.tasks import GroupResult
+from clusterrun.preflight.tasks import CPU_WAIT, GroupResult
 from clusterrun.preflight.torch_worker.rank_report import RankWord, joined, line, read
 
 FAST = RankWord("done", True, (("all_reduce", 9.0), ("send", 4.0)))
@@ -26,6 +26,12 @@ def test_ways_of_ranks_add_up_and_of_what_all_do_together_the_slowest_counts():
         ("all_reduce", 8.0), ("send", 5.0),
         ("all_reduce:0", 9.0), ("all_reduce:1", 8.0), ("send:0", 4.0), ("send:1", 1.0),
     )  # fmt: skip
+
+
+def test_a_node_waited_for_processors_as_long_as_the_rank_that_waited_longest():
+    words = [RankWord("done", True, (("all_reduce", 9.0), (CPU_WAIT, share))) for share in (0.1, 0.7, 0.2)]
+    rates = joined(7, 0.5, words).rates
+    assert [(name, rate) for name, rate in rates if name.startswith(CPU_WAIT)] == [(CPU_WAIT, 0.7)]
 
 
 def test_a_node_is_as_far_as_its_last_rank():

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.model.frozen import replace
+from clusterrun.preflight.tasks import CPU_WAIT
 from clusterrun.preflight.torch_worker.listening_ports import ListeningPorts
 from clusterrun.preflight.torch_worker.torch_server import CORRUPT_VARIABLE
 from tests.preflight.torch_worker.nodes import Node, alive, begin, group, partner, results, running, until
@@ -45,15 +46,17 @@ def test_a_sound_pair_passes_on_both_sides_with_a_rate_for_each_way(nodes):
             False,
         )
         rates = dict(result.rates)
-        assert rates.keys() == PAIR_RATES
-        assert min(rates.values()) > 0
+        assert rates.keys() == {*PAIR_RATES, CPU_WAIT}
+        assert min(rates[name] for name in PAIR_RATES) > 0
+        assert 0 <= rates[CPU_WAIT] <= 1
 
 
 def test_ranks_of_a_node_test_their_own_ways_at_once_and_are_told_apart(nodes):
     for result in results(*nodes[:2], ranks=2):
         assert (result.passed, result.stage) == (True, "done")
         rates = dict(result.rates)
-        assert rates.keys() == PAIR_RATES | {f"{name}:{rank}" for name in PAIR_RATES for rank in (0, 1)}
+        by_rank = {f"{name}:{rank}" for name in PAIR_RATES for rank in (0, 1)}
+        assert rates.keys() == {*PAIR_RATES, *by_rank, CPU_WAIT}
         assert rates["send"] == rates["send:0"] + rates["send:1"]
         assert rates["all_reduce"] == min(rates["all_reduce:0"], rates["all_reduce:1"])
 
