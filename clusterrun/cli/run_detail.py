@@ -11,6 +11,7 @@ from clusterrun.cli.attempts_table import far, lineage
 from clusterrun.cli.main import DOORS
 from clusterrun.cli.terminal import local_time, size_words
 from clusterrun.logs.attempt_logs import attempts
+from clusterrun.logs.tracker_links import tracker_links
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import fold
@@ -73,6 +74,10 @@ def _facts(
         ("size", _size(status)),
         ("nodes", status.nodelist),
         ("progress", far(status.step, status.checkpoint)),
+        *(
+            ("tracker", f"{link.tool} {link.url}")
+            for link in tracker_links(context.store.paths(status.run_id))
+        ),
         ("uses", _use(status)),
         ("used", "" if status.state.ended else _used(context, record, state)),
         ("submitted", local_time(status.submitted_at or None)),

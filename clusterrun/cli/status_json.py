@@ -24,10 +24,12 @@ def document(found: Iterable[RunStatus], context: Context | None = None) -> dict
 
 def _more(context: Context, status: RunStatus) -> dict[str, Any]:
     from clusterrun.cli import end_report
+    from clusterrun.logs.tracker_links import tracker_links
     from clusterrun.operations.end_report import end_report as gathered
 
     return {
         "attempts": _attempts(context, status.run_id),
+        "trackers": [fields(link) for link in tracker_links(context.store.paths(status.run_id))],
         "end_report": end_report.document(gathered(context, status)),
     }
 

@@ -44,3 +44,19 @@ def test_a_script_that_says_nothing_of_its_steps_is_told_how(ended: CommandLine)
 def test_a_run_that_lives_has_no_end_report(live: CommandLine) -> None:
     assert "end report" not in live("status", "stays").out
     assert json.loads(live("status", "--json", "stays").out)["runs"][0]["end_report"] is None
+
+
+TRACKED = """
+print("wandb: \\U0001f680 View run fox-1 at: https://wandb.ai/ada/gpt/runs/k3f9\\x1b]0;evil\\x07", flush=True)
+"""
+
+
+def test_the_link_of_a_tracker_stands_in_the_status(clusterrun: CommandLine) -> None:
+    (clusterrun.folder / "tracked.py").write_text(TRACKED)
+    assert clusterrun("submit", "--wait", "--nodes", "2", "tracked.py").code == 0
+    shown = clusterrun("status", "last").out
+    assert "tracker    W&B https://wandb.ai/ada/gpt/runs/k3f9\\x1b]0;evil\\x07\n" in shown
+    assert "\x1b" not in shown
+    (run,) = json.loads(clusterrun("status", "--json", "last").out)["runs"]
+    link = {"tool": "W&B", "url": "https://wandb.ai/ada/gpt/runs/k3f9\x1b]0;evil\x07", "rank": 0}
+    assert run["trackers"] == [link]

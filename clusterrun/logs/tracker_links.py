@@ -1,0 +1,109 @@
+"""Finds the links that experiment trackers print in what ranks said, in a bounded part of their logs."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+
+from clusterrun.logs.attempt_logs import LogFile, attempts, log_files
+from clusterrun.logs.selection import LogSelection
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+from clusterrun.model.paths import RunPaths
+
+BEGINNING, END = 256 << 10, 64 << 10
+"""Bytes of a file that are looked at: trackers print their link when they start, some again when they end."""
+RANKS = 8
+"""Mostly rank 0 has it; where every rank opens a run of its own, some are enough."""
+ATTEMPTS = 3
+"""The newest ones: one that has just begun has not printed its link yet."""
+MOST_LINKS = 8
+LONGEST_LINE = 4096
+_COLOURS = re.compile(r"\x1b\[[0-9;:]{0,40}m")
+_URL = r"(https?://[^\s\"'<>]{1,1000})"
+_FORMS = (
+    ("", re.compile(rf"\bView run\b[^\n]{{0,300}}?\bat:? +{_URL}")),
+    ("Comet", re.compile(rf"\bExperiment is live on comet\.(?:com|ml):? +{_URL}")),
+    ("ClearML", re.compile(rf"\bClearML results page: +{_URL}")),
+    ("Neptune", re.compile(rf"\bNeptune initialized\. Open in the app: +{_URL}")),
+    (
+        "Neptune",
+        re.compile(r"^(https://app\.neptune\.ai/[^\s\"'<>]{1,1000}/e/[A-Za-z0-9_-]{1,100}\S{0,100})$"),
+    ),
+    ("TensorBoard", re.compile(rf"^TensorBoard \S{{1,40}} at {_URL}")),
+)
+_AIM, _OPEN = "Running Aim UI on repo", re.compile(rf"^Open {_URL}$")
+_MLFLOW = re.compile(r"/experiments/[^/]+/runs/")
+_LOGIN = re.compile(r"^(https?://)[^/@]*@")
+
+
+@frozen
+class TrackerLink:
+    """A link that a tracker printed, and the rank in whose log it stood. The text is foreign."""
+
+    tool: str
+    url: str
+    rank: int
+
+
+def tracker_links(paths: RunPaths) -> tuple[TrackerLink, ...]:
+    """The links of the newest attempt that has some, each once; () where nothing can be read."""
+    try:
+        for epoch in reversed(attempts(paths.attempts)[-ATTEMPTS:]):
+            if found := _of_attempt(paths.attempt(epoch).folder):
+                return found
+    except ClusterrunError:
+        pass
+    return ()
+
+
+def _of_attempt(folder: str) -> tuple[TrackerLink, ...]:
+    found: dict[str, TrackerLink] = {}
+    files = log_files(folder, LogSelection(None))
+    ranks = sorted({file.rank for file in files})[:RANKS]
+    for file in files:
+        if file.rank in ranks:
+            for tool, url in links_in(_ends(file)):
+                found.setdefault(url, TrackerLink(tool, url, file.rank))
+    return tuple(found.values())[:MOST_LINKS]
+
+
+def links_in(data: bytes) -> Iterator[tuple[str, str]]:
+    """The tool and the URL of every link in ``data``; without the login that a URL may carry."""
+    of_aim = False
+    for line in re.split(rb"[\r\n]+", data):
+        text = _COLOURS.sub("", line[:LONGEST_LINE].decode("utf-8", "surrogateescape")).strip()
+        if "://" in text:
+            yield from _in_line(text, of_aim)
+        of_aim = _AIM in text or (of_aim and not text)
+
+
+def _in_line(text: str, of_aim: bool) -> Iterator[tuple[str, str]]:
+    for tool, form in _FORMS:
+        if match := form.search(text):
+            url = _LOGIN.sub(r"\1", match[1])
+            yield tool or ("MLflow" if _MLFLOW.search(url) else "W&B"), url
+            return
+    if of_aim and (match := _OPEN.search(text)):
+        yield "Aim", match[1]
+
+
+def _ends(file: LogFile) -> bytes:
+    """The beginning and the end of a log; what is no plain file has neither."""
+    try:
+        handle = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            return b""
+        first = os.pread(handle, BEGINNING, 0)
+        rest = max(len(first), about.st_size - END)
+        return first + b"\n" + os.pread(handle, END, rest)
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)
