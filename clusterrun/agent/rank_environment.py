@@ -41,6 +41,9 @@ _MISLEADING = frozenset(
 """What describes our own step, of one task per node; ``slurm_environment`` describes that of the ranks."""
 
 
+_WANDB = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
+
+
 def inherited(
     base: Mapping[str, str], orders: Orders, step: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
@@ -51,6 +54,31 @@ def inherited(
         if name not in _MISLEADING and not name.startswith(_MISLEADING_PREFIXES)
     }
     return {**kept, **step, **dict(orders.environment)}
+
+
+def wandb_environment(
+    known: Mapping[str, str], orders: Orders, lineage: Lineage, rank: int
+) -> dict[str, str]:
+    """What keeps one run at Weights & Biases for a rank over all attempts, where there may be several.
+
+    Nothing where its user has set any of it, or W&B's own sweep numbers its runs. Each rank has an id of its
+    own: one that several processes use at once loses what they log.
+    """
+    restarts = orders.max_restarts or orders.survival.requeue or lineage.epoch
+    words = [word.rpartition("/")[2] for word in orders.command]
+    sweep = "wandb" in words and "agent" in words
+    if not restarts or sweep or any(name in known for name in _WANDB):
+        return {}
+    own = lineage.run_id + (f"-r{rank}" if rank else "")
+    return {"WANDB_RUN_ID": own, "WANDB_RESUME": "allow"}
+
+
+def _without_submitters(base: Mapping[str, str]) -> Mapping[str, str]:
+    """``base`` without the id that a rank of another run was given, from which this one was submitted."""
+    submitter = base.get(contract.RUN_ID_VARIABLE, "")
+    if not submitter or not base.get("WANDB_RUN_ID", "").startswith(submitter):
+        return base
+    return {name: value for name, value in base.items() if name not in _WANDB}
 
 
 def _step(base: Mapping[str, str], world: World, task: int, tasks_per_node: int) -> dict[str, str]:
@@ -85,11 +113,14 @@ def for_rank(
     interface: str,
 ) -> dict[str, str]:
     """Everything that the process of ``rank`` finds."""
+    base = _without_submitters(base)
     own = rank_environment(world, rank, meeting, lineage, error_file)
     defaults = default_environment(world.ranks_per_node, orders.cpus_per_rank, interface)
     frameworks = framework_environment(world, orders.gpus_per_node)
     step = _step(base, world, rank, world.ranks_per_node)
-    return {**defaults, **frameworks, **inherited(base, orders, step), **own}
+    known = inherited(base, orders, step)
+    wandb = wandb_environment(known, orders, lineage, rank)
+    return {**defaults, **frameworks, **wandb, **known, **own}
 
 
 def with_chosen(

@@ -1,0 +1,69 @@
+"""One run at W&B over all attempts of a rank, unless its user decides otherwise."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from clusterrun.agent.rank_environment import for_node, for_rank
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Orders, Survival
+from clusterrun.model.world import Lineage, Meeting, World
+
+RUN_ID = "20261120-074500-k3f9-train"
+ORDERS = Orders(RUN_ID, "train", 2, 2, 0, 1, ("python", "-u", "train.py"), "/", max_restarts=3)
+WORLD, MEETING = World(("n0", "n1"), 2), Meeting("n0", 1234)
+
+
+def wandb(
+    base: dict[str, str] | None = None, orders: Orders = ORDERS, epoch: int = 0, rank: int = 0
+) -> dict[str, str]:
+    lineage = Lineage(RUN_ID, "train", "/runs", epoch, 3)
+    found = for_rank(base or {}, orders, WORLD, rank, MEETING, lineage, "", "")
+    return {name: value for name, value in found.items() if name.startswith("WANDB_")}
+
+
+def test_every_attempt_of_a_rank_has_the_same_id_and_every_rank_its_own() -> None:
+    attempts = [[wandb(epoch=epoch, rank=rank)["WANDB_RUN_ID"] for rank in range(4)] for epoch in range(3)]
+    assert attempts == [[RUN_ID, f"{RUN_ID}-r1", f"{RUN_ID}-r2", f"{RUN_ID}-r3"]] * 3
+    assert wandb()["WANDB_RESUME"] == "allow"
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,128}", attempts[0][3])
+
+
+@pytest.mark.parametrize(
+    "given", ["WANDB_RUN_ID=mine", "WANDB_RESUME=never", "WANDB_RUN_ID=", "WANDB_SWEEP_ID=s"]
+)
+def test_what_the_user_has_set_stands_alone(given: str) -> None:
+    name, _, value = given.partition("=")
+    assert wandb({name: value}) == {name: value}
+    assert wandb(orders=replace(ORDERS, environment=((name, value),))) == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("changes", "epoch", "some"),
+    [
+        ({"max_restarts": 0}, 0, False),
+        ({"max_restarts": 0}, 1, True),
+        ({"max_restarts": 0, "survival": Survival(requeue="chain")}, 0, True),
+        ({"command": ("/usr/bin/wandb", "agent", "ada/gpt/s1")}, 0, False),
+        ({"command": ("python", "-u", "-m", "wandb", "agent", "ada/gpt/s1")}, 0, False),
+        ({"command": ("python", "-u", "agent.py")}, 0, True),
+    ],
+)
+def test_only_runs_that_may_start_again_and_are_no_sweep(
+    changes: dict[str, object], epoch: int, some: bool
+) -> None:
+    assert bool(wandb(orders=replace(ORDERS, **changes), epoch=epoch)) is some
+
+
+def test_a_run_that_a_rank_of_another_submits_does_not_go_on_with_its_id() -> None:
+    outer = "20261119-000000-aaaa-outer"
+    base = {"CLUSTERRUN_RUN_ID": outer, "WANDB_RUN_ID": f"{outer}-r1", "WANDB_RESUME": "allow"}
+    assert wandb(base) == {"WANDB_RUN_ID": RUN_ID, "WANDB_RESUME": "allow"}
+    assert wandb({**base, "WANDB_RUN_ID": "mine"})["WANDB_RUN_ID"] == "mine"
+
+
+def test_a_launcher_of_your_own_decides_itself() -> None:
+    lineage = Lineage(RUN_ID, "train", "/runs", 1, 3)
+    assert "WANDB_RUN_ID" not in for_node({}, ORDERS, WORLD, 0, MEETING, lineage, "")
