@@ -64,6 +64,8 @@ def test_what_looks_at_runs(ended: CommandLine) -> None:
     assert problems("status", said(ended("wait", "--json", "last"))) == []
     assert problems("report", json.loads(ended("report", "--json").out)) == []
     assert problems("diagnose", said(ended("diagnose", "--json"))) == []
+    assert problems("clean", said(ended("clean", "--json", "--dry-run", "--keep", "0"))) == []
+    assert problems("clean", said(ended("clean", "--json", "--dry-run", "last"))) == []
 
 
 def test_what_looks_at_a_live_run(live: CommandLine) -> None:
