@@ -109,6 +109,17 @@ A pre-flight check runs in a process of its own, and the environment may be what
 `local/start_run.py` is among them because submitit reads its variables from this very process.
 """
 
+RENAMES = {
+    "atomic_file.py": "the one way to write a file whole",
+    "training/files.py": "a checkpoint streams, and the checksum of what was streamed is its name",
+    "training/post.py": "the folder training/ may be copied beside a script, without the rest of the package",
+    "lab/roots.py": "a folder that was filled",
+}
+"""Where something gets its final name, and why it is not written by ``atomic_file``.
+
+``agent/orphaned_job.py`` renames too, in a shell of its own: the folder may be on a server that is away.
+"""
+
 PUBLIC = ("__init__.py", "training/__init__.py")
 """What users import from: here stand their names."""
 
@@ -298,6 +309,18 @@ def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported():
         return {name.split(".")[0] for name in module.imports} - known - libraries
 
     assert findings(in_package(), unknown) == {}
+
+
+def test_a_file_is_written_whole_in_one_place():
+    def renames(module: Module) -> bool:
+        calls = (node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+        return any(
+            ast.unparse(func) in ("os.rename", "os.renames", "os.replace", "shutil.move")
+            or (isinstance(func, ast.Attribute) and func.attr == "rename")
+            for func in calls
+        )
+
+    assert findings(in_package(), renames).keys() == RENAMES.keys()
 
 
 def test_the_environment_is_read_at_the_entry_points_only():

@@ -113,11 +113,11 @@ class JobSpec:
     after: tuple[str, ...] = ()
     spares: int = 0
     preflight: str = ""
-    preflight_budget: int = 0
+    preflight_budget: int = 60
     preflight_limit: tuple[tuple[str, float], ...] = ()
     on_unfit: OnUnfit = OnUnfit.FAIL
     avoid_bad: bool = False
-    bad_since: int = 0
+    bad_since: int = 7 * 86400
     hang_after: int = 600
     on_hang: str = "report"
     alone: bool = False

@@ -28,8 +28,6 @@ from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import PartitionOffer
 from clusterrun.system import RealClock
 
-BAD_SECONDS = 7 * 86400.0
-"""How old a finding may be that keeps a run off a node, where nobody says."""
 OFFER_SECONDS = 1.0
 """How long a submission waits for the partitions' offers; what is wrong then, sbatch says too, if later."""
 
@@ -106,7 +104,7 @@ def _keeping_off(
     if not spec.avoid_bad or offered is None:
         return spec, ()
     now = context.clock.now()
-    known = recall(findings_folder(context.store.home, site.cluster), now - (spec.bad_since or BAD_SECONDS))
+    known = recall(findings_folder(context.store.home, site.cluster), now - spec.bad_since)
     kept = keep_off(spec, known, now, offered.nodes_for(spec))
     return kept.spec, kept.notices
 
