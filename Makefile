@@ -15,7 +15,7 @@ UNIT := $(addprefix tests/,model diagnosis slurm slurm_text script config report
 # Debian suites with another Slurm: 20.11, 24.11 and 26.05.
 SLURM_SUITES ?= bullseye trixie sid
 
-.PHONY: help demo test unit lint bench test-slurm-versions slurm form stub docs dist bundle clean
+.PHONY: help demo test unit lint bench test-slurm-versions slurm recordings form stub docs dist bundle clean
 
 help:
 	@echo 'make demo                 install into $(VENV) and train on 2 simulated nodes x 2 ranks'
@@ -25,6 +25,7 @@ help:
 	@echo 'make bench                measure against submitit, squeue, srun and torchrun, side by side'
 	@echo 'make test-slurm-versions  the tests that need Slurm, on every Slurm version that can be had here'
 	@echo 'make docs                 build the documentation as a site into build/docs'
+	@echo 'make recordings           ask every Slurm of this machine anew what tests/recorded holds of it'
 	@echo 'make dist                 build the wheel and the source archive into dist/'
 	@echo 'make clean                remove what was built, and $(VENV)'
 	@echo 'PYTHON=… picks the Python that makes $(VENV), PYTEST_ARGS=… goes to pytest'
@@ -50,6 +51,10 @@ bench: $(VENV)/.installed-dev slurm
 # The tests that use a lab, on this machine's own Slurm and on every other one that can be fetched or is here.
 test-slurm-versions: $(VENV)/.installed-dev slurm
 	$(BIN)/python -m tests.slurm_versions $(SLURM_SUITES) -- $(PYTEST_ARGS)
+
+# What Slurm answers to our questions, asked anew: after a column is added in clusterrun/slurm/queries.py.
+recordings: $(VENV)/.installed-dev slurm
+	$(BIN)/python -m tests.record_slurm
 
 slurm: $(VENV)/.installed-dev
 	@sh tests/install_slurm.sh $(BIN)/clusterrun

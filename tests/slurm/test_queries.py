@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,137 +13,154 @@ from hypothesis import strategies as st
 from clusterrun.model.errors import SchedulerError
 from clusterrun.model.states import State
 from clusterrun.slurm import queries
-from clusterrun.slurm.queries import JobRow, PartitionOffer
+from clusterrun.slurm.queries import Field, JobRow, PartitionOffer
 
 RECORDED = Path(__file__).parent.parent / "recorded"
+VERSIONS = sorted(path.parent.name for path in RECORDED.glob("*/squeue.txt"))
 MARK = "<MARK>"
+EVIL = "evil\n99[<GUESS>]1<GUESS>RUNNING\x1b[2J"
 
 
-def recorded(name: str, version: str = "22.05") -> str:
-    return (RECORDED / version / name).read_text()
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
+    """What a release answered: those columns are read that it was asked for (``make recordings``)."""
+
+    def answer(version: str, program: str) -> str:
+        columns = columns_of(version)[program]
+        name = {"squeue": "JOBS", "sacct": "FINISHED", "sinfo": "PARTITIONS"}[program]
+        asked = {field.column: field for field in getattr(queries, name)}
+        monkeypatch.setattr(queries, name, tuple(asked[column] for column in columns))
+        return (RECORDED / version / f"{program}.txt").read_text()
+
+    return answer
 
 
-def job(job_id: str, word: str, reason: str, name: str, **known: object) -> JobRow:
-    kept = {"nodelist": "", "start": None, "end": None, "comment": "", "nodes": 1}
-    return JobRow(job_id=job_id, word=word, reason=reason, name=name, **{**kept, **known})  # type: ignore[arg-type]
+def columns_of(version: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = json.loads((RECORDED / version / "columns.json").read_text())
+    return found
 
 
-def test_squeue_of_22_05_is_read_row_by_row_whatever_names_and_comments_hold() -> None:
-    assert queries.read_jobs(recorded("squeue.txt"), MARK) == (
-        job(
-            "72",
-            "FAILED",
-            "NonZeroExitCode",
-            "failed",
-            nodelist="n0003",
-            start=1795162529.0,
-            end=1795162530.0,
-        ),
-        job(
-            "73",
-            "FAILED",
-            "BadConstraints",
-            "refused",
-            start=1795162531.0,
-            end=1795162531.0,
-            comment="clusterrun:s:refused",
-        ),
-        job("69", "PENDING", "PartitionNodeLimit", "toobig", nodes=50),
-        job("71", "PENDING", "BeginTime", "later", start=1795166129.0),
-        job("68", "PENDING", "JobHeldUser", "evil\n99[<GUESS>]1<GUESS>RUNNING\x1b[2J", comment='a,b "c"'),
-        job(
-            "70",
-            "RUNNING",
-            "None",
-            "running",
-            nodelist="n[0001-0002]",
-            nodes=2,
-            start=1795162529.0,
-            end=1795164329.0,
-            comment="clusterrun:r:tok",
-        ),
-    )
+def test_a_release_was_recorded_with_every_column_that_is_asked_for() -> None:
+    asked = {"squeue": queries.JOBS, "sinfo": queries.PARTITIONS, "sacct": queries.FINISHED}
+    columns = {program: [field.column for field in fields] for program, fields in asked.items()}
+    assert columns in [columns_of(version) for version in VERSIONS], "run `make recordings`"
 
 
-def test_sacct_of_22_05_is_read_with_exit_codes_and_signals() -> None:
-    ran = {"nodelist": "n0001", "comment": ""}
-    assert queries.read_finished(recorded("sacct.txt"), MARK) == (
-        job("1", "COMPLETED", "None", "two\nlines", start=1795164015.0, end=1795164015.0, exit_code=0, **ran),
-        job("2", "FAILED", "None", "failed", start=1795164017.0, end=1795164017.0, exit_code=7, **ran),
-        job("3", "FAILED", "None", "sig", start=1795164019.0, end=1795164019.0, exit_code=137, **ran),
-    )
+Told = tuple[State, str, int, str]
+EVERYWHERE: dict[str, Told] = {
+    "cancelled": (State.CANCELLED, "JobHeldUser", 1, ""),
+    "failed": (State.FAILED, "NonZeroExitCode", 1, ""),
+    "refused": (State.FAILED, "BadConstraints", 1, "clusterrun:s:refused"),
+    "later": (State.PENDING, "BeginTime", 1, ""),
+    EVIL: (State.PENDING, "JobHeldUser", 1, 'a,b "c"'),
+}
+WHILE_IT_RUNS: dict[str, Told] = {
+    "running": (State.RUNNING, "None", 2, "clusterrun:r:tok"),
+    "two\nlines": (State.COMPLETED, "None", 1, ""),
+    "sig": (State.FAILED, "JobLaunchFailure", 1, ""),
+}
+AFTERWARDS: dict[str, Told] = {
+    "running": (State.COMPLETED, "None", 2, "clusterrun:r:tok"),
+    "vers.sh": (State.COMPLETED, "None", 2, ""),
+}
 
 
 @pytest.mark.parametrize(
-    "version, too_big",
+    "version, more",
     [
-        ("20.11", (State.PENDING, "PartitionConfig", 50, "")),
-        ("24.11", (State.FAILED, "BadConstraints", 50, "")),
-        ("26.05", (State.PENDING, "PartitionConfig", 50, "")),
+        ("20.11", {**AFTERWARDS, "toobig": (State.PENDING, "PartitionConfig", 50, "")}),
+        ("22.05", {**WHILE_IT_RUNS, "toobig": (State.PENDING, "PartitionNodeLimit", 50, "")}),
+        ("24.11", {**AFTERWARDS, "toobig": (State.FAILED, "BadConstraints", 50, "")}),
+        ("26.05", {**AFTERWARDS, "toobig": (State.PENDING, "PartitionConfig", 50, "")}),
     ],
 )
-def test_other_releases_answer_the_same_questions_in_the_same_words(
-    version: str, too_big: tuple[State, str, int, str]
+def test_squeue_of_each_release_is_read_row_by_row_whatever_names_and_comments_hold(
+    version: str, more: dict[str, Told], recorded: Callable[[str, str], str]
 ) -> None:
-    rows = queries.read_jobs(recorded("squeue.txt", version), MARK)
-    assert {row.name: (row.state, row.reason, row.nodes, row.comment) for row in rows} == {
-        "cancelled": (State.CANCELLED, "JobHeldUser", 1, ""),
-        "vers.sh": (State.COMPLETED, "None", 2, ""),
-        "running": (State.COMPLETED, "None", 2, "clusterrun:r:tok"),
-        "failed": (State.FAILED, "NonZeroExitCode", 1, ""),
-        "refused": (State.FAILED, "BadConstraints", 1, "clusterrun:s:refused"),
-        "toobig": too_big,
-        "later": (State.PENDING, "BeginTime", 1, ""),
-        "evil\n99[<GUESS>]1<GUESS>RUNNING\x1b[2J": (State.PENDING, "JobHeldUser", 1, 'a,b "c"'),
-    }
-    (partition,) = queries.read_partitions(recorded("sinfo.txt", version), MARK)
-    assert (partition.name, partition.default, partition.nodes, partition.gpus) == ("debug", True, 2, 8)
+    rows = queries.read_jobs(recorded(version, "squeue"), MARK)
+    told = {row.name: (row.state, row.reason, row.nodes, row.comment) for row in rows}
+    assert told == {**EVERYWHERE, **more}
+    assert all(row.job_id.isdecimal() for row in rows)
+
+
+def test_a_job_has_its_nodes_and_times_as_soon_as_slurm_has_them(
+    recorded: Callable[[str, str], str],
+) -> None:
+    rows = {row.name: row for row in queries.read_jobs(recorded("22.05", "squeue"), MARK)}
+    running, failed, later, held = (rows[name] for name in ("running", "failed", "later", EVIL))
+    assert (running.nodelist, failed.nodelist[:1], later.nodelist, held.nodelist) == (
+        "n[0001-0002]",
+        "n",
+        "",
+        "",
+    )
+    assert running.start and running.end == running.start + 30 * 60
+    assert failed.start and failed.end and failed.start <= failed.end < running.end
+    assert later.start and (later.end, held.start, held.end) == (None, None, None)
 
 
 @pytest.mark.parametrize(
     "version, reasons",
     [
         ("20.11", ("None", "NonZeroExitCode", "JobLaunchFailure")),
+        ("22.05", ("JobHeldUser", "JobHeldUser", "JobHeldUser")),
         ("24.11", ("None", "None", "None")),
         ("26.05", ("None", "None", "None")),
     ],
 )
-def test_the_accounting_of_other_releases_is_read_the_same_way(
-    version: str, reasons: tuple[str, str, str]
+def test_the_accounting_of_each_release_is_read_with_exit_codes_and_signals(
+    version: str, reasons: tuple[str, str, str], recorded: Callable[[str, str], str]
 ) -> None:
-    rows = queries.read_finished(recorded("sacct.txt", version), MARK)
-    assert [(row.name, row.state, row.exit_code, row.reason, row.nodelist) for row in rows] == [
-        ("two\nlines", State.COMPLETED, 0, reasons[0], "n0001"),
-        ("failed", State.FAILED, 7, reasons[1], "n0001"),
-        ("sig", State.FAILED, 137, reasons[2], "n0001"),
+    rows = queries.read_finished(recorded(version, "sacct"), MARK)
+    assert [(row.name, row.state, row.exit_code, row.reason, row.nodelist[:3]) for row in rows] == [
+        ("two\nlines", State.COMPLETED, 0, reasons[0], "n00"),
+        ("failed", State.FAILED, 7, reasons[1], "n00"),
+        ("sig", State.FAILED, 137, reasons[2], "n00"),
     ]
+    assert all(row.start and row.end and row.start <= row.end for row in rows)
 
 
-def test_a_row_says_what_its_words_mean() -> None:
-    rows = queries.read_jobs(recorded("squeue.txt"), MARK)
-    assert [(row.state, row.explained) for row in rows] == [
-        (State.FAILED, "ended with an exit code other than 0"),
-        (State.FAILED, "it asks for what no node has"),
-        (State.PENDING, "it asks for more or fewer nodes than the partition allows"),
-        (State.PENDING, "waits for its begin time (after a requeue: Slurm's delay of about two minutes)"),
-        (State.PENDING, "is held by its owner"),
-        (State.RUNNING, ""),
-    ]
-
-
-def test_sinfo_of_22_05_tells_what_a_partition_offers() -> None:
-    assert queries.read_partitions(recorded("sinfo.txt"), MARK) == (
-        PartitionOffer(
-            name="debug",
-            default=True,
-            available="up",
-            time_limit="infinite",
-            nodes=4,
-            cpus=16,
-            memory=64000,
-            gpus=8,
-            kinds=((8, 16),),
+@pytest.mark.parametrize(
+    "word, reason, state, said",
+    [
+        ("FAILED", "NonZeroExitCode", State.FAILED, "ended with an exit code other than 0"),
+        ("FAILED", "BadConstraints", State.FAILED, "it asks for what no node has"),
+        (
+            "PENDING",
+            "PartitionNodeLimit",
+            State.PENDING,
+            "it asks for more or fewer nodes than the partition allows",
         ),
+        (
+            "PENDING",
+            "BeginTime",
+            State.PENDING,
+            "waits for its begin time (after a requeue: Slurm's delay of about two minutes)",
+        ),
+        ("PENDING", "JobHeldUser", State.PENDING, "is held by its owner"),
+        ("RUNNING", "None", State.RUNNING, ""),
+    ],
+)
+def test_a_row_says_what_its_words_mean(word: str, reason: str, state: State, said: str) -> None:
+    row = JobRow("1", word, reason, "", None, None, "name", "")
+    assert (row.state, row.explained) == (state, said)
+
+
+@pytest.mark.parametrize("version, nodes", [("20.11", 2), ("22.05", 4), ("24.11", 2), ("26.05", 2)])
+def test_sinfo_of_each_release_tells_what_a_partition_offers(
+    version: str, nodes: int, recorded: Callable[[str, str], str]
+) -> None:
+    (partition,) = queries.read_partitions(recorded(version, "sinfo"), MARK)
+    assert partition == PartitionOffer(
+        name="debug",
+        default=True,
+        available="up",
+        time_limit="infinite",
+        nodes=nodes,
+        cpus=16,
+        memory=64000,
+        gpus=8,
+        kinds=((8, 16),),
     )
 
 
@@ -159,23 +178,31 @@ def test_no_answer_at_all_is_no_job() -> None:
     assert queries.read_jobs("", MARK) == ()
 
 
-def test_the_columns_that_are_asked_for_are_those_that_are_read() -> None:
-    assert queries.jobs_argv(1000, "@")[-1] == "--format=[@]%i@%T@%N@%D@%S@%e@%r@%j@%k"
-    assert queries.partitions_argv("@")[-1] == "--format=[@]%R@%P@%a@%l@%D@%c@%m@%G"
+def test_the_columns_that_are_asked_for_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for fields in ("JOBS", "FINISHED", "PARTITIONS"):
+        monkeypatch.setattr(queries, fields, getattr(queries, fields)[:3])
+    assert queries.jobs_argv(1000, "@")[-1] == "--format=[@]%i@%T@%N"
+    assert queries.partitions_argv("@")[-1] == "--format=[@]%R@%P@%a"
     assert queries.finished_argv(("1", "2"), "@")[-3:] == (
         "--delimiter=@",
-        "--format=JobIDRaw,State,NodeList,NNodes,Start,End,ExitCode,Reason,JobName,Comment",
+        "--format=JobIDRaw,State,NodeList",
         "--jobs=1,2",
     )
 
 
 @pytest.mark.parametrize(
-    "out", ["[<MARK>]1<MARK>RUNNING", "slurm_load_jobs error", "[<MARK>]" + "<MARK>" * 9]
+    "out", ["[<MARK>]1<MARK>RUNNING", "slurm_load_jobs error", "[<MARK>]" + "<MARK>" * len(queries.JOBS)]
 )
 def test_a_wrong_number_of_cells_is_an_error_that_shows_the_line(out: str) -> None:
     with pytest.raises(SchedulerError) as caught:
         queries.read_jobs(out, MARK)
     assert repr(out.removeprefix("[<MARK>]")) in caught.value.seen
+
+
+def cells(fields: tuple[Field, ...], mark: str, number: int, name: str, comment: str) -> str:
+    """A row as Slurm prints it, with a name and a comment that somebody chose."""
+    known = {"job_id": str(number), "name": name, "comment": comment}
+    return mark.join(known.get(field.name, "5") for field in fields) + "\n"
 
 
 HOSTILE = st.text(st.sampled_from("a1|[]<>\n\r\x1b %\\\"'") | st.characters(codec="utf-8"), max_size=30)
@@ -186,10 +213,7 @@ def test_text_that_does_not_know_the_mark_of_its_query_cannot_forge_cells_or_row
     texts: list[tuple[str, str]],
 ) -> None:
     mark = "<3f0c9a>"
-    rows = [
-        f"[{mark}]{number}{mark}RUNNING{mark}n1{mark}1{mark}5{mark}N/A{mark}None{mark}{name}{mark}{comment}\n"
-        for number, (name, comment) in enumerate(texts)
-    ]
+    rows = [f"[{mark}]{cells(queries.JOBS, mark, number, *text)}" for number, text in enumerate(texts)]
     found = queries.read_jobs("".join(rows), mark)
     assert [(row.job_id, row.name, row.comment) for row in found] == [
         (str(number), name, queries.text(comment)) for number, (name, comment) in enumerate(texts)
@@ -199,10 +223,7 @@ def test_text_that_does_not_know_the_mark_of_its_query_cannot_forge_cells_or_row
 @given(st.lists(st.tuples(HOSTILE, HOSTILE), max_size=4))
 def test_rows_of_sacct_survive_line_breaks_in_names_and_comments(texts: list[tuple[str, str]]) -> None:
     mark = "<3f0c9a>"
-    rows = [
-        f"{number}{mark}COMPLETED{mark}n1{mark}1{mark}5{mark}6{mark}0:0{mark}None{mark}{name}{mark}{comment}\n"
-        for number, (name, comment) in enumerate(texts)
-    ]
+    rows = [cells(queries.FINISHED, mark, number, *text) for number, text in enumerate(texts)]
     found = queries.read_finished("".join(rows), mark)
     assert [(row.job_id, row.name, row.comment) for row in found] == [
         (str(number), name, queries.text(comment)) for number, (name, comment) in enumerate(texts)

@@ -1,0 +1,119 @@
+"""`make recordings`: Slurm's answers to the questions of ``slurm/queries.py``, below ``tests/recorded/``.
+
+Each release that is on this machine (``clusterrun lab root list``) is asked in a lab of its own, with the
+same jobs; its ``columns.json`` says what was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from clusterrun.lab.lab import Lab
+from clusterrun.lab.spec import LabSpec
+from clusterrun.slurm import queries
+from clusterrun.slurm.queries import TIME_FORMAT
+from tests.slurm_versions import releases
+
+RECORDED = Path(__file__).parent / "recorded"
+MARK = "<MARK>"
+EVIL = "evil\n99[<GUESS>]1<GUESS>RUNNING\x1b[2J"
+JOBS = {
+    "cancelled": (("--hold",), "true"),
+    "two\nlines": (("--hold",), "true"),
+    "failed": (("--hold",), "exit 7"),
+    "sig": (("--hold",), "kill -9 $$"),
+    "running": (("--nodes=2", "--time=30", "--comment=clusterrun:r:tok"), "sleep 600"),
+    EVIL: (("--hold", '--comment=a,b "c"'), "true"),
+    "toobig": (("--nodes=50",), "true"),
+    "later": (("--begin=now+1hour",), "true"),
+    "refused": (("--gpus-per-node=99", "--comment=clusterrun:s:refused"), "true"),
+}
+"""Every job by its name: its options, and what it runs. What Slurm refuses stands in its queue too."""
+ENDED = ("two\nlines", "failed", "sig")
+LIMIT = 120.0
+
+
+def main(wanted: list[str]) -> int:
+    """Record the releases that are named, or every one that is here; 1 where none is."""
+    here = releases()
+    for version in wanted or [*here]:
+        if version not in here:
+            print(f"Slurm {version} is not on this machine: clusterrun lab root make fetches another release")
+            return 1
+        record(version, here[version])
+    old = {path.parent.name for path in RECORDED.glob("*/squeue.txt")} - {short(one) for one in here}
+    if old:
+        print(f"recorded before, and not on this machine: {', '.join(sorted(old))}")
+    return 0 if here else 1
+
+
+def short(version: str) -> str:
+    """The release without its patch level: ``22.05``."""
+    return ".".join(version.split(".")[:2])
+
+
+def record(version: str, slurm: str) -> None:
+    """Bring up a lab of that release, let the jobs run, and write what is answered."""
+    lab = Lab(f"recordings{os.getpid()}")
+    try:
+        lab.up(LabSpec(name=lab.name, nodes=4, gpus=8, accounting=True, slurm=slurm))
+        numbers = {name: submit(lab, name, *job) for name, job in JOBS.items()}
+        # The accounting never learns the name of a job that starts before its submission was noted.
+        ended = [numbers[name] for name in ENDED]
+        until("the accounting has heard of the jobs", lambda: has_heard(lab, "JobIDRaw", ended))
+        ask(lab, "scancel", numbers["cancelled"])
+        ask(lab, "scontrol", "release", ",".join(ended))
+        until("the job runs", lambda: "RUNNING" in ask(lab, "squeue", "-hn", "running", "-o", "%T"))
+        until("the accounting has heard of every end", lambda: has_heard(lab, "End", ended))
+        questions = {
+            "squeue": (queries.JOBS, queries.jobs_argv(0, MARK)),
+            "sinfo": (queries.PARTITIONS, queries.partitions_argv(MARK)),
+            "sacct": (queries.FINISHED, queries.finished_argv(ended, MARK)),
+        }
+        folder = RECORDED / short(version)
+        folder.mkdir(exist_ok=True)
+        for program, (_, argv) in questions.items():
+            (folder / f"{program}.txt").write_text(ask(lab, *argv))
+        columns = {program: [field.column for field in fields] for program, (fields, _) in questions.items()}
+        (folder / "columns.json").write_text(json.dumps(columns, indent=1) + "\n")
+        print(f"recorded Slurm {version} into {folder}")
+    finally:
+        lab.down()
+
+
+def submit(lab: Lab, name: str, options: tuple[str, ...], runs: str) -> str:
+    """Submit a job; its id, or '' where Slurm refuses it."""
+    argv = ["sbatch", "--parsable", "--job-name", name, "--output=/dev/null", *options, "--wrap", runs]
+    return lab.exec(argv, cwd="/tmp").out.strip()
+
+
+def has_heard(lab: Lab, column: str, job_ids: list[str]) -> bool:
+    """Whether the accounting has a number in that column for each job."""
+    rows = ask(lab, "sacct", "-nX", "-P", "-o", column, "-j", ",".join(job_ids)).split()
+    return len(rows) == len(job_ids) and all(row.isdecimal() for row in rows)
+
+
+def until(what: str, true: Callable[[], bool]) -> None:
+    """Wait for it, at most ``LIMIT`` seconds."""
+    end = time.monotonic() + LIMIT
+    while not true():
+        if time.monotonic() > end:
+            raise SystemExit(f"not within {LIMIT:g} s: {what}")
+        time.sleep(0.2)
+
+
+def ask(lab: Lab, *argv: str) -> str:
+    """What a program of Slurm prints on the login host."""
+    done = lab.exec(list(argv), env=dict(TIME_FORMAT))
+    if done.code:
+        raise SystemExit(f"{argv[0]} failed: {done.err}")
+    return done.out
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
