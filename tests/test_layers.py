@@ -114,6 +114,7 @@ RENAMES = {
     "training/files.py": "a checkpoint streams, and the checksum of what was streamed is its name",
     "training/post.py": "the folder training/ may be copied beside a script, without the rest of the package",
     "lab/roots.py": "a folder that was filled",
+    "runs/removal.py": "a folder that is about to be removed",
 }
 """Where something gets its final name, and why it is not written by ``atomic_file``.
 
