@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterrun.model.orders import Level, Orders, Preflight
 from clusterrun.preflight import task_codec
-from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome
+from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome, SessionPlace
 from clusterrun.script.pack import agent_program
 
 LIMIT = 120.0
@@ -96,7 +96,7 @@ class Loopback:
         total = orders.nodes + orders.spares
         self.nodes = [Node(run_dir, f"n{n}", environments.get(n)) for n in range(total)]
         here = [SessionNode(node, f"n{node}", "127.0.0.1") for node in range(total)]
-        self.machine = Session(orders, here, [], time.monotonic(), time.time(), str(run_dir))
+        self.machine = Session(orders, here, time.monotonic(), time.time(), SessionPlace(str(run_dir)))
 
     def outcome(self) -> SessionOutcome:
         with selectors.DefaultSelector() as selector:

@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterrun.model.orders import Level, Orders, Preflight
 from clusterrun.preflight import task_codec
-from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome
+from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome, ShortCheck
 from clusterrun.preflight.tasks import (
     CPU_WAIT,
     DialAnswer,
@@ -150,12 +150,13 @@ class Cluster:
         there = [node for node in range(self.total) if node not in missing]
         self.machine = Session(
             asked,
-            [SessionNode(node, name(node), address(node)) for node in there],
-            [(node, faults.why) for node in missing],
+            [
+                *(SessionNode(node, name(node), address(node)) for node in there),
+                *(SessionNode(node, name(node), absent=faults.why) for node in missing),
+            ],
             START,
             WALL,
-            names=[(node, name(node)) for node in missing],
-            **occasion,
+            short=ShortCheck(**occasion) if occasion else None,
         )
         self.kinds: set[tuple[str, int]] = set()
         """What was asked of whom: the name of a task, or the kind of a group's test, and the node."""

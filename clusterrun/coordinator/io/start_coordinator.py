@@ -98,13 +98,10 @@ def _examine(paths: RunPaths) -> Examine:
         again: Again | None,
     ) -> Examination:
         nodes = [session.SessionNode(one.node, one.name, one.address) for one in here]
-        why = [(node, why) for node, _, why in absent]
-        names = [(node, name) for node, name, _ in absent]
-        nonce = os.urandom(16).hex()
-        known = (orders, nodes, why, now, wall, paths.run_dir, nonce, names)
-        if again is None:
-            return session.Session(*known)
-        return session.Session(*known, again.suspects, again.after, again.network)
+        nodes += [session.SessionNode(node, name, absent=why) for node, name, why in absent]
+        place = session.SessionPlace(paths.run_dir, os.urandom(16).hex())
+        short = session.ShortCheck(again.suspects, again.after, again.network) if again else None
+        return session.Session(orders, nodes, now, wall, place, short)
 
     return begin
 

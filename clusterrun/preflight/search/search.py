@@ -62,8 +62,8 @@ class Search:
     ``nodes`` are in ring order. ``spares`` are tested where it costs nothing, and serve as partners.
     ``confirm``: failures against certified partners, of which two are distinct, before a node is
     blamed, and failures before a link is; more where there are so many nodes that chance alone
-    would reach it (``limits.noise``, ``limits.false_blame``). ``suspects`` are known to be bad: never
-    tested, never partners. ``distance`` of a link says of which kind it is (see ``kinds``).
+    would reach it (``limits.noise``, ``limits.false_blame``). ``distance`` of a link
+    says of which kind it is (see ``kinds``).
     """
 
     def __init__(
@@ -73,12 +73,10 @@ class Search:
         confirm: int = 3,
         all_pairs: bool = False,
         limits: Thresholds = Thresholds(),  # noqa: B008
-        suspects: Sequence[int] = (),
         distance: Distance = same,
     ) -> None:
         self._distance = distance
-        self._ring = [node for node in nodes if node not in suspects]
-        self._spares = [node for node in spares if node not in suspects]
+        self._ring, self._spares = list(nodes), list(spares)
         members = self._ring + self._spares
         if len(set(members)) < len(members):
             raise ValueError("a node stands twice among those to be searched")

@@ -65,53 +65,71 @@ _SILENT = "look at the node and at the log of its examiner in the run directory"
 
 @frozen
 class SessionNode:
-    """A node whose agent has joined: its number in the allocation, name and address."""
+    """A node: its number in the allocation, name, address; ``absent`` says why no agent of it is here."""
 
     node: int
     name: str
-    address: str
+    address: str = ""
+    absent: str | None = None
+
+
+@frozen
+class SessionPlace:
+    """Where a run's workers find each other: its directory, and a word that only they know."""
+
+    run_dir: str = ""
+    nonce: str = ""
+
+
+@frozen
+class ShortCheck:
+    """The check between two attempts: of ``suspects`` (by number), the others are taken as fit.
+
+    ``after`` is the report of the check before, whose world keeps its order; ``network`` says that what
+    went wrong may be the network's.
+    """
+
+    suspects: Sequence[int]
+    after: Report | None = None
+    network: bool = False
+
+
+NOWHERE = SessionPlace()
 
 
 class Session:
     """The machine; times are on the steady clock but ``wall``, seconds.
 
-    ``absent`` are nodes that never joined, or were lost: (number in the allocation, why). ``names``
-    gives the names of those that are known.
-
-    With ``suspects`` it is the short check between two attempts: of these (by number), the others are
-    taken as fit. ``after`` is the report of the check before, whose world keeps its order; ``network``
-    says that what went wrong may be the network's.
+    With ``short`` it is the check between two attempts.
     """
 
     def __init__(
         self,
         orders: Orders,
-        examinees: Sequence[SessionNode],
-        absent: Sequence[tuple[int, str]],
+        nodes: Sequence[SessionNode],
         now: float,
         wall: float,
-        run_dir: str = "",
-        nonce: str = "",
-        names: Sequence[tuple[int, str]] = (),
-        suspects: Sequence[int] | None = None,
-        after: Report | None = None,
-        network: bool = False,
+        place: SessionPlace = NOWHERE,
+        short: ShortCheck | None = None,
     ) -> None:
-        known = {one.node: NodeState(one.node, one.name, one.address) for one in examinees}
-        for node, why in absent:
-            known[node] = NodeState(node, dict(names).get(node, f"node {node}"), "")
-            known[node].absent = why
-            known[node].leave("agent", why, absent_nodes.look_at(why, lives=False))
+        known = {one.node: NodeState(one.node, one.name, one.address) for one in nodes}
+        for one in nodes:
+            if one.absent is not None:
+                known[one.node].absent = one.absent
+                known[one.node].leave("agent", one.absent, absent_nodes.look_at(one.absent, lives=False))
+        after = short.after if short else None
         self.outcome: SessionOutcome | None = None
-        self._case = SessionState(orders, recheck.in_order(known, after), now, wall, run_dir)
+        self._case = SessionState(orders, recheck.in_order(known, after), now, wall, place.run_dir)
         self._trials = GroupTests(self._case)
         self._pairs = collective_phase.PairTests(self._case, self._trials)
-        self._nonce = nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
+        self._nonce = (
+            place.nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
+        )
         self._awaited: tuple[type, ...] = ()
         self._naps_until: float | None = None
-        if suspects is not None and after is not None:
-            recheck.recall(self._case, after, suspects)
-        self._course = self._rounds() if suspects is None else self._short(suspects, network)
+        if short is not None and after is not None:
+            recheck.recall(self._case, after, short.suspects)
+        self._course = self._rounds() if short is None else self._short(short.suspects, short.network)
 
     @property
     def progress(self) -> str:

@@ -203,12 +203,6 @@ def test_a_node_dropped_while_its_round_runs_is_in_it_no_more():
     assert search.next_round() == (Pair(0, 1),)
 
 
-def test_known_suspects_are_neither_tested_nor_partners():
-    rounds, said = tape(PairWorld(1), 5, suspects=[2])
-    assert not any(2 in one for pairs in rounds for one in pairs)
-    assert said.certified == (0, 1, 3, 4)
-
-
 def test_a_node_cannot_stand_twice():
     with pytest.raises(ValueError, match="twice"):
         Search([0, 1], [1])

@@ -434,7 +434,7 @@ def test_a_healthy_cluster_that_gets_no_time_is_undetermined_and_runs():
 
 
 def test_answers_that_nobody_asked_for_change_nothing():
-    machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], [], START, 0.0)
+    machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], START, 0.0)
     first = machine.begin()
     assert machine.answered(START, 0, 0, "{}") == machine.answered(START, 0, 999, "x") == []
     assert machine.answered(START, 7, first[0].number, "x") == []
@@ -442,7 +442,7 @@ def test_answers_that_nobody_asked_for_change_nothing():
 
 
 def test_a_machine_that_slept_reads_what_it_missed_before_it_blames():
-    machine = Session(orders(2), [SessionNode(n, name(n), f"10.0.0.{n}") for n in (0, 1)], [], START, 0.0)
+    machine = Session(orders(2), [SessionNode(n, name(n), f"10.0.0.{n}") for n in (0, 1)], START, 0.0)
     machine.begin()
     assert machine.tick(START + 50.0) == []
     assert machine.wakes_at() == START + 51.0
@@ -459,7 +459,7 @@ def test_a_fault_of_the_check_itself_keeps_no_run_from_training(monkeypatch):
 
 
 def test_progress_tells_what_is_open_and_what_is_left():
-    machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], [], START, 0.0)
+    machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], START, 0.0)
     machine.begin()
     assert machine.progress == "local round: 3 answers open, 60 s left"
 
