@@ -10,6 +10,7 @@ from clusterrun import proc
 from clusterrun.agent import actions, events
 from clusterrun.agent.agent import Agent
 from clusterrun.model import contract
+from clusterrun.model.frozen import frozen
 from clusterrun.protocol.clock_sync import RemoteClock
 from clusterrun.protocol.codec import Encoder
 from clusterrun.protocol.connection import Connection
@@ -44,8 +45,23 @@ _STOPPED_LOOK = 0.2
 CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
 
 
+@frozen
+class ShimLink:
+    """The agent's ends of the pipes to its shim, which listens at ``lease``; ``ended`` ends when it does."""
+
+    lease: int
+    ended: int
+
+    def tell(self, words: str) -> None:
+        """A line to the shim. One that reads no longer must not stop the agent."""
+        try:
+            os.write(self.lease, words.encode() + b"\n")
+        except (BlockingIOError, BrokenPipeError):
+            pass
+
+
 class AgentService:
-    """One agent. ``lease`` is where the shim hears of the lease, ``shim`` ends when the shim does.
+    """One agent.
 
     ``told_to_end``: a TERM came, or an INT.
     """
@@ -57,8 +73,7 @@ class AgentService:
         machine: Agent,
         rank_processes: RankProcesses,
         sidecars: SidecarProcesses,
-        lease: int,
-        shim: int,
+        shim: ShimLink,
     ) -> None:
         self._loop = loop
         self._machine = machine
@@ -69,52 +84,34 @@ class AgentService:
         self._link = Connection(loop, joined.connection)
         self._clock = RemoteClock(joined.end.wall, steady())
         self._encoder = Encoder()
-        self._lease = lease
         self._shim = shim
         self.told_to_end = False
         self._port: socket.socket | None = None
         self._spawned_at = 0.0
         self._halted: dict[int, proc.Process] = {}
         self._driver = MachineDriver(loop, machine, self._now)
-        self._driver.does = self._doing()
         rank_processes.stranger = sidecars.reaped
         sidecars.happened = self._driver.happened
         sidecars.reap = self._reap
         sidecars.clear = self._link.drained
         sidecars.ranks = lambda: rank_processes.living
 
-    def _doing(self) -> dict[type, Callable[[Any], object]]:
-        sidecars, rank_processes = self._sidecars, self._rank_processes
-        return {
-            actions.Tell: self._tell,
-            actions.HoldPort: self._hold_port,
-            actions.ReleasePort: lambda order: self._release_port(),
-            actions.Spawn: self._spawn,
-            actions.PassOn: self._pass_on,
-            actions.Accompany: lambda order: sidecars.start(order.epoch, order.sidecar),
-            actions.Dismiss: lambda order: sidecars.end(order.sidecar),
-            actions.SignalLocal: lambda order: self._driver.happened(rank_processes.signal(order.number)),
-            actions.Sweep: self._sweep,
-            actions.RenewLease: self._renew,
-            machine_events.Note: lambda order: say(order.text),
-            actions.Exit: lambda order: self._driver.end(order.code),
-        }
-
     def run(self) -> int:
         """Serve until the machine says ``Exit``; its exit code."""
         self._loop.catch((*CAUGHT, contract.USERS_SIGNAL, signal.SIGCHLD), self._signalled)
-        self._loop.watch(self._shim, self._shim_ended)
+        self._loop.watch(self._shim.ended, self._shim_ended)
         self._loop.every(_SHIM_LOOK, self._stand_still_with_the_shim)
         self._link.open(self._received, self._disconnected)
         self._driver.happened(events.Welcomed())
         self._driver.all_happened(events.Told(message) for message in self._early)
-        code = self._driver.run()
+        for action in self._driver.actions():
+            _CARRY_OUT[type(action)](self, action)
         self._sidecars.end_all()
         until = steady() + _FAREWELL_SECONDS
         while not self._link.drained() and steady() < until:
             self._loop.wait(until)
         self._link.close()
-        return code
+        return self._driver.exit_code or 0
 
     def _now(self) -> machine_events.Now:
         now = steady()
@@ -151,7 +148,7 @@ class AgentService:
         self._driver.all_happened(self._rank_processes.reap(self._now().wall))
 
     def _shim_ended(self, mask: int) -> None:
-        self._loop.forget(self._shim)
+        self._loop.forget(self._shim.ended)
         self._rank_processes.distrust_lineage()
         self._driver.happened(events.ShimLost())
 
@@ -167,7 +164,7 @@ class AgentService:
     # --- what is done ---
 
     def _renew(self, order: actions.RenewLease) -> None:
-        tell_shim(self._lease, f"until {order.until!r}")
+        self._shim.tell(f"until {order.until!r}")
         for process in self._halted.values():
             send(process, signal.SIGCONT)
         self._halted.clear()
@@ -192,7 +189,7 @@ class AgentService:
     def _claim_mark(self) -> None:
         # From now on, not before, is what carries the run's mark here ours: a second agent that was
         # sent away from this node must not have the first one's ranks swept.
-        tell_shim(self._lease, f"run {self._rank_processes.run_id}")
+        self._shim.tell(f"run {self._rank_processes.run_id}")
 
     def _spawn(self, order: actions.Spawn) -> None:
         self._spawned_at = steady()
@@ -229,9 +226,17 @@ class AgentService:
         self._driver.all_happened(self._rank_processes.sweep(order.epoch, self._now().wall))
 
 
-def tell_shim(lease: int, words: str) -> None:
-    """A line to the shim. One that reads no longer must not stop the agent."""
-    try:
-        os.write(lease, words.encode() + b"\n")
-    except (BlockingIOError, BrokenPipeError):
-        pass
+_CARRY_OUT: dict[type, Callable[[AgentService, Any], object]] = {
+    actions.Tell: AgentService._tell,
+    actions.HoldPort: AgentService._hold_port,
+    actions.ReleasePort: lambda self, order: self._release_port(),
+    actions.Spawn: AgentService._spawn,
+    actions.PassOn: AgentService._pass_on,
+    actions.Accompany: lambda self, order: self._sidecars.start(order.epoch, order.sidecar),
+    actions.Dismiss: lambda self, order: self._sidecars.end(order.sidecar),
+    actions.SignalLocal: lambda self, order: self._driver.happened(self._rank_processes.signal(order.number)),
+    actions.Sweep: AgentService._sweep,
+    actions.RenewLease: AgentService._renew,
+    machine_events.Note: lambda self, order: say(order.text),
+    actions.Exit: lambda self, order: self._driver.end(order.code),
+}

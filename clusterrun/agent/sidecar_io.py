@@ -21,34 +21,30 @@ _PAUSE = 0.1
 
 
 class Sidecar:
-    """A running sidecar and the pipes to it.
+    """A running sidecar and the pipes to it."""
 
-    ``heard(number, body)`` is called with what it says, ``broke(why)`` once where it does not keep to
-    the form; ``clear()`` says whether more can be heard now: where it is False, the pipe fills up
-    and the sidecar waits.
-    """
-
-    def __init__(
-        self,
-        loop: EventLoop,
-        pid: int,
-        epoch: int,
-        pipes: tuple[int, int],
-        heard: Callable[[int, str], None],
-        broke: Callable[[str], None],
-        clear: Callable[[], bool],
-    ) -> None:
+    def __init__(self, loop: EventLoop, pid: int, epoch: int, pipes: tuple[int, int]) -> None:
         self.pid = pid
         self.epoch = epoch
         self._loop = loop
         self._questions, self._answers = pipes
-        self._heard, self._broke, self._clear = heard, broke, clear
         self._unread = bytearray()
         self._half = bytearray()
         self._open = True
         for pipe in pipes:
             os.set_blocking(pipe, False)
-        loop.watch(self._answers, lambda mask: self._listen())
+
+    def open(
+        self, heard: Callable[[int, str], None], broke: Callable[[str], None], clear: Callable[[], bool]
+    ) -> None:
+        """Begin to listen.
+
+        ``heard(number, body)`` is called with what it says, ``broke(why)`` once where it does not keep to
+        the form; ``clear()`` says whether more can be heard now: where it is False, the pipe fills up
+        and the sidecar waits.
+        """
+        self._heard, self._broke, self._clear = heard, broke, clear
+        self._loop.watch(self._answers, lambda mask: self._listen())
 
     def ask(self, number: int, body: str) -> None:
         """Hand a question over, now or when it reads again."""

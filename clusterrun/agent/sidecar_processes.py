@@ -79,17 +79,14 @@ class SidecarProcesses:
             self.happened(SidecarGone(epoch, name, _in_words(error)))
             return
         _close((questions, answers, log))
-        self._living[name] = Sidecar(
-            self._loop,
-            pid,
-            epoch,
-            (ours, theirs),
+        sidecar = self._living[name] = Sidecar(self._loop, pid, epoch, (ours, theirs))
+        sidecar.open(
             lambda number, body: self.happened(SidecarSpoke(epoch, name, number, body)),
             lambda why: self._broke(name, pid, why),
             self.clear,
         )
         if name == contract.OBSERVER:
-            self._living[name].ask(0, json.dumps({"ranks": self.ranks(), "epoch": epoch}))
+            sidecar.ask(0, json.dumps({"ranks": self.ranks(), "epoch": epoch}))
 
     def _log(self, epoch: int, name: str) -> int:
         try:

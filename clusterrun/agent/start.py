@@ -11,7 +11,7 @@ import sys
 from clusterrun.agent.agent import Agent
 from clusterrun.agent.rank_environment import hidden_gpus
 from clusterrun.agent.rank_processes import AgentPlace, RankProcesses
-from clusterrun.agent.service import AgentService, tell_shim
+from clusterrun.agent.service import AgentService, ShimLink
 from clusterrun.agent.sidecar_processes import SidecarPlace, SidecarProcesses
 from clusterrun.model import contract
 from clusterrun.protocol.bootstrap import read_bootstrap
@@ -40,6 +40,7 @@ def serve(
     paths: RunPaths, node: int, name: str, environment: Mapping[str, str], lease: int, shim: int
 ) -> int:
     """Join the coordinator and obey it; what the agent exits with. Raises ``ClusterrunError``."""
+    link = ShimLink(lease, shim)
     on_parents_death(os.getppid(), signal.SIGTERM)  # while it waits here, nothing else would notice
     signal.signal(contract.USERS_SIGNAL, signal.SIG_IGN)  # there are no ranks yet that it could be for
     patiently(lambda: check_run_directory(paths.run_dir))
@@ -47,11 +48,11 @@ def serve(
     if orders.hide_gpus:
         environment = {**environment, **hidden_gpus(os.path.exists)}
     try:
-        joined, bootstrap = _joined(node, name, lease)
+        joined, bootstrap = _joined(node, name, link)
     except OutOfReach as error:
         # The first node may have died before anybody joined: its job would go on without anybody.
         if orders.launch:
-            _outlive(orders, paths, AgentPlace(name, "", environment), node, lease, shim, error.places)
+            _outlive(orders, paths, AgentPlace(name, "", environment), node, link, error.places)
         raise
     orders, timeouts = orders.using(bootstrap.python), bootstrap.timeouts
     on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
@@ -65,19 +66,19 @@ def serve(
     machine = Agent(node, processes, orders.grace, timeouts, orders.watch.on)
     loop = EventLoop()
     sidecars = SidecarProcesses(orders, paths, SidecarPlace(node, name, environment), loop)
-    served = AgentService(loop, joined, machine, rank_processes, sidecars, lease, shim)
+    served = AgentService(loop, joined, machine, rank_processes, sidecars, link)
     code = served.run()
     if machine.orphaned and orders.launch:
-        _outlive(orders, paths, site, node, lease, shim, (coordinator,), served.told_to_end)
+        _outlive(orders, paths, site, node, link, (coordinator,), served.told_to_end)
     return code
 
 
-def _joined(node: int, name: str, lease: int) -> tuple[Joined, Bootstrap]:
+def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:
     until = steady() + _INVITATION_SECONDS
-    tell_shim(lease, f"until {until + contract.LEASE_SECONDS!r}")
+    shim.tell(f"until {until + contract.LEASE_SECONDS!r}")
     bootstrap = read_bootstrap(_first_line(until))
     timeouts = bootstrap.timeouts
-    tell_shim(lease, f"until {steady() + timeouts.join + timeouts.lease!r}")
+    shim.tell(f"until {steady() + timeouts.join + timeouts.lease!r}")
     python = ".".join(map(str, sys.version_info[:3]))
     return join(bootstrap, lambda address: Hello(node, name, address, os.getpid(), python)), bootstrap
 
@@ -87,8 +88,7 @@ def _outlive(
     paths: RunPaths,
     site: AgentPlace,
     node: int,
-    lease: int,
-    shim: int,
+    shim: ShimLink,
     coordinator: tuple[tuple[str, int], ...],
     told_to_end: bool = False,
 ) -> None:
@@ -98,10 +98,10 @@ def _outlive(
     left = orphaned_job.left_behind(site.environment, survival.requeue == "requeue", node, survival.resubmit)
     if left is None:
         return
-    tell_shim(lease, "run ")  # its ranks are gone, and another agent may come to start some here
+    shim.tell("run ")  # its ranks are gone, and another agent may come to start some here
     place = orphaned_job.Place(site.node, paths.run_dir, coordinator)
-    renew = lambda until: tell_shim(lease, f"until {until!r}")  # noqa: E731
-    detector = orphaned_job.OrphanedJob(left, site.environment, shim, renew, place)
+    renew = lambda until: shim.tell(f"until {until!r}")  # noqa: E731
+    detector = orphaned_job.OrphanedJob(left, site.environment, shim.ended, renew, place)
     if told_to_end:
         detector.hurry()
     detector.keep()

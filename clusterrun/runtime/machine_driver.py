@@ -1,4 +1,4 @@
-"""Feeds a state machine with events, one after the other, and carries its actions out."""
+"""Feeds a state machine with events, one after the other, and hands its actions out."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from clusterrun.runtime.standstill import Standstill
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from clusterrun.runtime.event_loop import EventLoop
 
 
 class MachineDriver:
-    """``does`` maps a kind of action to what carries it out, ``now`` reads the clocks.
+    """``now`` reads the clocks; ``exit_code`` is what the process ends with, once somebody said ``end``.
 
     ``woke`` is called when this process stood still, before the machine is shown anything.
     """
 
     def __init__(self, loop: EventLoop, machine: Any, now: Callable[[], machine_events.Now]) -> None:
-        self.does: dict[type, Callable[[Any], object]] = {}
         self.woke: Callable[[], object] = int
         self._standstill = Standstill()
         self._loop = loop
         self._machine = machine
         self._now = now
         self._waiting: deque[Any] = deque()
-        self._exit: int | None = None
+        self.exit_code: int | None = None
 
     def happened(self, event: Any) -> None:
         """It is shown to the machine after all that happened before."""
@@ -45,30 +44,27 @@ class MachineDriver:
         self._waiting.appendleft(event)
 
     def end(self, code: int) -> None:
-        """``run`` returns ``code`` after the action that is being carried out."""
-        self._exit = code
+        """No event is shown any more after the one whose actions are being carried out."""
+        self.exit_code = code
 
-    def run(self) -> int:
-        """Serve until somebody says ``end``; the exit code."""
-        while self._exit is None:
-            self._work()
-            if self._exit is None:
+    def actions(self) -> Iterator[Any]:
+        """What is to be done, until somebody says ``end``; each is carried out before the next."""
+        while self.exit_code is None:
+            yield from self._work()
+            if self.exit_code is None:
                 self._standstill.due = self._machine.wakes_at()
                 self._loop.wait(self._standstill.due)
                 self._tick()
-        return self._exit
 
     def _tick(self) -> None:
         wakes_at = self._machine.wakes_at()
         if not self._waiting and wakes_at is not None and wakes_at <= steady():
             self.happened(machine_events.Tick())
 
-    def _work(self) -> None:
-        """Actions are carried out before the next event."""
-        while self._waiting and self._exit is None:
+    def _work(self) -> Iterator[Any]:
+        while self._waiting and self.exit_code is None:
             now = self._now()
             if seconds := self._standstill.seconds(now.steady):
                 self.woke()
                 self.first_of_all(machine_events.StoodStill(seconds))
-            for action in self._machine.on(now, self._waiting.popleft()):
-                self.does[type(action)](action)
+            yield from self._machine.on(now, self._waiting.popleft())

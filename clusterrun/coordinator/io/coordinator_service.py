@@ -10,6 +10,7 @@ from clusterrun.coordinator import actions, events
 from clusterrun.coordinator.coordinator import Coordinator
 from clusterrun.coordinator.io.launcher import Launch, Launcher
 from clusterrun.coordinator.io.report_files import ReportFiles
+from clusterrun.coordinator.io.run_log import RunLog
 from clusterrun.coordinator.io.state_writer import StateWriter
 from clusterrun.coordinator.io.supervisor import LIFE_SECONDS
 from clusterrun.coordinator.recovery import first_claim
@@ -22,14 +23,12 @@ from clusterrun.runtime.machine_driver import MachineDriver
 from clusterrun.runtime.processes import ended_children
 from clusterrun.runtime.run_files import (
     RETRY_SECONDS,
-    RankLog,
     claim_attempt,
     highest_attempt,
     in_words,
     may_pass,
     read_state,
 )
-from clusterrun.runtime.stderr import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,52 +72,27 @@ class CoordinatorService:
         self._orders, self._environment = launch.orders, launch.environment
         self._began_wall = time.time() - (steady() - kept.began if kept else 0.0)
         self._paths = paths
-        self._launcher = Launcher(self._loop, launch, self._launcher_ended)
+        self._driver = driver = MachineDriver(self._loop, machine, _now)
+        happened = self._happened = driver.happened
+        self._launcher = Launcher(self._loop, launch, lambda *told: happened(events.LauncherEnded(*told)))
         self._server = Server(self._loop, listener, admission)
-        self._driver = MachineDriver(self._loop, machine, lambda: machine_events.Now(steady(), time.time()))
-        happened = self._happened = self._driver.happened
+        self._log = RunLog(paths)
+        self._note = self._log.note
         self._server.joined = lambda link, hello: happened(events.AgentJoined(link, hello))
         self._server.heard = lambda link, message: happened(events.MessageCame(link, message))
         self._server.left = lambda link, why: happened(events.AgentLeft(link, why))
         self._saver = StateWriter(self._loop, paths, self._note)
         # Before all else that happened while we were frozen: none of it may be acted on any more.
-        self._saver.superseded = lambda epoch: self._driver.first_of_all(events.Superseded(epoch))
+        self._saver.superseded = lambda epoch: driver.first_of_all(events.Superseded(epoch))
         self._driver.woke = self._saver.doubt
         self._filing = ReportFiles(launch.orders, paths, self._note)
         self._watched = launch.orders.watch.on
         self._slurm: Scheduler | None = None
         self._looks: CommandRunner | None = None
         self._hooks: EventHook | None = None
-        self._log: RankLog | None = None
-        self._unlogged: list[str] = []
         self._cancelled = False
         self._gone_since: float | None = None
         self._refusals_told = 0
-        self._driver.does = self._doing()
-
-    def _doing(self) -> dict[type, Callable[[Any], object]]:
-        return {
-            actions.Send: self._send,
-            actions.DropLink: lambda order: self._server.drop(order.link),
-            actions.ClaimEpoch: self._claim,
-            actions.LaunchAgents: lambda order: self._launcher.start(order.without),
-            actions.EndLauncher: lambda order: self._launcher.end(),
-            actions.LookAtLauncher: self._look_at_launcher,
-            actions.SaveState: lambda order: self._saver.save(order.state),
-            actions.SaveReport: self._filing.report,
-            actions.SaveBeside: self._filing.beside,
-            actions.ReadProgress: lambda order: self._happened(self._filing.progress(order.epoch)),
-            actions.WriteNotice: self._filing.notice,
-            actions.Resubmit: self._to_scheduler,
-            actions.AskJob: self._to_scheduler,
-            actions.QueueNext: self._to_scheduler,
-            actions.ExcludeNext: self._to_scheduler,
-            actions.DropNext: self._to_scheduler,
-            actions.Requeue: self._to_scheduler,
-            actions.Announce: self._announce,
-            machine_events.Note: lambda order: self._note(order.text),
-            actions.Finish: lambda order: self._driver.end(order.code),
-        }
 
     def _send(self, order: actions.Send) -> None:
         # Whoever slept through another's attempt may not have heard of it yet.
@@ -139,14 +113,15 @@ class CoordinatorService:
             self._loop.every(_ASKS_LOOK, self._look_for_asks)
         self._loop.every(_SUPERSEDED_LOOK, self._saver.look)
         self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
-        code = self._driver.run()
+        for action in self._driver.actions():
+            _CARRY_OUT[type(action)](self, action)
         self._saver.finish(self._deleted())
         if self._slurm:
             self._slurm.finish()
         if self._hooks:
             self._hooks.finish()
         self._close()
-        return code
+        return self._driver.exit_code or 0
 
     def _heed_supervisor(self) -> None:
         """Without its first process the job is over for the scheduler."""
@@ -168,9 +143,13 @@ class CoordinatorService:
             self._look_for_cancel()  # whoever left that word has told the scheduler next
         if self._slurm is None:  # loaded when first needed, which is after the launch
             from clusterrun.coordinator.io.scheduler import Scheduler
+            from clusterrun.coordinator.slurm_job import SlurmJob
+            from clusterrun.runtime.commands import CommandRunner
+            from clusterrun.slurm_text.job_row import job_of
 
-            known = (self._loop, self._orders, self._environment, self._began_wall)
-            self._slurm = Scheduler(*known, self._filing, self._note, self._happened)
+            commands = CommandRunner(self._loop, self._environment)
+            job = SlurmJob(*job_of(self._environment), self._began_wall)
+            self._slurm = Scheduler(commands, job, self._orders, self._filing, self._note, self._happened)
         self._slurm.carry_out(order)
 
     def _announce(self, order: actions.Announce) -> None:
@@ -191,8 +170,7 @@ class CoordinatorService:
                 self._launcher.kill()
             self._loop.wait(steady() + 0.1)
         self._tell_refusals()
-        if self._log:
-            self._log.close()
+        self._log.close()
 
     def _signalled(self, number: int) -> None:
         if number != signal.SIGCHLD:
@@ -206,9 +184,6 @@ class CoordinatorService:
                 self._slurm.reaped(child)
             if self._hooks:
                 self._hooks.reaped(child)
-
-    def _launcher_ended(self, code: int, said: tuple[str, ...], whole: bool, others: bool) -> None:
-        self._happened(events.LauncherEnded(code, said, whole, others))
 
     def _look_at_launcher(self, order: actions.LookAtLauncher) -> None:
         question = self._launcher.links_question(order.names)
@@ -301,23 +276,34 @@ class CoordinatorService:
         return epoch
 
     def _begin_log(self, epoch: int) -> None:
-        if self._log:
-            self._log.close()
         self._saver.epoch = epoch
         self._saver.keep_room()
-        try:
-            self._log = RankLog(self._paths.attempt(epoch).coordinator_log)
-        except OSError:  # a run is worth more than its log
-            self._log = None
-            return
-        for line in self._unlogged:
-            self._log.write(line)
-        self._unlogged.clear()
+        self._log.begin(epoch)
 
-    def _note(self, text: str) -> None:
-        say(f"clusterrun: {text}")
-        line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}"
-        if self._log:
-            self._log.write(line)
-        else:
-            self._unlogged.append(line)
+
+def _now() -> machine_events.Now:
+    return machine_events.Now(steady(), time.time())
+
+
+_CARRY_OUT: dict[type, Callable[[CoordinatorService, Any], object]] = {
+    actions.Send: CoordinatorService._send,
+    actions.DropLink: lambda self, order: self._server.drop(order.link),
+    actions.ClaimEpoch: CoordinatorService._claim,
+    actions.LaunchAgents: lambda self, order: self._launcher.start(order.without),
+    actions.EndLauncher: lambda self, order: self._launcher.end(),
+    actions.LookAtLauncher: CoordinatorService._look_at_launcher,
+    actions.SaveState: lambda self, order: self._saver.save(order.state),
+    actions.SaveReport: lambda self, order: self._filing.report(order),
+    actions.SaveBeside: lambda self, order: self._filing.beside(order),
+    actions.ReadProgress: lambda self, order: self._happened(self._filing.progress(order.epoch)),
+    actions.WriteNotice: lambda self, order: self._filing.notice(order),
+    actions.Resubmit: CoordinatorService._to_scheduler,
+    actions.AskJob: CoordinatorService._to_scheduler,
+    actions.QueueNext: CoordinatorService._to_scheduler,
+    actions.ExcludeNext: CoordinatorService._to_scheduler,
+    actions.DropNext: CoordinatorService._to_scheduler,
+    actions.Requeue: CoordinatorService._to_scheduler,
+    actions.Announce: CoordinatorService._announce,
+    machine_events.Note: lambda self, order: self._note(order.text),
+    actions.Finish: lambda self, order: self._driver.end(order.code),
+}

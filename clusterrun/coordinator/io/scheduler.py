@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from clusterrun.coordinator import actions, events, slurm_job
 from clusterrun.coordinator.io.requeue_commands import RequeueCommands
-from clusterrun.runtime.commands import CommandRunner
 from clusterrun.slurm_text.controller_away import MOST_SECONDS
-from clusterrun.slurm_text.job_row import job_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
     from clusterrun.coordinator.io.report_files import ReportFiles
     from clusterrun.model.orders import Orders
-    from clusterrun.runtime.commands import CommandDone
-    from clusterrun.runtime.event_loop import EventLoop
+    from clusterrun.runtime.commands import CommandDone, CommandRunner
     from clusterrun.runtime.processes import ProcessEnd
 
 LAST_SECONDS = 12.0
@@ -27,36 +24,26 @@ LAST_SECONDS = 12.0
 
 
 class Scheduler:
-    """``began_wall`` is when this job began, on this node's clock; ``happened`` takes events."""
+    """``commands`` runs what is asked of Slurm about ``job``; ``happened`` takes events."""
 
     def __init__(
         self,
-        loop: EventLoop,
+        commands: CommandRunner,
+        job: slurm_job.SlurmJob,
         orders: Orders,
-        environment: Mapping[str, str],
-        began_wall: float,
         filing: ReportFiles,
         note: Callable[[str], None],
         happened: Callable[[Any], None],
     ) -> None:
-        self._job = slurm_job.SlurmJob(*job_of(environment), began_wall)
+        self._commands, self._job = commands, job
         self._argv = orders.survival.resubmit
         self._filing, self._note, self._happened = filing, note, happened
-        self._commands = CommandRunner(loop, environment)
-        self._succession = RequeueCommands(self._commands, filing, self._job.job_id, orders.run_id, note)
-        self.reaped: Callable[[ProcessEnd], None] = self._commands.reaped
-        self._does: dict[type, Callable[[Any], None]] = {
-            actions.AskJob: self._ask,
-            actions.Resubmit: self._resubmit,
-            actions.QueueNext: self._queue_next,
-            actions.ExcludeNext: lambda order: self._succession.exclude(self._argv, order.nodes),
-            actions.DropNext: lambda order: self._succession.drop(),
-            actions.Requeue: self._requeue,
-        }
+        self._succession = RequeueCommands(commands, filing, job.job_id, orders.run_id, note)
+        self.reaped: Callable[[ProcessEnd], None] = commands.reaped
 
     def carry_out(self, order: Any) -> None:
         """One of the actions that concern the scheduler; its answer comes as an event."""
-        self._does[type(order)](order)
+        _CARRY_OUT[type(order)](self, order)
 
     def _ask(self, order: actions.AskJob) -> None:
         """About this job."""
@@ -110,3 +97,13 @@ class Scheduler:
     def finish(self) -> None:
         """Wait, within a limit, for what is under way."""
         self._commands.finish(MOST_SECONDS if self._succession.takes_back else LAST_SECONDS)
+
+
+_CARRY_OUT: dict[type, Callable[[Scheduler, Any], None]] = {
+    actions.AskJob: Scheduler._ask,
+    actions.Resubmit: Scheduler._resubmit,
+    actions.QueueNext: Scheduler._queue_next,
+    actions.ExcludeNext: lambda self, order: self._succession.exclude(self._argv, order.nodes),
+    actions.DropNext: lambda self, order: self._succession.drop(),
+    actions.Requeue: Scheduler._requeue,
+}
