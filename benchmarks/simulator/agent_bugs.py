@@ -67,9 +67,9 @@ AGENT_BUGS = (
     ),
     Mutant(
         "the port is given back when ranks start",
-        "agent/master_port",
-        "if self._ranks.idle and self.epoch is not None and",
-        "if self.epoch is not None and",
+        "agent/ranks",
+        "        self._start, self.epoch, self._ending =",
+        "        self.port.release()\n        self._start, self.epoch, self._ending =",
     ),
     Mutant(
         "beats come too seldom",

@@ -7,7 +7,7 @@ from .mutant import Mutant
 COORDINATOR_BUGS = (
     Mutant(
         "a restart does not wait for all nodes",
-        "coordinator/rank_outcomes",
+        "coordinator/attempt",
         "return len(self._gone) + len(self._lost) == self._nodes",
         "return len(self._gone) + len(self._lost) > 0",
     ),
@@ -25,21 +25,21 @@ COORDINATOR_BUGS = (
     ),
     Mutant(
         "restarts are never charged",
-        "coordinator/restart_budget",
+        "coordinator/restart_policy",
         "return sum(attempt.cause in CHARGED",
         "return 0 * sum(attempt.cause in CHARGED",
     ),
     Mutant(
         "other ports are never charged",
-        "coordinator/restart_budget",
+        "coordinator/restart_policy",
         'return sum(attempt.cause == "port"',
         'return 0 * sum(attempt.cause == "port"',
     ),
     Mutant(
         "collisions are charged as failures",
         "coordinator/restart_policy",
-        "failure_event.kind is FailureKind.COLLISION\n            and",
-        "False\n            and",
+        "failure_event.kind is FailureKind.COLLISION and port",
+        "False and port",
     ),
     Mutant(
         "beats are acknowledged after a takeover",
@@ -55,9 +55,9 @@ COORDINATOR_BUGS = (
     ),
     Mutant(
         "the state is written after a takeover",
-        "coordinator/coordinator",
-        "None if self._lifecycle.superseded else self._state_keeper.due(now)",
-        "self._state_keeper.due(now)",
+        "coordinator/lifecycle",
+        "        self._state_keeper.stop()\n",
+        "",
     ),
     Mutant("a takeover does not wait", "coordinator/rendezvous", "elif not quiet:", "elif False:"),
     Mutant(
@@ -81,13 +81,13 @@ COORDINATOR_BUGS = (
     Mutant("the last in time is blamed", "coordinator/failures", "return min(", "return max("),
     Mutant(
         "one rank's 0 is enough",
-        "coordinator/rank_outcomes",
+        "coordinator/attempt",
         "return self._well == self._nodes * self._processes",
         "return self._well > 0",
     ),
     Mutant(
         "a 0 after a TERM is success",
-        "coordinator/rank_outcomes",
+        "coordinator/attempt",
         "        if report.stopped:\n            return None\n",
         "",
     ),
@@ -143,8 +143,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "the state is written only at changes",
         "coordinator/run_state",
-        "(GAP_SECONDS if self._changed else self._period)",
-        "(GAP_SECONDS if self._changed else 1e9)",
+        "now.steady + self._period if",
+        "now.steady + 1e9 if",
     ),
     Mutant(
         "joining has no limit",
@@ -172,7 +172,7 @@ COORDINATOR_BUGS = (
     ),
     Mutant(
         "a repeated exit counts twice",
-        "coordinator/rank_outcomes",
+        "coordinator/attempt",
         "        if report.rank in self._exited:\n            return None\n",
         "",
     ),

@@ -20,7 +20,7 @@ JOB_BUGS = (
     Mutant(
         "nobody hands over",
         "coordinator/requeue",
-        "            self._actions.append(Requeue(self._state_keeper.excluded))",
+        "            self._actions.append(Requeue(self._state_keeper.state.excluded))",
         "            self._handed(now, '')",
     ),
     Mutant(
@@ -32,19 +32,19 @@ JOB_BUGS = (
     Mutant(
         "preemptions are never too many",
         "coordinator/requeue",
-        "        return sum(attempt.cause == cause for attempt in self._state_keeper.attempts)",
+        "        return sum(attempt.cause == cause for attempt in self._state_keeper.state.attempts)",
         "        return 0",
     ),
     Mutant(
         "what was held back is never ruled",
-        "coordinator/lifecycle",
-        "        self.follow(now, self._restart.decided(now))",
-        "        pass",
+        "coordinator/restart",
+        "if self._over is not None and self._read_by is None else",
+        "if False else",
     ),
     Mutant(
         "after a notice another attempt is made",
         "coordinator/restart",
-        "ruling = self._of_shutdown(ruling, outcomes) if self._termination.shutdown else ruling",
+        "ruling = self._of_shutdown(ruling, over) if self._termination.shutdown else ruling",
         "pass",
     ),
     Mutant(

@@ -18,17 +18,14 @@ from .restart_bugs import RESTART_BUGS
 PACKAGE = Path(__file__).resolve().parents[2] / "clusterrun"
 MACHINES = (
     "agent/lease",
-    "agent/master_port",
     "agent/ranks",
     "agent/sidecars",
     "agent/agent",
     "coordinator/failures",
     "coordinator/outcomes",
-    "coordinator/rank_outcomes",
     "slurm_text/srun_messages",
     "coordinator/launch_state",
     "slurm_text/controller_away",
-    "coordinator/restart_budget",
     "coordinator/membership",
     "coordinator/run_state",
     "coordinator/restart_policy",

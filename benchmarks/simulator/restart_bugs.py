@@ -7,19 +7,19 @@ from .mutant import Mutant
 RESTART_BUGS = (
     Mutant(
         "progress does not fill the budget again",
-        "coordinator/restart_budget",
+        "coordinator/restart_policy",
         "            after = number\n",
         "",
     ),
     Mutant(
         "the same step counts as progress",
-        "coordinator/restart_budget",
+        "coordinator/restart_policy",
         "attempt.step > step or",
         "attempt.step >= step or",
     ),
     Mutant(
         "no progress is not noticed",
-        "coordinator/restart_budget",
+        "coordinator/restart_policy",
         "    if len(fruitless) < most or",
         "    if True or",
     ),

@@ -37,7 +37,6 @@ from clusterrun.agent.events import (
     Welcomed,
 )
 from clusterrun.agent.lease import Lease
-from clusterrun.agent.master_port import MasterPort
 from clusterrun.agent.ranks import Ranks, RankStage
 from clusterrun.agent.sidecars import Sidecars
 from clusterrun.model import contract
@@ -103,7 +102,6 @@ class Agent:
         self._early = EARLY * timeouts.lease
         self._ranks = Ranks(processes, self._actions)
         self._sidecars = Sidecars(self._ranks, self._actions)
-        self._port = MasterPort(self._ranks, self._actions)
         self._observed = observed
         self._observe_at: float | None = None
         self._linked = False
@@ -127,9 +125,8 @@ class Agent:
         if self._cleaned is not None and (self._answer_by is None or self._leaving is not None):
             cleaned, self._cleaned = self._cleaned, None
             self._ranks.swept(cleaned, self._objection(now))
-        self._port.release_after_ranks()
-        if self._ranks.idle and self._leaving is not None:
-            self._port.release()
+        if self._leaving is not None and self._ranks.idle:
+            self._ranks.port.release()
             self._exited = True
             self._actions.append(Exit(self._leaving))
         # The link comes and goes before anything is said.
@@ -234,10 +231,11 @@ class Agent:
         self._ranks.start(order, self._objection(now))
 
     def _was_swept(self, now: Now, event: Swept) -> None:
-        if self._answer_by is not None and self._ranks.stage is RankStage.CLEANING:
+        cleaning = self._ranks.stage is RankStage.CLEANING
+        if cleaning and self._answer_by is not None:
             self._cleaned = event  # as an order to start: until it is known whether this node may live
             return
-        self._ranks.swept(event, self._objection(now))
+        self._ranks.swept(event, self._objection(now) if cleaning else "")
 
     def _spawned(self, now: Now, event: RanksSpawned) -> None:
         self._ranks.spawned(now, event)
@@ -254,8 +252,8 @@ class Agent:
     # --- ending ---
 
     def _stop_ranks(self, now: Now, order: StopRanks) -> None:
-        if self._port.epoch == order.epoch != self._ranks.epoch:
-            self._port.release()
+        if self._ranks.port.epoch == order.epoch != self._ranks.epoch:
+            self._ranks.port.release()
         self._decide_at = None
         self._ranks.stop(now, order)
 
@@ -315,7 +313,7 @@ _EVENTS: dict[type, Callable[[Agent, Now, Any], None]] = {
     Disconnected: Agent._disconnected,
     ShimLost: Agent._shim_lost,
     SignalCame: Agent._signal_came,
-    PortHeld: lambda self, now, event: self._port.held(event),
+    PortHeld: lambda self, now, event: self._ranks.port.held(event),
     RanksSpawned: Agent._spawned,
     SpawnFailed: lambda self, now, event: self._ranks.spawn_failed(event),
     RankEnded: lambda self, now, event: self._ranks.ended(now, event),
@@ -327,7 +325,7 @@ _EVENTS: dict[type, Callable[[Agent, Now, Any], None]] = {
 }
 _MESSAGES: dict[type, Callable[[Agent, Now, Any], None]] = {
     Ack: Agent._acknowledged,
-    ReservePort: lambda self, now, order: self._port.reserve(order),
+    ReservePort: lambda self, now, order: self._ranks.port.reserve(order, self._ranks.seen),
     StartRanks: Agent._start_ranks,
     StopRanks: Agent._stop_ranks,
     SignalRanks: Agent._signal_ranks,

@@ -1,20 +1,27 @@
-"""The life of one node's ranks, from a start to the proof that none is left; knows no link, lease or port."""
+"""The life of one node's ranks, from a start to the proof that none is left, and rank 0's port; pure."""
 
 from __future__ import annotations
 
 import enum
 import signal
 
-from clusterrun.agent.actions import SignalLocal, Spawn, Sweep, Tell
+from clusterrun.agent.actions import HoldPort, ReleasePort, SignalLocal, Spawn, Sweep, Tell
 from clusterrun.model import contract
-from clusterrun.protocol.messages import RankExited, RanksGone, RanksStarted, SignalTaken, StartFailed
+from clusterrun.protocol.messages import (
+    PortReserved,
+    RankExited,
+    RanksGone,
+    RanksStarted,
+    SignalTaken,
+    StartFailed,
+)
 from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.agent.actions import AgentAction
-    from clusterrun.agent.events import Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
-    from clusterrun.protocol.messages import SignalRanks, StartRanks, StopRanks
+    from clusterrun.agent.events import Passed, PortHeld, RankEnded, RanksSpawned, SpawnFailed, Swept
+    from clusterrun.protocol.messages import ReservePort, SignalRanks, StartRanks, StopRanks
     from clusterrun.runtime.machine_events import Now
 
 
@@ -26,6 +33,36 @@ class RankStage(enum.Enum):
     SPAWNING = "ranks, some of them: they are being started"
     RUNNING = "ranks"
     SWEEPING = "what is being killed"
+
+
+class MasterPort:
+    """The port that this node holds for rank 0 until its ``epoch`` is over; None where it holds none."""
+
+    def __init__(self, actions: list[AgentAction]) -> None:
+        self.epoch: int | None = None
+        self._actions = actions
+
+    def reserve(self, order: ReservePort, seen: int) -> None:
+        """Hold one for an epoch that is above all epochs ``seen``."""
+        if order.epoch <= seen:
+            self._actions.append(Note(f"refused a port for epoch {order.epoch}: epoch {seen} was seen"))
+            return
+        if order.epoch == self.epoch:
+            return
+        self.release()
+        self.epoch = order.epoch
+        self._actions.append(HoldPort(order.epoch))
+
+    def held(self, event: PortHeld) -> None:
+        """It is held, or cannot be."""
+        if event.epoch == self.epoch:
+            self._actions.append(Tell(PortReserved(event.epoch, event.port, event.why)))
+
+    def release(self) -> None:
+        """Give it back, where one is held."""
+        if self.epoch is not None:
+            self.epoch = None
+            self._actions.append(ReleasePort())
 
 
 class Ranks:
@@ -41,6 +78,7 @@ class Ranks:
         self.stage = RankStage.IDLE
         self.told = False
         self.kill_at: float | None = None
+        self.port = MasterPort(actions)
         self._processes = processes
         self._actions = actions
         self._swept = -1
@@ -194,3 +232,5 @@ class Ranks:
         self.kill_at = None
         self._stuck = stuck
         self._actions.append(Tell(RanksGone(self.epoch, stuck)))
+        if self.port.epoch is not None and self.port.epoch <= self.epoch:
+            self.port.release()

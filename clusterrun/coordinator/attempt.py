@@ -1,4 +1,4 @@
-"""One start of the ranks, from the order to start until none lives anywhere; knows no joining, no restarts.
+"""One start of the ranks, from the order to start until none lives anywhere; what nodes say of them; pure.
 
 STARTING -all RanksStarted-> TRAINING -failure, request, every rank exited 0-> STOPPING
 -every node gone, or lost and its lease out-> over. A failure or a request leads from STARTING as well.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import enum
 
-from clusterrun.coordinator import failures, restart_budget
+from clusterrun.coordinator import failures, restart_policy
 from clusterrun.coordinator.actions import DropLink, ReadProgress, Send, WriteNotice
 from clusterrun.coordinator.failures import FailureKind
 from clusterrun.coordinator.outcomes import AttemptOver
-from clusterrun.coordinator.rank_outcomes import RankOutcomes
 from clusterrun.model import contract
 from clusterrun.model.world import World
 from clusterrun.protocol.messages import (
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from clusterrun.coordinator.actions import CoordinatorAction
     from clusterrun.coordinator.failures import FailureEvent
     from clusterrun.coordinator.membership import Member, Membership
-    from clusterrun.coordinator.restart_policy import RestartPolicy
     from clusterrun.coordinator.run_state import RunStateKeeper
     from clusterrun.model.orders import Orders
     from clusterrun.model.world import Meeting
@@ -63,6 +61,107 @@ class AttemptStage(enum.Enum):
     OVER = "no rank lives"
 
 
+class RankOutcomes:
+    """One epoch's counts: every report costs one step, whatever the number of ranks."""
+
+    def __init__(self, epoch: int, nodes: int, processes: int, per_node: bool = False) -> None:
+        self.epoch = epoch
+        self._per_node = per_node
+        self.failure_events: list[FailureEvent] = []
+        self.stuck: list[str] = []
+        self.stuck_on: dict[str, str] = {}
+        self._nodes = nodes
+        self._processes = processes
+        self._started: dict[int, bool] = {}
+        self._exited: dict[int, int] = {}
+        self._ended: list[int] = []
+        self._well = 0
+        self._unwell = [processes] * nodes
+        self._gone: dict[int, bool] = {}
+        self._lost: dict[int, float] = {}
+        self.dead_by = 0.0
+
+    def started(self, node: int) -> bool:
+        """All ranks of ``node`` run; True where that holds for every node now."""
+        self._started[node] = True
+        return len(self._started) == self._nodes
+
+    @property
+    def missing(self) -> list[int]:
+        """The nodes that have not said that their ranks run."""
+        return [node for node in range(self._nodes) if node not in self._started]
+
+    def exited(self, node: int, report: RankExited, name: str, peer: str = "") -> FailureEvent | None:
+        """A rank ended; the failure, where that is one. Raises ``ValueError`` for a rank of another node.
+
+        ``peer`` is the node whose address its last words name.
+        """
+        if report.rank // self._processes != node:
+            raise ValueError(f"rank {report.rank} is none of node {node}")
+        if report.rank in self._exited:
+            return None
+        self._exited[report.rank] = report.code
+        if report.stopped:
+            return None
+        if report.code == 0:
+            self._ended.append(report.rank)
+            self._well += 1
+            self._unwell[node] -= 1
+            return None
+        failure_event = failures.of_rank(report, name, self._per_node, peer)
+        self.failure_events.append(failure_event)
+        return failure_event
+
+    @property
+    def first(self) -> FailureEvent:
+        """The failure to report; there must be one. Whoever ended before those that only noticed is named."""
+        found = failures.first(self.failure_events)
+        if not found.failure.noticed or not self._ended:
+            return found
+        return failures.after_early_ends(found, self._ended, "node" if self._per_node else "rank")
+
+    @property
+    def cause_may_come(self) -> bool:
+        """All that failed only noticed that another one had gone, and that one's end was not told yet."""
+        running = len(self._exited) < self._nodes * self._processes
+        return (
+            running
+            and not self._ended
+            and all(failure_event.failure.noticed for failure_event in self.failure_events)
+        )
+
+    @property
+    def completed(self) -> bool:
+        """Every rank exited 0, and none because it had been told to end."""
+        return self._well == self._nodes * self._processes
+
+    def gone(self, node: int, stuck: tuple[str, ...], name: str) -> bool:
+        """Nothing is left on ``node`` but ``stuck``; False where not all of its ranks had exited 0."""
+        if node not in self._gone:
+            self.stuck += [f"{name}: {process}" for process in stuck]
+            if stuck:
+                self.stuck_on[name] = f"a process cannot be killed there: {stuck[0]}"
+        self._gone[node] = True
+        return self._unwell[node] == 0
+
+    def is_gone(self, node: int) -> bool:
+        """``node`` has said that nothing is left."""
+        return node in self._gone
+
+    def lost(self, node: int, dead_by: float) -> bool:
+        """``node`` will say no more and is dead at ``dead_by`` at the latest; False if it was gone before."""
+        if node in self._gone:
+            return False
+        self._lost[node] = dead_by
+        self.dead_by = max(self.dead_by, dead_by)
+        return True
+
+    @property
+    def all_told(self) -> bool:
+        """Nothing more is to be heard: where nodes were lost, the rest is waiting until ``dead_by``."""
+        return len(self._gone) + len(self._lost) == self._nodes
+
+
 class LiveAttempt:
     """The ranks of one epoch as the coordinator sees them; ``AttemptOver`` once none can live."""
 
@@ -72,7 +171,6 @@ class LiveAttempt:
         orders: Orders,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        judge: RestartPolicy,
         actions: list[CoordinatorAction],
     ) -> None:
         self.epoch = epoch
@@ -81,7 +179,7 @@ class LiveAttempt:
         processes = 1 if orders.per_node else orders.ranks_per_node
         self.outcomes = RankOutcomes(epoch, orders.nodes, processes, orders.per_node)
         self._orders, self._actions = orders, actions
-        self._membership, self._state_keeper, self._judge = membership, state_keeper, judge
+        self._membership, self._state_keeper = membership, state_keeper
         self._start_seconds = membership.timeouts.join + START_SECONDS_PER_NODE * orders.nodes
         self._overdue_at: float | None = None
         self._settled_at: float | None = None
@@ -130,13 +228,13 @@ class LiveAttempt:
         world = World(self._membership.names(), self._orders.ranks_per_node)
         where = f"{meeting.address}:{meeting.port}"
         self._actions.append(Note(f"attempt {self.epoch}: ranks are being started, rank 0 is at {where}"))
-        last = self.epoch + restart_budget.restarts_left(
-            self._state_keeper.attempts, self._orders.max_restarts
+        last = self.epoch + restart_policy.restarts_left(
+            self._state_keeper.state.attempts, self._orders.max_restarts
         )
         for member in self._membership.training():
             order = StartRanks(self.epoch, world, member.place, meeting, environment, last)
             self._actions.append(Send(member.link, order))
-        self._state_keeper.says(self._state_keeper.phase, "ranks are being started")
+        self._state_keeper.explains("ranks are being started")
 
     # --- what nodes say ---
 
@@ -174,7 +272,7 @@ class LiveAttempt:
 
     def _exited(self, now: Now, member: Member, message: RankExited) -> AttemptOver | None:
         if (
-            self.outcomes.exited(member.place, message, member.name, self._peer(message))
+            self.outcomes.exited(member.place, message, member.hello.name, self._peer(message))
             or self.outcomes.failure_events
         ):
             self._settle(now)
@@ -244,16 +342,16 @@ class LiveAttempt:
 
     # --- stopping ---
 
-    def stop(self, now: Now) -> AttemptOver | None:
-        """End what runs; again and again is once."""
+    def stop(self, now: Now, cause: str = "") -> AttemptOver | None:
+        """End what runs, for the first failure where there is no other ``cause``; again and again is once."""
         if self.stage in (AttemptStage.STOPPING, AttemptStage.OVER):
             return None
         for member in self._membership.training():
             if not self.outcomes.is_gone(member.place):
                 self._actions.append(Send(member.link, StopRanks(self.epoch, self._orders.grace)))
-        cause = self._judge.cause(self.outcomes)
+        cause = cause or (self.outcomes.first.failure.why if self.outcomes.failure_events else "")
         self._actions.append(Note(f"attempt {self.epoch}: ending all ranks: {cause}"))
-        self._state_keeper.says(self._state_keeper.phase, cause)
+        self._state_keeper.explains(cause)
         return self._enter_stopping(now, self._orders.grace + STOP_SLACK_SECONDS)
 
     def _enter_stopping(self, now: Now, limit: float) -> AttemptOver | None:
@@ -282,4 +380,13 @@ class LiveAttempt:
             return None
         self.stage = AttemptStage.OVER
         self._overdue_at = self._fence_at = None
-        return AttemptOver()
+        told = self.outcomes
+        return AttemptOver(
+            self.epoch,
+            told.completed,
+            not told.missing,
+            told.first if told.failure_events else None,
+            self.failure_event_at,
+            tuple(told.stuck),
+            tuple(told.stuck_on.items()),
+        )

@@ -121,9 +121,8 @@ class Coordinator:
             now = Now(now.steady - self._standstills, now.wall)
         _HANDLERS[type(event)](self, now, event)
         self._finished = any(isinstance(action, Finish) for action in self._actions)
-        state = None if self._lifecycle.superseded else self._state_keeper.due(now)
-        if state is not None:
-            self._actions.append(state)
+        if self._state_keeper.due_at is not None and now.steady >= self._state_keeper.due_at:
+            self._actions.append(self._state_keeper.save(now))
         if self._notifications is not None and not self._lifecycle.superseded:
             # The end of the run is told before the last word of all.
             at = len(self._actions) - self._finished
@@ -134,8 +133,7 @@ class Coordinator:
         """When the next ``Tick`` is wanted (steady clock, seconds)."""
         if self._finished:
             return None
-        saving = None if self._lifecycle.superseded else self._state_keeper.due_at()
-        times = (self._sweep_at, self._lifecycle.wakes_at(), saving)
+        times = (self._sweep_at, self._lifecycle.wakes_at(), self._state_keeper.due_at)
         wakes_at = min((at for at in times if at is not None), default=None)
         return None if wakes_at is None else wakes_at + self._standstills
 
@@ -207,7 +205,7 @@ class Coordinator:
         member = self._membership.by_link(event.link)
         if member is None:
             return
-        member.heard_now(now)
+        member.heard, member.heard_wall = now.steady, now.wall
         message = event.message
         if isinstance(message, Beat):
             self._beat(now, member, message)
@@ -239,7 +237,8 @@ class Coordinator:
             self._of_sidecar(now, member, message)
         elif lifecycle.live is not None:
             try:
-                lifecycle.follow(now, lifecycle.live.heard(now, member, message))
+                if over := lifecycle.live.heard(now, member, message):
+                    lifecycle.follow(now, over)
             except ValueError as error:
                 self._break(now, member, str(error))
 

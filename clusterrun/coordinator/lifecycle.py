@@ -135,17 +135,20 @@ class Lifecycle:
 
     def _waits_for_a_word(self, end: RunOutcome) -> bool:
         """It may come from what a signal is about that is not understood yet, which ends the run anyway."""
-        return self.termination.undecided and not self.superseded and end is not self._judge.asked
+        if self.stage is RunStage.BETWEEN or self.superseded or end is self._judge.asked:
+            return False  # what is ruled between attempts has waited
+        return self.termination.undecided
 
     def heed(self, now: Now, asked: EndAsked | None) -> None:
         """Somebody may want an end, or what a signal meant may be known now: then what waited is ruled."""
         if asked is not None:
             self.ask(now, asked.wish, asked.at)
-        self.follow(now, self._restart.decided(now))
+        if self.stage is RunStage.BETWEEN:
+            self.follow(now, self._restart.decided(now))
 
     def ask(self, now: Now, wish: RunOutcome, at: float | None = None) -> None:
         """Somebody wants the run to end, since ``at``; the first to ask is the one who is reported."""
-        began = self.live.failure_event_at if self.live else self._restart.failure_event_at
+        began = self.live.failure_event_at if self.live else self._restart.failed_at
         since = None if began is None else (now.steady if at is None else at) - began
         if self.stage is RunStage.PARTING or not self._judge.ask(wish, since):
             return
@@ -156,6 +159,7 @@ class Lifecycle:
         if self.superseded:
             return
         self._judge.superseded = True
+        self._state_keeper.stop()
         self._actions.append(
             Note(f"attempt {epoch} of another coordinator stands in the run directory: ending")
         )
@@ -164,7 +168,7 @@ class Lifecycle:
 
     def _end_now(self, now: Now, end: RunOutcome) -> None:
         if self.live is not None:
-            self.follow(now, self.live.stop(now))
+            self.follow(now, self.live.stop(now, self._judge.cause))
         elif not self._restart.weighs:
             self.follow(now, RunOver(end))
 
@@ -185,7 +189,6 @@ class Lifecycle:
             return
         while asked := self.termination.tick(now, self.live):
             self.heed(now, asked)
-        self.heed(now, None)
         if self._limit_at is not None and now.steady >= self._limit_at:
             self._limit_at = None
             words = f"the time limit of {self._orders.time_limit:g} s was reached"
@@ -194,8 +197,10 @@ class Lifecycle:
             self._overdue_at = None
             name = self._membership.world[0].name
             self.follow(now, _not_reserved(now, f"{name} named no port within {RESERVE_SECONDS:g} s", name))
-        self.follow(now, self.formation.tick(now))
-        self.follow(now, self._restart.tick(now))
+        if self.stage is RunStage.MUSTERING:
+            self.follow(now, self.formation.tick(now))
+        if self.stage is RunStage.BETWEEN:
+            self.follow(now, self._restart.tick(now))
         if self.live is not None:
             self.follow(now, self.live.tick(now))
         if self.watching is not None:
@@ -232,7 +237,7 @@ class Lifecycle:
 
     def _start(self, now: Now, outcome: PortReady) -> None:
         self._overdue_at = None
-        parts = (self._orders, self._membership, self._state_keeper, self._judge, self._actions)
+        parts = (self._orders, self._membership, self._state_keeper, self._actions)
         self.live = LiveAttempt(self.epoch, *parts)
         self.live.start(now, outcome.meeting, self.formation.environment)
         if self._watch is not None:
@@ -244,19 +249,17 @@ class Lifecycle:
         self._overdue_at = None
         if not isinstance(outcome, AttemptOver):
             return self._restart.failure_event(now, outcome.failure_event)
-        if (live := self.live) is None:
-            return None
         if self.watching is not None:
-            self.watching.over(now, live.outcomes.completed)
+            self.watching.over(now, outcome.completed)
         self.live = self.watching = None
-        self._restart.over(now, live.outcomes, live.failure_event_at)
+        self._restart.over(now, outcome)
         return None
 
     def _part(self, now: Now, outcome: RunOver) -> None:
         self._overdue_at = self._limit_at = None
+        self._shutdown.begin(now, outcome, self.superseded)
         self.formation.end()
         self._restart.end()
-        self._shutdown.begin(now, outcome, self.superseded)
 
     # --- what happens ---
 
@@ -269,7 +272,7 @@ class Lifecycle:
         """The file system takes no attempt: the failure of the one before stays the reason, with this one."""
         if self.stage is not RunStage.CLAIMING:
             return
-        last = self._state_keeper.attempts[-1].failure if self._state_keeper.attempts else None
+        last = self._state_keeper.state.attempts[-1].failure if self._state_keeper.state.attempts else None
         words = f"{last.why}; {event.why}" if last else event.why
         self.follow(now, RunOver(RunOutcome(State.FAILED, words, 1)))
 

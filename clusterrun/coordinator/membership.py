@@ -17,15 +17,28 @@ LATE_BEATS = 1.2
 class Member:
     """One node's member, taken by an agent; ``present`` once a beat shows that it knows it is welcome.
 
-    ``place`` is its index among the nodes that train, -1 where it does not. ``silent``: nothing ended
-    its link, it was just not heard any more.
+    ``node`` is its number in the allocation, ``place`` its index among the nodes that train, -1 where it
+    does not. ``silent``: nothing ended its link, it was just not heard any more.
     """
 
-    __slots__ = ("acked", "heard", "heard_wall", "hello", "link", "lost", "place", "present", "silent")
+    __slots__ = (
+        "acked",
+        "heard",
+        "heard_wall",
+        "hello",
+        "link",
+        "lost",
+        "name",
+        "node",
+        "place",
+        "present",
+        "silent",
+    )
 
     def __init__(self, link: int, hello: Hello, now: Now) -> None:
         self.link = link
         self.hello = hello
+        self.node, self.name = hello.node, hello.name
         self.heard = now.steady
         self.heard_wall = now.wall
         self.acked: float | None = None
@@ -34,32 +47,18 @@ class Member:
         self.silent = False
         self.place = -1
 
-    @property
-    def node(self) -> int:
-        """Its number within the allocation."""
-        return self.hello.node
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.hello.name
-
-    def heard_now(self, now: Now) -> None:
-        """A message came."""
-        self.heard = now.steady
-        self.heard_wall = now.wall
-
 
 class Membership:
     """All members of a run; every lookup by link or by node is one step, whatever the number of nodes.
 
     ``names`` are the nodes of the allocation in order, as far as they are known beforehand. ``world``
     are the members that train, in rank order; empty until it is formed. ``names_known``: the scheduler
-    has told the names of all nodes. ``timeouts`` are those that all members keep.
+    has told the names of all nodes. ``timeouts`` are those that all members keep; ``size`` counts the
+    members, taken or not.
     """
 
     def __init__(self, nodes: int, timeouts: Timeouts, names: tuple[str, ...] = ()) -> None:
-        self.timeouts = timeouts
+        self.timeouts, self.size = timeouts, nodes
         self.members: list[Member | None] = [None] * nodes
         self.world: tuple[Member, ...] = ()
         self.present = 0
@@ -123,11 +122,6 @@ class Membership:
             self.present -= member.present
         self.world = ()
         return left
-
-    @property
-    def size(self) -> int:
-        """How many members there are, taken or not."""
-        return len(self.members)
 
     def training(self) -> list[Member]:
         """Those of the world that can be spoken to."""

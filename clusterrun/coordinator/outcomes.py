@@ -70,7 +70,19 @@ class NoRanks:
 
 @frozen
 class AttemptOver:
-    """No rank of the attempt lives anywhere but what is stuck."""
+    """No rank of the attempt lives anywhere but what is ``stuck``; ``stuck_on``: names of nodes, and why.
+
+    ``completed``: every rank exited 0. ``first`` is the failure to report, the first of which came at
+    ``failed_at`` (steady clock); None where none did.
+    """
+
+    epoch: int
+    completed: bool
+    all_started: bool
+    first: FailureEvent | None
+    failed_at: float | None
+    stuck: tuple[str, ...]
+    stuck_on: tuple[tuple[str, str], ...]
 
 
 @frozen

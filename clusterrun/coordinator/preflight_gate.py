@@ -259,14 +259,14 @@ class PreflightGate:
 
     def _succeed(self, now: Now, unfit: RunOutcome) -> Consequence:
         """Queue the run anew without the nodes that are unfit, where that was wished and may help."""
-        nodes = folded(self._state_keeper.excluded)
-        argv = filled(self._orders.preflight.resubmit, self._state_keeper.excluded)
+        nodes = folded(self._state_keeper.state.excluded)
+        argv = filled(self._orders.preflight.resubmit, self._state_keeper.state.excluded)
         if not argv or not nodes or self._state_keeper.handed_over >= contract.MOST_RESUBMITS:
             return RunOver(unfit)
         self._unfit = unfit
         self._overdue_at = now.steady + RESUBMIT_SECONDS
         self._actions.append(Note(f"{unfit.reason}; it is queued anew without {nodes}"))
-        self._actions.append(Resubmit(argv, self._state_keeper.excluded))
+        self._actions.append(Resubmit(argv, self._state_keeper.state.excluded))
         self._state_keeper.says(Phase.PREFLIGHT, f"{unfit.reason}; it is queued anew without {nodes}")
         return None
 
@@ -276,7 +276,7 @@ class PreflightGate:
             return None
         if not event.job_id:
             return self._not_queued(event.why)
-        words = f"resubmitted as job {event.job_id} without {fold(self._state_keeper.excluded)}"
+        words = f"resubmitted as job {event.job_id} without {fold(self._state_keeper.state.excluded)}"
         return RunOver(replace(self._unfit, state=State.PENDING, reason=words))
 
     def _not_queued(self, why: str) -> Consequence:

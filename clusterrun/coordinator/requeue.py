@@ -54,7 +54,7 @@ class RequeuePolicy:
     # --- budgets ---
 
     def _used(self, cause: str) -> int:
-        return sum(attempt.cause == cause for attempt in self._state_keeper.attempts)
+        return sum(attempt.cause == cause for attempt in self._state_keeper.state.attempts)
 
     def _most(self, cause: str) -> int:
         survival = self._survival
@@ -81,7 +81,7 @@ class RequeuePolicy:
         """The job that goes on is to wait in the queue before this one may be lost."""
         if self.lacks:
             self._queueing = True
-            self._actions.append(QueueNext(self._survival.resubmit, self._state_keeper.excluded))
+            self._actions.append(QueueNext(self._survival.resubmit, self._state_keeper.state.excluded))
 
     # --- the end of this job ---
 
@@ -134,7 +134,7 @@ class RequeuePolicy:
 
     def leave(self, now: Now, code: int) -> None:
         """Nothing of ours is left but this process: hand the run over, and exit with ``code``."""
-        excluded = self._state_keeper.excluded
+        excluded = self._state_keeper.state.excluded
         if self._way == "requeue" or (self._way == "chain" and not self._next):
             self._hand(now)
         else:
@@ -150,9 +150,9 @@ class RequeuePolicy:
         self._again_at = None
         self._overdue_at = now.steady + PARTING_SECONDS
         if self._way == "requeue":
-            self._actions.append(Requeue(self._state_keeper.excluded))
+            self._actions.append(Requeue(self._state_keeper.state.excluded))
         elif not self._queueing:
-            self._actions.append(QueueNext(self._survival.resubmit, self._state_keeper.excluded))
+            self._actions.append(QueueNext(self._survival.resubmit, self._state_keeper.state.excluded))
 
     def queued(self, now: Now, event: NextQueued) -> None:
         """The job that goes on waits in the queue, or cannot."""

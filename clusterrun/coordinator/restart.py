@@ -8,7 +8,7 @@ from __future__ import annotations
 from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import ReadProgress
 from clusterrun.coordinator.failures import FailureKind
-from clusterrun.coordinator.outcomes import NextAttempt, RunOver
+from clusterrun.coordinator.outcomes import AttemptOver, NextAttempt, RunOver
 from clusterrun.coordinator.restart_policy import SUPERSEDED, RestartDecision
 from clusterrun.model.frozen import replace
 from clusterrun.model.states import Phase
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from clusterrun.coordinator.events import Progressed
     from clusterrun.coordinator.failures import FailureEvent
     from clusterrun.coordinator.lost_nodes import LostNodes
-    from clusterrun.coordinator.rank_outcomes import RankOutcomes
     from clusterrun.coordinator.restart_policy import RestartPolicy
     from clusterrun.coordinator.run_state import RunStateKeeper
     from clusterrun.coordinator.termination import Termination
@@ -34,8 +33,7 @@ _DAY = 86400
 class Restart:
     """One run's decisions between attempts; a call returns ``NextAttempt`` or ``RunOver`` once one is made.
 
-    ``why`` and ``cause`` are those of the next attempt; ``failure_event_at`` is when the attempt that is
-    weighed met its first failure_event.
+    ``why`` and ``cause`` are those of the next attempt.
     """
 
     def __init__(
@@ -47,10 +45,9 @@ class Restart:
         actions: list[CoordinatorAction],
     ) -> None:
         self.why = self.cause = ""
-        self.failure_event_at: float | None = None
         self._judge, self._state_keeper, self._lost_nodes = judge, state_keeper, lost_nodes
         self._termination, self._actions = termination, actions
-        self._outcomes: RankOutcomes | None = None
+        self._over: AttemptOver | None = None
         self._progress: Progressed | None = None
         self._read_by: float | None = None
         self._pause_until: float | None = None
@@ -60,24 +57,29 @@ class Restart:
         return self._pause_until if self._read_by is None else self._read_by
 
     def tick(self, now: Now) -> NextAttempt | RunOver | None:
-        """An answer may not come; a pause may be over."""
+        """An answer may not come; a pause may be over; what a signal meant may be known."""
         if self._read_by is not None and now.steady >= self._read_by:
             return self._rule(now)
         if self._pause_until is not None and now.steady >= self._pause_until:
             self._pause_until = None
             return NextAttempt()
-        return None
+        return self.decided(now)
 
     @property
     def weighs(self) -> bool:
         """The end of an attempt is being judged."""
-        return self._outcomes is not None
+        return self._over is not None
 
-    def over(self, now: Now, outcomes: RankOutcomes, failure_event_at: float | None) -> None:
-        """No rank of ``outcomes``'s epoch lives anywhere but what is stuck."""
-        self._outcomes, self.failure_event_at = outcomes, failure_event_at
+    @property
+    def failed_at(self) -> float | None:
+        """When the attempt that is judged met its first failure (steady clock)."""
+        return self._over.failed_at if self._over else None
+
+    def over(self, now: Now, outcome: AttemptOver) -> None:
+        """An attempt is over: how far had it come?"""
+        self._over = outcome
         self._read_by = now.steady + READ_SECONDS
-        self._actions.append(ReadProgress(outcomes.epoch))
+        self._actions.append(ReadProgress(outcome.epoch))
 
     def progressed(self, now: Now, event: Progressed) -> NextAttempt | RunOver | None:
         """How far ranks of the newest attempt have come."""
@@ -93,7 +95,9 @@ class Restart:
         """Another attempt may follow this failure that came before any rank."""
         end = failures.of_failure_event(failure_event)
         room = self._lost_nodes.room
-        return bool(self._judge.rule_before(failure_event, end, self._state_keeper.attempts, room).again)
+        return bool(
+            self._judge.rule_before(failure_event, end, self._state_keeper.state.attempts, room).again
+        )
 
     def failure_event(self, now: Now, failure_event: FailureEvent) -> NextAttempt | RunOver | None:
         """It came to no rank."""
@@ -102,7 +106,7 @@ class Restart:
         self._blame(failure_event)
         end = failures.of_failure_event(failure_event)
         ruling = self._judge.rule_before(
-            failure_event, end, self._state_keeper.attempts, self._lost_nodes.room
+            failure_event, end, self._state_keeper.state.attempts, self._lost_nodes.room
         )
         return self._follow(now, ruling)
 
@@ -110,38 +114,32 @@ class Restart:
         self._read_by = None
         if self._termination.undecided:
             return None
-        outcomes, heard_at = self._outcomes, self.failure_event_at
-        self._outcomes = self.failure_event_at = None
-        if outcomes is None:
+        over, self._over = self._over, None
+        if over is None:
             return None
-        for name, why in outcomes.stuck_on.items():
+        for name, why in over.stuck_on:
             self._lost_nodes.leave_out(name, why)
-        if heard_at is not None:
-            told = [
-                self._state_keeper.explained(failure_event.failure, heard_at)
-                for failure_event in outcomes.failure_events
-            ]
-            outcomes.failure_events[:] = [
-                replace(m, failure=f) for m, f in zip(outcomes.failure_events, told)
-            ]
-        ruling = self._judge.rule(outcomes, self._state_keeper.attempts, self._lost_nodes.room)
-        ruling = self._of_shutdown(ruling, outcomes) if self._termination.shutdown else ruling
+        if over.first is not None and over.failed_at is not None:
+            failure = self._state_keeper.explained(over.first.failure, over.failed_at)
+            over = replace(over, first=replace(over.first, failure=failure))
+        ruling = self._judge.rule(over, self._state_keeper.state.attempts, self._lost_nodes.room)
+        ruling = self._of_shutdown(ruling, over) if self._termination.shutdown else ruling
         if ruling.failure_event:
             self._blame(ruling.failure_event)
         return self._follow(now, ruling)
 
     def decided(self, now: Now) -> NextAttempt | RunOver | None:
         """What a signal meant may be known: an attempt that waited for it is judged."""
-        return self._rule(now) if self._outcomes is not None and self._read_by is None else None
+        return self._rule(now) if self._over is not None and self._read_by is None else None
 
-    def _of_shutdown(self, ruling: RestartDecision, outcomes: RankOutcomes) -> RestartDecision:
+    def _of_shutdown(self, ruling: RestartDecision, over: AttemptOver) -> RestartDecision:
         """Ranks that knew that the job would end have ended for that, unless their work is done."""
         if ruling.verdict in (SUPERSEDED, self._judge.asked):
             return ruling
         said = self._progress
-        own = said is not None and said.epoch == outcomes.epoch
+        own = said is not None and said.epoch == over.epoch
         reported = own and said is not None and (said.step >= 0 or said.checkpoint >= 0 or said.stopping)
-        if outcomes.completed and not self._termination.makes_room(reported, bool(said and said.stopping)):
+        if over.completed and not self._termination.makes_room(reported, bool(said and said.stopping)):
             return ruling
         return RestartDecision("", self._termination.wish(), ruling.failure_event)
 

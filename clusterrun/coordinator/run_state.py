@@ -24,21 +24,23 @@ _READING_SECONDS = 1.0
 
 
 class RunStateKeeper:
-    """Attempts and state of one run; ``period`` is the longest time between two writings, in seconds.
+    """Attempts and ``state`` of one run; ``period`` is the longest time between two writings, in seconds.
 
     ``job_id`` is the job in which attempts are made from now on; ``excluded_here`` are those found
-    unfit in it: what an earlier job found unfit may be well again.
+    unfit in it: what an earlier job found unfit may be well again. ``due_at`` is when the state is to be
+    written next (steady clock), None once the run is over.
     """
 
     def __init__(
         self, run_id: str, host: str, pid: int, period: float, job_id: str = "", python: str = ""
     ) -> None:
-        self._state = RunState(run_id, 0, State.RUNNING, Phase.STARTING, "", host, pid, 0.0, python=python)
+        self.state = RunState(run_id, 0, State.RUNNING, Phase.STARTING, "", host, pid, 0.0, python=python)
         self._period = period
         self._job_id = job_id
         self.excluded_here: tuple[str, ...] = ()
-        self._changed = True
-        self._saved_at: float | None = None
+        self.due_at: float | None = None
+        self._saved_at = -GAP_SECONDS
+        self._stopped = False
         self._stood_still = (math.inf, -math.inf)
 
     def remember(self, earlier: tuple[Attempt, ...], excluded: tuple[str, ...] = ()) -> None:
@@ -47,15 +49,15 @@ class RunStateKeeper:
             self._set(excluded=excluded)
         if earlier:
             known = tuple(replace(a, outcome=a.outcome or State.UNKNOWN.value) for a in earlier)
-            self._state = replace(self._state, attempts=known, started_at=earlier[0].started_at)
+            self.state = replace(self.state, attempts=known, started_at=earlier[0].started_at)
 
     def open(self, now: Now, epoch: int, reason: str, cause: str = "", nodes: tuple[str, ...] = ()) -> None:
         """An attempt begins; ``cause`` is one of ``contract.CAUSES``."""
         attempt = Attempt(epoch, reason, nodes, now.wall, cause=cause, job_id=self._job_id)
-        started_at = self._state.started_at
+        started_at = self.state.started_at
         self._set(
             epoch=epoch,
-            attempts=(*self._state.attempts, attempt),
+            attempts=(*self.state.attempts, attempt),
             started_at=now.wall if started_at is None else started_at,
         )
 
@@ -71,7 +73,7 @@ class RunStateKeeper:
 
     def progressed(self, step: int, checkpoint: int) -> None:
         """How far the newest attempt is by its own word, -1 where it says nothing; it never goes back."""
-        newest = self._state.attempts[-1]
+        newest = self.state.attempts[-1]
         further = max(step, newest.step), max(checkpoint, newest.checkpoint)
         if further != (newest.step, newest.checkpoint):
             self._amend(step=further[0], checkpoint=further[1])
@@ -79,19 +81,19 @@ class RunStateKeeper:
     def exclude(self, nodes: tuple[str, ...]) -> None:
         """These are unfit."""
         self.excluded_here += tuple(node for node in nodes if node not in self.excluded_here)
-        fresh = tuple(node for node in nodes if node not in self._state.excluded)
+        fresh = tuple(node for node in nodes if node not in self.state.excluded)
         if fresh:
-            self._set(excluded=self._state.excluded + fresh)
+            self._set(excluded=self.state.excluded + fresh)
 
     def warn(self, text: str) -> None:
         """Something that whoever looks at the run should know; said once, the newest are kept."""
-        if text not in self._state.warnings:
-            self._set(warnings=(*self._state.warnings, text)[-MOST_WARNINGS:])
+        if text not in self.state.warnings:
+            self._set(warnings=(*self.state.warnings, text)[-MOST_WARNINGS:])
 
     def take_back(self, beginning: str) -> bool:
         """Drop the warnings that begin like this; whether there were any."""
-        kept = tuple(one for one in self._state.warnings if not one.startswith(beginning))
-        dropped = kept != self._state.warnings
+        kept = tuple(one for one in self.state.warnings if not one.startswith(beginning))
+        dropped = kept != self.state.warnings
         if dropped:
             self._set(warnings=kept)
         return dropped
@@ -99,7 +101,7 @@ class RunStateKeeper:
     def was_late(self, now: Now, seconds: float) -> None:
         """The coordinator did nothing for so long, to its own surprise; ``now`` leaves this time out."""
         if seconds > contract.LOST_SECONDS:
-            self._changed = True  # whoever looks is to see soon that it goes on
+            self._set()  # whoever looks is to see soon that it goes on
             self._stood_still = (now.steady - seconds, now.steady + _READING_SECONDS)
 
     def explained(self, failure: Failure, heard_at: float) -> Failure:
@@ -111,28 +113,32 @@ class RunStateKeeper:
         if not since < heard_at <= until:
             return failure
         seconds = until - _READING_SECONDS - since
-        still = f"the coordinator on {self._state.host} stood still then, for {seconds:.0f} s"
+        still = f"the coordinator on {self.state.host} stood still then, for {seconds:.0f} s"
         return replace(failure, why=f"{failure.why}; {still}")
 
     def close(self, now: Now, outcome: State, failure: Failure | None) -> None:
         """The newest attempt has ended, if it has not before."""
-        if self._state.attempts and not self._state.attempts[-1].outcome:
+        if self.state.attempts and not self.state.attempts[-1].outcome:
             self._amend(ended_at=now.wall, outcome=outcome.value, failure=failure)
 
     def says(self, phase: Phase, reason: str) -> None:
         """How far the run is, and why."""
-        if (phase, reason) != (self._state.phase, self._state.reason):
+        if (phase, reason) != (self.state.phase, self.state.reason):
             self._set(phase=phase, reason=reason)
+
+    def explains(self, reason: str) -> None:
+        """Why the run is as far as it is."""
+        self.says(self.state.phase, reason)
 
     def has_just_said(self, reason: str) -> bool:
         """Whether this is the newest reason there is, as it is when ranks were ended for it."""
-        return reason == self._state.reason
+        return reason == self.state.reason
 
     def end(self, now: Now, verdict: RunOutcome) -> SaveState:
         """The run is over, or another job goes on with it (PENDING): the last writing."""
         if verdict.state is State.PENDING:
             self._set(state=State.PENDING, phase=Phase.QUEUED, reason=verdict.reason)
-            return self._save(now)
+            return self.save(now)
         self._set(
             state=verdict.state,
             phase=Phase.ENDED,
@@ -140,58 +146,30 @@ class RunStateKeeper:
             ended_at=now.wall,
             exit_code=verdict.exit_code,
         )
-        return self._save(now)
-
-    @property
-    def state(self) -> RunState:
-        """As of now."""
-        return self._state
-
-    @property
-    def attempts(self) -> tuple[Attempt, ...]:
-        """All of this run so far, those of earlier jobs too."""
-        return self._state.attempts
-
-    @property
-    def excluded(self) -> tuple[str, ...]:
-        """All nodes found unfit so far."""
-        return self._state.excluded
+        return self.save(now)
 
     @property
     def handed_over(self) -> int:
         """How many jobs of this run have left it to another one."""
-        return sum(attempt.outcome == State.PENDING.value for attempt in self._state.attempts)
+        return sum(attempt.outcome == State.PENDING.value for attempt in self.state.attempts)
 
-    @property
-    def phase(self) -> Phase:
-        """As last said."""
-        return self._state.phase
+    def stop(self) -> None:
+        """Another coordinator writes the state from now on."""
+        self._stopped, self.due_at = True, None
 
-    def due_at(self) -> float | None:
-        """When ``due`` has something to write (steady clock); None once the run is over."""
-        if self._state.state is not State.RUNNING:
-            return None
-        if not self._state.attempts:
-            return None  # what an earlier coordinator has left is not read yet, and must not be lost
-        if self._saved_at is None:
-            return 0.0
-        return self._saved_at + (GAP_SECONDS if self._changed else self._period)
-
-    def due(self, now: Now) -> SaveState | None:
-        """The state, where it is time to write it."""
-        due_at = self.due_at()
-        return self._save(now) if due_at is not None and now.steady >= due_at else None
-
-    def _save(self, now: Now) -> SaveState:
-        self._changed = False
+    def save(self, now: Now) -> SaveState:
+        """The state as of now, to be written."""
+        self.state = replace(self.state, updated_at=now.wall)
         self._saved_at = now.steady
-        self._state = replace(self._state, updated_at=now.wall)
-        return SaveState(self._state)
+        self.due_at = now.steady + self._period if self.state.state is State.RUNNING else None
+        return SaveState(self.state)
 
     def _set(self, **changes: object) -> None:
-        self._state = replace(self._state, **changes)
-        self._changed = True
+        self.state = replace(self.state, **changes)
+        # What an earlier coordinator has left is not read before the first attempt, and must not be lost.
+        if self.state.attempts and self.state.state is State.RUNNING and not self._stopped:
+            self.due_at = self._saved_at + GAP_SECONDS
 
     def _amend(self, **changes: object) -> None:
-        *before, newest = self._state.attempts
+        *before, newest = self.state.attempts
         self._set(attempts=(*before, replace(newest, **changes)))

@@ -12,7 +12,7 @@ Until the answer is here (or late) a TERM leaves the run *undecided*: nobody may
 
 from __future__ import annotations
 
-from clusterrun.coordinator import restart_budget
+from clusterrun.coordinator import restart_policy
 from clusterrun.coordinator.actions import AskJob
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.outcomes import EndAsked
@@ -70,6 +70,7 @@ class Termination:
 
     A call may return the wish that the run should end; after each, what waited for a ruling may be ruled.
     ``live`` is the attempt whose ranks may live, None where none can.
+    ``shutdown``: the ranks were told that this job ends, and no other attempt is begun in it.
     ``stray``: the newest signal reached only some agents, and the scheduler does not end the job: whoever
     sent it ended those agents, and nothing else.
     """
@@ -86,7 +87,7 @@ class Termination:
         self._most_restarts = orders.max_restarts
         self._state_keeper, self._actions = state_keeper, actions
         self.requeue_policy = RequeuePolicy(self._survival, state_keeper, actions)
-        self.stray = False
+        self.stray = self.shutdown = False
         self._asked: _Asked | None = None
         self._unanswered = 0
         self._noticed = ""
@@ -102,11 +103,6 @@ class Termination:
     def undecided(self) -> bool:
         """A signal came, and what it means is not known yet: nobody may rule how the run ends."""
         return self._asked is not None and self._asked.wish is not None
-
-    @property
-    def shutdown(self) -> bool:
-        """The ranks have been told that this job ends: no other attempt is begun in it."""
-        return bool(self._noticed and self._survival.requeue)
 
     def taken(self, ranks: int) -> None:
         """So many ranks that catch the notice have got it."""
@@ -127,9 +123,9 @@ class Termination:
 
     def begin(self, now: Now) -> RunOutcome | None:
         """The first attempt is ours; the end of the run, where all its budget was used up before."""
-        attempts = self._state_keeper.attempts
-        used = restart_budget.restarts_used(attempts)
-        if attempts[-1].cause in restart_budget.CHARGED and used > self._most_restarts:
+        attempts = self._state_keeper.state.attempts
+        used = restart_policy.restarts_used(attempts)
+        if attempts[-1].cause in restart_policy.CHARGED and used > self._most_restarts:
             state = State.NODE_FAIL if attempts[-1].cause == "node" else State.FAILED
             words = f"the {attempts[-1].cause} of the last attempt was lost"
             return RunOutcome(state, f"{words}; --max-restarts is {self._most_restarts}", 1)
@@ -144,12 +140,11 @@ class Termination:
     def wakes_at(self) -> float | None:
         """When ``tick`` is wanted (steady clock)."""
         late = self._asked.at + ANSWER_SECONDS if self._asked else None
-        times = (late, self._until, self._ask_at, self.requeue_policy.due_at)
+        times = (late, self._until, self._ask_at)
         return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Now, live: LiveAttempt | None) -> EndAsked | None:
         """Carry out what is due; to be called again where that is a wish, for more may be due."""
-        self.requeue_policy.tick(now)
         late = self._asked is not None and now.steady >= self._asked.at + ANSWER_SECONDS
         if late and (asked := self._decide(now, self._by_the_clock(now), False, live)):
             return asked
@@ -278,7 +273,7 @@ class Termination:
         self, now: Now, why: str, left: float, live: LiveAttempt | None
     ) -> tuple[bool, EndAsked | None]:
         """The ranks may end by themselves until their time is up; False where none live."""
-        self._noticed = why
+        self._noticed, self.shutdown = why, bool(self._survival.requeue)
         seconds = max(0.0, min(left, self._survival.notice))
         told = live is not None and live.notice(now, why, 0.0 if why == BY_HAND else now.wall + seconds)
         if self._survival.requeue and not told:
@@ -308,7 +303,7 @@ class Termination:
 
         From now on signals mean nothing any more; ``requeue_policy`` leads on.
         """
-        affordable = restart_budget.restarts_used(self._state_keeper.attempts) < self._most_restarts
+        affordable = restart_policy.restarts_used(self._state_keeper.state.attempts) < self._most_restarts
         self._over = True
         self._asked = self._until = self._ask_at = None
         return self.requeue_policy.rule(end, self._requeued, end.reason == _WORDS[REQUEUE], affordable)

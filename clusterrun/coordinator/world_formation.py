@@ -223,7 +223,7 @@ class WorldFormation:
         spares = [
             member.name
             for member in self._membership.idle()
-            if member.name not in self._state_keeper.excluded
+            if member.name not in self._state_keeper.state.excluded
         ]
         self._state_keeper.formed(self._membership.names(), tuple(spares))
         if (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.coordinator import restart_budget
+from clusterrun.coordinator import restart_policy
 from clusterrun.coordinator.actions import ClaimEpoch, EndLauncher, LaunchAgents, Send
 from clusterrun.coordinator.collaborators import Collaborators
 from clusterrun.coordinator.coordinator import Coordinator
@@ -54,16 +54,16 @@ def attempts(*told: tuple[str, int]) -> tuple[Attempt, ...]:
 def test_restarts_count_since_an_attempt_got_further_than_all_before_it(
     told: list[tuple[str, int]], used: int
 ) -> None:
-    assert restart_budget.restarts_used(attempts(*told)) == used
+    assert restart_policy.restarts_used(attempts(*told)) == used
 
 
 def test_a_checkpoint_is_progress_too() -> None:
     first, second = attempts(("first", 5), ("failure", 5))
-    assert restart_budget.restarts_used((first, replace(second, checkpoint=4))) == 0
+    assert restart_policy.restarts_used((first, replace(second, checkpoint=4))) == 0
 
 
 def test_pauses_double_from_two_seconds_to_a_minute_and_the_first_restart_has_none() -> None:
-    assert [restart_budget.pause(used) for used in range(9)] == [0, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert [restart_policy.pause(used) for used in range(9)] == [0, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_pauses_double_from_two_seconds_to_a_minute_and_the_first_restart_has_no
 def test_failures_in_a_row_that_got_no_further_are_in_vain_where_progress_is_reported(
     told: list[tuple[str, int]], words: str
 ) -> None:
-    said = restart_budget.in_vain(attempts(*told), 3)
+    said = restart_policy.in_vain(attempts(*told), 3)
     assert (words in said) if words else (said == "")
-    assert restart_budget.in_vain(attempts(*told), 0) == ""
+    assert restart_policy.in_vain(attempts(*told), 0) == ""
 
 
 def crash(tape: Tape, time: float, epoch: int) -> list[Any]:

@@ -17,12 +17,12 @@ from clusterrun.runtime.run_files import read_state
 
 def test_a_coordinator_writes_no_state_before_it_knows_what_an_earlier_one_has_left() -> None:
     state_keeper, now = RunStateKeeper("r", "n1", 7, 10.0, "41"), Now(5.0, 1_800_000_000.0)
-    assert (state_keeper.due_at(), state_keeper.due(now)) == (None, None)
+    assert state_keeper.due_at is None
     earlier = Attempt(0, "first start", ("n0",), 1.0, 2.0, "NODE_FAIL")
     state_keeper.remember((earlier,))
     state_keeper.open(now, 1, "started again", "node")
-    saved = state_keeper.due(now)
-    assert saved is not None
+    assert state_keeper.due_at == 0.0
+    saved = state_keeper.save(now)
     assert (saved.state.epoch, [a.epoch for a in saved.state.attempts]) == (1, [0, 1])
 
 

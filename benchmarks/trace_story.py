@@ -1,0 +1,118 @@
+"""Traces a story through the machines and counts its moves between files: ``-m benchmarks.trace_story``.
+
+The story: of a node's two ranks one exits with code 3, the other is ended, the run's end is decided.
+It begins with the end that the agent is told of, and ends where the run's last stage begins. A move is a call
+from a function of one file of clusterrun to a function of another one; what makes or copies a value is none.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from clusterrun.agent.agent import Agent
+from clusterrun.agent.events import RankEnded, RanksSpawned, Swept, Told, Welcomed
+from clusterrun.coordinator.actions import ReadProgress, Send
+from clusterrun.coordinator.coordinator import Coordinator
+from clusterrun.coordinator.events import AgentJoined, EpochClaimed, MessageCame, Progressed
+from clusterrun.model.orders import Orders
+from clusterrun.model.world import Meeting, World
+from clusterrun.protocol.messages import (
+    Ack,
+    Beat,
+    Hello,
+    PortReserved,
+    RanksStarted,
+    ReservePort,
+    StartRanks,
+)
+from clusterrun.runtime.machine_events import Now, Tick
+
+PACKAGE = str(Path(sys.modules[Coordinator.__module__].__file__ or "").parents[1]) + "/"
+NO_MOVES = ("model/frozen.py",)
+"""What makes and copies values."""
+LAST = "coordinator/shutdown.py"
+WALL = 1000.0
+ORDERS = Orders("r", "r", 1, 2, 0, 1, ("train",), "/")
+
+
+class Trace:
+    """The calls into other files, in order: file and function of both."""
+
+    def __init__(self) -> None:
+        self.moves: list[tuple[str, str, str]] = []
+        self.decided = False
+
+    def __call__(self, frame: Any, event: str, argument: Any) -> None:
+        if event != "call" or frame.f_back is None or self.decided:
+            return
+        here, before = _file(frame), _file(frame.f_back)
+        if here and before and here != before and not {here, before} & set(NO_MOVES):
+            self.moves.append((before, here, frame.f_code.co_name))
+            self.decided = here == LAST
+
+    def of(self, work: Callable[[], Any]) -> Any:
+        """What ``work`` returns, traced."""
+        sys.setprofile(self)
+        try:
+            return work()
+        finally:
+            sys.setprofile(None)
+
+
+def _file(frame: Any) -> str:
+    name = str(frame.f_code.co_filename)
+    return name[len(PACKAGE) :] if name.startswith(PACKAGE) else ""
+
+
+def story(trace: Trace) -> None:
+    """A node with two ranks trains, and one of them fails."""
+    agent = Agent(0, 2)
+    coordinator = Coordinator(ORDERS, "login", 42)
+    for event in (Tick(), EpochClaimed(0), AgentJoined(0, Hello(0, "n0", "10.0.0.1", 1, "3.12", -1))):
+        coordinator.on(Now(0.0, WALL), event)
+    for message in (Beat(0), PortReserved(0, 29000), RanksStarted(0)):
+        coordinator.on(Now(1.0, WALL + 1.0), MessageCame(0, message))
+    start = Told(StartRanks(0, World(("n0",), 2), 0, Meeting("10.0.0.1", 29000)))
+    for told in (Welcomed(), Told(Ack(0, WALL)), Told(ReservePort(0)), start, RanksSpawned(0)):
+        agent.on(Now(1.0, WALL + 1.0), told)
+
+    def coordinator_hears(time: float, event: Any) -> list[Any]:
+        now = Now(time, WALL + time)
+        coordinator.on(now, Tick())  # looks for silence, which is no part of the story
+        done: list[Any] = trace.of(lambda: coordinator.on(now, event))
+        return done
+
+    def agent_hears(time: float, event: Any) -> list[Any]:
+        said = trace.of(lambda: agent.on(Now(time, WALL + time), event))
+        messages = [one.message for one in said if hasattr(one, "message")]
+        return [one for message in messages for one in coordinator_hears(time, MessageCame(0, message))]
+
+    agent_hears(1.5, RankEnded(0, 1, 3))
+    coordinator.on(Now(1.79, WALL + 1.79), Tick())
+    now = Now(1.8, WALL + 1.8)
+    orders = [one.message for one in trace.of(lambda: coordinator.on(now, Tick())) if isinstance(one, Send)]
+    assert orders
+    for order in orders:
+        agent_hears(1.8, Told(order))
+    agent_hears(1.9, RankEnded(0, 0, -15))
+    asked = agent_hears(2.0, Swept(0))
+    assert [one for one in asked if isinstance(one, ReadProgress)]
+    coordinator_hears(2.0, Progressed(0))
+    assert trace.decided
+
+
+def main() -> int:
+    """Print each move, and how many there were."""
+    trace = Trace()
+    story(trace)
+    for number, (before, here, name) in enumerate(trace.moves, 1):
+        print(f"{number:4d}  {before:38s} -> {here}: {name}")
+    print(f"{len(trace.moves)} moves between {len({one for move in trace.moves for one in move[:2]})} files")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""No object of a live machine leads back to itself, and no constructor takes much, or what calls back."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import trace_story
+from benchmarks.simulator.world import World
+
+PACKAGE = Path(__file__).resolve().parents[2] / "clusterrun"
+MOST_PARAMETERS = 6
+MOST_MOVES = 33
+"""It was 98. Only to shrink: ``python -m benchmarks.trace_story`` prints them."""
+OURS = ("clusterrun.coordinator", "clusterrun.agent", "clusterrun.preflight", "clusterrun.monitor")
+HOOKS = {
+    "agent/orphaned_job.py OrphanedJob live_until",
+    "agent/rank_processes.py RankProcesses dressed",
+    "coordinator/io/event_hook.py EventHook note",
+    "coordinator/io/launcher.py Launcher ended",
+    "coordinator/io/report_files.py ReportFiles note",
+    "coordinator/io/requeue_commands.py RequeueCommands note",
+    "coordinator/io/scheduler.py Scheduler happened",
+    "coordinator/io/scheduler.py Scheduler note",
+    "coordinator/io/state_writer.py StateWriter note",
+    "coordinator/io/supervisor.py _Keeper coordinate",
+    "coordinator/preflight_gate.py PreflightGate examine",
+    "coordinator/world_formation.py WorldFormation examine",
+    "runtime/machine_driver.py MachineDriver now",
+}
+"""What constructors of the nodes' machines may be called back with: a clock, a log, a queue of events, what
+makes a pre-flight. None of these is a method of the object that holds what is constructed. Only to shrink."""
+
+
+def stateful(value: Any) -> bool:
+    """An object of ours that can change, or what holds one without saying so."""
+    if isinstance(value, (enum.Enum, type, types.ModuleType)) or hasattr(type(value), "__fields__"):
+        return False
+    return type(value).__module__.startswith(OURS)
+
+
+def held(value: Any) -> Iterator[Any]:
+    """What an object, a container, a bound method or a closure leads to."""
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)) or type(value).__name__ == "deque":
+        yield from value
+    elif isinstance(value, types.MethodType):
+        yield value.__self__
+    elif isinstance(value, types.FunctionType):
+        yield from (cell.cell_contents for cell in value.__closure__ or ())
+    elif isinstance(value, types.GeneratorType) and value.gi_frame is not None:
+        yield from value.gi_frame.f_locals.values()
+    elif stateful(value):
+        yield from vars(value).values() if hasattr(value, "__dict__") else ()
+        names = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()))
+        yield from (getattr(value, name) for name in names if hasattr(value, name))
+
+
+def cycles(root: Any) -> list[str]:
+    """The chains of attributes that lead from a stateful object back to it."""
+    found: list[str] = []
+    done: set[int] = set()
+    above: list[Any] = []
+
+    def visit(value: Any) -> None:
+        if any(value is one for one in above):
+            start = next(number for number, one in enumerate(above) if one is value)
+            ring = [one for one in (*above[start:], value) if stateful(one)]
+            if ring:
+                found.append(" -> ".join(type(one).__name__ for one in ring))
+            return
+        if id(value) in done:
+            return
+        above.append(value)
+        for one in held(value):
+            visit(one)
+        above.pop()
+        done.add(id(value))
+
+    visit(root)
+    return found
+
+
+def machines(seed: int) -> Iterator[Any]:
+    """The machines of a simulated world, again and again while it lives."""
+    world = World(seed)
+    world.submit(world.nodes[: world.scenario.allocated])
+    for second in range(1, 60):
+        world.clock.run(float(second))
+        for coordinator in world.coordinators:
+            yield coordinator.machine
+            yield from (agent.machine for agent in coordinator.agents)
+
+
+class Knot:
+    """Two objects, of which the second calls the first back."""
+
+    __module__ = "clusterrun.coordinator.tests"
+
+    def __init__(self) -> None:
+        self.name = "a"
+        self.calls = [lambda: self.name]
+
+
+def test_a_knot_would_be_found() -> None:
+    assert cycles(Knot()) == ["Knot -> Knot"]
+
+
+def test_no_object_of_a_live_machine_leads_back_to_itself() -> None:
+    seen: set[str] = set()
+    for seed in range(12):
+        for machine in machines(seed):
+            assert cycles(machine) == []
+            seen |= {type(one).__name__ for one in vars(getattr(machine, "_lifecycle", machine)).values()}
+    assert seen >= {
+        "LiveAttempt",
+        "Restart",
+        "Shutdown",
+        "Termination",
+        "WorldFormation",
+        "Ranks",
+        "Sidecars",
+    }
+
+
+def constructors() -> Iterator[tuple[str, ast.FunctionDef]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not place.startswith("lab/"):
+                for one in node.body:
+                    if isinstance(one, ast.FunctionDef) and one.name == "__init__":
+                        yield f"{place} {node.name}", one
+
+
+def parameters(one: ast.FunctionDef) -> list[ast.arg]:
+    return [*one.args.posonlyargs, *one.args.args, *one.args.kwonlyargs][1:]
+
+
+def test_no_constructor_takes_more_than_six_parameters() -> None:
+    most = {name: len(parameters(one)) for name, one in constructors()}
+    assert {name: count for name, count in most.items() if count > MOST_PARAMETERS} == {}
+
+
+def test_constructors_of_the_nodes_machines_take_no_callbacks_but_a_few_hooks() -> None:
+    places = ("agent/", "coordinator/", "protocol/", "runtime/")
+    calls = ("Callable", "Examine", "Watch")
+    taken = {
+        f"{name} {one.arg}"
+        for name, made in constructors()
+        if name.startswith(places)
+        for one in parameters(made)
+        if one.annotation is not None and any(word in ast.unparse(one.annotation) for word in calls)
+    }
+    assert taken == HOOKS
+
+
+def test_from_the_end_of_a_rank_to_the_end_of_its_run_few_files_are_gone_through() -> None:
+    trace = trace_story.Trace()
+    trace_story.story(trace)
+    assert len(trace.moves) <= MOST_MOVES, trace.moves
