@@ -77,7 +77,7 @@ def clean(
     if not dry_run and planned.going and not (yes or _asked(planned, as_json, context)):
         say("nothing was removed")
         return ExitCode.FAILED
-    removed = Removed((), (), ()) if dry_run else remove(context, planned, say)
+    removed = Removed() if dry_run else remove(context, planned, say)
     if as_json:
         print(json.dumps(_document(context, planned, removed, dry_run)))
     elif dry_run or yes:
@@ -156,21 +156,17 @@ def _holds(context: Context, planned: CleanPlan, removed: Removed | None = None)
     """How much the home holds now."""
     left, gone = planned.holds, 0
     if removed is not None:
-        left, gone = _left(planned, removed), len(removed.runs)
+        left, gone = planned.holds - removed.left_by, len(removed.gone)
     more = f"; {planned.unmeasured} folders could not be measured" if planned.unmeasured else ""
     least = "at least " if planned.unmeasured else ""
     return f"{context.store.home} holds {least}{sized(left)} in {_runs(planned.runs - gone)}{more}"
 
 
-def _left(planned: CleanPlan, removed: Removed) -> int:
-    return planned.holds - removed.freed - sum(size for _, size in removed.finished)
-
-
 def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool) -> dict[str, Any]:
     return {
         "home": context.store.home,
-        "holds_bytes": _left(planned, removed),
-        "runs": planned.runs - len(removed.runs),
+        "holds_bytes": planned.holds - removed.left_by,
+        "runs": planned.runs - len(removed.gone),
         "unmeasured": planned.unmeasured,
         "dry_run": dry_run,
         "frees_bytes": planned.frees if dry_run else removed.freed,

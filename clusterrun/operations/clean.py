@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from clusterrun.local import processes
 from clusterrun.model.errors import ClusterrunError
@@ -74,16 +75,22 @@ class CleanPlan:
 
 @frozen
 class Removed:
-    """What was removed, and why the rest was not."""
+    """What was removed, and why the rest was not; ``gone`` are all that are there no more, whoever did it."""
 
-    runs: tuple[Ended, ...]
-    finished: tuple[tuple[str, int], ...]
-    failures: tuple[ClusterrunError, ...]
+    runs: tuple[Ended, ...] = ()
+    finished: tuple[tuple[str, int], ...] = ()
+    failures: tuple[ClusterrunError, ...] = ()
+    gone: tuple[Ended, ...] = ()
 
     @property
     def freed(self) -> int:
         """Bytes, as they were measured before."""
         return _freed(self.runs)
+
+    @property
+    def left_by(self) -> int:
+        """How many bytes less the home holds."""
+        return _freed(self.gone) + sum(size for _, size in self.finished)
 
 
 def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
@@ -137,7 +144,9 @@ def remove(context: Context, planned: CleanPlan, tell: Tell) -> Removed:
                 done.append(one)
         except ClusterrunError as error:
             failures.append(error)
-    return Removed(tuple(done), tuple(finished), tuple(failures))
+    there = set(context.store.ids())
+    gone = [one for one in planned.going if one.status.run_id not in there]
+    return Removed(tuple(done), tuple(finished), tuple(failures), tuple(gone))
 
 
 def _freed(runs: Sequence[Ended]) -> int:
@@ -152,11 +161,10 @@ def _measured(
     ids = dict.fromkeys([*(status.run_id for status in first), *store.ids()])
     folders = {one: store.paths(one).run_dir for one in ids}
     folders |= {path: path for path in removal.leftovers(store.runs)}
-    try:
-        others = [entry.path for entry in os.scandir(store.home) if entry.path != store.runs]
-    except FileNotFoundError:
-        others = []
-    folders |= {path: path for path in others}
+    known = {store.runs, *folders.values()}
+    for folder in (store.home, store.runs):
+        with suppress(FileNotFoundError):
+            folders |= {one.path: one.path for one in os.scandir(folder) if one.path not in known}
     late = threading.Timer(
         SPEAK_AFTER,
         tell,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Iterable, Mapping
 
@@ -77,7 +78,14 @@ def _measure_all(folders: dict[str, str], found: dict[str, Usage], late: threadi
 
 
 def _usage(top: str, late: threading.Event) -> Usage:
+    """What a folder takes, or a file."""
     own, linked, whole = 0, dict[tuple[int, int], LinkedFile](), True
+    try:
+        about = os.lstat(top)
+    except OSError as error:
+        return Usage(whole=isinstance(error, FileNotFoundError))
+    if not stat.S_ISDIR(about.st_mode):
+        return Usage(about.st_blocks * BLOCK)
     waiting = [top]
     while waiting and not late.is_set():
         try:

@@ -137,3 +137,15 @@ def test_what_an_earlier_clean_left_is_finished(context: Context) -> None:
     assert [path for path, _ in planned.leftovers] == [str(left)]
     assert remove(context, planned, quiet).finished == planned.leftovers
     assert (left.exists(), context.store.ids()) == (False, [only])
+
+
+def test_what_another_clean_removed_meanwhile_is_not_held_any_more(context: Context) -> None:
+    first, second = ended(context, days=3), ended(context, days=2)
+    Path(context.store.runs, "notes.txt").write_bytes(b"x" * 9000)
+    planned = plan(context, CleanChoice(), quiet)
+    context.store.remove(first)
+    removed = remove(context, planned, quiet)
+    assert [one.status.run_id for one in removed.runs] == [second]
+    assert (len(removed.gone), removed.left_by) == (2, planned.frees)
+    assert planned.holds - removed.left_by >= 9000
+    assert plan(context, CleanChoice(), quiet).holds >= 9000

@@ -173,7 +173,8 @@ def test_a_file_with_two_names_is_free_when_both_are_gone(tmp_path: Path) -> Non
 def test_a_file_system_that_does_not_answer_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "good").mkdir()
+    for name in ("good", "stale"):
+        (tmp_path / name).mkdir()
     answer, scandir = threading.Event(), os.scandir
 
     def hangs(path: str) -> object:
