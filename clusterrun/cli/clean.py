@@ -36,7 +36,7 @@ SHOWN = 5
     shell_complete=shown_states,
     help="Only runs that ended so: failed,timeout.",
 )
-@click.option("--larger-than", "size", metavar="SIZE", help="Only runs that take at least this: 500M, 10G.")
+@click.option("--larger-than", "size", metavar="SIZE", help="Only runs whose removal frees this: 500M, 10G.")
 @click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the N newest of them.")
 @click.option("--dry-run", is_flag=True, help="Show what would go and what that frees; remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -114,7 +114,7 @@ def _show(going: tuple[Ended, ...], now: float) -> None:
             one.status.run_id,
             one.status.state.value,
             f"{spoken(max(0.0, now - one.at))} ago",
-            sized(one.usage.size) if one.usage else "?",
+            "?" if one.frees is None else sized(one.frees),
         ]
         for one in going
     ]
@@ -183,5 +183,5 @@ def _entry(one: Ended) -> dict[str, Any]:
         "name": status.name,
         "state": status.state.value,
         "ended_at": iso(status.ended_at),
-        "bytes": one.usage.size if one.usage else None,
+        "bytes": one.frees,
     }

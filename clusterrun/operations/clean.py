@@ -54,6 +54,11 @@ class Ended:
         """When it ended, as far as that is known."""
         return self.status.ended_at or self.status.submitted_at
 
+    @property
+    def frees(self) -> int | None:
+        """What its removal frees: the packed program of the nodes is the same file in many runs."""
+        return disk_usage.freed(self.usage) if self.usage else None
+
 
 @frozen
 class CleanPlan:
@@ -110,7 +115,7 @@ def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
     kept += [(one.run_id, why_not(one)) for one in unknown]
     going = [one for one in going if one.status.run_id not in dict(kept)]
     return CleanPlan(
-        going=tuple(sorted(going, key=lambda one: one.usage.size if one.usage else -1, reverse=True)),
+        going=tuple(sorted(going, key=lambda one: -1 if one.frees is None else one.frees, reverse=True)),
         kept=tuple(kept),
         leftovers=tuple(
             (path, disk_usage.freed(sizes[path]) if path in sizes else 0)
@@ -184,7 +189,7 @@ def _wanted(found: Sequence[RunStatus], choice: CleanChoice, sizes: dict[str, Us
         one
         for one in ended
         if (not choice.before or one.at <= choice.before)
-        and (not choice.larger or (one.usage is not None and one.usage.size >= choice.larger))
+        and (not choice.larger or (one.frees is not None and one.frees >= choice.larger))
     ]
 
 

@@ -259,8 +259,8 @@ def _advised(found: EndReport, spec: JobSpec, state: State, longest: float) -> E
     if found.memory_most is not None and found.memory_asked:
         gib = max(1, math.ceil(found.memory_most * HEADROOM / 2**30))
         said += [f"--mem {gib}G"] if gib * 2**30 < found.memory_asked * WORTH_SAYING else []
-    if found.gpus and found.gpus_idle and spec.gpus and not found.gpus_idle % spec.nodes:
-        said += [f"--gpus {max(0, spec.gpus - found.gpus_idle // spec.nodes)}"]
+    if spec.gpus and found.gpus and found.gpus_idle == found.gpus:
+        said += [f"--gpus 0 --ranks-per-node {spec.local_size}"]
     minutes = max(1, math.ceil(longest * HEADROOM / 60))
     if minutes * 60 < spec.time * WORTH_SAYING:
         said += [f"--time {minutes}m" if minutes < 120 else f"--time {math.ceil(minutes / 60)}h"]

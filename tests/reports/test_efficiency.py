@@ -131,7 +131,10 @@ def test_use_is_that_of_all_nodes_and_attempts() -> None:
 
 
 def test_what_would_have_been_enough_is_said_of_runs_that_ended_well() -> None:
-    assert found(FIRST, SECOND).smaller == ("--cpus-per-rank 3", "--mem 9G", "--gpus 2", "--time 22m")
+    assert found(FIRST, SECOND).smaller == ("--cpus-per-rank 3", "--mem 9G", "--time 22m")
+    idle = (use(whole=replace(WHOLE, idle=4)),)
+    without = found(replace(FIRST, uses=idle), replace(SECOND, uses=idle))
+    assert "--gpus 0 --ranks-per-node 4" in without.smaller
     assert found(FIRST, SECOND, state=State.FAILED).smaller == ()
     assert found(FIRST, SECOND, cpus_per_rank=3, mem="10G", time=1500, gpus=0).smaller == ()
     short = replace(SECOND, attempt=attempt(0, 1100.0, 1100.0, 1120.0), marks=None)
