@@ -27,6 +27,7 @@ help:
 	@echo 'make docs                 build the documentation as a site into build/docs'
 	@echo 'make recordings           ask every Slurm of this machine anew what tests/recorded holds of it'
 	@echo 'make dist                 build the wheel and the source archive into dist/'
+	@echo 'make bundle               the same for machines without a network, with all that it needs but torch'
 	@echo 'make clean                remove what was built, and $(VENV)'
 	@echo 'PYTHON=… picks the Python that makes $(VENV), PYTEST_ARGS=… goes to pytest'
 
@@ -77,6 +78,10 @@ stub: $(VENV)/.installed
 
 dist: $(VENV)/.installed-dev
 	$(BIN)/python -m build
+
+# For machines without a network: wheels of clusterrun and all that it needs but torch, with an installer.
+bundle: $(VENV)/.installed-dev
+	sh packaging/bundle.sh $(BIN)/python dist
 
 # Where ensurepip is missing (Debian keeps it in a package of its own) the pip that is there brings a pip.
 $(BIN)/python:
