@@ -15,6 +15,8 @@ RECORDED = ROOT / "tests" / "recorded" / "runs"
 RUNS = sorted(path.relative_to(RECORDED).as_posix() for path in RECORDED.glob("*/*"))
 FAILED = "format-1/20261122-111902-eaq1-train"
 CHECKED = "format-1/20261122-111905-c5d9-train"
+NEWER = "of_a_newer_version"
+"""A field that no version has."""
 STATES = {FAILED: "FAILED", CHECKED: "COMPLETED"}
 
 
@@ -44,7 +46,7 @@ def extended(value: Any) -> Any:
     if isinstance(value, list):
         return [extended(item) for item in value]
     if isinstance(value, dict):
-        return {"licenses": ["matlab"], **{name: extended(item) for name, item in value.items()}}
+        return {NEWER: ["matlab"], **{name: extended(item) for name, item in value.items()}}
     return value
 
 
@@ -84,8 +86,8 @@ def test_the_failure_and_the_check_of_a_recorded_run_are_told(context: CommandLi
 
 def test_a_field_that_changes_the_meaning_is_named_and_not_guessed_at(context: CommandLine) -> None:
     path, *_ = documents(context, FAILED)
-    document = {**json.loads(path.read_text()), "licenses": [], "must_understand": ["licenses"]}
+    document = {**json.loads(path.read_text()), NEWER: [], "must_understand": [NEWER]}
     path.write_text(json.dumps(document))
     found = status(context, FAILED)
     assert found["state"] == "UNKNOWN"
-    assert "field 'licenses' is of a newer clusterrun" in found["reason"]
+    assert f"field '{NEWER}' is of a newer clusterrun" in found["reason"]
