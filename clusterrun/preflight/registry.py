@@ -12,22 +12,19 @@ from clusterrun.preflight.checks import (
     driver,
     environment,
     fabric,
+    folders,
     gpu_errors,
     gpu_memory,
     gpus,
-    home,
     host_memory,
     infiniband,
     nvlink,
     pcie,
     product,
     resource_limits,
-    run_directory,
     shared_memory,
-    temporary,
     torch,
     versions,
-    working_directory,
     xid,
 )
 
@@ -41,7 +38,8 @@ if TYPE_CHECKING:
     class Judge(Protocol):
         """Judges readings of all nodes at once. A node's name of '' in a finding means all together."""
 
-        NAME: str
+        @property
+        def NAME(self) -> str: ...  # noqa: N802
 
         def judge(self, asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]: ...
 
@@ -52,8 +50,11 @@ if TYPE_CHECKING:
         nothing is said where the check that ``LATE_WITH`` names, an earlier one, exceeded its own too.
         """
 
-        LIMIT: float
-        LATE: Finding
+        @property
+        def LIMIT(self) -> float: ...  # noqa: N802
+
+        @property
+        def LATE(self) -> Finding: ...  # noqa: N802
 
         def probe(self, asked: Asked) -> object: ...
 
@@ -72,10 +73,10 @@ CHECKS: tuple[Check, ...] = (
     shared_memory,
     host_memory,
     cpus,
-    run_directory,
-    working_directory,
-    temporary,
-    home,
+    folders.RUN_DIRECTORY,
+    folders.WORKING_DIRECTORY,
+    folders.TEMPORARY,
+    folders.HOME,
     environment,
     versions,
 )

@@ -10,14 +10,11 @@ import pytest
 
 from clusterrun.preflight.checks import (
     cpus,
-    home,
+    folders,
     host_memory,
     resource_limits,
-    run_directory,
     shared_memory,
-    temporary,
     versions,
-    working_directory,
 )
 from clusterrun.preflight.probes import disk_space
 from tests.preflight.checks.values import ASKED, FAIL, PASS, WARN, asked, blamed, nodes, verdicts
@@ -114,13 +111,13 @@ def test_locked_memory_matters_only_to_ranks_with_gpus():
 )
 def test_a_run_directory_that_cannot_be_used_is_unfit_and_the_error_has_its_name(error, step, said):
     ill = {"path": "/p", "step": step, "error": error, "why": "why"}
-    ((node, finding),) = run_directory.judge(ASKED, nodes(2, room(same=True), bad=ill))
+    ((node, finding),) = folders.RUN_DIRECTORY.judge(ASKED, nodes(2, room(same=True), bad=ill))
     assert (node, finding.verdict, finding.said) == ("bad", FAIL, said)
     assert finding.remedy
 
 
 def test_what_comes_back_changed_is_unfit():
-    assert verdicts(run_directory, {"n1": room(same=False)}) == [
+    assert verdicts(folders.RUN_DIRECTORY, {"n1": room(same=False)}) == [
         ("n1", FAIL, "what was written to the run directory /p came back changed")
     ]
 
@@ -128,10 +125,10 @@ def test_what_comes_back_changed_is_unfit():
 @pytest.mark.parametrize(
     ("check", "verdict", "what"),
     [
-        (run_directory, WARN, "the run directory"),
-        (temporary, WARN, "the temporary directory"),
-        (home, WARN, "the home directory"),
-        (working_directory, PASS, "the working directory"),
+        (folders.RUN_DIRECTORY, WARN, "the run directory"),
+        (folders.TEMPORARY, WARN, "the temporary directory"),
+        (folders.HOME, WARN, "the home directory"),
+        (folders.WORKING_DIRECTORY, PASS, "the working directory"),
     ],
 )
 def test_little_room_and_few_files_are_told(check, verdict, what):
@@ -143,11 +140,11 @@ def test_little_room_and_few_files_are_told(check, verdict, what):
 
 def test_a_home_that_no_node_has_is_the_sites_habit():
     absent = {"path": "/home/alice", "step": "look at", "error": "ENOENT", "why": "No such file or directory"}
-    assert verdicts(home, nodes(3, absent)) == []
-    assert verdicts(home, nodes(3, room(), bad=absent)) == [
+    assert verdicts(folders.HOME, nodes(3, absent)) == []
+    assert verdicts(folders.HOME, nodes(3, room(), bad=absent)) == [
         ("bad", FAIL, "cannot look at the home directory /home/alice: No such file or directory (ENOENT)")
     ]
-    assert verdicts(home, nodes(3, None)) == []
+    assert verdicts(folders.HOME, nodes(3, None)) == []
 
 
 def test_a_folder_is_written_to_and_left_as_it_was(tmp_path: Path):
