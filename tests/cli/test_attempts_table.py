@@ -111,6 +111,7 @@ def test_a_document_has_what_every_attempt_left_where_a_run_was_named(context: C
             "why": "node n1 was lost",
             "at": "2027-01-15T08:03:10.000+00:00",
         },
+        "ranks_at": None,
     }
     assert [one["failure"] is None for one in entry["attempts"]] == [False, False, True]
     assert "attempts" not in document(found)["runs"][0]
