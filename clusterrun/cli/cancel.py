@@ -20,7 +20,7 @@ def cancel(wanted: tuple[str, ...]) -> int:
     Examples:
       clusterrun cancel last
     """
-    context = Context()
+    context = Context(tell=say)
     words: dict[str, str] = {}
     for word in wanted:
         words.setdefault(context.store.find(word), word)

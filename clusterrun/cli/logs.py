@@ -61,7 +61,7 @@ def logs(
     """
     if fold and as_is:
         raise click.UsageError("--fold and --raw do not go together")
-    context = Context()
+    context = Context(tell=say)
     run_id = context.store.find(run)
     begin = since(begun, context.clock.now()) if begun else 0.0
     wanted = LogRequest(_ranks(context, run_id, rank, node), stream, tail, attempt, begin)

@@ -57,7 +57,7 @@ def status(
     """
     if live and as_json:
         raise click.UsageError("--watch and --json do not go together: --json is one document")
-    context = Context()
+    context = Context(tell=say)
     chosen = Filter(states(state), name or "", since(begun, context.clock.now()) if begun else 0.0)
     listing = RunList(context, wanted, chosen, everything)
     if live:

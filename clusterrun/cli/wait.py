@@ -29,7 +29,7 @@ def wait(wanted: tuple[str, ...], as_json: bool) -> int:
       clusterrun wait
       clusterrun wait last
     """
-    context = Context()
+    context = Context(tell=say)
     ids = list(dict.fromkeys(context.store.find(word) for word in wanted or ("last",)))
     try:
         ended = [_wait(context, run_id, as_json) for run_id in ids]

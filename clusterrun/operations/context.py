@@ -23,18 +23,20 @@ def quiet(sentence: str) -> None:
 
 
 class Context:
-    """The world as one argument; each part is the real one unless given."""
+    """The world as one argument; each part is the real one unless given. ``tell`` hears what is ignored."""
 
     def __init__(
         self,
         environ: Mapping[str, str] | None = None,
         clock: system.Clock | None = None,
         client: SlurmClient | None = None,
+        tell: Tell = quiet,
     ) -> None:
         self.environ = dict(os.environ if environ is None else environ)
         self.clock = clock or system.RealClock()
         self.store = Store(settings.home(self.environ), self.other_cluster)
         self._client = client
+        self._tell = tell
         self._jobs: SharedJobs | None = None
 
     def client(self) -> SlurmClient:
@@ -57,14 +59,16 @@ class Context:
         return "" if here in ("", record.slurm) else record.slurm.partition("@")[0]
 
     def _floor(self) -> float:
-        """Seconds between two questions to Slurm; a configuration that cannot be read says nothing here."""
+        """Seconds between two questions to Slurm; a configuration that cannot be read is ignored here."""
         from clusterrun.config import profiles
 
         try:
             read = profiles.load(os.getcwd(), self.environ)
             sources = [*settings.from_environment(self.environ), *profiles.sources(read, "")]
             value = settings.settle(sources)["slurm-every"].value
-        except (ClusterrunError, OSError):
+        except (ClusterrunError, OSError) as error:
+            seen = error.seen if isinstance(error, ClusterrunError) else str(error)
+            self._tell(f"{seen}; it is ignored here, and submit will refuse it")
             value = option_table.CONFIGURABLE["slurm-every"].default
         return max(1.0, float(value) if isinstance(value, int) else 0.0)
 

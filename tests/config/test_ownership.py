@@ -14,6 +14,7 @@ from clusterrun.config import profiles
 from clusterrun.config.ownership import Entry, objection
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
+from clusterrun.operations.context import Context
 
 ME, OTHER, ROOT = 1000, 2000, 0
 MINE, TEAM = 1000, 500
@@ -116,6 +117,19 @@ def test_a_planted_file_is_named_with_the_remedy_and_each_remedy_helps(planted: 
     assert [one.path for one in profiles.load(str(planted), environment(planted))] == [
         str(planted / "clusterrun.toml")
     ]
+
+
+def test_a_command_that_only_asks_slurm_says_once_that_it_ignores_the_file(
+    planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(planted)
+    told: list[str] = []
+    context = Context({**environment(planted), "CLUSTERRUN_HOME": str(planted / "home")}, tell=told.append)
+    assert context.jobs() is context.jobs()
+    (line,) = told
+    assert line.startswith(f"{planted.parents[1] / 'clusterrun.toml'} is not read: ")
+    assert "can be written by others (mode 0666)" in line
+    assert "\n" not in line
 
 
 def test_a_folder_that_anybody_may_write_is_refused_unless_it_is_sticky(planted: Path) -> None:
