@@ -121,7 +121,7 @@ def submit(
         on_hang: When a run hangs: report the cause, restart all ranks, or end the run. One of
             "report", "restart", "kill". (default: report)
         on_event: Shell line that gets each event of the run as JSON on its stdin.
-        after: Start when these runs have ended well.
+        after: Start when these runs have succeeded.
     """
 
 def check(

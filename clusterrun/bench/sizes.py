@@ -44,5 +44,5 @@ def _read(text: str, what: str, units: dict[str, float], remedy: str) -> float:
     except (ValueError, KeyError):
         number = 0.0
     if not 0 < number < math.inf:
-        raise BadInput(f"{what} {text!r} is no amount", remedy)
+        raise BadInput(f"{what} {text!r} is not an amount", remedy)
     return number

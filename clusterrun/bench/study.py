@@ -110,7 +110,7 @@ def read_worlds(text: str) -> tuple[int, ...]:
     """World sizes from ``1,2,4``. Raises ``BadInput``."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(word.isascii() and word.isdecimal() and int(word) > 0 for word in words):
-        raise BadInput(f"--worlds {text!r} is no list of world sizes", "write --worlds 1,2,4")
+        raise BadInput(f"--worlds {text!r} is not a list of world sizes", "write --worlds 1,2,4")
     return tuple(sorted({int(word) for word in words}))
 
 

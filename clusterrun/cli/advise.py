@@ -28,7 +28,7 @@ from clusterrun.model.errors import BadInput
 @click.option("--bandwidth", metavar="GB/s", help="What each GPU can send while all do.")
 @click.option("--step-time", metavar="SECONDS", help="A step of one GPU, with its own batch.")
 @click.option(
-    "--from", "measured", metavar="NAME", help="Take what bench scaling measured: a study's name or file."
+    "--from", "measured", metavar="NAME", help="Use what bench scaling measured: a study's name or file."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def advise(as_json: bool, **given: Any) -> int:

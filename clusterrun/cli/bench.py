@@ -103,7 +103,8 @@ def scaling(
     try:
         study.measure(say)
     except KeyboardInterrupt:
-        say(f"\nstopped; what is measured is kept, and a run under way goes on. To go on:\n  {_again()}")
+        say("\nstopped; what is measured is kept, and a run under way continues. To continue the study:")
+        say(f"  {_again()}")
         return ExitCode.INTERRUPTED
     return _show(study, own["as_json"], plot)
 
@@ -140,8 +141,10 @@ def _ask(crowded: str) -> None:
     if not crowded:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise BadInput(crowded, "--oversubscribe does it all the same; smaller --worlds are honest")
-    click.confirm(f"{crowded}. Measure all the same?", abort=True, err=True)
+        raise BadInput(
+            crowded, "--oversubscribe starts them anyway; smaller --worlds give comparable figures"
+        )
+    click.confirm(f"{crowded}. Measure anyway?", abort=True, err=True)
 
 
 def _again() -> str:

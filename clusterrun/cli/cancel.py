@@ -39,7 +39,7 @@ def cancel(wanted: tuple[str, ...]) -> int:
             print(f"{status.run_id} {status.state.value}")
         else:
             reason = f" ({status.reason})" if status.reason else ""
-            say(f"{status.run_id} was told to end but is still {status.state.value}{reason}")
+            say(f"{status.run_id} was told to end, but is still {status.state.value}{reason}")
             code = ExitCode.FAILED
     return code
 

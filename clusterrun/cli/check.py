@@ -83,7 +83,7 @@ def check(
         found = _found(context, run.run_id)
     except KeyboardInterrupt:
         say(
-            "\ndetached: the check goes on. Come back with\n"
+            "\ndetached: the check continues. To come back:\n"
             f"  clusterrun wait {run.run_id}; clusterrun report {run.run_id}\n"
             f"or end it: clusterrun cancel {run.run_id}"
         )

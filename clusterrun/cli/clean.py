@@ -131,7 +131,7 @@ def _tell(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool,
         say(f"finished the removal of {_runs(len(removed.finished))} that an earlier clean had begun")
     elif planned.leftovers and dry_run:
         say(f"would finish the removal of {_runs(len(planned.leftovers))} that an earlier clean had begun")
-    fitting = f"no run ended more than {default} ago" if default else "no run is like that"
+    fitting = f"no run ended more than {default} ago" if default else "no run matches"
     if not planned.going:
         say("nothing to remove" + ("" if planned.kept else f": {fitting}"))
     elif dry_run:

@@ -86,7 +86,7 @@ def _stack(group: Stacks) -> list[str]:
     count = len(unfolded(group.ranks))
     heading = f"rank {group.ranks}" if count == 1 else f"{count} ranks: {group.ranks}"
     if not group.stack:
-        return [heading, "    no Python stack is to be had"]
+        return [heading, "    no Python stack could be read"]
     shown = group.stack[:FRAMES]
     told = [heading, *(f"    {_frame(frame)}" for frame in shown)]
     return told + ([f"    … and {len(group.stack) - FRAMES} more"] if len(group.stack) > FRAMES else [])

@@ -74,7 +74,7 @@ def _stay_for_check(context: Context, run_id: str) -> RunStatus:
 
 def detached(run_id: str, verb: str) -> int:
     """Say that the run goes on without us, and how to come back to it."""
-    say(f"\ndetached: the run goes on. Come back with\n  clusterrun {verb} {run_id}")
+    say(f"\ndetached: the run continues. To come back:\n  clusterrun {verb} {run_id}")
     return ExitCode.INTERRUPTED
 
 
@@ -160,7 +160,7 @@ def _tell_failure(context: Context, status: RunStatus) -> None:
     for line in words(attempts[-1]):
         say(line)
     if status.world_size > 1:
-        say("  all others were ended because of it: what they say after that is a consequence")
+        say("  all other ranks were ended because of it: errors that they print after that are consequences")
 
 
 def words(attempt: Attempt) -> list[str]:

@@ -41,8 +41,8 @@ lab.add_command(fault)
 @NAME
 @click.option("--nodes", default=4, show_default=True, help="How many nodes.")
 @click.option("--gpus", default=8, show_default=True, help="GPUs of each node.")
-@click.option("--cpus", default=16, show_default=True, help="CPUs that each node claims to have.")
-@choice("--proctrack", Proctrack, "How Slurm follows processes: each leaves others behind.")
+@click.option("--cpus", default=16, show_default=True, help="CPUs of each node, as Slurm is told.")
+@choice("--proctrack", Proctrack, "How Slurm tracks a job's processes; each way misses others.")
 @choice("--preempt", Preempt, "What a job in partition `urgent` does to one in `debug`.")
 @click.option("--accounting", is_flag=True, help="With slurmdbd and MariaDB, so that sacct answers.")
 @click.option("--slurm", default="", metavar="VERSION", help="Another release, as in 24.11: see `lab root`.")
@@ -77,7 +77,7 @@ def up(
 def _pair(setting: str) -> tuple[str, str]:
     key, equals, value = setting.partition("=")
     if not equals:
-        raise BadInput(f"--set {setting!r} is no setting", "write it as in KillWait=30")
+        raise BadInput(f"--set {setting!r} is not a setting", "write it as in KillWait=30")
     return key, value
 
 

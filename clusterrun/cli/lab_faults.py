@@ -134,7 +134,7 @@ def firewall(host: str, to: str, name: str) -> None:
 @_command("flap")
 @HOST
 @click.option("--down", default="4", show_default=True, help="Seconds for which it is cut off.")
-@click.option("--every", default="10", show_default=True, help="Seconds from one time to the next.")
+@click.option("--every", default="10", show_default=True, help="Seconds from one cut to the next.")
 @NAME
 def flap(host: str, down: str, every: str, name: str) -> None:
     """Cut a host off for some seconds, again and again.

@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 HELP = {"help_option_names": ["-h", "--help"]}
-NAME = click.option("--name", default="lab", show_default=True, help="Which lab: several may be up at once.")
+NAME = click.option(
+    "--name", default="lab", show_default=True, help="Name of the lab; several may be up at once."
+)
 
 Command = Callable[..., Any]
 

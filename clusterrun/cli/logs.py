@@ -21,7 +21,7 @@ from clusterrun.operations.logs import LogRequest, RunLogs
 
 
 @click.command()
-@click.option("-f", "--follow", is_flag=True, help="Go on to the end of the run, through restarts.")
+@click.option("-f", "--follow", is_flag=True, help="Follow to the end of the run, through restarts.")
 @click.option("--rank", metavar="LIST", help="Only these ranks: 0,3-5.")
 @click.option("--node", metavar="LIST", help="Only these nodes: a name, or numbers as in 0,2-3.")
 @click.option(

@@ -23,7 +23,7 @@ from clusterrun.runs.node_records import clusters, findings_folder, forget, reca
 @click.command()
 @click.option("--cluster", metavar="NAME", help="Nodes of this cluster.  [default: the one here]")
 @click.option("--since", default="30d", metavar="TIME", show_default=True, help="How far back to look.")
-@click.option("--forget", "forgotten", metavar="NODES", help="Hold nothing against these nodes any more.")
+@click.option("--forget", "forgotten", metavar="NODES", help="Forget what was found on these nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool) -> int:
     """Show the nodes and links that checks found unfit or warned about, the most frequent first.
@@ -66,7 +66,7 @@ def _forget(folder: str, text: str, cluster: str, now: float) -> int:
         )
     for node in names:
         forget(folder, node, now)
-    say(f"nothing is held against {fold(names)} any more")
+    say(f"forgot what was found on {fold(names)}")
     return ExitCode.DONE
 
 
@@ -106,4 +106,4 @@ def _nothing(context: Context, cluster: str, since: str) -> None:
     say(f"nothing was found on nodes of {cluster} in the last {since}")
     others = [name for name in clusters(context.store.home) if name != os.path.basename(cluster)]
     if others:
-        say(f"there are findings of {', '.join(others)}: clusterrun nodes --cluster {others[0]}")
+        say(f"there are findings on {', '.join(others)}: clusterrun nodes --cluster {others[0]}")

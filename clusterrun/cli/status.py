@@ -30,7 +30,9 @@ from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, 
 )
 @click.option("--name", metavar="PATTERN", help="Only runs of that name; * and ? stand for anything.")
 @click.option("--since", "begun", metavar="TIME", help="Only runs submitted since then: 1d, 90m, 2026-11-20.")
-@click.option("-w", "--watch", "live", is_flag=True, help="Go on showing them, to the end of the named runs.")
+@click.option(
+    "-w", "--watch", "live", is_flag=True, help="Keep showing them, until the named runs have ended."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("wanted", metavar="[RUN]...", nargs=-1, shell_complete=runs)
 def status(
@@ -91,7 +93,7 @@ def _show(context: Context, found: list[RunStatus], listing: RunList, chosen: Fi
     elif chosen == EVERYTHING:
         say("there are no runs yet: clusterrun submit train.py starts one")
     else:
-        say("no run is like that: clusterrun status --all shows them all")
+        say("no run matches: clusterrun status --all shows all runs")
     older = listing.older(len(found))
     if older > 0 and found:
         say(f"{older} older {'run' if older == 1 else 'runs'}: clusterrun status --all")

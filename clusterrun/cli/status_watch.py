@@ -68,7 +68,7 @@ def watch(context: Context, listing: RunList) -> int:
     except KeyboardInterrupt:
         if not listing.named:
             return ExitCode.DONE
-        say(f"stopped watching; the runs go on: clusterrun status --watch {' '.join(listing.named)}")
+        say(f"stopped watching; the runs continue: clusterrun status --watch {' '.join(listing.named)}")
         return ExitCode.INTERRUPTED
     return ExitCode.DONE
 

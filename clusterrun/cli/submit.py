@@ -80,7 +80,7 @@ def _takes_next(word: str, takes_value: set[str]) -> bool:
     multiple=True,
     metavar="RUN",
     shell_complete=runs,
-    help="Start when RUN has ended well.",
+    help="Start when RUN has succeeded.",
     cls=GroupedOption,
     group="slurm",
 )
@@ -161,7 +161,7 @@ def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: 
 
     run = launch(spec, context, say)
     if run.dropped:
-        say(f"not handed on, for they would steer the new job: {', '.join(run.dropped)}")
+        say(f"not passed to the job, because they would change it: {', '.join(run.dropped)}")
     _announce(run, as_json, follow)
     if not (follow or wait):
         return ExitCode.DONE
@@ -180,7 +180,7 @@ def _announce(run: Run, as_json: bool, follow: bool) -> None:
     elif not follow:
         print(run.run_id, flush=True)
     if follow:
-        say("Ctrl-C detaches: the run goes on")
+        say("Ctrl-C detaches: the run continues")
         return
     for verb, line in (("follow", "logs -f"), ("look", "status"), ("cancel", "cancel")):
         say(f"  {verb:<7} clusterrun {line} {run.run_id}")

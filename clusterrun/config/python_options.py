@@ -11,7 +11,7 @@ from clusterrun.config.option_table import DURATIONS, PREFLIGHT, RESOURCES, SUBM
 from clusterrun.model.errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., object])
-AFTER = Option("after", "list", "Start when these runs have ended well.", "RUN", ())
+AFTER = Option("after", "list", "Start when these runs have succeeded.", "RUN", ())
 ALL_PAIRS = Option("all-pairs", "switch", "Test every pair of nodes: as many rounds as nodes.", "", False)
 _OF_A_TERMINAL = ("follow", "wait")
 _LEVEL = next(option for option in SUBMISSION if option.name == "preflight")

@@ -67,7 +67,7 @@ def _of_place(one: RankSeen) -> Explanation:
             "let every rank call the same collectives in the same order",
         )
     if one.works:
-        where = f"in user code{_at(one)}" if here.frame else "where no Python stack is to be had"
+        where = f"in user code{_at(one)}" if here.frame else "where no Python stack could be read"
         return Explanation(
             f"it is busy {where}, {one.busy * 100:.0f} % of a processor",
             "is that an endless loop, or work that only this rank has? the others wait for it",

@@ -59,7 +59,7 @@ def check(spec: LabSpec) -> None:
 
 def _missing(spec: LabSpec) -> Iterator[tuple[str, str]]:
     if sys.platform != "linux":
-        yield "it is no Linux", "use one, for instance in a virtual machine"
+        yield "this is not Linux", "use one, for instance in a virtual machine"
         return
     wanted = {name: PACKAGES[name] for name in (OF_A_ROOT if spec.slurm else PACKAGES)}
     if spec.accounting:

@@ -38,7 +38,7 @@ class LabSite:
         """The same for what makes sense on a node only."""
         host = self.host(name)
         if name not in self.state.layout.node_names:
-            raise BadInput(f"{name!r} is no node", f"the nodes are {self.state.layout.node_range}")
+            raise BadInput(f"{name!r} is not a node", f"the nodes are {self.state.layout.node_range}")
         return host
 
     def first(self, name: str) -> int:

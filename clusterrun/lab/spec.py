@@ -61,10 +61,10 @@ class LabSpec:
         _within("--gpus", self.gpus, 0, 64)
         _within("--cpus", self.cpus, 1, 1024)
         if self.slurm and not re.fullmatch(r"\d\d\.\d\d(\.\d+)?", self.slurm):
-            raise BadInput(f"--slurm {self.slurm} is no release of Slurm", "write it as in 24.11")
+            raise BadInput(f"--slurm {self.slurm} is not a release of Slurm", "write it as in 24.11")
         for key, value in self.settings:
             if not re.fullmatch(r"\w+", key) or "\n" in value:
-                raise BadInput(f"{key}={value!r} is no line of slurm.conf", "write it as in KillWait=30")
+                raise BadInput(f"{key}={value!r} is not a line of slurm.conf", "write it as in KillWait=30")
 
     @property
     def cluster(self) -> str:

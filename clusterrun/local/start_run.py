@@ -48,7 +48,7 @@ def start(plan: Plan, environment: Mapping[str, str]) -> str:
         raise SchedulerError(f"the run could not be started: {error.seen}", look) from error
     job_id = done.out.strip()
     if done.code != 0 or not job_id:
-        last = (done.err.strip().splitlines() or ["no word of explanation"])[-1]
+        last = (done.err.strip().splitlines() or ["no reason given"])[-1]
         raise SchedulerError(f"the run could not be started: {last}", look)
     return job_id
 

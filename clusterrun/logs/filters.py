@@ -27,7 +27,7 @@ class Grep:
             self._find = re.compile(pattern).search
         except re.error as error:
             raise BadInput(
-                f"--grep {pattern!r} is no pattern: {error}",
+                f"--grep {pattern!r} is not a pattern: {error}",
                 "it is a regular expression of Python: write \\. for a dot, \\( for a bracket",
             ) from error
         self._plain = plain

@@ -27,7 +27,7 @@ def numbers(text: str, below: int, what: str) -> frozenset[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not (text.isascii() and first.isdecimal() and (last.isdecimal() or not dash)):
-            raise BadInput(f"{text!r} is no list of {what}s", f"write for example --{what} 0,3-5")
+            raise BadInput(f"{text!r} is not a list of {what}s", f"write for example --{what} 0,3-5")
         low, high = int(first), int(last or first)
         if high >= below or low > high:
             raise BadInput(f"there is no {what} {part.strip()}", f"the run has {what}s 0 to {below - 1}")

@@ -22,7 +22,7 @@ def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
     """The names that ``text`` stands for, in its order, duplicates kept, as ``scontrol show hostnames``.
 
     Several brackets multiply, the last one running fastest. Raises ``BadInput`` where the text
-    is no host list or stands for more than ``limit`` names.
+    is not a host list or stands for more than ``limit`` names.
     """
     names: list[str] = []
     for part in _split(text):
@@ -31,7 +31,7 @@ def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
         for piece in pieces:
             size *= len(piece)
         if len(names) + size > limit:
-            raise _refusal(text, f"it stands for more than {limit} names")
+            raise _refusal(text, f"it is more than {limit} names")
         names += map("".join, itertools.product(*pieces))
     return tuple(names)
 
@@ -54,7 +54,7 @@ def fold(names: Sequence[str]) -> str:
 
 def _refusal(text: str, why: str) -> BadInput:
     shown = text if len(text) <= 80 else text[:77] + "..."
-    return BadInput(f"{shown!r} is no host list: {why}", "write it as Slurm does: node[01-04,7],login1")
+    return BadInput(f"{shown!r} is not a host list: {why}", "write it as Slurm does: node[01-04,7],login1")
 
 
 def _split(text: str) -> Iterator[str]:
@@ -85,12 +85,12 @@ def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:
     for item in piece[1:].split(","):
         match = _RANGE.fullmatch(item)
         if not match:
-            raise _refusal(text, f"{item!r} is no number and no range")
+            raise _refusal(text, f"{item!r} is neither a number nor a range")
         low, high = match.group(1), match.group(2) or match.group(1)
         if int(high) < int(low) or len(high) > 18:
             raise _refusal(text, f"the range {item!r} runs backwards")
         if int(high) - int(low) >= limit:
-            raise _refusal(text, f"it stands for more than {limit} names")
+            raise _refusal(text, f"it is more than {limit} names")
         found += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
     return tuple(found)
 

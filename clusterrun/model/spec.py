@@ -127,7 +127,7 @@ class JobSpec:
         if not self.command or not self.command[0]:
             raise BadInput("there is no command to run", "say what to run: clusterrun submit train.py")
         if self.command == ("-m",):
-            raise BadInput("-m stands without a module", "say which: clusterrun submit -m package.module")
+            raise BadInput("-m needs a module", "say which: clusterrun submit -m package.module")
         for name, least in LEAST:
             if getattr(self, name) < least:
                 option = "--" + name.replace("_", "-")

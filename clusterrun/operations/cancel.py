@@ -52,16 +52,16 @@ def _leave_word(context: Context, run_id: str, tell: Tell) -> None:
     try:
         context.store.ask_cancel(run_id)
     except DiskRefused as error:
-        tell(f"no word could be left for the coordinator: {error.seen}")
+        tell(f"the coordinator could not be told to end the run: {error.seen}")
 
 
 def _unsure(silence: SchedulerError, after: Sequence[RunStatus]) -> SchedulerError:
     """What is known, and what becomes of runs that Slurm could not be told about."""
     states = ", ".join(f"{status.run_id} is {status.state.value}" for status in after)
     return type(silence)(
-        f"{silence.seen}\n{states}; a job in Slurm's queue may not have been told",
-        "the word is left in the run directory: a coordinator that lives, or starts later, ends its run\n"
-        f"once Slurm answers, say it again: clusterrun cancel {' '.join(status.run_id for status in after)}",
+        f"{silence.seen}\n{states}; a job in Slurm's queue may still be there",
+        "the run directory holds the request: a coordinator that runs, or starts later, ends its run\n"
+        f"once Slurm answers, type again: clusterrun cancel {' '.join(status.run_id for status in after)}",
     )
 
 
@@ -70,7 +70,7 @@ def _away(runs: Sequence[tuple[str, str]]) -> SchedulerError:
     words = " ".join(run_id for run_id, _ in runs)
     return SchedulerError(
         "\n".join(f"{run_id} is not ended: its jobs are on the cluster {name}" for run_id, name in runs),
-        "the word is left in the run directory: a coordinator that lives, or starts later, ends its run\n"
+        "the run directory holds the request: a coordinator that runs, or starts later, ends its run\n"
         f"to take its jobs from the queue too, on a login node of that cluster: clusterrun cancel {words}",
     )
 

@@ -230,8 +230,8 @@ class _WhyNot:
         if sure or self._context.clock.now() - last > SURE_SECONDS:
             return ""
         if elsewhere:
-            return f"its jobs are on the cluster {elsewhere}, and it was heard of within a day"
-        return "Slurm did not confirm its end, and it was heard of within a day"
+            return f"its jobs are on the cluster {elsewhere}, and its last heartbeat is less than a day old"
+        return "Slurm did not confirm its end, and its last heartbeat is less than a day old"
 
     def _known_jobs(self) -> Jobs:
         if self._jobs is None:

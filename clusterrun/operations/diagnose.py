@@ -149,10 +149,12 @@ class _Asking:
         state = self._state
         said = f"the run gave no answer within {limit:.0f} s"
         evidence = (f"its coordinator on {state.host} last wrote {max(0.0, silent):.0f} s ago",)
-        remedy = "is the run directory's file system shared and alive there? clusterrun logs may tell more"
+        remedy = (
+            "look whether the run directory's file system is mounted there; clusterrun logs may show more"
+        )
         if silent <= STALE:
             return Diagnosis(Verdict.UNDETERMINED, said, (), (), evidence, remedy)
         culprit = Culprit(-1, state.host, f"the coordinator there has been silent for {silent:.0f} s")
         said += ": its coordinator is silent"
-        remedy = f"is process {state.pid} on {state.host} alive, or stopped? clusterrun cancel ends the run"
+        remedy = f"look at process {state.pid} on {state.host}; clusterrun cancel ends the run"
         return Diagnosis(Verdict.UNDETERMINED, said, (culprit,), (), evidence, remedy)

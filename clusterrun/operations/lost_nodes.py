@@ -33,7 +33,7 @@ def of_running(
     out = state is not None and bool(_nodes(row)) and _host(state) not in _nodes(row)
     if out and not lost and state is not None:
         # Before its first attempt is formed nothing but the coordinator's own host is known.
-        lost = f"{_host(state)}, where it was, is none of the job's nodes"
+        lost = f"{_host(state)}, where it ran, is not a node of the job"
     mine = left if left is not None and left.job_id == row.job_id and now - left.at < silent else None
     if mine is None and not out and silent < BEGUN_AGAIN_SECONDS:
         return lost  # it may yet be begun again, on its node

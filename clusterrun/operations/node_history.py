@@ -117,10 +117,10 @@ def keep_off(spec: JobSpec, memory: NodeRecords, now: float, nodes_there: int = 
     if len(chosen) > max(room, 0):
         notices.append(_too_many(chosen[max(room, 0) :], spec, nodes_there))
         chosen = chosen[: max(room, 0)]
-    notices += [f"keeps off {one.node}: {_why(one, now)}" for one in chosen]
+    notices += [f"excludes {one.node}: {_why(one, now)}" for one in chosen]
     if not chosen:
         return NodesExcluded(
-            spec, (*notices, *(() if bad else ("no node was lately unfit: --avoid-bad keeps off none",)))
+            spec, (*notices, *(() if bad else ("no node was found unfit lately: --avoid-bad excludes none",)))
         )
     names = [*own, *sorted(one.node for one in chosen)]
     return NodesExcluded(replace(spec, exclude=fold(names)), tuple(notices))
@@ -129,7 +129,7 @@ def keep_off(spec: JobSpec, memory: NodeRecords, now: float, nodes_there: int = 
 def _too_many(left: Sequence[Offender], spec: JobSpec, nodes_there: int) -> str:
     names = fold(sorted(one.node for one in left))
     return (
-        f"{names} would be kept off too, but of {nodes_there} nodes the run needs {spec.allocated}:"
+        f"{names} would be excluded too, but of {nodes_there} nodes the run needs {spec.allocated}:"
         " without them it could never start"
     )
 

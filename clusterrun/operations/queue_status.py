@@ -25,7 +25,7 @@ def words(row: JobRow, state: RunState | None, now: float) -> str:
     if state is None:
         return why
     if row.reason == "Dependency":
-        why = "waits until nothing is left of the job before it"
+        why = "waits until the job before it has ended completely"
     if state.state is State.PENDING:
         return f"{state.reason}; {why}" if state.reason and why else state.reason or why
     before = state.attempts[-1].job_id if state.attempts else ""

@@ -26,7 +26,7 @@ QUEUEING_SECONDS = 300.0
 
 SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
 ASKED = "by clusterrun cancel"
-SILENT = "ended without a word"
+SILENT = "ended without giving a reason"
 NEVER = "DependencyNeverSatisfied"
 BEFORE_RANKS = "ended before any rank"
 
@@ -125,7 +125,9 @@ def _slurm(said: RunEvidence) -> _Verdict:
     if row.state.ended:
         return _ended_by_row(said, row)
     if row.state is State.UNKNOWN and not (state and said.now - state.updated_at <= STALE_SECONDS):
-        return _Verdict(State.UNKNOWN, _phase(state), f"Slurm says {row.word}, a word not known here")
+        return _Verdict(
+            State.UNKNOWN, _phase(state), f"Slurm says {row.word}, which this version does not know"
+        )
     if row.word in job_states.HALTED and said.answered:
         return _Verdict(State.RUNNING, _phase(state), halted(row))
     return _running(said, _older(said, state, row) if state else False)
@@ -133,7 +135,7 @@ def _slurm(said: RunEvidence) -> _Verdict:
 
 def halted(row: JobRow) -> str:
     """Why nothing is heard of a job whose processes the scheduler has stopped, and what lets it go on."""
-    return f"{job_states.read(row.word).said}: scontrol resume {row.job_id}, or a word to the site's staff"
+    return f"{job_states.read(row.word).said}: scontrol resume {row.job_id}, or ask the site's staff"
 
 
 def _started_since(said: RunEvidence) -> bool:
@@ -183,7 +185,7 @@ def _did_not(state: RunState | None) -> str:
     """A run that was to go on, and whose last job is over all the same."""
     if state is None or state.state is not State.PENDING:
         return ""
-    return f"it did not go on: {state.reason}" if state.reason else ""
+    return f"it did not continue: {state.reason}" if state.reason else ""
 
 
 def _without_row(said: RunEvidence) -> _Verdict:
@@ -212,7 +214,7 @@ def _unheard(said: RunEvidence) -> _Verdict:
     if row is not None and said.asked_at:
         why = f" ({queue_status.waiting(row, said.now)})" if row.state is State.PENDING else ""
         told.append(f"{spoken(said.now - said.asked_at)} ago it said {row.word}{why}")
-    known = "; ".join(told) or "the run has not been heard of"
+    known = "; ".join(told) or "the run has sent no heartbeat"
     why = f"its jobs are on the cluster {said.elsewhere}" if said.elsewhere else "Slurm does not answer"
     return _Verdict(State.UNKNOWN, _phase(state), f"{why}; {known}")
 
@@ -231,12 +233,12 @@ def _running(said: RunEvidence, restarted: bool) -> _Verdict:
         age = said.now - row.start if row and row.start else 0.0
         more = lost_nodes.of_running(None, row, said.left, age, said.now, goes_on) if row else ""
         since = f", in {spoken(age)}" if more else ""
-        words = f"the coordinator has not been heard of yet{since}"
+        words = f"the coordinator has sent no heartbeat yet{since}"
         return _Verdict(State.RUNNING, Phase.STARTING, _joined(words, more))
     age = said.now - state.updated_at
     if age > STALE_SECONDS:
         nodes = lost_nodes.of_running(state, row, said.left, age, said.now, goes_on) if row else ""
-        silence = f"no word from its coordinator for {spoken(age)}"
+        silence = f"no heartbeat from its coordinator for {spoken(age)}"
         return _Verdict(State.RUNNING, state.phase, _joined(silence, nodes))
     return _Verdict(State.RUNNING, state.phase, _why(said))
 
@@ -262,7 +264,7 @@ def _elsewhere(said: RunEvidence) -> _Verdict:
     if said.state and said.now - said.state.updated_at <= STALE_SECONDS:
         return _running(said, False)
     return _Verdict(
-        State.UNKNOWN, _phase(said.state), "it runs on another machine and has not been heard of lately"
+        State.UNKNOWN, _phase(said.state), "it runs on another machine and has sent no heartbeat lately"
     )
 
 

@@ -222,7 +222,7 @@ class StatusQuery:
             elif case.ended and status.state in (State.PENDING, State.RUNNING):
                 self._store.reopen(status.run_id)
         except DiskRefused as error:  # a full disk takes nothing from what was found out
-            self.notices.append(f"the state of {status.run_id} could not be noted: {error.seen}")
+            self.notices.append(f"the state of {status.run_id} could not be written: {error.seen}")
 
     def _latest(self, case: RunFiles, row: JobRow | None) -> RunFiles:
         """A run that seems to be over, or silent, may have spoken while the scheduler was asked."""

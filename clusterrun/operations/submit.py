@@ -60,7 +60,7 @@ def draft(spec: JobSpec, context: Context) -> Draft:
         return Draft(as_asked, as_asked.notices + said + idle)
     snapshot = look(spec.cwd, spec.snapshot_include)
     planned = plan(_moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
-    where = f"ranks run in the copy: what they write by a relative path lands below {planned.spec.cwd}"
+    where = f"ranks run in the copy: files that they write by a relative path are below {planned.spec.cwd}"
     return Draft(planned, (*planned.notices, *said, str(snapshot), where), snapshot)
 
 
@@ -166,7 +166,7 @@ def _job_ids(words: Iterable[str], context: Context) -> Iterable[str]:
         if status.state.ended:
             raise BadInput(
                 f"--after {word}: the run {status.run_id} has ended as {status.state.value}",
-                "leave --after out, or name a run that can still end well",
+                "leave --after out, or name a run that can still succeed",
             )
         if status.cluster != Cluster.SLURM.value or not status.job_id:
             raise BadInput(
@@ -210,7 +210,8 @@ def send(spec: JobSpec, context: Context, tell: Tell) -> tuple[RunRecord, tuple[
         context.store.save(record)
     except DiskRefused as error:
         tell(
-            f"job {record.job_id} is queued, which could not be noted: clusterrun status will ({error.seen})"
+            f"job {record.job_id} is queued, but its number could not be written ({error.seen}):"
+            " clusterrun status finds it"
         )
     return record, dropped(context.environ)
 

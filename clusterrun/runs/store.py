@@ -301,11 +301,11 @@ def _unknown(word: str, starts: list[str], known: list[str]) -> NoSuchRun:
         shown = ", ".join(starts[:5]) + (", …" if len(starts) > 5 else "")
         return NoSuchRun(f"{word!r} is the start of {len(starts)} run ids: {shown}", "give more of the id")
     if not known:
-        return NoSuchRun(f"no run goes by {word!r}: there are no runs yet", "clusterrun submit starts one")
+        return NoSuchRun(f"there is no run {word!r}: there are no runs yet", "clusterrun submit starts one")
     words = dict.fromkeys([name_of(one) for one in known] + known + ["last"])
     near = difflib.get_close_matches(word, list(words), n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return NoSuchRun(f"no run goes by {word!r}", hint + "clusterrun status shows the runs there are")
+    return NoSuchRun(f"there is no run {word!r}", hint + "clusterrun status shows the runs there are")
 
 
 def _listed(folder: str) -> list[str]:

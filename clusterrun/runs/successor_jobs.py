@@ -26,7 +26,7 @@ class SuccessorJob:
 
     def __post_init__(self) -> None:
         if not (self.job_id.isascii() and self.job_id.isdecimal() and len(self.job_id) <= LONGEST):
-            raise ValueError(f"{self.job_id[:40]!r} is no job")
+            raise ValueError(f"{self.job_id[:40]!r} is not a job")
 
 
 @frozen

@@ -69,7 +69,7 @@ def script_of(plan: Plan) -> str:
 def check_directory(cwd: str) -> None:
     """The ranks' working directory must be one."""
     if not os.path.isdir(cwd):
-        raise BadInput(f"{cwd!r} is no directory", "ranks run in the directory where submit is called")
+        raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
 
 
 def check_word(command: tuple[str, ...], cwd: str) -> None:
@@ -113,7 +113,7 @@ def check_script(path: str) -> None:
     if not os.path.exists(path):
         raise BadInput(f"there is no script {path!r}", "give its path relative to the current directory")
     if not os.path.isfile(path):
-        raise BadInput(f"{path!r} is no file", "name a Python script, a program, or -m and a module")
+        raise BadInput(f"{path!r} is not a file", "name a Python script, a program, or -m and a module")
     if not os.access(path, os.R_OK):
         raise BadInput(f"the script {path!r} cannot be read", f"chmod u+r {shlex.quote(path)}")
 
@@ -138,7 +138,9 @@ def _on_path(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     near = [name for name in (f"{program}.py", f"./{program}") if os.path.isfile(os.path.join(cwd, name))]
     if near or stays_here:
         meant = f"did you mean {near[0]}? " if near else "give its path, "
-        raise BadInput(f"there is no program {program!r} on PATH", f"{meant}or a --setup line that brings it")
+        raise BadInput(
+            f"there is no program {program!r} on PATH", f"{meant}or add a --setup line that puts it on PATH"
+        )
     return (f"{program!r} is not on PATH here: will it be on the nodes?",)
 
 
@@ -156,8 +158,8 @@ def check_python(python: str, torch: bool, run: Run = system.run) -> tuple[str, 
         return (f"the Python {python!r} could not be tried: {error.seen}",)
     found = re.fullmatch(r"(\d+) (\d+) (True|False)", done.out.strip())
     if not found:
-        said = done.err.strip()[-200:] or "it does not answer as one"
-        raise BadInput(f"{python!r} is no Python: {said}", "name the ranks' interpreter with --python")
+        said = done.err.strip()[-200:] or "it gives no version"
+        raise BadInput(f"{python!r} is not a Python: {said}", "name the ranks' interpreter with --python")
     version = (int(found[1]), int(found[2]))
     if version < LEAST_PYTHON:
         raise BadInput(

@@ -303,7 +303,7 @@ def _orders(
 
 def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
     if spec.after:
-        raise BadInput("--after needs Slurm; this run stays here", "wait first: clusterrun wait RUN")
+        raise BadInput("--after needs Slurm; this run stays here", "wait for it first: clusterrun wait RUN")
     if spec.allocated + spec.world_size > MOST_PROCESSES_HERE:
         raise BadInput(
             f"{spec.allocated} simulated nodes with {spec.world_size} ranks in all are too many"
@@ -364,5 +364,5 @@ def _no_gpus(spec: JobSpec, there: int) -> str:
     if there:
         devices = ",".join(map(str, range(there)))
         shared = f"--gpus 0 --ranks-per-node {ranks} --env CUDA_VISIBLE_DEVICES={devices}"
-        said += f"; {shared} shares what there is"
+        said += f"; {shared} shares the GPUs that are here"
     return said

@@ -78,7 +78,7 @@ def carries(option: str) -> bool:
 
 def _directive(option: str) -> str:
     if not carries(option):
-        raise BadInput(f"{option!r} cannot stand on an #SBATCH line", "leave out control characters")
+        raise BadInput(f"{option!r} does not fit on an #SBATCH line", "leave out control characters")
     if _PLAIN.fullmatch(option):
         return option
     return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

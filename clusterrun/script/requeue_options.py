@@ -96,10 +96,10 @@ def notices(asked: JobSpec, spec: JobSpec) -> tuple[str, ...]:
     if asked.no_progress != plain.no_progress and not spec.restarts:
         said += ignored(["--no-progress"], "without --max-restarts")
     if spec.goes_on and spec.notice < asked.notice:
-        said.append(f"notice of the end is given {spec.notice} s before it: half of --time")
+        said.append(f"the job is told {spec.notice} s before its end (half of --time)")
     if spec.goes_on and not _excluding(spec):
         said.append(
-            "bad nodes cannot be kept from the next job: --exclude names a file or was passed by --sbatch"
+            "the next job does not exclude unfit nodes: --exclude names a file or was given by --sbatch"
         )
     return tuple(said)
 
@@ -116,8 +116,8 @@ def described(spec: JobSpec) -> tuple[str, ...]:
             "chain": "the next job is queued when this one starts",
         }
         lines.append(
-            f"goes on after {spec.max_time_limits} time limits and {spec.max_preemptions} preemptions:"
-            f" {way[spec.goes_on]}; notice of the end {spec.notice} s before it"
+            f"continues after {spec.max_time_limits} time limits and {spec.max_preemptions} preemptions:"
+            f" {way[spec.goes_on]}; the job is told {spec.notice} s before its end"
         )
     if spec.on_event:
         lines.append(f"at each event: /bin/sh -c {spec.on_event!r}")

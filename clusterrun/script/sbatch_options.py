@@ -50,14 +50,14 @@ REFUSED = {
     "parsable": "it is always on",
     "test-only": "nothing would be queued: use --dry-run",
     "wait": "say `clusterrun submit --wait`",
-    "wrap": "the command stands behind the options: clusterrun submit [OPTIONS] COMMAND",
+    "wrap": "give the command after the options: clusterrun submit [OPTIONS] COMMAND",
     "help": "see man sbatch",
     "usage": "see man sbatch",
     "version": "see man sbatch",
     "clusters": "the job would be queued where `clusterrun status` does not look",
     "input": "the launch of the agents needs it",
     "multi-prog": "every node starts the same agent",
-    "bcast": "a Python is no single file: copy an environment to the nodes with --setup (sbcast, tar)",
+    "bcast": "a Python is not a single file: copy an environment to the nodes with --setup (sbcast, tar)",
     "pty": "nobody is at the terminal of a batch job",
 }
 """Options that would break what clusterrun promises, each with what to do instead."""
@@ -75,7 +75,7 @@ def _passed(entry: str, option: str) -> Option:
     key, _, value = entry.removeprefix("--").partition("=")
     if not _KEY.fullmatch(key):
         raise BadInput(
-            f"{option} {entry!r}: {key!r} is no option's name",
+            f"{option} {entry!r}: {key!r} is not the name of an option",
             f"write the long name, dashes in front left out: {option} exclusive, {option} mail-type=END",
         )
     if _UNPRINTABLE.search(value):

@@ -109,7 +109,7 @@ class SlurmClient:
         if self._environment.get("SLURM_CONF"):
             return "SLURM_CONF is set"
         if any(map(os.path.exists, MUNGE)):
-            return "munge, which Slurm logs in by, runs here"
+            return "munge runs here, by which Slurm authenticates"
         return f"its name is {host}" if _LOGIN.search(host) else ""
 
     def jobs(self) -> tuple[JobRow, ...]:

@@ -12,7 +12,7 @@ class SbatchAnswer(enum.Enum):
     """What is known of a job after ``sbatch`` has ended."""
 
     QUEUED = "the job is queued"
-    REFUSED = "the controller, or the program itself, said no: nothing was queued"
+    REFUSED = "the controller, or the program itself, refused: nothing was queued"
     ABSENT = "the controller was never reached: nothing was queued"
     OPEN = "the job may or may not be queued"
 
@@ -79,7 +79,7 @@ REFUSALS = (
     Refusal("invalid feature", "see what there is: sinfo -o '%P %f'"),
     Refusal("reservation", "see what there is: scontrol show reservation"),
     Refusal("invalid node name", "see what there is: sinfo -N"),
-    Refusal("dependency", "the run named by --after may be gone from Slurm's memory: submit without it"),
+    Refusal("dependency", "Slurm may have forgotten the run named by --after: submit without it"),
     Refusal("accounting/qos policy", "a limit of your account or QOS: see sacctmgr show assoc user=$USER"),
     Refusal("group not permitted", "name another partition with --partition", offer=True),
     Refusal("access/permission denied", "ask the site's staff whether this user may submit"),
@@ -126,4 +126,4 @@ def refusal(err: str) -> Refusal | None:
 def words(err: str) -> str:
     """Slurm's own words in one line, without the names of its programs and without repetition."""
     lines = [_PREFIX.sub("", line.strip()) for line in err.splitlines()]
-    return "; ".join(dict.fromkeys(line for line in lines if line)) or "no word of explanation"
+    return "; ".join(dict.fromkeys(line for line in lines if line)) or "no reason given"

@@ -53,7 +53,7 @@ def send(
     if answer.kind is SbatchAnswer.QUEUED:
         return answer.job_id
     if answer.kind is SbatchAnswer.OPEN:
-        log(f"Slurm gave no clear answer ({answer.said}): looking for the job in the queue")
+        log(f"Slurm gave no clear answer ({answer.said}): searching the queue for the job")
         return _look(slurm, token, answer.said, clock, log)
     if answer.kind is SbatchAnswer.ABSENT:
         raise SchedulerError(
@@ -91,7 +91,7 @@ def _look(slurm: SubmitBackend, token: str, said: str, clock: Clock, log: Log) -
         else:
             if job_id:
                 return job_id
-            seen = "the queue does not show it so far"
+            seen = "the job is not in the queue so far"
         clock.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE)
     raise SchedulerUnreachable(

@@ -24,7 +24,7 @@ WORDS = (
         "SUSPENDED",
         "S",
         State.RUNNING,
-        "suspended by Slurm: it keeps its nodes, and goes on when it is resumed",
+        "suspended by Slurm: it keeps its nodes, and continues when it is resumed",
     ),
     JobState("COMPLETED", "CD", State.COMPLETED),
     JobState("CANCELLED", "CA", State.CANCELLED),
@@ -34,7 +34,7 @@ WORDS = (
     JobState("PREEMPTED", "PR", State.PREEMPTED, "another job took its nodes"),
     JobState("BOOT_FAIL", "BF", State.NODE_FAIL, "a node did not boot"),
     JobState("DEADLINE", "DL", State.TIMEOUT, "its deadline passed"),
-    JobState("OUT_OF_MEMORY", "OOM", State.OUT_OF_MEMORY, "a process was killed for want of memory"),
+    JobState("OUT_OF_MEMORY", "OOM", State.OUT_OF_MEMORY, "a process was killed for lack of memory"),
     # The thirteen flags that Slurm prints in place of a base state.
     JobState("COMPLETING", "CG", State.RUNNING, "Slurm is clearing its nodes"),
     JobState("CONFIGURING", "CF", State.PENDING, "its nodes are being made ready"),
@@ -54,7 +54,7 @@ WORDS = (
         "STOPPED",
         "ST",
         State.RUNNING,
-        "stopped by a signal: it keeps its nodes, and goes on when it is resumed",
+        "stopped by a signal: it keeps its nodes, and continues when it is resumed",
     ),
 )
 
@@ -71,4 +71,6 @@ def read(text: str) -> JobState:
     A word that stands in no row is UNKNOWN and keeps its name.
     """
     name = text.split(" ")[0].rstrip("+").upper()
-    return _BY_NAME.get(name) or JobState(name, name, State.UNKNOWN, f"Slurm says {name}, which is new here")
+    return _BY_NAME.get(name) or JobState(
+        name, name, State.UNKNOWN, f"Slurm says {name}, which this version does not know"
+    )

@@ -21,15 +21,13 @@ class SlurmReason:
 
 
 _ASK = "ask the site's staff"
-_RELEASE = "scontrol release JOB lets it go"
+_RELEASE = "scontrol release JOB releases it"
 
 REASONS = (
     SlurmReason("Resources", "waits for nodes to become free"),
     SlurmReason("Priority", "waits: jobs with a higher priority are ahead"),
-    SlurmReason("Dependency", "waits for the run that it is to follow"),
-    SlurmReason(
-        "DependencyNeverSatisfied", "the run before it did not end well", "clusterrun cancel JOB", True
-    ),
+    SlurmReason("Dependency", "waits for the run named by --after"),
+    SlurmReason("DependencyNeverSatisfied", "the run named by --after failed", "clusterrun cancel JOB", True),
     SlurmReason(
         "BeginTime", "waits for its begin time (after a requeue: Slurm's delay of about two minutes)"
     ),
@@ -75,7 +73,7 @@ REASONS = (
     SlurmReason(
         "AccountNotAllowed", "its account may not use the partition", "change --account or --partition", True
     ),
-    SlurmReason("QOSNotAllowed", "its QOS may not be used there", "change --qos or --partition", True),
+    SlurmReason("QOSNotAllowed", "its QOS is not allowed there", "change --qos or --partition", True),
     SlurmReason("AccountingPolicy", "waits: a limit of its account is reached"),
     SlurmReason("QOSUsageThreshold", "waits: its account has used up what this QOS allows"),
     SlurmReason("FrontEndDown", "waits: a front-end node is down"),
@@ -95,7 +93,7 @@ REASONS = (
         "see job.out in the run directory, if the node could write there",
     ),
     SlurmReason("RaisedSignal", "was ended by a signal"),
-    SlurmReason("OutOfMemory", "a process was killed for want of memory", "ask for more with --mem"),
+    SlurmReason("OutOfMemory", "a process was killed for lack of memory", "ask for more with --mem"),
     SlurmReason("DeadLine", "its deadline passed or cannot be met"),
     SlurmReason("MaxMemPerLimit", "it asks for more memory than is allowed", "lower --mem", True),
     SlurmReason("NodeFailure", "a node was lost"),

@@ -75,7 +75,7 @@ def test_amounts_are_read_as_people_write_them(read, text, value):
 
 @pytest.mark.parametrize("text", ["", "many", "-7B", "0", "1e999", "1..2", "7 Q", "nan"])
 def test_what_is_no_amount_is_refused(text):
-    with pytest.raises(BadInput, match="is no amount"):
+    with pytest.raises(BadInput, match="is not an amount"):
         sizes.count(text, "--parameters")
 
 

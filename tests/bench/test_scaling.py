@@ -65,7 +65,7 @@ def test_an_interrupted_study_goes_on_with_the_run_that_was_under_way(context: C
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=90)
     assert (process.returncode, out) == (130, "")
-    assert "a run under way goes on" in err
+    assert "a run under way continues" in err
     (context.folder / "let-go").touch()
     (hanging,) = [
         run for run in runs_of(context) if context("status", run, "--json").out.find('"RUNNING"') > 0

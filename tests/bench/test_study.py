@@ -57,7 +57,7 @@ def test_worlds_are_read_as_people_write_them(text, worlds):
 
 @pytest.mark.parametrize("text", ["", "0", "two", "1;2", "-1", "1.5", "²"])
 def test_what_is_no_list_of_worlds_is_refused(text):
-    with pytest.raises(BadInput, match="no list of world sizes"):
+    with pytest.raises(BadInput, match="not a list of world sizes"):
         read_worlds(text)
 
 

@@ -35,7 +35,7 @@ def test_ctrl_c_leaves_a_check_running_and_says_how_to_come_back(clusterrun: Com
     process = clusterrun.start("check", "--nodes", "2", *BUDGET)
     assert process.stderr is not None
     while not (line := process.stderr.readline()).startswith("checks 2 nodes: "):
-        assert line, "it ended without a word"
+        assert line, "it ended without giving a reason"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     run_id = line.split()[-1]

@@ -149,7 +149,7 @@ def test_ctrl_c_detaches_and_the_run_goes_on(clusterrun: CommandLine) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=90)
     assert process.returncode == 130
-    assert re.search(rf"the run goes on. Come back with\n  clusterrun logs -f {ID}train\n", err)
+    assert re.search(rf"the run continues. To come back:\n  clusterrun logs -f {ID}train\n", err)
     assert json.loads(clusterrun("status", "--json").out)["runs"][0]["state"] == "RUNNING"
 
 
@@ -265,15 +265,15 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
         (["submit", "--cluster", "cloud", "train.py"], 2, "'cloud' is not one of"),
         (["submit", "--profile", "big", "train.py"], 2, "there is no profile 'big'"),
         (["submit", "--json", "-f", "train.py"], 2, "--json and --follow do not go together"),
-        (["submit", "--after", "nothing", "train.py"], 5, "no run goes by 'nothing'"),
+        (["submit", "--after", "nothing", "train.py"], 5, "there is no run 'nothing'"),
         (["submit", "--cluster", "slurm", "train.py"], 4, "Slurm cannot be used here"),
         (["status", "tarin"], 5, "did you mean train?"),
-        (["logs", "nothing"], 5, "no run goes by 'nothing'"),
+        (["logs", "nothing"], 5, "there is no run 'nothing'"),
         (["logs", "--rank", "9"], 2, "there is no rank 9\nthe run has ranks 0 to 5"),
         (["logs", "--node", "local-7"], 2, "no node 'local-7' in this run\nits nodes are local-0, local-1"),
         (["logs", "--attempt", "4"], 2, "there is no attempt 4\nattempts of the run: 0"),
         (["logs", "--fold", "--raw"], 2, "--fold and --raw do not go together"),
-        (["logs", "--grep", "("], 2, "--grep '(' is no pattern"),
+        (["logs", "--grep", "("], 2, "--grep '(' is not a pattern"),
         (["logs", "--since", "x"], 2, "'x' is neither a length of time nor a date"),
         (["completion", "tcsh"], 2, "'tcsh' is not one of"),
     ],

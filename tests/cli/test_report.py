@@ -74,7 +74,7 @@ def test_nodes_are_listed_with_how_often_and_when_and_forgotten_when_told(cluste
         ("n0004", 0, 2),
     ]
     assert clusterrun("nodes", "--forget", "n[0001,0003-0004]").err == (
-        "nothing is held against n[0001,0003-0004] any more\n"
+        "forgot what was found on n[0001,0003-0004]\n"
     )
     assert json.loads(clusterrun("nodes", "--json").out) == {"cluster": "local", "nodes": [], "links": []}
     assert clusterrun("nodes", "--forget", "n0099").code == 2
@@ -91,7 +91,7 @@ def test_of_a_cluster_without_findings_others_are_named(clusterrun: CommandLine)
     remember(clusterrun, "alps", "a")
     assert clusterrun("nodes").err == (
         "nothing was found on nodes of local in the last 30d\n"
-        "there are findings of alps: clusterrun nodes --cluster alps\n"
+        "there are findings on alps: clusterrun nodes --cluster alps\n"
     )
     assert "n0003" in clusterrun("nodes", "--cluster", "alps").out
 

@@ -144,7 +144,7 @@ def test_a_filter_that_is_none_is_refused(three: CommandLine, args: list[str], w
 
 def test_that_no_run_is_like_a_filter_is_said(three: CommandLine) -> None:
     done = three("status", "--name", "nothing")
-    assert (done.code, done.out) == (0, "") and "no run is like that" in done.err
+    assert (done.code, done.out) == (0, "") and "no run matches" in done.err
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -199,7 +199,7 @@ def test_ctrl_c_ends_the_watching_and_says_130_where_an_end_was_awaited(
     process.send_signal(signal.SIGINT)
     _, err = finish(process)
     assert process.returncode == code and "Traceback" not in err
-    assert ("the runs go on" in err) is named
+    assert ("the runs continue" in err) is named
 
 
 def watched(context: CommandLine, chosen: str, act: Callable[[], None], rows: int = 24) -> tuple[str, int]:

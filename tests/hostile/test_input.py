@@ -22,7 +22,7 @@ def refused(person: Person, code: int, *words: str) -> str:
 
 @pytest.mark.parametrize("words, said", [
     (["missing.py"], "there is no script"),
-    (["folder.py"], "is no file"),
+    (["folder.py"], "is not a file"),
     (["--nodes", "0", "x.py"], "--nodes must be at least 1, not 0"),
     (["--nodes", "-1", "x.py"], "--nodes must be at least 1, not -1"),
     (["--nodes", "99999999", "x.py"], "too many for this machine"),
@@ -39,12 +39,12 @@ def refused(person: Person, code: int, *words: str) -> str:
     (["--env", "SURELY_NOT_SET", "x.py"], "there is no variable SURELY_NOT_SET"),
     (["--python", "/nowhere/python", "x.py"], "there is no Python '/nowhere/python'"),
     (["--python", "/bin/true", "x.py"], "is no Python"),
-    (["-m"], "without a module"),
+    (["-m"], "-m needs a module"),
     (["./program"], "there is no program"),
     (["program-that-is-not-here"], "there is no program"),
     (["--nods", "2", "x.py"], "Did you mean --nodes"),
     (["--cluster", "cloud", "x.py"], "is not one of"),
-    (["--after", "nobody", "x.py"], "no run goes by"),
+    (["--after", "nobody", "x.py"], "there is no run"),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_said_before_anything_is_made(
     person: Person, words: list[str], said: str
@@ -82,4 +82,4 @@ def test_a_controller_that_is_down_is_an_error_and_no_reason_to_run_elsewhere(us
 def test_words_that_name_no_run_have_their_own_code(person: Person) -> None:
     for words in (["status", "x"], ["logs", "x"], ["cancel", "x"], ["wait", "x"], ["logs"]):
         done = person.types(*words)
-        assert done.code == 5 and done.err.startswith("error: no run goes by"), done
+        assert done.code == 5 and done.err.startswith("error: there is no run"), done

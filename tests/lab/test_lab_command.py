@@ -102,7 +102,7 @@ def test_what_has_an_opposite_is_undone_by_it(lab, bite: tuple, undo: tuple) -> 
         (("up", "--nodes", "0"), "--nodes must not be 0"),
         (("up", "--nodes", "100000"), "GiB of memory"),
         (("up", "--name", "no host name"), "cannot be the name of a lab"),
-        (("up", "--set", "KillWait"), "is no setting"),
+        (("up", "--set", "KillWait"), "is not a setting"),
         (("exec", "--name", "nonesuch", "--", "true"), "no lab named 'nonesuch' is up"),
         (("status", "--name", "nonesuch"), "clusterrun lab up --name nonesuch"),
         (("fault", "kill", "n0001", "--name", "nonesuch"), "no lab named 'nonesuch' is up"),

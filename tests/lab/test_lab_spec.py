@@ -21,9 +21,9 @@ from clusterrun.model.errors import BadInput
         ({"name": ""}, "'' cannot be the name of a lab"),
         ({"name": "../lab"}, "'../lab' cannot be the name of a lab"),
         ({"name": "x" * 33}, f"'{'x' * 33}' cannot be the name of a lab"),
-        ({"slurm": "new"}, "--slurm new is no release of Slurm"),
-        ({"settings": (("Kill Wait", "3"),)}, "Kill Wait='3' is no line of slurm.conf"),
-        ({"settings": (("KillWait", "3\nx"),)}, "KillWait='3\\nx' is no line of slurm.conf"),
+        ({"slurm": "new"}, "--slurm new is not a release of Slurm"),
+        ({"settings": (("Kill Wait", "3"),)}, "Kill Wait='3' is not a line of slurm.conf"),
+        ({"settings": (("KillWait", "3\nx"),)}, "KillWait='3\\nx' is not a line of slurm.conf"),
     ],
 )
 def test_a_lab_that_cannot_be_is_refused_with_what_can(wrong: dict, said: str) -> None:

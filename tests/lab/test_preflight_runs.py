@@ -50,9 +50,9 @@ def test_an_unfit_node_is_swapped_for_a_spare_and_the_run_has_the_size_that_was_
     listed = json.loads(on_slurm.run("nodes", "--json").out)
     assert [(one["name"], one["fails"]) for one in listed["nodes"]] == [("n0002", 1)]
     avoided = on_slurm.run("submit", "--dry-run", "--avoid-bad", "--nodes", "3", "tell.py")
-    assert ("--exclude=n0002\n" in avoided.out, "keeps off n0002: unfit" in avoided.err) == (True, True)
+    assert ("--exclude=n0002\n" in avoided.out, "excludes n0002: unfit" in avoided.err) == (True, True)
     needed = on_slurm.run("submit", "--dry-run", "--avoid-bad", "--nodes", "4", "tell.py")
-    assert ("--exclude" in needed.out, "n0002 would be kept off too" in needed.err) == (False, True)
+    assert ("--exclude" in needed.out, "n0002 would be excluded too" in needed.err) == (False, True)
 
 
 def test_without_a_spare_the_run_ends_with_what_was_found_and_how_to_go_on(on_slurm: Site) -> None:

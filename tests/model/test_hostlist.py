@@ -40,7 +40,7 @@ def test_a_list_stands_for_its_names_in_order_with_duplicates_and_leading_zeros(
     "text", ["n[1", "n]", "n[]", "n[3-1]", "n[1-a]", "n[[1]]", "n[0-99999999]", "n[0-300]x[0-300]"]
 )
 def test_what_is_no_list_or_stands_for_too_many_names_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="is no host list"):
+    with pytest.raises(BadInput, match="is not a host list"):
         expand(text)
 
 

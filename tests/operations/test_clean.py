@@ -94,7 +94,7 @@ def test_an_end_that_slurm_does_not_confirm_counts_after_a_day(
     slurm.down = True
     only = ended(context, State.FAILED, days=0.1)
     (kept,) = plan(context, CleanChoice(), quiet).kept
-    assert kept == (only, "Slurm did not confirm its end, and it was heard of within a day")
+    assert kept == (only, "Slurm did not confirm its end, and its last heartbeat is less than a day old")
     clock.time += SURE_SECONDS
     assert going(plan(context, CleanChoice(), quiet)) == [only]
 
@@ -102,7 +102,7 @@ def test_an_end_that_slurm_does_not_confirm_counts_after_a_day(
 def test_a_run_of_another_cluster_stays_for_a_day(context: Context, clock: HandClock) -> None:
     only = ended(context, State.FAILED, days=0.1, slurm="there@ctl2")
     (kept,) = plan(context, CleanChoice(), quiet).kept
-    assert kept == (only, "its jobs are on the cluster there, and it was heard of within a day")
+    assert kept == (only, "its jobs are on the cluster there, and its last heartbeat is less than a day old")
     clock.time += SURE_SECONDS
     assert going(plan(context, CleanChoice(), quiet)) == [only]
 

@@ -97,14 +97,14 @@ def test_nodes_that_were_unfit_are_kept_off_and_that_is_said_with_the_reason() -
     kept = keep_off(replace(SPEC, exclude="n8"), memory(bad(3, "n1"), bad(1, "n1", "n2")), AT)
     assert kept.spec.exclude == "n[8,1-2]"
     assert kept.notices == (
-        "keeps off n1: unfit 2 times, last 1 d ago (gpu errors: GPU 3: Xid 79, fallen off the bus)",
-        "keeps off n2: unfit 1 d ago (gpu errors: GPU 3: Xid 79, fallen off the bus)",
+        "excludes n1: unfit 2 times, last 1 d ago (gpu errors: GPU 3: Xid 79, fallen off the bus)",
+        "excludes n2: unfit 1 d ago (gpu errors: GPU 3: Xid 79, fallen off the bus)",
     )
 
 
 def test_a_warning_keeps_off_nobody() -> None:
     kept = keep_off(SPEC, memory(bad(1, "n1", finding=SLOW)), AT)
-    assert (kept.spec, kept.notices) == (SPEC, ("no node was lately unfit: --avoid-bad keeps off none",))
+    assert (kept.spec, kept.notices) == (SPEC, ("no node was found unfit lately: --avoid-bad excludes none",))
 
 
 def test_as_many_nodes_are_left_as_the_job_needs_and_the_worst_are_kept_off() -> None:
@@ -112,7 +112,7 @@ def test_as_many_nodes_are_left_as_the_job_needs_and_the_worst_are_kept_off() ->
     kept = keep_off(replace(SPEC, spares=1), known, AT, nodes_there=5)
     assert kept.spec.exclude == "n[1-2]"
     assert kept.notices[0] == (
-        "n3 would be kept off too, but of 5 nodes the run needs 3: without them it could never start"
+        "n3 would be excluded too, but of 5 nodes the run needs 3: without them it could never start"
     )
     none = keep_off(SPEC, known, AT, nodes_there=2)
     assert (none.spec.exclude, len(none.notices)) == ("", 1)

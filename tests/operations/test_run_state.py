@@ -130,7 +130,7 @@ NEVER = "DependencyNeverSatisfied"
     [
         (
             {"row": row("PENDING", reason=NEVER)},
-            "will never start: the run before it did not end well (clusterrun cancel 41)",
+            "will never start: the run named by --after failed (clusterrun cancel 41)",
             True,
         ),
         (
@@ -138,7 +138,7 @@ NEVER = "DependencyNeverSatisfied"
             "will never start: a (r1) was FAILED",
             True,
         ),
-        ({"row": row("CANCELLED", reason=NEVER)}, "never started: the run before it did not end well", False),
+        ({"row": row("CANCELLED", reason=NEVER)}, "never started: the run named by --after failed", False),
         (
             {"row": row("CANCELLED", reason=NEVER), "before": "a (r1) was FAILED"},
             "never started: a (r1) was FAILED",
@@ -185,23 +185,23 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
 @pytest.mark.parametrize(
     "given, words",
     [
-        ({"row": None, "state": state(**OLD)}, "ended without a word"),
-        ({"row": row("FAILED", nodelist="")}, "ended without a word (FAILED); see job.out"),
+        ({"row": None, "state": state(**OLD)}, "ended without giving a reason"),
+        ({"row": row("FAILED", nodelist="")}, "ended without giving a reason (FAILED); see job.out"),
         (
             {
                 "row": row("FAILED", nodelist="n[0-1]"),
                 "state": state(phase=Phase.PREFLIGHT, reason="pair round 0"),
             },
-            "ended without a word on n0 (FAILED); see job.out; it said last: pair round 0",
+            "ended without giving a reason on n0 (FAILED); see job.out; it said last: pair round 0",
         ),
-        ({"row": row("FAILED", nodelist="n[1-")}, "ended without a word (FAILED); see job.out"),
+        ({"row": row("FAILED", nodelist="n[1-")}, "ended without giving a reason (FAILED); see job.out"),
         (
             {"row": row("FAILED", job_id="42", nodelist="n[0-1]"), "state": HANDED_OVER},
-            "the run goes on in job 42; ended without a word on n0 (FAILED); see job.out",
+            "the run goes on in job 42; ended without giving a reason on n0 (FAILED); see job.out",
         ),
         (
             {"row": row("FAILED", nodelist="n[0-1]", reason="JobLaunchFailure")},
-            "ended without a word on n0 (its script could not start, or was killed); see job.out",
+            "ended without giving a reason on n0 (its script could not start, or was killed); see job.out",
         ),
         ({"record": QUEUED, "now": NOW + 900}, "was never queued"),
         (
@@ -211,7 +211,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ),
         (
             {"row": row(start=NOW - 900), "state": state(updated_at=NOW - 100)},
-            "no word from its coordinator for 1 min 40 s",
+            "no heartbeat from its coordinator for 1 min 40 s",
         ),
         (
             {"row": row(start=NOW - 900), "state": state(**OLD), "left": WAITS},
@@ -227,12 +227,12 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ),
         (
             {"row": row(start=NOW - 900), "state": state(**OLD), "left": replace(WAITS, done=True)},
-            "no word from its coordinator for 6 min 40 s; n1 gave the job back: it waits",
+            "no heartbeat from its coordinator for 6 min 40 s; n1 gave the job back: it waits",
         ),
-        ({"row": row(start=NOW - 60)}, "the coordinator has not been heard of yet"),
+        ({"row": row(start=NOW - 60)}, "the coordinator has sent no heartbeat yet"),
         (
             {"row": row(start=NOW - 900)},
-            "the coordinator has not been heard of yet, in 15 min; no agent of it has said that it gives the",
+            "the coordinator has sent no heartbeat yet, in 15 min; no agent of it has said that it gives the",
         ),
         (
             {"row": row("CANCELLED"), "state": state(**OLD), "left": replace(WAITS, done=True)},
@@ -240,7 +240,8 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ),
         (
             {"row": row("SUSPENDED", start=NOW - 900), "state": state(**OLD)},
-            "suspended by Slurm: it keeps its nodes, and goes on when it is resumed: scontrol resume 41, or",
+            "suspended by Slurm: it keeps its nodes, and continues when it is resumed:"
+            " scontrol resume 41, or",
         ),
         ({"answered": False, "state": state(**OLD)}, "the run's last heartbeat is 6 min 40 s old"),
         ({"row": row("CANCELLED"), "cancel_asked": True}, "by clusterrun cancel, before it started"),
@@ -252,7 +253,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ),
         (
             {"row": row("PENDING", job_id="42", reason="Dependency"), "state": HANDED_OVER},
-            "goes on in job 42; waits until nothing is left of the job before it",
+            "goes on in job 42; waits until the job before it has ended completely",
         ),
         (
             {"row": row("PENDING", job_id="42", reason="Priority"), "state": BEFORE},
@@ -261,7 +262,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"row": row("PENDING", reason="BeginTime"), "state": BEFORE}, "queued again: waits for its begin"),
         (
             {"row": row("TIMEOUT"), "state": HANDED_OVER},
-            "its time limit was reached; it did not go on: the time limit was reached; the run goes on",
+            "its time limit was reached; it did not continue: the time limit was reached; the run goes on",
         ),
         (
             {"row": row("CANCELLED", nodelist="n1"), "state": state(**OLD)},
@@ -270,17 +271,17 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"row": row("NODE_FAIL", nodelist="n0"), "state": state(**OLD)}, "node n1 was lost"),
         (
             {"row": row(nodelist="n1", start=NOW - 900), "state": state(**OLD)},
-            "no word from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator of the run; "
-            "no agent of it has said that it gives the job back; to end it, type scancel 41",
+            "no heartbeat from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator of the"
+            " run; no agent of it has said that it gives the job back; to end it, type scancel 41",
         ),
         (
             {
                 "row": row(nodelist="n1", start=NOW - 900),
                 "state": state(attempts=(replace(ATTEMPT, nodes=()),), **OLD),
             },
-            "6 min 40 s; n0, where it was, is none of the job's nodes; no agent of it has said that it gives",
+            "6 min 40 s; n0, where it ran, is not a node of the job; no agent of it has said that it gives",
         ),
-        ({"row": row("CANCELLED", job_id="42"), "state": HANDED_OVER}, "it did not go on: the time limit"),
+        ({"row": row("CANCELLED", job_id="42"), "state": HANDED_OVER}, "it did not continue: the time limit"),
         ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why}"),
         ({"row": row("CANCELLED")}, "not by clusterrun cancel"),
         ({"row": row("PENDING", reason="Resources"), "state": FAILED}, "queued again: "),

@@ -263,7 +263,7 @@ def test_a_full_disk_takes_nothing_from_what_was_found_out(
     monkeypatch.setattr(store, "write_whole", full)
     said: list[str] = []
     assert [s.state for s in statuses(context=context, tell=said.append)] == [State.COMPLETED]
-    assert len(said) == 1 and "could not be noted: no space left" in said[0]
+    assert len(said) == 1 and "could not be written: no space left" in said[0]
 
 
 def test_a_job_that_still_completes_is_not_settled_yet(context: Context, slurm: Slurm) -> None:

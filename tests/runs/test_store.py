@@ -136,11 +136,11 @@ def test_a_name_means_the_newest_run_of_that_name(home: Store) -> None:
 @pytest.mark.parametrize(
     "word, seen, hint",
     [
-        ("trian", "no run goes by 'trian'", "did you mean train?"),
+        ("trian", "there is no run 'trian'", "did you mean train?"),
         ("2027", "'2027' is the start of 2 run ids", "give more of the id"),
-        ("99", "no run goes by '99'", "clusterrun status"),
-        ("", "no run goes by ''", "clusterrun status"),
-        ("../runs", "no run goes by '../runs'", "clusterrun status"),
+        ("99", "there is no run '99'", "clusterrun status"),
+        ("", "there is no run ''", "clusterrun status"),
+        ("../runs", "there is no run '../runs'", "clusterrun status"),
     ],
 )
 def test_a_word_that_means_no_run_gets_a_hint(home: Store, word: str, seen: str, hint: str) -> None:

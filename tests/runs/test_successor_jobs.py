@@ -216,8 +216,8 @@ def test_with_a_silent_controller_the_word_is_left_and_to_say_it_again_is_safe(
     clock.acts = [lambda: tell(context, chosen, state(State.CANCELLED))]
     with pytest.raises(SchedulerUnreachable) as caught:
         cancel(context, [chosen], print)
-    assert "the word is left in the run directory" in caught.value.remedy
-    assert caught.value.remedy.endswith(f"say it again: clusterrun cancel {chosen}")
+    assert "the run directory holds the request" in caught.value.remedy
+    assert caught.value.remedy.endswith(f"type again: clusterrun cancel {chosen}")
     slurm.down, slurm.rows = False, [row("CANCELLED"), row("PENDING", job_id="42", reason="Dependency")]
     assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
     assert slurm.cancelled == ["42"]

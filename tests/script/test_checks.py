@@ -52,7 +52,7 @@ def test_faults_that_can_be_seen_are_told_before_the_queue(tmp_path: Path) -> No
         found.append(caught.value.seen)
     assert found == [
         f"there is no script '{tmp_path}/nowhere.py'",
-        f"'{tmp_path}/folder.py' is no file",
+        f"'{tmp_path}/folder.py' is not a file",
         f"'{tmp_path}/prog' is not executable",
         f"there is no program '{tmp_path}/none'",
         "there is no Python '/x/python' here (the program '/x/python' was not found)",

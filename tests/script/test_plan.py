@@ -243,8 +243,8 @@ def test_dependencies_and_comments_are_joined_not_replaced() -> None:
         ({"sbatch": ("nodes=2",)}, "--sbatch nodes cannot be passed on"),
         ({"srun": ("multi-prog",)}, "--srun multi-prog cannot be passed on"),
         ({"srun": ("bcast=/tmp/p",)}, "--srun bcast cannot be passed on"),
-        ({"sbatch": ("p=debug",)}, "'p' is no option's name"),
-        ({"sbatch": ("a b=c",)}, "'a b' is no option's name"),
+        ({"sbatch": ("p=debug",)}, "'p' is not the name of an option"),
+        ({"sbatch": ("a b=c",)}, "'a b' is not the name of an option"),
         ({"sbatch": ("comment=a\nb",)}, "has a control character"),
     ],
 )
@@ -279,7 +279,7 @@ def test_a_run_without_slurm_stays_here_and_says_so() -> None:
 def test_without_enough_gpus_the_run_gets_cpu_ranks_and_a_notice() -> None:
     found = plan(JobSpec(("train.py",), cwd="/", nodes=2, gpus=4), "r", "t", RUN_DIR, replace(HERE, why=""))
     assert (found.orders.gpus_per_node, found.orders.ranks_per_node) == (0, 4)
-    share = "--gpus 0 --ranks-per-node 4 --env CUDA_VISIBLE_DEVICES=0,1 shares what there is"
+    share = "--gpus 0 --ranks-per-node 4 --env CUDA_VISIBLE_DEVICES=0,1 shares the GPUs that are here"
     assert found.notices == (f"this machine has 2 GPUs, not 8: 4 CPU ranks on each simulated node; {share}",)
 
 

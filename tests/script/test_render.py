@@ -87,7 +87,7 @@ def test_every_directive_is_one_line_that_sbatch_reads_as_the_one_option_it_was(
 )
 def test_what_no_directive_can_carry_is_told_apart_and_refused(option: str) -> None:
     assert not quoting.carries(option)
-    with pytest.raises(BadInput, match="cannot stand on an #SBATCH line"):
+    with pytest.raises(BadInput, match="does not fit on an #SBATCH line"):
         quoting.sbatch([option])
 
 

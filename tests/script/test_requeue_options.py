@@ -120,7 +120,7 @@ def test_an_exclusion_that_cannot_be_added_to_is_kept_and_that_is_said(wish: dic
     made = planned(requeue=True, **wish)
     assert made.orders.survival.resubmit == (*SBATCH, *NO_DEPENDENCY, SCRIPT)
     assert made.notices == (
-        "bad nodes cannot be kept from the next job: --exclude names a file or was passed by --sbatch",
+        "the next job does not exclude unfit nodes: --exclude names a file or was given by --sbatch",
     )
 
 
@@ -137,7 +137,7 @@ def test_a_run_that_ends_with_its_job_is_told_only_what_holds_anyway() -> None:
             ("--max-preemptions, --notice are ignored without --requeue",),
         ),
         ({"no_progress": 5}, ("--no-progress is ignored without --max-restarts",)),
-        ({"requeue": True, "time": "2m"}, ("notice of the end is given 60 s before it: half of --time",)),
+        ({"requeue": True, "time": "2m"}, ("the job is told 60 s before its end (half of --time)",)),
         (
             {"requeue": True, "sbatch": ("signal=USR1@60",)},
             ("--sbatch signal takes the place of --signal, which clusterrun sets",),
@@ -174,8 +174,8 @@ def test_who_asks_before_submitting_is_told_all_of_it() -> None:
     spec = planned(requeue_by="chain", time="1h", on_event="notify 'me'").spec
     assert described(spec) == (
         "restarts after failures: 3, no more than 3 in a row without progress",
-        "goes on after 20 time limits and 20 preemptions: the next job is queued when this one starts;"
-        " notice of the end 120 s before it",
+        "continues after 20 time limits and 20 preemptions: the next job is queued when this one starts;"
+        " the job is told 120 s before its end",
         "at each event: /bin/sh -c \"notify 'me'\"",
     )
     assert described(JobSpec(("train.py",), cwd="/")) == ()

@@ -156,7 +156,7 @@ def test_a_machine_of_a_cluster_is_known_by_its_name(
 
 def test_a_machine_where_munge_runs_is_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusterrun.slurm.client.MUNGE", (str(tmp_path),))
-    assert client().of_a_cluster("vm") == "munge, which Slurm logs in by, runs here"
+    assert client().of_a_cluster("vm") == "munge runs here, by which Slurm authenticates"
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_question_that_stays_open_says_what_is_known_and_how_to_look() -> None
         send(StandInSlurm(SubmitAnswer(SbatchAnswer.OPEN, "Socket timed out")))
     assert caught.value.seen == (
         "it is not known whether the job is queued:"
-        " sbatch said 'Socket timed out', and the queue does not show it so far"
+        " sbatch said 'Socket timed out', and the job is not in the queue so far"
     )
     assert "grep TOKEN" in caught.value.remedy
 

@@ -89,7 +89,7 @@ def _checked(site: LabSite, fault: Fault) -> None:
         raise BadInput("the nodes of this lab have no GPUs", "start one with --gpus 8")
     for key in ("count", "xid", "ecc", "remap", "index"):
         if fault.get(key) and not fault.get(key).isdigit():
-            raise BadInput(f"--{key} {fault.get(key)} is no number", "0 or more")
+            raise BadInput(f"--{key} {fault.get(key)} is not a number", "0 or more")
     if int(fault.get("index") or 0) >= gpus:
         raise BadInput(f"{fault.host} has no GPU {fault.get('index')}", f"0 to {gpus - 1}")
     if not any(fault.get(key) for key in WORDS - {"index"}):

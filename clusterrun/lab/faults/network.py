@@ -56,7 +56,7 @@ def _port(port: str) -> list[list[str]]:
     ends = port.split("-")
     numbers = [int(end) for end in ends if end.isdigit() and 0 < int(end) < 65536]
     if len(numbers) != len(ends) or len(ends) > 2 or numbers != sorted(numbers):
-        raise BadInput(f"--port {port} is no port", "1 to 65535, or a range of them: 40000-60000")
+        raise BadInput(f"--port {port} is not a port", "1 to 65535, or a range of them: 40000-60000")
     return [["ipproto", "tcp", "dport", port]]
 
 
@@ -69,7 +69,9 @@ def _rate(fault: Fault) -> tuple[str, int]:
     """The rate as it was said, and how many bytes may pass at once."""
     match = RATE.fullmatch(fault.get("rate"))
     if match is None:
-        raise BadInput(f"--rate {fault.get('rate')!r} is no rate", "write it as in 50mbit (kbit, mbit, gbit)")
+        raise BadInput(
+            f"--rate {fault.get('rate')!r} is not a rate", "write it as in 50mbit (kbit, mbit, gbit)"
+        )
     return match[0], max(LEAST_BURST_BYTES, int(match[1]) * FACTOR[match[2]] // 8 // 100)
 
 
@@ -168,7 +170,7 @@ def _lose(site: LabSite, fault: Fault) -> Fault:
     word = fault.get("share")
     share = int(word) if word.isdigit() else 0
     if not 0 < share < 100:
-        raise BadInput(f"--share {word} is no share of the packets", "1 to 99, in percent")
+        raise BadInput(f"--share {word} is not a share of the packets", "1 to 99, in percent")
     return _drop(site, fault, [(_LOAD_WORD, _RANDOM, None), (_ABOVE, (1 << 32) // 100 * share, False)])
 
 
@@ -236,7 +238,7 @@ def _flap(site: LabSite, fault: Fault) -> Fault:
     """Every so many seconds the host is cut off for some of them."""
     down, every = fault.get("down"), fault.get("every")
     if not (down.isdigit() and every.isdigit() and 0 < int(down) < int(every)):
-        seen = f"--down {down} --every {every} are no times"
+        seen = f"--down {down} --every {every} are not lengths of time"
         raise BadInput(seen, "whole seconds, as in --down 4 --every 10")
     number = str(_free_rule(site))
     words = [number, site.host(fault.host).address, down, str(int(every) - int(down))]

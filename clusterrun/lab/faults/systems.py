@@ -30,7 +30,9 @@ def _wrong_name(site: LabSite, fault: Fault) -> Fault:
     try:
         ipaddress.IPv4Address(fault.get("address"))
     except ValueError as error:
-        raise BadInput(f"{fault.get('address')!r} is no IPv4 address", "write it as in 10.100.0.9") from error
+        raise BadInput(
+            f"{fault.get('address')!r} is not an IPv4 address", "write it as in 10.100.0.9"
+        ) from error
     _write_hosts(site, fault.host, fault)
     return fault
 
@@ -84,7 +86,9 @@ def _is_mounted(site: LabSite, host: str, target: str) -> bool:
 def _wrong_clock(site: LabSite, fault: Fault) -> Fault:
     match = OFFSET.fullmatch(fault.get("offset"))
     if match is None:
-        raise BadInput(f"--offset {fault.get('offset')!r} is no time", "write it as in 90s, -10m, +1h")
+        raise BadInput(
+            f"--offset {fault.get('offset')!r} is not a length of time", "write it as in 90s, -10m, +1h"
+        )
     seconds = float(match[1]) * SECONDS[match[2] or "s"]
     contents = {"ld.so.preload": f"{_library(site)}\n", "faketimerc": f"{seconds:+g}\n"}
     for name, text in contents.items():
@@ -147,9 +151,9 @@ def _check_folder(site: LabSite, host: str, target: str) -> None:
     try:
         site.on(host, "test", "-d", target)
     except LabError as error:
-        raise BadInput(f"{target!r} is no folder", "name an existing one by its full path") from error
+        raise BadInput(f"{target!r} is not a folder", "name an existing one by its full path") from error
     if not target.startswith("/"):
-        raise BadInput(f"{target!r} is no full path", "begin it with /")
+        raise BadInput(f"{target!r} is not a full path", "begin it with /")
 
 
 def _empty(site: LabSite, fault: Fault) -> None:

@@ -57,7 +57,7 @@ class Scout:
             except (ValueError, TypeError, KeyError):  # the program's own words
                 self.why = line.decode("utf-8", "replace")[-_LONGEST_WORDS:]
         if self._child.closed and not self.over:
-            self._part(self._child.rest or self.why or "it ended without a word")
+            self._part(self._child.rest or self.why or "it ended without giving a reason")
 
     def _part(self, why: str) -> None:
         self.over, self.why = True, why

@@ -26,7 +26,7 @@ _REMEDIES = {
     "EDQUOT": "your quota is used up: remove something, or ask for more",
     "ESTALE": "the server has forgotten this mount: umount and mount it again, or reboot the node",
     "ENOENT": "it is not there on this node: is the file system mounted?",
-    "ENOTDIR": "it is no folder on this node: is the file system mounted?",
+    "ENOTDIR": "it is not a folder on this node: is the file system mounted?",
     "EACCES": "this user may not go there on this node: compare owner and mode with another node's",
     "EPERM": "this user may not do that on this node: compare mount options with another node's",
     "EIO": "the disk or the file server fails: dmesg on the node",
