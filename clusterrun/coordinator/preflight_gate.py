@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.coordinator import failures, preflight_verdict
+from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import Resubmit, SaveReport, Send
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.outcomes import NodesChosen, RunOver, TooFewNodes
@@ -17,7 +17,7 @@ from clusterrun.slurm_text.exclude_list import filled, folded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Optional, Protocol, Union
 
     from clusterrun.coordinator.actions import CoordinatorAction
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterrun.coordinator.membership import Member, Membership
     from clusterrun.coordinator.run_state import RunStateKeeper
     from clusterrun.model.orders import Orders
+    from clusterrun.model.preflight_report import LinkReport, NodeReport
     from clusterrun.protocol.messages import SidecarSaid
     from clusterrun.runtime.machine_events import Now
 
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     ]
 
 RESUBMIT_SECONDS = 120.0
+_MOST_NAMED = 4
 _LEAST_SLACK = 120.0
 _SECONDS_PER_NODE_FOR_ALL_PAIRS = 60.0
 
@@ -241,14 +243,14 @@ class PreflightGate:
         if self._lost and self._brief and not outcome.fit and not self._unfit_of(outcome):
             return RunOver(failures.of_failure_event(self._lost))
         if self._orders.preflight.alone:
-            return RunOver(preflight_verdict.alone(outcome.report))
+            return RunOver(_alone(outcome.report))
         if outcome.fit:
             return self._choose(outcome)
         fit = sum(node.role != "excluded" for node in outcome.report.nodes)
-        return self._succeed(now, preflight_verdict.unfit(outcome.report, fit, self._orders.nodes))
+        return self._succeed(now, _unfit_end(outcome.report, fit, self._orders.nodes))
 
     def _choose(self, outcome: Examined) -> NodesChosen:
-        for words in preflight_verdict.swaps(outcome.report):
+        for words in _swaps(outcome.report):
             self._actions.append(Note(words))
             self._state_keeper.warn(words)
         for member in self._membership.linked():
@@ -284,3 +286,44 @@ class PreflightGate:
             return None
         words = f"{self._unfit.reason}; it could not be queued anew: {why}"
         return RunOver(replace(self._unfit, reason=words))
+
+
+# --- what a report means for its run, in words ---
+
+
+def _swaps(report: Report) -> Iterator[str]:
+    """A sentence for each node that is left out although it was allocated."""
+    for node in report.nodes:
+        if node.role == "excluded":
+            yield f"pre-flight left {node.node} out{_why(node)}"
+
+
+def _alone(report: Report) -> RunOutcome:
+    """How a run ends that was a check and nothing else."""
+    if report.verdict is Grade.FAIL:
+        return RunOutcome(State.FAILED, f"pre-flight: {_causes(report)}", contract.ExitCode.UNFIT)
+    return RunOutcome(State.COMPLETED, f"pre-flight: {report.verdict}", contract.ExitCode.DONE)
+
+
+def _unfit_end(report: Report, fit: int, asked: int) -> RunOutcome:
+    """How a run ends that has not as many fit nodes as it asked for."""
+    words = f"pre-flight: {_causes(report)}; {fit} fit of {asked} asked"
+    return RunOutcome(State.FAILED, words, contract.ExitCode.UNFIT)
+
+
+def _causes(report: Report) -> str:
+    said = [f"{node.node} is unfit{_why(node)}" for node in report.nodes if node.verdict is Grade.FAIL]
+    said += [f"{_way(link)}: {link.said}" for link in report.links if link.verdict is Grade.FAIL]
+    said += [report.set_said] if report.set_said and not said else []
+    more = [f"{len(said) - _MOST_NAMED} more"] if len(said) > _MOST_NAMED else []
+    return "; ".join([*said[:_MOST_NAMED], *more]) or "the nodes are not fit to train together"
+
+
+def _why(node: NodeReport) -> str:
+    said = next((finding.said for finding in node.findings if finding.verdict is Grade.FAIL), "")
+    return f": {said}" if said else ""
+
+
+def _way(link: LinkReport) -> str:
+    one_way = {"a->b": f"{link.a} -> {link.b}", "b->a": f"{link.b} -> {link.a}"}
+    return one_way.get(link.direction, f"{link.a} - {link.b}")

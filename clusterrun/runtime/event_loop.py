@@ -34,7 +34,6 @@ class EventLoop:
         self._callbacks: dict[int, Callable[[int], None]] = {}
         self._times: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
-        self._signals_out = -1
 
     def watch(self, fd: int, callback: Callable[[int], None], mask: int = READABLE) -> None:
         """Call ``callback`` with the ready mask whenever ``fd`` is ready; again for a new mask."""
