@@ -38,7 +38,7 @@ def refused(person: Person, code: int, *words: str) -> str:
     (["x.py --epochs 1"], "this is one word"),
     (["--env", "SURELY_NOT_SET", "x.py"], "there is no variable SURELY_NOT_SET"),
     (["--python", "/nowhere/python", "x.py"], "there is no Python '/nowhere/python'"),
-    (["--python", "/bin/true", "x.py"], "is no Python"),
+    (["--python", "/bin/true", "x.py"], "is not a Python"),
     (["-m"], "-m needs a module"),
     (["./program"], "there is no program"),
     (["program-that-is-not-here"], "there is no program"),
