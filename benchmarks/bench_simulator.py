@@ -85,11 +85,17 @@ def seeds(count: int, first: int) -> bool:
 def first_found(machines: tuple[Any, Any]) -> str | None:
     """The first seed that notices the bug in ``machines``; every third one is of a run over many jobs."""
     for seed in range(SEEDS_FOR_A_MUTANT):
-        if World(seed, machines).run().violations:
+        if _noticed(machines, seed, jobs=False):
             return f"seed {seed}"
-        if seed % 2 == 0 and World(seed // 2, machines, jobs=True).run().violations:
+        if seed % 2 == 0 and _noticed(machines, seed // 2, jobs=True):
             return f"jobs {seed // 2}"
     return None
+
+
+def _noticed(machines: tuple[Any, Any], seed: int, jobs: bool) -> bool:
+    """A law is broken with the bug, and not without it."""
+    broken = World(seed, machines, jobs=jobs).run().violations
+    return bool(broken) and not World(seed, jobs=jobs).run().violations
 
 
 def mutants() -> bool:
