@@ -305,15 +305,16 @@ def test_no_more_than_five_states_a_second_are_written_and_the_last_one_always(p
     claim_attempt(paths, 0)
     loop, notes, written = EventLoop(), [], []
     supervisor = state_writer.StateWriter(loop, paths, notes.append)
-    supervisor.epoch = 0
+    supervisor.epoch, began = 0, steady()
     for number in range(50):
         supervisor.save(RunState("r", 0, State.RUNNING, Phase.TRAINING, str(number), "h", 1, 2.0))
         loop.wait(steady() + 0.001)
         state = read_state(paths)
         written.append(state.reason if state else "")
+    most = 2 + 5 * (steady() - began)
     supervisor.finish()
     final = read_state(paths)
-    assert written[0] == "0" and len(set(written)) <= 3 and final and final.reason == "49" and notes == []
+    assert written[0] == "0" and len(set(written)) <= most and final and final.reason == "49" and notes == []
 
 
 def test_the_state_of_a_newer_coordinator_is_never_overwritten(paths: RunPaths) -> None:
