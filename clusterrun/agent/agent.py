@@ -13,7 +13,7 @@ Laws
    connection may shorten it, because then the lease sets the bound.
 5. However ranks end, what they left behind is swept before the node says ``RanksGone`` or exits.
 6. The port is held until its epoch is over.
-7. An examiner is gone before ranks start, and none starts while ranks live; only an observer stands
+7. A pre-flight worker is gone before ranks start, none starts while ranks live; only an observer stands
    beside them.
 """
 

@@ -217,7 +217,7 @@ class SidecarProcesses:
     def _log(self, epoch: int, name: str) -> int:
         try:
             return open_log(self._paths.attempt(epoch).sidecar_log(self._place.node, name))
-        except OSError:  # a run directory that cannot be written is for the examiner to find
+        except OSError:  # a run directory that cannot be written is for the pre-flight to find
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def _program(self, epoch: int, name: str, descriptors: tuple[int, int, int]) -> Program:

@@ -1,6 +1,6 @@
 """Which sidecars run beside a node's ranks, and when each must end; pure.
 
-An examiner and ranks never live at once: both use the GPUs, and what is measured must not disturb.
+A pre-flight worker and ranks never live at once: both use the GPUs, and what is measured must not disturb.
 """
 
 from __future__ import annotations

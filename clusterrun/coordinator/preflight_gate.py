@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Consequence = Union[NodesChosen, TooFewNodes, RunOver, None]
 
     class Ask(Protocol):
-        """A question to the examiner of a node."""
+        """A question to the worker of a node."""
 
         @property
         def node(self) -> int: ...
