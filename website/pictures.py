@@ -101,8 +101,8 @@ def main() -> None:
             lab.up(LabSpec(name="pictures", nodes=4, gpus=2))
             desk.type("clusterrun submit --preflight off --nodes 2 --ranks-per-node 1 --wait evaluate.py")
             desk.type("clusterrun submit --preflight off --nodes 2 --ranks-per-node 1 --wait sweep.py")
-            lab.fault("slow", "n0003", rate="20mbit")
-            desk.type("clusterrun check --nodes 4 --gpus 2")
+            lab.fault("cut", "n0003", to="n0002", both=True)
+            desk.type("clusterrun check --nodes 4")
             page = Path(place) / "report.html"
             desk.type(f"clusterrun report --html {page}")
             if shutil.which("chromium") and page.exists():

@@ -196,7 +196,7 @@ PREFLIGHT = _of(
     Option(
         "preflight-limit",
         "list",
-        "A limit of the pre-flight check, as docs/preflight.md names them.",
+        "A limit of the pre-flight check, as clusterrun help preflight names them.",
         "NAME=NUMBER",
         (),
     ),

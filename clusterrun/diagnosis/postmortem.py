@@ -347,7 +347,7 @@ def _without_failure(left: Remains) -> Diagnosis:
     prefix = f"{Verdict.ALONE.value}: "
     alone = [note[len(prefix) :] for note in left.notes if note.startswith(prefix)]
     if alone:
-        remedy = "docs/frameworks.md says what a framework needs to join its ranks"
+        remedy = "clusterrun help frameworks says what a framework needs to join its ranks"
         remedy += "" if alone[0].endswith(SILENCE) else SILENCE
         return Diagnosis(Verdict.ALONE, alone[0], (), (), tuple(alone[1:]), remedy)
     if left.state is State.COMPLETED:

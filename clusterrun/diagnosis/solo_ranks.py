@@ -90,7 +90,7 @@ class Together:
             return ""
         return (
             f"{ALONE}: {self._size} ranks work, and none has called init_process_group: each trains "
-            f"a copy of its own (docs/frameworks.md says what a framework needs to join them){SILENCE}"
+            f"a copy of its own (clusterrun help frameworks says what joins them){SILENCE}"
         )
 
     def _silent(self, now: float) -> str:

@@ -158,7 +158,9 @@ class JobSpec:
         try:
             limits.chosen(self.preflight_limit)
         except ValueError as error:
-            raise BadInput(f"--preflight-limit: {error}", "docs/preflight.md says what each means") from error
+            raise BadInput(
+                f"--preflight-limit: {error}", "clusterrun help preflight says what each means"
+            ) from error
 
     def _check_survival(self) -> None:
         if self.max_restarts < UNSAID:

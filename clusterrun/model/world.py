@@ -187,7 +187,7 @@ def framework_environment(world: World, gpus_per_node: int) -> dict[str, str]:
     """What frameworks that torchrun leaves alone need to join one world; where the user set nothing.
 
     Without it a bare Lightning ``Trainer()``, Fabric, or Accelerate and the HF Trainer on CPU ranks
-    train one copy per rank, each alone, and exit 0 (under torchrun they do): see docs/frameworks.md.
+    train one copy per rank, each alone, and exit 0 (under torchrun they do): see the page frameworks.
     """
     nodes, devices = str(len(world.nodes)), str(world.ranks_per_node)
     lightning = {"NUM_NODES": nodes, "DEVICES": devices}

@@ -160,7 +160,7 @@ def about_python(made: Plan, site: MachineFacts) -> tuple[str, ...]:
         return (site.about_python,) if site.about_python else ()
     planned = Interpreter(python.path, python.why)
     if contract.PATH_BEFORE_VARIABLE not in made.script:
-        how = f"the template does not export {contract.PATH_BEFORE_VARIABLE}, see docs/templates.md"
+        how = f"the template does not export {contract.PATH_BEFORE_VARIABLE}, see clusterrun help templates"
         return (f"ranks use {planned}, whatever Python the setup brings: {how}; --python names another one",)
     return (
         f"ranks use the Python that the setup puts first on PATH, else {planned}; --python names another one",
@@ -245,7 +245,7 @@ def _from_template(spec: JobSpec, values: Mapping[str, quoting.Value], token: st
     if lost:
         raise BadInput(
             f"the template {spec.template!r} does not use {' and '.join(lost)}",
-            "start from the shipped one: docs/templates.md shows how",
+            "start from the shipped one: clusterrun help templates shows how",
         )
     return script
 

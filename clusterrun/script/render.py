@@ -11,7 +11,7 @@ import jinja2
 from clusterrun.model.errors import BadInput
 from clusterrun.script import form, quoting, shipped
 
-_HELP = "docs/templates.md lists the variables and filters that a template may use"
+_HELP = "clusterrun help templates lists the variables and filters that a template may use"
 
 
 class _Done(str):

@@ -126,4 +126,6 @@ def test_a_template_that_keeps_no_path_is_told_to_hide_what_its_setup_brings(con
     context.environment["SLURM_CONF"] = str(conf)
     done = context("submit", "--dry-run", "--template", "bare.j2", "--setup", "true", "tell.py")
     assert done.code == 0, done
-    assert "the template does not export CLUSTERRUN_PATH_BEFORE_SETUP, see docs/templates.md" in done.err
+    assert (
+        "the template does not export CLUSTERRUN_PATH_BEFORE_SETUP, see clusterrun help templates" in done.err
+    )

@@ -82,3 +82,11 @@ def test_help_of_an_unknown_word_says_what_was_meant(clusterrun: CommandLine) ->
     assert (done.code, done.out) == (2, "")
     assert "Did you mean troubleshooting?" in done.err
     assert "clusterrun help lists the pages" in done.err
+
+
+def test_a_message_names_a_page_that_is_there() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "clusterrun").rglob("*.py")]
+    named = {name for text in texts for name in re.findall(r"clusterrun help ([a-z-]{4,})", text)}
+    assert named >= {"preflight", "frameworks", "templates"}
+    assert named - {*PAGES, "logs", "lists"} == set()
+    assert not any(re.search(r"docs/[a-z-]+\.md (?:says|lists|shows|names)", text) for text in texts)
