@@ -10,8 +10,12 @@ PYTEST_ARGS ?=
 SECOND_CHANCE := --reruns 1 --reruns-delay 3 --max-suite-reruns 5 --rerun-show-tracebacks
 # What needs neither Slurm nor processes that run for long.
 UNIT := $(addprefix tests/,model diagnosis slurm slurm_text script config reports logs runs operations protocol \
-  preflight/search preflight/session preflight/checks coordinator/test_coordinator.py coordinator/test_restarts.py \
-  coordinator/test_termination.py agent/test_agent.py agent/test_sidecars.py test_layers.py)
+  preflight/search preflight/session preflight/checks preflight/probes preflight/test_majority.py \
+  preflight/test_registry.py preflight/test_thresholds.py coordinator/test_coordinator.py \
+  coordinator/test_coordinator_ends.py coordinator/test_coordinator_failures.py coordinator/test_hang_monitor.py \
+  coordinator/test_notifications.py coordinator/test_recovery.py coordinator/test_restarts.py \
+  coordinator/test_termination.py agent/test_agent.py agent/test_sidecars.py local rank_hooks bench/test_advice.py \
+  lab/test_lab_conf.py lab/test_lab_spec.py lab/test_lab_needs.py test_defaults.py test_layers.py)
 # Debian suites with another Slurm: 20.11, 24.11 and 26.05.
 SLURM_SUITES ?= bullseye trixie sid
 
