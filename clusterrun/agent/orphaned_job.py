@@ -248,9 +248,9 @@ class OrphanedJob:
     def _ask(self) -> None:
         self._commands.run(question(self._left), _LIMIT_SECONDS, self._told)
 
-    def _told(self, said: CommandDone) -> None:
-        means = JobRemedy.WAIT if said.why else meaning(self._left, said.lines)
-        if means is JobRemedy.WAIT and not self._hurried and not said.why and runs(said.lines):
+    def _told(self, done: CommandDone) -> None:
+        means = JobRemedy.WAIT if done.why else meaning(self._left, done.lines)
+        if means is JobRemedy.WAIT and not self._hurried and not done.why and runs(done.lines):
             if not self._waits:
                 self._waits = True
                 self._write(WAITS)
@@ -260,7 +260,7 @@ class OrphanedJob:
         elif means is JobRemedy.LEAVE:
             self._leave()
         else:
-            self._give_back(came_back(said.lines), "the job stood without its coordinator")
+            self._give_back(came_back(done.lines), "the job stood without its coordinator")
 
     def _look(self) -> None:
         """Does anybody coordinate the run? The file system may not answer: a child looks."""

@@ -88,24 +88,24 @@ class Advice:
     lines: tuple[str, ...]
 
 
-def advise(asked: AdviceQuestion) -> Advice:
+def advise(question: AdviceQuestion) -> Advice:
     """The whole answer, arithmetic and all."""
-    fits = tuple(_fit(asked, strategy) for strategy in ("single", "ddp", "fsdp"))
-    take, because = _choice(asked, {fit.strategy: fit for fit in fits})
-    worlds = [1 << power for power in range(1, asked.world.bit_length()) if 1 << power < asked.world]
-    several = [*worlds, asked.world] if asked.world > 1 else []
-    known = asked.bandwidth > 0 and asked.step_seconds > 0
+    fits = tuple(_fit(question, strategy) for strategy in ("single", "ddp", "fsdp"))
+    take, because = _choice(question, {fit.strategy: fit for fit in fits})
+    worlds = [1 << power for power in range(1, question.world.bit_length()) if 1 << power < question.world]
+    several = [*worlds, question.world] if question.world > 1 else []
+    known = question.bandwidth > 0 and question.step_seconds > 0
     fitting = [fit.strategy for fit in fits if fit.fits and fit.strategy != "single"]
-    expected = tuple(_expect(asked, name, n) for name in fitting for n in several if known)
-    return Advice(take, because, fits, expected, _times(asked))
+    expected = tuple(_expect(question, name, n) for name in fitting for n in several if known)
+    return Advice(take, because, fits, expected, _times(question))
 
 
-def _fit(asked: AdviceQuestion, strategy: str) -> Fit:
+def _fit(question: AdviceQuestion, strategy: str) -> Fit:
     """The memory of one GPU, term by term."""
-    weight, gradient, number, copy = PRECISIONS[asked.precision]
-    count, parts = asked.parameters, asked.world if strategy == "fsdp" else 1
-    state = OPTIMIZERS[asked.optimizer] * number
-    terms = [("weights", weight), ("gradients", gradient), (f"{asked.optimizer}'s state", state)]
+    weight, gradient, number, copy = PRECISIONS[question.precision]
+    count, parts = question.parameters, question.world if strategy == "fsdp" else 1
+    state = OPTIMIZERS[question.optimizer] * number
+    terms = [("weights", weight), ("gradients", gradient), (f"{question.optimizer}'s state", state)]
     terms += [("16-bit copy", copy)] if strategy != "fsdp" else []
     found = [
         (f"{name} {_count(count)} × {size} B{f' / {parts}' if parts > 1 else ''}", count * size / parts)
@@ -118,86 +118,88 @@ def _fit(asked: AdviceQuestion, strategy: str) -> Fit:
         held = copy or weight
         found.append((f"two of {BLOCKS} blocks whole {_count(count)} × {held} B × 2 / {BLOCKS}",
                       count * held * 2 / BLOCKS))  # fmt: skip
-    if asked.activations:
-        found.append(("activations (as told)", asked.activations))
+    if question.activations:
+        found.append(("activations (as told)", question.activations))
     needs = sum(size for _, size in found)
-    room = USABLE * asked.memory
+    room = USABLE * question.memory
     lines = [f"{name} = {size / GB:.2f} GB" for name, size in found]
     verdict = "fits" if needs <= room else "does not fit"
-    share = f"{USABLE:.0%} of {asked.memory / GB:g} GB = {room / GB:.1f} GB"
+    share = f"{USABLE:.0%} of {question.memory / GB:g} GB = {room / GB:.1f} GB"
     return Fit(
         strategy, needs, needs <= room, (*lines, f"together {needs / GB:.2f} GB: {verdict} in {share}")
     )
 
 
-def _choice(asked: AdviceQuestion, fits: dict[str, Fit]) -> tuple[str, str]:
-    if asked.world == 1:
+def _choice(question: AdviceQuestion, fits: dict[str, Fit]) -> tuple[str, str]:
+    if question.world == 1:
         alone = fits["single"].fits
-        return ("single", "there is one GPU, and it fits") if alone else ("", _nothing(asked, fits["single"]))
+        return (
+            ("single", "there is one GPU, and it fits") if alone else ("", _nothing(question, fits["single"]))
+        )
     if fits["ddp"].fits:
         return "ddp", "the whole model fits into each GPU, and ddp sends least"
     if fits["fsdp"].fits:
-        return "fsdp", f"the model does not fit whole; cut into {asked.world} pieces it does"
-    return "", _nothing(asked, fits["fsdp"])
+        return "fsdp", f"the model does not fit whole; cut into {question.world} pieces it does"
+    return "", _nothing(question, fits["fsdp"])
 
 
-def _nothing(asked: AdviceQuestion, fit: Fit) -> str:
+def _nothing(question: AdviceQuestion, fit: Fit) -> str:
     return (
-        f"{fit.strategy} needs {fit.needs / GB:.1f} GB per GPU of {USABLE * asked.memory / GB:.1f} GB: "
+        f"{fit.strategy} needs {fit.needs / GB:.1f} GB per GPU of {USABLE * question.memory / GB:.1f} GB: "
         "more GPUs (fsdp cuts finer), --precision bf16, a smaller batch, or offloading"
     )
 
 
-def _sending(asked: AdviceQuestion, strategy: str, gpus: int) -> float:
+def _sending(question: AdviceQuestion, strategy: str, gpus: int) -> float:
     """Seconds in which one GPU sends its share of a step."""
-    weight, gradient, _, copy = PRECISIONS[asked.precision]
-    link = (gpus, asked.bandwidth, asked.latency)
+    weight, gradient, _, copy = PRECISIONS[question.precision]
+    link = (gpus, question.bandwidth, question.latency)
     if strategy == "fsdp":
-        return rates.sharded(asked.parameters * (copy or weight), asked.parameters * gradient, *link)
-    return rates.all_reduce(asked.parameters * gradient, *link)
+        return rates.sharded(question.parameters * (copy or weight), question.parameters * gradient, *link)
+    return rates.all_reduce(question.parameters * gradient, *link)
 
 
-def _expect(asked: AdviceQuestion, strategy: str, gpus: int) -> Expected:
+def _expect(question: AdviceQuestion, strategy: str, gpus: int) -> Expected:
     """Every GPU has the same work at any world (weak scaling): only the sending is added."""
-    sending = _sending(asked, strategy, gpus)
-    step = asked.step_seconds + rates.exposed(sending, asked.step_seconds, hides=True)
-    return Expected(strategy, gpus, sending, step, asked.step_seconds / step)
+    sending = _sending(question, strategy, gpus)
+    step = question.step_seconds + rates.exposed(sending, question.step_seconds, hides=True)
+    return Expected(strategy, gpus, sending, step, question.step_seconds / step)
 
 
-def _times(asked: AdviceQuestion) -> tuple[str, ...]:
+def _times(question: AdviceQuestion) -> tuple[str, ...]:
     """The arithmetic of a step's sending on all GPUs, or what is missing for it."""
-    if asked.world == 1:
+    if question.world == 1:
         return ("one GPU: nothing is sent",)
-    weight, gradient, _, copy = PRECISIONS[asked.precision]
-    n, billions = asked.world, asked.parameters / GB
+    weight, gradient, _, copy = PRECISIONS[question.precision]
+    n, billions = question.world, question.parameters / GB
     ddp, fsdp = 2 * gradient, 2 * (copy or weight) + gradient
     sent = tuple(
-        f"{name} sends ({n} - 1) / {n} × {_count(asked.parameters)} × {size} B = "
+        f"{name} sends ({n} - 1) / {n} × {_count(question.parameters)} × {size} B = "
         f"{(n - 1) / n * billions * size:.4g} GB per GPU and step: {what}"
         for name, size, what in (
             ("ddp", ddp, f"gradients of {gradient} B, summed and spread"),
             ("fsdp", fsdp, f"weights of {copy or weight} B gathered twice, gradients of {gradient} B"),
         )
     )
-    if not asked.bandwidth:
+    if not question.bandwidth:
         return (*sent, "how long that takes: --bandwidth GB/s, or --from a measurement of bench scaling")
-    return sent + tuple(line for name in ("ddp", "fsdp") for line in _waits(asked, name))
+    return sent + tuple(line for name in ("ddp", "fsdp") for line in _waits(question, name))
 
 
-def _waits(asked: AdviceQuestion, strategy: str) -> tuple[str, ...]:
+def _waits(question: AdviceQuestion, strategy: str) -> tuple[str, ...]:
     """How long the sending takes, and what of it a step waits for."""
-    seconds = _sending(asked, strategy, asked.world)
-    each = f" and {asked.latency * 1e3:.3g} ms per bucket" if asked.latency else ""
-    line = f"{strategy}: at {asked.bandwidth / GB:.4g} GB/s{each} {seconds * 1e3:.4g} ms"
-    if not asked.step_seconds:
+    seconds = _sending(question, strategy, question.world)
+    each = f" and {question.latency * 1e3:.3g} ms per bucket" if question.latency else ""
+    line = f"{strategy}: at {question.bandwidth / GB:.4g} GB/s{each} {seconds * 1e3:.4g} ms"
+    if not question.step_seconds:
         return (f"{line}; what of it a step waits for: --step-time SECONDS of one GPU",)
-    step = asked.step_seconds
+    step = question.step_seconds
     left = rates.exposed(seconds, step, hides=True)
     return (
         f"{line}, of which the backward pass hides up to 2/3 × {step * 1e3:.4g} = "
         f"{rates.BACKWARD * step * 1e3:.4g} ms",
         f"{strategy}: a step takes {step * 1e3:.4g} + {left * 1e3:.4g} ms: "
-        f"efficiency {step / (step + left):.0%} on {asked.world} GPUs",
+        f"efficiency {step / (step + left):.0%} on {question.world} GPUs",
     )
 
 

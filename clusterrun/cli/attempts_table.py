@@ -21,26 +21,30 @@ def lineage(attempts: Sequence[Attempt], check: Callable[[int], str]) -> list[st
     return [line for one in attempts for line in _lines(one, check(one.epoch), jobs, one.epoch == failed)]
 
 
-def _lines(one: Attempt, check: str, jobs: bool, newest_failure: bool) -> list[str]:
-    job = f" in job {one.job_id}" if jobs and one.job_id else ""
-    reason = one.reason or one.cause
-    where = f", on {fold(one.nodes)}" if one.nodes else ""
-    head = f"attempt {one.epoch}{f' ({reason})' if reason else ''}{job}, {_times(one)}{where}"
-    lines = ["", head + (f": {one.outcome}" if one.outcome else "")]
+def _lines(attempt: Attempt, check: str, jobs: bool, newest_failure: bool) -> list[str]:
+    job = f" in job {attempt.job_id}" if jobs and attempt.job_id else ""
+    reason = attempt.reason or attempt.cause
+    where = f", on {fold(attempt.nodes)}" if attempt.nodes else ""
+    head = f"attempt {attempt.epoch}{f' ({reason})' if reason else ''}{job}, {_times(attempt)}{where}"
+    lines = ["", head + (f": {attempt.outcome}" if attempt.outcome else "")]
     lines += [f"  pre-flight {check}"] if check else []
-    lines += [f"  reached    {far(one.step, one.checkpoint)}"] if max(one.step, one.checkpoint) >= 0 else []
-    if one.failure:
-        lines += [f"  first failure, {local_time(one.failure.at)}: {one.failure.why}"]
-        lines += words(one) if newest_failure else []
+    lines += (
+        [f"  reached    {far(attempt.step, attempt.checkpoint)}"]
+        if max(attempt.step, attempt.checkpoint) >= 0
+        else []
+    )
+    if attempt.failure:
+        lines += [f"  first failure, {local_time(attempt.failure.at)}: {attempt.failure.why}"]
+        lines += words(attempt) if newest_failure else []
     return lines
 
 
-def _times(one: Attempt) -> str:
-    began = local_time(one.started_at)
-    if one.ended_at is None:
+def _times(attempt: Attempt) -> str:
+    began = local_time(attempt.started_at)
+    if attempt.ended_at is None:
         return f"since {began}"
-    took = spoken(max(0.0, one.ended_at - one.started_at))
-    return f"{began} to {clock_time(one.ended_at, one.started_at)} ({took})"
+    took = spoken(max(0.0, attempt.ended_at - attempt.started_at))
+    return f"{began} to {clock_time(attempt.ended_at, attempt.started_at)} ({took})"
 
 
 def far(step: int, checkpoint: int) -> str:

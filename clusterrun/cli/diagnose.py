@@ -49,28 +49,28 @@ def diagnose(run: str, as_json: bool, limit: str | None) -> int:
     return ExitCode.DONE
 
 
-def document(run_id: str, found: Diagnosis) -> dict[str, object]:
+def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:
     """What ``--json`` prints."""
     return {
         "run_id": run_id,
-        "verdict": found.verdict.value,
-        "said": found.said,
-        "culprits": [{"rank": c.rank, "node": c.node, "why": c.why} for c in found.culprits],
-        "groups": [{"ranks": list(unfolded(g.ranks)), "stack": list(g.stack)} for g in found.groups],
-        "evidence": list(found.evidence),
-        "remedy": found.remedy,
+        "verdict": diagnosis.verdict.value,
+        "said": diagnosis.said,
+        "culprits": [{"rank": c.rank, "node": c.node, "why": c.why} for c in diagnosis.culprits],
+        "groups": [{"ranks": list(unfolded(g.ranks)), "stack": list(g.stack)} for g in diagnosis.groups],
+        "evidence": list(diagnosis.evidence),
+        "remedy": diagnosis.remedy,
     }
 
 
-def lines(found: Diagnosis) -> list[str]:
+def lines(diagnosis: Diagnosis) -> list[str]:
     """The diagnosis for people: the verdict first."""
-    told = [f"{found.verdict.value}: {found.said}"]
+    told = [f"{diagnosis.verdict.value}: {diagnosis.said}"]
     told += _part(
-        "culprit" if len(found.culprits) == 1 else "culprits", [_culprit(c) for c in found.culprits]
+        "culprit" if len(diagnosis.culprits) == 1 else "culprits", [_culprit(c) for c in diagnosis.culprits]
     )
-    told += _part("evidence", list(found.evidence))
-    told += _part("stacks", [line for group in found.groups for line in _stack(group)])
-    return told + _part("remedy", [found.remedy] if found.remedy else [])
+    told += _part("evidence", list(diagnosis.evidence))
+    told += _part("stacks", [line for group in diagnosis.groups for line in _stack(group)])
+    return told + _part("remedy", [diagnosis.remedy] if diagnosis.remedy else [])
 
 
 def _part(name: str, items: list[str]) -> list[str]:

@@ -13,27 +13,27 @@ from clusterrun.logs.merge import Piece
 from clusterrun.operations.logs import RunLogs
 
 
-def print_following(heard: RunLogs, fold: bool = False, sieve: Sieve | None = None) -> None:
+def print_following(logs: RunLogs, fold: bool = False, sieve: Sieve | None = None) -> None:
     """Print what the ranks print, to the end of the run, each piece as soon as it is there."""
     sieve = sieve or Sieve()
-    for data in _shown(sieve(heard.following(exact=sieve.exact)), heard, fold, sieve.as_is):
+    for data in _shown(sieve(logs.following(exact=sieve.exact)), logs, fold, sieve.as_is):
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
 
-def print_pieces(pieces: Iterable[Piece], heard: RunLogs, fold: bool, as_is: bool) -> bool:
+def print_pieces(pieces: Iterable[Piece], logs: RunLogs, fold: bool, as_is: bool) -> bool:
     """Write ``pieces`` to stdout as wanted; whether there were any."""
     some = False
-    for data in _shown(pieces, heard, fold, as_is):
+    for data in _shown(pieces, logs, fold, as_is):
         sys.stdout.buffer.write(data)
         some = True
     sys.stdout.buffer.flush()
     return some
 
 
-def _shown(pieces: Iterable[Piece], heard: RunLogs, fold: bool, as_is: bool) -> Iterator[bytes]:
+def _shown(pieces: Iterable[Piece], logs: RunLogs, fold: bool, as_is: bool) -> Iterator[bytes]:
     if as_is:
         yield from raw(pieces)
         return
-    headings = heard.headings(coloured(sys.stdout))
+    headings = logs.headings(coloured(sys.stdout))
     yield from folding(pieces, headings) if fold else headed(pieces, headings)

@@ -100,24 +100,24 @@ def _nodes(text: str, count: int, state: RunState | None) -> frozenset[int]:
         ) from error
 
 
-def _follow(context: Context, heard: RunLogs, run_id: str, fold: bool, sieve: Sieve) -> int:
+def _follow(context: Context, logs: RunLogs, run_id: str, fold: bool, sieve: Sieve) -> int:
     from clusterrun.cli.follow_run import detached, exit_code, tell_end, tell_use
 
     try:
-        print_following(heard, fold, sieve)
+        print_following(logs, fold, sieve)
     except KeyboardInterrupt:
         return detached(run_id, "logs -f")
     if sieve.in_vain:
         say(sieve.in_vain)
-    status = heard.watch.look()
+    status = logs.watch.look()
     tell_end(context, status)
     tell_use(context, status)
     return exit_code(status)
 
 
-def _nothing(context: Context, heard: RunLogs, run_id: str) -> None:
+def _nothing(context: Context, logs: RunLogs, run_id: str) -> None:
     """Say that nothing was printed, and what is known instead."""
-    status = heard.watch.look()
+    status = logs.watch.look()
     reason = f": {status.reason}" if status.reason else ""
     if status.state.ended:
         say(f"no output: the run has ended, {status.state.value}{reason}")

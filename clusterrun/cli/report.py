@@ -62,22 +62,22 @@ def report(run: str, attempt: int | None, as_json: bool, html: str | None, prome
     return ExitCode.DONE
 
 
-def put(found: Report, as_json: bool, html: str | None, prometheus: str | None) -> None:
+def put(report: Report, as_json: bool, html: str | None, prometheus: str | None) -> None:
     """Write the files that are wanted, then print the report on stdout."""
     if html:
         from clusterrun.reports.page import page
 
-        _write(html, page(found))
+        _write(html, page(report))
     if prometheus:
         from clusterrun.reports.metrics import metrics
 
-        _write(prometheus, metrics(found))
+        _write(prometheus, metrics(report))
     if as_json:
         from clusterrun.reports.json_document import document
 
-        print(json.dumps(document(found)))
+        print(json.dumps(document(report)))
     else:
-        print("\n".join(painted(found)))
+        print("\n".join(painted(report)))
 
 
 def _write(path: str, text: str) -> None:
@@ -85,12 +85,12 @@ def _write(path: str, text: str) -> None:
     say(f"written: {path}")
 
 
-def painted(found: Report, most: int = 0) -> list[str]:
+def painted(report: Report, most: int = 0) -> list[str]:
     """The report as lines for stdout, at most ``most`` of them (0: all), coloured where that is wanted."""
     from clusterrun.reports.text_report import screen
 
     width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else WIDTH
-    lines = screen(found, width or WIDTH)
+    lines = screen(report, width or WIDTH)
     if most and len(lines) > most:
         lines = lines[:most]
     colours = coloured(sys.stdout)

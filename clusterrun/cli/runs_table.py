@@ -49,20 +49,20 @@ def _time(status: RunStatus, now: float) -> str:
     return spoken(max(0.0, ended - began)) if began else ""
 
 
-def plain(found: Sequence[RunStatus], now: float) -> list[str]:
+def plain(statuses: Sequence[RunStatus], now: float) -> list[str]:
     """A table for a pipe: every line whole."""
-    rows = [list(HEADS), *(cells(status, now) for status in found)]
+    rows = [list(HEADS), *(cells(status, now) for status in statuses)]
     widths = [max(map(width_of, column)) for column in zip(*rows)]
     return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]
 
 
-def fitted(found: Sequence[RunStatus], now: float, width: int, colours: bool) -> list[str]:
+def fitted(statuses: Sequence[RunStatus], now: float, width: int, colours: bool) -> list[str]:
     """A table for a terminal ``width`` columns wide; no column is lost to a long reason."""
-    rows = [list(HEADS), *(cells(status, now) for status in found)]
+    rows = [list(HEADS), *(cells(status, now) for status in statuses)]
     places = _places(rows, width)
     widths = [max(width_of(row[place]) for row in rows) for place in places]
     left = width - sum(widths) - 2 * len(widths)
-    styles = ["bold", *(_PAINT.get(status.state, "red") for status in found)]
+    styles = ["bold", *(_PAINT.get(status.state, "red") for status in statuses)]
     lines = []
     for number, (row, style) in enumerate(zip(rows, styles)):
         shown = [

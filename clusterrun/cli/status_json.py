@@ -57,8 +57,12 @@ def _attempts(context: Context, run_id: str) -> list[dict[str, Any]]:
     return [_attempt(one) for one in state.attempts] if state else []
 
 
-def _attempt(one: Attempt) -> dict[str, Any]:
-    entry = {"attempt": one.epoch, **fields(one), "failure": _failure(one.failure) if one.failure else None}
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    entry = {
+        "attempt": attempt.epoch,
+        **fields(attempt),
+        "failure": _failure(attempt.failure) if attempt.failure else None,
+    }
     del entry["epoch"]
     return {**entry, **_times(entry, ("started_at", "ended_at", "ranks_at")), **_counts(entry)}
 

@@ -35,19 +35,25 @@ class Judgement:
     later: float = 0.0
 
 
-def decide(case: JobSnapshot) -> Judgement:
-    """The verdict on ``case``."""
-    waits = waiting(case.seen)
-    if case.stalled and not any(one.records for one in case.seen):
-        waits = waits or counted(case.seen, max((one.clock for one in case.seen), default=0.0) - case.stalled)
-    judged = _stopped(case, waits) or _moving(case, waits) or _differing(case, waits)
+def decide(snapshot: JobSnapshot) -> Judgement:
+    """The verdict on ``snapshot``."""
+    waits = waiting(snapshot.seen)
+    if snapshot.stalled and not any(one.records for one in snapshot.seen):
+        waits = waits or counted(
+            snapshot.seen, max((one.clock for one in snapshot.seen), default=0.0) - snapshot.stalled
+        )
+    judged = _stopped(snapshot, waits) or _moving(snapshot, waits) or _differing(snapshot, waits)
     judged = (
-        judged or _other_world(case) or _absent(case, waits) or _together(case, waits) or _elsewhere(case)
+        judged
+        or _other_world(snapshot)
+        or _absent(snapshot, waits)
+        or _together(snapshot, waits)
+        or _elsewhere(snapshot)
     )
     whole = replace(
         judged.diagnosis,
-        groups=case.stacks(),
-        evidence=(*judged.diagnosis.evidence, *case.circumstances()),
+        groups=snapshot.stacks(),
+        evidence=(*judged.diagnosis.evidence, *snapshot.circumstances()),
     )
     return replace(judged, diagnosis=whole)
 
@@ -55,72 +61,78 @@ def decide(case: JobSnapshot) -> Judgement:
 # --- one after the other, what may be the matter ---
 
 
-def _stopped(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _stopped(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
     """A rank that is stopped or has ended while others wait, or that nobody may wait for but is stopped."""
     missing = {rank for one in waits for rank in one.missing}
     found = [
         one
-        for one in case.seen
-        if one.state in STOPPED or (not one.state and (one.rank in missing or _others_wait(case, one)))
+        for one in snapshot.seen
+        if one.state in STOPPED or (not one.state and (one.rank in missing or _others_wait(snapshot, one)))
     ]
     if not found:
         return None
-    late_too = [one for one in case.seen if one.rank in missing and one not in found]
-    return _blame(case, found, waits, [one for one in late_too if one.rank not in {w.rank for w in waits}])
+    late_too = [one for one in snapshot.seen if one.rank in missing and one not in found]
+    return _blame(
+        snapshot, found, waits, [one for one in late_too if one.rank not in {w.rank for w in waits}]
+    )
 
 
-def _others_wait(case: JobSnapshot, gone: RankSeen) -> bool:
+def _others_wait(snapshot: JobSnapshot, gone: RankSeen) -> bool:
     """Where no records tell: every rank that is left stands in a collective."""
-    left = [one for one in case.seen if one.state]
+    left = [one for one in snapshot.seen if one.state]
     return bool(left) and all(place(one.stack).doing is Doing.COLLECTIVE for one in left)
 
 
-def _moving(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
     """Something happens: no hang, though perhaps one whom all wait for."""
     awaited = {rank for one in waits for rank in one.missing}
-    works = [one for one in case.seen if one.moved or (one.printed and (not waits or one.rank in awaited))]
-    if case.stalled or not works:
+    works = [
+        one for one in snapshot.seen if one.moved or (one.printed and (not waits or one.rank in awaited))
+    ]
+    if snapshot.stalled or not works:
         return None
-    slow = late(case.seen, dict(case.offsets))
+    slow = late(snapshot.seen, dict(snapshot.offsets))
     if slow is None:
-        found = Diagnosis(Verdict.NOTHING, "the ranks are making progress", evidence=_progress(case))
+        found = Diagnosis(Verdict.NOTHING, "the ranks are making progress", evidence=_progress(snapshot))
         return Judgement(found, certain=not awaited)
-    rank = case.of(slow.rank)
+    rank = snapshot.of(slow.rank)
     said = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
     evidence = f"it came last to {slow.last} of the last {slow.of} that were waited for"
     evidence += f", within {slow.seconds:.1f} s"
     remedy = "has every rank the same work? if so: clusterrun check compares that node with others"
     here = place(rank.stack)
-    where = f"; when it was looked at it stood{case.line((slow.rank,))}" if here.doing is Doing.USER else ""
+    where = (
+        f"; when it was looked at it stood{snapshot.line((slow.rank,))}" if here.doing is Doing.USER else ""
+    )
     culprit = Culprit(slow.rank, rank.node, f"it is slow: {evidence}{where}")
     return Judgement(Diagnosis(Verdict.SLOW, said, (culprit,), evidence=(evidence,), remedy=remedy))
 
 
-def _progress(case: JobSnapshot) -> tuple[str, ...]:
+def _progress(snapshot: JobSnapshot) -> tuple[str, ...]:
     """How fast, where it is known."""
-    first = case.seen[0]
+    first = snapshot.seen[0]
     count = sum(record.at >= first.clock - first.seconds for record in first.records)
-    pause = case.longest_pause
+    pause = snapshot.longest_pause
     if not count:
         return ()
     said = f"rank {first.rank} began {count} collectives within {first.seconds:.1f} s"
     return (said, f"the longest pause between two of the last ones was {pause:.1f} s")
 
 
-def _differing(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _differing(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
     """Ranks that called different things at the same place."""
-    found = difference(case.seen) if waits else None
+    found = difference(snapshot.seen) if waits else None
     if found is None:
-        apart = other_roots(case, waits) or other_tags(case, waits)
+        apart = other_roots(snapshot, waits) or other_tags(snapshot, waits)
         return Judgement(apart) if apart else None
     majority, *others = found.sides
     where = called("collective", found.sequence, found.group)
     evidence = [
-        f"{where}: {ranks_in_words(side.ranks)} called {side.called}{case.line(side.ranks)}"
+        f"{where}: {ranks_in_words(side.ranks)} called {side.called}{snapshot.line(side.ranks)}"
         for side in found.sides
     ]
     culprits = tuple(
-        Culprit(rank, case.of(rank).node, _called(case, found, rank))
+        Culprit(rank, snapshot.of(rank).node, _called(snapshot, found, rank))
         for side in (others if len(majority.ranks) > len(others[0].ranks) else found.sides)
         for rank in side.ranks
     )
@@ -130,18 +142,18 @@ def _differing(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
     return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, evidence=tuple(evidence), remedy=remedy))
 
 
-def _other_world(case: JobSnapshot) -> Judgement | None:
+def _other_world(snapshot: JobSnapshot) -> Judgement | None:
     """Ranks that wait in ``init_process_group`` for more ranks than there are, or for another number.
 
     One that asked for fewer may be through, while others wait there or for it.
     """
-    worlds = {one.rank: one.world or (one.default.size if one.default else 0) for one in case.seen}
-    asked = [one for one in case.seen if worlds[one.rank] and one.started]
+    worlds = {one.rank: one.world or (one.default.size if one.default else 0) for one in snapshot.seen}
+    asked = [one for one in snapshot.seen if worlds[one.rank] and one.started]
     fits = [one for one in asked if worlds[one.rank] == one.started]
     wrong = [one for one in asked if one.world > one.started or (fits and one not in fits)]
     if not wrong:
         return None
-    culprits = tuple(Culprit(one.rank, one.node, _of_world(case, one, worlds[one.rank])) for one in wrong)
+    culprits = tuple(Culprit(one.rank, one.node, _of_world(snapshot, one, worlds[one.rank])) for one in wrong)
     who = ranks_in_words(tuple(one.rank for one in wrong))
     said = (
         f"{who} asked init_process_group for a world of {worlds[wrong[0].rank]} ranks; "
@@ -151,117 +163,119 @@ def _other_world(case: JobSnapshot) -> Judgement | None:
     return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, remedy=remedy))
 
 
-def _of_world(case: JobSnapshot, one: RankSeen, size: int) -> str:
-    doing = f"it waits in init_process_group{case.line((one.rank,))} for" if one.world else "it has joined"
-    return f"{doing} a world of {size} ranks, and was started as one of {one.started}"
+def _of_world(snapshot: JobSnapshot, rank: RankSeen, size: int) -> str:
+    doing = (
+        f"it waits in init_process_group{snapshot.line((rank.rank,))} for" if rank.world else "it has joined"
+    )
+    return f"{doing} a world of {size} ranks, and was started as one of {rank.started}"
 
 
-def _called(case: JobSnapshot, found: Difference, rank: int) -> str:
+def _called(snapshot: JobSnapshot, found: Difference, rank: int) -> str:
     mine = next(side for side in found.sides if rank in side.ranks)
     others = next(side for side in found.sides if rank not in side.ranks)
     return (
-        f"it called {mine.called}{case.line((rank,))} where {ranks_in_words(others.ranks)} "
+        f"it called {mine.called}{snapshot.line((rank,))} where {ranks_in_words(others.ranks)} "
         f"called {others.called}"
     )
 
 
-def _absent(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _absent(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
     """Ranks that others wait for, and that wait for nobody."""
     missing = roots(waits)
-    found = [one for one in case.seen if one.rank in missing]
+    found = [one for one in snapshot.seen if one.rank in missing]
     if not found and not missing:
-        found = _apart(case, waits)
+        found = _apart(snapshot, waits)
     outside = [one for one in found if place(one.stack).doing is not Doing.COLLECTIVE]
     found = outside or found
     if not found:
-        return _unseen(case, waits)
-    later = case.still_for(_patience(case, found, waits))
+        return _unseen(snapshot, waits)
+    later = snapshot.still_for(_patience(snapshot, found, waits))
     if later and not any(reason(one).certain for one in found):
         said = f"the others wait for {ranks_in_words(tuple(one.rank for one in found))}, which may yet come"
         where = tuple(f"rank {one.rank} on {one.node}: {reason(one).why}" for one in found[:MOST])
-        found_so_far = Diagnosis(Verdict.NOTHING, said, evidence=(*case.waited(waits), *where))
+        found_so_far = Diagnosis(Verdict.NOTHING, said, evidence=(*snapshot.waited(waits), *where))
         return Judgement(found_so_far, certain=False, later=later)
-    return _blame(case, found, waits)
+    return _blame(snapshot, found, waits)
 
 
-def _patience(case: JobSnapshot, found: Sequence[RankSeen], waits: Sequence[Waiting]) -> float:
+def _patience(snapshot: JobSnapshot, ranks: Sequence[RankSeen], waits: Sequence[Waiting]) -> float:
     """Seconds without movement until ``found`` are blamed: less for who waits in another call."""
-    if all(_begins(one) for one in found):
+    if all(_begins(one) for one in ranks):
         return START_PATIENCE
-    works = any(place(one.stack).doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) for one in found)
-    return case.patience(waits, found) if works else max(PATIENCE, USUAL * case.longest_pause)
+    works = any(place(one.stack).doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) for one in ranks)
+    return snapshot.patience(waits, ranks) if works else max(PATIENCE, USUAL * snapshot.longest_pause)
 
 
-def _begins(one: RankSeen) -> bool:
+def _begins(rank: RankSeen) -> bool:
     """It imports and has finished no collective yet, or works before it is in any group."""
-    imports = place(one.stack).doing is Doing.IMPORT and not any(record.done for record in one.records)
-    return imports or (one.works and not one.groups)
+    imports = place(rank.stack).doing is Doing.IMPORT and not any(record.done for record in rank.records)
+    return imports or (rank.works and not rank.groups)
 
 
-def _apart(case: JobSnapshot, waits: Sequence[Waiting]) -> list[RankSeen]:
+def _apart(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> list[RankSeen]:
     """Without records: those that are outside while others stand in a collective or a rendezvous."""
     inside = {one.rank for one in waits}
     inside |= {
-        one.rank for one in case.seen if place(one.stack).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+        one.rank for one in snapshot.seen if place(one.stack).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
     }
-    outside = [one for one in case.seen if one.rank not in inside]
-    known = any(one.records for one in case.seen)
-    return outside if inside and not known and len(outside) < len(case.seen) else []
+    outside = [one for one in snapshot.seen if one.rank not in inside]
+    known = any(one.records for one in snapshot.seen)
+    return outside if inside and not known and len(outside) < len(snapshot.seen) else []
 
 
-def _unseen(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _unseen(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
     """Everybody who waits waits for ranks of nodes that did not answer."""
-    seen = {one.rank for one in case.seen}
+    seen = {one.rank for one in snapshot.seen}
     missing = tuple(sorted({rank for one in waits for rank in one.missing} - seen))
-    if not case.mute or not missing:
+    if not snapshot.mute or not missing:
         return None
-    culprits = tuple(Culprit(-1, node, why) for node, why in case.mute)
-    nodes = ", ".join(node for node, _ in case.mute)
+    culprits = tuple(Culprit(-1, node, why) for node, why in snapshot.mute)
+    nodes = ", ".join(node for node, _ in snapshot.mute)
     said = f"the others wait for {ranks_in_words(missing)}; nothing is heard from {nodes}"
     remedy = "is that node alive? sinfo -R, and clusterrun check"
-    return Judgement(Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), case.waited(waits), remedy))
+    return Judgement(Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), snapshot.waited(waits), remedy))
 
 
-def _together(case: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
     """All are in collectives."""
     if not waits:
         return None
     stuck = [one for one in waits if not one.missing]
     if not stuck:
-        return Judgement(crossed(case, waits))
-    if not case.owed and not case.long_still:
+        return Judgement(crossed(snapshot, waits))
+    if not snapshot.owed and not snapshot.long_still:
         said = "all ranks are in a collective that may yet end"
-        return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=case.waited(waits)), certain=False)
-    return Judgement(unanswered(case, waits, stuck) or unended(case, waits, stuck))
+        return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=snapshot.waited(waits)), certain=False)
+    return Judgement(unanswered(snapshot, waits, stuck) or unended(snapshot, waits, stuck))
 
 
-def _elsewhere(case: JobSnapshot) -> Judgement:
+def _elsewhere(snapshot: JobSnapshot) -> Judgement:
     """Nobody is in a collective that we know of, and nothing has moved."""
-    doing = {place(one.stack).doing for one in case.seen}
+    doing = {place(one.stack).doing for one in snapshot.seen}
     if doing == {Doing.RENDEZVOUS} or doing == {Doing.COLLECTIVE}:
-        return _met_in_vain(case)
-    busy = [one for one in case.seen if one.works]
-    if busy and case.stalled and any(one.may_spin for one in busy):
-        return Judgement(_busy_without_progress(case, busy))
-    if busy or not case.seen:
+        return _met_in_vain(snapshot)
+    busy = [one for one in snapshot.seen if one.works]
+    if busy and snapshot.stalled and any(one.may_spin for one in busy):
+        return Judgement(_busy_without_progress(snapshot, busy))
+    if busy or not snapshot.seen:
         said = f"{ranks_in_words(tuple(one.rank for one in busy))} compute" if busy else "no rank was seen"
         verdict = Verdict.NOTHING if busy else Verdict.UNDETERMINED
-        return Judgement(Diagnosis(verdict, said), certain=not busy or bool(case.stalled))
-    if not case.long_still:
+        return Judgement(Diagnosis(verdict, said), certain=not busy or bool(snapshot.stalled))
+    if not snapshot.long_still:
         return Judgement(Diagnosis(Verdict.NOTHING, "the ranks pause outside of collectives"), certain=False)
-    held = [one for one in case.seen if one.state and has_ended(one)]
-    if held and all(one in held or not one.state for one in case.seen):
-        return _blame(case, held, ())
-    living = [one for one in case.seen if one.state] or case.seen
-    return Judgement(_unseen_below(living) or _waiting_apart(living, case))
+    held = [one for one in snapshot.seen if one.state and has_ended(one)]
+    if held and all(one in held or not one.state for one in snapshot.seen):
+        return _blame(snapshot, held, ())
+    living = [one for one in snapshot.seen if one.state] or snapshot.seen
+    return Judgement(_unseen_below(living) or _waiting_apart(living, snapshot))
 
 
-def _busy_without_progress(case: JobSnapshot, busy: Sequence[RankSeen]) -> Diagnosis:
+def _busy_without_progress(snapshot: JobSnapshot, busy: Sequence[RankSeen]) -> Diagnosis:
     """A rank that waits for its GPU spins, and one that computes does not tell: neither is blamed."""
     who = ranks_in_words(tuple(one.rank for one in busy))
     said = (
         f"{who} keep{'s' if len(busy) == 1 else ''} a processor busy, but no rank has begun a collective or "
-        f"printed for {case.stalled:.0f} s: it computes, or waits for its GPU"
+        f"printed for {snapshot.stalled:.0f} s: it computes, or waits for its GPU"
     )
     evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in busy[:MOST]]
     evidence.append("torch keeps no flight records here: it is too old, or TORCH_NCCL_TRACE_BUFFER_SIZE is 0")
@@ -286,26 +300,26 @@ def _unseen_below(living: Sequence[RankSeen]) -> Diagnosis | None:
     return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
 
 
-def _waiting_apart(living: Sequence[RankSeen], case: JobSnapshot) -> Diagnosis:
+def _waiting_apart(living: Sequence[RankSeen], snapshot: JobSnapshot) -> Diagnosis:
     """Those who live wait, each for something outside of torch."""
     lines = {place(one.stack).line for one in living} - {""}
     where = f", all at {lines.pop()}" if len(lines) == 1 else ""
-    gone = tuple(one.rank for one in case.seen if one not in living)
+    gone = tuple(one.rank for one in snapshot.seen if one not in living)
     who = f"all {len(living)} ranks {'that are left ' if gone else ''}wait"
-    who = f"rank {living[0].rank} waits" if case.size == 1 else who
+    who = f"rank {living[0].rank} waits" if snapshot.size == 1 else who
     said = f"{who} outside of collectives{where}"
     evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in living[:8]]
     evidence += [f"{ranks_in_words(gone)} {'has' if len(gone) == 1 else 'have'} ended"] if gone else []
     return Diagnosis(Verdict.WAITING, said, (), (), tuple(evidence), reason(living[0]).remedy)
 
 
-def _met_in_vain(case: JobSnapshot) -> Judgement:
+def _met_in_vain(snapshot: JobSnapshot) -> Judgement:
     """All seen stand in init_process_group, or in calls that nobody records."""
-    here = place(case.seen[0].stack)
+    here = place(snapshot.seen[0].stack)
     said = f"all ranks seen wait in {here.operation} at {here.line}"
     remedy = "clusterrun check tests the way to rank 0; is WORLD_SIZE what init_process_group is given?"
-    certain = case.long_still
-    verdict = Verdict.LINK if any(one.backlog for one in case.seen) else Verdict.UNDETERMINED
+    certain = snapshot.long_still
+    verdict = Verdict.LINK if any(one.backlog for one in snapshot.seen) else Verdict.UNDETERMINED
     return Judgement(Diagnosis(verdict if certain else Verdict.NOTHING, said, remedy=remedy), certain)
 
 
@@ -313,22 +327,25 @@ def _met_in_vain(case: JobSnapshot) -> Judgement:
 
 
 def _blame(
-    case: JobSnapshot, found: Sequence[RankSeen], waits: Sequence[Waiting], late_too: Sequence[RankSeen] = ()
+    snapshot: JobSnapshot,
+    ranks: Sequence[RankSeen],
+    waits: Sequence[Waiting],
+    late_too: Sequence[RankSeen] = (),
 ) -> Judgement:
     """``late_too``: others that have not come, of whom it is not certain that they will not."""
-    reasons = [reason(one) for one in found]
-    culprits = tuple(Culprit(one.rank, one.node, why.why) for one, why in zip(found, reasons))
-    who = ranks_in_words(tuple(one.rank for one in found))
-    first = found[0]
-    on = f" on {first.node}" if len({one.node for one in found}) == 1 else ""
+    reasons = [reason(one) for one in ranks]
+    culprits = tuple(Culprit(one.rank, one.node, why.why) for one, why in zip(ranks, reasons))
+    who = ranks_in_words(tuple(one.rank for one in ranks))
+    first = ranks[0]
+    on = f" on {first.node}" if len({one.node for one in ranks}) == 1 else ""
     never = _never(first.rank, waits)
     said = f"{who}{on}{never}{': ' if never else ' holds the others up: '}{_why(culprits)}"
-    evidence = [*case.waited(waits)]
+    evidence = [*snapshot.waited(waits)]
     evidence += [
         f"rank {one.rank} on {one.node} has not come either: {reason(one).why}" for one in late_too[:MOST]
     ]
     remedies = dict.fromkeys(why.remedy for why in reasons)
-    remedy = "; ".join([*list(remedies)[:MOST], *_for_some_only(case, found, waits)])
+    remedy = "; ".join([*list(remedies)[:MOST], *_for_some_only(snapshot, ranks, waits)])
     return Judgement(Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), tuple(evidence), remedy))
 
 
@@ -353,12 +370,12 @@ def _why(culprits: Sequence[Culprit]) -> str:
     return f"rank {first.rank}{f' {does}' if it == 'it' else f': {first.why}'}{too}"
 
 
-def _for_some_only(case: JobSnapshot, found: Sequence[RankSeen], waits: Sequence[Waiting]) -> list[str]:
+def _for_some_only(snapshot: JobSnapshot, ranks: Sequence[RankSeen], waits: Sequence[Waiting]) -> list[str]:
     """Where few have come, and the many that have not are in one line: perhaps they are not meant to come."""
-    lines = {place(one.stack).line for one in found}
-    held = any(one.works or one.state in STOPPED for one in found)
-    if not waits or len(waits) > len(found) or len(lines) > 1 or "" in lines or held:
+    lines = {place(one.stack).line for one in ranks}
+    held = any(one.works or one.state in STOPPED for one in ranks)
+    if not waits or len(waits) > len(ranks) or len(lines) > 1 or "" in lines or held:
         return []
     inside = tuple(one.rank for one in waits)
-    where = f"{waits[0].record.operation}{case.line(inside)}"
+    where = f"{waits[0].record.operation}{snapshot.line(inside)}"
     return [f"or is {where} called by {ranks_in_words(inside)} only, where every rank must call it?"]

@@ -25,103 +25,103 @@ class Explanation:
     certain: bool = False
 
 
-def reason(one: RankSeen) -> Explanation:
-    """Why ``one`` does not join the others."""
-    return _of_state(one) or _of_place(one)
+def reason(rank: RankSeen) -> Explanation:
+    """Why ``rank`` does not join the others."""
+    return _of_state(rank) or _of_place(rank)
 
 
-def _of_state(one: RankSeen) -> Explanation | None:
-    if not one.state:
+def _of_state(rank: RankSeen) -> Explanation | None:
+    if not rank.state:
         return Explanation(
             "its process has ended, while others still wait for it",
             "let all ranks make the same number of steps: uneven data, or an exit in one rank only",
             certain=True,
         )
-    if one.state in STOPPED:
-        holder = "a debugger holds it" if one.state == "t" else "it is stopped (SIGSTOP)"
+    if rank.state in STOPPED:
+        holder = "a debugger holds it" if rank.state == "t" else "it is stopped (SIGSTOP)"
         return Explanation(
-            holder, f"on {one.node}: kill -CONT {one.pid}, or find out who stopped it", certain=True
+            holder, f"on {rank.node}: kill -CONT {rank.pid}, or find out who stopped it", certain=True
         )
-    if one.state == "D" and not one.works:
-        where = f" ({one.waits_in})" if one.waits_in else ""
+    if rank.state == "D" and not rank.works:
+        where = f" ({rank.waits_in})" if rank.waits_in else ""
         return Explanation(
-            f"it waits in the kernel for a disk or a network file system{where}{_at(one)}",
-            f"try the file system on that node: clusterrun exec --node {one.node} -- ls …",
+            f"it waits in the kernel for a disk or a network file system{where}{_at(rank)}",
+            f"try the file system on that node: clusterrun exec --node {rank.node} -- ls …",
         )
     return None
 
 
-def _of_place(one: RankSeen) -> Explanation:
-    here = place(one.stack)
+def _of_place(rank: RankSeen) -> Explanation:
+    here = place(rank.stack)
     if here.doing is Doing.DATA:
-        return _of_data(one)
+        return _of_data(rank)
     if here.doing is Doing.IMPORT:
         return Explanation(
-            f"it is still importing{_at(one)}",
+            f"it is still importing{_at(rank)}",
             "Python on a slow file system: look at that node's file server, or bring a container",
         )
     if here.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
         what = "init_process_group" if here.doing is Doing.RENDEZVOUS else here.operation
         return Explanation(
-            f"it waits in {what}{_at(one)}, which the others have not called",
+            f"it waits in {what}{_at(rank)}, which the others have not called",
             "let every rank call the same collectives in the same order",
         )
-    if one.works:
-        where = f"in user code{_at(one)}" if here.frame else "where no Python stack could be read"
+    if rank.works:
+        where = f"in user code{_at(rank)}" if here.frame else "where no Python stack could be read"
         return Explanation(
-            f"it is busy {where}, {one.busy * 100:.0f} % of a processor",
+            f"it is busy {where}, {rank.busy * 100:.0f} % of a processor",
             "is that an endless loop, or work that only this rank has? the others wait for it",
         )
     if here.doing is Doing.UNKNOWN:
         return Explanation(
-            f"it sleeps{f' in {one.waits_in}' if one.waits_in else ''} and shows no Python stack",
-            f"look at it on {one.node}: clusterrun exec --rank {one.rank} -- cat /proc/{one.pid}/status",
+            f"it sleeps{f' in {rank.waits_in}' if rank.waits_in else ''} and shows no Python stack",
+            f"look at it on {rank.node}: clusterrun exec --rank {rank.rank} -- cat /proc/{rank.pid}/status",
         )
-    if has_ended(one):
+    if has_ended(rank):
         return Explanation(
-            f"its script has ended, and its process has not{_held(one)}{_others(one)}",
+            f"its script has ended, and its process has not{_held(rank)}{_others(rank)}",
             "a thread that is no daemon, or an atexit function, holds it: end it before the script ends",
         )
-    runs = _program(one)
+    runs = _program(rank)
     return Explanation(
-        f"it waits in user code{_at(one)}" + (f", for {runs}" if runs else _others(one)),
+        f"it waits in user code{_at(rank)}" + (f", for {runs}" if runs else _others(rank)),
         f"why does {runs} not end?"
         if runs
         else "what does that line wait for: a file, a lock, another process, the network?",
     )
 
 
-def has_ended(one: RankSeen) -> bool:
+def has_ended(rank: RankSeen) -> bool:
     """Whether the script of a rank is over, and something holds its process."""
-    return bool(one.stack) and not one.stack[-1].endswith(_SCRIPT)
+    return bool(rank.stack) and not rank.stack[-1].endswith(_SCRIPT)
 
 
-def _held(one: RankSeen) -> str:
+def _held(rank: RankSeen) -> str:
     """Which function of the user's runs after the script."""
-    at = _at(one)
+    at = _at(rank)
     return f"; it is{at}" if at else ""
 
 
-def _others(one: RankSeen) -> str:
+def _others(rank: RankSeen) -> str:
     """What other threads do, one of which may hold what the main thread waits for."""
-    places = [short(frame) for frame in one.threads[:MOST_THREADS]]
+    places = [short(frame) for frame in rank.threads[:MOST_THREADS]]
     if not places:
         return ""
     return f"; {'another thread is' if len(places) == 1 else 'other threads are'} at {' and '.join(places)}"
 
 
-def _program(one: RankSeen) -> str:
+def _program(rank: RankSeen) -> str:
     """What a rank waits for that waits for a program."""
-    waits = any("/subprocess.py:" in frame for frame in one.stack[:4]) and one.children
-    return f"{one.children[0].name} (process {one.children[0].pid})" if waits else ""
+    waits = any("/subprocess.py:" in frame for frame in rank.stack[:4]) and rank.children
+    return f"{rank.children[0].name} (process {rank.children[0].pid})" if waits else ""
 
 
-def _of_data(one: RankSeen) -> Explanation:
-    stopped = [child for child in one.children if child.state in (*STOPPED, "D")]
-    told = [child for child in one.children if child.stack]
+def _of_data(rank: RankSeen) -> Explanation:
+    stopped = [child for child in rank.children if child.state in (*STOPPED, "D")]
+    told = [child for child in rank.children if child.stack]
     named = "".join(f"; {_child(child)}" for child in (stopped or told)[:2])
     return Explanation(
-        f"it waits for its data-loader{_at(one)}{named}",
+        f"it waits for its data-loader{_at(rank)}{named}",
         "see what the dataset does there: a slow or missing file, a lock, too few workers",
         certain=bool(stopped) and stopped[0].state in STOPPED,
     )
@@ -136,6 +136,6 @@ def _child(child: ChildProcess) -> str:
     return f"worker {child.pid} {doing}{where}" + (f" at {short(frame)}" if frame else "")
 
 
-def _at(one: RankSeen) -> str:
-    frame = place(one.stack).frame
+def _at(rank: RankSeen) -> str:
+    frame = place(rank.stack).frame
     return f" at {short(frame)}" if frame else ""

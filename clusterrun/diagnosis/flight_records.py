@@ -51,59 +51,59 @@ class Difference:
     sides: tuple[Side, ...]
 
 
-def waiting(seen: Sequence[RankSeen]) -> list[Waiting]:
+def waiting(ranks: Sequence[RankSeen]) -> list[Waiting]:
     """Every rank in a collective, at its oldest one that is not done, or in a send or receive, by rank."""
-    begun = _begun(seen)
+    begun = _begun(ranks)
     found = []
-    for one in seen:
+    for one in ranks:
         inside = [record for record in one.records if not record.done]
         if one.call and one.peer >= 0:
-            found.append(_with_peer(one, seen))
+            found.append(_with_peer(one, ranks))
         elif one.call == "wait" and not inside and _sent(one):
-            found.append(_with_somebody(one, seen))
+            found.append(_with_somebody(one, ranks))
         elif inside:
             record = min(inside, key=lambda r: r.at)
             missing = tuple(
                 member
-                for member in members(one, record.group, seen)
+                for member in members(one, record.group, ranks)
                 if member != one.rank and begun.get((member, record.group), 0) < record.sequence
             )
             found.append(Waiting(one.rank, record, missing))
     return found
 
 
-def _with_peer(one: RankSeen, seen: Sequence[RankSeen]) -> Waiting:
+def _with_peer(rank: RankSeen, ranks: Sequence[RankSeen]) -> Waiting:
     """A send or receive is a collective of two that no recorder knows: has the other one called its half?"""
-    fits = {"send": "recv", "recv": "send"}[one.call]
-    meets = any(two.rank == one.peer and (two.call, two.peer) == (fits, one.rank) for two in seen)
-    group = f"of ranks {min(one.rank, one.peer)} and {max(one.rank, one.peer)}"
-    what = f"{one.call} {'to' if one.call == 'send' else 'from'} rank {one.peer}"
-    return Waiting(one.rank, Record(group, 0, what, "", "", False, 0.0), () if meets else (one.peer,))
+    fits = {"send": "recv", "recv": "send"}[rank.call]
+    meets = any(two.rank == rank.peer and (two.call, two.peer) == (fits, rank.rank) for two in ranks)
+    group = f"of ranks {min(rank.rank, rank.peer)} and {max(rank.rank, rank.peer)}"
+    what = f"{rank.call} {'to' if rank.call == 'send' else 'from'} rank {rank.peer}"
+    return Waiting(rank.rank, Record(group, 0, what, "", "", False, 0.0), () if meets else (rank.peer,))
 
 
-def _with_somebody(one: RankSeen, seen: Sequence[RankSeen]) -> Waiting:
+def _with_somebody(rank: RankSeen, ranks: Sequence[RankSeen]) -> Waiting:
     """It waits for what ``isend`` or ``irecv`` began: for whom is known where one other rank uses these."""
-    others = [two for two in seen if two.rank != one.rank and _sent(two)]
-    behind = [two.rank for two in others if len(others) == 1 and _sent(two) < _sent(one)]
-    return Waiting(one.rank, Record("", 0, HALF, "", "", False, 0.0), tuple(behind))
+    others = [two for two in ranks if two.rank != rank.rank and _sent(two)]
+    behind = [two.rank for two in others if len(others) == 1 and _sent(two) < _sent(rank)]
+    return Waiting(rank.rank, Record("", 0, HALF, "", "", False, 0.0), tuple(behind))
 
 
-def _sent(one: RankSeen) -> int:
+def _sent(rank: RankSeen) -> int:
     """How many sends and receives a rank has begun over gloo, which counts them and does not record them."""
-    of_gloo = [group for group in one.groups if group.backend == "gloo" and group.sequence >= 0]
-    recorded = {record.group: record.sequence for record in one.records}
+    of_gloo = [group for group in rank.groups if group.backend == "gloo" and group.sequence >= 0]
+    recorded = {record.group: record.sequence for record in rank.records}
     return sum(max(0, group.sequence - recorded.get(group.name, 0)) for group in of_gloo)
 
 
-def counted(seen: Sequence[RankSeen], at: float) -> list[Waiting]:
+def counted(ranks: Sequence[RankSeen], at: float) -> list[Waiting]:
     """Who waits by the groups' own counts, where no record tells: some members have begun more than others.
 
     ``at`` is since when, in seconds since the epoch. Only where no count includes sends: gloo's does.
     """
     found = []
-    for one in seen:
+    for one in ranks:
         for group in one.groups:
-            counts = _counts(group, seen)
+            counts = _counts(group, ranks)
             ahead = max(counts.values(), default=0)
             missing = tuple(sorted(rank for rank, count in counts.items() if count < ahead))
             if missing and one.rank not in missing and "gloo" not in group.backend:
@@ -113,11 +113,11 @@ def counted(seen: Sequence[RankSeen], at: float) -> list[Waiting]:
     return found
 
 
-def _counts(group: Group, seen: Sequence[RankSeen]) -> dict[int, int]:
+def _counts(group: Group, ranks: Sequence[RankSeen]) -> dict[int, int]:
     """How many collectives each member has begun in ``group``; {} unless every one of them says it."""
     members = {
         one.rank: other.sequence
-        for one in seen
+        for one in ranks
         for other in one.groups
         if (other.name, other.ranks, other.size) == (group.name, group.ranks, group.size)
     }
@@ -125,14 +125,14 @@ def _counts(group: Group, seen: Sequence[RankSeen]) -> dict[int, int]:
     return members if complete else {}
 
 
-def shortest_timeout(seen: Sequence[RankSeen]) -> float:
+def shortest_timeout(ranks: Sequence[RankSeen]) -> float:
     """Of the groups that ranks wait in, the smallest time-out in seconds; 0: none, or unknown."""
-    waits = {one.rank: one.record.group for one in waiting(seen)}
-    unrecorded = any(one.rank not in waits and place(one.stack).doing is Doing.COLLECTIVE for one in seen)
+    waits = {one.rank: one.record.group for one in waiting(ranks)}
+    unrecorded = any(one.rank not in waits and place(one.stack).doing is Doing.COLLECTIVE for one in ranks)
     return min(
         (
             group.timeout
-            for one in seen
+            for one in ranks
             for group in one.groups
             if group.timeout and (unrecorded or _same(group, waits.get(one.rank, "")))
         ),
@@ -140,10 +140,10 @@ def shortest_timeout(seen: Sequence[RankSeen]) -> float:
     )
 
 
-def _begun(seen: Sequence[RankSeen]) -> Mapping[tuple[int, str], int]:
+def _begun(ranks: Sequence[RankSeen]) -> Mapping[tuple[int, str], int]:
     """How far each rank is in each group: as its records say, for gloo's own number counts sends as well."""
     found: dict[tuple[int, str], int] = {}
-    for one in seen:
+    for one in ranks:
         recorded: dict[tuple[int, str], int] = {}
         for record in one.records:
             at = one.rank, record.group
@@ -153,15 +153,15 @@ def _begun(seen: Sequence[RankSeen]) -> Mapping[tuple[int, str], int]:
     return found
 
 
-def members(one: RankSeen, name: str, seen: Sequence[RankSeen]) -> tuple[int, ...]:
-    """The ranks of the group called ``name`` that ``one`` is in, as far as it is known."""
-    group = next((group for group in one.groups if _same(group, name)), None)
+def members(rank: RankSeen, name: str, ranks: Sequence[RankSeen]) -> tuple[int, ...]:
+    """The ranks of the group called ``name`` that ``rank`` is in, as far as it is known."""
+    group = next((group for group in rank.groups if _same(group, name)), None)
     named = unfolded(group.ranks) if group else ()
     if named:
         return named
-    if group and group.size == len(seen):
-        return tuple(other.rank for other in seen)
-    return tuple(other.rank for other in seen if any(_same(g, name) for g in other.groups))
+    if group and group.size == len(ranks):
+        return tuple(other.rank for other in ranks)
+    return tuple(other.rank for other in ranks if any(_same(g, name) for g in other.groups))
 
 
 def _same(group: Group, name: str) -> bool:
@@ -175,10 +175,10 @@ def roots(waits: Sequence[Waiting]) -> tuple[int, ...]:
     return tuple(sorted({rank for one in waits for rank in one.missing} - inside))
 
 
-def difference(seen: Sequence[RankSeen]) -> Difference | None:
+def difference(ranks: Sequence[RankSeen]) -> Difference | None:
     """The first place, in time, where members of a group did not call the same."""
     places: dict[tuple[str, str, int], dict[int, Record]] = {}
-    for one in seen:
+    for one in ranks:
         spans = {group.name: group.ranks for group in one.groups}
         for record in one.records:
             key = (record.group, spans.get(record.group, ""), record.sequence)

@@ -105,22 +105,22 @@ def explain(left: Remains) -> Diagnosis:
     return _with_consequences(left, _with_stacks(left, found))
 
 
-def _with_stacks(left: Remains, found: Diagnosis) -> Diagnosis:
+def _with_stacks(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
     """The same, with where those stood whom the others had waited for: they print nothing themselves."""
     lines = {one.rank: place(one.stack).line for one in left.stood}
-    seen = [one for one in left.stood if any(one.rank == culprit.rank for culprit in found.culprits)]
-    if found.verdict is not Verdict.NEVER_ARRIVED or not any(lines.values()) or not seen:
-        return found
+    seen = [one for one in left.stood if any(one.rank == culprit.rank for culprit in diagnosis.culprits)]
+    if diagnosis.verdict is not Verdict.NEVER_ARRIVED or not any(lines.values()) or not seen:
+        return diagnosis
     culprits = tuple(
         replace(one, why=f"{one.why}; when it was told to end it was at {lines[one.rank]}")
         if lines.get(one.rank)
         else one
-        for one in found.culprits
+        for one in diagnosis.culprits
     )
-    said = found.said
+    said = diagnosis.said
     if len(culprits) == 1:
-        said = f"{said.partition(found.culprits[0].why)[0].rstrip(': ')}: {culprits[0].why}"
-    return replace(found, said=said, culprits=culprits, remedy=reason(seen[0]).remedy)
+        said = f"{said.partition(diagnosis.culprits[0].why)[0].rstrip(': ')}: {culprits[0].why}"
+    return replace(diagnosis, said=said, culprits=culprits, remedy=reason(seen[0]).remedy)
 
 
 def _outside(left: Remains) -> tuple[int, ...]:
@@ -144,16 +144,16 @@ def _of_timeout(left: Remains) -> Diagnosis:
     return with_printed(found, left.errors, per_node=False)
 
 
-def with_printed(found: Diagnosis, errors: Iterable[Error], per_node: bool) -> Diagnosis:
+def with_printed(diagnosis: Diagnosis, errors: Iterable[Error], per_node: bool) -> Diagnosis:
     """The same, with errors of those to blame that did not end the run by themselves."""
-    to_blame = {one.rank for one in found.culprits if one.rank >= 0}
+    to_blame = {one.rank for one in diagnosis.culprits if one.rank >= 0}
     said = {one.inner if per_node else one.rank: one for one in errors if not one.consequence}
     printed = tuple(
         f"rank {rank} has printed: {one.said}"
         for rank, one in sorted(said.items())
         if rank in to_blame and not is_timeout(one)
     )
-    return replace(found, evidence=(*found.evidence, *printed))
+    return replace(diagnosis, evidence=(*diagnosis.evidence, *printed))
 
 
 def ended_by_timeout(left: Remains) -> bool:
@@ -487,9 +487,9 @@ def _cut(text: str) -> str:
     return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS].rpartition(' ')[0]} …"
 
 
-def _with_consequences(left: Remains, found: Diagnosis) -> Diagnosis:
+def _with_consequences(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
     """The same, with who only noticed."""
-    to_blame = {(one.node, one.rank) for one in found.culprits}
+    to_blame = {(one.node, one.rank) for one in diagnosis.culprits}
 
     def blamed(one: Error) -> bool:
         return (left.node(one.rank), one.inner if left.per_node else one.rank) in to_blame
@@ -498,9 +498,14 @@ def _with_consequences(left: Remains, found: Diagnosis) -> Diagnosis:
     # A launcher's own words add nothing to those of its ranks.
     noticed = [one for one in noticed if one.inner >= 0] or noticed
     if not noticed:
-        return found
+        return diagnosis
     first = min(noticed, key=lambda one: (one.rank, one.inner))
     line = f"a consequence only, of {left.several(noticed)}: {_cut(first.text)}"
     return Diagnosis(
-        found.verdict, found.said, found.culprits, found.groups, (*found.evidence, line), found.remedy
+        diagnosis.verdict,
+        diagnosis.said,
+        diagnosis.culprits,
+        diagnosis.groups,
+        (*diagnosis.evidence, line),
+        diagnosis.remedy,
     )

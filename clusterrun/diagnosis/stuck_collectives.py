@@ -16,44 +16,44 @@ if TYPE_CHECKING:
     from clusterrun.diagnosis.job_snapshot import JobSnapshot
 
 
-def unended(case: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> Diagnosis:
+def unended(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> Diagnosis:
     """``stuck`` wait in a collective that everybody has begun: what ends owe each other tells the link."""
     operation = min(stuck, key=lambda one: one.record.at).record.operation
     said = f"all ranks have begun {operation}, and it does not end"
-    evidence = [*case.waited(waits)]
+    evidence = [*snapshot.waited(waits)]
     remedy = "clusterrun check finds the link; until it is mended, leave one of its ends out (--exclude)"
-    if not case.owed and all(_over_tcp(case.of(one.rank), one) for one in stuck):
+    if not snapshot.owed and all(_over_tcp(snapshot.of(one.rank), one) for one in stuck):
         said += ", though no connection owes an answer"
         remedy = f"does every rank give {operation} the same root (src, dst) and equal shapes? else: {remedy}"
         return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
-    if not case.owed:
+    if not snapshot.owed:
         evidence.append("no TCP connection owes an answer: where ranks use RDMA, its counters may tell more")
         return Diagnosis(Verdict.LINK, said, (), (), tuple(evidence), remedy)
-    links = sorted({tuple(sorted((one.node, case.node_at(debt.peer)))) for one, debt in case.owed})
+    links = sorted({tuple(sorted((one.node, snapshot.node_at(debt.peer)))) for one, debt in snapshot.owed})
     culprits = tuple(
-        Culprit(-1, one.node, f"what it sends to {case.node_at(debt.peer)} is not acknowledged")
-        for one, debt in {(one.node, debt.peer): (one, debt) for one, debt in case.owed}.values()
+        Culprit(-1, one.node, f"what it sends to {snapshot.node_at(debt.peer)} is not acknowledged")
+        for one, debt in {(one.node, debt.peer): (one, debt) for one, debt in snapshot.owed}.values()
     )
     said += f": the link between {' and between '.join(f'{a} and {b}' for a, b in links[:4])} is broken"
     return Diagnosis(Verdict.LINK, said, culprits, (), tuple(evidence), remedy)
 
 
-def unanswered(case: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> Diagnosis | None:
+def unanswered(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> Diagnosis | None:
     """All of ``stuck`` wait for sends or receives, and nothing tells of whom."""
     if any(one.record.operation != HALF for one in stuck):
         return None
     ranks = tuple(one.rank for one in stuck)
     wait = "waits" if len(ranks) == 1 else "wait"
-    said = f"{ranks_in_words(ranks)} {wait} for {HALF} that is not answered{case.line(ranks)}"
+    said = f"{ranks_in_words(ranks)} {wait} for {HALF} that is not answered{snapshot.line(ranks)}"
     remedy = "does the rank that is its peer call the other half, with the same tag and in the same order?"
-    return Diagnosis(Verdict.UNDETERMINED, said, (), (), case.waited(waits), remedy)
+    return Diagnosis(Verdict.UNDETERMINED, said, (), (), snapshot.waited(waits), remedy)
 
 
-def other_roots(case: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     """Ranks that are in one collective and name different roots of it."""
     places: dict[tuple[str, int], dict[int, list[int]]] = {}
     for one in waits:
-        seen, record = case.of(one.rank), one.record
+        seen, record = snapshot.of(one.rank), one.record
         if seen.root >= 0 and record.operation == seen.rooted:
             roots = places.setdefault((record.group, record.sequence), {})
             roots.setdefault(seen.root, []).append(one.rank)
@@ -61,69 +61,73 @@ def other_roots(case: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None
     if not differing:
         return None
     (group, sequence), roots = min(differing)
-    sides = sorted(roots.items(), key=lambda side: _support(case, waits, *side), reverse=True)
-    first, second = (_support(case, waits, *side) for side in sides[:2])
+    sides = sorted(roots.items(), key=lambda side: _support(snapshot, waits, *side), reverse=True)
+    first, second = (_support(snapshot, waits, *side) for side in sides[:2])
     odd = sides[1:] if first > second else sides
-    operation = case.of(sides[0][1][0]).rooted
+    operation = snapshot.of(sides[0][1][0]).rooted
     lines = [
         f"{ranks_in_words(tuple(ranks))} name{'s' if len(ranks) == 1 else ''} rank {root}"
-        f"{case.line(tuple(ranks))}"
+        f"{snapshot.line(tuple(ranks))}"
         for root, ranks in sides
     ]
     culprits = tuple(
         Culprit(
-            rank, case.of(rank).node, f"it names rank {root} as the root of {operation}{case.line((rank,))}"
+            rank,
+            snapshot.of(rank).node,
+            f"it names rank {root} as the root of {operation}{snapshot.line((rank,))}",
         )
         for root, ranks in odd
         for rank in ranks
     )
     said = f"ranks name different roots of {called(operation, sequence, group)}: {'; '.join(lines)}"
     remedy = f"let every rank give {operation} the same root (src, dst)"
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy)
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
 
 
-def _support(case: JobSnapshot, waits: Sequence[Waiting], root: int, ranks: list[int]) -> tuple[int, bool]:
+def _support(
+    snapshot: JobSnapshot, waits: Sequence[Waiting], root: int, ranks: list[int]
+) -> tuple[int, bool]:
     """How many name ``root``, those included who are in a later call of that line; whether itself does."""
     groups = {one.record.group for one in waits if one.rank in ranks}
-    calls = {(case.of(rank).rooted, place(case.of(rank).stack).line) for rank in ranks}
-    known = [case.of(one.rank) for one in waits if one.record.group in groups]
+    calls = {(snapshot.of(rank).rooted, place(snapshot.of(rank).stack).line) for rank in ranks}
+    known = [snapshot.of(one.rank) for one in waits if one.record.group in groups]
     agree = [one for one in known if one.root == root and (one.rooted, place(one.stack).line) in calls]
     return len(agree), root in ranks
 
 
-def other_tags(case: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+def other_tags(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     """A rank sends to one that receives from it, and they name different tags."""
-    ends = {one.rank: one for one in case.seen if one.call in ("send", "recv")}
+    ends = {one.rank: one for one in snapshot.seen if one.call in ("send", "recv")}
     for one in ends.values():
         two = ends.get(one.peer)
         if two is None or (one.call, two.call, two.peer) != ("send", "recv", one.rank) or one.tag == two.tag:
             continue
         whys = {
-            one: f"it sends to rank {two.rank} with tag {one.tag}{case.line((one.rank,))}",
-            two: f"it receives from rank {one.rank} with tag {two.tag}{case.line((two.rank,))}",
+            one: f"it sends to rank {two.rank} with tag {one.tag}{snapshot.line((one.rank,))}",
+            two: f"it receives from rank {one.rank} with tag {two.tag}{snapshot.line((two.rank,))}",
         }
         culprits = tuple(Culprit(end.rank, end.node, why) for end, why in whys.items())
         said = f"rank {one.rank} sends with tag {one.tag} what rank {two.rank} wants with tag {two.tag}"
         remedy = "let both ends of a send and its recv name the same tag"
-        return Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy)
+        return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
     return None
 
 
-def _over_tcp(one: RankSeen, where: Waiting) -> bool:
+def _over_tcp(rank: RankSeen, where: Waiting) -> bool:
     """Whether a rank waits where it knows no other way: what is lost there is seen as owed.
 
     A send or receive stands in no group that is known: there all of them are to be such.
     """
-    groups = [group for group in one.groups if group.name == where.record.group] or one.groups
+    groups = [group for group in rank.groups if group.name == where.record.group] or rank.groups
     return bool(groups) and all(group.backend == "gloo" for group in groups)
 
 
-def crossed(case: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
+def crossed(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
     """Everybody waits for somebody who waits elsewhere: where most are in one place, the others are odd.
 
     Who waits for a rank that has gone on to a call of a wider group is right to wait: that rank skipped it.
     """
-    skipped = _skipped(case, waits)
+    skipped = _skipped(snapshot, waits)
     if skipped:
         return skipped
     places: dict[tuple[str, int], list[Waiting]] = {}
@@ -133,20 +137,20 @@ def crossed(case: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
     apart = others and len(most) > len(others[0])
     odd = [one for together in others for one in together] if apart else waits
     culprits = tuple(
-        Culprit(one.rank, case.of(one.rank).node, _inside(case, one)) for one in odd if one.missing
+        Culprit(one.rank, snapshot.of(one.rank).node, _inside(snapshot, one)) for one in odd if one.missing
     )
     said = "ranks wait for each other in different groups or calls: their collectives are not in one order"
     remedy = "let every rank call the collectives of all groups in the same order"
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy)
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
 
 
-def _skipped(case: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+def _skipped(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     """Members of a group are missing in its call and wait in one that has all its members and others."""
     at = {one.rank: one for one in waits}
     found: dict[int, Waiting] = {}
     for one in waits:
         for rank in one.missing:
-            if rank in at and _awaited(case, one) < _awaited(case, at[rank]):
+            if rank in at and _awaited(snapshot, one) < _awaited(snapshot, at[rank]):
                 found[rank] = one
     found = {rank: one for rank, one in found.items() if one.rank not in found}
     if not found:
@@ -154,9 +158,9 @@ def _skipped(case: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     culprits = tuple(
         Culprit(
             rank,
-            case.of(rank).node,
-            f"it is in {at[rank].record.operation}{case.line((rank,))} and has not called "
-            f"{half(one)}, in which rank {one.rank} waits for it{case.line((one.rank,))}",
+            snapshot.of(rank).node,
+            f"it is in {at[rank].record.operation}{snapshot.line((rank,))} and has not called "
+            f"{half(one)}, in which rank {one.rank} waits for it{snapshot.line((one.rank,))}",
         )
         for rank, one in sorted(found.items())
     )
@@ -165,12 +169,12 @@ def _skipped(case: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     remedy = (
         "let all members of a group make its calls before those of wider groups; or is that one too many?"
     )
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), case.waited(waits), remedy)
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
 
 
-def _awaited(case: JobSnapshot, one: Waiting) -> set[int]:
-    """The ranks that take part in the call that ``one`` waits in."""
-    return set(members(case.of(one.rank), one.record.group, case.seen)) or {one.rank, *one.missing}
+def _awaited(snapshot: JobSnapshot, one: Waiting) -> set[int]:
+    """The ranks that take part in the call that ``rank`` waits in."""
+    return set(members(snapshot.of(one.rank), one.record.group, snapshot.seen)) or {one.rank, *one.missing}
 
 
 def half(one: Waiting) -> str:
@@ -182,6 +186,6 @@ def half(one: Waiting) -> str:
     return other or f"{one.record.operation} of group {one.record.group}"
 
 
-def _inside(case: JobSnapshot, one: Waiting) -> str:
-    line = case.line((one.rank,))
+def _inside(snapshot: JobSnapshot, one: Waiting) -> str:
+    line = snapshot.line((one.rank,))
     return f"it is in {one.record.operation}{line}, without {ranks_in_words(one.missing)}"

@@ -267,12 +267,12 @@ class HangDetector:
         saved: list[VigilAction] = [Save(f"{name}.json", _text(diagnosis)) for name in names]
         return saved + (self._consequences(diagnosis, stalled) if OWN in names else [])
 
-    def _too_early(self, case: JobSnapshot) -> bool:
+    def _too_early(self, snapshot: JobSnapshot) -> bool:
         """The time-out that made us look is of a group that nobody waits in: look again when it is due."""
         hang = self._watch.hang_seconds
-        timeout = shortest_timeout(case.seen)
+        timeout = shortest_timeout(snapshot.seen)
         due = min(hang, max(LEAST_LIMIT, timeout / 2)) if timeout else hang
-        if case.stalled >= due:
+        if snapshot.stalled >= due:
             return False
         self._again_at = self._moved_at + due
         return True

@@ -183,8 +183,8 @@ def _measured(
         late.cancel()
 
 
-def _wanted(found: Sequence[RunStatus], choice: CleanChoice, sizes: dict[str, Usage]) -> list[Ended]:
-    ended = [Ended(status, sizes.get(status.run_id)) for status in found if status.state.ended]
+def _wanted(statuses: Sequence[RunStatus], choice: CleanChoice, sizes: dict[str, Usage]) -> list[Ended]:
+    ended = [Ended(status, sizes.get(status.run_id)) for status in statuses if status.state.ended]
     return [
         one
         for one in ended

@@ -106,14 +106,14 @@ class _Asking:
                 os.unlink(question)
         return self._with_what_they_printed(found)
 
-    def _with_what_they_printed(self, found: Diagnosis) -> Diagnosis:
+    def _with_what_they_printed(self, diagnosis: Diagnosis) -> Diagnosis:
         """A rank that has failed, but does not end, has mostly said so."""
-        ranks = frozenset(one.rank for one in found.culprits[:MOST_CULPRITS] if one.rank >= 0)
-        if found.verdict is not Verdict.NEVER_ARRIVED or not ranks:
-            return found
+        ranks = frozenset(one.rank for one in diagnosis.culprits[:MOST_CULPRITS] if one.rank >= 0)
+        if diagnosis.verdict is not Verdict.NEVER_ARRIVED or not ranks:
+            return diagnosis
         per_node = self._context.store.read(self._status.run_id).spec.per_node
         said = errors(self._paths, self._state.epoch, None if per_node else ranks, per_node)
-        return with_printed(found, said, per_node)
+        return with_printed(diagnosis, said, per_node)
 
     def _wait(self, limit: float) -> Diagnosis | None:
         clock = self._context.clock

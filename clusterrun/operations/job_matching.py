@@ -59,28 +59,28 @@ class Jobs:
                 named[job_id] = row
         return sorted(named.values(), key=lambda row: _number(row.job_id))
 
-    def speaking(self, case: RunFiles) -> MatchedJob | None:
+    def speaking(self, files: RunFiles) -> MatchedJob | None:
         """The job that tells how the run is: its own, or the one that goes on where that one is over.
 
         Where its own is not known (the answer to the submission was lost, Slurm has forgotten the
         job, what the run directory names is none of the run's), the oldest that is not over is.
         """
-        rows = [row for row in self.of(case.record, case.waiting) if not _refused(row)]
-        own = next((row for row in rows if row.job_id == case.record.job_id), None)
+        rows = [row for row in self.of(files.record, files.waiting) if not _refused(row)]
+        own = next((row for row in rows if row.job_id == files.record.job_id), None)
         if own is None:
             own = next((row for row in rows if not row.state.ended), rows[-1] if rows else None)
         if own is None:
             return None
-        row = _going_on(case, own.job_id, rows) if _is_over(case, own) else None
+        row = _going_on(files, own.job_id, rows) if _is_over(files, own) else None
         row = row or own
-        return MatchedJob(replace(case.record, job_id=row.job_id), row, own.job_id)
+        return MatchedJob(replace(files.record, job_id=row.job_id), row, own.job_id)
 
 
-def _is_over(case: RunFiles, own: JobRow) -> bool:
+def _is_over(files: RunFiles, own: JobRow) -> bool:
     """Whether the run's own job has nothing more to say, though the run itself has not ended."""
-    if case.state is not None and case.state.state.ended:
+    if files.state is not None and files.state.state.ended:
         return False
-    handed_over = case.state is not None and case.state.state is State.PENDING
+    handed_over = files.state is not None and files.state.state is State.PENDING
     return own.state.ended or (handed_over and own.word == "COMPLETING")
 
 
@@ -89,9 +89,9 @@ def _refused(row: JobRow) -> bool:
     return row.word == "FAILED" and not row.nodelist
 
 
-def _going_on(case: RunFiles, own: str, rows: Iterable[JobRow]) -> JobRow | None:
+def _going_on(files: RunFiles, own: str, rows: Iterable[JobRow]) -> JobRow | None:
     """The newest of the jobs after the run's own, and before those that are over one that is not."""
-    later = [row for row in rows if row.job_id == case.waiting or _number(row.job_id) > _number(own)]
+    later = [row for row in rows if row.job_id == files.waiting or _number(row.job_id) > _number(own)]
     return max(reversed(later), key=lambda row: not row.state.ended, default=None)
 
 

@@ -77,11 +77,11 @@ def _ended(store: Store, run_id: str) -> EndedRun | None:
         return None
 
 
-def damaged(case: RunFiles, run_dir: str) -> RunStatus:
+def damaged(files: RunFiles, run_dir: str) -> RunStatus:
     """What is known of a run whose state cannot be read, and of which nobody else has spoken."""
-    record = case.record
+    record = files.record
     return replace(
-        _unreadable(record.run_id, run_dir, case.damage),
+        _unreadable(record.run_id, run_dir, files.damage),
         job_id=record.job_id,
         name=record.name,
         cluster=record.cluster,

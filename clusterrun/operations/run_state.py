@@ -68,10 +68,10 @@ class _Verdict:
     hopeless: bool = False
 
 
-def judge(said: RunEvidence) -> RunStatus:
-    """The one answer to what was ``said``."""
-    verdict = _local(said) if said.record.cluster == Cluster.LOCAL.value else _slurm(said)
-    record, spec, state, row = said.record, said.record.spec, said.state, said.row
+def judge(evidence: RunEvidence) -> RunStatus:
+    """The one status that the ``evidence`` allows."""
+    verdict = _local(evidence) if evidence.record.cluster == Cluster.LOCAL.value else _slurm(evidence)
+    record, spec, state, row = evidence.record, evidence.record.spec, evidence.state, evidence.row
     ended = verdict.state.ended
     attempts = state.attempts if state else ()
     return RunStatus(
@@ -86,14 +86,14 @@ def judge(said: RunEvidence) -> RunStatus:
         gpus_per_node=spec.gpus,
         gpu_type=spec.gpu_type,
         world_size=spec.world_size,
-        nodelist=_nodelist(said),
+        nodelist=_nodelist(evidence),
         attempt=state.epoch if state else 0,
         submitted_at=record.submitted_at,
         started_at=state.started_at if state else None,
-        ended_at=(verdict.ended_at or _last_word(said)) if ended else None,
+        ended_at=(verdict.ended_at or _last_word(evidence)) if ended else None,
         exit_code=state.exit_code if state and ended else None,
         failed_at=_failed_at(state) if verdict.state is not State.COMPLETED and ended else None,
-        run_dir=said.run_dir,
+        run_dir=evidence.run_dir,
         step=max((attempt.step for attempt in attempts), default=-1),
         checkpoint=max((attempt.checkpoint for attempt in attempts), default=-1),
         heard_at=state.updated_at if state else None,
@@ -105,32 +105,32 @@ def _failed_at(state: RunState | None) -> float | None:
     return state.failure.at if state and state.failure else None
 
 
-def _slurm(said: RunEvidence) -> _Verdict:
-    state, row = said.state, said.row
-    if row is None or not (said.answered or row.state.ended):
-        return _without_row(said)
-    over = state is not None and state.state.ended and not _older(said, state, row)
+def _slurm(evidence: RunEvidence) -> _Verdict:
+    state, row = evidence.state, evidence.row
+    if row is None or not (evidence.answered or row.state.ended):
+        return _without_row(evidence)
+    over = state is not None and state.state.ended and not _older(evidence, state, row)
     if state and over and state.state is State.COMPLETED:
-        return _by_state(said, state)  # whatever Slurm says of the nodes that were lost on the way
+        return _by_state(evidence, state)  # whatever Slurm says of the nodes that were lost on the way
     if row.state in SCHEDULER_KNOWS_BEST:
-        why = _joined(lost_nodes.words(state, row) or row.explained, _did_not(state) or _why(said))
+        why = _joined(lost_nodes.words(state, row) or row.explained, _did_not(state) or _why(evidence))
         return _Verdict(row.state, Phase.ENDED, why, row.end)
-    if queue_status.in_queue(row, state) and not _started_since(said):
-        never = said.answered and explain(row.reason).never
-        why = queue_status.words(row, state, said.now)
-        why = f"{queue_status.NEVER}: {said.before}" if never and said.before else why
+    if queue_status.in_queue(row, state) and not _started_since(evidence):
+        never = evidence.answered and explain(row.reason).never
+        why = queue_status.words(row, state, evidence.now)
+        why = f"{queue_status.NEVER}: {evidence.before}" if never and evidence.before else why
         return _Verdict(State.PENDING, Phase.QUEUED, why, hopeless=never)
     if state and over:
-        return _by_state(said, state)
+        return _by_state(evidence, state)
     if row.state.ended:
-        return _ended_by_row(said, row)
-    if row.state is State.UNKNOWN and not (state and said.now - state.updated_at <= STALE_SECONDS):
+        return _ended_by_row(evidence, row)
+    if row.state is State.UNKNOWN and not (state and evidence.now - state.updated_at <= STALE_SECONDS):
         return _Verdict(
             State.UNKNOWN, _phase(state), f"Slurm says {row.word}, which this version does not know"
         )
-    if row.word in job_states.HALTED and said.answered:
+    if row.word in job_states.HALTED and evidence.answered:
         return _Verdict(State.RUNNING, _phase(state), halted(row))
-    return _running(said, _older(said, state, row) if state else False)
+    return _running(evidence, _older(evidence, state, row) if state else False)
 
 
 def halted(row: JobRow) -> str:
@@ -138,14 +138,18 @@ def halted(row: JobRow) -> str:
     return f"{job_states.read(row.word).said}: scontrol resume {row.job_id}, or ask the site's staff"
 
 
-def _started_since(said: RunEvidence) -> bool:
+def _started_since(evidence: RunEvidence) -> bool:
     """The coordinator has spoken since the scheduler said that the job waits."""
-    state = said.state
+    state = evidence.state
     spoken_at = state.updated_at if state and state.state is State.RUNNING else None
-    return said.asked_at is not None and spoken_at is not None and said.asked_at < spoken_at <= said.now
+    return (
+        evidence.asked_at is not None
+        and spoken_at is not None
+        and evidence.asked_at < spoken_at <= evidence.now
+    )
 
 
-def _older(said: RunEvidence, state: RunState, row: JobRow) -> bool:
+def _older(evidence: RunEvidence, state: RunState, row: JobRow) -> bool:
     """The state is that of an earlier life of the run: Slurm has started its job, or the next, since."""
     if row.state is not State.RUNNING or row.word == "COMPLETING":
         return False
@@ -155,29 +159,32 @@ def _older(said: RunEvidence, state: RunState, row: JobRow) -> bool:
     if state.state.ended:
         return later
     other = bool(state.attempts and state.attempts[-1].job_id not in ("", row.job_id))
-    return (later or other) and said.now - state.updated_at > STALE_SECONDS
+    return (later or other) and evidence.now - state.updated_at > STALE_SECONDS
 
 
-def _ended_by_row(said: RunEvidence, row: JobRow) -> _Verdict:
-    told = _did_not(said.state) or _why(said)
-    if said.cancel_asked:
-        return _Verdict(State.CANCELLED, Phase.ENDED, _asked(said.state), row.end)
-    nodes, given_back = lost_nodes.words(said.state, row), lost_nodes.given_back(said.state, said.left, row)
+def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
+    told = _did_not(evidence.state) or _why(evidence)
+    if evidence.cancel_asked:
+        return _Verdict(State.CANCELLED, Phase.ENDED, _asked(evidence.state), row.end)
+    nodes, given_back = (
+        lost_nodes.words(evidence.state, row),
+        lost_nodes.given_back(evidence.state, evidence.left, row),
+    )
     if nodes or given_back:
         return _Verdict(State.NODE_FAIL, Phase.ENDED, _joined(nodes, given_back), row.end)
     if row.state is State.CANCELLED:
-        by_slurm = f"never started: {said.before or explain(NEVER).said}" if row.reason == NEVER else ""
+        by_slurm = f"never started: {evidence.before or explain(NEVER).said}" if row.reason == NEVER else ""
         why = told or by_slurm or "cancelled, but not by clusterrun cancel"
         return _Verdict(State.CANCELLED, Phase.ENDED, why, row.end)
     where = f" on {first}" if (first := lost_nodes.first_of(row)) else ""
     silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"
-    if said.script_error:
-        silent = f"{BEFORE_RANKS}: {said.script_error}"
+    if evidence.script_error:
+        silent = f"{BEFORE_RANKS}: {evidence.script_error}"
     if row.state is State.COMPLETED:
         silent = ""
-    if row.state is State.FAILED and told and said.state and said.state.phase.before_ranks:
+    if row.state is State.FAILED and told and evidence.state and evidence.state.phase.before_ranks:
         told = f"{silent}; it said last: {told}"
-    reason = _joined(told, silent) if _did_not(said.state) else told or silent
+    reason = _joined(told, silent) if _did_not(evidence.state) else told or silent
     return _Verdict(row.state, Phase.ENDED, reason, row.end)
 
 
@@ -188,112 +195,116 @@ def _did_not(state: RunState | None) -> str:
     return f"it did not continue: {state.reason}" if state.reason else ""
 
 
-def _without_row(said: RunEvidence) -> _Verdict:
-    state = said.state
+def _without_row(evidence: RunEvidence) -> _Verdict:
+    state = evidence.state
     if state and state.state.ended:
-        return _by_state(said, state)
-    if not said.answered or said.elsewhere:
-        return _unheard(said)
-    if state and state.state is State.RUNNING and said.now - state.updated_at <= STALE_SECONDS:
-        return _running(said, False)  # its coordinator wrote a moment ago: that outranks silence
-    if said.cancel_asked:
+        return _by_state(evidence, state)
+    if not evidence.answered or evidence.elsewhere:
+        return _unheard(evidence)
+    if state and state.state is State.RUNNING and evidence.now - state.updated_at <= STALE_SECONDS:
+        return _running(evidence, False)  # its coordinator wrote a moment ago: that outranks silence
+    if evidence.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
-    if not said.record.job_id:
-        return _submitting(said)
-    return _Verdict(State.FAILED, Phase.ENDED, _silent_end(said, FORGOTTEN))
+    if not evidence.record.job_id:
+        return _submitting(evidence)
+    return _Verdict(State.FAILED, Phase.ENDED, _silent_end(evidence, FORGOTTEN))
 
 
-def _unheard(said: RunEvidence) -> _Verdict:
-    state, row = said.state, said.row
-    fresh = state is not None and said.now - state.updated_at <= STALE_SECONDS
+def _unheard(evidence: RunEvidence) -> _Verdict:
+    state, row = evidence.state, evidence.row
+    fresh = state is not None and evidence.now - state.updated_at <= STALE_SECONDS
     if state is not None and fresh and state.state is State.RUNNING:
-        return _running(said, False)
+        return _running(evidence, False)
     told = []
     if state is not None:
-        told.append(f"the run's last heartbeat is {spoken(said.now - state.updated_at)} old")
-    if row is not None and said.asked_at:
-        why = f" ({queue_status.waiting(row, said.now)})" if row.state is State.PENDING else ""
-        told.append(f"{spoken(said.now - said.asked_at)} ago it said {row.word}{why}")
+        told.append(f"the run's last heartbeat is {spoken(evidence.now - state.updated_at)} old")
+    if row is not None and evidence.asked_at:
+        why = f" ({queue_status.waiting(row, evidence.now)})" if row.state is State.PENDING else ""
+        told.append(f"{spoken(evidence.now - evidence.asked_at)} ago it said {row.word}{why}")
     known = "; ".join(told) or "the run has sent no heartbeat"
-    why = f"its jobs are on the cluster {said.elsewhere}" if said.elsewhere else "Slurm does not answer"
+    why = (
+        f"its jobs are on the cluster {evidence.elsewhere}" if evidence.elsewhere else "Slurm does not answer"
+    )
     return _Verdict(State.UNKNOWN, _phase(state), f"{why}; {known}")
 
 
-def _submitting(said: RunEvidence) -> _Verdict:
-    if said.now - said.record.submitted_at < QUEUEING_SECONDS:
+def _submitting(evidence: RunEvidence) -> _Verdict:
+    if evidence.now - evidence.record.submitted_at < QUEUEING_SECONDS:
         return _Verdict(State.PENDING, Phase.QUEUED, "is being submitted")
     return _Verdict(State.FAILED, Phase.ENDED, "was never queued: the submission was cut short")
 
 
-def _running(said: RunEvidence, restarted: bool) -> _Verdict:
-    state = said.state
-    row = said.row if said.answered else None
-    goes_on = said.record.spec.goes_on
+def _running(evidence: RunEvidence, restarted: bool) -> _Verdict:
+    state = evidence.state
+    row = evidence.row if evidence.answered else None
+    goes_on = evidence.record.spec.goes_on
     if state is None or restarted or state.state.ended:
-        age = said.now - row.start if row and row.start else 0.0
-        more = lost_nodes.of_running(None, row, said.left, age, said.now, goes_on) if row else ""
+        age = evidence.now - row.start if row and row.start else 0.0
+        more = lost_nodes.of_running(None, row, evidence.left, age, evidence.now, goes_on) if row else ""
         since = f", in {spoken(age)}" if more else ""
         words = f"the coordinator has sent no heartbeat yet{since}"
         return _Verdict(State.RUNNING, Phase.STARTING, _joined(words, more))
-    age = said.now - state.updated_at
+    age = evidence.now - state.updated_at
     if age > STALE_SECONDS:
-        nodes = lost_nodes.of_running(state, row, said.left, age, said.now, goes_on) if row else ""
+        nodes = lost_nodes.of_running(state, row, evidence.left, age, evidence.now, goes_on) if row else ""
         silence = f"no heartbeat from its coordinator for {spoken(age)}"
         return _Verdict(State.RUNNING, state.phase, _joined(silence, nodes))
-    return _Verdict(State.RUNNING, state.phase, _why(said))
+    return _Verdict(State.RUNNING, state.phase, _why(evidence))
 
 
-def _local(said: RunEvidence) -> _Verdict:
-    state = said.state
+def _local(evidence: RunEvidence) -> _Verdict:
+    state = evidence.state
     if state and state.state.ended:
-        return _by_state(said, state)
-    if not said.record.job_id and not said.alive:
+        return _by_state(evidence, state)
+    if not evidence.record.job_id and not evidence.alive:
         return (
-            _Verdict(State.CANCELLED, Phase.ENDED, _asked(state)) if said.cancel_asked else _submitting(said)
+            _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
+            if evidence.cancel_asked
+            else _submitting(evidence)
         )
-    if said.alive is False:
-        if said.cancel_asked:
+    if evidence.alive is False:
+        if evidence.cancel_asked:
             return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
-        return _Verdict(State.FAILED, Phase.ENDED, _silent_end(said, "its coordinator is gone"))
-    if said.alive is None:
-        return _elsewhere(said)
-    return _running(said, False)
+        return _Verdict(State.FAILED, Phase.ENDED, _silent_end(evidence, "its coordinator is gone"))
+    if evidence.alive is None:
+        return _elsewhere(evidence)
+    return _running(evidence, False)
 
 
-def _elsewhere(said: RunEvidence) -> _Verdict:
-    if said.state and said.now - said.state.updated_at <= STALE_SECONDS:
-        return _running(said, False)
+def _elsewhere(evidence: RunEvidence) -> _Verdict:
+    if evidence.state and evidence.now - evidence.state.updated_at <= STALE_SECONDS:
+        return _running(evidence, False)
     return _Verdict(
-        State.UNKNOWN, _phase(said.state), "it runs on another machine and has sent no heartbeat lately"
+        State.UNKNOWN, _phase(evidence.state), "it runs on another machine and has sent no heartbeat lately"
     )
 
 
-def _by_state(said: RunEvidence, state: RunState) -> _Verdict:
-    asked = said.cancel_asked and state.state is State.CANCELLED
-    reason = ASKED if asked else _why(said)
+def _by_state(evidence: RunEvidence, state: RunState) -> _Verdict:
+    asked = evidence.cancel_asked and state.state is State.CANCELLED
+    reason = ASKED if asked else _why(evidence)
     return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
 
 
-def _silent_end(said: RunEvidence, seen: str) -> str:
-    if said.script_error:
-        return f"{BEFORE_RANKS}: {said.script_error}"
-    last = said.state
-    old = spoken(said.now - last.updated_at) if last else ""
+def _silent_end(evidence: RunEvidence, seen: str) -> str:
+    if evidence.script_error:
+        return f"{BEFORE_RANKS}: {evidence.script_error}"
+    last = evidence.state
+    old = spoken(evidence.now - last.updated_at) if last else ""
     when = f"; its last heartbeat ({last.phase.value}) is {old} old" if last else ""
     return f"{SILENT}: {seen}{when}; see job.out"
 
 
-def _why(said: RunEvidence) -> str:
+def _why(evidence: RunEvidence) -> str:
     """What the coordinator said of the end, or of the start that this is, and its newest warning."""
-    well = said.state is not None and said.state.state in (State.RUNNING, State.COMPLETED)
-    warnings = said.state.warnings if said.state and well else ()
+    well = evidence.state is not None and evidence.state.state in (State.RUNNING, State.COMPLETED)
+    warnings = evidence.state.warnings if evidence.state and well else ()
     more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
-    return _joined(_told(said), *(f"warning: {one}{more}" for one in warnings[-1:]))
+    return _joined(_told(evidence), *(f"warning: {one}{more}" for one in warnings[-1:]))
 
 
-def _told(said: RunEvidence) -> str:
+def _told(evidence: RunEvidence) -> str:
     """The coordinator's reason, or which rank failed first and how."""
-    state = said.state
+    state = evidence.state
     if state is None:
         return ""
     told = state.failure.why if state.failure and state.state is not State.COMPLETED else ""
@@ -315,17 +326,17 @@ def _phase(state: RunState | None) -> Phase:
     return state.phase if state else Phase.QUEUED
 
 
-def _nodelist(said: RunEvidence) -> str:
-    if said.row and said.row.nodelist:
-        return said.row.nodelist
-    attempts = said.state.attempts if said.state else ()
+def _nodelist(evidence: RunEvidence) -> str:
+    if evidence.row and evidence.row.nodelist:
+        return evidence.row.nodelist
+    attempts = evidence.state.attempts if evidence.state else ()
     return fold(attempts[-1].nodes) if attempts else ""
 
 
-def _last_word(said: RunEvidence) -> float | None:
-    if said.row and said.row.end:
-        return said.row.end
-    return said.state.ended_at or said.state.updated_at if said.state else None
+def _last_word(evidence: RunEvidence) -> float | None:
+    if evidence.row and evidence.row.end:
+        return evidence.row.end
+    return evidence.state.ended_at or evidence.state.updated_at if evidence.state else None
 
 
 def kept(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -> RunStatus:

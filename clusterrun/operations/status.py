@@ -135,13 +135,13 @@ class StatusQuery:
         unknown = [c.record for c in cases if c.record.run_id not in rows]
         return {record.run_id: name for record in unknown if (name := self._other_cluster(record))}
 
-    def _outdated(self, case: RunFiles, answered_at: float, found: MatchedJob | None) -> bool:
+    def _outdated(self, files: RunFiles, answered_at: float, found: MatchedJob | None) -> bool:
         """An answer must not bury a job that it should know, nor tell of one that has ended since."""
-        if case.state and case.state.state.ended:
-            return case.state.state is not State.COMPLETED and answered_at < case.state.updated_at
-        if case.damage or (found and case.record.job_id in ("", found.own)):
+        if files.state and files.state.state.ended:
+            return files.state.state is not State.COMPLETED and answered_at < files.state.updated_at
+        if files.damage or (found and files.record.job_id in ("", found.own)):
             return False
-        return bool(case.record.job_id) or self._clock.now() - case.record.submitted_at > QUEUEING_SECONDS
+        return bool(files.record.job_id) or self._clock.now() - files.record.submitted_at > QUEUEING_SECONDS
 
     def _silence(self, news: News) -> str:
         known = "what the run directories say"
@@ -163,40 +163,42 @@ class StatusQuery:
         rows.update({c.record.run_id: found for c in missing if (found := jobs.speaking(c))})
         return ()
 
-    def _status(self, case: RunFiles, heard: SchedulerReply, found: MatchedJob | None) -> RunStatus:
-        record, now = found.record if found else case.record, self._clock.now()
+    def _status(self, files: RunFiles, reply: SchedulerReply, found: MatchedJob | None) -> RunStatus:
+        record, now = found.record if found else files.record, self._clock.now()
         row = found.row if found else None
-        case = self._latest(case, row if heard.answered else None)
-        if found and not case.record.job_id:  # its submission was answered after all
-            self._store.save(replace(case.record, job_id=found.own))
+        files = self._latest(files, row if reply.answered else None)
+        if found and not files.record.job_id:  # its submission was answered after all
+            self._store.save(replace(files.record, job_id=found.own))
         local = record.cluster == Cluster.LOCAL.value
         run_dir = self._store.paths(record.run_id).run_dir
-        if case.damage and (row is None or not heard.answered):
-            return damaged(case, run_dir)
+        if files.damage and (row is None or not reply.answered):
+            return damaged(files, run_dir)
         status = judge(
             RunEvidence(
                 record=record,
                 run_dir=run_dir,
                 now=now,
-                state=case.state,
+                state=files.state,
                 row=row,
-                answered=heard.answered,
-                asked_at=heard.at,
+                answered=reply.answered,
+                asked_at=reply.at,
                 alive=_alive(record) if local else None,
                 cancel_asked=self._store.cancel_asked(record.run_id),
-                elsewhere=dict(heard.elsewhere).get(record.run_id, ""),
-                script_error="" if case.state else self._store.script_error(record.run_id),
+                elsewhere=dict(reply.elsewhere).get(record.run_id, ""),
+                script_error="" if files.state else self._store.script_error(record.run_id),
                 before=self._before(record) if row and row.reason == NEVER else "",
-                left=self._store.left_behind(record.run_id) if row and _silent(case, now) else None,
+                left=self._store.left_behind(record.run_id) if row and _silent(files, now) else None,
             )
         )
-        if case.damage or case.doubt:
-            status = replace(status, reason="; ".join(filter(None, (status.reason, case.damage, case.doubt))))
-        if case.damage:
+        if files.damage or files.doubt:
+            status = replace(
+                status, reason="; ".join(filter(None, (status.reason, files.damage, files.doubt)))
+            )
+        if files.damage:
             return status
-        if case.ended and (not case.open(now) or case.still_inferred(status)):
-            return kept(case.ended.status, case.state, case.ended.at, status)
-        self._note(status, case, row is None or row.state.ended, heard, now)
+        if files.ended and (not files.open(now) or files.still_inferred(status)):
+            return kept(files.ended.status, files.state, files.ended.at, status)
+        self._note(status, files, row is None or row.state.ended, reply, now)
         return status
 
     def _before(self, record: RunRecord) -> str:
@@ -212,36 +214,36 @@ class StatusQuery:
         return ""
 
     def _note(
-        self, status: RunStatus, case: RunFiles, final: bool, heard: SchedulerReply, now: float
+        self, status: RunStatus, files: RunFiles, final: bool, reply: SchedulerReply, now: float
     ) -> None:
         """Keep an end, unless the scheduler may soon say better why; take one back that was none."""
-        told = heard.answered and status.run_id not in (*heard.doubtful, *dict(heard.elsewhere))
+        told = reply.answered and status.run_id not in (*reply.doubtful, *dict(reply.elsewhere))
         try:
             if status.state.ended and final and (told or status.cluster == Cluster.LOCAL.value):
                 self._store.settle(status, now)
-            elif case.ended and status.state in (State.PENDING, State.RUNNING):
+            elif files.ended and status.state in (State.PENDING, State.RUNNING):
                 self._store.reopen(status.run_id)
         except DiskRefused as error:  # a full disk takes nothing from what was found out
             self.notices.append(f"the state of {status.run_id} could not be written: {error.seen}")
 
-    def _latest(self, case: RunFiles, row: JobRow | None) -> RunFiles:
+    def _latest(self, files: RunFiles, row: JobRow | None) -> RunFiles:
         """A run that seems to be over, or silent, may have spoken while the scheduler was asked."""
-        if case.damage or (case.state and case.state.state.ended) or (row and not row.state.ended):
-            return case
+        if files.damage or (files.state and files.state.state.ended) or (row and not row.state.ended):
+            return files
         try:
-            again = read(self._store, case.record.run_id)
+            again = read(self._store, files.record.run_id)
         except NoSuchRun:
-            return case
-        return again if isinstance(again, RunFiles) else case
+            return files
+        return again if isinstance(again, RunFiles) else files
 
 
-def _silent(case: RunFiles, now: float) -> bool:
-    return case.state is None or now - case.state.updated_at > STALE_SECONDS
+def _silent(files: RunFiles, now: float) -> bool:
+    return files.state is None or now - files.state.updated_at > STALE_SECONDS
 
 
-def _told(case: RunFiles) -> bool:
+def _told(files: RunFiles) -> bool:
     """Whether the accounting need not be asked about the run: its end is known, or it was asked before."""
-    return bool((case.state and case.state.state.ended) or (case.ended and case.ended.inferred))
+    return bool((files.state and files.state.state.ended) or (files.ended and files.ended.inferred))
 
 
 def _alive(record: RunRecord) -> bool | None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         @property
         def NAME(self) -> str: ...  # noqa: N802
 
-        def judge(self, asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]: ...
+        def judge(self, request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]: ...
 
     class Check(Judge, Protocol):
         """A judge that has a probe of its own; ``LIMIT`` is in seconds, ``LATE`` what exceeding it means.
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         @property
         def LATE(self) -> Finding: ...  # noqa: N802
 
-        def probe(self, asked: Asked) -> object: ...
+        def probe(self, request: Asked) -> object: ...
 
     class Second(Judge, Protocol):
         """A judge of what another check's probe read, or of what the torch worker said."""
@@ -98,9 +98,9 @@ ALL = ""
 """Stands for the node in a finding about all nodes together."""
 
 
-def names(asked: Asked) -> tuple[str, ...]:
+def names(request: Asked) -> tuple[str, ...]:
     """The checks to be made for this run: what ``LocalTask.checks`` holds."""
-    return tuple(check.NAME for check in CHECKS if asked.gpus or check not in _OF_GPUS)
+    return tuple(check.NAME for check in CHECKS if request.gpus or check not in _OF_GPUS)
 
 
 _OF_GPUS: tuple[Check, ...] = (gpus, xid, nvlink)
@@ -112,20 +112,20 @@ def check_named(name: str) -> Check | None:
 
 
 def findings(
-    asked: Asked,
+    request: Asked,
     answers: Mapping[str, LocalAnswer],
     warm: Mapping[str, WarmUp],
     products: Mapping[str, GroupResult],
 ) -> dict[str, tuple[Finding, ...]]:
     """What is to be said of each node (by name; '' for all together), from all that is known so far."""
     found: dict[str, list[Finding]] = {}
-    for node, finding in _everything(asked, answers, warm, products):
+    for node, finding in _everything(request, answers, warm, products):
         found.setdefault(node, []).append(finding)
     return {node: tuple(said) for node, said in found.items()}
 
 
 def _everything(
-    asked: Asked,
+    request: Asked,
     answers: Mapping[str, LocalAnswer],
     warm: Mapping[str, WarmUp],
     products: Mapping[str, GroupResult],
@@ -153,7 +153,7 @@ def _everything(
             yield from ((node, finding) for finding in _taken(check, reading, node, own))
     for judge in (*CHECKS, *SECONDS):
         of = getattr(judge, "OF", judge.NAME)
-        yield from _judged(judge, asked, read.get(of, {}))
+        yield from _judged(judge, request, read.get(of, {}))
 
 
 def _taken(check: Check, reading: ProbeReading, node: str, own: dict[str, Any]) -> Iterator[Finding]:
@@ -169,11 +169,11 @@ def _taken(check: Check, reading: ProbeReading, node: str, own: dict[str, Any]) 
         yield Finding(check.NAME, Grade.UNDETERMINED, f"could not be read: {why}", "")
 
 
-def _judged(judge: Judge, asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def _judged(judge: Judge, request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     if not readings:
         return
     try:
-        yield from judge.judge(asked, readings)
+        yield from judge.judge(request, readings)
     except Exception as error:  # noqa: BLE001 (a check that a site added must not end the run)
         said = f"the check itself failed: {type(error).__name__}: {error}"
         yield (
@@ -182,6 +182,6 @@ def _judged(judge: Judge, asked: Asked, readings: Mapping[str, Any]) -> Iterator
         )
 
 
-def slow_products(asked: Asked, products: Mapping[str, GroupResult]) -> tuple[str, ...]:
+def slow_products(request: Asked, products: Mapping[str, GroupResult]) -> tuple[str, ...]:
     """The nodes with a slow matrix product: to be measured again before they are named."""
-    return tuple(product.slow(asked, {node: encode(said) for node, said in products.items()}))
+    return tuple(product.slow(request, {node: encode(said) for node, said in products.items()}))

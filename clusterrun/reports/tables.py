@@ -18,29 +18,29 @@ OPEN_BELOW = 33
 WORST_OUTCOME = {"failed": 0, "void": 1, "passed": 2}
 
 
-def stragglers(seen: Rates) -> Markup:
+def stragglers(rates: Rates) -> Markup:
     """The slowest nodes, by their network and by a matrix product, each against the median."""
-    timed = [name for name in seen.nodes if seen.was_timed(name)]
-    slowest = sorted(timed, key=seen.behind)[:MOST_STRAGGLERS]
-    rows = [_straggler(name, seen) for name in slowest]
+    timed = [name for name in rates.nodes if rates.was_timed(name)]
+    slowest = sorted(timed, key=rates.behind)[:MOST_STRAGGLERS]
+    rows = [_straggler(name, rates) for name in slowest]
     title = "Slowest nodes" if len(timed) > MOST_STRAGGLERS else "Nodes, slowest first"
     text = "The rate with the best third of its partners, a matrix product, the worse of both in shares."
     heads = (("node", ""), ("GB/s", "n"), ("product", "n"), ("", "n"), ("", ""))
     return tag("section", tag("h2", title), tag("p", text, class_="soft"), _table(heads, rows))
 
 
-def _straggler(name: str, seen: Rates) -> tuple[Content, ...]:
-    node, behind = seen.nodes[name], seen.behind(name)
+def _straggler(name: str, rates: Rates) -> tuple[Content, ...]:
+    node, behind = rates.nodes[name], rates.behind(name)
     rate = "–" if node.rate is None else number(node.rate)
     product = "–" if node.product is None else f"{node.product * 1e3:.0f} ms"
     return name, rate, product, f"{behind:.0%}", meter(behind, band(min(behind, 1.0)))
 
 
-def nodes(report: Report, seen: Rates) -> Markup:
+def nodes(report: Report, rates: Rates) -> Markup:
     """Every node, worst first."""
     ordered = sorted(report.nodes, key=lambda node: WORST_FIRST.index(node.verdict))
     ranks = {name: str(at) for at, name in enumerate(report.world)}
-    rows = [_node(node, ranks.get(node.node, "–"), seen) for node in ordered[:MOST_NODES]]
+    rows = [_node(node, ranks.get(node.node, "–"), rates) for node in ordered[:MOST_NODES]]
     heads = (
         ("node", ""),
         ("verdict", ""),
@@ -56,8 +56,8 @@ def nodes(report: Report, seen: Rates) -> Markup:
     return tag("details", title, _table(heads, rows), *left, open=is_open)
 
 
-def _node(node: NodeReport, rank: str, seen: Rates) -> tuple[Content, ...]:
-    numbers = seen.nodes[node.node]
+def _node(node: NodeReport, rank: str, rates: Rates) -> tuple[Content, ...]:
+    numbers = rates.nodes[node.node]
     failed = f", {numbers.failed} failed" if numbers.failed else ""
     return (
         node.node,

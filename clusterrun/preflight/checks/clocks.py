@@ -31,7 +31,7 @@ _SET = {
 _TOLERATED = 0.05
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail for a slowdown by the hardware, warn for one by the driver and for limits below the others'."""
     for node, reading in readings.items():
         for index, gpu in gpus.given(reading):

@@ -27,7 +27,7 @@ _CGROUPS = "/proc/self/cgroup"
 _TREE = "/sys/fs/cgroup"
 
 
-def probe(asked: Asked) -> object:
+def probe(request: Asked) -> object:
     """Processors that this process may run on; those that its cgroups allow; who wants to run at all."""
     with open("/proc/loadavg", encoding="ascii") as file:
         load, _, _, running, _ = file.read().split()
@@ -64,24 +64,24 @@ def _allowed(folder: str) -> float | None:
     return int(most) / int(period) if most.isdigit() and period.isdigit() and int(period) else None
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Warn where there is less for the ranks of a node while other nodes have enough."""
     usable = {node: number(reading, "usable") for node, reading in readings.items()}
     most = max((count for count in usable.values() if count), default=0.0)
     for node, count in usable.items():
-        if count and count < asked.ranks and count < most:
-            said = f"{count:.0f} processors for {asked.ranks} ranks, {most:.0f} on other nodes"
+        if count and count < request.ranks and count < most:
+            said = f"{count:.0f} processors for {request.ranks} ranks, {most:.0f} on other nodes"
             yield node, Finding(NAME, Grade.WARN, said, _REMEDY)
-    yield from _held_down(asked, {node: number(one, "quota") for node, one in readings.items()})
+    yield from _held_down(request, {node: number(one, "quota") for node, one in readings.items()})
     loads = {node: number(one, "load") for node, one in readings.items()}
     yield from _busy({node: load for node, load in loads.items() if load is not None})
 
 
-def _held_down(asked: Asked, quotas: Mapping[str, float | None]) -> Iterator[tuple[str, Finding]]:
+def _held_down(request: Asked, quotas: Mapping[str, float | None]) -> Iterator[tuple[str, Finding]]:
     allowed = {node: float("inf") if one is None else one for node, one in quotas.items()}
     most = max(allowed.values(), default=0.0)
     for node, one in allowed.items():
-        if one < asked.ranks and one < most:
+        if one < request.ranks and one < most:
             others = "all" if most == float("inf") else f"{most:g}"
             said = f"its cgroup lets the job use {one:g} processors, {others} elsewhere"
             yield node, Finding(NAME, Grade.WARN, said, _QUOTA)

@@ -19,7 +19,7 @@ NAME = "driver"
 OF = gpus.NAME
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Warn of a node with another driver, or with other GPUs than most have."""
     drivers = {node: text(reading, "driver") for node, reading in readings.items()}
     kinds = {node: _kinds(reading) for node, reading in readings.items()}

@@ -35,7 +35,7 @@ _UNSET = "not set"
 _SAME = "set it for all nodes alike (--env NAME=VALUE); look at the node's own prolog, profile and modules"
 
 
-def probe(asked: Asked) -> object:
+def probe(request: Asked) -> object:
     """The variables by name, and the network interfaces of this node."""
     found = {name: value[:_LONGEST] for name, value in variables().items() if name.startswith(PREFIXES)}
     return {
@@ -70,7 +70,7 @@ def _interfaces() -> list[str]:
         return []
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where a variable names no interface of its node; warn where nodes have different values."""
     failed: set[tuple[str, str]] = set()
     for node, reading in readings.items():
@@ -83,7 +83,7 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
                 said = f"{name}={text(reading, 'variables', name)}: {why}"
                 yield node, Finding(NAME, Grade.FAIL, said, _SAME)
     for name in INTERFACES:
-        yield from _shared(name, readings, needed=name.startswith("GLOO_") or asked.gpus > 0)
+        yield from _shared(name, readings, needed=name.startswith("GLOO_") or request.gpus > 0)
     for name in sorted({name for reading in readings.values() for name in entries(reading, "variables")}):
         values = {node: text(reading, "variables", name) or _UNSET for node, reading in readings.items()}
         if name in OF_A_NODE or (len(readings) > 2 and len(set(values.values())) == len(readings)):

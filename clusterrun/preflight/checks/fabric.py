@@ -18,7 +18,7 @@ OF = gpus.NAME
 _REMEDY = "systemctl restart nvidia-fabricmanager on the node; if that does not help: reboot"
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where a GPU with a fabric has not joined it; GPUs without one say nothing."""
     for node, reading in readings.items():
         for index, gpu in gpus.given(reading):

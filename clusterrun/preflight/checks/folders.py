@@ -41,17 +41,17 @@ class FolderCheck:
         mute = f"{self.what} did not answer within {LIMIT:g} s"
         return Finding(self.NAME, Grade.FAIL, slow if self.writes else mute, self.remedy)
 
-    def probe(self, asked: Asked) -> object:
+    def probe(self, request: Asked) -> object:
         """What came of writing there, or how much room it has."""
-        path = self.of(asked)
+        path = self.of(request)
         if self.writes:
             return disk_space.written(path)
         return disk_space.room(path) if path else None
 
-    def judge(self, asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    def judge(self, request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
         """Fail where it cannot be used; a full one is as bad as ``full`` says."""
         there = any(isinstance(reading, dict) and "error" not in reading for reading in readings.values())
-        for node, finding in disk_space.judged(asked, readings, self.NAME, self.what, self.full):
+        for node, finding in disk_space.judged(request, readings, self.NAME, self.what, self.full):
             if there or not self.odd_alone or finding.verdict != Grade.FAIL:
                 yield node, finding
 

@@ -20,9 +20,9 @@ _RESET = "drain the node and reset the GPU (nvidia-smi -r) or reboot"
 _REPLACE = "the GPU is worn out: have it replaced"
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail for what makes a GPU stop or lie, warn for what will do so later."""
-    most_corrected = chosen(asked.limits)["gpu_corrected"]
+    most_corrected = chosen(request.limits)["gpu_corrected"]
     for node, reading in readings.items():
         for index, gpu in gpus.given(reading):
             for verdict, said, remedy in _of_gpu(gpu, most_corrected):

@@ -19,9 +19,9 @@ OF = gpus.NAME
 _SYSTEM = ("nvidia-cuda-mps", "nv-hostengine", "nvidia-persistenced", "dcgm", "Xorg", "gnome-shell")
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail from ``gpu_memory_fail`` of a GPU on; warn from ``gpu_memory_warn`` on, and of any program."""
-    limits = chosen(asked.limits)
+    limits = chosen(request.limits)
     for node, reading in readings.items():
         for index, gpu in gpus.given(reading):
             used, size = number(gpu, "used"), number(gpu, "memory")

@@ -36,7 +36,7 @@ LATE_EVERYWHERE = Finding(
 _NO_SUCH_PROGRAM = 127
 
 
-def probe(asked: Asked) -> object:
+def probe(request: Asked) -> object:
     """Everything that one call of nvidia-smi tells, and which of the GPUs are this job's."""
     said = answer("nvidia-smi", "-q", "-x", seconds=LIMIT)
     if said.code == _NO_SUCH_PROGRAM:
@@ -55,17 +55,17 @@ def _with_users(log: dict[str, Any]) -> dict[str, Any]:
     return log
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where the driver does not answer or fewer GPUs are there than asked; silent without any driver."""
     if not any(_found(reading) for reading in readings.values()):
         return  # not one node has NVIDIA's tools: these are other machines
     for node, reading in readings.items():
-        finding = _of_node(asked, reading)
+        finding = _of_node(request, reading)
         if finding:
             yield node, finding
 
 
-def _of_node(asked: Asked, reading: Any) -> Finding | None:
+def _of_node(request: Asked, reading: Any) -> Finding | None:
     if not _found(reading):
         return _fail(
             "there is no nvidia-smi here, while other nodes have it", "install the driver on this node"
@@ -75,9 +75,9 @@ def _of_node(asked: Asked, reading: Any) -> Finding | None:
         said = text(reading, "said") or f"exit code {number(reading, 'code') or 0:.0f}, no GPU listed"
         return _fail(f"nvidia-smi: {said}", "nvidia-smi on the node; if it fails again: reboot the node")
     count = sum(_devices(gpu) for gpu in there)
-    if count < asked.gpus:
+    if count < request.gpus:
         return _fail(
-            f"the driver sees {count} of {asked.gpus} GPUs",
+            f"the driver sees {count} of {request.gpus} GPUs",
             "nvidia-smi -L and dmesg | grep -i xid on the node; reseat or replace the missing GPU",
         )
     return None

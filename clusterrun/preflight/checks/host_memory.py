@@ -22,7 +22,7 @@ LATE = Finding(NAME, Grade.UNDETERMINED, "/proc/meminfo could not be read within
 _TOLERATED = 0.05
 
 
-def probe(asked: Asked) -> object:
+def probe(request: Asked) -> object:
     """Bytes in all and available."""
     with open("/proc/meminfo", encoding="ascii") as file:
         lines = dict(line.split(":", 1) for line in file if ":" in line)
@@ -32,9 +32,9 @@ def probe(asked: Asked) -> object:
     }
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Warn of a node with less memory than most, or with little of it free while others have it free."""
-    share = chosen(asked.limits)["memory_free"]
+    share = chosen(request.limits)["memory_free"]
     sizes = {node: number(reading, "size") or 0.0 for node, reading in readings.items()}
     free = {node: number(reading, "free") or 0.0 for node, reading in readings.items()}
     known = [node for node in readings if sizes[node] > 0]

@@ -41,7 +41,7 @@ BETWEEN = 0.3
 _CABLE = "look at the cable and both its ends: ibstat, mlxlink -d DEVICE"
 
 
-def probe(asked: Asked, folder: str = CLASS) -> object:
+def probe(request: Asked, folder: str = CLASS) -> object:
     """Every port by ``device/port``: state, rate, kind, whether NCCL may use it; its error counters twice."""
     found = ports(folder)
     if found:
@@ -101,7 +101,7 @@ def _counters(path: str) -> dict[str, int]:
     return {name: int(value) for name, value in read.items() if value.isdigit()}
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where a port is down that is up elsewhere, warn of slow ports and of links with errors.
 
     What ranks do not use is no more than a warning: they are on CPUs, ``NCCL_IB_HCA`` leaves the port out,
@@ -110,7 +110,7 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
     counts = {node: f"{len(_up(entries(reading)))} ports" for node, reading in readings.items()}
     elsewhere = _active_share(readings)
     down = {node: _down(entries(reading), elsewhere) for node, reading in readings.items()}
-    rails = _rails(readings) if asked.gpus else set()
+    rails = _rails(readings) if request.gpus else set()
     for node, ports in down.items():
         for name, state in ports:
             said = f"port {name} is {state}, and active on the other nodes"
@@ -118,10 +118,10 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
             yield node, Finding(NAME, verdict, said, _CABLE)
     if not any(down.values()):
         what = "the number of active InfiniBand or RoCE ports"
-        verdict = Grade.FAIL if asked.gpus else Grade.WARN
+        verdict = Grade.FAIL if request.gpus else Grade.WARN
         yield from unlike(NAME, what, counts, verdict, "an adapter is missing: lspci and ibstat on the node")
     yield from _slow(readings)
-    yield from _ill(readings, chosen(asked.limits)["link_errors"])
+    yield from _ill(readings, chosen(request.limits)["link_errors"])
 
 
 def _wanted(reading: Any, name: str) -> bool:

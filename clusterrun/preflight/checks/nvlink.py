@@ -37,7 +37,7 @@ _REMEDY = (
 )
 
 
-def probe(asked: Asked) -> object:
+def probe(request: Asked) -> object:
     """For each GPU of the job the speed of its links in GB/s, 0 for an inactive one, and its errors.
 
     Where nvidia-smi gives no answer the check of GPUs says so, and this one nothing.
@@ -72,9 +72,9 @@ def of_text(status: str, errors: str) -> list[dict[str, Any]]:
     ]
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where a GPU has fewer active links than most GPUs of the run, warn of slow ones and of errors."""
-    most_errors = chosen(asked.limits)["link_errors"]
+    most_errors = chosen(request.limits)["link_errors"]
     seen = [
         (node, row, _speeds(row)) for node, reading in readings.items() for row in rows({"r": reading}, "r")
     ]

@@ -24,7 +24,7 @@ _LEAST_NODES, _LEAST_GPUS = 2, 4
 _RESEAT = "reseat the GPU or its riser; drain the node until then"
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Warn of lost lanes, and of a node whose links could be faster everywhere else.
 
     A slot may be built with fewer lanes than its GPU has: they are lost where most of its like have more.

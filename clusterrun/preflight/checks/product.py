@@ -23,14 +23,14 @@ _SLOW = (
 )
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail for a wrong or failed product, warn or fail for a slow one."""
     for node, reading in readings.items():
         failure = _failure(reading)
         if failure:
             yield node, Finding(NAME, Grade.FAIL, failure, _LIES if text(reading, "wrong") else _SLOW)
     yield from _unlike_others(readings)
-    for node, far in slow(asked, readings).items():
+    for node, far in slow(request, readings).items():
         said = (
             f"{far.value:.3g} TFLOP/s, {far.share:.0%} of the median {far.median:.3g} (limit {far.limit:.3g})"
         )
@@ -74,13 +74,13 @@ def _kind(reading: Any) -> str:
     return kind if colon else ""
 
 
-def slow(asked: Asked, readings: Mapping[str, Any]) -> dict[str, Outlier]:
+def slow(request: Asked, readings: Mapping[str, Any]) -> dict[str, Outlier]:
     """The nodes whose product is slower than the others', by name."""
     found: dict[str, Outlier] = {}
     for kind in sorted({_kind(reading) for reading in readings.values()}):
         rates = {node: _rate(reading) for node, reading in readings.items() if _kind(reading) == kind}
         known = {node: rate for node, rate in rates.items() if rate is not None and rate > 0}
-        limits = for_backend(limits_of(asked.limits), "nccl" if kind.startswith("cuda") else "gloo")
+        limits = for_backend(limits_of(request.limits), "nccl" if kind.startswith("cuda") else "gloo")
         found.update(outliers(known, limits) if len(known) > 2 else {})
     return found
 

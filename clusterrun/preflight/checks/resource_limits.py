@@ -37,7 +37,7 @@ _PORTS = 'sysctl net.ipv4.ip_local_port_range="32768 60999"'
 _PROCESSES = "ulimit -u, or LimitNPROC in slurmd's unit file"
 
 
-def probe(asked: Asked) -> object:
+def probe(request: Asked) -> object:
     """Soft and hard limits, null for none; and whether there are RDMA ports that NCCL would use."""
     limits = {name: [_number(n) for n in resource.getrlimit(kind)] for name, kind in _KINDS.items()}
     values = {name: {"soft": soft, "hard": hard} for name, (soft, hard) in limits.items()}
@@ -59,14 +59,14 @@ def _number(limit: int) -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where RDMA cannot register its memory or ports are lacking; warn of few files or processes."""
-    limits = chosen(asked.limits)
-    gib, files, processes = limits["memlock"], limits["open_files"], asked.ranks * _PROCESSES_PER_RANK
+    limits = chosen(request.limits)
+    gib, files, processes = limits["memlock"], limits["open_files"], request.ranks * _PROCESSES_PER_RANK
     for node, reading in readings.items():
         locked, most_files = number(reading, "memlock", "soft"), number(reading, "open_files", "hard")
         most_processes = number(reading, "processes", "soft")
-        rdma = asked.gpus and isinstance(reading, dict) and reading.get("rdma") is True
+        rdma = request.gpus and isinstance(reading, dict) and reading.get("rdma") is True
         if rdma and locked is not None and locked < gib * 2**30:
             said = f"a rank may lock {locked / 2**30:.3g} GiB of memory; RDMA wants {gib:g} GiB or more"
             yield node, Finding(NAME, Grade.FAIL if locked < 2**30 else Grade.WARN, said, _MEMLOCK)
@@ -74,10 +74,10 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
             said = f"a rank may have {most_files:.0f} files open; wanted {files:.0f}"
             yield node, Finding(NAME, Grade.WARN, said, _FILES)
         if most_processes is not None and most_processes < processes:
-            said = f"the user may have {most_processes:.0f} processes; {asked.ranks} ranks want {processes}"
+            said = f"the user may have {most_processes:.0f} processes; {request.ranks} ranks want {processes}"
             yield node, Finding(NAME, Grade.WARN, said, _PROCESSES)
         first, last = number(reading, "ports", "first"), number(reading, "ports", "last")
-        if first is not None and last is not None and last - first + 1 < asked.ranks * _PORTS_PER_RANK:
+        if first is not None and last is not None and last - first + 1 < request.ranks * _PORTS_PER_RANK:
             said = (
                 f"the kernel hands out {last - first + 1:.0f} TCP ports, {first:.0f} to {last:.0f}; "
                 f"each rank wants {_PORTS_PER_RANK} or more"

@@ -20,18 +20,18 @@ LIMIT = 10.0
 LATE = Finding(NAME, Grade.FAIL, "/dev/shm did not answer within 10 s", "reboot the node: its kernel hangs")
 
 
-def probe(asked: Asked) -> object:
+def probe(request: Asked) -> object:
     """Bytes in all and free, as ``df`` sees them."""
     space = os.statvfs("/dev/shm")
     return {"size": space.f_blocks * space.f_frsize, "free": space.f_bavail * space.f_frsize}
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Warn below ``shm_per_rank`` for each rank of the node, fail below a quarter of that.
 
     NCCL takes up to about 10 MiB for each pair of ranks of a node; data loaders put batches there.
     """
-    wanted = asked.ranks * int(chosen(asked.limits)["shm_per_rank"])
+    wanted = request.ranks * int(chosen(request.limits)["shm_per_rank"])
     for node, reading in readings.items():
         free, size = number(reading, "free"), number(reading, "size")
         if free is None or size is None or free >= wanted << 20:

@@ -23,7 +23,7 @@ _GRADES = {"torch": Grade.FAIL, "nccl": Grade.FAIL, "cuda": Grade.FAIL, "python"
 _CPU_WHEEL = "install a CUDA build of torch: this one was built for CPUs alone"
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Fail where torch does not start, sees too few GPUs or is another; only what differs names a node."""
     up = {
         node: reading
@@ -36,27 +36,27 @@ def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Find
         if node not in up:
             said = f"torch starts on {len(up)} of {len(readings)} nodes, not here: {text(reading, 'why')}"
             yield node, Finding(NAME, Grade.FAIL, said, _ALIKE)
-    yield from _devices(asked, up)
+    yield from _devices(request, up)
     for what in sorted({kind for reading in up.values() for kind in _versions(reading)}):
         values = {node: _versions(reading).get(what, "absent") for node, reading in up.items()}
         name = what if what in ("torch", "python") else what.upper()
         yield from unlike(NAME, name, values, _GRADES.get(what, Grade.WARN), _ALIKE)
 
 
-def _devices(asked: Asked, up: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def _devices(request: Asked, up: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     seen = {node: int(number(reading, "devices") or 0) for node, reading in up.items()}
-    cpu_wheels = [node for node in up if asked.gpus and not seen[node] and not _built_for_gpus(up[node])]
+    cpu_wheels = [node for node in up if request.gpus and not seen[node] and not _built_for_gpus(up[node])]
     if cpu_wheels and len(cpu_wheels) == len(up):
-        said = f"torch is a CPU build on every node: it cannot use the {asked.gpus} GPUs of each"
+        said = f"torch is a CPU build on every node: it cannot use the {request.gpus} GPUs of each"
         yield "", Finding(NAME, Grade.WARN, said, _CPU_WHEEL)
         return
     for node, count in seen.items():
         if node in cpu_wheels:
-            said = f"torch is a CPU build here: it sees none of {asked.gpus} GPUs"
+            said = f"torch is a CPU build here: it sees none of {request.gpus} GPUs"
             yield node, Finding(NAME, Grade.FAIL, said, _CPU_WHEEL)
-        elif count < asked.gpus:
+        elif count < request.gpus:
             why = text(up[node], "why")
-            said = f"torch sees {count} of {asked.gpus} GPUs" + (f": {why}" if why else "")
+            said = f"torch sees {count} of {request.gpus} GPUs" + (f": {why}" if why else "")
             remedy = "compare with nvidia-smi -L there, CUDA_VISIBLE_DEVICES, and the driver's version"
             yield node, Finding(NAME, Grade.FAIL, said, remedy)
 

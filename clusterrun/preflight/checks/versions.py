@@ -33,7 +33,7 @@ _KINDS = {
 }
 
 
-def probe(asked: Asked) -> object:
+def probe(request: Asked) -> object:
     """Each version as text."""
     system = os.uname()
     return {
@@ -45,7 +45,7 @@ def probe(asked: Asked) -> object:
     }
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """Warn where programs would behave otherwise; another kernel or C library is only noted."""
     for kind, (what, verdict, remedy) in _KINDS.items():
         values = {node: text(reading, kind) for node, reading in readings.items()}

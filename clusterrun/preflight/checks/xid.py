@@ -81,7 +81,7 @@ REMEDIES = {
 _SWITCH_REMEDY = "drain the node and reboot it: GPUs and NVSwitches are to be reset together"
 
 
-def probe(asked: Asked) -> object:
+def probe(request: Asked) -> object:
     """Every Xid and SXid since the driver was loaded last, and how many GPUs the machine has."""
     log = kernel_log.lines()
     return {"readable": log is not None, "xids": of_lines(log or []), "installed": _installed()}
@@ -105,12 +105,12 @@ def of_lines(log: list[tuple[float, str]]) -> list[dict[str, object]]:
     return found[-_MOST:]
 
 
-def judge(asked: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
     """One finding for each GPU and number, about the last time; a log that is closed to us says nothing."""
-    fresh = chosen(asked.limits)["xid_hours"] * 3600
+    fresh = chosen(request.limits)["xid_hours"] * 3600
     for node, reading in readings.items():
         # Where the job has only some of the machine's GPUs the error may be of another's.
-        ours = asked.gpus >= (number(reading, "installed") or 0)
+        ours = request.gpus >= (number(reading, "installed") or 0)
         for (xid, of), rows_of_one in _by_device(reading).items():
             ago = min(number(row, "ago") or 0.0 for row in rows_of_one)
             counted = rows_of_one[-1:] if xid == f"Xid {ASKS}" else rows_of_one  # what is needed now

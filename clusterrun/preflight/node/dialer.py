@@ -107,22 +107,22 @@ class Dialer:
         self._open[one] = call
         self._watch(one, WRITE, lambda _: self._ready(one))
 
-    def _ready(self, one: socket.socket) -> None:
-        call = self._open[one]
+    def _ready(self, sock: socket.socket) -> None:
+        call = self._open[sock]
         try:
-            over = call.talk(one, self._hello)
+            over = call.talk(sock, self._hello)
         except OSError as error:
             call.code, over = error.errno or errno.EIO, True
         if over:
-            self._close(one)
+            self._close(sock)
             self._go_on()
         else:
-            self._watch(one, READ | WRITE if call.to_say else READ, lambda _: self._ready(one))
+            self._watch(sock, READ | WRITE if call.to_say else READ, lambda _: self._ready(sock))
 
-    def _close(self, one: socket.socket) -> None:
-        self._open.pop(one)
-        self._watch(one, 0, lambda _: None)
-        one.close()
+    def _close(self, sock: socket.socket) -> None:
+        self._open.pop(sock)
+        self._watch(sock, 0, lambda _: None)
+        sock.close()
 
 
 class _Call:
@@ -145,24 +145,24 @@ class _Call:
         """Nothing was heard, neither an answer nor a reason."""
         return self.began > 0 and not (self.connected or self.welcome or self.code)
 
-    def talk(self, one: socket.socket, hello: bytes) -> bool:
+    def talk(self, sock: socket.socket, hello: bytes) -> bool:
         """Go on; True when all that is wanted was heard. Raises ``OSError``."""
         if not self.connected:
-            code = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise OSError(code, os.strerror(code))
             if self.closed:
                 self.welcome = True
                 return True
             self.connected, self.to_say = True, hello
-        self._listen(one)
+        self._listen(sock)
         if self.to_say:
-            self.to_say = self.to_say[one.send(self.to_say) :]
+            self.to_say = self.to_say[sock.send(self.to_say) :]
         return self.welcome and (self.returned or not self.large)
 
-    def _listen(self, one: socket.socket) -> None:
+    def _listen(self, sock: socket.socket) -> None:
         try:
-            data = one.recv(LARGE)
+            data = sock.recv(LARGE)
         except BlockingIOError:
             return
         if not data:

@@ -209,11 +209,11 @@ def _bound(kind: int, port: int) -> socket.socket:
         return _bind(socket.socket(socket.AF_INET, kind), "0.0.0.0", port)
 
 
-def _bind(one: socket.socket, address: str, port: int) -> socket.socket:
-    one.setblocking(False)
+def _bind(sock: socket.socket, address: str, port: int) -> socket.socket:
+    sock.setblocking(False)
     try:
-        one.bind((address, port))
+        sock.bind((address, port))
     except OSError:
-        one.close()
+        sock.close()
         raise
-    return one
+    return sock

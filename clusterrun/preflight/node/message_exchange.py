@@ -150,9 +150,9 @@ class _Line:
         self._listen(one)
         self._watch(one, READ | WRITE if self._to_say else READ, lambda _: self._ready())
 
-    def _listen(self, one: socket.socket) -> None:
+    def _listen(self, sock: socket.socket) -> None:
         try:
-            data = one.recv(MESSAGE_BYTES)
+            data = sock.recv(MESSAGE_BYTES)
         except BlockingIOError:
             return
         if not data:

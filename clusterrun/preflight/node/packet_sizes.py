@@ -74,7 +74,7 @@ class Sizes:
                 pass
 
 
-def _payload(family: int, one: socket.socket) -> int:
+def _payload(family: int, sock: socket.socket) -> int:
     """What fills one packet of the way's own size."""
     level, option, headers = _MTU[socket.AddressFamily(family)]
-    return one.getsockopt(level, option) - headers
+    return sock.getsockopt(level, option) - headers

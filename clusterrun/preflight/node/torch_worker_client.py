@@ -103,10 +103,10 @@ class TorchWorkerClient:
         if number is not None:
             self._say(number, result)
 
-    def _up(self, said: WarmUp) -> None:
+    def _up(self, warm_up: WarmUp) -> None:
         number, self._asked = self._asked, None
         if number is not None:
-            self._say(number, said)
+            self._say(number, warm_up)
 
     def _kill(self, why: str, late: bool = False) -> None:
         child, self._child = self._child, None

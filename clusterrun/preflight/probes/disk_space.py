@@ -84,10 +84,10 @@ def _failure(path: str, step: str, error: OSError) -> dict[str, object]:
 
 
 def judged(
-    asked: Asked, readings: Mapping[str, Any], check: str, what: str, full: Grade
+    request: Asked, readings: Mapping[str, Any], check: str, what: str, full: Grade
 ) -> Iterator[tuple[str, Finding]]:
     """Fail for a folder that cannot be used; ``full`` where less is free than the limits say."""
-    limits = chosen(asked.limits)
+    limits = chosen(request.limits)
     for node, reading in readings.items():
         path = text(reading, "path")
         where = f"{what} {path}"

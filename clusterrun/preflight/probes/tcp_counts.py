@@ -14,20 +14,20 @@ _BYTES_ACKED, _BYTES_SENT, _BYTES_RETRANS = 120, 200, 208
 """The same of 64-bit numbers; Linux 4.19."""
 
 
-def sent_and_resent(one: socket.socket) -> tuple[int, int]:
+def sent_and_resent(sock: socket.socket) -> tuple[int, int]:
     """Data segments sent on this connection, and how many of them had to be sent again.
 
     What the peer says it got twice was not lost: on a busy machine the kernel repeats some too early.
     (0, 0) where the kernel does not tell.
     """
-    told = _told(one)
+    told = _told(sock)
     repeated = max(0, _number(told, _TOTAL_RETRANS) - _number(told, _DSACK_DUPS))
     return _number(told, _DATA_SEGS_OUT), repeated + _dropped_here(told)
 
 
-def transmitted_again(one: socket.socket) -> int:
+def transmitted_again(sock: socket.socket) -> int:
     """How often the kernel sent something again, needed or not."""
-    told = _told(one)
+    told = _told(sock)
     return _number(told, _TOTAL_RETRANS) + _dropped_here(told)
 
 
@@ -51,9 +51,9 @@ def _dropped_here(told: bytes) -> int:
     return max(0, sent - known) // max(1, _number(told, _SND_MSS))
 
 
-def _told(one: socket.socket) -> bytes:
+def _told(sock: socket.socket) -> bytes:
     try:
-        return one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _SIZE)
+        return sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _SIZE)
     except OSError:
         return b""
 

@@ -105,15 +105,15 @@ def parts(ways: list[LossyWay], links: list[LossTrouble]) -> tuple[tuple[int, ..
     return parts_of(groups.of(_nodes(ways)), [(min(one), max(one)) for one in ill])
 
 
-def _echoes(way: LossyWay, back: LossyWay | None) -> bool:
+def _echoes(lossy: LossyWay, back: LossyWay | None) -> bool:
     """It may only look lossy: what confirms its packets goes the other way, where far more is lost."""
-    return back is not None and back.resent >= LEAST_RESENT and back.share > LOPSIDED * way.share
+    return back is not None and back.resent >= LEAST_RESENT and back.share > LOPSIDED * lossy.share
 
 
-def _stalled(way: LossyWay, ways: list[LossyWay]) -> list[LossyWay]:
+def _stalled(lossy: LossyWay, ways: list[LossyWay]) -> list[LossyWay]:
     """Of a line with stalls the way that loses far more; where there is none, both: messages need them."""
-    back = next((one for one in ways if (one.a, one.b) == (way.b, way.a)), way)
-    worse, better = sorted((way, back), key=lambda one: -one.share)
+    back = next((one for one in ways if (one.a, one.b) == (lossy.b, lossy.a)), lossy)
+    worse, better = sorted((lossy, back), key=lambda one: -one.share)
     one_way = worse.resent >= LEAST_RESENT and worse.share > LOPSIDED * better.share
     return [worse] if one_way else [worse, better]
 
@@ -124,8 +124,8 @@ def usual_share(ways: list[LossyWay]) -> float:
     return shares[len(shares) // 4] if shares and len(_nodes(ways)) > ENOUGH else 0.0
 
 
-def _lossy(way: LossyWay, least_share: float, usual: float) -> bool:
-    return way.resent >= LEAST_RESENT and way.share >= max(least_share, TIMES_USUAL * usual)
+def _lossy(lossy: LossyWay, least_share: float, usual: float) -> bool:
+    return lossy.resent >= LEAST_RESENT and lossy.share >= max(least_share, TIMES_USUAL * usual)
 
 
 def _nodes(ways: list[LossyWay]) -> dict[int, None]:
@@ -150,10 +150,10 @@ def _side(
     return None
 
 
-def _alone(node: int, one: LossTrouble, able: dict[int, LossTrouble]) -> bool:
+def _alone(node: int, trouble: LossTrouble, able: dict[int, LossTrouble]) -> bool:
     """Whether it explains a way that no other node does."""
     others = {(way.a, way.b) for other, found in able.items() if other != node for way in found.ways}
-    return any((way.a, way.b) not in others for way in one.ways)
+    return any((way.a, way.b) not in others for way in trouble.ways)
 
 
 def _links(ways: list[LossyWay]) -> list[LossTrouble]:

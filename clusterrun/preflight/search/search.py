@@ -232,44 +232,44 @@ class Search:
         if len(self._there) <= FEW:
             self._look_around(made, known)
 
-    def _look_around(self, made: MatchingRound, known: NetworkPartition) -> None:
+    def _look_around(self, made: MatchingRound, partition: NetworkPartition) -> None:
         """Where a link is bad, test its ends with all others, and meanwhile who is free with each other."""
         bad = [link for link in self._works.doubted_links() if self._guilty_link(link)]
         ends = [node for node in dict.fromkeys(end for link in bad for end in link) if self._meets(node)]
         for node in ends:
-            made.assign([node], sorted(known.mates(node) - {*ends}) or sorted(known.mates(node)))
-        for group in known.groups if made.pairs and bad else ():
+            made.assign([node], sorted(partition.mates(node) - {*ends}) or sorted(partition.mates(node)))
+        for group in partition.groups if made.pairs and bad else ():
             made.among(group, again=False)
 
     def _meet(
         self,
         made: MatchingRound,
         ledger: Blame,
-        known: NetworkPartition,
+        partition: NetworkPartition,
         suspects: Sequence[int],
         partners: Sequence[int],
     ) -> None:
         """Test suspects with each other, for they may be a group of their own, and with every group."""
         known_well = {node for node in suspects if len(ledger.counted(node)) >= self._confirm}
-        among = [node for node in suspects if node in known_well or known.met_nobody(node)]
-        among = [node for node in among if known.meetings(node)]
+        among = [node for node in suspects if node in known_well or partition.met_nobody(node)]
+        among = [node for node in among if partition.meetings(node)]
         made.among(among, again=True)
         waiting = least_known_first(ledger, suspects)
-        if len(known.groups) < 2:
+        if len(partition.groups) < 2:
             made.assign(waiting, partners)
             return
         for node in waiting:
-            lacking = [one for one in partners if known.lacks(node, one)]
+            lacking = [one for one in partners if partition.lacks(node, one)]
             new = [one for one in lacking if pair(node, one) not in self._tries]
-            made.assign([node], new or (known.torn and lacking) or partners)
+            made.assign([node], new or (partition.torn and lacking) or partners)
 
     def _compare(
-        self, made: MatchingRound, known: NetworkPartition, nodes: Sequence[int], failed: bool
+        self, made: MatchingRound, partition: NetworkPartition, nodes: Sequence[int], failed: bool
     ) -> None:
         """Test links between groups that may be one: any that passes shows it."""
         place = {node: at for at, node in enumerate(nodes)}
-        for _ in range(known.least):
-            for group, others in known.unsettled(failed):
+        for _ in range(partition.least):
+            for group, others in partition.unsettled(failed):
                 mine = sorted((one for one in group if one in made.free), key=lambda one: place.get(one, -1))
                 for other in others if mine else ():
                     theirs = sorted(made.free.keys() & set(other), key=lambda one: place.get(one, -1))
@@ -288,10 +288,10 @@ class Search:
         unknown = suspects + (self._unknown_spares() if blind else [])
         made.among(unknown, again=blind)
 
-    def _retest_slow(self, made: MatchingRound, speed: BandwidthBlame, known: NetworkPartition) -> None:
+    def _retest_slow(self, made: MatchingRound, speed: BandwidthBlame, partition: NetworkPartition) -> None:
         slow, leaders = speed.ledger, speed.leaders()
         behind = [node for node in speed.behind() if self._told[node] < TESTS_OF_A_LAGGARD]
-        for mates in map(frozenset, known.groups):
+        for mates in map(frozenset, partition.groups):
             found = blamed(slow, mates)
             paces = NetworkPartition(slow, mates, found)
             suspects = [node for node in slow.suspects() if node in mates and node not in found]

@@ -66,69 +66,69 @@ _GROUP = 2
 _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
 
 
-def rounds(case: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
     """Let those that are there knock at those that are not, by the addresses to which names lead them.
 
     One that answers all but the coordinator's node is looked at through another.
     """
-    missing = [one for one in case.subjects.values() if one.absent]
+    missing = [one for one in state.subjects.values() if one.absent]
     asked = False
-    yield from _names(case, nonce, missing)
-    for one in case.present()[:_MOST_WITNESSES]:
+    yield from _names(state, nonce, missing)
+    for one in state.present()[:_MOST_WITNESSES]:
         known = ((other, one.resolved.get(other.name, "").split()) for other in missing)
         targets = tuple(Target(to.node, to.name, found[0], _PORTS, _PORTS[0]) for to, found in known if found)
         if targets:
             asked = True
             task = DialTask(nonce, one.node, targets, (), _SECONDS, sizes=True)
-            case.ask(one.node, task, _SECONDS + _SLACK_SECONDS)
+            state.ask(one.node, task, _SECONDS + _SLACK_SECONDS)
     if asked:
-        case.label = "a look at the nodes whose agents did not join"
+        state.label = "a look at the nodes whose agents did not join"
         yield (DialTask,)
         yield from indirect_probe.rounds(
-            case, nonce, [one for one in missing if _answers(case, one)[1] == [HOST]]
+            state, nonce, [one for one in missing if _answers(state, one)[1] == [HOST]]
         )
     if missing:
-        write(case)
+        write(state)
 
 
-def _names(case: SessionState, nonce: str, missing: list[NodeState]) -> Iterator[tuple[type, ...]]:
+def _names(state: SessionState, nonce: str, missing: list[NodeState]) -> Iterator[tuple[type, ...]]:
     """Where one node is alone nobody was dialled yet, and no name looked up."""
-    there = case.present()
-    if missing and len(there) == 1 and case.orders.launch and not there[0].resolved:
+    there = state.present()
+    if missing and len(there) == 1 and state.orders.launch and not there[0].resolved:
         names = tuple(one.name for one in missing)
-        case.ask(
+        state.ask(
             there[0].node, DialTask(nonce, there[0].node, (), names, _SECONDS), _SECONDS + _SLACK_SECONDS
         )
         yield (DialTask,)
 
 
-def write(case: SessionState) -> None:
+def write(state: SessionState) -> None:
     """Write down what the knocking says."""
-    missing = [one for one in case.subjects.values() if one.absent]
-    _of_host(case, missing)
-    ill = _coordinators_node_may_be_to_blame(case, len(missing))
-    here = [one.node for one in case.present()]
-    silent = [] if ill else _silent_together(case, missing)
-    partition_findings.write_silent(case, here, [one.node for one in silent])
+    missing = [one for one in state.subjects.values() if one.absent]
+    _of_host(state, missing)
+    ill = _coordinators_node_may_be_to_blame(state, len(missing))
+    here = [one.node for one in state.present()]
+    silent = [] if ill else _silent_together(state, missing)
+    partition_findings.write_silent(state, here, [one.node for one in silent])
     _excuse(silent, f"{len(silent)} nodes answer none of those that joined")
-    shrunk = [] if ill else _several(one for one in missing if _small_only(case, one))
-    partition_findings.write_small(case, here, [one.node for one in shrunk])
+    shrunk = [] if ill else _several(one for one in missing if _small_only(state, one))
+    partition_findings.write_small(state, here, [one.node for one in shrunk])
     _excuse(shrunk, f"{len(shrunk)} nodes get only small packets from those that joined")
-    kept = [] if ill else _several(one for one in missing if one not in shrunk and _kept_away(case, one))
-    partition_findings.write_kept_away(case, here, [one.node for one in kept])
+    kept = [] if ill else _several(one for one in missing if one not in shrunk and _kept_away(state, one))
+    partition_findings.write_kept_away(state, here, [one.node for one in kept])
     _excuse(kept, f"{len(kept)} nodes did not join though their machines answer, and nothing says why")
     rest = [one for one in missing if one not in silent and one not in shrunk and one not in kept]
-    case.write("absent", (), [link for one in rest for link in _judged(case, one, ill)])
+    state.write("absent", (), [link for one in rest for link in _judged(state, one, ill)])
 
 
-def _of_host(case: SessionState, missing: list[NodeState]) -> None:
+def _of_host(state: SessionState, missing: list[NodeState]) -> None:
     """It alone is here: what several others met, and it with all of them, is its own firewall."""
-    host = case.subjects.get(HOST)
-    ways = [case.crossings.ways.get((HOST, one.node)) for one in missing]
+    host = state.subjects.get(HOST)
+    ways = [state.crossings.ways.get((HOST, one.node)) for one in missing]
     known = [way for way in ways if way is not None]
-    if host is None or [one.node for one in case.present()] != [HOST] or len(known) < max(_GROUP, len(ways)):
+    if host is None or [one.node for one in state.present()] != [HOST] or len(known) < max(_GROUP, len(ways)):
         return
-    others = case.names(one.node for one in missing)
+    others = state.names(one.node for one in missing)
     said, remedy = "", ""
     if all(contract.NO_CONNECTION in one.absent for one in missing) and all(way.refused for way in known):
         said = f"no connection that {others} begin reaches it, though those that it begins reach them"
@@ -152,41 +152,43 @@ def _several(found: Iterable[NodeState]) -> list[NodeState]:
     return several if len(several) >= _GROUP else []
 
 
-def _kept_away(case: SessionState, one: NodeState) -> bool:
+def _kept_away(state: SessionState, node: NodeState) -> bool:
     """Whether its machine answers several, and the launcher said nothing of it."""
-    return len(_answers(case, one)[0]) >= _GROUP and one.absent.endswith(" s")
+    return len(_answers(state, node)[0]) >= _GROUP and node.absent.endswith(" s")
 
 
-def _silent_together(case: SessionState, missing: list[NodeState]) -> list[NodeState]:
+def _silent_together(state: SessionState, missing: list[NodeState]) -> list[NodeState]:
     """Several nodes of which nobody heard anything: what keeps them away may be what they share."""
-    silent = [one for one in missing if len(_answers(case, one)[1]) >= _GROUP and not _answers(case, one)[0]]
+    silent = [
+        one for one in missing if len(_answers(state, one)[1]) >= _GROUP and not _answers(state, one)[0]
+    ]
     return silent if len(silent) >= _GROUP else []
 
 
-def _small_only(case: SessionState, one: NodeState) -> list[int]:
+def _small_only(state: SessionState, node: NodeState) -> list[int]:
     """All whose small packets it answered, where these are several and none of their large ones arrived."""
     ways = [
-        way for (_, to), way in case.crossings.ways.items() if to == one.node and (way.good or way.refused)
+        way for (_, to), way in state.crossings.ways.items() if to == node.node and (way.good or way.refused)
     ]
     return [way.a for way in ways] if len(ways) >= _GROUP and not any(way.large for way in ways) else []
 
 
-def review(case: SessionState) -> None:
+def review(state: SessionState) -> None:
     """Judge nodes that fell silent in the check anew: the coordinator's may be the one that hears nobody."""
-    lost = [one for one in case.subjects.values() if one.lost_at is not None and one.node != HOST]
-    host = case.subjects.get(HOST)
-    _lost_by_size(case)
-    if any(case.parts.values()):
-        away = [one for one in case.subjects.values() if one.absent and not one.excused]
-        _excuse([one for one in away if _kept_away(case, one)], "the network is parted, which may be why")
+    lost = [one for one in state.subjects.values() if one.lost_at is not None and one.node != HOST]
+    host = state.subjects.get(HOST)
+    _lost_by_size(state)
+    if any(state.parts.values()):
+        away = [one for one in state.subjects.values() if one.absent and not one.excused]
+        _excuse([one for one in away if _kept_away(state, one)], "the network is parted, which may be why")
     lost = [one for one in lost if not one.excused]
     if host is None or host.gone or not lost:
         return
-    if _cut_off(case, lost):
+    if _cut_off(state, lost):
         said = f"{len(lost)} nodes fell silent at the same time, and it reaches no other: it is cut off"
-        case.explain_links_of(HOST)
+        state.explain_links_of(HOST)
         host.write("alone", [Finding("agent", Grade.FAIL, said, "look at its link: ip -s link, ethtool")])
-    elif not _coordinators_node_may_be_to_blame(case, 0):
+    elif not _coordinators_node_may_be_to_blame(state, 0):
         return
     for one in lost:
         one.excused = True
@@ -194,82 +196,82 @@ def review(case: SessionState) -> None:
         one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "let another node be the first")])
 
 
-def _lost_by_size(case: SessionState) -> None:
+def _lost_by_size(state: SessionState) -> None:
     """Tell why nodes fell silent that others could dial, with small packets only."""
-    lost = [one for one in case.subjects.values() if one.lost_at is not None and one.listening is not None]
-    here = [one.node for one in case.present()]
-    found = case.crossings.troubles([*here, *(one.node for one in lost)])
+    lost = [one for one in state.subjects.values() if one.lost_at is not None and one.listening is not None]
+    here = [one.node for one in state.present()]
+    found = state.crossings.troubles([*here, *(one.node for one in lost)])
     known = {one.nodes[0]: one for one in found if len(one.nodes) == 1 and one.kind == "large"}
     troubled = [one for one in lost if one.node in known]
     several = _several(troubled)
     if several:
-        partition_findings.write_small(case, here, [one.node for one in several], "between {} and {}")
+        partition_findings.write_small(state, here, [one.node for one in several], "between {} and {}")
         _excuse(several, f"large packets of {len(several)} nodes get lost")
         return
     for one in troubled:
-        one.write("sizes", [network_phase.of_node(case, known[one.node])])
+        one.write("sizes", [network_phase.of_node(state, known[one.node])])
 
 
-def _cut_off(case: SessionState, lost: list[NodeState]) -> bool:
+def _cut_off(state: SessionState, lost: list[NodeState]) -> bool:
     """Whether the coordinator's node has no good way to any other, and lost several in the same moment."""
     times = [one.lost_at for one in lost if one.lost_at is not None]
-    others = [one.node for one in case.present() if one.node != HOST]
-    reached = [node for node in others if case.crossings.between(HOST, node) is None]
+    others = [one.node for one in state.present() if one.node != HOST]
+    reached = [node for node in others if state.crossings.between(HOST, node) is None]
     return len(times) > 1 and max(times) - min(times) <= contract.LOST_SECONDS and not reached
 
 
-def _coordinators_node_may_be_to_blame(case: SessionState, missing: int) -> bool:
+def _coordinators_node_may_be_to_blame(state: SessionState, missing: int) -> bool:
     """It has trouble with all others, or nobody but it is here to say who has."""
-    there = [one.node for one in case.present()]
+    there = [one.node for one in state.present()]
     if there == [HOST]:
         return missing > 1
-    return any(one.nodes == (HOST,) for one in case.crossings.troubles(there))
+    return any(one.nodes == (HOST,) for one in state.crossings.troubles(there))
 
 
-def _answers(case: SessionState, one: NodeState) -> tuple[list[int], list[int]]:
+def _answers(state: SessionState, node: NodeState) -> tuple[list[int], list[int]]:
     """Who of those that knocked heard anything of it, and who nothing."""
-    ways = [way for (_, to), way in case.crossings.ways.items() if to == one.node]
+    ways = [way for (_, to), way in state.crossings.ways.items() if to == node.node]
     heard = [way.a for way in ways if way.good or way.refused]
     return heard, [way.a for way in ways if way.a not in heard]
 
 
-def _judged(case: SessionState, one: NodeState, host_is_ill: bool) -> list[FaultyLink]:
-    heard, deaf = _answers(case, one)
-    if not heard and len(case.present()) > 1:
-        led = _led_to(case, one)
+def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[FaultyLink]:
+    heard, deaf = _answers(state, node)
+    if not heard and len(state.present()) > 1:
+        led = _led_to(state, node)
         if led and len(deaf) >= _GROUP:
-            said = f"{one.absent}; nothing answers at {led}, to which its name leads"
-            one.write("gone", [Finding("agent", Grade.FAIL, said, _NO_ANSWER + _AND_NAME.format(one.name))])
+            said = f"{node.absent}; nothing answers at {led}, to which its name leads"
+            node.write("gone", [Finding("agent", Grade.FAIL, said, _NO_ANSWER + _AND_NAME.format(node.name))])
         return []
-    said = one.absent + (f"; the machine itself answers {case.names(heard)}" if heard else "")
-    said += f", but not {case.names(deaf)}" if heard and deaf else ""
+    said = node.absent + (f"; the machine itself answers {state.names(heard)}" if heard else "")
+    said += f", but not {state.names(deaf)}" if heard and deaf else ""
     if host_is_ill:
-        one.excused = True
-        said += f"; over {case.subjects[HOST].name}, which may be to blame, it should have joined"
-        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "let another node be the first")])
+        node.excused = True
+        said += f"; over {state.subjects[HOST].name}, which may be to blame, it should have joined"
+        node.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "let another node be the first")])
         return []
-    trouble = case.crossings.between(HOST, one.node) if one.listening is not None else None
+    trouble = state.crossings.between(HOST, node.node) if node.listening is not None else None
     if not heard:
         return []
     # Only over its link to the coordinator's node an agent joins; that several broke is less likely.
-    if deaf != [HOST] or (one.listening is not None and trouble is None):
-        small = _small_only(case, one)
+    if deaf != [HOST] or (node.listening is not None and trouble is None):
+        small = _small_only(state, node)
         said += "; large packets to it get lost" if small else ""
-        remedy = _MTU.format(one.name) if small else look_at(one.absent, lives=True)
-        one.write("gone", [Finding("agent", Grade.FAIL, said, remedy)])
+        remedy = _MTU.format(node.name) if small else look_at(node.absent, lives=True)
+        node.write("gone", [Finding("agent", Grade.FAIL, said, remedy)])
         return []
     if trouble is None:
         said += ": it was not examined"
-        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "mend the link, then check again")])
-        return [_link(case, HOST, one)]
+        node.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "mend the link, then check again")])
+        return [_link(state, HOST, node)]
     said += ": it is left out for this link alone"
-    one.write("gone", [Finding("agent", Grade.PASS, said, "mend the link")])
-    return [network_phase.link(case, trouble)]
+    node.write("gone", [Finding("agent", Grade.PASS, said, "mend the link")])
+    return [network_phase.link(state, trouble)]
 
 
-def _led_to(case: SessionState, one: NodeState) -> str:
+def _led_to(state: SessionState, node: NodeState) -> str:
     """The addresses to which its name leads those that looked for it."""
-    seen = (subject.resolved.get(one.name, "").split() for subject in case.present())
+    seen = (subject.resolved.get(node.name, "").split() for subject in state.present())
     return ", ".join(sorted({found[0] for found in seen if found}))
 
 
@@ -280,8 +282,8 @@ def look_at(why: str, lives: bool) -> str:
     return next(found, _NO_PYTHON if lives else _NO_ANSWER)
 
 
-def _link(case: SessionState, node: int, one: NodeState) -> FaultyLink:
-    a = case.subjects[node].name
+def _link(state: SessionState, node: int, one: NodeState) -> FaultyLink:
+    a = state.subjects[node].name
     said = "no answer, though others get one; no agent could join over it, so the direction is not known"
     report = LinkReport(a, one.name, "both", Grade.FAIL, said, _REMEDY.format(a, one.name))
     return FaultyLink(node, one.node, report)

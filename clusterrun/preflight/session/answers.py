@@ -29,41 +29,41 @@ if TYPE_CHECKING:
     from clusterrun.preflight.session.state import SessionState
 
 
-def take(case: SessionState, trials: GroupTests, question: Request, value: Any) -> None:
+def take(state: SessionState, trials: GroupTests, question: Request, value: Any) -> None:
     """Take the answer to ``question``."""
-    subject = case.subjects[question.node]
+    subject = state.subjects[question.node]
     if isinstance(value, LocalAnswer):
         subject.local = value
     elif isinstance(value, ListenAnswer):
         subject.listening = value
-        _time(case, question, value.wall)
+        _time(state, question, value.wall)
     elif isinstance(value, DialAnswer):
         subject.resolved.update(value.resolved)
         subject.naming = max(subject.naming, value.naming)
         if isinstance(question.task, DialTask) and question.task.closed:
             for one in value.dialled:
-                case.swept[question.node, one.node] = frozenset(one.silent)
+                state.swept[question.node, one.node] = frozenset(one.silent)
         elif isinstance(question.task, DialTask):
-            case.crossings.take(question.task, value)
-        _time(case, question, value.wall)
+            state.crossings.take(question.task, value)
+        _time(state, question, value.wall)
     elif isinstance(value, WatchAnswer):
-        case.losses.take(question.node, value)
+        state.losses.take(question.node, value)
     elif isinstance(value, WarmUp):
         subject.warm_up(value)
     elif isinstance(value, GroupResult):
-        _tested(case, trials, question, value)
+        _tested(state, trials, question, value)
     elif isinstance(value, ThroughAnswer):
-        _through(case, trials, question, value)
-    local_phase.hurry(case, type(question.task))
+        _through(state, trials, question, value)
+    local_phase.hurry(state, type(question.task))
 
 
-def _time(case: SessionState, question: Request, wall: float) -> None:
-    subject = case.subjects[question.node]
-    subject.told_time(wall, case.wall_at(question.asked), case.wall_at(case.now))
+def _time(state: SessionState, question: Request, wall: float) -> None:
+    subject = state.subjects[question.node]
+    subject.told_time(wall, state.wall_at(question.asked), state.wall_at(state.now))
 
 
-def _tested(case: SessionState, trials: GroupTests, question: Request, result: GroupResult) -> None:
-    subject = case.subjects[question.node]
+def _tested(state: SessionState, trials: GroupTests, question: Request, result: GroupResult) -> None:
+    subject = state.subjects[question.node]
     if result.stage == "warm":
         subject.grow_cold(result.why)
     elif isinstance(question.task, GroupTask) and question.task.kind == PRODUCT:
@@ -71,14 +71,14 @@ def _tested(case: SessionState, trials: GroupTests, question: Request, result: G
     trials.take(question, result)
 
 
-def _through(case: SessionState, trials: GroupTests, question: Request, value: ThroughAnswer) -> None:
+def _through(state: SessionState, trials: GroupTests, question: Request, value: ThroughAnswer) -> None:
     """It is the answer of the node that was looked at through the one that was asked."""
     if not isinstance(question.task, ThroughTask) or not value.body:
         return
     name, inner = question.task.name, task_codec.task(question.task.body)
-    node = next(one.node for one in case.subjects.values() if one.name == name)
+    node = next(one.node for one in state.subjects.values() if one.name == name)
     try:
         said = task_codec.answer(inner, value.body)
     except BadDocument:  # the nonsense is not that of the node that passed it on
         return
-    take(case, trials, replace(question, node=node, task=inner), said)
+    take(state, trials, replace(question, node=node, task=inner), said)

@@ -42,22 +42,22 @@ def set_seconds(budget: float) -> float:
 # --- products ---
 
 
-def products(case: SessionState, trials: GroupTests) -> Waits:
+def products(state: SessionState, trials: GroupTests) -> Waits:
     """One matrix product on every node at once; the slow and the lost ones again, when the others rest."""
-    wanted = [one.node for one in case.present() if one.is_warm]
+    wanted = [one.node for one in state.present() if one.is_warm]
     for _ in range(1 + _PRODUCTS_AGAIN):
         if not wanted:
             break
-        case.label = "matrix products"
+        state.label = "matrix products"
         trials.begin(PRODUCT, [(node,) for node in wanted])
         yield (GroupTask,)
         trials.finish()
-        yield from warm_again(case)
-        known = {one.name: one.product for one in case.subjects.values() if one.product is not None}
-        slow = registry.slow_products(case.asked, known)
-        again = [one for one in case.present() if one.is_warm and (one.name in slow or one.product is None)]
+        yield from warm_again(state)
+        known = {one.name: one.product for one in state.subjects.values() if one.product is not None}
+        slow = registry.slow_products(state.asked, known)
+        again = [one for one in state.present() if one.is_warm and (one.name in slow or one.product is None)]
         wanted = [one.node for one in again]
-    case.write("torch worker", pair_findings.of_ends(case))
+    state.write("torch worker", pair_findings.of_ends(state))
 
 
 # --- pairs ---
@@ -66,9 +66,9 @@ def products(case: SessionState, trials: GroupTests) -> Waits:
 class PairTests:
     """The pair rounds of one examination; what they found can be written down at any time."""
 
-    def __init__(self, case: SessionState, trials: GroupTests, every: bool = False) -> None:
-        self._case, self._trials = case, trials
-        self.every = every or case.orders.preflight.all_pairs
+    def __init__(self, state: SessionState, trials: GroupTests, every: bool = False) -> None:
+        self._case, self._trials = state, trials
+        self.every = every or state.orders.preflight.all_pairs
         self.search: Search | None = None
         self._last: dict[frozenset[int], GroupTest] = {}
         self._ways: dict[tuple[int, int], float] = {}
@@ -162,11 +162,11 @@ def _outcome(trial: GroupTest) -> PairOutcome:
     return PairOutcome(a, b, trial.passed, rate, bool(trial.wrong), trial.starved)
 
 
-def warm_again(case: SessionState) -> Waits:
+def warm_again(state: SessionState) -> Waits:
     """Start torch workers that were lost in a test anew."""
-    cold = [one for one in case.present() if one.warm is None and one.first_warm and not one.unfit]
+    cold = [one for one in state.present() if one.warm is None and one.first_warm and not one.unfit]
     for one in cold:
-        case.ask(one.node, case.warm_task, _WARM_AGAIN_SECONDS)
+        state.ask(one.node, state.warm_task, _WARM_AGAIN_SECONDS)
     if cold:
         yield (WarmTask,)
 
@@ -177,8 +177,8 @@ def warm_again(case: SessionState) -> Waits:
 class WholeSet:
     """The whole set, as often as somebody had to be left out of it."""
 
-    def __init__(self, case: SessionState, trials: GroupTests, pairs: PairTests, nonce: str) -> None:
-        self._case, self._trials, self._pairs, self._nonce = case, trials, pairs, nonce
+    def __init__(self, state: SessionState, trials: GroupTests, pairs: PairTests, nonce: str) -> None:
+        self._case, self._trials, self._pairs, self._nonce = state, trials, pairs, nonce
 
     def rounds(self) -> Waits:
         """Test those who would train; where it fails find out why, and test those who are then left."""

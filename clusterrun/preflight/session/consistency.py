@@ -144,11 +144,11 @@ def clocks(subjects: Sequence[NodeState], limits: ClockLimits) -> Iterator[NodeF
         yield NodeFinding(one.node, _clock(one.offset - median, away[one.node], limits))
 
 
-def _surely_away(one: NodeState, median: float) -> float:
+def _surely_away(node: NodeState, median: float) -> float:
     """The least it is away, with its sign; 0 where it may be right."""
-    if one.earliest > median:
-        return one.earliest - median
-    return min(0.0, one.latest - median)
+    if node.earliest > median:
+        return node.earliest - median
+    return min(0.0, node.latest - median)
 
 
 def _clock(seconds: float, surely: float, limits: ClockLimits) -> Finding:
@@ -195,8 +195,8 @@ def interfaces(subjects: Sequence[NodeState]) -> Iterator[NodeFinding]:
         yield NodeFinding(None, Finding("interface", Grade.WARN, f"the MTU differs over nodes: {groups}"))
 
 
-def _name(one: NodeState) -> str:
-    return one.interface.name if one.interface is not None else ""
+def _name(node: NodeState) -> str:
+    return node.interface.name if node.interface is not None else ""
 
 
 def common_interface(subjects: Sequence[NodeState]) -> str:

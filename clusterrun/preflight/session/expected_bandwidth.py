@@ -27,10 +27,10 @@ _SOCKETS = (
 )
 
 
-def of_set(case: SessionState, trial: GroupTest) -> Iterator[NodeFinding]:
+def of_set(state: SessionState, trial: GroupTest) -> Iterator[NodeFinding]:
     """Warnings about a set that works: slower than its hardware, or over sockets where InfiniBand is."""
-    ports = [_active(case.subjects[node]) for node in trial.nodes]
-    floor, source = floor_of(case, trial.nodes)
+    ports = [_active(state.subjects[node]) for node in trial.nodes]
+    floor, source = floor_of(state, trial.nodes)
     if trial.rate is not None and trial.rate < floor:
         said = f"the whole set reaches {trial.rate:.3g} GB/s (limit {floor:.3g}: {source})"
         yield NodeFinding(None, Finding("set", Grade.WARN, said, _SLOW))
@@ -40,35 +40,35 @@ def of_set(case: SessionState, trial: GroupTest) -> Iterator[NodeFinding]:
         yield NodeFinding(None, Finding("transport", Grade.WARN, said, _SOCKETS))
 
 
-def megabytes(case: SessionState, nodes: Sequence[int]) -> float:
+def megabytes(state: SessionState, nodes: Sequence[int]) -> float:
     """The size of messages for a set with GPUs: that of which the table speaks, where it does."""
-    return bandwidth_table.LARGE_MEGABYTES if _known(case, nodes) else SET_MEGABYTES
+    return bandwidth_table.LARGE_MEGABYTES if _known(state, nodes) else SET_MEGABYTES
 
 
-def floor_of(case: SessionState, nodes: Sequence[int]) -> tuple[float, str]:
+def floor_of(state: SessionState, nodes: Sequence[int]) -> tuple[float, str]:
     """What these should reach together, in GB/s, and whose number it is; the user's before the table's."""
-    if case.limits.set_floor:
-        return case.limits.set_floor, "set_floor"
-    known = _known(case, nodes)
+    if state.limits.set_floor:
+        return state.limits.set_floor, "set_floor"
+    known = _known(state, nodes)
     return (known.floor, known.source) if known else (0.0, "")
 
 
-def _known(case: SessionState, nodes: Sequence[int]) -> KnownBandwidth | None:
-    models = {_model(one) for one in case.subjects.values() if one.warm is not None}
-    if case.backend != "nccl" or len(models) != 1:
+def _known(state: SessionState, nodes: Sequence[int]) -> KnownBandwidth | None:
+    models = {_model(one) for one in state.subjects.values() if one.warm is not None}
+    if state.backend != "nccl" or len(models) != 1:
         return None
-    gigabits = int(min(sum(_active(case.subjects[node])) for node in nodes)) if len(nodes) > 1 else 0
-    return bandwidth_table.row(models.pop(), case.orders.gpus_per_node, gigabits, len(nodes))
+    gigabits = int(min(sum(_active(state.subjects[node])) for node in nodes)) if len(nodes) > 1 else 0
+    return bandwidth_table.row(models.pop(), state.orders.gpus_per_node, gigabits, len(nodes))
 
 
-def _model(one: NodeState) -> str:
-    return dict(one.warm.versions).get("gpu", "") if one.warm is not None else ""
+def _model(node: NodeState) -> str:
+    return dict(node.warm.versions).get("gpu", "") if node.warm is not None else ""
 
 
-def _active(one: NodeState) -> list[float]:
+def _active(node: NodeState) -> list[float]:
     """Gigabits per second of every port that the node's own check found active."""
     reading: Any = {}
-    for found in one.local.readings if one.local is not None else ():
+    for found in node.local.readings if node.local is not None else ():
         if found.check == "infiniband" and found.value:
             reading = json.loads(found.value)
     up = [name for name in entries(reading) if "ACTIVE" in text(reading, name, "state")]

@@ -40,8 +40,8 @@ _OWN_INTERFACE = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
 class GroupTests:
     """The tests of one examination; one round of them is under way at a time."""
 
-    def __init__(self, case: SessionState) -> None:
-        self._case = case
+    def __init__(self, state: SessionState) -> None:
+        self._case = state
         self._last = 0
         self._open: dict[int, tuple[str, tuple[int, ...], float]] = {}
         self._results: dict[int, dict[int, GroupResult | None]] = {}

@@ -22,62 +22,64 @@ _DIAL_SECONDS = 5.0
 _SLACK_SECONDS = 6.0
 
 
-def rounds(case: SessionState, nonce: str, nodes: Sequence[NodeState]) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState, nonce: str, nodes: Sequence[NodeState]) -> Iterator[tuple[type, ...]]:
     """Start an examiner on each, ask for its own checks, and let it and the coordinator's node dial."""
     sent = [
         one
         for one in nodes[:_MOST]
-        if _relay(case, one) is not None and examiner_on(case.orders.launch, one.name)
+        if _relay(state, one) is not None and examiner_on(state.orders.launch, one.name)
     ]
-    if not sent or HOST not in [one.node for one in case.present()]:
+    if not sent or HOST not in [one.node for one in state.present()]:
         return
-    case.label = "a look through others at nodes whose agents did not join"
+    state.label = "a look through others at nodes whose agents did not join"
     for one in sent:
-        _through(case, one, ListenTask(nonce), _START_SECONDS)
+        _through(state, one, ListenTask(nonce), _START_SECONDS)
     yield (ThroughTask,)
     for one in sent:
         if one.listening is not None:
-            _ask(case, nonce, one)
+            _ask(state, nonce, one)
     yield (ThroughTask, DialTask)
     for one in sent:
-        _through(case, one, None, 0.0)
+        _through(state, one, None, 0.0)
     yield (ThroughTask,)
 
 
-def _ask(case: SessionState, nonce: str, one: NodeState) -> None:
-    host = case.subjects[HOST]
-    _through(case, one, LocalTask(case.asked, registry.names(case.asked)), _LOCAL_SECONDS)
-    here, there = _target(case, host, host.address), _target(case, one, _address(case, one))
-    _through(case, one, DialTask(nonce, one.node, (here,), (), _DIAL_SECONDS), _DIAL_SECONDS + _SLACK_SECONDS)
+def _ask(state: SessionState, nonce: str, node: NodeState) -> None:
+    host = state.subjects[HOST]
+    _through(state, node, LocalTask(state.asked, registry.names(state.asked)), _LOCAL_SECONDS)
+    here, there = _target(state, host, host.address), _target(state, node, _address(state, node))
+    _through(
+        state, node, DialTask(nonce, node.node, (here,), (), _DIAL_SECONDS), _DIAL_SECONDS + _SLACK_SECONDS
+    )
     task = DialTask(nonce, host.node, (there,), (), _DIAL_SECONDS)
-    case.ask(host.node, task, _DIAL_SECONDS + _SLACK_SECONDS)
+    state.ask(host.node, task, _DIAL_SECONDS + _SLACK_SECONDS)
 
 
-def _through(case: SessionState, one: NodeState, task: Task | None, seconds: float) -> None:
-    relay = _relay(case, one)
+def _through(state: SessionState, node: NodeState, task: Task | None, seconds: float) -> None:
+    relay = _relay(state, node)
     if relay is not None:
         body = task_codec.said(task) if task is not None else ""
-        asked = ThroughTask(one.name, examiner_on(case.orders.launch, one.name), body, seconds)
-        case.ask(relay, asked, seconds + _SLACK_SECONDS)
+        asked = ThroughTask(node.name, examiner_on(state.orders.launch, node.name), body, seconds)
+        state.ask(relay, asked, seconds + _SLACK_SECONDS)
 
 
-def _relay(case: SessionState, one: NodeState) -> int | None:
+def _relay(state: SessionState, one: NodeState) -> int | None:
     """The first other node that heard of it."""
-    ways = case.crossings.ways
-    known = ((node, ways.get((node.node, one.node))) for node in case.present() if node.node != HOST)
+    ways = state.crossings.ways
+    known = ((node, ways.get((node.node, one.node))) for node in state.present() if node.node != HOST)
     return next((node.node for node, way in known if way is not None and (way.good or way.refused)), None)
 
 
-def _address(case: SessionState, one: NodeState) -> str:
+def _address(state: SessionState, node: NodeState) -> str:
     """Where names lead that ask for it: its agent never told."""
-    seen = (subject.resolved.get(one.name, "").split() for subject in case.present())
+    seen = (subject.resolved.get(node.name, "").split() for subject in state.present())
     return next((found[0] for found in seen if found), "")
 
 
-def _target(case: SessionState, one: NodeState, address: str) -> Target:
-    known = one.listening
+def _target(state: SessionState, node: NodeState, address: str) -> Target:
+    known = node.listening
     ports, datagrams = (known.ports, known.datagrams) if known is not None else ((), 0)
-    return Target(one.node, one.name, address, ports, datagrams)
+    return Target(node.node, node.name, address, ports, datagrams)
 
 
 def examiner_on(launch: tuple[str, ...], name: str) -> tuple[str, ...]:

@@ -31,57 +31,57 @@ _REMEDY = "look at cable, switch port and duplex of {}: ethtool -S, ip -s link, 
 _ALL = "look at the switches between the nodes: dropped packets, buffers, flow control"
 
 
-def begin(case: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def begin(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
     """Let every node exchange messages with the next in the ring, and with one on its other side."""
-    there = [one for one in case.present() if one.listening is not None]
+    there = [one for one in state.present() if one.listening is not None]
     for place, one in enumerate(there if len(there) > 1 else ()):
         steps = (1, len(there) // 2) if len(there) > ENOUGH + 1 else (1,)
         others = [there[(place + step) % len(there)] for step in steps]
         targets = tuple(
             Target(other.node, other.name, other.address, other.listening.ports[:1], 0)
             for other in others
-            if other.listening is not None and not case.is_cut(one.node, other.node)
+            if other.listening is not None and not state.is_cut(one.node, other.node)
         )
         if targets:
-            case.ask(one.node, WatchTask(nonce, one.node, targets, 0.0), _ANSWER_SECONDS)
-            case.watched.append(one.node)
+            state.ask(one.node, WatchTask(nonce, one.node, targets, 0.0), _ANSWER_SECONDS)
+            state.watched.append(one.node)
     yield (WatchTask,)
 
 
-def read(case: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def read(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
     """Hear what was seen; for some more seconds where that is needed to tell who is to blame."""
-    yield from _ask(case, nonce, 0.0)
-    if _suspicious(case) and case.left > MORE_SECONDS + _ANSWER_SECONDS:
-        case.label = "a longer look at messages that had to be sent again"
-        yield from _ask(case, nonce, MORE_SECONDS)
-    write(case)
+    yield from _ask(state, nonce, 0.0)
+    if _suspicious(state) and state.left > MORE_SECONDS + _ANSWER_SECONDS:
+        state.label = "a longer look at messages that had to be sent again"
+        yield from _ask(state, nonce, MORE_SECONDS)
+    write(state)
 
 
-def _suspicious(case: SessionState) -> list[LossyWay]:
-    ways = case.losses.ways(one.node for one in case.present())
+def _suspicious(state: SessionState) -> list[LossyWay]:
+    ways = state.losses.ways(one.node for one in state.present())
     return [
-        way for way in ways if way.stalls or (way.share >= _least(case) and way.resent >= LEAST_RESENT // 2)
+        way for way in ways if way.stalls or (way.share >= _least(state) and way.resent >= LEAST_RESENT // 2)
     ]
 
 
-def _ask(case: SessionState, nonce: str, seconds: float) -> Iterator[tuple[type, ...]]:
-    for one in case.present():
-        if one.node in case.watched:
-            case.ask(one.node, WatchTask(nonce, one.node, (), seconds), seconds + _ANSWER_SECONDS)
+def _ask(state: SessionState, nonce: str, seconds: float) -> Iterator[tuple[type, ...]]:
+    for one in state.present():
+        if one.node in state.watched:
+            state.ask(one.node, WatchTask(nonce, one.node, (), seconds), seconds + _ANSWER_SECONDS)
     yield (WatchTask,)
 
 
-def _least(case: SessionState) -> float:
-    return limit(case.asked.limits, "loss_warn")
+def _least(state: SessionState) -> float:
+    return limit(state.asked.limits, "loss_warn")
 
 
-def write(case: SessionState) -> None:
+def write(state: SessionState) -> None:
     """Write down what is known now."""
-    ways = case.losses.ways(one.node for one in case.present())
-    found = troubles(ways, _least(case))
-    said = [NodeFinding(one.nodes[0], _of_node(case, one)) for one in found if len(one.nodes) == 1]
+    ways = state.losses.ways(one.node for one in state.present())
+    found = troubles(ways, _least(state))
+    said = [NodeFinding(one.nodes[0], _of_node(state, one)) for one in found if len(one.nodes) == 1]
     usual = usual_share(ways)
-    if usual >= _least(case):
+    if usual >= _least(state):
         words = f"{usual:.1%} or more of what most nodes send each other has to be sent again"
         said.append(NodeFinding(None, Finding("loss", Grade.WARN, words, _ALL)))
     links = [one for one in found if len(one.nodes) == 2]
@@ -89,47 +89,50 @@ def write(case: SessionState) -> None:
     place = {node: at for at, group in enumerate(groups) for node in group}
     across = [one for one in links if len({place.get(node, -1) for node in one.nodes}) > 1 and groups]
     lost = LossTrouble((), tuple(way for one in across for way in one.ways))
-    partition_findings.write_lossy(case, groups, _counts(lost), _grade(case, lost, stalls=2))
-    case.write("loss", said, [_of_link(case, one) for one in links if one not in across])
+    partition_findings.write_lossy(state, groups, _counts(lost), _grade(state, lost, stalls=2))
+    state.write("loss", said, [_of_link(state, one) for one in links if one not in across])
 
 
-def _of_node(case: SessionState, one: LossTrouble) -> Finding:
-    node = one.nodes[0]
-    others = case.names(dict.fromkeys(way.b if way.a == node else way.a for way in one.ways))
+def _of_node(state: SessionState, trouble: LossTrouble) -> Finding:
+    node = trouble.nodes[0]
+    others = state.names(dict.fromkeys(way.b if way.a == node else way.a for way in trouble.ways))
     what = {
         "all": f"what it sends to {others} and gets from them",
         "out": f"what it sends to {others}",
         "in": f"what it gets from {others}",
     }
-    grade = _grade(case, one, stalls=1)
+    grade = _grade(state, trouble, stalls=1)
     return Finding(
-        "loss", grade, f"packets of {what[one.side]}{_words(one)}", _REMEDY.format(case.names([node]))
+        "loss",
+        grade,
+        f"packets of {what[trouble.side]}{_words(trouble)}",
+        _REMEDY.format(state.names([node])),
     )
 
 
-def _of_link(case: SessionState, one: LossTrouble) -> FaultyLink:
-    a, b = (case.subjects[node].name for node in one.nodes)
-    between = f"{a} and {b} send each other" if one.both else f"{a} sends to {b}"
-    said = f"packets of what {between}{_words(one)}"
-    direction, grade = "both" if one.both else "a->b", _grade(case, one, stalls=2)
+def _of_link(state: SessionState, trouble: LossTrouble) -> FaultyLink:
+    a, b = (state.subjects[node].name for node in trouble.nodes)
+    between = f"{a} and {b} send each other" if trouble.both else f"{a} sends to {b}"
+    said = f"packets of what {between}{_words(trouble)}"
+    direction, grade = "both" if trouble.both else "a->b", _grade(state, trouble, stalls=2)
     report = LinkReport(a, b, direction, grade, said, _REMEDY.format(f"{a} and {b}"))
-    return FaultyLink(one.nodes[0], one.nodes[1], report)
+    return FaultyLink(trouble.nodes[0], trouble.nodes[1], report)
 
 
-def _words(one: LossTrouble) -> str:
-    return f" get lost: {_counts(one)}"
+def _words(trouble: LossTrouble) -> str:
+    return f" get lost: {_counts(trouble)}"
 
 
-def _counts(one: LossTrouble) -> str:
-    sent, resent = sum(way.sent for way in one.ways), sum(way.resent for way in one.ways)
-    longest = max((way.longest for way in one.ways), default=0.0)
-    stalls = sum(way.stalls for way in one.ways)
-    said = f"{resent} of {sent} segments were sent again ({one.share:.1%})"
+def _counts(trouble: LossTrouble) -> str:
+    sent, resent = sum(way.sent for way in trouble.ways), sum(way.resent for way in trouble.ways)
+    longest = max((way.longest for way in trouble.ways), default=0.0)
+    stalls = sum(way.stalls for way in trouble.ways)
+    said = f"{resent} of {sent} segments were sent again ({trouble.share:.1%})"
     return said + (f"; {stalls} messages stalled, for up to {longest:.1f} s" if stalls else "")
 
 
-def _grade(case: SessionState, one: LossTrouble, stalls: int) -> Grade:
+def _grade(state: SessionState, trouble: LossTrouble, stalls: int) -> Grade:
     """Unfit where much is lost, or messages stalled so often that it is no single event."""
-    often = sum(way.stalls for way in one.ways) > 0 and sum(way.stalls for way in one.ways) >= stalls
-    lossy = one.share >= limit(case.asked.limits, "loss_fail")
+    often = sum(way.stalls for way in trouble.ways) > 0 and sum(way.stalls for way in trouble.ways) >= stalls
+    lossy = trouble.share >= limit(state.asked.limits, "loss_fail")
     return Grade.FAIL if often or lossy else Grade.WARN

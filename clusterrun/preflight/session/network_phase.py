@@ -38,63 +38,63 @@ _CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
 _PATH = "let the MTU of {} be what the switches carry: ping -M do -s 8972 from the one to the other"
 
 
-def rounds(case: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
     """Dial along the ring and to and from rank 0; where something was wrong, again and with witnesses.
 
     Where nodes are few, everybody dials everybody: a bad link off the ring stops the whole set too.
     """
-    plan = _plan(case)
+    plan = _plan(state)
     if not plan:
         return
-    case.label = "control round"
-    _ask(case, nonce, plan, _with_names(case, plan))
+    state.label = "control round"
+    _ask(state, nonce, plan, _with_names(state, plan))
     yield (DialTask,)
-    yield from _clear_up(case, nonce)
+    yield from _clear_up(state, nonce)
 
 
-def around(case: SessionState, nonce: str, nodes: Collection[int]) -> Iterator[tuple[type, ...]]:
+def around(state: SessionState, nonce: str, nodes: Collection[int]) -> Iterator[tuple[type, ...]]:
     """Let these dial the others, and be dialled by them; about the others nothing is in doubt."""
-    plan = _plan_around(case, nodes)
+    plan = _plan_around(state, nodes)
     if not plan:
         return
-    case.label = "control round"
-    _ask(case, nonce, plan, _with_names(case, nodes))
+    state.label = "control round"
+    _ask(state, nonce, plan, _with_names(state, nodes))
     yield (DialTask,)
-    yield from _clear_up(case, nonce)
+    yield from _clear_up(state, nonce)
 
 
-def everyone(case: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def everyone(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
     """Let everybody dial everybody, where that was too much to begin with."""
-    there = [one for one in case.present() if one.listening is not None]
-    if len(there) <= FEW or case.left < DIAL_SECONDS:
+    there = [one for one in state.present() if one.listening is not None]
+    if len(there) <= FEW or state.left < DIAL_SECONDS:
         return
-    case.label = "everybody dials everybody"
+    state.label = "everybody dials everybody"
     plan = {
         one.node: {to.node: _some(to, at)[:1] for to in there if to is not one}
         for at, one in enumerate(there)
     }
-    _ask(case, nonce, plan, ())
+    _ask(state, nonce, plan, ())
     yield (DialTask,)
-    yield from _clear_up(case, nonce)
+    yield from _clear_up(state, nonce)
 
 
-def _clear_up(case: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def _clear_up(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
     for _ in range(AGAIN):
-        plan = _again(case)
-        if not plan or case.left < DIAL_SECONDS:
+        plan = _again(state)
+        if not plan or state.left < DIAL_SECONDS:
             break
-        case.label = "control round, again where something did not answer"
-        _ask(case, nonce, plan, ())
+        state.label = "control round, again where something did not answer"
+        _ask(state, nonce, plan, ())
         yield (DialTask,)
-    write(case)
+    write(state)
 
 
 Plan = dict[int, dict[int, tuple[int, ...]]]
 """Who dials whom on which ports."""
 
 
-def _plan(case: SessionState) -> Plan:
-    there = [one for one in case.present() if one.listening is not None]
+def _plan(state: SessionState) -> Plan:
+    there = [one for one in state.present() if one.listening is not None]
     plan: Plan = {one.node: {} for one in there}
     if len(there) < 2:
         return {}
@@ -108,8 +108,8 @@ def _plan(case: SessionState) -> Plan:
     return plan
 
 
-def _plan_around(case: SessionState, nodes: Collection[int]) -> Plan:
-    there = [one for one in case.present() if one.listening is not None]
+def _plan_around(state: SessionState, nodes: Collection[int]) -> Plan:
+    there = [one for one in state.present() if one.listening is not None]
     plan: Plan = {}
     for place, one in enumerate(there):
         if one.node not in nodes:
@@ -125,26 +125,26 @@ def _plan_around(case: SessionState, nodes: Collection[int]) -> Plan:
     return plan
 
 
-def _with_names(case: SessionState, nodes: Collection[int]) -> Collection[int]:
+def _with_names(state: SessionState, nodes: Collection[int]) -> Collection[int]:
     """Who of these resolves names: nobody where all nodes are one machine."""
-    return nodes if case.orders.launch else ()
+    return nodes if state.orders.launch else ()
 
 
-def _ports(one: NodeState) -> tuple[int, ...]:
-    return one.listening.ports if one.listening is not None else ()
+def _ports(node: NodeState) -> tuple[int, ...]:
+    return node.listening.ports if node.listening is not None else ()
 
 
-def _some(one: NodeState, place: int) -> tuple[int, ...]:
-    ports = _ports(one)
+def _some(node: NodeState, place: int) -> tuple[int, ...]:
+    ports = _ports(node)
     return tuple(
         dict.fromkeys(ports[(place + step * len(ports) // _SOME) % len(ports)] for step in range(_SOME))
     )
 
 
-def _again(case: SessionState) -> Plan:
+def _again(state: SessionState) -> Plan:
     """Every way that was not well, both ways, on all ports; and its ends with others who had no trouble."""
-    there = {one.node: one for one in case.present() if one.listening is not None}
-    ill = [way for way in case.crossings.ill() if way.a in there and way.b in there]
+    there = {one.node: one for one in state.present() if one.listening is not None}
+    ill = [way for way in state.crossings.ill() if way.a in there and way.b in there]
     plan: Plan = {}
     for way in ill:
         _both_ways(plan, there[way.a], there[way.b])
@@ -162,55 +162,55 @@ def _again(case: SessionState) -> Plan:
     return plan
 
 
-def _both_ways(plan: Plan, one: NodeState, other: NodeState) -> None:
-    plan.setdefault(one.node, {})[other.node] = _ports(other)
-    plan.setdefault(other.node, {})[one.node] = _ports(one)
+def _both_ways(plan: Plan, node: NodeState, other: NodeState) -> None:
+    plan.setdefault(node.node, {})[other.node] = _ports(other)
+    plan.setdefault(other.node, {})[node.node] = _ports(node)
 
 
-def _ask(case: SessionState, nonce: str, plan: Plan, namers: Collection[int]) -> None:
+def _ask(state: SessionState, nonce: str, plan: Plan, namers: Collection[int]) -> None:
     """``namers`` are those who resolve names as well."""
-    there = [one.name for one in case.subjects.values() if one.listening is not None]
-    absent = [one.name for one in case.subjects.values() if one.absent]
+    there = [one.name for one in state.subjects.values() if one.listening is not None]
+    absent = [one.name for one in state.subjects.values() if one.absent]
     for node, targets in plan.items():
-        near = [case.subjects[other].name for other in (node, *targets)]
+        near = [state.subjects[other].name for other in (node, *targets)]
         asked = (*(there if len(there) <= FEW else near), *absent) if node in namers else ()
-        goals = tuple(_target(case.subjects[other], ports) for other, ports in targets.items())
+        goals = tuple(_target(state.subjects[other], ports) for other, ports in targets.items())
         task = DialTask(nonce, node, goals, asked, DIAL_SECONDS)
-        case.ask(node, task, DIAL_SECONDS + _SLACK_SECONDS)
+        state.ask(node, task, DIAL_SECONDS + _SLACK_SECONDS)
 
 
-def _target(one: NodeState, ports: tuple[int, ...]) -> Target:
-    datagrams = one.listening.datagrams if one.listening is not None else 0
-    return Target(one.node, one.name, one.address, ports, datagrams)
+def _target(node: NodeState, ports: tuple[int, ...]) -> Target:
+    datagrams = node.listening.datagrams if node.listening is not None else 0
+    return Target(node.node, node.name, node.address, ports, datagrams)
 
 
 # --- what it says ---
 
 
-def write(case: SessionState) -> None:
+def write(state: SessionState) -> None:
     """Write down what was found, once more with all that is known now."""
-    present = [one.node for one in case.present()]
-    parts = case.crossings.parts(present)
-    partition_findings.write(case, "dialling", parts, _seen(case, parts))
-    troubles = case.crossings.troubles(present)
+    present = [one.node for one in state.present()]
+    parts = state.crossings.parts(present)
+    partition_findings.write(state, "dialling", parts, _seen(state, parts))
+    troubles = state.crossings.troubles(present)
     nodes = [one for one in troubles if len(one.nodes) == 1]
-    case.write(
+    state.write(
         "control",
-        (NodeFinding(one.nodes[0], of_node(case, one)) for one in nodes),
-        (link(case, one) for one in troubles if len(one.nodes) == 2),
+        (NodeFinding(one.nodes[0], of_node(state, one)) for one in nodes),
+        (link(state, one) for one in troubles if len(one.nodes) == 2),
     )
-    heard = [one for one in case.subjects.values() if one.listening is not None]
+    heard = [one for one in state.subjects.values() if one.listening is not None]
     views = {one.node: one.resolved for one in heard if one.resolved}
-    case.write("names", consistency.names(views, {one.name: one for one in heard}))
-    case.write("late names", consistency.late_names(heard))
-    case.write("clocks", consistency.clocks(heard, _clock_limits(case)))
-    case.write("interfaces", consistency.interfaces(heard))
+    state.write("names", consistency.names(views, {one.name: one for one in heard}))
+    state.write("late names", consistency.late_names(heard))
+    state.write("clocks", consistency.clocks(heard, _clock_limits(state)))
+    state.write("interfaces", consistency.interfaces(heard))
 
 
-def _seen(case: SessionState, parts: Collection[Collection[int]]) -> str:
+def _seen(state: SessionState, parts: Collection[Collection[int]]) -> str:
     """What did not pass between the parts of a network."""
     place = {node: at for at, part in enumerate(parts) for node in part}
-    ways = [way for way in case.crossings.ways.values() if place.get(way.a, -1) != place.get(way.b, -1)]
+    ways = [way for way in state.crossings.ways.values() if place.get(way.a, -1) != place.get(way.b, -1)]
     ways = [way for way in ways if way.a in place and way.b in place]
     some = [way for way in ways if way.good]
     kind = "some TCP ports do not answer" if any(way.bad for way in some) else "large packets get lost"
@@ -218,15 +218,15 @@ def _seen(case: SessionState, parts: Collection[Collection[int]]) -> str:
     return f"{kind} between them ({len(ways)} ways tried), all is well inside"
 
 
-def _clock_limits(case: SessionState) -> consistency.ClockLimits:
-    given = case.asked.limits
+def _clock_limits(state: SessionState) -> consistency.ClockLimits:
+    given = state.asked.limits
     return consistency.ClockLimits(limit(given, "clock_warn"), limit(given, "clock_fail"))
 
 
-def of_node(case: SessionState, one: ConnectTrouble) -> Finding:
+def of_node(state: SessionState, one: ConnectTrouble) -> Finding:
     """A node in trouble, in words."""
-    name = case.subjects[one.nodes[0]].name
-    others = _few(case, one.others)
+    name = state.subjects[one.nodes[0]].name
+    others = _few(state, one.others)
     tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
     if one.kind == "ports":
         ports = ", ".join(map(str, one.ports))
@@ -243,14 +243,14 @@ def of_node(case: SessionState, one: ConnectTrouble) -> Finding:
     return Finding("connections", Grade.FAIL, f"{words[one.side]} ({tries})", remedy)
 
 
-def _few(case: SessionState, nodes: Iterable[int]) -> str:
-    names = [case.subjects[node].name for node in nodes]
+def _few(state: SessionState, nodes: Iterable[int]) -> str:
+    names = [state.subjects[node].name for node in nodes]
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def link(case: SessionState, one: ConnectTrouble) -> FaultyLink:
+def link(state: SessionState, one: ConnectTrouble) -> FaultyLink:
     """A link in trouble, in words."""
-    a, b = (case.subjects[node].name for node in one.nodes)
+    a, b = (state.subjects[node].name for node in one.nodes)
     tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
     if one.kind == "ports":
         said = f"TCP ports {', '.join(map(str, one.ports))} of {b} do not answer {a} ({tries})"

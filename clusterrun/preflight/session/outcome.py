@@ -38,15 +38,15 @@ class SessionOutcome:
     excluded: tuple[str, ...]
 
 
-def unverified(case: SessionState) -> list[NodeFinding]:
+def unverified(state: SessionState) -> list[NodeFinding]:
     """Several nodes of which no two passed a test together: never a pass.
 
     It fails where tests were made and all of them failed, and is undetermined where none was made.
     """
-    known = [one.verdict for one in case.together]
-    if case.orders.nodes < 2 or not case.set_wanted or Grade.FAIL in known or not case.choice().whole:
+    known = [one.verdict for one in state.together]
+    if state.orders.nodes < 2 or not state.set_wanted or Grade.FAIL in known or not state.choice().whole:
         return []
-    tests = [one for one in case.tests if one.test != PRODUCT and len(one.nodes) > 1]
+    tests = [one for one in state.tests if one.test != PRODUCT and len(one.nodes) > 1]
     if any(one.outcome == "passed" for one in tests):
         return []
     failed = [one for one in tests if one.outcome == "failed"]
@@ -59,77 +59,77 @@ def unverified(case: SessionState) -> list[NodeFinding]:
     return [NodeFinding(None, Finding("set", Grade.UNDETERMINED, "no two nodes were tested together"))]
 
 
-def concluded(case: SessionState) -> SessionOutcome:
+def concluded(state: SessionState) -> SessionOutcome:
     """The outcome by what is known now."""
-    choice = case.choice()
-    fit = choice.whole and Grade.FAIL not in [one.verdict for one in case.together]
-    elsewhere = case.elsewhere()
-    unfit = [one.name for one in case.subjects.values() if one.unfit and not one.excused]
-    silent = [case.subjects[node].name for node in _smaller_side(case, choice)]
-    parted = [] if choice.whole else [case.subjects[node].name for node in choice.parted]
+    choice = state.choice()
+    fit = choice.whole and Grade.FAIL not in [one.verdict for one in state.together]
+    elsewhere = state.elsewhere()
+    unfit = [one.name for one in state.subjects.values() if one.unfit and not one.excused]
+    silent = [state.subjects[node].name for node in _smaller_side(state, choice)]
+    parted = [] if choice.whole else [state.subjects[node].name for node in choice.parted]
     for was, now in choice.swaps:
-        case.notice(f"{case.subjects[now].name} takes the place of {case.subjects[was].name}")
-    _name_a_faster_interface(case, choice)
-    alone = [case.subjects[node].name for node in choice.parted if node not in elsewhere]
+        state.notice(f"{state.subjects[now].name} takes the place of {state.subjects[was].name}")
+    _name_a_faster_interface(state, choice)
+    alone = [state.subjects[node].name for node in choice.parted if node not in elsewhere]
     if alone and not choice.whole:
-        case.notice(f"fit by itself, but not together with the others: leave out {', '.join(alone)}")
+        state.notice(f"fit by itself, but not together with the others: leave out {', '.join(alone)}")
     return SessionOutcome(
         fit,
-        _report(case, choice, fit),
+        _report(state, choice, fit),
         choice.nodes,
-        _environment(case, choice),
+        _environment(state, choice),
         tuple(dict.fromkeys((*unfit, *parted, *silent))),
     )
 
 
-def _name_a_faster_interface(case: SessionState, choice: Choice) -> None:
+def _name_a_faster_interface(state: SessionState, choice: Choice) -> None:
     """It may lead elsewhere than to the other nodes, and was not tested: it is the user's to choose."""
-    name, fast, slow = faster_interface([case.subjects[node] for node in choice.nodes])
-    if len(choice.nodes) > 1 and name and "GLOO_SOCKET_IFNAME" not in dict(case.orders.environment):
-        case.notice(
+    name, fast, slow = faster_interface([state.subjects[node] for node in choice.nodes])
+    if len(choice.nodes) > 1 and name and "GLOO_SOCKET_IFNAME" not in dict(state.orders.environment):
+        state.notice(
             f"every node has {name} with {fast / 1000:g} Gb/s, the interface in use has {slow / 1000:g}: "
             f"if it joins the nodes, --env GLOO_SOCKET_IFNAME={name} --env NCCL_SOCKET_IFNAME=={name}"
         )
 
 
-def _smaller_side(case: SessionState, choice: Choice) -> tuple[int, ...]:
+def _smaller_side(state: SessionState, choice: Choice) -> tuple[int, ...]:
     """Of nodes that joined and nodes apart from all of them, those that another try should leave out."""
-    here, silent = case.parts.get("joining") or case.parts.get("sizes") or ((), ())
+    here, silent = state.parts.get("joining") or state.parts.get("sizes") or ((), ())
     return here if len(silent) > len(here) and not choice.whole else silent
 
 
-def _environment(case: SessionState, choice: Choice) -> tuple[tuple[str, str], ...]:
-    given = dict(case.orders.environment)
-    name = common_interface([case.subjects[node] for node in choice.nodes])
+def _environment(state: SessionState, choice: Choice) -> tuple[tuple[str, str], ...]:
+    given = dict(state.orders.environment)
+    name = common_interface([state.subjects[node] for node in choice.nodes])
     chosen = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": exactly(name)} if name else {}
     return tuple((variable, value) for variable, value in chosen.items() if variable not in given)
 
 
-def _report(case: SessionState, choice: Choice, fit: bool) -> Report:
-    orders, subjects = case.orders, case.subjects
-    within = [link.report for link in case.links if {link.a, link.b} <= set(choice.nodes)]
+def _report(state: SessionState, choice: Choice, fit: bool) -> Report:
+    orders, subjects = state.orders, state.subjects
+    within = [link.report for link in state.links if {link.a, link.b} <= set(choice.nodes)]
     swapped = [Grade.WARN] if choice.swaps else []
     grades = [subjects[node].verdict for node in choice.nodes] + [one.verdict for one in within] + swapped
-    grades += [one.verdict for one in case.together]
+    grades += [one.verdict for one in state.together]
     spares = [one for one in subjects.values() if one.node not in choice.nodes and not one.unfit]
     return Report(
         run_id=orders.run_id,
         cluster=orders.preflight.cluster,
         level=str(orders.preflight.level),
         verdict=worst(tuple(grades)) if fit else Grade.FAIL,
-        at=case.wall_at(case.now),
-        seconds=round(case.now - case.began, 3),
+        at=state.wall_at(state.now),
+        seconds=round(state.now - state.began, 3),
         budget=orders.preflight.budget,
-        rounds=case.rounds,
-        backend=case.backend,
+        rounds=state.rounds,
+        backend=state.backend,
         world=tuple(subjects[node].name for node in choice.nodes),
         spares=tuple(one.name for one in spares),
         excluded=tuple(one.name for one in subjects.values() if one.unfit and not one.excused),
         nodes=tuple(_node(one, choice) for one in subjects.values()),
-        links=_links(case),
-        set_said="; ".join(map(_of_all, case.together)),
-        tests=tuple(case.tests),
-        notices=tuple(case.notices),
+        links=_links(state),
+        set_said="; ".join(map(_of_all, state.together)),
+        tests=tuple(state.tests),
+        notices=tuple(state.notices),
     )
 
 
@@ -139,15 +139,15 @@ def _of_all(one: Finding) -> str:
     return f"{one.said} -> {remedy}" if remedy else one.said
 
 
-def _node(one: NodeState, choice: Choice) -> NodeReport:
-    role = "rank" if one.node in choice.nodes else "excluded" if one.unfit else "spare"
-    return NodeReport(one.name, one.verdict, role, one.findings)
+def _node(node: NodeState, choice: Choice) -> NodeReport:
+    role = "rank" if node.node in choice.nodes else "excluded" if node.unfit else "spare"
+    return NodeReport(node.name, node.verdict, role, node.findings)
 
 
-def _links(case: SessionState) -> tuple[LinkReport, ...]:
-    return tuple(link.report for link in case.links)
+def _links(state: SessionState) -> tuple[LinkReport, ...]:
+    return tuple(link.report for link in state.links)
 
 
-def pairs_wanted(case: SessionState) -> bool:
+def pairs_wanted(state: SessionState) -> bool:
     """Whether pairs are tested before anything is known to be wrong with the set."""
-    return case.orders.preflight.level is Level.FULL or case.orders.preflight.all_pairs
+    return state.orders.preflight.level is Level.FULL or state.orders.preflight.all_pairs

@@ -31,12 +31,12 @@ class PairFindings:
 
     def __init__(
         self,
-        case: SessionState,
+        state: SessionState,
         result: SearchResult,
         last: Mapping[frozenset[int], GroupTest],
         ways: Mapping[tuple[int, int], float],
     ) -> None:
-        self._case, self._result, self._last, self._ways = case, result, last, ways
+        self._case, self._result, self._last, self._ways = state, result, last, ways
 
     def of_nodes(self) -> Iterator[NodeFinding]:
         """Findings of nodes."""
@@ -93,64 +93,82 @@ class PairFindings:
                 alone = "; there is only one, so whether it is slow cannot be told" if one.links == 1 else ""
                 yield f"{said}, the fastest kind {fastest:.3g}: compared with their like{alone}"
 
-    def _node(self, one: Evidence) -> Finding:
-        if one.kind == "slow":
-            return Finding("bandwidth", one.grade, _slow(one), _SLOW)
-        why = self._why(one)
-        if one.kind == "undetermined":
-            said = f"{one.failed} of {one.tests} tests failed ({why}); by whose fault is not known"
+    def _node(self, evidence: Evidence) -> Finding:
+        if evidence.kind == "slow":
+            return Finding("bandwidth", evidence.grade, _slow(evidence), _SLOW)
+        why = self._why(evidence)
+        if evidence.kind == "undetermined":
+            said = f"{evidence.failed} of {evidence.tests} tests failed ({why}); by whose fault is not known"
             return Finding("pair", Grade.UNDETERMINED, said, _THIRD)
-        with_whom = self._case.names(dict.fromkeys(one.against))
-        said = f"{one.failed} of {one.tests} tests failed, with {with_whom or 'all'}: {why}"
-        if one.wrong:
+        with_whom = self._case.names(dict.fromkeys(evidence.against))
+        said = f"{evidence.failed} of {evidence.tests} tests failed, with {with_whom or 'all'}: {why}"
+        if evidence.wrong:
             return Finding(
-                "sums", one.grade, f"wrong sums in {one.wrong} of {one.tests} tests: {why}", _WRONG
+                "sums",
+                evidence.grade,
+                f"wrong sums in {evidence.wrong} of {evidence.tests} tests: {why}",
+                _WRONG,
             )
-        return Finding("pair", one.grade, said, _BROKEN)
+        return Finding("pair", evidence.grade, said, _BROKEN)
 
-    def _why(self, one: Evidence) -> str:
+    def _why(self, evidence: Evidence) -> str:
         """The words of the first test that failed there."""
-        node = one.nodes[0]
-        keys = [frozenset(one.nodes)] if len(one.nodes) == 2 else [frozenset((node, b)) for b in one.against]
+        node = evidence.nodes[0]
+        keys = (
+            [frozenset(evidence.nodes)]
+            if len(evidence.nodes) == 2
+            else [frozenset((node, b)) for b in evidence.against]
+        )
         trials = [self._last[key] for key in keys if key in self._last]
         found = (trial.wrong or trial.why for trial in trials if trial.passed is False)
         return next((words for words in found if words), "no answer within the limit")
 
-    def _link(self, one: Evidence) -> FaultyLink:
-        a, b = one.nodes
-        if one.kind == "slow" and self._ways.get((b, a), 0.0) < self._ways.get((a, b), 0.0):
+    def _link(self, evidence: Evidence) -> FaultyLink:
+        a, b = evidence.nodes
+        if evidence.kind == "slow" and self._ways.get((b, a), 0.0) < self._ways.get((a, b), 0.0):
             a, b = b, a
         first, second = self._case.subjects[a].name, self._case.subjects[b].name
         direction = "both"
-        if one.kind == "slow":
+        if evidence.kind == "slow":
             there, back = self._ways.get((a, b)), self._ways.get((b, a))
             direction = "a->b" if there and back and there < back / 2 else "both"
-            said = _slow(one)
+            said = _slow(evidence)
         else:
-            blame = "" if one.kind == "broken" else "; whether the link or a node is to blame is not known"
-            said = f"{one.failed} of {one.tests} tests failed, both nodes pass with others: {self._why(one)}"
-            said = said if one.kind == "broken" else f"{one.failed} of {one.tests} tests failed{blame}"
-        report = LinkReport(first, second, direction, one.grade, said, _LINK.format(first, second))
+            blame = (
+                "" if evidence.kind == "broken" else "; whether the link or a node is to blame is not known"
+            )
+            said = (
+                f"{evidence.failed} of {evidence.tests} tests failed, both nodes pass with others: "
+                f"{self._why(evidence)}"
+            )
+            said = (
+                said
+                if evidence.kind == "broken"
+                else f"{evidence.failed} of {evidence.tests} tests failed{blame}"
+            )
+        report = LinkReport(first, second, direction, evidence.grade, said, _LINK.format(first, second))
         return FaultyLink(a, b, report)
 
 
-def _slow(one: Evidence) -> str:
-    rate, limit, median = one.rate or 0.0, one.limit or 0.0, one.median or 0.0
+def _slow(evidence: Evidence) -> str:
+    rate, limit, median = evidence.rate or 0.0, evidence.limit or 0.0, evidence.median or 0.0
     share = f", {rate / median:.0%} of the median {median:.3g}" if median else ""
-    return f"at best {rate:.3g} GB/s in {one.failed} of {one.tests} tests{share} (limit {limit:.3g})"
+    return (
+        f"at best {rate:.3g} GB/s in {evidence.failed} of {evidence.tests} tests{share} (limit {limit:.3g})"
+    )
 
 
-def of_ends(case: SessionState) -> Iterator[NodeFinding]:
+def of_ends(state: SessionState) -> Iterator[NodeFinding]:
     """Nodes whose torch worker ended more than once while nobody else was concerned; once is a notice."""
-    for one in case.subjects.values():
+    for one in state.subjects.values():
         if len(one.ends) > 1:
             said = f"its Python ended {len(one.ends)} times during a matrix product: {one.ends[-1]}"
             yield NodeFinding(one.node, Finding("warm-process", Grade.FAIL, said, _BROKEN))
         elif one.ends:
-            case.notice(f"the Python of {one.name} ended once ({one.ends[0]}), and was started again")
+            state.notice(f"the Python of {one.name} ended once ({one.ends[0]}), and was started again")
 
 
-def of_set(case: SessionState, failed: GroupTest, known: GroupsSaid, unfinished: bool) -> None:
+def of_set(state: SessionState, failed: GroupTest, known: GroupsSaid, unfinished: bool) -> None:
     """What is said where the whole set fails, though its nodes and pairs do not."""
     why = failed.wrong or failed.why or "no answer within the limit"
     rest = len(failed.nodes) - len(known.bad) - len(known.apart)
@@ -161,18 +179,18 @@ def of_set(case: SessionState, failed: GroupTest, known: GroupsSaid, unfinished:
             NodeFinding(node, Finding("set", Grade.FAIL, f"{said}; {together}", _BROKEN))
             for node in known.bad
         ]
-        case.write(f"groups of {len(failed.nodes)}: {case.names(failed.nodes)}", found)
-        case.write("set", [])
+        state.write(f"groups of {len(failed.nodes)}: {state.names(failed.nodes)}", found)
+        state.write("set", [])
     elif known.apart:
-        seen = f"groups of {known.size} nodes and more fail with each of {case.names(known.apart)} ({why})"
-        partition_findings.write_apart(case, known.apart, f"{seen}; {together}")
-        case.write("set", [])
+        seen = f"groups of {known.size} nodes and more fail with each of {state.names(known.apart)} ({why})"
+        partition_findings.write_apart(state, known.apart, f"{seen}; {together}")
+        state.write("set", [])
     else:
-        case.write("set", [_of_set(case, failed, known, why, unfinished)])
+        state.write("set", [_of_set(state, failed, known, why, unfinished)])
 
 
 def _of_set(
-    case: SessionState, failed: GroupTest, known: GroupsSaid, why: str, unfinished: bool
+    state: SessionState, failed: GroupTest, known: GroupsSaid, why: str, unfinished: bool
 ) -> NodeFinding:
     more = (
         "; the search for a node was not finished: --preflight-budget gives more time" if unfinished else ""
@@ -181,7 +199,7 @@ def _of_set(
         said = f"its own ranks fail together: {why}"
         return NodeFinding(failed.nodes[0], Finding("set", Grade.FAIL, said, _BROKEN))
     if len(failed.nodes) == 2:
-        said = f"{case.names(failed.nodes)} fail together ({why}); which of them is at fault cannot be told"
+        said = f"{state.names(failed.nodes)} fail together ({why}); which of them is at fault cannot be told"
         return NodeFinding(None, Finding("set", Grade.FAIL, said, _THIRD))
     if known.passed < len(known.least):
         said = f"the whole set fails ({why})"
@@ -189,7 +207,7 @@ def _of_set(
             sizes = f"no part of up to {known.passed} nodes does" if known.passed else "its pairs do not"
             said = f"{said}, {sizes}: it is the set, not a single node"
     else:
-        said = f"{case.names(known.least)} fail together, and their pairs do not ({why})"
+        said = f"{state.names(known.least)} fail together, and their pairs do not ({why})"
     if 0 < len(known.common) < len(known.least):
-        said += f"; {case.names(known.common)} are in all groups that failed"
+        said += f"; {state.names(known.common)} are in all groups that failed"
     return NodeFinding(None, Finding("set", Grade.FAIL, said + more, _SET))

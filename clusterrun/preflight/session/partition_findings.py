@@ -23,111 +23,111 @@ _KEPT = (
 _UPLINKS = "look at the uplinks of the switches between them: ibstat, ethtool, ip -s link"
 
 
-def write(case: SessionState, source: str, parts: Sequence[tuple[int, ...]], seen: str) -> None:
+def write(state: SessionState, source: str, parts: Sequence[tuple[int, ...]], seen: str) -> None:
     """The network is parted: no node is to blame, and only one part can train. No parts: it is not."""
-    case.parts[source] = tuple(parts)
-    case.write(f"parts by {source}", [NodeFinding(None, _parted(case, parts, seen))] if parts else [])
+    state.parts[source] = tuple(parts)
+    state.write(f"parts by {source}", [NodeFinding(None, _parted(state, parts, seen))] if parts else [])
 
 
-def _parted(case: SessionState, parts: Parts, seen: str, how: str = "is parted") -> Finding:
-    choice = case.choice()
-    said = f"the network {how} between {_between(case, parts)}: {seen}; no node of them is to blame"
+def _parted(state: SessionState, parts: Parts, seen: str, how: str = "is parted") -> Finding:
+    choice = state.choice()
+    said = f"the network {how} between {_between(state, parts)}: {seen}; no node of them is to blame"
     if choice.whole:
         return Finding("network", Grade.WARN, said, _SWITCHES)
-    best = _names(case, case.chosen_part())
-    more = f"the largest part alone: --nodes {len(case.chosen_part())} --nodelist {best}"
+    best = _names(state, state.chosen_part())
+    more = f"the largest part alone: --nodes {len(state.chosen_part())} --nodelist {best}"
     return Finding("network", Grade.FAIL, f"{said}; {_SWITCHES}; {more}", _SWITCHES)
 
 
-def write_silent(case: SessionState, here: Sequence[int], silent: Sequence[int]) -> None:
+def write_silent(state: SessionState, here: Sequence[int], silent: Sequence[int]) -> None:
     """Several nodes answer none of those that are here: parted from them, or all of them down."""
-    case.parts["joining"] = (tuple(here), tuple(silent)) if silent else ()
+    state.parts["joining"] = (tuple(here), tuple(silent)) if silent else ()
     if not silent:
-        case.write("parts by joining", [])
+        state.write("parts by joining", [])
         return
-    there = _names(case, silent)
+    there = _names(state, silent)
     best = max((here, silent), key=len)
     said = (
-        f"{there} answer none of {_names(case, here)}: the network is parted between them, or those are down"
+        f"{there} answer none of {_names(state, here)}: the network is parted between them, or those are down"
     )
     lives = f"if sinfo -N -n {there} says that they live, {_SWITCHES}"
-    more = f"the larger part alone: --nodes {len(best)} --nodelist {_names(case, best)}"
-    grade = Grade.WARN if case.choice().whole else Grade.FAIL
+    more = f"the larger part alone: --nodes {len(best)} --nodelist {_names(state, best)}"
+    grade = Grade.WARN if state.choice().whole else Grade.FAIL
     found = Finding("network", grade, f"{said}; {lives}; {more}", _SWITCHES)
-    case.write("parts by joining", [NodeFinding(None, found)])
+    state.write("parts by joining", [NodeFinding(None, found)])
 
 
-def write_apart(case: SessionState, apart: Sequence[int], seen: str) -> None:
+def write_apart(state: SessionState, apart: Sequence[int], seen: str) -> None:
     """Larger groups fail with each of these nodes: they are to blame, or what connects them to the others."""
-    rest = tuple(one.node for one in case.subjects.values() if not one.unfit and one.node not in apart)
-    case.parts["groups"] = (rest, tuple(apart))
+    rest = tuple(one.node for one in state.subjects.values() if not one.unfit and one.node not in apart)
+    state.parts["groups"] = (rest, tuple(apart))
     said = f"{seen}: those nodes are at fault, or what connects them to the others, which cannot be told"
-    more = f"the others alone: --nodes {len(rest)} --nodelist {_names(case, rest)}"
-    left_out = case.choice().whole and not {*apart} & {*case.choice().nodes}
+    more = f"the others alone: --nodes {len(rest)} --nodelist {_names(state, rest)}"
+    left_out = state.choice().whole and not {*apart} & {*state.choice().nodes}
     found = Finding("network", Grade.WARN if left_out else Grade.FAIL, f"{said}; {more}", _SWITCHES)
-    case.write("parts by groups", [NodeFinding(None, found)])
+    state.write("parts by groups", [NodeFinding(None, found)])
 
 
 def write_small(
-    case: SessionState, here: Sequence[int], small: Sequence[int], ways: str = "from {} to {}"
+    state: SessionState, here: Sequence[int], small: Sequence[int], ways: str = "from {} to {}"
 ) -> None:
     """Several nodes that did not join, or fell silent, get or send no large packets."""
-    case.parts["sizes"] = (tuple(here), tuple(small)) if small else ()
+    state.parts["sizes"] = (tuple(here), tuple(small)) if small else ()
     if not small:
-        case.write("parts by sizes", [])
+        state.write("parts by sizes", [])
         return
-    there, best = _names(case, small), max((here, small), key=len)
+    there, best = _names(state, small), max((here, small), key=len)
     said = (
-        f"large packets {ways.format(_names(case, here), there)} get lost, small ones arrive: the network is "
-        f"parted between them for large packets, or all of {there} have a wrong MTU; {_SIZES}; "
-        f"the larger part alone: --nodes {len(best)} --nodelist {_names(case, best)}"
+        f"large packets {ways.format(_names(state, here), there)} get lost, small ones arrive: the network "
+        f"is parted between them for large packets, or all of {there} have a wrong MTU; {_SIZES}; "
+        f"the larger part alone: --nodes {len(best)} --nodelist {_names(state, best)}"
     )
-    grade = Grade.WARN if case.choice().whole else Grade.FAIL
-    case.write("parts by sizes", [NodeFinding(None, Finding("network", grade, said, _SIZES))])
+    grade = Grade.WARN if state.choice().whole else Grade.FAIL
+    state.write("parts by sizes", [NodeFinding(None, Finding("network", grade, said, _SIZES))])
 
 
-def write_kept_away(case: SessionState, here: Sequence[int], away: Sequence[int]) -> None:
+def write_kept_away(state: SessionState, here: Sequence[int], away: Sequence[int]) -> None:
     """Several nodes did not join, their machines answer, and the launcher knows of nothing."""
-    there = _names(case, away)
+    there = _names(state, away)
     said = (
         f"the agents of {there} did not join, nothing says why, and their machines answer "
-        f"{_names(case, here)}: a firewall between them drops connections to some ports, or these nodes "
+        f"{_names(state, here)}: a firewall between them drops connections to some ports, or these nodes "
         f"share something slow or missing"
     )
-    grade = Grade.WARN if case.choice().whole else Grade.FAIL
+    grade = Grade.WARN if state.choice().whole else Grade.FAIL
     found = [NodeFinding(None, Finding("network", grade, said, _KEPT))] if away else []
-    case.write("parts by agents", found)
+    state.write("parts by agents", found)
 
 
-def write_lossy(case: SessionState, parts: Sequence[tuple[int, ...]], seen: str, grade: Grade) -> None:
+def write_lossy(state: SessionState, parts: Sequence[tuple[int, ...]], seen: str, grade: Grade) -> None:
     """What goes between these groups gets lost, what stays inside does not: one part trains if need be."""
-    case.parts["loss"] = tuple(parts) if grade is Grade.FAIL else ()
+    state.parts["loss"] = tuple(parts) if grade is Grade.FAIL else ()
     found = []
     if parts and grade is Grade.FAIL:
-        found = [_parted(case, parts, seen, "loses packets")]
+        found = [_parted(state, parts, seen, "loses packets")]
     elif parts:
         said = (
-            f"the network loses packets between {_between(case, parts)}: {seen}; no node of them is to blame"
+            f"the network loses packets between {_between(state, parts)}: {seen}; no node of them is to blame"
         )
         found = [Finding("network", grade, said, _SWITCHES)]
-    case.write("parts by loss", [NodeFinding(None, one) for one in found])
+    state.write("parts by loss", [NodeFinding(None, one) for one in found])
 
 
-def write_slow(case: SessionState, parts: Parts, inside: float, between: float) -> None:
+def write_slow(state: SessionState, parts: Parts, inside: float, between: float) -> None:
     """Links between these groups are slow alike, those inside are not: one uplink, or one switch."""
     said = (
-        f"the network is slow between {_between(case, parts)}: {between:.3g} GB/s at the median, "
+        f"the network is slow between {_between(state, parts)}: {between:.3g} GB/s at the median, "
         f"{inside:.3g} inside them; no node of them is to blame; {_UPLINKS}"
     )
-    case.write(
+    state.write(
         "slow parts of the network",
         [NodeFinding(None, Finding("network", Grade.WARN, said, _UPLINKS))] if parts else [],
     )
 
 
-def _between(case: SessionState, parts: Parts) -> str:
-    return " and ".join(_names(case, one) for one in parts)
+def _between(state: SessionState, parts: Parts) -> str:
+    return " and ".join(_names(state, one) for one in parts)
 
 
-def _names(case: SessionState, nodes: Sequence[int]) -> str:
-    return fold([case.subjects[node].name for node in nodes])
+def _names(state: SessionState, nodes: Sequence[int]) -> str:
+    return fold([state.subjects[node].name for node in nodes])

@@ -84,78 +84,78 @@ def _span(ports: frozenset[int]) -> tuple[int, int] | None:
 # --- in an examination ---
 
 
-def rounds(case: SessionState) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Sweep the ports of those in doubt, and let them sweep others'."""
-    hints = sum(one.outcome == "failed" for one in case.tests)
-    ways = _ways(case, _suspects(case)) if hints != case.swept_after else []
-    case.swept_after = hints
-    if not ways or case.left < ROUNDS * _SECONDS + _SLACK_SECONDS:
+    hints = sum(one.outcome == "failed" for one in state.tests)
+    ways = _ways(state, _suspects(state)) if hints != state.swept_after else []
+    state.swept_after = hints
+    if not ways or state.left < ROUNDS * _SECONDS + _SLACK_SECONDS:
         return
     silent: Silent = {way: frozenset(range(LOW, HIGH + 1, STEP)) for way in ways}
     for _ in range(ROUNDS):
         asked = {way: ports for way, ports in silent.items() if len(ports) >= RUN}
         if not asked:
             break
-        case.label = "a sweep of ports"
-        case.swept.clear()
-        _ask(case, asked)
+        state.label = "a sweep of ports"
+        state.swept.clear()
+        _ask(state, asked)
         yield (DialTask,)
         # Of who did not answer nothing is known.
-        silent = {way: ports & case.swept.get(way, frozenset()) for way, ports in silent.items()}
-    write(case, blocked(silent))
+        silent = {way: ports & state.swept.get(way, frozenset()) for way, ports in silent.items()}
+    write(state, blocked(silent))
 
 
-def _suspects(case: SessionState) -> list[int]:
+def _suspects(state: SessionState) -> list[int]:
     """The ends of ways with silent ports, and of tests of pairs that failed."""
-    numbers = {one.name: one.node for one in case.subjects.values()}
-    ways = [(way.a, way.b) for way in case.crossings.ways.values() if way.missed and not way.dead]
-    tests = [one for one in case.tests if one.outcome == "failed" and len(one.nodes) == WITNESSES]
+    numbers = {one.name: one.node for one in state.subjects.values()}
+    ways = [(way.a, way.b) for way in state.crossings.ways.values() if way.missed and not way.dead]
+    tests = [one for one in state.tests if one.outcome == "failed" and len(one.nodes) == WITNESSES]
     ends = [*ways, *(tuple(numbers[name] for name in one.nodes) for one in tests)]
-    there = {one.node for one in case.present() if one.listening is not None}
+    there = {one.node for one in state.present() if one.listening is not None}
     doubted = [node for way in ends if there.issuperset(way) for node in way]
     return sorted(dict.fromkeys(doubted), key=lambda node: -doubted.count(node))[:_MOST_SUSPECTS]
 
 
-def _ways(case: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
+def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
     """Each with two others, both ways; with such that are not in doubt, where there are any.
 
     Who is joined with others by tests that passed has only these as witnesses: what keeps it from the rest
     may lie between.
     """
-    there = [one.node for one in case.present() if one.listening is not None]
-    mates = _mates(case)
+    there = [one.node for one in state.present() if one.listening is not None]
+    mates = _mates(state)
     others = [node for node in there if node not in suspects] + suspects
     found: dict[tuple[int, int], None] = {}
     for place, node in enumerate(suspects):
         turned = others[place % len(others) :] + others[: place % len(others)]
         turned.sort(key=lambda one: one in suspects)
         near = mates.get(node, ())
-        able = [one for one in turned if one != node and not case.is_cut(node, one)]
+        able = [one for one in turned if one != node and not state.is_cut(node, one)]
         able = [one for one in able if one in near] if len(near) > 1 else able
         for other in able[:WITNESSES]:
             found.update({(node, other): None, (other, node): None})
     return list(found)
 
 
-def _mates(case: SessionState) -> dict[int, tuple[int, ...]]:
+def _mates(state: SessionState) -> dict[int, tuple[int, ...]]:
     """By node all that are joined with it by tests that passed, with itself."""
-    numbers = {one.name: one.node for one in case.subjects.values()}
+    numbers = {one.name: one.node for one in state.subjects.values()}
     groups = Groups()
-    for one in case.tests:
+    for one in state.tests:
         if one.outcome == "passed":
             for other in one.nodes[1:]:
                 groups.join(numbers[one.nodes[0]], numbers[other])
-    return {node: group for group in groups.of(case.subjects) for node in group}
+    return {node: group for group in groups.of(state.subjects) for node in group}
 
 
-def _ask(case: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) -> None:
+def _ask(state: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) -> None:
     for a in dict.fromkeys(way[0] for way in ways):
         targets = tuple(
-            Target(b, case.subjects[b].name, case.subjects[b].address, _scattered(ports), 0)
+            Target(b, state.subjects[b].name, state.subjects[b].address, _scattered(ports), 0)
             for (node, b), ports in ways.items()
             if node == a
         )
-        case.ask(a, DialTask("", a, targets, (), _SECONDS, closed=True), _SECONDS + _SLACK_SECONDS)
+        state.ask(a, DialTask("", a, targets, (), _SECONDS, closed=True), _SECONDS + _SLACK_SECONDS)
 
 
 def _scattered(ports: frozenset[int]) -> tuple[int, ...]:
@@ -163,24 +163,24 @@ def _scattered(ports: frozenset[int]) -> tuple[int, ...]:
     return tuple(sorted(ports, key=lambda port: port * 40503 % 65537))
 
 
-def write(case: SessionState, found: list[Blocked]) -> None:
+def write(state: SessionState, found: list[Blocked]) -> None:
     """Write down what is blocked; links that a node's ports explain are no findings of their own."""
     nodes = [one for one in found if len(one.nodes) == 1]
     for one in nodes:
-        case.explain_links_of(one.nodes[0])
-    links = [_link(case, one) for one in found if len(one.nodes) > 1]
-    case.write("port sweep", [NodeFinding(one.nodes[0], _of_node(case, one)) for one in nodes], links)
+        state.explain_links_of(one.nodes[0])
+    links = [_link(state, one) for one in found if len(one.nodes) > 1]
+    state.write("port sweep", [NodeFinding(one.nodes[0], _of_node(state, one)) for one in nodes], links)
 
 
-def _of_node(case: SessionState, one: Blocked) -> Finding:
-    others = case.names(one.others)
+def _of_node(state: SessionState, one: Blocked) -> Finding:
+    others = state.names(one.others)
     ports = f"TCP ports from about {one.first} to {one.last}"
     said = f"its {ports} answer nobody ({others})" if one.inward else f"it reaches {ports} nowhere ({others})"
-    return Finding("ports", Grade.FAIL, said, _FIREWALL.format(case.names(one.nodes)))
+    return Finding("ports", Grade.FAIL, said, _FIREWALL.format(state.names(one.nodes)))
 
 
-def _link(case: SessionState, one: Blocked) -> FaultyLink:
-    a, b = (case.subjects[node].name for node in one.nodes)
+def _link(state: SessionState, one: Blocked) -> FaultyLink:
+    a, b = (state.subjects[node].name for node in one.nodes)
     said = f"TCP ports of {b} from about {one.first} to {one.last} do not answer {a}"
     report = LinkReport(a, b, "a->b", Grade.FAIL, said, _FIREWALL.format(f"{a} and {b}"))
     return FaultyLink(one.nodes[0], one.nodes[1], report)

@@ -27,15 +27,15 @@ def in_order(known: Mapping[int, NodeState], after: Report | None) -> list[NodeS
     return sorted(known.values(), key=lambda one: (places.get(one.name, len(places)), one.node))
 
 
-def recall(case: SessionState, report: Report, suspects: Sequence[int]) -> None:
+def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None:
     """What the last check found still holds: who stays out, and which links are bad."""
-    known = {one.name: one.node for one in case.subjects.values()}
+    known = {one.name: one.node for one in state.subjects.values()}
     for one in report.nodes:
         node = known.get(one.node)
         if node is not None and one.role == "excluded" and node not in suspects:
-            case.subjects[node].stay_out(one.findings)
+            state.subjects[node].stay_out(one.findings)
     bad = (one for one in report.links if one.verdict is Grade.FAIL and {one.a, one.b} <= set(known))
-    case.write("before", (), [FaultyLink(known[one.a], known[one.b], one) for one in bad])
+    state.write("before", (), [FaultyLink(known[one.a], known[one.b], one) for one in bad])
 
 
 class Recheck:
@@ -43,17 +43,17 @@ class Recheck:
 
     def __init__(
         self,
-        case: SessionState,
+        state: SessionState,
         trials: GroupTests,
         pairs: collective_phase.PairTests,
         nonce: str,
         suspects: Sequence[int],
         network: bool,
     ) -> None:
-        self._case, self._trials, self._pairs, self._nonce = case, trials, pairs, nonce
+        self._case, self._trials, self._pairs, self._nonce = state, trials, pairs, nonce
         self._network = network
-        self._suspects = [one.node for one in case.present() if one.node in suspects]
-        case.set_wanted = network
+        self._suspects = [one.node for one in state.present() if one.node in suspects]
+        state.set_wanted = network
 
     def rounds(self) -> Iterator[tuple[type, ...]]:
         """Local checks and dialling; tests of pairs where they may show something that can be mended."""

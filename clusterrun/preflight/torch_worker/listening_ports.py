@@ -27,9 +27,9 @@ class ListeningPorts:
         return self._sockets.pop(port, None) or _listening(port)
 
 
-def number_of(one: socket.socket) -> int:
+def number_of(sock: socket.socket) -> int:
     """The port a socket is bound to."""
-    return int(one.getsockname()[1])
+    return int(sock.getsockname()[1])
 
 
 def _listening(port: int = 0) -> socket.socket:
