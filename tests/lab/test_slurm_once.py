@@ -67,7 +67,7 @@ def test_a_job_accepted_by_a_controller_that_answers_too_late_is_found_not_sent_
     assert carrying(slurm, "late") == [job_id]
     assert [line for line in said if "no clear answer" in line] == [
         "Slurm gave no clear answer (Batch job submission failed: Socket timed out on send/recv operation):"
-        " looking for the job in the queue"
+        " searching the queue for the job"
     ]
 
 
