@@ -137,7 +137,8 @@ class Process:
             and how != "vanished"
             and not self.stuck
         ):
-            Process(self.agent, self.epoch, self.rank, child=True)
+            left = Process(self.agent, self.epoch, self.rank, child=True)
+            left.stopped = self.stopped  # it was there before, and was stopped with the rank
         told = RankEnded(self.epoch, self.rank, code, collision=self.collides)
         world.clock.after(0.004 * world.process_chance.random(), self.agent.feed, told)
         if code != 0 and how == "natural":
