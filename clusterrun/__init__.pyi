@@ -96,7 +96,7 @@ def submit(
         python: The ranks' interpreter. (default: what --setup activates, else the active
             environment's, else ours)
         preflight_budget: Time that the pre-flight check may take. (default: 60s)
-        preflight_limit: A limit of the pre-flight check, as docs/preflight.md names them.
+        preflight_limit: A limit of the pre-flight check, as clusterrun help preflight names them.
         avoid_bad: Exclude nodes that were lately found unfit.
         bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
         per_node: Start COMMAND once per node, not once per rank.
@@ -188,7 +188,7 @@ def check(
         python: The ranks' interpreter. (default: what --setup activates, else the active
             environment's, else ours)
         preflight_budget: Time that the pre-flight check may take. (default: 60s)
-        preflight_limit: A limit of the pre-flight check, as docs/preflight.md names them.
+        preflight_limit: A limit of the pre-flight check, as clusterrun help preflight names them.
         avoid_bad: Exclude nodes that were lately found unfit.
         bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
         preflight: Check the nodes first: full, quick or off. One of "full", "quick", "off". (default:
