@@ -53,6 +53,8 @@ _BROKEN_REMEDY = (
     "what does that line talk to: a service, a store of files, another rank? "
     "clusterrun check tests the network between the nodes"
 )
+_CLOSED = "Connection closed by peer"
+_LEFT_REMEDY = "let every rank make the same collectives, and call destroy_process_group after the last one"
 _MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
 
 
@@ -289,6 +291,9 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
     known = meaning(last)
     own = [one for one in left.errors if one.rank == failure.rank]
     if known and known.consequence and not failure.peer and not _killed(left):
+        left_early = _who_left(left, own)
+        if left_early is not None:
+            return left_early
         # Nobody failed before this rank: what it lost need not be another rank.
         known = replace(known, cause=_BROKEN, remedy=_BROKEN_REMEDY)
         culprit = replace(culprit, why=f"{culprit.why}; {own[0].said}") if own else culprit
@@ -301,6 +306,23 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
         how = "" if told != last else "it printed last: "
         culprit = Culprit(culprit.rank, culprit.node, f"{culprit.why}; {how}{_cut(last)}")
     return Diagnosis(Verdict.CRASHED, said, (culprit,), (), evidence, known.remedy if known else remedy)
+
+
+def _who_left(left: Remains, errors: list[Error]) -> Diagnosis | None:
+    """The one rank that lived on outside of all collectives, where the first to fail read a connection's end.
+
+    A process closes a connection like that; what a network cuts is reset, or times out.
+    """
+    outside = _outside(left)
+    if len(outside) != 1 or not any(_CLOSED in one.text for one in errors):
+        return None
+    rank = outside[0]
+    at = next(place(one.stack).line for one in left.stood if one.rank == rank)
+    why = f"it closed its connections and lived on; when it was told to end it was at {at}"
+    said = f"{left.who(rank)} left the group while the others still used it"
+    evidence = [f"{left.name(one.rank)}: {one.said}" for one in errors[:1]]
+    culprit = Culprit(rank, left.node(rank), why)
+    return Diagnosis(Verdict.CRASHED, said, (culprit,), (), tuple(evidence), _LEFT_REMEDY)
 
 
 def _printed(left: Remains, failure: Failure, last: str) -> tuple[str, ...]:

@@ -219,15 +219,19 @@ SLEEPS = ("/home/me/train.py:4 wait_for_license", "/home/me/train.py:9 <module>"
 WAITS = (f"{TORCH}:3252 all_reduce", "/home/me/train.py:12 <module>")
 
 
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.3]:5011."
+
+
 def stopped(
-    size: int, spoke: set[int], stuck: set[int], inner: int = 0, mute: tuple[int, ...] = ()
+    size: int, spoke: set[int], stuck: set[int], inner: int = 0, mute: tuple[int, ...] = (), line: str = GLOO
 ) -> Diagnosis:
-    """The post-mortem of ``size`` ranks: ``spoke`` timed out, the rest were told to end, ``stuck`` outside.
+    """The post-mortem of ``size`` ranks: ``spoke`` failed with ``line``, the rest were told to end, ``stuck``
+    outside of collectives.
 
     There is another group of ``inner`` ranks; of ``mute`` no stack was had.
     """
     errors = [
-        error for rank in sorted(spoke) for error in heard(rank, ["Traceback (most recent call last):", GLOO])
+        error for rank in sorted(spoke) for error in heard(rank, ["Traceback (most recent call last):", line])
     ]
     nodes = tuple(f"n{rank // 8}" for rank in range(size))
     groups = (Group("0", size), *((Group("1", inner),) if inner else ()))
@@ -238,7 +242,8 @@ def stopped(
         if rank not in spoke and rank not in mute
     )
     failed = min(spoke)
-    failure = Failure(failed, nodes[failed], 1, 161.0, f"rank {failed} exited with code 1")
+    why = f"rank {failed} exited with code 1"
+    failure = Failure(failed, nodes[failed], 1, 161.0, why, last_lines=(line,))
     return explain(Remains(State.FAILED, "", failure, tuple(errors), nodes, last=last, stood=stood))
 
 
@@ -277,3 +282,29 @@ def test_nobody_is_named_where_a_smaller_group_may_have_timed_out_or_a_stack_is_
     stuck = data.draw(st.sets(st.sampled_from(silent), min_size=1))
     assert stopped(size, spoke, stuck, inner=2).culprits == ()
     assert stopped(size, spoke, stuck, mute=(silent[0],)).culprits == ()
+
+
+@FEW
+@given(size=st.integers(2, 64), data=st.data())
+def test_the_rank_that_left_the_group_and_lived_on_is_named_not_the_first_that_lost_its_connection(
+    size: int, data: st.DataObject
+) -> None:
+    left = data.draw(st.integers(0, size - 1))
+    others = set(range(size)) - {left}
+    found = stopped(size, others, {left}, line=CLOSED)
+    assert named(found) == (Verdict.CRASHED, [left])
+    assert "train.py:4 (wait_for_license)" in found.culprits[0].why
+
+
+@FEW
+@given(size=st.integers(3, 64), data=st.data())
+def test_a_rank_that_lived_on_is_not_named_where_it_may_have_waited_or_a_network_cut_the_connection(
+    size: int, data: st.DataObject
+) -> None:
+    left = data.draw(st.integers(0, size - 1))
+    others = set(range(size)) - {left}
+    reset = CLOSED.replace("closed", "reset")
+    assert left not in named(stopped(size, others, {left}, line=reset))[1]
+    assert left not in named(stopped(size, others, set(), line=CLOSED))[1]
+    assert left not in named(stopped(size, others, {left}, inner=2, line=CLOSED))[1]
+    assert left not in named(stopped(size, others, {left}, mute=(left,), line=CLOSED))[1]
