@@ -248,6 +248,7 @@ class Lifecycle:
     def _weigh(self, now: Now, outcome: AttemptOver | NoRanks | TooFewNodes) -> StageOutcome | None:
         self._overdue_at = None
         if not isinstance(outcome, AttemptOver):
+            self.formation.end()  # what agents, workers or their launcher say from now on forms no world
             return self._restart.failure_event(now, outcome.failure_event)
         if self.watching is not None:
             self.watching.over(now, outcome.completed)

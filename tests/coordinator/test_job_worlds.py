@@ -15,6 +15,10 @@ def test_no_law_is_broken_in_any_world_with_jobs(first: int) -> None:
     assert {seed: watch.violations for seed, watch in worlds if watch.violations} == {}
 
 
+def test_a_launcher_that_ends_while_the_next_attempt_is_claimed_ends_nothing_else() -> None:
+    assert World(5029891, jobs=True).run().violations == []
+
+
 def test_runs_end_in_one_job_and_in_many_and_in_every_way() -> None:
     worlds = [World(seed, jobs=True) for seed in range(100)]
     for world in worlds:
