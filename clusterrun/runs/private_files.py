@@ -99,6 +99,16 @@ def refusal(path: str, error: OSError) -> DiskRefused:
     return DiskRefused(f"{path}: {said}", remedies.get(error.errno or 0, elsewhere))
 
 
+def names_in(folder: str) -> list[str]:
+    """What lies in a folder of ours; nothing where there is none. Raises ``DiskRefused``."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise refusal(folder, error) from error
+
+
 def own_content(path: str) -> bytes | None:
     """What stands in a file that is ours alone (0600, no link); None where there is no such file."""
     try:

@@ -10,7 +10,7 @@ import errno
 import os
 
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.runs.private_files import refusal
+from clusterrun.runs.private_files import names_in
 
 ASIDE = ".removed-"
 """How the name of a run directory begins that is being removed."""
@@ -28,13 +28,7 @@ class Unremoved(ClusterrunError):
 
 def leftovers(runs: str) -> list[str]:
     """The folders below ``runs`` of which an earlier removal has left something."""
-    try:
-        names = os.listdir(runs)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise refusal(runs, error) from error
-    return sorted(os.path.join(runs, name) for name in names if name.startswith(ASIDE))
+    return sorted(os.path.join(runs, name) for name in names_in(runs) if name.startswith(ASIDE))
 
 
 def remove_run(run_dir: str) -> bool:

@@ -20,7 +20,15 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.paths import RunPaths, runs_folder
 from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
-from clusterrun.runs.private_files import DiskRefused, new_folder, private_folder, refusal, trust, write_whole
+from clusterrun.runs.private_files import (
+    DiskRefused,
+    names_in,
+    new_folder,
+    private_folder,
+    refusal,
+    trust,
+    write_whole,
+)
 from clusterrun.runs.run_documents import read_document
 from clusterrun.runs.successor_jobs import SuccessorJobs, further_jobs
 
@@ -309,13 +317,7 @@ def _unknown(word: str, starts: list[str], known: list[str]) -> NoSuchRun:
 
 
 def _listed(folder: str) -> list[str]:
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise refusal(folder, error) from error
-    return sorted((name for name in names if _RUN_ID.fullmatch(name)), reverse=True)
+    return sorted((name for name in names_in(folder) if _RUN_ID.fullmatch(name)), reverse=True)
 
 
 def _text(document: object) -> str:
