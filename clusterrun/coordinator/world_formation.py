@@ -128,7 +128,7 @@ class WorldFormation:
         return self._met(now, self._rendezvous.begin_again(now, without, self.lost_nodes.hoped, self._nodes))
 
     def end(self) -> None:
-        """The run ends."""
+        """No world is formed any more, or none for now."""
         self.stage = FormationStage.IDLE
 
     def welcomes(self, node: int) -> bool:
@@ -154,7 +154,7 @@ class WorldFormation:
         if self._checks:
             return self._checked(now, self._checks.left(now, member, failure_event))
         if not self._rendezvous.does_without:
-            return self._in_vain(failure_event)
+            return NoRanks(failure_event)
         self._lost = self._lost or failure_event
         self._rendezvous.left(member, why)
         return None
@@ -185,11 +185,7 @@ class WorldFormation:
     def _not_gathered(self, now: Now, outcome: NotGathered) -> Formed:
         if outcome.node and self._elsewhere:
             self.lost_nodes.leave_out(outcome.node, outcome.why)
-        return self._in_vain(failures.of_node(outcome.kind, outcome.node, now.wall, outcome.why))
-
-    def _in_vain(self, failure_event: FailureEvent) -> NoRanks:
-        self.stage = FormationStage.IDLE
-        return NoRanks(failure_event)
+        return NoRanks(failures.of_node(outcome.kind, outcome.node, now.wall, outcome.why))
 
     def _checked(self, now: Now, outcome: Consequence) -> Formed:
         """What follows from the pre-flight."""
