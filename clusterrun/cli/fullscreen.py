@@ -60,7 +60,7 @@ class Keys:
                 typed = os.read(self._fd, 64)
                 if not typed:  # the terminal is gone: a hang-up is on its way
                     return True
-                if typed[:1] in (b"q", b"Q"):
+                if b"q" in typed.lower():
                     return True
         return False
 
@@ -68,7 +68,8 @@ class Keys:
 @contextmanager
 def other_screen() -> Iterator[Keys]:
     """The terminal as it was is given back whatever ends us, but for a KILL."""
-    before, keys = signal.signal(signal.SIGTERM, _leave), Keys()
+    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    before, keys = {number: signal.signal(number, _leave) for number in ends}, Keys()
     keys.take()
     sys.stdout.write(_ENTER)
     try:
@@ -77,7 +78,8 @@ def other_screen() -> Iterator[Keys]:
         keys.give_back()
         sys.stdout.write(_LEAVE)
         sys.stdout.flush()
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _leave(number: int, frame: object) -> None:

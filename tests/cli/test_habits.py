@@ -105,7 +105,10 @@ def test_every_default_is_shown_with_its_value(clusterrun: CommandLine) -> None:
 
 
 def typed(context: CommandLine, *words: str, keys: bytes, once: bytes) -> tuple[int, bytes]:
-    """The exit code of ``words`` on a terminal, and the picture; ``keys`` are typed once ``once`` is seen."""
+    """The exit code of ``words`` on a terminal, and the picture; ``keys`` are typed once ``once`` is seen.
+
+    Without ``keys`` the terminal is closed then.
+    """
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(context.folder)
@@ -113,7 +116,8 @@ def typed(context: CommandLine, *words: str, keys: bytes, once: bytes) -> tuple[
         os.execve(sys.executable, [sys.executable, "-m", "clusterrun", *words], environment)
     seen, sent, until = b"", False, time.monotonic() + LIMIT
     try:
-        while time.monotonic() < until:
+        while not (sent and not keys):
+            assert time.monotonic() < until, seen
             if not select.select([terminal], [], [], 1.0)[0]:
                 continue
             seen += os.read(terminal, 65536)
@@ -139,5 +143,11 @@ def test_q_ends_a_live_display_as_ctrl_c_does_and_the_terminal_is_as_before(
 
 
 def test_keys_are_neither_echoed_nor_left_for_the_shell(live: CommandLine) -> None:
-    _, seen = typed(live, "top", "stays", keys=b"zzzq", once=b"RUNNING")
-    assert b"zzz" not in seen
+    ended, seen = typed(live, "top", "stays", keys=b"zzzq", once=b"RUNNING")
+    assert (ended, b"zzz" in seen) == (0, False)
+
+
+def test_a_closed_terminal_ends_top_and_its_question_goes_with_it(live: CommandLine) -> None:
+    typed(live, "top", "stays", keys=b"", once=b"RUNNING")  # its exit code: that nobody reads what it prints
+    (run_dir,) = Path(live.environment["CLUSTERRUN_HOME"], "runs").iterdir()
+    assert os.listdir(run_dir / "asks") == []
