@@ -96,14 +96,16 @@ class _Guard:
         poll.register(self._woken, select.POLLIN)
         poll.register(self._heard, select.POLLIN)
         self._reap()
-        while self._code is None and steady() < self._until:
-            # The kernel's wait does not count the time that a machine sleeps; the lease does.
-            began = steady()
-            seconds = min(
-                _LONGEST_WAIT if self._stopped is None else _STOPPED_LOOK_SECONDS, self._until - began
-            )
+        looked = steady()
+        while self._code is None and looked < self._until:
+            # The kernel's wait does not count the time that a machine sleeps; the lease does. From look to look:
+            # this process may have stood still anywhere, also before it read of the lease that is over now.
+            longest = _LONGEST_WAIT if self._stopped is None else _STOPPED_LOOK_SECONDS
+            seconds = max(0.0, min(longest, self._until - steady()))
             ready = poll.poll(int(1000 * seconds) + 1)
-            self._stop(steady() - began - seconds)
+            now = steady()
+            self._stop(now - looked - seconds)
+            looked = now if self._stopped is None else steady()  # stopping them takes its time
             for fd, _ in ready:
                 if fd == self._woken:
                     self._signals()

@@ -35,11 +35,11 @@ HIDDEN = (
 
 
 @contextmanager
-def shim(agent: str, awake: float = 10.0) -> Iterator[subprocess.Popen[str]]:
-    """A shim whose agent runs ``agent``, the body of a function of (lease, shim)."""
+def shim(agent: str, awake: float = 10.0, before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A shim whose agent runs ``agent``, the body of a function of (lease, shim), after ``before``."""
     body = "".join(f" {line}\n" for line in agent.splitlines())
     patient = f"from clusterrun.model import contract\ncontract.AWAKE_SECONDS = {awake}\n"
-    script = f"{SHIM}{patient}{HIDDEN}def agent(lease, shim):\n{body}sys.exit(under_shim('n1', agent))"
+    script = f"{SHIM}{patient}{HIDDEN}{before}def agent(lease, shim):\n{body}sys.exit(under_shim('n1', agent))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, "-c", script],
@@ -172,6 +172,26 @@ def test_a_node_that_stood_still_stops_its_ranks_until_a_new_lease_comes() -> No
         process.send_signal(signal.SIGUSR2)
         until(lambda: state_of(orphan) == "S", "a rank that goes on")
         assert process.poll() is None
+        os.kill(child(process), signal.SIGKILL)
+        process.communicate(timeout=LIMIT)
+        assert not lives(orphan)
+
+
+STANDS_STILL_AS_IT_READS = (
+    "read = os.read\n"
+    "def slow(fd, size):\n"
+    " data = read(fd, size)\n"
+    " if data.startswith(b'until'): time.sleep(4.0)\n"
+    " return data\n"
+    "os.read = slow\n"
+)
+
+
+def test_a_shim_that_stood_still_as_it_read_its_lease_stops_its_ranks_too() -> None:
+    agent = "hidden()\nos.write(lease, live(2.0))\ntime.sleep(600)"
+    with shim(agent, awake=60.0, before=STANDS_STILL_AS_IT_READS) as process:
+        orphan = int(line(process))
+        until(lambda: state_of(orphan) == "T", "a stopped rank")
         os.kill(child(process), signal.SIGKILL)
         process.communicate(timeout=LIMIT)
         assert not lives(orphan)
