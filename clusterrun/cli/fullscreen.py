@@ -68,8 +68,8 @@ class Keys:
 @contextmanager
 def other_screen() -> Iterator[Keys]:
     """The terminal as it was is given back whatever ends us, but for a KILL."""
-    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    before, keys = {number: signal.signal(number, _leave) for number in ends}, Keys()
+    wanted = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before, keys = {number: signal.signal(number, _leave) for number in wanted}, Keys()
     keys.take()
     sys.stdout.write(_ENTER)
     try:

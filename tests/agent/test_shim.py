@@ -39,7 +39,8 @@ def shim(agent: str, awake: float = 10.0, before: str = "") -> Iterator[subproce
     """A shim whose agent runs ``agent``, the body of a function of (lease, shim), after ``before``."""
     body = "".join(f" {line}\n" for line in agent.splitlines())
     patient = f"from clusterrun.model import contract\ncontract.AWAKE_SECONDS = {awake}\n"
-    script = f"{SHIM}{patient}{HIDDEN}{before}def agent(lease, shim):\n{body}sys.exit(under_shim('n1', agent))"
+    start = "sys.exit(under_shim('n1', agent))"
+    script = f"{SHIM}{patient}{HIDDEN}{before}def agent(lease, shim):\n{body}{start}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, "-c", script],
