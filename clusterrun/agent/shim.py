@@ -98,8 +98,8 @@ class _Guard:
         self._reap()
         looked = steady()
         while self._code is None and looked < self._until:
-            # The kernel's wait does not count the time that a machine sleeps; the lease does. Measured from look
-            # to look: this process may have stood still anywhere, also before it read its lease.
+            # The kernel's wait does not count the time that a machine sleeps; the lease does. Measured from
+            # look to look: this process may have stood still anywhere, also before it read its lease.
             longest = _LONGEST_WAIT if self._stopped is None else _STOPPED_LOOK_SECONDS
             seconds = max(0.0, min(longest, self._until - steady()))
             ready = poll.poll(int(1000 * seconds) + 1)
