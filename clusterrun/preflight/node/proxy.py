@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 
 from clusterrun.preflight.node.forked_call import execute
 from clusterrun.preflight.node.listener import READ
@@ -37,11 +38,9 @@ class Scout:
         """Put a task to it; the number under which the answer will be heard."""
         self._last += 1
         data = memoryview(json.dumps({"number": self._last, "body": body}).encode() + b"\n")
-        try:
+        with suppress(OSError):  # it ended: its output tells that, and why
             while data:
                 data = data[os.write(self._input, data) :]
-        except OSError:
-            self._part("it ended")
         return self._last
 
     def end(self) -> None:

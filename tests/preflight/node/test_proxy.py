@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.preflight import task_codec
+from clusterrun.preflight.node.proxy import Scout, Through
 from clusterrun.preflight.session import indirect_probe
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.state import SessionState
@@ -61,16 +63,30 @@ def test_a_node_is_asked_through_another_and_its_examiner_ends_when_it_is_sent_a
 
 
 @pytest.mark.parametrize(
-    ("argv", "why"),
+    ("argv", "limit", "why"),
     [
-        (("/bin/sh", "-c", "echo no such node; exit 1"), "no such node"),
-        (("/no/such/program",), "/no/such/program: [Errno 2] No such file or directory"),
-        (("/bin/sh", "-c", "exec sleep 100"), "no answer within the limit"),
+        (("/bin/sh", "-c", "echo no such node; exit 1"), 60.0, "no such node"),
+        (("/no/such/program",), 60.0, "/no/such/program: [Errno 2] No such file or directory"),
+        (("/bin/sh", "-c", "exec sleep 100"), 1.0, "no answer within the limit"),
     ],
 )
-def test_where_no_examiner_can_be_started_that_is_the_answer(one, argv, why):
-    answer = one.ask(1, through(argv, task_codec.said(ListenTask(NONCE)), limit=3.0))
+def test_where_no_examiner_can_be_started_that_is_the_answer(one, argv, limit, why):
+    answer = one.ask(1, through(argv, task_codec.said(ListenTask(NONCE)), limit))
     assert (answer.body, why in answer.why) == ("", True)
+
+
+def test_a_program_that_ended_before_it_was_asked_is_answered_for_by_its_last_words():
+    readers = []
+    scout = Scout(
+        ("/bin/sh", "-c", "echo no such node; exit 1"),
+        os.environ,
+        lambda fd, mask, read: readers.append(read),
+    )
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+    asked = Through(through((), "a task"), scout, "")
+    while not asked.tick():
+        readers[0](0)
+    assert asked.answer() == ThroughAnswer("", "no such node")
 
 
 def test_the_program_that_starts_agents_is_turned_to_start_an_examiner_on_one_node():
