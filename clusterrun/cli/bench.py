@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.error_output import say
+from clusterrun.cli.error_output import agreed, say
 from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
 from clusterrun.config import option_table, settings
@@ -98,8 +98,9 @@ def scaling(
     study = prepared(context, spec, script, words, own)
     if own["dry_run"]:
         return study.shown(own["as_json"])
-    if study.left() and not own["oversubscribe"]:
-        _ask(study.crowded())
+    if study.left() and not own["oversubscribe"] and not _wanted(study.crowded()):
+        say("nothing was measured")
+        return ExitCode.FAILED
     try:
         study.measure(say)
     except KeyboardInterrupt:
@@ -134,17 +135,17 @@ def _unsized(values: dict[str, settings.Setting]) -> dict[str, settings.Setting]
     }
 
 
-def _ask(crowded: str) -> None:
+def _wanted(crowded: str) -> bool:
     """More ranks than cores only if a person says so. Raises ``BadInput`` where nobody can be asked."""
     from clusterrun.model.errors import BadInput
 
     if not crowded:
-        return
+        return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise BadInput(
             crowded, "--oversubscribe starts them anyway; smaller --worlds give comparable figures"
         )
-    click.confirm(f"{crowded}. Measure anyway?", abort=True, err=True)
+    return agreed(f"{crowded}. Measure anyway?")
 
 
 def _again() -> str:

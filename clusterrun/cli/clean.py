@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.error_output import say
+from clusterrun.cli.error_output import agreed, say
 from clusterrun.cli.shell_complete import runs
 from clusterrun.cli.shell_complete import states as shown_states
 from clusterrun.cli.terminal import iso, table
@@ -98,14 +98,14 @@ def _moment(age: str, now: float) -> float:
 def _asked(planned: CleanPlan, as_json: bool, context: Context) -> bool:
     """Whether whoever sits there agrees. Raises ``BadInput`` where nobody does."""
     what = f"{_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})"
-    if not sys.stdin.isatty() or as_json:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()) or as_json:
         raise BadInput(
             f"clean would remove {what} and cannot ask here",
             "add --yes to remove without a question, or --dry-run to see what would go",
         )
     _show(planned.going, context.clock.now())
     say(_holds(context, planned))
-    return click.confirm(f"Remove {what} with all they hold, checkpoints too?", err=True)
+    return agreed(f"Remove {what} with all they hold, checkpoints too?")
 
 
 def _show(going: tuple[Ended, ...], now: float) -> None:

@@ -106,6 +106,12 @@ def say(sentence: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def agreed(question: str) -> bool:
+    """Whether the person says yes; stderr has the question, for stdout is data."""
+    print(f"{visible(question)} [y/N]: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def _usage(error: click.ClickException) -> int:
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         say(error.format_message())  # a bare `clusterrun` is a question, no mistake

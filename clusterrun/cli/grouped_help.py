@@ -55,23 +55,21 @@ class GroupedCommand(click.Command):
         for group, head in GROUPS.items():
             rows = [one.row() for one in shown if one.group == group]
             _write(formatter, head, rows, column, every)
-        hidden = len(grouped) - len(shown)
-        _HELP_ALL.help = f"Show {hidden} more options." if hidden else "Every switch has a --no- form too."
-        others = [
-            one.get_help_record(ctx)
-            for one in params
-            if isinstance(one, click.Option) and not isinstance(one, GroupedOption)
-        ]
-        _write(formatter, "Help", [(*row, "") for row in others if row], column, every)
+        others = [one for one in params if isinstance(one, click.Option) and not isinstance(one, GroupedOption)]
+        hidden = len(params) - 1 - len(shown) - sum(isinstance(one, click.Argument) for one in params)
+        _HELP_ALL.help = "Every switch has a --no- form too." if every else f"Show {hidden} more options."
+        rows = [one.get_help_record(ctx) for one in (others if every else [_HELP_ALL])]
+        _write(formatter, "Help" if every else "", [(*row, "") for row in rows if row], column, every)
 
 
 def _write(
     formatter: click.HelpFormatter, head: str, rows: list[tuple[str, str, str]], column: int, every: bool
 ) -> None:
-    """A head and its rows, without empty lines: all of it should fit a screen."""
+    """A head, unless it is empty, and its rows, without empty lines: all of it should fit a screen."""
     if not rows:
         return
-    formatter.write(f"{head}:\n")
+    if head:
+        formatter.write(f"{head}:\n")
     room = formatter.width - column - GAP - formatter.indent_increment
     texts = [
         (names, text + more if every or len(text + more) <= room else text) for names, text, more in rows

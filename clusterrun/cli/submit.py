@@ -85,9 +85,7 @@ def _takes_next(word: str, takes_value: set[str]) -> bool:
     group="slurm",
 )
 @dry_run_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document.", cls=GroupedOption, common=True
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.", cls=GroupedOption)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files)
 def submit(
     command: tuple[str, ...],

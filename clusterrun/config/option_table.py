@@ -319,9 +319,7 @@ SUBMISSION = (
             common=True,
             short="-f",
         ),
-        Option(
-            "wait", "switch", "Return when the run has ended, with its exit code.", "", False, common=True
-        ),
+        Option("wait", "switch", "Return when the run has ended, with its exit code.", "", False),
         Option("on-event", "text", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
     ),
 )

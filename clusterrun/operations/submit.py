@@ -122,9 +122,15 @@ def _sharing_cpus(
         return site, ()
     wider = replace(site, cpus_per_gpu=share)
     settled = replace(spec, name=spec.name or default_name(spec.command))
-    why = context.client().could_not_start(wished(settled, "x", "x", "/", wider), spec.cwd)
+
+    def refused(facts: MachineFacts) -> str:
+        return context.client().could_not_start(wished(settled, "x", "x", "/", facts), spec.cwd)
+
+    why = refused(wider)
     if not why:
         return wider, ()
+    if still := refused(site):  # not for its CPUs
+        return site, (f"Slurm says that this job cannot start: {still}",)
     said = f"1 CPU per rank is asked for: for {share}, a GPU's share of the node's, Slurm says: {why}"
     return site, (f"{said}; --cpus-per-rank asks for another number",)
 
@@ -202,10 +208,10 @@ def send(spec: JobSpec, context: Context, tell: Tell) -> tuple[RunRecord, tuple[
     record stays, so that ``status`` finds out.
     """
     made = draft(spec, context)
-    for notice in made.notices:
-        tell(notice)
     record = _prepare(made, context)
     record = replace(record, job_id=_queue(made.plan, record, context, tell))
+    for notice in made.notices:  # a refusal stands alone: what surely is wrong, without what may be
+        tell(notice)
     try:
         context.store.save(record)
     except DiskRefused as error:

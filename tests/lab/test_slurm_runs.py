@@ -296,6 +296,19 @@ def test_a_share_that_slurm_could_never_give_is_not_asked_for(make_lab: MakeLab,
     assert (answer.code, said in answer.err) == (0, True), answer.err
 
 
+def test_a_gpu_type_that_no_node_has_is_refused_without_a_word_about_cpus(on_slurm: Site) -> None:
+    done = on_slurm.run("submit", "--gpus", "h100:2", "tell.py")
+    assert (done.code, done.out, done.err.splitlines()[0]) == (
+        4,
+        "",
+        "error: Slurm refused the job: Batch job submission failed:"
+        " Requested node configuration is not available",
+    )
+    dry = on_slurm.run("submit", "--gpus", "h100:2", "--dry-run", "tell.py")
+    said = "Slurm says that this job cannot start: allocation failure: Requested node configuration"
+    assert (dry.code, said in dry.err, "1 CPU per rank is asked for" in dry.err) == (0, True, False)
+
+
 def test_a_wrong_partition_is_refused_with_the_one_that_was_meant_and_leaves_no_run(on_slurm: Site) -> None:
     done = on_slurm.run("submit", "--partition", "debgu", "tell.py")
     assert (done.code, done.out, "did you mean debug?" in done.err) == (4, "", True)
