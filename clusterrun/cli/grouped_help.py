@@ -55,11 +55,11 @@ class GroupedCommand(click.Command):
         for group, head in GROUPS.items():
             rows = [one.row() for one in shown if one.group == group]
             _write(formatter, head, rows, column, every)
-        others = [one for one in params if isinstance(one, click.Option) and not isinstance(one, GroupedOption)]
-        hidden = len(params) - 1 - len(shown) - sum(isinstance(one, click.Argument) for one in params)
+        plain = [one for one in params if isinstance(one, click.Option) and one not in grouped]
+        hidden = len(grouped) + len(plain) - len(shown) - 1
         _HELP_ALL.help = "Every switch has a --no- form too." if every else f"Show {hidden} more options."
-        rows = [one.get_help_record(ctx) for one in (others if every else [_HELP_ALL])]
-        _write(formatter, "Help" if every else "", [(*row, "") for row in rows if row], column, every)
+        last = [one.get_help_record(ctx) for one in (plain if every else [_HELP_ALL])]
+        _write(formatter, "Help" if every else "", [(*row, "") for row in last if row], column, every)
 
 
 def _write(

@@ -1,7 +1,6 @@
 """Start a plan on this machine: its coordinator, in a session that a Ctrl-C in the terminal does not reach.
 
-This file is also the program that starts the coordinator and watches it (``python -m
-clusterrun.local.start_run``), with submitit's local controller.
+``main`` is the program that starts the coordinator and watches it, with submitit's local controller.
 """
 
 from __future__ import annotations
@@ -17,10 +16,15 @@ from pathlib import Path
 from clusterrun import system
 from clusterrun.local import processes
 from clusterrun.model.errors import SchedulerError
-from clusterrun.model.paths import RunPaths
 from clusterrun.script.plan import Plan
 
 START_SECONDS = 60.0
+PROGRAM = """import sys
+sys.path = [place for place in sys.path if place]
+from clusterrun.local.start_run import main
+main()"""
+"""Without the current directory, where a file of the user's may be named as a module of Python's."""
+LAST_LINES = 10
 TEN_YEARS = 10 * 366 * 86400
 """submitit ends a task after its time; the time limit of a run is the coordinator's to keep."""
 
@@ -40,16 +44,15 @@ def start(plan: Plan, environment: Mapping[str, str]) -> str:
         "SUBMITIT_LOCAL_WITH_SHELL": "",
         "SUBMITIT_EXECUTOR": "local",
     }
-    argv = (sys.executable, "-m", "clusterrun.local.start_run")
-    look = f"see {RunPaths(plan.run_dir).job_output}"
+    argv = (sys.executable, "-c", PROGRAM)
     try:
         done = system.run(argv, START_SECONDS, env=for_controller, cwd=plan.spec.cwd)
     except system.ProgramTimeout as error:
-        raise SchedulerError(f"the run could not be started: {error.seen}", look) from error
+        raise SchedulerError(f"the run could not be started: {error.seen}", "submit it again") from error
     job_id = done.out.strip()
     if done.code != 0 or not job_id:
-        last = (done.err.strip().splitlines() or ["no reason given"])[-1]
-        raise SchedulerError(f"the run could not be started: {last}", look)
+        last = done.err.strip().splitlines()[-LAST_LINES:]
+        raise SchedulerError(f"the run could not be started: exit code {done.code}", "\n".join(last))
     return job_id
 
 
@@ -77,7 +80,3 @@ def main() -> None:
         controller.wait(freq=4)
     finally:
         controller.kill_tasks()
-
-
-if __name__ == "__main__":
-    main()

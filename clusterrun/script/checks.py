@@ -16,7 +16,9 @@ from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.script.plan import Plan
 
 LEAST_PYTHON = (3, 9)
-QUESTION = """import sys, importlib.util
+QUESTION = """import sys
+sys.path = [place for place in sys.path if place]
+import importlib.util
 print(*sys.version_info[:2], importlib.util.find_spec("torch") is not None)"""
 ANSWER_SECONDS = 30.0
 

@@ -143,6 +143,15 @@ def test_a_coordinator_is_started_once_whatever_it_exits_with(tmp_path: Path) ->
     assert Path(made.run_dir, "starts").read_text() == "once\n"
 
 
+def test_a_file_of_the_user_named_as_a_module_of_python_is_not_loaded_to_start_a_run(tmp_path: Path) -> None:
+    for name in ("grp", "shutil", "platform"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the user')\n")
+    made = prepared(tmp_path)
+    job_id = started_here(made, environment(QUICK="1"))
+    until(lambda: not processes.alive(job_id))
+    assert Path(made.run_dir, "starts").read_text() == "once\n"
+
+
 def inside(folder: str) -> list[str]:
     """The processes that work in ``folder``."""
     found = []
@@ -154,12 +163,12 @@ def inside(folder: str) -> list[str]:
     return found
 
 
-def test_a_run_that_cannot_be_started_is_an_error_with_the_place_to_look(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_started_is_an_error_with_the_last_words(tmp_path: Path) -> None:
     made = prepared(tmp_path)
     with pytest.raises(SchedulerError) as caught:
         started_here(made, {"PATH": "/nowhere", "TMPDIR": str(tmp_path), "PYTHONHOME": "/nowhere"})
-    assert "could not be started" in caught.value.seen
-    assert "job.out" in caught.value.remedy
+    assert caught.value.seen == "the run could not be started: exit code 1"
+    assert "No module named 'encodings'" in caught.value.remedy, "job.out goes with the run directory"
 
 
 def listed(text: str) -> Callable[..., system.Completed]:
