@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -92,6 +93,8 @@ def _moment(age: str, now: float) -> float:
     """When a run has ended at the latest; a bare number is days here, not minutes."""
     if not age:
         return 0.0
+    if re.fullmatch("0+[dhms]?", age.strip()):
+        return now  # every run that has ended
     return now - parse(age, DAY) if age.strip().isdecimal() else since(age, now)
 
 

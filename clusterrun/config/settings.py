@@ -142,11 +142,12 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     import difflib
 
     ours = {option.variable for option in CONFIGURABLE.values()} | {contract.HOME_VARIABLE, PROFILE_VARIABLE}
+    known = {*ours, contract.LAB_HOME_VARIABLE}
     of_a_run = {contract.NODE_VARIABLE} if contract.RUN_ID_VARIABLE in environ else set()
     said = []
     for name in sorted(environ):
         if name.startswith(contract.OPTION_VARIABLE_PREFIX) and name not in ours | RESERVED | of_a_run:
-            near = difflib.get_close_matches(name, ours, n=1, cutoff=0.85)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
             said += [f"{name} is set but means nothing; did you mean {near[0]}?"] if near else []
     return said
 

@@ -255,7 +255,7 @@ def lab_around() -> str:
 
 def outside_of(name: str) -> tuple[str, str]:
     """What is said within the lab ``name``, and what to do."""
-    seen = f"this is a host of the lab {name!r}: labs are commanded from outside"
+    seen = f"this is a host of the lab {name!r}, and lab commands work only outside of it"
     return seen, f"leave it (exit), or type in another terminal: {command(name, 'status')}"
 
 

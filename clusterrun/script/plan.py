@@ -341,8 +341,7 @@ def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
         raise BadInput(f"{', '.join(asked)} needs Slurm, which cannot be used here: {site.why}", remedy)
     if spec.gpus * spec.allocated > site.gpus:
         raise BadInput(
-            f"this machine has {_gpus(site.gpus)}, not {spec.gpus * spec.allocated},"
-            f" and Slurm cannot be used here: {site.why}",
+            f"{_short_of(spec, site.gpus)}, and Slurm cannot be used here: {site.why}",
             f"{remedy}, which starts CPU ranks in their place",
         )
     if site.of_a_cluster:
@@ -353,12 +352,14 @@ def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
         )
 
 
-def _gpus(count: int) -> str:
-    return {0: "no GPU", 1: "1 GPU"}.get(count, f"{count} GPUs")
+def _short_of(spec: JobSpec, there: int) -> str:
+    asked = spec.allocated * spec.gpus
+    have = {0: "none", 1: "only 1"}.get(there, f"only {there}")
+    return f"{asked} GPU{'s' if asked > 1 else ''} asked for, and this machine has {have}"
 
 
 def _no_gpus(spec: JobSpec, there: int) -> str:
-    said = f"this machine has {_gpus(there)}, not {spec.allocated * spec.gpus}"
+    said = _short_of(spec, there)
     ranks = spec.ranks_per_node or spec.gpus
     said += f": {ranks} CPU rank{'s' if ranks > 1 else ''} on each simulated node"
     if there:

@@ -73,10 +73,12 @@ def test_a_script_says_yes_or_is_refused(clusterrun: CommandLine) -> None:
     assert (again.code, "no run matches" in again.err, "holds" in again.err) == (0, True, True), again
 
 
-def test_a_bare_number_is_days(clusterrun: CommandLine) -> None:
+def test_a_bare_number_is_days_and_0_is_every_run_that_has_ended(clusterrun: CommandLine) -> None:
     old, young = add(clusterrun, 4), add(clusterrun, 2)
     assert clusterrun("clean", "--older-than", "3", "--yes").code == 0
     assert (left(clusterrun), old == young) == ([young], False)
+    assert clusterrun("clean", "--older-than", "0", "--yes").code == 0
+    assert left(clusterrun) == []
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])

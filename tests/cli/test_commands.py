@@ -251,6 +251,10 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
         (["submit", "-c", "8", "train.py"], 2, "Did you mean --cpus-per-rank?"),
         (["submit", "--ntasks-per-node=8", "train.py"], 2, "Use --gpus (or --ranks-per-node"),
         (["submit", "--nproc_per_node=8", "train.py"], 2, "Use --gpus (or --ranks-per-node"),
+        (["submit", "--queue", "gpu", "train.py"], 2, "Did you mean --partition?"),
+        (["submit", "--walltime", "1h", "train.py"], 2, "Did you mean --time?"),
+        (["submit", "--cpus", "2", "train.py"], 2, "Did you mean --cpus-per-rank?"),
+        (["submit", "--image", "x.sif", "train.py"], 2, "clusterrun help containers"),
         (["submit", "--output", "x", "train.py"], 2, "Use clusterrun logs"),
         (["submit", "--comment", "x", "train.py"], 2, "Pass it on: --sbatch comment"),
         (["check", "--cpus-per-task", "2"], 2, "Did you mean --cpus-per-rank?"),
@@ -420,7 +424,7 @@ def test_following_ends_soon_after_the_run(clusterrun: CommandLine) -> None:
 @pytest.mark.parametrize(
     "words, environment, code, seen",
     [
-        (("--gpus", "8"), {}, 2, "this machine has no GPU, not 8, and Slurm cannot be used here: "),
+        (("--gpus", "8"), {}, 2, "8 GPUs asked for, and this machine has none, and Slurm cannot be used"),
         (("--partition", "gpu"), {}, 2, "--partition needs Slurm, which cannot be used here: "),
         (("--nodes", "2"), {"SLURM_CONF": "/gone.conf"}, 4, "looks like a login node (SLURM_CONF is set)"),
     ],

@@ -72,12 +72,12 @@ def test_gpus_with_their_type_are_asked_for_in_any_of_the_usual_ways(
     command = ["train.py"] if where == "submit" else []
     done = clusterrun(where, *words, "--dry-run", *command)
     assert done.code == 0
-    assert "this machine has no GPU, not 2: 2 CPU ranks on each simulated node" in done.err
+    assert "2 GPUs asked for, and this machine has none: 2 CPU ranks on each simulated node" in done.err
 
 
 def test_a_configuration_names_the_type_too(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "clusterrun.toml").write_text('[defaults]\ngpus = "h100:2"\n')
-    assert "not 2: 2 CPU ranks" in clusterrun("submit", "--dry-run", "train.py").err
+    assert "none: 2 CPU ranks" in clusterrun("submit", "--dry-run", "train.py").err
     assert "h100:2" in clusterrun("config", "show").out
 
 

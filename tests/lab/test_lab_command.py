@@ -48,7 +48,7 @@ def test_a_users_first_minutes(up: str) -> None:
     inside = ("exec", "--name", NAME, "--", sys.executable, "-m", "clusterrun.cli.main", "lab")
     for words in (("fault", "heal"), ("fault", "heal", "--name", NAME), ("status",)):
         code, out, err = typed(*inside, *words)
-        said = f"this is a host of the lab '{NAME}': labs are commanded from outside\n"
+        said = f"this is a host of the lab '{NAME}', and lab commands work only outside of it\n"
         assert (code, out, said in err) == (2, "", True)
     code, _, again = typed("up", "--name", NAME)
     assert (code, "is already up" in again) == (2, True)
