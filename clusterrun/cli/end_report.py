@@ -93,6 +93,10 @@ def _memory(found: EndReport) -> str:
 
 
 def _energy(found: EndReport) -> str:
-    if found.gpu_joules is None:
-        return ""
-    return f"{found.gpu_joules / KWH:.3g} kWh by the GPUs, as they say"
+    said = []
+    if found.gpu_joules is not None:
+        said += [f"{found.gpu_joules / KWH:.3g} kWh by the GPUs, as they say"]
+    if found.node_joules is not None:
+        each = f"s ({found.node_joules / found.nodes / KWH:.3g} kWh each)" if found.nodes > 1 else ""
+        said += [f"{found.node_joules / KWH:.3g} kWh by the node{each}, as Slurm measured"]
+    return "; ".join(said)

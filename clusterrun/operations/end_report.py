@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import replace
 from clusterrun.model.paths import AttemptPaths
-from clusterrun.model.record import Attempt, RunStatus
+from clusterrun.model.record import Attempt, RunRecord, RunStatus
+from clusterrun.model.spec import Cluster
 from clusterrun.operations.context import Context
 from clusterrun.reports.efficiency import EndReport, MeasuredAttempt, ProgressMarks, account
 from clusterrun.runs import usage_files
@@ -27,7 +31,15 @@ def end_report(context: Context, status: RunStatus) -> EndReport | None:
     until = context.clock.monotonic() + READ_SECONDS
     nodes = record.spec.nodes + record.spec.spares
     measured = [_measured(context, status.run_id, one, nodes, until) for one in state.attempts]
-    return account(record, status.state, status.ended_at or state.updated_at, measured)
+    found = account(record, status.state, status.ended_at or state.updated_at, measured)
+    return replace(found, node_joules=_joules(context, record, state.attempts))
+
+
+def _joules(context: Context, record: RunRecord, attempts: Sequence[Attempt]) -> int | None:
+    """What Slurm measured of the run's jobs; None where it measures nothing, or is another cluster."""
+    if record.cluster != Cluster.SLURM.value or context.other_cluster(record):
+        return None
+    return context.client().energy(sorted({one.job_id for one in attempts if one.job_id}))
 
 
 def _measured(context: Context, run_id: str, attempt: Attempt, nodes: int, until: float) -> MeasuredAttempt:

@@ -56,6 +56,7 @@ class EndReport:
     ``check``, ``start`` of the ranks, ``between`` attempts in one job, and ``ranks``; of that ``steps``, and
     of these ``counted``: those that no later attempt had to repeat. ``goodput`` is counted / allocated.
     ``cores…`` and ``memory…`` are of a node. ``gpus_idle`` of ``gpus`` in all were never busy.
+    ``gpu_joules`` are the GPUs' own count, ``node_joules`` what Slurm measured of all nodes.
     ``smaller`` are options that would have been enough.
     """
 
@@ -80,6 +81,7 @@ class EndReport:
     gpu_busy_most: float | None = None
     gpu_memory_most: float | None = None
     gpu_joules: float | None = None
+    node_joules: float | None = None
     smaller: tuple[str, ...] = ()
 
 

@@ -32,6 +32,7 @@ _LOGIN = re.compile(
 UNNAMED = "slurm"
 NAME_SECONDS = 5.0
 TEST_SECONDS = 3.0
+ENERGY_SECONDS = 5.0
 NOT_HERE = "no program named {0} is on PATH"
 _DOWN = "try again in a while; `scontrol ping` says whether the controller is up"
 
@@ -127,6 +128,25 @@ class SlurmClient:
         """
         mark = _mark()
         return self._account(queries.finished_argv(job_ids, mark), mark) if job_ids else ()
+
+    def energy(self, job_ids: Sequence[str]) -> int | None:
+        """The joules that ``job_ids`` consumed on all their nodes; None where the site measures none.
+
+        It is asked for only where Slurm's configuration names what measures it, and waited for shortly.
+        """
+        if not job_ids or not self._measures_energy():
+            return None
+        mark = _mark()
+        try:
+            done = self._run(queries.energy_argv(job_ids, mark), ENERGY_SECONDS, env=self._environment)
+            return queries.read_energy(done.out, job_ids, mark) if done.code == 0 else None
+        except (system.ProgramMissing, system.ProgramTimeout, SchedulerError):
+            return None
+
+    def _measures_energy(self) -> bool:
+        texts = map(_text, (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED))
+        found = _setting(next(filter(None, texts), ""), "AcctGatherEnergyType")
+        return bool(found) and not found.endswith("none")
 
     def find(self, token: str) -> str:
         """The id of this user's job whose comment holds ``token``; '' where Slurm knows none.

@@ -98,6 +98,12 @@ def number(cell: str) -> int:
     return int(match.group(1)) * {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}[match.group(2)]
 
 
+def joules(cell: str) -> int | None:
+    """The energy in a cell; None where none was measured: nothing, 0, or Slurm's number for no value."""
+    count = int(cell) if cell.isascii() and cell.isdecimal() else 0
+    return count if 0 < count < 2**63 else None
+
+
 def exit_code(cell: str) -> int | None:
     """``CODE:SIGNAL`` as a shell gives it: 128 and the signal's number for a signal."""
     match = re.fullmatch(r"(\d+):(\d+)", cell)
@@ -137,6 +143,7 @@ FINISHED = (
     Field("name", "JobName", str),
     Field("comment", "Comment", text),
 )
+ENERGY = (Field("job_id", "JobIDRaw", text), Field("joules", "ConsumedEnergyRaw", joules))
 PARTITIONS = (
     Field("name", "%R", text),
     Field("default", "%P", lambda cell: cell.endswith("*")),
@@ -156,16 +163,21 @@ def jobs_argv(user: int, mark: str) -> tuple[str, ...]:
 
 def finished_argv(job_ids: Sequence[str], mark: str) -> tuple[str, ...]:
     """``sacct`` for ``job_ids``: one row per job, no steps."""
-    return (*_accounting(mark), f"--jobs={','.join(job_ids)}")
+    return (*_accounting(FINISHED, mark), f"--jobs={','.join(job_ids)}")
+
+
+def energy_argv(job_ids: Sequence[str], mark: str) -> tuple[str, ...]:
+    """``sacct`` for what ``job_ids`` consumed: a row for each time that Slurm started one of them."""
+    return (*_accounting(ENERGY, mark), "--duplicates", f"--jobs={','.join(job_ids)}")
 
 
 def since_argv(user: int, since: str, mark: str) -> tuple[str, ...]:
     """``sacct`` for every job of ``user`` since ``since`` (as Slurm reads times: ``now-1days``)."""
-    return (*_accounting(mark), f"--user={user}", f"--starttime={since}")
+    return (*_accounting(FINISHED, mark), f"--user={user}", f"--starttime={since}")
 
 
-def _accounting(mark: str) -> tuple[str, ...]:
-    columns = ",".join(field.column for field in FINISHED)
+def _accounting(fields: Sequence[Field], mark: str) -> tuple[str, ...]:
+    columns = ",".join(field.column for field in fields)
     plain = ("--noheader", "--allocations", "--parsable2")
     return ("sacct", *plain, f"--delimiter={mark}", f"--format={columns}")
 
@@ -183,6 +195,15 @@ def read_jobs(out: str, mark: str) -> tuple[JobRow, ...]:
 def read_finished(out: str, mark: str) -> tuple[JobRow, ...]:
     """The answer to ``finished_argv``; a requeued job's newest row comes last."""
     return tuple(JobRow(**cells) for cells in _counted_rows(FINISHED, out, mark))
+
+
+def read_energy(out: str, job_ids: Sequence[str], mark: str) -> int | None:
+    """The joules of all ``job_ids``, from the answer to ``energy_argv``; None where some are not known."""
+    rows = list(_counted_rows(ENERGY, out, mark))
+    measured: list[int | None] = [row["joules"] for row in rows]
+    known = [one for one in measured if one is not None]
+    whole = len(known) == len(rows) and {row["job_id"] for row in rows} == set(job_ids)
+    return sum(known) if whole else None
 
 
 def read_partitions(out: str, mark: str) -> tuple[PartitionOffer, ...]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+from clusterrun.cli.end_report import lines
+from clusterrun.model.frozen import replace
+from clusterrun.reports.efficiency import EndReport
 from tests.cli.conftest import CommandLine
 
 REPORTS = """
@@ -44,6 +47,17 @@ def test_a_script_that_says_nothing_of_its_steps_is_told_how(ended: CommandLine)
 def test_a_run_that_lives_has_no_end_report(live: CommandLine) -> None:
     assert "end report" not in live("status", "stays").out
     assert json.loads(live("status", "--json", "stays").out)["runs"][0]["end_report"] is None
+
+
+def test_energy_is_told_of_whom_and_by_whom() -> None:
+    measured = EndReport(queue=0, allocated=60, check=0, between=0, nodes=4)
+    assert "energy" not in dict(lines(measured))
+    assert dict(lines(replace(measured, gpu_joules=7.2e6, node_joules=14.4e6)))["energy"] == (
+        "2 kWh by the GPUs, as they say; 4 kWh by the nodes (1 kWh each), as Slurm measured"
+    )
+    assert dict(lines(replace(measured, node_joules=3.6e6, nodes=1)))["energy"] == (
+        "1 kWh by the node, as Slurm measured"
+    )
 
 
 TRACKED = """

@@ -363,3 +363,20 @@ def test_a_cluster_that_nobody_names_has_a_name_all_the_same(
 ) -> None:
     client = SlurmClient({"SLURM_CONF": "/nowhere"}, StandInPrograms(answer))
     assert client.cluster_name() == "slurm" or Path("/etc/slurm/slurm.conf").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("AcctGatherEnergyType=acct_gather_energy/ipmi", True),
+        ("AcctGatherEnergyType=acct_gather_energy/none", False),
+        ("", False),
+    ],
+)
+def test_energy_is_asked_for_where_slurm_measures_it(tmp_path: Path, line: str, asked: bool) -> None:
+    (tmp_path / "slurm.conf").write_text(f"ClusterName=x\n{line}\n")
+    programs = StandInPrograms((1, "", "sacct: error: slurm_persist_conn_open failed"))
+    slurm = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, programs, PushedClock(), user=1000)
+    assert slurm.energy(["23"]) is None
+    assert [argv[0] for argv in programs.asked] == ["sacct"] * asked
+    assert slurm.energy([]) is None

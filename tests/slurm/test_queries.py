@@ -253,3 +253,21 @@ def test_an_exit_code_is_read_as_a_shell_gives_it(cell: str, code: int | None) -
 @pytest.mark.parametrize("cell, number", [("16", 16), ("16+", 16), ("4-8", 4), ("1K", 1024), ("N/A", 0)])
 def test_a_number_is_what_a_cell_begins_with(cell: str, number: int) -> None:
     assert queries.number(cell) == number
+
+
+@pytest.mark.parametrize(
+    ("out", "joules"),
+    [
+        ("23<MARK>123456\n24<MARK>1000\n", 124456),
+        ("23<MARK>123456\n23<MARK>4\n24<MARK>1000\n", 124460),  # requeued: a row for each start
+        ("23<MARK>123456\n", None),
+        ("23<MARK>123456\n24<MARK>\n", None),
+        ("23<MARK>123456\n24<MARK>0\n", None),
+        ("23<MARK>18446744073709551614\n24<MARK>1000\n", None),
+        ("", None),
+    ],
+)
+def test_the_energy_of_jobs_is_known_where_every_start_of_each_was_measured(
+    out: str, joules: int | None
+) -> None:
+    assert queries.read_energy(out, ["23", "24"], MARK) == joules
