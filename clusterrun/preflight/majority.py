@@ -63,7 +63,7 @@ def unlike(
         return
     mild = verdict if verdict == Grade.PASS else Grade.WARN
     groups = ", ".join(f"{value} on {_shown(nodes)}" for value, nodes in found.values[:4])
-    said = f"{what} differs: {groups}; which is right cannot be told"
+    said = f"{what} differs: {groups}; it is not known which is right"
     for node in values if len(values) == 2 else ("",):
         yield node, Finding(check, mild, said, remedy)
 

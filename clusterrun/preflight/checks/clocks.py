@@ -1,4 +1,4 @@
-"""What holds the GPUs' clocks down: heat, a power brake, or a limit that somebody set on this node alone."""
+"""What slows the GPUs' clocks: heat, a power brake, or a limit that somebody set on this node alone."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _POWER = "look at the node's power supplies and the rack's power limit"
 REASONS = {
     "hw_thermal_slowdown": ("the GPU is too hot", _COOL),
     "hw_power_brake_slowdown": ("the machine's power brake is on", _POWER),
-    "hw_slowdown": ("the hardware holds the clocks down", _COOL),
-    "sw_thermal_slowdown": ("the driver holds the clocks down for heat", _COOL),
+    "hw_slowdown": ("the hardware slows the clocks", _COOL),
+    "sw_thermal_slowdown": ("the driver slows the clocks because of heat", _COOL),
 }
 _SET = {
     "watts_most": ("power limit", "W", "nvidia-smi -pl on that node"),

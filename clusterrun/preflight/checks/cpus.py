@@ -1,4 +1,4 @@
-"""The processors that ranks may use: as many as were asked for, not held down, not taken by others."""
+"""The processors that ranks may use: as many as asked for, not limited by a cgroup, not used by others."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 NAME = "cpus"
 LIMIT = 10.0
 LATE = Finding(NAME, Grade.UNDETERMINED, "the usable processors could not be read within 10 s", "")
-_REMEDY = "more --cpus-per-task, or srun --cpu-bind=none: several ranks on one processor crawl"
+_REMEDY = "more --cpus-per-rank, or --srun cpu-bind=none: ranks that share a processor are slow"
 _QUOTA = "look at the cgroup of the job (cpu.max, cpu.cfs_quota_us) and of slurmd above it"
 _BUSY = "look at who else runs there: top, squeue --nodelist; leftovers of earlier jobs must be ended"
 CROWDED, TIMES_OTHERS, FEWEST = 1.2, 3.0, 3
-"""So many processes for each processor, so many times what others have, among so many nodes."""
+"""The fewest runnable processes per processor, times those of others, and nodes, for a finding."""
 _CGROUPS = "/proc/self/cgroup"
 _TREE = "/sys/fs/cgroup"
 
 
 def probe(request: Asked) -> object:
-    """Processors that this process may run on; those that its cgroups allow; who wants to run at all."""
+    """Processors that this process may run on; those that its cgroups allow; the runnable processes."""
     with open("/proc/loadavg", encoding="ascii") as file:
         load, _, _, running, _ = file.read().split()
     wanting = min(float(load), float(running.partition("/")[0]))
@@ -92,5 +92,5 @@ def _busy(loads: Mapping[str, float]) -> Iterator[tuple[str, Finding]]:
         others = [other for name, other in loads.items() if name != node]
         usual = statistics.median(others) if len(loads) >= FEWEST else load
         if load >= CROWDED and load >= TIMES_OTHERS * usual:
-            said = f"{load:.1f} processes for each processor want to run on it, {usual:.1f} on other nodes"
+            said = f"{load:.1f} runnable processes per processor, {usual:.1f} on other nodes"
             yield node, Finding(NAME, Grade.WARN, said, _BUSY)

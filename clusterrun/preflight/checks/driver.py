@@ -1,4 +1,4 @@
-"""Driver, its CUDA and the kind of GPU, equal over all nodes; names the odd one out."""
+"""Driver, its CUDA and the kind of GPU, equal on all nodes; names the node that differs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
     kinds = {node: _kinds(reading) for node, reading in readings.items()}
     same = "install the same driver on every node, or leave the node out"
     yield from unlike(NAME, "the NVIDIA driver", _known(drivers), Grade.WARN, same)
-    likes = "ask for one kind of node (--constraint or --partition): the slowest GPU sets the pace"
+    likes = "ask for one kind of node (--constraint or --partition): every step waits for the slowest GPU"
     yield from unlike(NAME, "the kind of GPU", _known(kinds), Grade.WARN, likes)
 
 

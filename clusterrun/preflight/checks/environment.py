@@ -1,4 +1,4 @@
-"""What steers NCCL, gloo and torch in the environment: equal on all nodes, and of interfaces that exist."""
+"""The variables that set up NCCL, gloo and torch: equal on all nodes, and naming interfaces that exist."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _useless(name: str, value: str, interfaces: list[str], nodes: int) -> str:
 def _shared(name: str, readings: Mapping[str, Any], needed: bool) -> Iterator[tuple[str, Finding]]:
     """Fail all together where ``name`` chooses an interface that has one address on several nodes.
 
-    Ranks tell each other this address, and each of them then calls itself. Of several interfaces gloo
+    Ranks tell each other this address, and each of them then connects to itself. Of several interfaces gloo
     needs all, NCCL the first; ``needed``: the ranks use that library.
     """
     holders: dict[tuple[str, str], dict[str, str]] = {}
@@ -127,7 +127,7 @@ def _shared(name: str, readings: Mapping[str, Any], needed: bool) -> Iterator[tu
             names = sorted(nodes.values())
             shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
             said = f"{name} chooses {interface}, which has the same address {address} on {shown}"
-            said += ": a rank that calls it reaches itself"
+            said += ": a rank that connects to it reaches itself"
             yield ALL, Finding(NAME, grade, said, _own(name, readings))
 
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 NAME = "gpu-errors"
 OF = gpus.NAME
 _RESET = "drain the node and reset the GPU (nvidia-smi -r) or reboot"
-_REPLACE = "the GPU is worn out: have it replaced"
+_REPLACE = "have the GPU replaced"
 
 
 def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
-    """Fail for what makes a GPU stop or lie, warn for what will do so later."""
+    """Fail for what makes a GPU stop or compute wrongly, warn for what will do so later."""
     most_corrected = chosen(request.limits)["gpu_corrected"]
     for node, reading in readings.items():
         for index, gpu in gpus.given(reading):
@@ -43,7 +43,7 @@ def _of_gpu(gpu: Mapping[str, Any], most_corrected: float) -> Iterator[tuple[Gra
         )
         yield Grade.WARN, said, "watch it: many corrected errors come before uncorrected ones"
     if text(gpu, "rows_failed") == "Yes":
-        yield Grade.FAIL, "a worn row of memory could not be remapped", _REPLACE
+        yield Grade.FAIL, "a row of memory could not be remapped", _REPLACE
     if text(gpu, "sram_exceeded") == "Yes":
         yield Grade.FAIL, "more uncorrected SRAM errors than NVIDIA allows", _REPLACE
     if text(gpu, "rows_pending") == "Yes":

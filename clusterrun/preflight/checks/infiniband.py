@@ -37,7 +37,7 @@ COUNTERS = (
     "port_rcv_errors",
 )
 BETWEEN = 0.3
-"""Seconds between two looks at the counters: what grows while nobody uses the link is an ill link."""
+"""Seconds between two looks at the counters: what grows while nobody uses the link is a bad link."""
 _CABLE = "look at the cable and both its ends: ibstat, mlxlink -d DEVICE"
 
 

@@ -20,7 +20,7 @@ NAME = "pcie"
 OF = gpus.NAME
 _SEVERAL = 3
 _LEAST_NODES, _LEAST_GPUS = 2, 4
-"""So many others with more lanes, on other nodes or of this one, make it no slot that is built so."""
+"""With so many others that have more lanes, on other nodes or on this one, the slot is not built so."""
 _RESEAT = "reseat the GPU or its riser; drain the node until then"
 
 

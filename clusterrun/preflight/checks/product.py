@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NAME = "product"
 OF = "product"
-_LIES = "drain the node: its GPU (or memory) computes wrongly without saying so; have it replaced"
+_LIES = "drain the node: its GPU (or memory) computes wrong results without an error; have it replaced"
 _SLOW = (
     "look at the node's clocks, power and heat (nvidia-smi -q -d PERFORMANCE) and at other processes there"
 )
@@ -62,7 +62,7 @@ def _unlike(prints: Mapping[str, str]) -> Iterator[tuple[str, Finding]]:
         said = f"the product's bits are {prints[node][:24]}, {found.usual[:24]} on {agreeing} other nodes"
         yield node, Finding(NAME, Grade.FAIL, said, _LIES)
     if not found.agreed and not found.odd:
-        said = f"the product has {len(found.values)} results; which is right cannot be told"
+        said = f"the product has {len(found.values)} results; it is not known which is right"
         remedy = "test these nodes together with a third: --spares 1"
         for node in prints if len(prints) == 2 else ("",):
             yield node, Finding(NAME, Grade.UNDETERMINED, said, remedy)

@@ -68,18 +68,19 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
         most_processes = number(reading, "processes", "soft")
         rdma = request.gpus and isinstance(reading, dict) and reading.get("rdma") is True
         if rdma and locked is not None and locked < gib * 2**30:
-            said = f"a rank may lock {locked / 2**30:.3g} GiB of memory; RDMA wants {gib:g} GiB or more"
+            said = f"a rank may lock {locked / 2**30:.3g} GiB of memory; RDMA needs {gib:g} GiB or more"
             yield node, Finding(NAME, Grade.FAIL if locked < 2**30 else Grade.WARN, said, _MEMLOCK)
         if most_files is not None and most_files < files:
-            said = f"a rank may have {most_files:.0f} files open; wanted {files:.0f}"
+            said = f"a rank may have {most_files:.0f} files open, and needs {files:.0f}"
             yield node, Finding(NAME, Grade.WARN, said, _FILES)
         if most_processes is not None and most_processes < processes:
-            said = f"the user may have {most_processes:.0f} processes; {request.ranks} ranks want {processes}"
+            said = f"the user may have {most_processes:.0f} processes"
+            said += f", and {request.ranks} ranks need {processes}"
             yield node, Finding(NAME, Grade.WARN, said, _PROCESSES)
         first, last = number(reading, "ports", "first"), number(reading, "ports", "last")
         if first is not None and last is not None and last - first + 1 < request.ranks * _PORTS_PER_RANK:
             said = (
                 f"the kernel hands out {last - first + 1:.0f} TCP ports, {first:.0f} to {last:.0f}; "
-                f"each rank wants {_PORTS_PER_RANK} or more"
+                f"each rank needs {_PORTS_PER_RANK} or more"
             )
             yield node, Finding(NAME, Grade.FAIL, said, _PORTS)

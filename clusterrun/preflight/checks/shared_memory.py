@@ -1,4 +1,4 @@
-"""/dev/shm: how large it is and how much of it is free; NCCL and data loaders live in it."""
+"""/dev/shm: how large it is and how much of it is free; NCCL and data loaders use it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
         free, size = number(reading, "free"), number(reading, "size")
         if free is None or size is None or free >= wanted << 20:
             continue
-        said = f"/dev/shm has {free / 2**20:.0f} MiB free of {size / 2**20:.0f}; wanted {wanted} MiB"
+        said = (
+            f"/dev/shm has {free / 2**20:.0f} MiB free of {size / 2**20:.0f}, and the ranks need {wanted} MiB"
+        )
         verdict = Grade.FAIL if free < (wanted << 20) / 4 else Grade.WARN
         yield node, Finding(NAME, verdict, said, _remedy(size < wanted << 20))
 

@@ -21,7 +21,7 @@ NAME = "versions"
 LIMIT = 10.0
 LATE = Finding(NAME, Grade.UNDETERMINED, "the versions could not be read within 10 s", "")
 _KINDS = {
-    "clusterrun": ("clusterrun", Grade.WARN, "copy the same agent.pyz everywhere: submit again"),
+    "clusterrun": ("clusterrun", Grade.WARN, "submit again: every node must run the same agent.pyz"),
     "machine": (
         "the processor's architecture",
         Grade.WARN,

@@ -69,7 +69,7 @@ _LINK_DOWN = 20034
 """Also when a GPU behind the link is reset: a GPU that is lost says so itself."""
 _LINE = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+),? ?(.*)")
 _FALLEN = re.compile(r"NVRM: .*GPU ([0-9A-Fa-f:.]+).*fallen off the bus")
-"""The same misfortune at the driver's start, when there is no Xid yet."""
+"""The same failure at the driver's start, when there is no Xid yet."""
 _LOADED = "NVRM: loading NVIDIA"
 _MOST = 200
 REMEDIES = {
@@ -106,7 +106,7 @@ def of_lines(log: list[tuple[float, str]]) -> list[dict[str, object]]:
 
 
 def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
-    """One finding for each GPU and number, about the last time; a log that is closed to us says nothing."""
+    """One finding for each GPU and number, about the last time; none for a log that may not be read."""
     fresh = chosen(request.limits)["xid_hours"] * 3600
     for node, reading in readings.items():
         # Where the job has only some of the machine's GPUs the error may be of another's.

@@ -174,7 +174,7 @@ def _two_clocks(known: list[NodeState], limits: ClockLimits) -> Iterator[NodeFin
 
 def _all_clocks(said: str) -> Finding:
     return Finding(
-        "clock", Grade.WARN, f"{said}; which is right cannot be told", "chronyc tracking on each node"
+        "clock", Grade.WARN, f"{said}; it is not known which is right", "chronyc tracking on each node"
     )
 
 

@@ -26,7 +26,7 @@ def test_the_odd_one_out_is_named_with_both_values():
 
 
 def test_two_nodes_that_differ_are_both_named_for_which_is_right_cannot_be_told():
-    said = "NCCL_ALGO differs: Ring on n1, Tree on n2; which is right cannot be told"
+    said = "NCCL_ALGO differs: Ring on n1, Tree on n2; it is not known which is right"
     assert verdicts(environment, {"n1": reading(NCCL_ALGO="Ring"), "n2": reading(NCCL_ALGO="Tree")}) == [
         ("n1", WARN, said),
         ("n2", WARN, said),

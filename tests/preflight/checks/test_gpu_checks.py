@@ -105,7 +105,7 @@ def test_the_limits_of_memory_are_the_users():
     ("ill", "verdict", "said"),
     [
         ({"uncorrected": 5}, FAIL, "GPU 3: 5 uncorrected memory errors since the driver's start (limit 0)"),
-        ({"rows_failed": "Yes"}, FAIL, "GPU 3: a worn row of memory could not be remapped"),
+        ({"rows_failed": "Yes"}, FAIL, "GPU 3: a row of memory could not be remapped"),
         ({"sram_exceeded": "Yes"}, FAIL, "GPU 3: more uncorrected SRAM errors than NVIDIA allows"),
         ({"rows_pending": "Yes"}, WARN, "GPU 3: a row of memory waits for a reset to be remapped"),
         ({"pages_pending": "Yes"}, WARN, "GPU 3: a page of memory waits for a reset to be retired"),
@@ -202,7 +202,7 @@ def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
         (
             ["sw_thermal_slowdown"],
             WARN,
-            "GPU 3: the driver holds the clocks down for heat (sw_thermal_slowdown, 89 °C)",
+            "GPU 3: the driver slows the clocks because of heat (sw_thermal_slowdown, 89 °C)",
         ),
     ],
 )

@@ -30,8 +30,8 @@ def test_shared_memory_is_judged_by_the_ranks_that_share_it():
     large, container = {"size": 64 * GIB, "free": 63 * GIB}, {"size": 64 * MIB, "free": 64 * MIB}
     full = {"size": 64 * GIB, "free": 200 * MIB}
     assert verdicts(shared_memory, {"n1": large, "n2": container, "n3": full}) == [
-        ("n2", FAIL, "/dev/shm has 64 MiB free of 64; wanted 512 MiB"),
-        ("n3", WARN, "/dev/shm has 200 MiB free of 65536; wanted 512 MiB"),
+        ("n2", FAIL, "/dev/shm has 64 MiB free of 64, and the ranks need 512 MiB"),
+        ("n3", WARN, "/dev/shm has 200 MiB free of 65536, and the ranks need 512 MiB"),
     ]
     assert verdicts(shared_memory, {"n2": container}, asked(ranks=1)) == []
     assert blamed(shared_memory, {"n1": large}, asked(limits=(("shm_per_rank", 10_000),))) == {"n1": WARN}
@@ -39,7 +39,7 @@ def test_shared_memory_is_judged_by_the_ranks_that_share_it():
 
 def test_full_shared_memory_is_unfit_even_for_one_rank():
     assert verdicts(shared_memory, {"n1": {"size": 64 * GIB, "free": 0}}, asked(ranks=1)) == [
-        ("n1", FAIL, "/dev/shm has 0 MiB free of 65536; wanted 64 MiB")
+        ("n1", FAIL, "/dev/shm has 0 MiB free of 65536, and the ranks need 64 MiB")
     ]
 
 
@@ -88,10 +88,10 @@ def test_limits_of_processes_are_judged_by_what_the_ranks_need():
             "n4": {**free, "memlock": {"soft": 8 * GIB}, "rdma": True},
         },
     ) == [
-        ("n1", FAIL, "a rank may lock 6.1e-05 GiB of memory; RDMA wants 16 GiB or more"),
-        ("n2", WARN, "a rank may have 1024 files open; wanted 4096"),
-        ("n3", WARN, "the user may have 100 processes; 8 ranks want 512"),
-        ("n4", WARN, "a rank may lock 8 GiB of memory; RDMA wants 16 GiB or more"),
+        ("n1", FAIL, "a rank may lock 6.1e-05 GiB of memory; RDMA needs 16 GiB or more"),
+        ("n2", WARN, "a rank may have 1024 files open, and needs 4096"),
+        ("n3", WARN, "the user may have 100 processes, and 8 ranks need 512"),
+        ("n4", WARN, "a rank may lock 8 GiB of memory; RDMA needs 16 GiB or more"),
     ]
 
 
@@ -251,7 +251,7 @@ def test_a_node_that_hands_out_few_ports_is_unfit():
     few = {"ports": {"first": 40000, "last": 40005}}
     usual = {"ports": {"first": 32768, "last": 60999}}
     assert verdicts(resource_limits, {"n1": few, "n2": usual, "n3": {"ports": None}}, asked(ranks=1)) == [
-        ("n1", FAIL, "the kernel hands out 6 TCP ports, 40000 to 40005; each rank wants 32 or more")
+        ("n1", FAIL, "the kernel hands out 6 TCP ports, 40000 to 40005; each rank needs 32 or more")
     ]
     assert blamed(resource_limits, {"n2": usual}, asked(ranks=512)) == {}
 

@@ -50,7 +50,7 @@ def test_another_version_on_one_node_is_named(what, verdict, said):
 
 
 def test_two_nodes_with_two_versions_are_both_named_and_neither_is_called_wrong():
-    said = "torch differs: 2.13.0+cu128 on n1, 9.9 on n2; which is right cannot be told"
+    said = "torch differs: 2.13.0+cu128 on n1, 9.9 on n2; it is not known which is right"
     readings = {"n1": warm(), "n2": warm(versions={**VERSIONS, "torch": "9.9"})}
     assert verdicts(torch, readings) == [("n1", WARN, said), ("n2", WARN, said)]
 
@@ -58,7 +58,7 @@ def test_two_nodes_with_two_versions_are_both_named_and_neither_is_called_wrong(
 def test_half_the_nodes_with_another_version_blame_nobody_alone():
     other = warm(versions={**VERSIONS, "torch": "9.9"})
     assert verdicts(torch, {"n1": warm(), "n2": warm(), "n3": other, "n4": other}) == [
-        ("", WARN, "torch differs: 2.13.0+cu128 on n[1-2], 9.9 on n[3-4]; which is right cannot be told")
+        ("", WARN, "torch differs: 2.13.0+cu128 on n[1-2], 9.9 on n[3-4]; it is not known which is right")
     ]
 
 
@@ -110,7 +110,7 @@ def test_other_bits_than_the_others_are_unfit():
 
 
 def test_of_two_nodes_with_other_bits_none_can_be_named():
-    said = "the product has 2 results; which is right cannot be told"
+    said = "the product has 2 results; it is not known which is right"
     assert verdicts(product, {"n1": done(), "n2": done(bits="cuda 4096: dead")}) == [
         ("n1", UNDETERMINED, said),
         ("n2", UNDETERMINED, said),
