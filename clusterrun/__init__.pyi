@@ -23,6 +23,7 @@ def submit(
     tell: Callable[[str], None] = ...,
     nodes: int | None = None,
     gpus: int | str | None = None,
+    gpus_from: Literal["slurm", "node"] | None = None,
     ranks_per_node: int | None = None,
     cpus_per_rank: int | None = None,
     mem: str | None = None,
@@ -73,6 +74,8 @@ def submit(
     Options:
         nodes: Nodes that train. (default: 1)
         gpus: GPUs per node, one rank each: 8, or h100:8.
+        gpus_from: Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm
+            knows of none. One of "slurm", "node". (default: slurm)
         ranks_per_node: Ranks per node without GPUs. (default: 1)
         cpus_per_rank: CPU cores per rank. (default: the GPU's share, else 1)
         mem: Memory per node: 64G. (default: the partition's)
@@ -130,6 +133,7 @@ def check(
     *,
     nodes: int | None = None,
     gpus: int | str | None = None,
+    gpus_from: Literal["slurm", "node"] | None = None,
     ranks_per_node: int | None = None,
     cpus_per_rank: int | None = None,
     mem: str | None = None,
@@ -165,6 +169,8 @@ def check(
     Options:
         nodes: Nodes that train. (default: 1)
         gpus: GPUs per node, one rank each: 8, or h100:8.
+        gpus_from: Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm
+            knows of none. One of "slurm", "node". (default: slurm)
         ranks_per_node: Ranks per node without GPUs. (default: 1)
         cpus_per_rank: CPU cores per rank. (default: the GPU's share, else 1)
         mem: Memory per node: 64G. (default: the partition's)

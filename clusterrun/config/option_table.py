@@ -77,6 +77,14 @@ RESOURCES = (
             also=("--gpus-per-node",),
         ),
         Option(
+            "gpus-from",
+            "text",
+            "Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm knows of none.",
+            "",
+            "slurm",
+            ("slurm", "node"),
+        ),
+        Option(
             "ranks-per-node",
             "number",
             "Ranks per node without GPUs.",

@@ -107,6 +107,7 @@ class Orders:
     ``launch`` is the argument list that starts one agent per node with the secret on its stdin
     (an ``srun``); empty: the coordinator starts the agents itself, all on this machine.
     ``hide_gpus``: nobody asked for GPUs, so neither the check nor ranks may see those of the machine.
+    ``node_gpus``: GPUs are those of the node, and Slurm gave none.
     ``time_limit`` is in seconds, 0 where the scheduler keeps the time. ``nodes`` is how many train;
     ``spares`` more are allocated, for those that turn out to be unfit.
     """
@@ -130,6 +131,7 @@ class Orders:
     survival: Survival = Survival()
     grace: float = contract.GRACE_SECONDS
     hide_gpus: bool = False
+    node_gpus: bool = False
     interpreter: Interpreter = Interpreter()
     format: int = contract.FORMAT
 

@@ -26,6 +26,9 @@ class OnUnfit(enum.Enum):
     RESUBMIT = "resubmit"
 
 
+GIVERS = ("slurm", "node")
+"""Who gives GPUs: the scheduler, or the node as it is."""
+
 HANG_WORDS = ("report", "restart", "kill")
 """What can be done with a run that hangs."""
 
@@ -63,7 +66,8 @@ class JobSpec:
 
     ``command`` is as typed (``train.py --lr 1``, ``-m pkg.mod``, ``./program``); ``cwd`` is
     absolute. ``time`` is in seconds (0: the site's default; the duration as typed is not kept).
-    ``gpus`` is per node, of ``gpu_type`` ('': any); with 0 of them ``ranks_per_node`` CPU ranks run on each
+    ``gpus`` is per node, of ``gpu_type`` ('': any); Slurm is asked for them, or with ``gpus_from``
+    ``node`` they are those of whole nodes. With 0 of them ``ranks_per_node`` CPU ranks run on each
     node.
     ``environment`` pairs are exact strings (surrogate escapes for foreign bytes). ``sbatch`` and
     ``srun`` are ``KEY`` or ``KEY=VALUE`` without dashes in front, ``setup`` shell lines.
@@ -81,6 +85,7 @@ class JobSpec:
     nodes: int = 1
     gpus: int = 0
     gpu_type: str = ""
+    gpus_from: str = "slurm"
     ranks_per_node: int = 0
     cpus_per_rank: int = 0
     time: int = 0
@@ -137,6 +142,13 @@ class JobSpec:
             raise BadInput(
                 f"--ranks-per-node {self.ranks_per_node} with --gpus {self.gpus}: every GPU has one rank",
                 "leave --ranks-per-node out, or use --gpus 0 for CPU ranks",
+            )
+        if self.gpus_from not in GIVERS:
+            raise BadInput(f"--gpus-from must not be {self.gpus_from!r}", f"give {' or '.join(GIVERS)}")
+        if self.gpus_from_node and self.gpu_type:
+            raise BadInput(
+                f"--gpus {self.gpus_asked} with --gpus-from node: Slurm is not asked for a type of GPU",
+                f"name such nodes: --gpus {self.gpus} --constraint {self.gpu_type}, or --partition",
             )
         for name, value in self.environment:
             if not _VARIABLE.fullmatch(name) or "\0" in value:
@@ -201,6 +213,11 @@ class JobSpec:
     def gpus_asked(self) -> str:
         """The GPUs of a node, ``8`` or ``h100:8``; empty for none."""
         return gpu_request.said(self.gpus, self.gpu_type)
+
+    @property
+    def gpus_from_node(self) -> bool:
+        """Whether the job takes whole nodes with their GPUs, of which Slurm is told nothing."""
+        return bool(self.gpus) and self.gpus_from == "node"
 
     @property
     def local_size(self) -> int:

@@ -297,6 +297,7 @@ def _orders(
         survival=requeue_options.orders(spec, argv),
         time_limit=0.0 if launch else float(spec.time),
         interpreter=ranks_python(spec, site),
+        node_gpus=spec.gpus_from_node and bool(launch),
         hide_gpus=not sbatch_options.asks_for_gpus(spec) if launch else not spec.gpus,
     )
 

@@ -47,6 +47,7 @@ REFUSED = {
     "nodes": "say --nodes",
     "ntasks": "each node has one task, which starts the ranks: say --nodes",
     "ntasks-per-node": "each node has one task: say --gpus or --ranks-per-node",
+    "gpus-per-task": "a node has one task, which starts a rank on each GPU: say --gpus",
     "parsable": "it is always on",
     "test-only": "nothing would be queued: use --dry-run",
     "wait": "say `clusterrun submit --wait`",
@@ -107,7 +108,8 @@ def job_options(
         *ending,
     ]
     ours += [("no-kill", "")] if spec.allocated > 1 else []  # a lost node is the coordinator's to judge
-    ours += [(wish.key, wish.say(value)) for wish in WISHES if (value := getattr(spec, wish.field))]
+    ours += [(wish.key, wish.say(value)) for wish in WISHES if (value := _wished(spec, wish))]
+    ours += [("exclusive", "")] if spec.gpus_from_node else []  # nobody else keeps others off its GPUs
     after = [f"afterok:{':'.join(spec.after)}"] if spec.after else []
     waits = after + ([own.pop("dependency")] if "dependency" in own else [])
     ours += [("dependency", ",".join(waits)), ("kill-on-invalid-dep", "yes")] if waits else []
@@ -119,13 +121,18 @@ def replaced(spec: JobSpec) -> tuple[str, ...]:
     """Notices: which of our own options gave way to one that the user passed on."""
     ours = {"job-name", "chdir", "output", "open-mode", "cpus-per-task"}
     ours |= {"signal"} if spec.goes_on else set()
-    ours |= {wish.key for wish in WISHES if getattr(spec, wish.field)}
+    ours |= {"exclusive"} if spec.gpus_from_node else set()
+    ours |= {wish.key for wish in WISHES if _wished(spec, wish)}
     return tuple(
         f"--sbatch {key} takes the place of --{ours_key}, which clusterrun sets"
         for key, value in passed(spec.sbatch, "--sbatch")
         for ours_key in _gives_way(key, value)
         if ours_key in ours
     )
+
+
+def _wished(spec: JobSpec, wish: SbatchOption) -> Any:
+    return None if wish.field == "gpus_asked" and spec.gpus_from_node else getattr(spec, wish.field)
 
 
 def _gives_way(key: str, value: str) -> tuple[str, ...]:
@@ -135,18 +142,18 @@ def _gives_way(key: str, value: str) -> tuple[str, ...]:
     alike = {
         "gres": ("gpus-per-node",),
         "gpus": ("gpus-per-node",),
-        "gpus-per-task": ("gpus-per-node",),
         "tres-per-node": ("gpus-per-node",),
         "requeue": ("no-requeue", "requeue"),
         "no-requeue": ("no-requeue", "requeue"),
         "mem-per-cpu": ("mem",),
         "mem-per-gpu": ("mem",),
         "cpus-per-gpu": ("cpus-per-task",),
+        "oversubscribe": ("exclusive",),
     }
     return alike.get(key, (key,))
 
 
-_OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+_OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-socket")
 _OF_CPUS = (
     "cpus-per-task",
     "cpus-per-gpu",
@@ -180,12 +187,13 @@ def least_cpus(spec: JobSpec) -> int:
 
 def shares_cpus(spec: JobSpec) -> bool:
     """Whether nobody said how many CPUs a rank gets, so that it gets its GPU's share of the node's."""
-    return bool(spec.gpus) and not (spec.cpus_per_rank or spec.alone or asks_for_cpus(spec))
+    whole = spec.gpus_from_node  # all of the node's CPUs are the job's then
+    return bool(spec.gpus) and not (whole or spec.cpus_per_rank or spec.alone or asks_for_cpus(spec))
 
 
 def without_slurm(spec: JobSpec) -> tuple[str, ...]:
     """The options that were given and mean nothing where no scheduler is asked."""
-    given = [f"--{wish.key}" for wish in WISHES if getattr(spec, wish.field)]
+    given = [f"--{wish.key}" for wish in WISHES if _wished(spec, wish)]
     options: tuple[tuple[str, object], ...] = (
         ("--sbatch", spec.sbatch),
         ("--srun", spec.srun),
@@ -193,6 +201,7 @@ def without_slurm(spec: JobSpec) -> tuple[str, ...]:
         ("--avoid-bad", spec.avoid_bad),
         ("--on-unfit", spec.on_unfit is OnUnfit.RESUBMIT),
         ("--requeue", spec.goes_on),
+        ("--gpus-from", spec.gpus_from_node),
     )
     passed_on = [option for option, entries in options if entries]
     typed = [f"the type in --gpus {spec.gpus_asked}"] if spec.gpu_type else []

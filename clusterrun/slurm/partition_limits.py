@@ -28,7 +28,7 @@ def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
     offer = meant(spec, partitions)
     if offer is None:
         return
-    if 0 < offer.gpus < spec.gpus:
+    if 0 < offer.gpus < spec.gpus and not spec.gpus_from_node:
         raise BadInput(f"--gpus {spec.gpus}: a node has at most {offer.gpus} GPUs", describe(offer))
     if 0 < offer.nodes < spec.allocated:
         spares = f" --spares {spec.spares}" if spec.spares else ""

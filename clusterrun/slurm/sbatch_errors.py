@@ -63,7 +63,10 @@ REFUSALS = (
     Refusal("invalid account", "see yours: sacctmgr show assoc user=$USER format=account,partition,qos"),
     Refusal("invalid qos", "see yours: sacctmgr show assoc user=$USER format=account,partition,qos"),
     Refusal(
-        "invalid generic resource", "change --gpus: a number, or a type and a number, as h100:8", offer=True
+        "invalid generic resource",
+        "change --gpus: a number, or a type and a number, as h100:8; where Slurm knows of no GPU, add"
+        " --gpus-from node",
+        offer=True,
     ),
     Refusal(
         "requested node configuration", "lower --gpus, --cpus-per-rank, --mem or --constraint", offer=True

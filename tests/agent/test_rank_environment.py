@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from clusterrun.agent.rank_environment import for_node, for_rank
+from clusterrun.agent.rank_environment import for_node, for_rank, with_node_gpus
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders, Survival
 from clusterrun.model.world import Lineage, Meeting, World
@@ -67,3 +67,20 @@ def test_a_run_that_a_rank_of_another_submits_does_not_go_on_with_its_id() -> No
 def test_a_launcher_of_your_own_decides_itself() -> None:
     lineage = Lineage(RUN_ID, "train", "/runs", 1, 3)
     assert "WANDB_RUN_ID" not in for_node({}, ORDERS, WORLD, 0, MEETING, lineage, "")
+
+
+def test_ranks_on_instances_of_divided_gpus_each_open_their_own() -> None:
+    lineage = Lineage(RUN_ID, "train", "/runs", 0, 3)
+    base = {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}
+    found = [for_rank(base, ORDERS, WORLD, rank, MEETING, lineage, "", "") for rank in range(4)]
+    seen = [[one[name] for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "RANK")] for one in found]
+    assert seen == [["MIG-a", "0", "0"], ["MIG-b", "0", "1"], ["MIG-a", "0", "2"], ["MIG-b", "0", "3"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("", False), ("NoDevFiles", False), ("0", False), ("0,1", True), ("GPU-a,GPU-b,GPU-c", True)],
+)
+def test_gpus_of_the_node_are_not_narrowed_by_what_the_submitters_shell_had(given: str, kept: bool) -> None:
+    base = {"CUDA_VISIBLE_DEVICES": given, "ROCR_VISIBLE_DEVICES": given, "PATH": "/bin"}
+    assert with_node_gpus(base, 2) == (base if kept else {"PATH": "/bin"})

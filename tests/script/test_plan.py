@@ -224,6 +224,35 @@ def test_the_type_of_gpus_reaches_sbatch_and_their_number_is_ours() -> None:
     assert (found.orders.gpus_per_node, found.orders.ranks_per_node, spec.world_size) == (8, 8, 16)
 
 
+@pytest.mark.parametrize(
+    ("sbatch", "wanted", "unwanted"),
+    [((), "--exclusive", "--oversubscribe"), (("oversubscribe",), "--oversubscribe", "--exclusive")],
+)
+def test_gpus_of_the_node_are_not_asked_of_slurm_but_the_whole_node_is(
+    sbatch: tuple[str, ...], wanted: str, unwanted: str
+) -> None:
+    spec = JobSpec(("train.py",), cwd="/", nodes=2, gpus=8, gpus_from="node", sbatch=sbatch)
+    found = plan(spec, "r", "t", RUN_DIR, replace(ON_SLURM, cpus_per_gpu=12))
+    lines = found.script.split("\n")
+    assert not re.search("gpus-per|gres|gpus=", found.script)
+    assert (f"#SBATCH {wanted}" in lines, f"#SBATCH {unwanted}" in lines) == (True, False)
+    assert "#SBATCH --cpus-per-task=8" in lines  # at least; the whole node is the job's
+    orders = found.orders
+    assert (orders.node_gpus, orders.hide_gpus, orders.gpus_per_node) == (True, False, 8)
+
+
+def test_a_type_cannot_be_had_of_gpus_that_slurm_does_not_know() -> None:
+    with pytest.raises(BadInput, match="Slurm is not asked for a type of GPU") as refused:
+        JobSpec(("train.py",), cwd="/", gpus=8, gpu_type="h100", gpus_from="node")
+    assert "--gpus 8 --constraint h100" in refused.value.remedy
+
+
+def test_gpus_per_task_is_refused_for_it_would_bind_them_to_the_one_task_of_a_node() -> None:
+    for entries in ({"sbatch": ("gpus-per-task=1",)}, {"srun": ("gpus-per-task=1",)}):
+        with pytest.raises(BadInput, match="gpus-per-task cannot be passed on"):
+            plan(JobSpec(("train.py",), cwd="/", gpus=2, **entries), "r", "t", RUN_DIR, ON_SLURM)
+
+
 def test_on_this_machine_the_type_of_gpus_is_ignored_and_that_is_said() -> None:
     spec = JobSpec(("train.py",), cwd="/", gpus=1, gpu_type="h100", cluster=Cluster.LOCAL)
     found = plan(spec, "r", "t", RUN_DIR, replace(ON_SLURM, slurm=False, gpus=8))

@@ -40,6 +40,7 @@ def test_too_much_is_refused_with_what_the_partition_offers(asked: dict[str, Any
         {"partition": "elsewhere", "nodes": 99},
         {"partition": "big,cpu", "nodes": 99},
         {"partition": "cpu", "gpus": 4},
+        {"gpus": 16, "gpus_from": "node"},
         {"cpus_per_rank": 8, "gpus": 8},
         {"cpus_per_rank": 99, "sbatch": ("cpus-per-task=4",)},
     ],

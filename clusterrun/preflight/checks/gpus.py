@@ -5,7 +5,10 @@ Other checks judge the same reading: of memory, errors, PCIe and clocks.
 
 from __future__ import annotations
 
+import os
+
 from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.model.visible_gpus import named
 from clusterrun.preflight.probes import nvidia_smi
 from clusterrun.preflight.probes.process_context import owner, variables
 from clusterrun.preflight.probes.run_program import answer
@@ -13,7 +16,7 @@ from clusterrun.preflight.untrusted import number, rows, text, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
     from clusterrun.preflight.tasks import Asked
@@ -49,10 +52,25 @@ def probe(request: Asked) -> object:
 
 
 def _with_users(log: dict[str, Any]) -> dict[str, Any]:
-    for gpu in log["gpus"]:
+    closed = closed_devices(log["gpus"])
+    for index, gpu in enumerate(log["gpus"]):
+        gpu["closed"] = index in closed
         for process in gpu["processes"]:
             process["user"] = owner(int(process["pid"] or 0), process["command"])
     return log
+
+
+def closed_devices(
+    there: list[dict[str, Any]], device: str = "/dev/nvidia{}", may: Callable[..., bool] = os.access
+) -> set[int]:
+    """Which of these GPUs this job may not open (a cgroup keeps their device files from it), by position.
+
+    The kernel is asked, not the driver: to look touches no GPU. Where no device file can be opened at all,
+    they lie elsewhere, and nothing is known.
+    """
+    paths = [device.format(int(gpu["minor"])) if "minor" in gpu else "" for gpu in there]
+    opened = {index for index, path in enumerate(paths) if path and may(path, os.R_OK | os.W_OK)}
+    return {index for index, path in enumerate(paths) if path} - opened if opened else set()
 
 
 def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
@@ -75,6 +93,12 @@ def _of_node(request: Asked, reading: Any) -> Finding | None:
         said = text(reading, "said") or f"exit code {number(reading, 'code') or 0:.0f}, no GPU listed"
         return _fail(f"nvidia-smi: {said}", "nvidia-smi on the node; if it fails again: reboot the node")
     count = sum(_devices(gpu) for gpu in there)
+    ours = sum(_devices(gpu) for _, gpu in opened(reading))
+    if ours < request.gpus <= count:
+        return _fail(
+            f"the job may open {ours} of the {count} GPUs, not {request.gpus}: a cgroup closes the others",
+            "ask Slurm for them (--gpus, without --gpus-from node); see GRES in scontrol show job -d",
+        )
     if count < request.gpus:
         return _fail(
             f"the driver sees {count} of {request.gpus} GPUs",
@@ -85,17 +109,25 @@ def _of_node(request: Asked, reading: Any) -> Finding | None:
 
 def names() -> list[str]:
     """How the job's GPUs are named to its ranks."""
-    return [word.strip() for word in variables().get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return named(variables().get("CUDA_VISIBLE_DEVICES", ""))
 
 
 def given(reading: Any) -> list[tuple[int, dict[str, Any]]]:
     """The GPUs that this job was given, with their numbers; all, where it cannot be told which."""
-    return among(words(reading, "given"), list(enumerate(rows(reading, "gpus"))))
+    return among(words(reading, "given"), opened(reading))
+
+
+def opened(reading: Any) -> list[tuple[int, dict[str, Any]]]:
+    """The GPUs that this job may open, each with the driver's number."""
+    return [(index, gpu) for index, gpu in enumerate(rows(reading, "gpus")) if gpu.get("closed") is not True]
 
 
 def among(names: list[str], there: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
-    """Those of ``there`` that are named by number, UUID, its beginning, or an instance (MIG) of theirs."""
-    chosen = [(number, gpu) for number, gpu in there if any(_means(name, number, gpu) for name in names)]
+    """Those of ``there`` that are named by number, UUID, its beginning, or an instance (MIG) of theirs.
+
+    CUDA counts only what it may open: a number is the place among these.
+    """
+    chosen = [one for place, one in enumerate(there) if any(_means(name, place, one[1]) for name in names)]
     if not chosen and any(name.startswith("MIG-") for name in names):
         # The driver tells no instance's own UUID here: it is of one of the GPUs that are divided.
         chosen = [(number, gpu) for number, gpu in there if text(gpu, "mig") == "Enabled"]

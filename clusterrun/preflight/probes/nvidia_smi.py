@@ -28,6 +28,7 @@ _TEXTS = {
 _NUMBERS = {
     "memory": ("fb_memory_usage/total",),
     "used": ("fb_memory_usage/used",),
+    "minor": ("minor_number",),
     "width": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
     "width_most": ("pci/pci_gpu_link_info/link_widths/max_link_width",),
     "generation": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),

@@ -112,6 +112,9 @@ def choose_backend(state: SessionState) -> None:
     if backends:
         state.backend = max(sorted(set(backends)), key=backends.count)
         _use_gloo_where_gpus_are_shared(state)
+        why = next((one.warm.why for one in state.present() if one.warm and one.warm.up and one.warm.why), "")
+        if state.backend == "gloo" and state.orders.gpus_per_node and why:
+            state.notice(f"collectives were tested with gloo: {why}")
         return
     whys = [one.first_warm.why for one in state.present() if one.first_warm is not None]
     state.notice(f"no collective was tested: no node can import torch ({whys[0] if whys else 'no answer'})")

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import frozen
+from clusterrun.model.visible_gpus import instances
 from clusterrun.preflight.torch_worker.backend import GLOO, NCCL
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.forked_rank import await_lines, fork
@@ -19,7 +20,7 @@ _SECONDS = 60.0
 
 @frozen
 class TorchInfo:
-    """``backend`` is what tests use; ``why`` says what kept torch from GPUs that it was built for."""
+    """``backend`` is what tests use; ``why`` says what kept torch or NCCL from GPUs it was built for."""
 
     backend: str
     devices: int
@@ -37,19 +38,23 @@ class Devices:
     why: str = ""
 
 
-def look(gpus: bool = True, seconds: float = _SECONDS) -> TorchInfo:
-    """What there is, but for ``gpus`` where they are not wanted.
+def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> TorchInfo:
+    """What there is, but for ``gpus`` where they are not wanted; ``visible`` is ``CUDA_VISIBLE_DEVICES``.
 
     A driver that does not answer within ``seconds`` counts as no GPU, and is said.
     """
     nccls = torch.version.cuda or getattr(torch.version, "hip", None)
     devices = _devices(seconds) if gpus and (nccls or _xpu()) else Devices()
     usable = nccls and devices.count > 0 and dist.is_nccl_available()
+    divided = instances(visible) if usable else []
+    several = len(divided) > 1
     return TorchInfo(
-        NCCL if usable else GLOO,
-        devices.count,
+        NCCL if usable and not several else GLOO,
+        len(divided) if several else devices.count,
         tuple((what, version) for what, version in _versions(devices).items() if version),
-        devices.why,
+        f"NCCL takes no two instances (MIG) of a GPU: ranks on all {len(divided)} need gloo"
+        if several
+        else devices.why,
     )
 
 

@@ -44,7 +44,7 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
     out = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not get among the answers
     try:
-        warm = _warmed(began, gpus)
+        warm = _warmed(began, gpus, environment.get("CUDA_VISIBLE_DEVICES", ""))
     except BaseException as error:  # noqa: BLE001 (an import may fail in any way, and that is the answer)
         warm = WarmUp(up=False, seconds=time.monotonic() - began, why=_last_line(error))
     ports = ListeningPorts()
@@ -62,7 +62,7 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
     return 0
 
 
-def _warmed(began: float, gpus: bool) -> WarmUp:
+def _warmed(began: float, gpus: bool, visible: str) -> WarmUp:
     import torch.distributed
 
     if not torch.distributed.is_available():
@@ -70,7 +70,7 @@ def _warmed(began: float, gpus: bool) -> WarmUp:
     # What imports torch at its top is loaded here, once, for all children.
     from clusterrun.preflight.torch_worker import matmul, rank, torch_info  # noqa: F401
 
-    seen = torch_info.look(gpus)
+    seen = torch_info.look(gpus, visible)
     return WarmUp(
         up=True,
         seconds=round(time.monotonic() - began, 3),

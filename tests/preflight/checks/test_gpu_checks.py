@@ -293,3 +293,30 @@ def test_nothing_is_said_of_gpus_where_none_were_asked_for():
     from clusterrun.preflight.registry import names
 
     assert set(names(ASKED)) - set(names(asked(gpus=0))) == {"gpus", "xid", "nvlink"}
+
+
+def test_gpus_that_a_cgroup_closes_are_not_the_jobs_and_are_counted_apart() -> None:
+    there = [gpu(uuid=f"GPU-{i}", closed=i < 4) for i in range(8)]
+    held = {**reading(), "gpus": there}
+    said = "the job may open 4 of the 8 GPUs, not 8: a cgroup closes the others"
+    assert verdicts(gpus, {"n1": held}) == [("n1", FAIL, said)]
+    assert verdicts(gpus, {"n1": held}, asked(gpus=4)) == []
+    ours = [index for index, _ in gpus.given({**held, "given": ["0", "3"]})]
+    assert ours == [4, 7]  # CUDA counts those that it may open
+    assert [index for index, _ in gpus.given(held)] == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("minors", "allowed", "closed"),
+    [
+        ([0, 1, 2, 3], {0, 1, 2, 3}, set()),
+        ([0, 1, 2, 3], {1, 3}, {0, 2}),
+        ([3, 2, 1, 0], {1, 3}, {1, 3}),  # the driver's order is not that of the files
+        ([0, 1], set(), set()),  # not one: the files lie elsewhere, and nothing is known
+        ([None, 0], {0}, set()),
+    ],
+)
+def test_the_kernel_says_which_device_files_the_job_may_open(minors, allowed, closed):
+    there = [{} if minor is None else {"minor": float(minor)} for minor in minors]
+    may = lambda path, mode: path in {f"/dev/nvidia{minor}" for minor in allowed}  # noqa: E731
+    assert gpus.closed_devices(there, may=may) == closed

@@ -33,6 +33,7 @@ def test_a_made_up_document_of_driver_550_is_read_whole():
                 "fabric_status": "Success",
                 "memory": 81559.0,
                 "used": 40960.0,
+                "minor": 0.0,
                 "width": 8.0,
                 "width_most": 16.0,
                 "generation": 5.0,

@@ -165,3 +165,21 @@ def test_pretended_xpus_are_seen_and_tested_with_gloo(
     versions = dict(found.versions)
     assert (found.backend, found.devices, versions.get("gpu", "")) == seen
     assert versions["xpu"] == "20250201"
+
+
+@pytest.mark.parametrize(
+    ("visible", "backend", "devices"),
+    [("MIG-a", "nccl", 1), ("MIG-a,MIG-b", "gloo", 2), ("GPU-a,GPU-b", "nccl", 1)],
+)
+def test_several_instances_of_pretended_divided_gpus_count_each_and_are_tested_with_gloo(
+    monkeypatch: pytest.MonkeyPatch, visible: str, backend: str, devices: int
+) -> None:
+    """CUDA shows the first of them only, and NCCL takes no two of one GPU (nccl#1716)."""
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "NVIDIA Pretended MIG 1g.10gb")
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    found = torch_info.look(visible=visible)
+    assert (found.backend, found.devices, bool(found.why)) == (backend, devices, backend == "gloo")

@@ -1,0 +1,35 @@
+"""GPUs as the variables name them that narrow what a process sees; opens no device."""
+
+from __future__ import annotations
+
+VISIBLE_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ZE_AFFINITY_MASK",
+)
+_NONE = ("", "-1", "NoDevFiles")
+"""Slurm before 21.08 says NoDevFiles to a job without GPUs."""
+
+
+def named(value: str) -> list[str]:
+    """The devices in such a list, in its order; what says that there is none names none."""
+    return [word for word in (part.strip() for part in value.split(",")) if word not in _NONE]
+
+
+def instances(value: str) -> list[str]:
+    """The instances of divided GPUs (MIG) in ``CUDA_VISIBLE_DEVICES``."""
+    return [word for word in named(value) if word.startswith("MIG-")]
+
+
+def instance_of(value: str, ranks: int, local: str) -> dict[str, str]:
+    """What gives a node's rank number ``local`` of several its own instance; nothing where there are too few.
+
+    CUDA opens the first of a list of instances and no other: the rank's device is number 0, as with
+    torchrun --virtual-local-rank.
+    """
+    found = instances(value)
+    if ranks < 2 or len(found) < ranks:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": found[int(local)], "LOCAL_RANK": "0"}
