@@ -98,13 +98,13 @@ class GroupTestRun:
 
     def _result(self, now: float, over: bool) -> GroupResult:
         late = over and self._failed_at is None and not all(part.word.ended for part in self._parts)
-        first = next((part.word for part in self._parts if part.word.why), None)
+        told = error_text.most_telling(part.word.why for part in self._parts)
         for rank, part in enumerate(self._parts):
             part.give_up(self._silent(rank, now))
         transport = next(filter(None, (chosen(part.child.output()) for part in self._parts)), "")
         said = [part.word for part in self._parts]
         result = rank_report.joined(self._task.test, round(now - self._began, 4), said, transport)
-        return replace(result, late=late, why=first.why if first else result.why)
+        return replace(result, late=late, why=told or result.why)
 
     def _silent(self, rank: int, now: float) -> str:
         who = f"local rank {rank}: " if len(self._parts) > 1 else ""

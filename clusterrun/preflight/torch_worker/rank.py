@@ -123,8 +123,9 @@ class Rank:
     def _sums(self) -> None:
         for kind in sum_patterns.KINDS:
             self._sum(kind)
-        if self._anyone_saw_wrong():
-            self._whose()
+        wrong = self._who_saw_wrong()
+        if wrong:
+            self._whose(wrong)
 
     def _sum(self, kind: str) -> None:
         found = self._given(_COUNT, kind)
@@ -140,13 +141,14 @@ class Rank:
             given[count // 3] += 1
         return given.to(self._side.device)
 
-    def _anyone_saw_wrong(self) -> bool:
-        seen = torch.tensor([len(self._wrong)], dtype=torch.int64, device=self._side.device)
+    def _who_saw_wrong(self) -> int:
+        """How many ranks saw a sum that is wrong."""
+        seen = torch.tensor([int(bool(self._wrong))], dtype=torch.int64, device=self._side.device)
         dist.all_reduce(seen)
         self._side.settle(self._until)
-        return int(seen.item()) > 0
+        return int(seen.item())
 
-    def _whose(self) -> None:
+    def _whose(self, saw: int) -> None:
         """Gather what each rank gave: what arrives changed names its rank."""
         count = max(64, min(_COUNT, _MOST_GATHERED // self._duty.world))
         given = self._given(count, "int64")
@@ -157,8 +159,13 @@ class Rank:
         said = [
             f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in ranks.items()
         ]
+        if not said:
+            where = f", on {self._named(self._duty.rank)} alone" if saw == 1 else ""
+            said = [f"what each rank gave arrived right: the summing itself is wrong{where}"]
+            if not self._wrong:
+                said = ["another rank saw a wrong sum"]
         # Who it was before how it showed: a table has room for the first words.
-        self._wrong[:0] = said or ["what each rank gave arrived right: the summing itself is wrong"]
+        self._wrong[:0] = said
 
     def _named(self, rank: int) -> str:
         place, local = divmod(rank, self._duty.task.ranks)

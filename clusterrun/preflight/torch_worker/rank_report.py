@@ -8,6 +8,7 @@ from collections import Counter
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.tasks import CPU_WAIT, GroupResult
+from clusterrun.preflight.torch_worker.error_text import most_telling
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ def read(text: str) -> RankWord:
 
 
 def joined(test: int, seconds: float, words: Sequence[RankWord], transport: str = "") -> GroupResult:
-    """A node's result from the last words of its ranks, all ended; ``why`` is the first in their order."""
+    """A node's result from the last words of its ranks, all ended; ``why`` is the first that tells most."""
     differing = _odd(words)
-    wrong = next((word.wrong for word in words if word.wrong), differing)
-    why = next((word.why for word in words if word.why), "")
+    wrong = most_telling(word.wrong for word in words) or differing
+    why = most_telling(word.why for word in words)
     return GroupResult(
         test=test,
         passed=not wrong and not why,

@@ -2,6 +2,7 @@
 
 ``PRETENDED_GPUS`` says how many. With ``PRETENDED_ISOLATION`` their driver obeys ``CUDA_VISIBLE_DEVICES``, as
 CUDA does; without it the ranks of a machine see them all, as HIP does with an empty list.
+``fake_device`` is what a GPU does.
 """
 
 from __future__ import annotations
@@ -24,15 +25,9 @@ def count() -> int:
 
 def pretend(torch: ModuleType) -> None:
     """Give ``torch`` as many GPUs as ``count`` says at each look."""
-    import torch.distributed as dist
+    from fake_device import pretend as replaced
 
-    torch.version.cuda = "12.8"
-    torch.cuda.init = lambda: None
-    torch.cuda.device_count = count
-    torch.cuda.is_available = lambda: count() > 0
-    torch.cuda.get_device_name = lambda number: "NVIDIA Pretended"
-    torch.cuda.nccl.version = lambda: (2, 27, 5)
-    dist.is_nccl_available = lambda: True
+    replaced(torch, count)
 
 
 class Pretending(Loader):
