@@ -8,6 +8,7 @@ from clusterrun.diagnosis.job_snapshot import PATIENCE, STOPPED, USUAL, called
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.stragglers import late
 from clusterrun.diagnosis.stuck_collectives import crossed, half, other_roots, other_tags, unanswered, unended
+from clusterrun.diagnosis.stuck_rendezvous import met_in_vain, other_rank, other_store, other_world
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
 
@@ -45,7 +46,7 @@ def decide(snapshot: JobSnapshot) -> Judgement:
     judged = _stopped(snapshot, waits) or _moving(snapshot, waits) or _differing(snapshot, waits)
     judged = (
         judged
-        or _other_world(snapshot)
+        or _meeting(snapshot)
         or _absent(snapshot, waits)
         or _together(snapshot, waits)
         or _elsewhere(snapshot)
@@ -142,32 +143,10 @@ def _differing(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | N
     return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, evidence=tuple(evidence), remedy=remedy))
 
 
-def _other_world(snapshot: JobSnapshot) -> Judgement | None:
-    """Ranks that wait in ``init_process_group`` for more ranks than there are, or for another number.
-
-    One that asked for fewer may be through, while others wait there or for it.
-    """
-    worlds = {one.rank: one.world or (one.default.size if one.default else 0) for one in snapshot.seen}
-    asked = [one for one in snapshot.seen if worlds[one.rank] and one.started]
-    fits = [one for one in asked if worlds[one.rank] == one.started]
-    wrong = [one for one in asked if one.world > one.started or (fits and one not in fits)]
-    if not wrong:
-        return None
-    culprits = tuple(Culprit(one.rank, one.node, _of_world(snapshot, one, worlds[one.rank])) for one in wrong)
-    who = ranks_in_words(tuple(one.rank for one in wrong))
-    said = (
-        f"{who} asked init_process_group for a world of {worlds[wrong[0].rank]} ranks; "
-        f"there are {wrong[0].started}"
-    )
-    remedy = "give init_process_group no rank and no world_size: it takes them from RANK and WORLD_SIZE"
-    return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, remedy=remedy))
-
-
-def _of_world(snapshot: JobSnapshot, rank: RankSeen, size: int) -> str:
-    doing = (
-        f"it waits in init_process_group{snapshot.line((rank.rank,))} for" if rank.world else "it has joined"
-    )
-    return f"{doing} a world of {size} ranks, and was started as one of {rank.started}"
+def _meeting(snapshot: JobSnapshot) -> Judgement | None:
+    """Ranks that do not meet because one asks for another world, another place or another rank's number."""
+    found = other_world(snapshot) or other_rank(snapshot) or other_store(snapshot)
+    return Judgement(found) if found else None
 
 
 def _called(snapshot: JobSnapshot, found: Difference, rank: int) -> str:
@@ -253,7 +232,7 @@ def _elsewhere(snapshot: JobSnapshot) -> Judgement:
     """Nobody is in a collective that we know of, and nothing has moved."""
     doing = {place(one.stack).doing for one in snapshot.seen}
     if doing == {Doing.RENDEZVOUS} or doing == {Doing.COLLECTIVE}:
-        return _met_in_vain(snapshot)
+        return Judgement(met_in_vain(snapshot), certain=snapshot.long_still)
     busy = [one for one in snapshot.seen if one.works]
     if busy and snapshot.stalled and any(one.may_spin for one in busy):
         return Judgement(_busy_without_progress(snapshot, busy))
@@ -307,20 +286,22 @@ def _waiting_apart(living: Sequence[RankSeen], snapshot: JobSnapshot) -> Diagnos
     gone = tuple(one.rank for one in snapshot.seen if one not in living)
     who = f"all {len(living)} ranks {'that are left ' if gone else ''}wait"
     who = f"rank {living[0].rank} waits" if snapshot.size == 1 else who
-    said = f"{who} outside of collectives{where}"
+    said = f"{who} outside of collectives{where}{_standing_apart(living)}"
     evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in living[:8]]
     evidence += [f"{ranks_in_words(gone)} {'has' if len(gone) == 1 else 'have'} ended"] if gone else []
     return Diagnosis(Verdict.WAITING, said, (), (), tuple(evidence), reason(living[0]).remedy)
 
 
-def _met_in_vain(snapshot: JobSnapshot) -> Judgement:
-    """All seen stand in init_process_group, or in calls that nobody records."""
-    here = place(snapshot.seen[0].stack)
-    said = f"all ranks seen wait in {here.operation} at {here.line}"
-    remedy = "clusterrun check tests the way to rank 0; is WORLD_SIZE what init_process_group is given?"
-    certain = snapshot.long_still
-    verdict = Verdict.LINK if any(one.backlog for one in snapshot.seen) else Verdict.UNDETERMINED
-    return Judgement(Diagnosis(verdict if certain else Verdict.NOTHING, said, remedy=remedy), certain)
+def _standing_apart(living: Sequence[RankSeen]) -> str:
+    """The one that stands elsewhere than all others: who waits for whom, nothing tells."""
+    lines: dict[str, list[int]] = {}
+    for one in living:
+        lines.setdefault(place(one.stack).line, []).append(one.rank)
+    (line, ranks), *rest = sorted(lines.items(), key=lambda item: len(item[1])) or [("", [])]
+    if not line or len(ranks) != 1 or len(rest) != 1 or not rest[0][0] or len(rest[0][1]) < 2:
+        return ""
+    others = f"{ranks_in_words(tuple(rest[0][1]))} at {rest[0][0]}"
+    return f": {others}, rank {ranks[0]} alone at {line}. Either they wait for it, or it waits for them"
 
 
 # --- in words ---

@@ -82,9 +82,11 @@ class RankSeen:
     printed something; ``quiet`` is how many seconds ago it last did. ``clock`` is its node's wall
     clock when it was looked at, ``addresses`` are those it speaks from. ``call`` is ``send`` or ``recv``
     where its main thread waits in one, with rank ``peer`` and that ``tag``, ``wait`` where it waits for
-    something begun before (who is ``peer`` is not known); in ``init_process_group`` it has asked for a
-    world of ``world`` ranks and was started as one of ``started`` (0: not there). ``rooted`` is the
-    collective with a root that its main thread is in, which names rank ``root`` (-1: unknown).
+    something begun before (who is ``peer`` is not known), ``store`` where it waits for a key. In
+    ``init_process_group`` it has asked for a world of ``world`` ranks and was started as one of
+    ``started`` (0: not there), as rank ``asks`` (-1: unknown), at ``store`` (``HOST:PORT``, '' unknown).
+    ``rooted`` is the collective with a root that its main thread is in, which names rank ``root`` (-1:
+    unknown).
     ``threads``: where in the user's code its other threads stand.
     """
 
@@ -114,6 +116,8 @@ class RankSeen:
     tag: int = 0
     world: int = 0
     started: int = 0
+    asks: int = -1
+    store: str = ""
     rooted: str = ""
     root: int = -1
     threads: tuple[str, ...] = ()

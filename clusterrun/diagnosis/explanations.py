@@ -61,9 +61,8 @@ def _of_place(rank: RankSeen) -> Explanation:
             "Python on a slow file system: look at that node's file server, or bring a container",
         )
     if here.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
-        what = "init_process_group" if here.doing is Doing.RENDEZVOUS else here.operation
         return Explanation(
-            f"it waits in {what}{_at(rank)}, which the others have not called",
+            f"it waits in {here.operation}{_at(rank)}, which the others have not called",
             "let every rank call the same collectives in the same order",
         )
     if rank.works:

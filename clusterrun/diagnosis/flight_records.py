@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 HALF = "a send or receive"
 """What a rank waits in that has begun one of these without waiting for it."""
-EQUAL_SIZES = ("all_reduce", "reduce", "broadcast", "_all_gather_base", "all_gather", "_reduce_scatter_base")
+KEY = "a wait for a key of the store"
+EQUAL_SIZES = (
+    *("all_reduce", "reduce", "broadcast", "gather"),
+    *("all_gather", "_all_gather_base", "_reduce_scatter_base"),
+)
 """Where every rank brings a tensor of one size and type; of other collectives only the names are compared."""
 
 
@@ -54,6 +58,7 @@ class Difference:
 def waiting(ranks: Sequence[RankSeen]) -> list[Waiting]:
     """Every rank in a collective, at its oldest one that is not done, or in a send or receive, by rank."""
     begun = _begun(ranks)
+    setters = tuple(one.rank for one in ranks if one.call != "store")
     found = []
     for one in ranks:
         inside = [record for record in one.records if not record.done]
@@ -61,6 +66,8 @@ def waiting(ranks: Sequence[RankSeen]) -> list[Waiting]:
             found.append(_with_peer(one, ranks))
         elif one.call == "wait" and not inside and _sent(one):
             found.append(_with_somebody(one, ranks))
+        elif one.call == "store" and len(setters) == 1:
+            found.append(Waiting(one.rank, Record("", 0, KEY, "", "", False, 0.0), setters))
         elif inside:
             record = min(inside, key=lambda r: r.at)
             missing = tuple(
@@ -82,10 +89,15 @@ def _with_peer(rank: RankSeen, ranks: Sequence[RankSeen]) -> Waiting:
 
 
 def _with_somebody(rank: RankSeen, ranks: Sequence[RankSeen]) -> Waiting:
-    """It waits for what ``isend`` or ``irecv`` began: for whom is known where one other rank uses these."""
-    others = [two for two in ranks if two.rank != rank.rank and _sent(two)]
-    behind = [two.rank for two in others if len(others) == 1 and _sent(two) < _sent(rank)]
-    return Waiting(rank.rank, Record("", 0, HALF, "", "", False, 0.0), tuple(behind))
+    """It waits for what ``isend`` or ``irecv`` began: who has begun fewer of these has not answered it.
+
+    That is known where one other rank uses them, or where all that do have begun the same number but one.
+    """
+    counts = {two.rank: _sent(two) for two in ranks if two.rank != rank.rank and _sent(two)}
+    behind = [other for other, count in counts.items() if count < _sent(rank)]
+    equal = [other for other, count in counts.items() if count == _sent(rank)]
+    known = len(counts) == 1 or (len(equal) > 1 and len(equal) + 1 == len(counts))
+    return Waiting(rank.rank, Record("", 0, HALF, "", "", False, 0.0), tuple(behind) if known else ())
 
 
 def _sent(rank: RankSeen) -> int:

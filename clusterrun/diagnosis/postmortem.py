@@ -6,23 +6,23 @@ import re
 import signal
 
 from clusterrun.diagnosis.explanations import reason
-from clusterrun.diagnosis.flight_records import difference
+from clusterrun.diagnosis.flight_records import members
 from clusterrun.diagnosis.known_error_lookup import meaning
+from clusterrun.diagnosis.left_mismatches import mismatch, unmet
 from clusterrun.diagnosis.printed_errors import SURVIVED_SECONDS
 from clusterrun.diagnosis.solo_ranks import SILENCE
-from clusterrun.diagnosis.stack_location import Doing, place, short
+from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.watchdog_lines import explain_timeout, is_timeout
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import replace
 from clusterrun.model.states import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterrun.diagnosis.evidence import RankSeen
-    from clusterrun.diagnosis.flight_records import Difference, Side
     from clusterrun.diagnosis.printed_errors import Error
+    from clusterrun.diagnosis.remains import Remains
     from clusterrun.model.record import Failure
 
 SAME_MOMENT = 1.0
@@ -34,9 +34,6 @@ BEFORE = 60.0
 """Seconds before the first failure: an error that was survived for longer did not end the run."""
 DUMPING = 540.0
 """Seconds more from a collective's time-out to the abort: NCCL's watchdog first writes its records."""
-_SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
-_PARAMETERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
-_JOINED = re.compile(r"(\d+)/(\d+) clients joined")
 _OUT_OF_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
 _CHILD_KILLED = re.compile(
     r"is killed by signal: Killed|was killed by signal 9|terminated with signal SIGKILL"
@@ -58,53 +55,25 @@ _LEFT_REMEDY = "let every rank make the same collectives, and call destroy_proce
 _MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
 
 
-@frozen
-class Remains:
-    """What a run left. ``nodes`` are those of its ranks, by rank; ``notes`` other words about it.
-
-    ``last`` are the flight records of ranks that could still leave them, ``stood`` the stacks of those that
-    still ran when they were told to end. ``per_node``: each "rank" is the launcher of one node, which starts
-    ranks of its own.
-    """
-
-    state: State
-    reason: str
-    failure: Failure | None
-    errors: tuple[Error, ...]
-    nodes: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    last: tuple[RankSeen, ...] = ()
-    stood: tuple[RankSeen, ...] = ()
-    per_node: bool = False
-
-    def node(self, rank: int) -> str:
-        """Where a rank ran."""
-        return self.nodes[rank] if 0 <= rank < len(self.nodes) else ""
-
-    def name(self, rank: int, inner: int = -1) -> str:
-        """``rank 3``, or ``node 3`` where that is the launcher of a node and its rank is not known."""
-        return f"rank {inner}" if inner >= 0 else f"{'node' if self.per_node else 'rank'} {rank}"
-
-    def who(self, rank: int, inner: int = -1) -> str:
-        """The same with where that is."""
-        by_node = self.per_node and inner < 0
-        return self.name(rank, inner) + (f" ({self.node(rank)})" if by_node else f" on {self.node(rank)}")
-
-    def several(self, errors: Iterable[Error]) -> str:
-        """``ranks 0-2 and 5``: who said these."""
-        found = list(errors)
-        if self.per_node and all(one.inner >= 0 for one in found):
-            return ranks_in_words(tuple(sorted({one.inner for one in found})))
-        return ranks_in_words(tuple(sorted({one.rank for one in found})), "node" if self.per_node else "rank")
-
-
 def explain(left: Remains) -> Diagnosis:
     """What ended the run: the first error in time that is no consequence of another one."""
+    left = _by_origin(left)
     root = _root(left)
     if root and is_timeout(root) and (root.inner >= 0 or not left.per_node):
         return _with_stacks(left, _of_timeout(left))
-    found = (_mismatch(left, root) or _unmet(left, root) or _of_error(left, root)) if root else _of_end(left)
+    found = (mismatch(left, root) or unmet(left, root) or _of_error(left, root)) if root else _of_end(left)
     return _with_consequences(left, _with_stacks(left, found))
+
+
+def _by_origin(left: Remains) -> Remains:
+    """The same, where an error that every rank was told of is that of the rank in which it happened."""
+    if left.per_node:
+        return left
+    errors = [
+        replace(one, rank=one.origin) if 0 <= one.origin < len(left.nodes) else one for one in left.errors
+    ]
+    found = {(one.rank, one.text, one.frame) if one.origin >= 0 else one: one for one in reversed(errors)}
+    return replace(left, errors=tuple(reversed(found.values())))
 
 
 def _with_stacks(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
@@ -347,22 +316,36 @@ def _last_word(lines: tuple[str, ...]) -> str:
 
 def _of_early_end(left: Remains, failure: Failure) -> Diagnosis:
     """Ranks ended with exit code 0 while others still waited for them."""
-    ended = unfolded(failure.ended)
-    others = len(left.nodes) - len(ended)
+    together = unfolded(failure.ended)
+    ended = _awaited(left, together) or together
+    others = len(left.nodes) - len(together)
     noun = "node" if left.per_node else "rank"
     early = ranks_in_words(ended, noun)
-    odd = ended if len(ended) <= others else (failure.rank,)
+    odd = ended if len(ended) <= others or ended != together else (failure.rank,)
     why = "it ended with exit code 0 while others waited for it"
     if odd != ended:
         why = f"it went on after {early} had ended with exit code 0"
     culprits = tuple(
         Culprit(-1 if left.per_node else rank, left.node(rank), why) for rank in odd[:MOST_CULPRITS]
     )
-    evidence = [f"{early} ended with exit code 0, then {left.who(failure.rank)} failed"]
+    all_ended = ranks_in_words(together, noun)
+    evidence = [f"{all_ended} ended with exit code 0, then {left.who(failure.rank)} failed"]
+    if ended != together:
+        evidence.append(f"of these, {early} alone was in the groups in which the others failed")
     evidence += [f"its message names an address of {failure.peer}"] if failure.peer else []
     said = f"{early} ended with exit code 0 before the others"
     remedy = "let all ranks make the same number of steps: uneven data, or an exit in one rank only"
     return Diagnosis(Verdict.CRASHED, said, culprits, (), tuple(evidence), remedy)
+
+
+def _awaited(left: Remains, ended: tuple[int, ...]) -> tuple[int, ...]:
+    """Of those that had ended, the members of the groups in whose newest calls others failed."""
+    found: set[int] = set()
+    for one in left.last:
+        if one.rank not in ended and one.records:
+            newest = max(one.records, key=lambda record: record.at)
+            found |= set(members(one, newest.group, left.last)) & set(ended)
+    return tuple(sorted(found))
 
 
 def _without_failure(left: Remains) -> Diagnosis:
@@ -375,134 +358,6 @@ def _without_failure(left: Remains) -> Diagnosis:
     if left.state is State.COMPLETED:
         return Diagnosis(Verdict.NOTHING, "the run ended well")
     return Diagnosis(Verdict.NOT_RUNNING, left.reason or f"the run is {left.state.value}")
-
-
-# --- ranks that did not agree, known by what was left ---
-
-
-def _unmet(left: Remains, root: Error) -> Diagnosis | None:
-    """Ranks waited in ``init_process_group`` for others: who complains has come."""
-    if root.row is None or root.row.verdict is not Verdict.NEVER_ARRIVED:
-        return None
-    joined = next((found for one in left.errors if (found := _JOINED.search(one.text))), None)
-    spoke = {one.rank for one in left.errors}
-    silent = tuple(rank for rank in range(len(left.nodes)) if rank not in spoke)
-    came, size = (int(joined[1]), int(joined[2])) if joined else (0, 0)
-    missing = size - came
-    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
-    if left.per_node or not missing or len(silent) != missing:
-        said = "ranks did not meet in init_process_group" + (f": {came} of {size} came" if joined else "")
-        return Diagnosis(Verdict.NEVER_ARRIVED, said, (), (), evidence, root.row.remedy)
-    why = "it printed nothing, while the others waited for it in init_process_group"
-    culprits = tuple(Culprit(rank, left.node(rank), why) for rank in silent)
-    said = f"{ranks_in_words(silent)} never came to init_process_group: {came} of {size} came"
-    return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), evidence, root.row.remedy)
-
-
-def _other_model(left: Remains, root: Error) -> Diagnosis | None:
-    """Each rank that complains of another number of parameters names one that differs from it."""
-    counts: dict[int, int] = {}
-    for one in left.errors:
-        if found := _PARAMETERS.search(one.text):
-            counts.update({int(found[1]): int(found[2]), int(found[3]): int(found[4])})
-    if not counts or root.row is None:
-        return None
-    numbers = list(counts.values())
-    sides = sorted(set(numbers), key=lambda number: (-numbers.count(number), number))
-    told = [(tuple(sorted(rank for rank in counts if counts[rank] == number)), number) for number in sides]
-    known = len(told) > 1 and len(told[0][0]) > len(told[1][0])
-    culprits = tuple(
-        Culprit(rank, left.node(rank), f"its model has {number} parameters, those of others {told[0][1]}")
-        for ranks, number in (told[1:] if known and not left.per_node else ())
-        for rank in ranks
-    )
-    lines = tuple(
-        f"{ranks_in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} {number}" for ranks, number in told
-    )
-    said = f"the ranks' models differ in their number of parameters: {'; '.join(lines)}"
-    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
-
-
-def _mismatch(left: Remains, root: Error) -> Diagnosis | None:
-    if root.row is None or root.row.verdict is not Verdict.MISMATCH:
-        return None
-    if models := _other_model(left, root):
-        return models
-    smaller = tuple(sorted({one.rank for one in left.errors if _SIZES.search(one.text)}))
-    found = difference(left.last)
-    if found is None:
-        return _odd_one_aborted(left, root, smaller)
-    sides = _with_aborted(found, smaller)
-    most = max(len(ranks) for _, ranks in sides)
-    odd = [(side, ranks) for side, ranks in sides if len(ranks) < most] or list(sides)
-    lines = tuple(f"{ranks_in_words(ranks)} called {side.called}" for side, ranks in sides)
-    culprits = tuple(
-        Culprit(
-            rank,
-            left.node(rank),
-            f"it called {side.called}{_line(left, rank)}, collective {found.sequence} of its group",
-        )
-        for side, ranks in odd
-        for rank in ranks
-    )
-    said = f"ranks did not call the same collective: {'; '.join(lines)}"
-    evidence = (*lines, f"rank {root.rank}: {root.said}")
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
-
-
-def _with_aborted(found: Difference, smaller: tuple[int, ...]) -> list[tuple[Side, tuple[int, ...]]]:
-    """A rank that got more than it expected aborts without a record: it had called the smaller one."""
-    known = {rank for side in found.sides for rank in side.ranks}
-    least = min(found.sides, key=lambda side: _bytes(side.record.sizes, side.record.types))
-    more = tuple(rank for rank in smaller if rank not in known)
-    return [
-        (side, tuple(sorted((*side.ranks, *more))) if side is least else side.ranks) for side in found.sides
-    ]
-
-
-def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Diagnosis | None:
-    """All records that are left agree: who aborted had called something smaller than what it was sent.
-
-    The others may have gone on since: what they called then is the newest that is large enough.
-    """
-    together = tuple(one.rank for one in left.last if one.records)
-    if not together or not smaller or len(smaller) > len(together) or root.row is None:
-        return None
-    sent = max(int(sizes[1]) for one in left.errors if (sizes := _SIZES.search(one.text)))
-    records = [record for one in left.last for record in one.records]
-    large = [record for record in records if _bytes(record.sizes, record.types) >= sent]
-    called = max(large, key=lambda one: one.sequence, default=None)
-    what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
-    others = f"the others' {what}" if what else "what the others called"
-    culprits = tuple(
-        Culprit(rank, left.node(rank), f"it called something smaller than {others}{_line(left, rank)}")
-        for rank in smaller
-    )
-    said = f"{ranks_in_words(smaller)} did not call the same collective as {ranks_in_words(together)}"
-    evidence = (
-        *((f"{ranks_in_words(together)} called {what}",) if what else ()),
-        f"rank {root.rank}: {root.said}",
-    )
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
-
-
-def _line(left: Remains, rank: int) -> str:
-    """Where a rank stood that complained of sizes that differ."""
-    frames = [one.frame for one in left.errors if one.rank == rank and one.frame and _SIZES.search(one.text)]
-    return f" at {short(frames[-1])}" if frames else ""
-
-
-def _bytes(sizes: str, types: str) -> int:
-    """About how large: only the order counts."""
-    width = {"Double": 8, "Long": 8, "ComplexFloat": 8, "Half": 2, "BFloat16": 2, "Short": 2, "Byte": 1}
-    total = 0
-    for shape in re.findall(r"\[([\d, ]*)\]", sizes):
-        count = 1
-        for number in filter(None, shape.replace(" ", "").split(",")):
-            count *= int(number)
-        total += count
-    return total * width.get(types.partition(",")[0], 4)
 
 
 def _cut(text: str) -> str:

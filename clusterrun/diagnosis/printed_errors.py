@@ -27,6 +27,8 @@ SAME_DUMP = 2.0
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
+_ELSEWHERE = re.compile(r"Traceback \(most recent call last\):? \(RANK (\d+)\)")
+"""How a checkpoint of torch's tells every rank what failed in one."""
 _FRAME = re.compile(r'^[>\s]+File "(.*)", line (\d+)(?:,? in (\S+))?\s*$')
 _RICH_FRAME = re.compile(r"^\s*│ (/.*):(\d+) in (\S+)\s*│$")
 _FATAL = re.compile(r"^Fatal Python error: (.*)")
@@ -60,6 +62,7 @@ class Error:
 
     ``more`` is what belongs to it: the exception that it was raised from, the process it came from.
     ``inner`` is the rank that said it below a launcher that ``rank`` is (-1: ``rank`` itself).
+    ``origin`` is the rank that it happened in, where every rank is told of it (-1: who said it).
     ``ends``: torch marks it as what ended the rank; ``survived``: the rank printed on for long after it.
     """
 
@@ -70,13 +73,15 @@ class Error:
     row: KnownError | None = None
     more: str = ""
     inner: int = -1
+    origin: int = -1
     ends: bool = False
     survived: bool = False
 
     @property
     def consequence(self) -> bool:
         """Somebody else failed first."""
-        return self.row is not None and self.row.consequence
+        elsewhere = self.origin >= 0 and self.origin != (self.inner if self.inner >= 0 else self.rank)
+        return elsewhere or (self.row is not None and self.row.consequence)
 
     @property
     def placed(self) -> str:
@@ -186,6 +191,7 @@ class _Reader:
         self._continued = 0
         """How many more lines may belong to the message."""
         self._link = self._thrown = ""
+        self._origin = -1
         self._dump = ""
         self._group: list[str] | None = None
         self._plain = ""
@@ -204,6 +210,8 @@ class _Reader:
         elif _HEADER.search(text):
             self._begin()
             self._rich = "─" in text
+            elsewhere = _ELSEWHERE.search(text)
+            self._origin = int(elsewhere[1]) if elsewhere else -1
         elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
             self._note(f"{frame[1]}:{frame[2]} {frame[3] or '<module>'}", "in" if frame[3] else "")
         elif self._open:
@@ -284,11 +292,12 @@ class _Reader:
 
     def _add(self, at: float, text: str) -> None:
         """An exception, alone or as the next one of a chain; in a wrapper the one that was wrapped."""
-        found = replace(self._error(at, text), frame=self._frame, row=meaning(text))
-        self._frame = ""
+        found = replace(self._error(at, text), frame=self._frame, row=meaning(text), origin=self._origin)
+        self._frame, self._origin = "", -1
         last = self._newest()
         link, self._link = self._link, ""
-        if last and not link and _WRAPS.search(last.text):
+        told = found.origin >= 0 and last is not None and last.origin < 0 and at - last.at <= SAME_DUMP
+        if last and not link and (told or _WRAPS.search(last.text)):
             self._errors[self._last] = _unwrapped(last, found)
         elif last and link:
             self._errors[self._last] = _chained(last, found, link)

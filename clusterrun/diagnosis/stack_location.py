@@ -11,6 +11,8 @@ _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/lib/pypy|^<|\.zip/|/prelude/clusterrun_"
 )
 _RENDEZVOUS = ("init_process_group", "rendezvous", "_store_based_barrier", "new_group", "create_c10d_store")
+_MEETS = ("init_process_group", "new_group", "new_subgroups", "split_group", "init_device_mesh")
+"""What a user calls that makes a group; the outermost one counts."""
 _COMMUNICATION = ("/torch/distributed/", "/torch/_C/_distributed_c10d")
 _NOT_WAITING = ("/torch/distributed/elastic/", "/torch/distributed/fsdp/", "/torch/distributed/tensor/")
 
@@ -19,7 +21,7 @@ class Doing(enum.Enum):
     """What the innermost frames say."""
 
     COLLECTIVE = "waits in a collective"
-    RENDEZVOUS = "waits for the other ranks in init_process_group"
+    RENDEZVOUS = "waits for the other ranks to make a group"
     DATA = "waits for its data-loader"
     IMPORT = "is still importing"
     USER = "is in user code"
@@ -50,7 +52,8 @@ def place(stack: tuple[str, ...]) -> StackLocation:
     if any("<frozen importlib" in frame for frame in stack[:12]):
         doing = Doing.IMPORT
     elif any(_function(frame) in _RENDEZVOUS for frame in inner):
-        doing, operation = Doing.RENDEZVOUS, "init_process_group"
+        meets = [_function(frame) for frame in inner if _function(frame) in _MEETS]
+        doing, operation = Doing.RENDEZVOUS, meets[-1] if meets else "init_process_group"
     elif any("/torch/utils/data/" in frame for frame in inner):
         doing = Doing.DATA
     else:

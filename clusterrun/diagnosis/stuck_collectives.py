@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.flight_records import HALF, members
+from clusterrun.diagnosis.flight_records import HALF, KEY, members
 from clusterrun.diagnosis.job_snapshot import called
 from clusterrun.diagnosis.stack_location import place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
@@ -159,8 +159,7 @@ def _skipped(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | Non
         Culprit(
             rank,
             snapshot.of(rank).node,
-            f"it is in {at[rank].record.operation}{snapshot.line((rank,))} and has not called "
-            f"{half(one)}, in which rank {one.rank} waits for it{snapshot.line((one.rank,))}",
+            f"it is in {at[rank].record.operation}{snapshot.line((rank,))} and {_not_done(snapshot, one)}",
         )
         for rank, one in sorted(found.items())
     )
@@ -172,6 +171,14 @@ def _skipped(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | Non
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
 
 
+def _not_done(snapshot: JobSnapshot, one: Waiting) -> str:
+    """What ``one`` waits for, said of who should have done it."""
+    line = snapshot.line((one.rank,))
+    if one.record.operation == KEY:
+        return f"has not set the key of the store that rank {one.rank} waits for{line}"
+    return f"has not called {half(one)}, in which rank {one.rank} waits for it{line}"
+
+
 def _awaited(snapshot: JobSnapshot, one: Waiting) -> set[int]:
     """The ranks that take part in the call that ``rank`` waits in."""
     return set(members(snapshot.of(one.rank), one.record.group, snapshot.seen)) or {one.rank, *one.missing}
@@ -181,6 +188,8 @@ def half(one: Waiting) -> str:
     """What the missing rank should have called."""
     if one.record.operation == HALF:
         return f"the other half of {HALF}"
+    if one.record.operation == KEY:
+        return "set for a key of the store"
     verb = one.record.operation.partition(" ")[0]
     other = {"send": f"recv from rank {one.rank}", "recv": f"send to rank {one.rank}"}.get(verb)
     return other or f"{one.record.operation} of group {one.record.group}"

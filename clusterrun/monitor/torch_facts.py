@@ -106,6 +106,8 @@ def calls(said: Mapping[str, Any]) -> dict[str, Any]:
         "tag": int(found.get("tag", 0)),
         "world": int(found.get("world", 0)),
         "started": int(found.get("started", 0)),
+        "asks": asks if isinstance(asks := found.get("asks"), int) else -1,
+        "store": str(found.get("store", "")),
         "rooted": str(found.get("rooted", "")),
         "root": int(found.get("root", -1)),
     }

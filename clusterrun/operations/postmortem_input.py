@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 
 from clusterrun.diagnosis.evidence import Group, RankSeen, Record
-from clusterrun.diagnosis.postmortem import Remains
 from clusterrun.diagnosis.printed_errors import Error, heard
+from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Verdict, ranks_in_words
 from clusterrun.logs.attempt_logs import attempts, read_at, size_of
 from clusterrun.logs.log_reader import so_far

@@ -23,6 +23,8 @@ RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """NCCL's collectives stand in one of their own, in builds of torch that have it; all others in the second."""
 UNRECORDED = ("_MPI_AVAILABLE", "_UCC_AVAILABLE", "_XCCL_AVAILABLE")
 MEETING = ("_create_c10d_store", "_env_rendezvous_handler", "init_process_group")
+STORES = (("hostname", "port"), ("master_addr", "master_port"))
+"""What functions that meet call the address of the store."""
 PEERS = {"send": "dst", "recv": "src"}
 """Which argument of a call names the other rank."""
 ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
@@ -30,6 +32,8 @@ ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 MAIN_THREAD = getattr(getattr(sys.modules.get("threading"), "main_thread", lambda: None)(), "ident", 0) or 0
 WAIT = ".wait("
 """How a line calls torch's ``Work``, whose frames are no Python."""
+STORE_WAITS = (".wait(", ".get(")
+"""What a line calls of a store that waits until somebody has set a key."""
 INDEPENDENT = "CLUSTERRUN_INDEPENDENT"
 """Set to 1 by users whose ranks are not meant to train together."""
 UNUSED = {"FAKE"}
@@ -89,7 +93,7 @@ def call(c10d: Any) -> dict[str, Any]:
     while frame is not None:
         name, local = frame.f_code.co_name, frame.f_locals
         if name in MEETING and isinstance(local.get("world_size"), int) and local["world_size"] > 0:
-            return {"world": local["world_size"]}
+            return {"world": local["world_size"], "asks": local.get("rank"), "store": store(local)}
         if frame.f_globals.get("__name__") == c10d.__name__:
             if name in PEERS:
                 peer, tag = named(c10d, local, PEERS[name]), local.get("tag")
@@ -97,7 +101,28 @@ def call(c10d: Any) -> dict[str, Any]:
             if name in ROOTS:
                 return {"rooted": name, "root": named(c10d, local, ROOTS[name])}
         frame = frame.f_back
+    if in_store(inner):
+        return {"name": "store"}
     return {"name": "wait"} if WAIT in line(inner) else {}
+
+
+def in_store(frame: Any) -> bool:
+    """Whether a frame stands in a line that waits for a key of a store, as a variable of it names one."""
+    kind = getattr(sys.modules.get("torch._C._distributed_c10d"), "Store", None)
+    before = min((part for way in STORE_WAITS for part in line(frame).split(way)[:-1]), key=len, default="")
+    name = before.replace("(", " ").split()[-1:]
+    found = [space.get(name[0]) for space in (frame.f_locals, frame.f_globals)] if name else []
+    return kind is not None and any(isinstance(one, kind) for one in found)
+
+
+def store(local: Any) -> str:
+    """Where a rank that meets the others looks for the store of rank 0: ``HOST:PORT``; '' unknown."""
+    found = [(local.get(host), local.get(port)) for host, port in STORES]
+    below = local.get("store")
+    while hasattr(below, "underlying_store"):
+        below = below.underlying_store
+    found.append((getattr(below, "host", None), getattr(below, "port", None)))
+    return next((f"{host}:{port}" for host, port in found if host and port), "")
 
 
 def line(frame: Any) -> str:

@@ -183,10 +183,9 @@ def test_of_two_ranks_that_differ_both_are_named() -> None:
 
 
 def test_collectives_whose_sizes_may_differ_by_rank_are_no_mismatch() -> None:
-    gather = [
-        waiter(n, 2, records=(*history(10), record(11, False, "gather", f"[{n}]", "Float"))) for n in (0, 1)
-    ]
-    assert verdict(*gather).verdict is not Verdict.MISMATCH
+    uneven = [record(11, False, "alltoall_base", f"[{n}]", "Float") for n in (0, 1)]
+    seen = [waiter(n, 2, records=(*history(10), uneven[n])) for n in (0, 1)]
+    assert verdict(*seen).verdict is not Verdict.MISMATCH
 
 
 def test_all_in_one_collective_that_does_not_end_is_a_link_named_by_the_ends_that_owe_an_answer() -> None:
@@ -264,6 +263,9 @@ def test_what_a_waiting_rank_prints_is_no_progress() -> None:
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])
 
 
+BELOW = ("/home/me/train.py:12 <module>",)
+
+
 def test_all_waiting_in_one_line_outside_of_collectives_have_no_culprit() -> None:
     found = verdict(*(rank(n, stack=LOOP) for n in range(3)))
     assert (found.verdict, found.said, found.culprits) == (
@@ -271,6 +273,24 @@ def test_all_waiting_in_one_line_outside_of_collectives_have_no_culprit() -> Non
         "all 3 ranks wait outside of collectives, all at train.py:33 (work)",
         (),
     )
+
+
+@pytest.mark.parametrize(
+    ("stacks", "apart"),
+    [
+        ((LOOP, BELOW, LOOP, LOOP), ": ranks 0 and 2-3 at train.py:33 (work), rank 1 alone at train.py:12"),
+        ((LOOP, BELOW, BELOW, LOOP), ""),
+        ((LOOP, BELOW), ""),
+        ((LOOP, LOOP, BELOW, ()), ""),
+    ],
+)
+def test_of_ranks_that_wait_outside_of_collectives_the_one_that_stands_apart_is_told_and_not_blamed(
+    stacks: tuple[tuple[str, ...], ...], apart: str
+) -> None:
+    found = verdict(*(rank(number, stack=stack) for number, stack in enumerate(stacks)))
+    assert (found.verdict, found.culprits) == (Verdict.WAITING, ())
+    told = f"{apart}. Either they wait for it, or it waits for them" if apart else ""
+    assert found.said == f"all {len(stacks)} ranks wait outside of collectives{told}"
 
 
 def test_ranks_that_compute_outside_of_collectives_are_well() -> None:
@@ -580,15 +600,12 @@ def test_ranks_that_are_too_busy_to_answer_are_not_called_hung() -> None:
     assert verdict(*silent, stalled=60.0).verdict is Verdict.UNDETERMINED
 
 
-WORK = ("/home/me/train.py:12 <module>",)
-
-
 def of_pipeline(number: int, sent: int, **changes: Any) -> RankSeen:
     """A rank of three after ten collectives and ``sent`` sends and receives, which gloo's count holds too."""
     begun = 10 if changes else 11
     groups = (Group("0", 3, begun + sent, True, "gloo", "0-2"),)
     return (
-        rank(number, 3, groups=groups, **{"stack": WORK, **changes})
+        rank(number, 3, groups=groups, **{"stack": BELOW, **changes})
         if changes
         else waiter(number, 3, groups=groups)
     )
@@ -611,6 +628,23 @@ def test_of_several_ranks_that_send_none_is_blamed_for_a_receive_that_nobody_ans
     found = verdict(of_pipeline(0, 3), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
     assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
     assert found.said == "rank 1 waits for a send or receive that is not answered at train.py:12"
+
+
+@pytest.mark.parametrize(
+    ("sent", "behind"),
+    [((22, 22, 21, 22), [2]), ((22, 21, 21, 22), []), ((23, 22, 21, 22), []), ((22, 22, 22, 22), [])],
+)
+def test_of_a_ring_the_one_rank_that_has_sent_less_than_the_others_is_named(
+    sent: tuple[int, ...], behind: list[int]
+) -> None:
+    seen = [
+        waiter(number, groups=(Group("0", 4, 11 + count, True, "gloo", "0-3"),))
+        for number, count in enumerate(sent[:3])
+    ]
+    groups = (Group("0", 4, 10 + sent[3], True, "gloo", "0-3"),)
+    found = verdict(*seen, rank(3, call="wait", stack=BELOW, groups=groups), stalled=60.0)
+    assert [one.rank for one in found.culprits] == behind
+    assert found.verdict is (Verdict.MISMATCH if behind else Verdict.UNDETERMINED)
 
 
 def test_a_rank_that_waits_and_has_sent_nothing_waits_for_something_else() -> None:

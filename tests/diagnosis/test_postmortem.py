@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from clusterrun.diagnosis.evidence import Group, RankSeen, Record
-from clusterrun.diagnosis.postmortem import Remains, explain, with_printed
+from clusterrun.diagnosis.postmortem import explain, with_printed
 from clusterrun.diagnosis.printed_errors import Error, ErrorListener
+from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure
@@ -214,6 +215,31 @@ def test_who_exited_0_while_others_waited_is_the_culprit_or_the_few_who_went_on(
     assert "its message names an address of n3" in found.evidence
 
 
+def test_of_those_that_exited_0_only_who_was_in_the_group_that_failed_is_named() -> None:
+    """A mesh of two by two: rank 2 fails of its group with rank 3; rank 0 of its own with rank 2."""
+
+    def of_mesh(rank: int, row: str, column: str, newest: str) -> RankSeen:
+        groups = (Group("0", 4, ranks="0-3"), Group("1", 2, ranks=row), Group("2", 2, ranks=column))
+        records = tuple(
+            Record(name, 6, "all_reduce", "[4]", "Float", name != newest, 100.0 + (name == newest))
+            for name in ("0", "1", "2")
+        )
+        return RankSeen(rank, f"n{rank}", 0, "", groups=groups, records=records)
+
+    last = replace(failure(2), noticed=True, ended="1,3")
+    remains = left(*heard(2, *traceback(2, PEER)), failure=last)
+    seen = (of_mesh(0, "0-1", "0,2", "2"), of_mesh(2, "2-3", "0,2", "1"))
+    found = explain(replace(remains, last=seen))
+    assert [one.rank for one in found.culprits] == [3]
+    assert found.said == "rank 3 ended with exit code 0 before the others"
+    assert found.evidence[:2] == (
+        "ranks 1 and 3 ended with exit code 0, then rank 2 on n2 failed",
+        "of these, rank 3 alone was in the groups in which the others failed",
+    )
+    whole = (of_mesh(2, "2-3", "0,2", "0"),)
+    assert [one.rank for one in explain(replace(remains, last=whole)).culprits] == [1, 3]
+
+
 def test_an_error_that_its_rank_survived_gives_way_to_one_that_ended_another() -> None:
     retried = replace(heard(2, *traceback(2, "ConnectionError: again"), at=90.0)[0], survived=True)
     assert explain(left(retried, *heard(1, *traceback(1, BAD)))).culprits[0].rank == 1
@@ -332,6 +358,65 @@ def test_of_ranks_that_aborted_on_more_than_they_expected_and_records_the_odd_on
         "rank 1 called all_reduce of [1000] Float",
         "ranks 0 and 2-3 called all_reduce of [4] Float",
     )
+
+
+def test_of_a_gather_whose_root_aborted_the_odd_sender_is_named_not_the_root() -> None:
+    seen = (last(2, "[1000]"), last(3, "[4]"))
+    lasts = tuple(replace(one, records=(replace(one.records[0], operation="gather"),)) for one in seen)
+    found = explain(left(*heard(0, f"  {ABORTED}"), failure=failure(0, -6), last=lasts))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [2])
+
+
+def test_where_pairs_of_ranks_have_sizes_of_their_own_nobody_is_blamed_for_one() -> None:
+    sent = replace(last(2, "[1000]").records[0], operation="all_to_all")
+    lasts = (replace(last(2, ""), records=(sent,)), replace(last(3, ""), records=(sent,)))
+    found = explain(left(*heard(0, f"  {ABORTED}"), failure=failure(0, -6), last=lasts))
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert found.said.startswith("rank 0 on n0 was sent more than it expected in all_to_all")
+
+
+DENIED = "PermissionError: store refused the write"
+
+
+def of_checkpoint(rank: int, *failed: int) -> list[str]:
+    """What torch's checkpoint prints in every rank of those that failed."""
+    keys = ", ".join(map(str, failed))
+    parts = [
+        line
+        for one in failed
+        for line in (
+            f"Traceback (most recent call last): (RANK {one})",
+            '  File "/venv/lib/python3.11/site-packages/torch/utils.py", line 241, in all_reduce',
+            f'  File "/home/me/train.py", line {20 + one}, in write_data',
+            DENIED,
+            "",
+        )
+    ]
+    raised = (
+        f"torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([{keys}])"
+    )
+    return [*traceback(rank, raised), *(f"[rank{rank}]: {line}" for line in parts)]
+
+
+@pytest.mark.parametrize("told", [(0, 1, 2, 3), (0, 2, 3), (3,)])
+def test_what_a_checkpoint_tells_every_rank_is_that_of_the_rank_in_which_it_happened(
+    told: tuple[int, ...],
+) -> None:
+    errors = [error for rank in told for error in heard(rank, *of_checkpoint(rank, 1))]
+    found = explain(left(*errors, failure=failure(told[0])))
+    assert [(one.rank, one.node, one.why) for one in found.culprits] == [
+        (1, "n1", f"{DENIED}, at train.py:21 (write_data)")
+    ]
+    assert not any(line.startswith(("rank 0", "rank 2", "rank 3")) for line in found.evidence)
+
+
+def test_of_two_ranks_whose_checkpoint_failed_neither_takes_the_others_error() -> None:
+    errors = [error for rank in range(4) for error in heard(rank, *of_checkpoint(rank, 1, 3))]
+    assert {(one.origin, one.said) for one in errors} == {
+        (1, f"{DENIED}, at train.py:21 (write_data)"),
+        (3, f"{DENIED}, at train.py:23 (write_data)"),
+    }
+    assert [one.consequence for one in errors] == [True, True, False, True, True, True, True, False]
 
 
 def test_a_wider_type_is_larger_too() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from clusterrun.agent.log_tail import noticed
-from clusterrun.diagnosis.postmortem import Remains, explain
+from clusterrun.diagnosis.postmortem import explain
 from clusterrun.diagnosis.printed_errors import Error, heard
+from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Diagnosis
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State

@@ -81,6 +81,10 @@ def test_what_py_spy_says_instead_gives_none(text: str) -> None:
         (LOOP, StackLocation(Doing.USER, LOOP[0])),
         (LOADER, StackLocation(Doing.DATA, LOADER[2])),
         (MEETING, StackLocation(Doing.RENDEZVOUS, MEETING[2], "init_process_group")),
+        (
+            (f"{LIBRARY}/torch/distributed/distributed_c10d.py:5700 new_group", MEETING[2]),
+            StackLocation(Doing.RENDEZVOUS, MEETING[2], "new_group"),
+        ),
         ((), StackLocation(Doing.UNKNOWN)),
         ((f"{LIBRARY}/numpy/core.py:1 dot",), StackLocation(Doing.USER, "")),
         # A call that only passes through torch.distributed.elastic or FSDP is user code that computes.

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterrun.diagnosis.evidence import Group, RankSeen
-from clusterrun.diagnosis.postmortem import Remains, ended_by_timeout, explain
+from clusterrun.diagnosis.postmortem import ended_by_timeout, explain
 from clusterrun.diagnosis.printed_errors import Error, ErrorListener
+from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure

@@ -225,6 +225,38 @@ def test_a_receive_that_was_begun_and_is_not_answered_is_told_with_who_has_not_s
     )
 
 
+def test_a_rank_that_meets_elsewhere_is_named_with_both_addresses(tmp_path: Path) -> None:
+    body = """
+    if rank == 1:
+        os.environ["MASTER_PORT"] = "9"
+    print("ready", flush=True)
+    dist.init_process_group("gloo")
+    """
+    with staged(tmp_path, body, size=3) as stage:
+        stage.ready()
+        found = until(
+            lambda: found if (found := stage.diagnosis()).verdict is Verdict.MISMATCH else None, "a mismatch"
+        )
+    assert named(found) == (Verdict.MISMATCH, [(1, "n0")])
+    assert found.culprits[0].why.startswith("it looks for rank 0 at 127.0.0.1:9, where the others look at")
+
+
+def test_the_rank_that_has_not_set_a_key_that_the_others_wait_for_is_named(tmp_path: Path) -> None:
+    body = """
+    dist.init_process_group("gloo")
+    store = dist.distributed_c10d._get_default_store()
+    print("ready", flush=True)
+    if rank != 2:
+        store.wait(["shards"])
+    dist.all_reduce(torch.ones(4))
+    """
+    with staged(tmp_path, body, size=3) as stage:
+        stage.ready()
+        found = stage.diagnosis()
+    assert named(found) == (Verdict.MISMATCH, [(2, "n0")])
+    assert "has not set the key of the store that rank 1 waits for" in found.culprits[0].why
+
+
 def test_a_rank_that_is_no_python_shows_the_kernels_words(tmp_path: Path) -> None:
     body = "os.execv('/bin/sleep', ['sleep', '600'])"
     with staged(tmp_path, body, size=1, torch=False) as stage:

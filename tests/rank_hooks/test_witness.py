@@ -156,3 +156,53 @@ def test_who_a_call_names_is_read_from_its_arguments(
     expected = {"call": function} if told == "name" else {"rooted": function}
     assert {key: calls({"call": found})[key] for key in expected} == expected
     assert caller["ask"]() == {}
+
+
+class Store:
+    """What torch's store is to the witness: its kind, an address, a store below."""
+
+    def __init__(self, **has: Any) -> None:
+        self.__dict__.update(has)
+
+
+@pytest.mark.parametrize(
+    ("local", "store"),
+    [
+        ({"hostname": "n0", "port": 29500}, "n0:29500"),
+        ({"master_addr": "n0", "master_port": 29501}, "n0:29501"),
+        ({"store": Store(underlying_store=Store(host="n0", port=7))}, "n0:7"),
+        ({"store": Store(path="/tmp/store")}, ""),
+        ({}, ""),
+    ],
+)
+def test_where_a_rank_meets_the_others_is_read_from_what_meets(
+    witness: Callable[..., dict[str, Any]], local: dict[str, Any], store: str
+) -> None:
+    space = witness({})
+    names = ", ".join(["world_size", "rank", *local])
+    caller: dict[str, Any] = {
+        "__name__": "c10d",
+        "ask": lambda: space["call"](SimpleNamespace(__name__="c10d")),
+    }
+    exec(f"def init_process_group({names}): return ask()", caller)
+    assert caller["init_process_group"](4, 2, **local) == {"world": 4, "asks": 2, "store": store}
+
+
+@pytest.mark.parametrize(
+    ("line", "waits"),
+    [
+        ("store.wait(['a'])", True),
+        ("value = store.get('a')", True),
+        ("print(int(store.get('a')))", True),
+        ("work.wait()", False),
+        ("store.set('a', 1)", False),
+        ("make().wait(['a'])", False),
+    ],
+)
+def test_a_line_that_waits_for_a_key_is_known_by_what_its_variable_is(
+    witness: Callable[..., dict[str, Any]], line: str, waits: bool
+) -> None:
+    space = witness({}, Store=Store)
+    space["line"] = lambda _frame: line
+    frame = SimpleNamespace(f_locals={"store": Store()}, f_globals={"work": object()})
+    assert space["in_store"](frame) is waits

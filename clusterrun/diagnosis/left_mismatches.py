@@ -1,0 +1,157 @@
+"""Ranks that did not agree, known by what a run left: other collectives, models, worlds; pure."""
+
+from __future__ import annotations
+
+import re
+
+from clusterrun.diagnosis.flight_records import EQUAL_SIZES, difference
+from clusterrun.diagnosis.stack_location import short
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.diagnosis.evidence import Record
+    from clusterrun.diagnosis.flight_records import Difference, Side
+    from clusterrun.diagnosis.printed_errors import Error
+    from clusterrun.diagnosis.remains import Remains
+
+_SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
+_PARAMETERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
+_JOINED = re.compile(r"(\d+)/(\d+) clients joined")
+
+
+def unmet(left: Remains, root: Error) -> Diagnosis | None:
+    """Ranks waited in ``init_process_group`` for others: who complains has come."""
+    if root.row is None or root.row.verdict is not Verdict.NEVER_ARRIVED:
+        return None
+    joined = next((found for one in left.errors if (found := _JOINED.search(one.text))), None)
+    spoke = {one.rank for one in left.errors}
+    silent = tuple(rank for rank in range(len(left.nodes)) if rank not in spoke)
+    came, size = (int(joined[1]), int(joined[2])) if joined else (0, 0)
+    missing = size - came
+    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
+    if left.per_node or not missing or len(silent) != missing:
+        said = "ranks did not meet in init_process_group" + (f": {came} of {size} came" if joined else "")
+        return Diagnosis(Verdict.NEVER_ARRIVED, said, (), (), evidence, root.row.remedy)
+    why = "it printed nothing, while the others waited for it in init_process_group"
+    culprits = tuple(Culprit(rank, left.node(rank), why) for rank in silent)
+    said = f"{ranks_in_words(silent)} never came to init_process_group: {came} of {size} came"
+    return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), evidence, root.row.remedy)
+
+
+def _other_model(left: Remains, root: Error) -> Diagnosis | None:
+    """Each rank that complains of another number of parameters names one that differs from it."""
+    counts: dict[int, int] = {}
+    for one in left.errors:
+        if found := _PARAMETERS.search(one.text):
+            counts.update({int(found[1]): int(found[2]), int(found[3]): int(found[4])})
+    if not counts or root.row is None:
+        return None
+    numbers = list(counts.values())
+    sides = sorted(set(numbers), key=lambda number: (-numbers.count(number), number))
+    told = [(tuple(sorted(rank for rank in counts if counts[rank] == number)), number) for number in sides]
+    known = len(told) > 1 and len(told[0][0]) > len(told[1][0])
+    culprits = tuple(
+        Culprit(rank, left.node(rank), f"its model has {number} parameters, those of others {told[0][1]}")
+        for ranks, number in (told[1:] if known and not left.per_node else ())
+        for rank in ranks
+    )
+    lines = tuple(
+        f"{ranks_in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} {number}" for ranks, number in told
+    )
+    said = f"the ranks' models differ in their number of parameters: {'; '.join(lines)}"
+    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+
+
+def mismatch(left: Remains, root: Error) -> Diagnosis | None:
+    if root.row is None or root.row.verdict is not Verdict.MISMATCH:
+        return None
+    if models := _other_model(left, root):
+        return models
+    smaller = tuple(sorted({one.rank for one in left.errors if _SIZES.search(one.text)}))
+    found = difference(left.last)
+    if found is None:
+        return _odd_one_aborted(left, root, smaller)
+    sides = _with_aborted(found, smaller)
+    most = max(len(ranks) for _, ranks in sides)
+    odd = [(side, ranks) for side, ranks in sides if len(ranks) < most] or list(sides)
+    lines = tuple(f"{ranks_in_words(ranks)} called {side.called}" for side, ranks in sides)
+    culprits = tuple(
+        Culprit(
+            rank,
+            left.node(rank),
+            f"it called {side.called}{_line(left, rank)}, collective {found.sequence} of its group",
+        )
+        for side, ranks in odd
+        for rank in ranks
+    )
+    said = f"ranks did not call the same collective: {'; '.join(lines)}"
+    evidence = (*lines, f"rank {root.rank}: {root.said}")
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+
+
+def _with_aborted(found: Difference, smaller: tuple[int, ...]) -> list[tuple[Side, tuple[int, ...]]]:
+    """A rank that got more than it expected aborts without a record: it had called the smaller one."""
+    known = {rank for side in found.sides for rank in side.ranks}
+    least = min(found.sides, key=lambda side: _bytes(side.record.sizes, side.record.types))
+    more = tuple(rank for rank in smaller if rank not in known)
+    return [
+        (side, tuple(sorted((*side.ranks, *more))) if side is least else side.ranks) for side in found.sides
+    ]
+
+
+def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Diagnosis | None:
+    """All records that are left agree: who aborted had called something smaller than what it was sent.
+
+    The others may have gone on since: what they called then is the newest that is large enough.
+    """
+    together = tuple(one.rank for one in left.last if one.records)
+    if not together or not smaller or len(smaller) > len(together) or root.row is None:
+        return None
+    sent = max(int(sizes[1]) for one in left.errors if (sizes := _SIZES.search(one.text)))
+    records = [record for one in left.last for record in one.records]
+    large = [record for record in records if _bytes(record.sizes, record.types) >= sent]
+    called = max(large, key=lambda one: one.sequence, default=None)
+    if called and called.operation not in EQUAL_SIZES:
+        return _sizes_apart(left, root, called)
+    what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
+    others = f"the others' {what}" if what else "what the others called"
+    culprits = tuple(
+        Culprit(rank, left.node(rank), f"it called something smaller than {others}{_line(left, rank)}")
+        for rank in smaller
+    )
+    said = f"{ranks_in_words(smaller)} did not call the same collective as {ranks_in_words(together)}"
+    evidence = (
+        *((f"{ranks_in_words(together)} called {what}",) if what else ()),
+        f"rank {root.rank}: {root.said}",
+    )
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+
+
+def _sizes_apart(left: Remains, root: Error, called: Record) -> Diagnosis:
+    """Where each pair of ranks agrees on a size of its own, either end may be the wrong one."""
+    who = left.who(root.rank, root.inner)
+    said = f"{who} was sent more than it expected in {called.operation}{_line(left, root.rank)}: "
+    said += "what is left does not tell whether it or who sent that is wrong"
+    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
+    remedy = "compare what the ranks pass as input and output sizes there: each pair must agree"
+    return Diagnosis(Verdict.MISMATCH, said, (), (), evidence, remedy)
+
+
+def _line(left: Remains, rank: int) -> str:
+    """Where a rank stood that complained of sizes that differ."""
+    frames = [one.frame for one in left.errors if one.rank == rank and one.frame and _SIZES.search(one.text)]
+    return f" at {short(frames[-1])}" if frames else ""
+
+
+def _bytes(sizes: str, types: str) -> int:
+    """About how large: only the order counts."""
+    width = {"Double": 8, "Long": 8, "ComplexFloat": 8, "Half": 2, "BFloat16": 2, "Short": 2, "Byte": 1}
+    total = 0
+    for shape in re.findall(r"\[([\d, ]*)\]", sizes):
+        count = 1
+        for number in filter(None, shape.replace(" ", "").split(",")):
+            count *= int(number)
+        total += count
+    return total * width.get(types.partition(",")[0], 4)
