@@ -74,7 +74,7 @@ SENSELESS: dict[str, Callable[[Cell], bool]] = {
     "the kernel ends who takes the most memory, which is a rank; the end of another is `killed`": (
         lambda c: c.fault == "out of memory" and c.victim != "rank"
     ),
-    "a clock that jumps bites programs that start afterwards": lambda c: (
+    "a clock that jumps is seen by programs that start afterwards": lambda c: (
         c.fault == "wrong clock" and c.phase in ("pre-flight", "training", "checkpoint", "ending")
     ),
 }

@@ -32,14 +32,14 @@ def fault() -> None:
     """
 
 
-def _bite(name: str, kind: str, host: str = "", **details: Any) -> None:
+def _apply(name: str, kind: str, host: str = "", **details: Any) -> None:
     """Put a fault in force; between groups of hosts, one between each two of them."""
     for one in expand(host) or ("",):
         for other in expand(details.get("to") or "") or ("",):
-            _bite_one(name, kind, one, **{**details, "to": other})
+            _apply_one(name, kind, one, **{**details, "to": other})
 
 
-def _bite_one(name: str, kind: str, host: str, **details: Any) -> None:
+def _apply_one(name: str, kind: str, host: str, **details: Any) -> None:
     told = {
         key: value
         for key, value in details.items()
@@ -80,7 +80,7 @@ def cut(host: str, to: str, port: str, both: bool, name: str) -> None:
     """
     if both and not to:
         raise BadInput("--both needs --to HOST", "without --to both ways are cut anyway")
-    _bite(name, "cut", host, to=to, port=port, both=both)
+    _apply(name, "cut", host, to=to, port=port, both=both)
 
 
 @_command("slow")
@@ -97,7 +97,7 @@ def slow(host: str, to: str, rate: str, name: str) -> None:
       clusterrun lab fault slow n0003 --to n0005 --rate 5mbit
       clusterrun lab fault slow n[0001-0002] --to n[0003-0006] --rate 5mbit
     """
-    _bite(name, "slow-link" if to else "slow", host, to=to, rate=rate)
+    _apply(name, "slow-link" if to else "slow", host, to=to, rate=rate)
 
 
 @_command("lose")
@@ -113,7 +113,7 @@ def lose(host: str, to: str, share: str, name: str) -> None:
       clusterrun lab fault lose n0003 --share 20
       clusterrun lab fault lose n0003 --to n0005 --share 10
     """
-    _bite(name, "lose", host, to=to, share=share)
+    _apply(name, "lose", host, to=to, share=share)
 
 
 @_command("firewall")
@@ -128,7 +128,7 @@ def firewall(host: str, to: str, name: str) -> None:
       clusterrun lab fault firewall n0003
       clusterrun lab fault firewall n0003 --to n0001
     """
-    _bite(name, "firewall", host, to=to)
+    _apply(name, "firewall", host, to=to)
 
 
 @_command("flap")
@@ -143,7 +143,7 @@ def flap(host: str, down: str, every: str, name: str) -> None:
     Examples:
       clusterrun lab fault flap n0003 --down 4 --every 10
     """
-    _bite(name, "flap", host, down=down, every=every)
+    _apply(name, "flap", host, down=down, every=every)
 
 
 @_command("freeze")
@@ -158,7 +158,7 @@ def freeze(host: str, process: str, name: str) -> None:
       clusterrun lab fault freeze n0003
       clusterrun lab fault freeze n0003 --process train.py
     """
-    _bite(name, "freeze", host, process=process)
+    _apply(name, "freeze", host, process=process)
 
 
 @_command("thaw")
@@ -186,7 +186,7 @@ def kill(host: str, process: str, name: str) -> None:
       clusterrun lab fault kill n0004
       clusterrun lab fault kill n0004 --process slurmd
     """
-    _bite(name, "kill", host, process=process)
+    _apply(name, "kill", host, process=process)
 
 
 @_command("drain")
@@ -200,7 +200,7 @@ def drain(host: str, reason: str, name: str) -> None:
     Examples:
       clusterrun lab fault drain n0001 --reason 'a fan'
     """
-    _bite(name, "drain", host, reason=reason)
+    _apply(name, "drain", host, reason=reason)
 
 
 @_command("resume")
@@ -227,7 +227,7 @@ def controller(action: str, name: str) -> None:
       clusterrun lab fault controller stop
     """
     if action == "stop":
-        _bite(name, "controller")
+        _apply(name, "controller")
     else:
         _heal(name, "", "controller")
 
@@ -251,7 +251,7 @@ def gpu(host: str, name: str, **details: Any) -> None:
       clusterrun lab fault gpu n0001 --count 7
       clusterrun lab fault gpu n0001 --xid 79 --index 3
     """
-    _bite(name, "gpu", host, **details)
+    _apply(name, "gpu", host, **details)
 
 
 @_command("name")
@@ -283,7 +283,7 @@ def clock(host: str, offset: str, name: str) -> None:
     Examples:
       clusterrun lab fault clock n0003 --offset -10m
     """
-    _bite(name, "clock", host, offset=offset)
+    _apply(name, "clock", host, offset=offset)
 
 
 @_command("disk-full")
@@ -297,7 +297,7 @@ def disk_full(host: str, path: str, name: str) -> None:
     Examples:
       clusterrun lab fault disk-full n0001 /scratch
     """
-    _bite(name, "disk-full", host, path=path)
+    _apply(name, "disk-full", host, path=path)
 
 
 @_command("read-only")
@@ -311,7 +311,7 @@ def read_only(host: str, path: str, name: str) -> None:
     Examples:
       clusterrun lab fault read-only n0003 /scratch
     """
-    _bite(name, "read-only", host, path=path)
+    _apply(name, "read-only", host, path=path)
 
 
 @_command("heal")

@@ -6,7 +6,7 @@ from clusterrun.model import contract
 from clusterrun.model.frozen import frozen, replace
 
 DURATIONS = {"time": 60, "seconds": 1}
-"""The kinds of options that are lengths of time, each with the seconds that a bare number counts."""
+"""The kinds of options that are durations, each with the seconds that a bare number counts."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -227,7 +227,7 @@ def _router_side(host: Request, gateway: str) -> Iterator[str]:
 
 
 def _live(host: Request, lab: Request, report: int, go: int) -> NoReturn:
-    """Process 1 of a host: its mounts, then its daemons, then wait for ever."""
+    """Process 1 of a host: its mounts, then its daemons, then waits without end."""
     try:
         os.setsid()
         _own_proc_and_sys(lab["root"], f"{lab['mounts']}/cgroup")

@@ -1,4 +1,4 @@
-"""Starts, stops and awaits a lab's daemons on its hosts; knows their command lines and signs of life."""
+"""Starts, stops and awaits a lab's daemons on its hosts; knows their commands and how each shows it runs."""
 
 from __future__ import annotations
 

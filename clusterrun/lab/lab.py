@@ -182,7 +182,7 @@ class Lab:
         """
         told = tuple((key, _word(value)) for key, value in details.items() if value is not False)
         with self._changing() as site:
-            return order.bite(site, Fault(kind, host, told))
+            return order.apply(site, Fault(kind, host, told))
 
     def heal(self, host: str = "", kind: str = "") -> tuple[Fault, ...]:
         """End every fault, or those on one host, or of one kind; returns what was healed."""

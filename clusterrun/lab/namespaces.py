@@ -132,7 +132,7 @@ def _stat(process: int) -> list[str]:
 
 
 def stray_keepers(place: LabPlace) -> list[int]:
-    """Processes 1 of a lab in that folder, found by what they are called: for labs that died half-way."""
+    """Processes 1 of a lab in that folder, found by what they are called: for labs that ended half-way."""
     label = ("", "keeper", str(place.folder), "")
     return [
         process

@@ -104,8 +104,8 @@ def _loads(module: str) -> bool:
 def _without_root(spec: LabSpec) -> Iterator[tuple[str, str]]:
     if not _succeeds("unshare", "--user", "--map-root-user", "--net", "true"):
         yield (
-            "you are not root, and user namespaces are not open to you",
-            "run it with sudo, or open them as root:\n"
+            "you are not root, and this user may not make user namespaces",
+            "run it with sudo, or allow them as root:\n"
             "  sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000\n"
             "  sysctl -w kernel.apparmor_restrict_unprivileged_userns=0    (Ubuntu)",
         )
@@ -154,4 +154,4 @@ def install(commands: list[list[str]]) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for argv in commands:
         if subprocess.run(argv, env=environment, timeout=INSTALL_SECONDS).returncode != 0:
-            raise LabError(f"{' '.join(argv[:2])} failed", "its own words are above")
+            raise LabError(f"{' '.join(argv[:2])} failed", "its output is above")

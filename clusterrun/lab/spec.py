@@ -13,7 +13,7 @@ from clusterrun.model.errors import BadInput
 MIB_PER_NODE = 4.4
 """Memory one node takes (its shell, slurmd and kernel objects): measured at 1,250 nodes."""
 MOST_NODES = 50_000
-"""What the address plan holds; memory ends it long before."""
+"""What the address plan holds; memory is the limit long before."""
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 USERS = {"alice": 20001, "bob": 20002}
 """Ordinary users that exist in every lab and nowhere else, with their ids."""

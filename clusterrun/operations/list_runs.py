@@ -127,6 +127,6 @@ def since(text: str, now: float) -> float:
         return now - parse(text)
     except BadInput as error:
         raise BadInput(
-            f"{text!r} is neither a length of time nor a date",
+            f"{text!r} is neither a duration nor a date",
             "write 90m, 2h, 1d12h, or 2026-11-20, 2026-11-20T09:30",
         ) from error

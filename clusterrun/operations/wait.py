@@ -25,7 +25,7 @@ SECOND_THOUGHTS = 3
 
 
 def gist(sentence: str) -> str:
-    """A reason without counts, lengths of time and times of day: that they move on is no news."""
+    """A reason without counts, durations and times of day: that they move on is no news."""
     return COUNTS.sub("", sentence)
 
 

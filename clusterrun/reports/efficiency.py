@@ -17,13 +17,13 @@ from clusterrun.model.states import State
 from clusterrun.model.usage import NodeUse
 
 ENOUGH_SECONDS = 30.0
-"""Of a shorter run nothing is said of what less would have done: it may have been starting all the time."""
+"""A shorter run gets no advice on a smaller request: it may have been starting all the time."""
 HEADROOM = 1.25
-"""Between two samples more may have been used than was seen."""
+"""More may have been used between two samples than was seen."""
 WORTH_SAYING = 0.75
-"""A request that is smaller than that part of the one that was made."""
+"""A smaller request is named where it is below this part of the one that was made."""
 CLOCK_SECONDS = 5.0
-"""By which the clocks of nodes may differ."""
+"""The clocks of nodes may differ by this."""
 
 
 @frozen

@@ -42,7 +42,7 @@ def short(text: str, most: int) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that tell something, without exponents."""
+    """Three significant digits, without exponents."""
     if value >= 100:
         return f"{value:,.0f}"
     if value == 0 or value < 0.0005:

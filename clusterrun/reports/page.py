@@ -15,9 +15,9 @@ from clusterrun.reports.style import STYLE
 from clusterrun.reports.text_report import headline
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""The browser is told to load nothing and to run nothing, should a name ever get past the escaping."""
+"""The browser loads and runs nothing, even if a name were not escaped."""
 AT_ONCE = 8
-"""Findings that stand open; the others are folded, so that the map is not far below."""
+"""Findings that are shown unfolded; the others are folded, so that the map is not far below."""
 MOST_FINDINGS = 200
 """Findings that the page holds; of more, only the number is said."""
 

@@ -166,7 +166,7 @@ def _words(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[ReportLine]
 def explained(tests: Iterable[Measurement]) -> list[tuple[str, str]]:
     """What failed tests said (NCCL's own words, mostly) and what it means, each meaning once.
 
-    Left out: words of which nothing is known, and those of a partner that only saw the other one go.
+    Left out: unknown messages, and those of a rank that only lost its connection to another one.
     """
     said = dict.fromkeys(test.said for test in tests if test.outcome == "failed" and test.said)
     known = {row: words for words in said if (row := meaning(words)) and not row.consequence}

@@ -135,7 +135,7 @@ def test_size_keep_and_names_choose(clusterrun: CommandLine) -> None:
     ("args", "said"),
     [
         (("--larger-than", "big"), "'big' is not a size"),
-        (("--older-than", "soon"), "'soon' is neither a length of time nor a date"),
+        (("--older-than", "soon"), "'soon' is neither a duration nor a date"),
         (("--state", "running"), "clean removes no run that is RUNNING"),
         (("--keep", "3", "train"), "do not go together"),
     ],

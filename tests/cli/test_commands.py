@@ -278,7 +278,7 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
         (["logs", "--attempt", "4"], 2, "there is no attempt 4\nattempts of the run: 0"),
         (["logs", "--fold", "--raw"], 2, "--fold and --raw do not go together"),
         (["logs", "--grep", "("], 2, "--grep '(' is not a pattern"),
-        (["logs", "--since", "x"], 2, "'x' is neither a length of time nor a date"),
+        (["logs", "--since", "x"], 2, "'x' is neither a duration nor a date"),
         (["completion", "tcsh"], 2, "'tcsh' is not one of"),
     ],
 )

@@ -133,7 +133,7 @@ def test_ended_runs_are_known_from_one_file_as_long_as_nothing_changes(clusterru
     "args, words",
     [
         (["--state", "faild"], "did you mean FAILED?"),
-        (["--since", "yesterday"], "'yesterday' is neither a length of time nor a date"),
+        (["--since", "yesterday"], "'yesterday' is neither a duration nor a date"),
         (["--watch", "--json"], "--watch and --json do not go together"),
     ],
 )

@@ -81,15 +81,15 @@ def test_every_fault_can_be_typed_and_healed(lab, words: tuple[str, ...]) -> Non
 
 @pytest.mark.lab
 @pytest.mark.parametrize(
-    ("bite", "undo"),
+    ("fault", "undo"),
     [
         (("freeze", "n0002"), ("thaw", "n0002")),
         (("drain", "n0002"), ("resume", "n0002")),
         (("controller", "stop"), ("controller", "start")),
     ],
 )
-def test_what_has_an_opposite_is_undone_by_it(lab, bite: tuple, undo: tuple) -> None:
-    typed("fault", *bite, "--name", lab.name)
+def test_what_has_an_opposite_is_undone_by_it(lab, fault: tuple, undo: tuple) -> None:
+    typed("fault", *fault, "--name", lab.name)
     assert lab.faults
     assert typed("fault", *undo, "--name", lab.name)[2].startswith("healed: ")
     assert lab.faults == ()

@@ -527,7 +527,7 @@ def test_faults_in_force_are_listed_and_one_can_be_healed_alone(lab: Lab) -> Non
         ("freeze", "n0001", {"process": "nonesuch"}, "no process 'nonesuch' runs on n0001"),
         ("gpu", "n0001", {}, "say what is wrong"),
         ("gpu", "n0001", {"ecc": 1, "index": 8}, "has no GPU 8"),
-        ("clock", "n0001", {"offset": "later"}, "is not a length of time"),
+        ("clock", "n0001", {"offset": "later"}, "is not a duration"),
         ("name", "n0001", {"name": "n0002", "address": "n0003"}, "is not an IPv4 address"),
         ("disk-full", "n0001", {"path": "/nonesuch"}, "is not a folder"),
     ],

@@ -1,4 +1,4 @@
-"""The laws of lengths of time."""
+"""The laws of durations."""
 
 from __future__ import annotations
 

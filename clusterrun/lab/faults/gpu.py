@@ -98,7 +98,7 @@ def _checked(site: LabSite, fault: Fault) -> None:
         )
 
 
-def _bite(site: LabSite, fault: Fault) -> Fault:
+def _apply(site: LabSite, fault: Fault) -> Fault:
     site.node(fault.host)
     _checked(site, fault)
     made = Fault(fault.kind, fault.host, (*fault.details, ("at", f"{time.time():.6f}")))
@@ -114,4 +114,4 @@ def _heal(site: LabSite, fault: Fault) -> None:
     write_gpus(site, fault.host, _others(site, fault))
 
 
-KINDS = (FaultType("gpu", WORDS, _bite, _heal),)
+KINDS = (FaultType("gpu", WORDS, _apply, _heal),)

@@ -1,4 +1,4 @@
-"""What every kind of fault has in common: the words it is told, how it bites, how it heals."""
+"""What every kind of fault has in common: its details, how it is applied, how it is undone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterrun.lab.site import LabSite
 
 @dataclass(frozen=True)
 class FaultType:
-    """``bite`` makes it true and returns the fault as it is to be recorded; ``heal`` undoes exactly that.
+    """``apply`` makes it true and returns the fault as it is to be recorded; ``heal`` undoes exactly that.
 
     ``words`` are the details it may be told; ``needs_host`` whether one must be named, else it is on
     ``host``; ``alone``: a host has one of it at most; ``lives_in_host``: it ends by itself when that
@@ -20,7 +20,7 @@ class FaultType:
 
     name: str
     words: frozenset[str]
-    bite: Callable[[LabSite, Fault], Fault]
+    apply: Callable[[LabSite, Fault], Fault]
     heal: Callable[[LabSite, Fault], None]
     needs_host: bool = True
     host: str = ""

@@ -37,7 +37,7 @@ def _free_rule(site: LabSite) -> int:
 
 
 def _selectors(site: LabSite, fault: Fault) -> list[list[str]]:
-    """What the router is to swallow without a word, as `ip rule` selectors."""
+    """What the router drops silently, as `ip rule` selectors."""
     here = site.host(fault.host).address
     port = _port(fault.get("port"))
     if not fault.get("to"):
@@ -121,7 +121,7 @@ def _slow_link(site: LabSite, fault: Fault) -> Fault:
 
 
 def _ways(site: LabSite, fault: Fault) -> list[tuple[str, str]]:
-    """Both ways of the pair: the cable that leads to one end, and the address of the other."""
+    """Both directions of the pair: the cable that leads to one end, and the address of the other."""
     here, there = site.host(fault.host), site.host(fault.get("to"))
     return [(there.link, here.address), (here.link, there.address)]
 
@@ -238,7 +238,7 @@ def _flap(site: LabSite, fault: Fault) -> Fault:
     """Every so many seconds the host is cut off for some of them."""
     down, every = fault.get("down"), fault.get("every")
     if not (down.isdigit() and every.isdigit() and 0 < int(down) < int(every)):
-        seen = f"--down {down} --every {every} are not lengths of time"
+        seen = f"--down {down} --every {every} are not durations"
         raise BadInput(seen, "whole seconds, as in --down 4 --every 10")
     number = str(_free_rule(site))
     words = [number, site.host(fault.host).address, down, str(int(every) - int(down))]

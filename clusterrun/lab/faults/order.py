@@ -16,10 +16,10 @@ KINDS: dict[str, FaultType] = {
 }
 
 
-def bite(site: LabSite, fault: Fault) -> Fault:
+def apply(site: LabSite, fault: Fault) -> Fault:
     """Make a fault true and record it. Raises ``BadInput`` for one that cannot be meant."""
     kind = _checked(site, fault)
-    made = kind.bite(site, fault)
+    made = kind.apply(site, fault)
     faults = site.state.faults
     if kind.name == "kill" and not fault.get("process"):
         faults = tuple(f for f in faults if not (f.host == fault.host and KINDS[f.kind].lives_in_host))
@@ -33,7 +33,7 @@ def _checked(site: LabSite, fault: Fault) -> FaultType:
     if kind is None:
         raise BadInput(f"there is no fault {fault.kind!r}", f"there are {', '.join(KINDS)}")
     if unknown := [key for key, _ in fault.details if key not in kind.words]:
-        raise BadInput(f"the fault {kind.name!r} knows no {unknown[0]!r}", f"it knows {sorted(kind.words)}")
+        raise BadInput(f"the fault {kind.name!r} takes no {unknown[0]!r}", f"it takes {sorted(kind.words)}")
     if kind.needs_host or fault.host:
         site.host(fault.host)
         site.first(fault.host)

@@ -86,9 +86,7 @@ def _is_mounted(site: LabSite, host: str, target: str) -> bool:
 def _wrong_clock(site: LabSite, fault: Fault) -> Fault:
     match = OFFSET.fullmatch(fault.get("offset"))
     if match is None:
-        raise BadInput(
-            f"--offset {fault.get('offset')!r} is not a length of time", "write it as in 90s, -10m, +1h"
-        )
+        raise BadInput(f"--offset {fault.get('offset')!r} is not a duration", "write it as in 90s, -10m, +1h")
     seconds = float(match[1]) * SECONDS[match[2] or "s"]
     contents = {"ld.so.preload": f"{_library(site)}\n", "faketimerc": f"{seconds:+g}\n"}
     for name, text in contents.items():
