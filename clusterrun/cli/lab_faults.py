@@ -69,7 +69,7 @@ def _command(name: str) -> Command:
 def cut(host: str, to: str, port: str, both: bool, name: str) -> None:
     """Let packets of a host vanish: all of them, or those to one host or to some ports.
 
-    Between two groups of hosts the network is parted.
+    Between two groups of hosts the network is partitioned.
 
     \b
     Examples:

@@ -31,7 +31,7 @@ LIMITS = (
     Limit("loss_warn", 0.01, "share", "of the TCP segments one way must be sent again: a warning"),
     Limit("loss_fail", 0.03, "share", "of the TCP segments one way must be sent again: unfit"),
     Limit("clock_warn", 1, "seconds", "a clock away from the others': log lines stand in a wrong order"),
-    Limit("clock_fail", 30, "seconds", "a clock away from the others': no clock that is kept strays so far"),
+    Limit("clock_fail", 30, "seconds", "a clock away from the others': too far for synchronized clocks"),
     Limit("gpu_memory_warn", 0.02, "share", "of a GPU's memory in use before the job begins: a warning"),
     Limit("gpu_memory_fail", 0.30, "share", "of a GPU's memory in use before the job begins: unfit"),
     Limit("gpu_corrected", 10000, "errors", "corrected memory errors of a GPU since its driver was loaded"),

@@ -49,7 +49,7 @@ class SharedJobs:
     """This user's jobs, from the file below ``folder`` where it is new enough, else asked for.
 
     ``floor`` are seconds between two questions, whoever asks: a site's wish. Without a folder that
-    can be trusted everybody asks for himself.
+    can be trusted each command asks by itself.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Questions to Slurm, each beside the reading of its answer; runs nothing.
 
 A field is the column asked for and its reader, and the argument list is derived from the fields,
-so question and answer cannot drift. Cells are parted by a word made at random for each query:
+so question and answer cannot drift. Cells are separated by a word made at random for each query:
 whoever chose a job's name or comment cannot have known it, so text cannot forge a cell or a row.
 """
 

@@ -98,14 +98,14 @@ class Faults:
     in_groups: dict[int, int] = field(default_factory=dict)
     """A node, and the size of groups from which on collectives with it hang."""
     parts: tuple[set[int], ...] = ()
-    """Between these groups the network is parted: collectives hang, and with ``silent`` nothing passes."""
+    """Between these groups the network is partitioned: collectives hang; with ``silent`` nothing passes."""
     silent: bool = False
     shut_between: bool = False
     """Connections to closed ports and to those of collectives vanish between them, others do not."""
     ports_between: frozenset[int] = frozenset()
     """Ports (by place) that do not answer between them."""
     uplink: float = 0.0
-    """Where it is not 0, the parts are not parted, but slow with each other by that factor."""
+    """Where it is not 0, the parts are not partitioned, but slow with each other by that factor."""
     crowded: frozenset[int] = frozenset()
     """These share what is too narrow for them all: slow together, fast in pairs."""
 

@@ -100,7 +100,7 @@ class Connectivity:
         return self._link(ill) if ill else None
 
     def parts(self, present: Iterable[int]) -> tuple[tuple[int, ...], ...]:
-        """The parts of a network that is parted; () where it is not: all is well inside, nothing between."""
+        """The parts of a partitioned network; () where it is not: all is well inside, nothing between."""
         there = set(present)
         ways = [way for way in self.ways.values() if way.a in there and way.b in there]
         ill = {frozenset((way.a, way.b)) for way in ways if not way.well}

@@ -48,7 +48,7 @@ def parts(
     """The parts of a network by its ``groups`` of two nodes and more, and the ``links`` that failed.
 
     At least so many must have failed between two groups, or all.
-    Groups of which too little is known to call them parted count as one part. () where there is one only.
+    Groups of which too little is known to call them partitioned count as one part. () where only one is.
     """
     known = [one for one in groups if len(one) >= LEAST_ENDS]
     place = {node: at for at, one in enumerate(known) for node in one}

@@ -1,7 +1,7 @@
-"""Into which groups nodes fall by the tests that went well, and which groups are parted; pure.
+"""Into which groups nodes fall by the tests that went well, and which groups are partitioned; pure.
 
 What passes between two nodes passes between all of a group: groups grow by tests that went well. Two groups
-are parted where several links between them were tried and none went well.
+are partitioned where several links between them were tried and none went well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMES, TIMES_OF_MANY, MANY_GROUPS = 3, 2, 4
 """With each of several groups a suspect must have failed so often: one is its own, but for chance."""
 MEETINGS = 3
 """A suspect meets so many others before it is blamed: they may be a group of their own. It meets them twice
-where they are few, or more than a third, or the network is known to be parted."""
+where they are few, or more than a third, or the network is known to be partitioned."""
 LEAST_BALANCE = 2
 SMALL = 4
 """In a group of so many nodes that is a part, so many more tests passed than failed."""
@@ -66,7 +66,7 @@ class NetworkPartition:
         self._behind = sum(sum(met.values()) < self._wanted for met in self._met.values())
 
     def parts(self) -> tuple[tuple[int, ...], ...]:
-        """The parts, the largest first; () where the network is not parted, or not known to be."""
+        """The parts, the largest first; () where the network is not partitioned, or not known to be."""
         return self._parts
 
     def loose(self) -> dict[tuple[int, ...], int]:
@@ -87,7 +87,7 @@ class NetworkPartition:
         return self._place.get(link.a, -1) == self._place.get(link.b, -2)
 
     def apart(self, link: Pair) -> bool:
-        """Whether its ends are known to be in groups that are parted."""
+        """Whether its ends are known to be in groups that are partitioned."""
         ends = sorted((self._place.get(link.a, -1), self._place.get(link.b, -1)))
         return self._parted(ends[0], ends[1])
 

@@ -180,7 +180,8 @@ def review(state: SessionState) -> None:
     _lost_by_size(state)
     if any(state.parts.values()):
         away = [one for one in state.subjects.values() if one.absent and not one.excused]
-        _excuse([one for one in away if _kept_away(state, one)], "the network is parted, which may be why")
+        kept_away = [one for one in away if _kept_away(state, one)]
+        _excuse(kept_away, "the network is partitioned, which may be why")
     lost = [one for one in lost if not one.excused]
     if host is None or host.gone or not lost:
         return

@@ -43,7 +43,7 @@ def choose(
     """``places`` are the nodes in rank order as they would train, ``links`` the bad ones.
 
     ``reluctant`` nodes work, but a spare without a flaw is preferred. Those ``elsewhere`` are fit, in
-    another part of a network that is parted.
+    another part of a network that is partitioned.
     """
     world: list[int | None] = [None if node in unfit or node in elsewhere else node for node in places]
     parted = [node for node in places if node in elsewhere] + _part(world, links)

@@ -55,7 +55,7 @@ class PairFindings:
                 yield self._link(one)
 
     def of_parts(self, source: str) -> None:
-        """A network that is parted, or slow, between groups of nodes."""
+        """A network that is partitioned, or slow, between groups of nodes."""
         result = self._result
         failed, _ = self._across(result.parts)
         partition_findings.write(

@@ -1,4 +1,4 @@
-"""A network that is parted, or slow between groups of nodes: what is said of it; decides nothing."""
+"""A network that is partitioned, or slow between groups of nodes: what is said of it; decides nothing."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _UPLINKS = "look at the uplinks of the switches between them: ibstat, ethtool, i
 
 
 def write(state: SessionState, source: str, parts: Sequence[tuple[int, ...]], seen: str) -> None:
-    """The network is parted: no node is to blame, and only one part can train. No parts: it is not."""
+    """The network is partitioned: no node is to blame, and only one part can train. No parts: it is not."""
     state.parts[source] = tuple(parts)
     state.write(f"parts by {source}", [NodeFinding(None, _parted(state, parts, seen))] if parts else [])
 
 
-def _parted(state: SessionState, parts: Parts, seen: str, how: str = "is parted") -> Finding:
+def _parted(state: SessionState, parts: Parts, seen: str, how: str = "is partitioned") -> Finding:
     choice = state.choice()
     said = f"the network {how} between {_between(state, parts)}: {seen}; no node of them is to blame"
     if choice.whole:
@@ -40,7 +40,7 @@ def _parted(state: SessionState, parts: Parts, seen: str, how: str = "is parted"
 
 
 def write_silent(state: SessionState, here: Sequence[int], silent: Sequence[int]) -> None:
-    """Several nodes answer none of those that are here: parted from them, or all of them down."""
+    """Several nodes answer none of those that are here: cut off from them, or all of them down."""
     state.parts["joining"] = (tuple(here), tuple(silent)) if silent else ()
     if not silent:
         state.write("parts by joining", [])
@@ -48,7 +48,8 @@ def write_silent(state: SessionState, here: Sequence[int], silent: Sequence[int]
     there = _names(state, silent)
     best = max((here, silent), key=len)
     said = (
-        f"{there} answer none of {_names(state, here)}: the network is parted between them, or those are down"
+        f"{there} answer none of {_names(state, here)}:"
+        " the network is partitioned between them, or those are down"
     )
     lives = f"if sinfo -N -n {there} says that they live, {_SWITCHES}"
     more = f"the larger part alone: --nodes {len(best)} --nodelist {_names(state, best)}"
@@ -79,7 +80,7 @@ def write_small(
     there, best = _names(state, small), max((here, small), key=len)
     said = (
         f"large packets {ways.format(_names(state, here), there)} get lost, small ones arrive: the network "
-        f"is parted between them for large packets, or all of {there} have a wrong MTU; {_SIZES}; "
+        f"is partitioned between them for large packets, or all of {there} have a wrong MTU; {_SIZES}; "
         f"the larger part alone: --nodes {len(best)} --nodelist {_names(state, best)}"
     )
     grade = Grade.WARN if state.choice().whole else Grade.FAIL

@@ -59,7 +59,7 @@ class SessionState:
         self.limits = limits_of(_known(orders))
         self.asked = _asked(orders, run_dir)
         self.parts: dict[str, tuple[tuple[int, ...], ...]] = {}
-        """By who found them, the groups of nodes between which the network is parted."""
+        """By who found them, the groups of nodes between which the network is partitioned."""
         self._links: dict[str, tuple[FaultyLink, ...]] = {}
         self._together: dict[str, tuple[Finding, ...]] = {}
 
@@ -138,13 +138,13 @@ class SessionState:
             self._links[source] = tuple(link for link in links if node not in (link.a, link.b))
 
     def chosen_part(self) -> tuple[int, ...]:
-        """Of a network that is parted the part with most fit nodes; () where it is not parted."""
+        """Of a network that is partitioned the part with most fit nodes; () where it is not partitioned."""
         parts = next(filter(None, self.parts.values()), ())
         fit = (tuple(node for node in part if not self.subjects[node].unfit) for part in parts)
         return max(fit, key=lambda part: (len(part), -min(part, default=0)), default=())
 
     def elsewhere(self) -> set[int]:
-        """Where the network is parted, all nodes that are not known to be in the chosen part."""
+        """Where the network is partitioned, all nodes that are not known to be in the chosen part."""
         chosen = self.chosen_part()
         return {node for node in self.subjects if node not in chosen} if chosen else set()
 

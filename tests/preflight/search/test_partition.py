@@ -1,4 +1,4 @@
-"""Networks that are parted, or slow between groups of nodes: told as such, and no node is blamed for it."""
+"""Networks that are partitioned, or slow between groups of nodes: named as such, and no node is blamed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_parted_network_blames_no_node_and_the_largest_part_is_offered(split, 
     largest = max(split, key=lambda part: (len(part), 0 in part))
     assert not outcome.fit
     assert (blamed(outcome), bad_links(outcome), report.excluded) == (set(), set(), ())
-    assert "the network is parted between" in report.set_said
+    assert "the network is partitioned between" in report.set_said
     assert f"--nodes {len(largest)} --nodelist n[" in report.set_said
     assert set(outcome.world) == largest or len({len(part) for part in split}) < len(split)
     assert len(outcome.excluded) == 8 - len(outcome.world)
@@ -79,7 +79,7 @@ def test_a_parted_network_blames_no_node_and_the_largest_part_is_offered(split, 
 
 def test_a_quick_check_tells_a_parted_network_as_well():
     outcome = examined(orders(8, level=Level.QUICK), Faults(parts=SPLITS[1]))
-    assert "the network is parted between" in outcome.report.set_said
+    assert "the network is partitioned between" in outcome.report.set_said
     assert blamed(outcome) == set()
 
 
@@ -95,13 +95,13 @@ def test_a_bad_node_inside_a_part_is_the_only_one_that_is_blamed():
     outcome = examined(orders(8, budget=200.0), Faults(parts=SPLITS[0], broken={5}))
     assert blamed(outcome) == {5}
     assert outcome.report.excluded == ("n0005",)
-    assert "the network is parted between" in outcome.report.set_said
+    assert "the network is partitioned between" in outcome.report.set_said
 
 
 def test_several_nodes_that_answer_nobody_may_be_parted_and_are_not_remembered():
     outcome = examined(orders(8), Faults(absent={4, 5, 6, 7}))
     report = outcome.report
-    assert "the network is parted between them, or those are down" in report.set_said
+    assert "the network is partitioned between them, or those are down" in report.set_said
     assert report.excluded == ()
     assert {node.verdict.value for node in report.nodes[4:]} == {"undetermined"}
     assert outcome.excluded == ("n0004", "n0005", "n0006", "n0007"), "another try leaves them out"

@@ -530,7 +530,7 @@ def test_a_network_parted_for_collectives_alone_is_told_as_parted_whoever_sweeps
     sides = (set(order[:cut]), set(order[cut:]))
     outcome = examined(orders(nodes, budget=180.0), Faults(parts=sides, shut_between=True), seed)
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), set(), False)
-    assert "the network is parted between" in outcome.report.set_said
+    assert "the network is partitioned between" in outcome.report.set_said
 
 
 def test_a_node_that_gets_only_small_packets_and_did_not_join_is_named_with_that_cause():
