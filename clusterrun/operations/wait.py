@@ -18,7 +18,7 @@ CERTAIN_SECONDS = 4.0
 """What the scheduler says of a job that can never start must hold for so long: limits may just be changed."""
 SPEAK_AFTER = 2.0
 SPEAK_AGAIN = 300.0
-COUNTS = re.compile(r"\d+ (?:s left|answers? open|(?:d|h|min|s)\b)|\d\d:\d\d(?::\d\d)?")
+COUNTS = re.compile(r"\d+ (?:s left|answers?|(?:d|h|min|s)\b)|\d\d:\d\d(?::\d\d)?")
 """What runs down by itself is no news."""
 SECOND_THOUGHTS = 3
 """A run cancelled by nobody here may have met a time limit that Slurm has yet to name."""

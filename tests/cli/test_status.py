@@ -261,3 +261,8 @@ def test_a_run_whose_state_is_damaged_still_has_its_detail_and_its_logs(clusterr
     shown, printed = clusterrun("status", run_id), clusterrun("logs", run_id)
     assert shown.code == 0 and "state.json is damaged" in shown.out and "train.py" in shown.out
     assert (printed.code, printed.out) == (0, "node0 r0 | rank 0 of 1\n")
+
+
+def test_a_run_that_has_ended_shows_the_line_that_submits_it_again(ended: CommandLine) -> None:
+    again = "clusterrun submit --nodes 2 --ranks-per-node 3 --cluster local --preflight off train.py"
+    assert ended("status", "last").out.endswith(f"\nagain      {again}\n")

@@ -116,7 +116,7 @@ class PairTests:
 
     def _round(self, search: Search, pairs: tuple[Pair, ...]) -> Waits:
         case = self._case
-        case.label = f"pair round {case.rounds}"
+        case.label = f"tests of pairs, round {case.rounds + 1}"
         cut = [pair for pair in pairs if case.is_cut(pair.a, pair.b)]
         made = [pair for pair in pairs if pair not in cut]
         self._trials.begin(PAIR, [(pair.a, pair.b) for pair in made])

@@ -136,7 +136,7 @@ class Session:
         """What is being tested, how much is open, and the time left in the budget."""
         case = self._case
         open_ones = len(case.questions)
-        waits = f": {open_ones} answer{'s' if open_ones != 1 else ''} open" if open_ones else ""
+        waits = f", waiting for {open_ones} answer{'s' if open_ones != 1 else ''}" if open_ones else ""
         return f"{case.label}{waits}, {case.left:.0f} s left"
 
     def wakes_at(self) -> float | None:

@@ -461,7 +461,7 @@ def test_a_fault_of_the_check_itself_keeps_no_run_from_training(monkeypatch):
 def test_progress_tells_what_is_open_and_what_is_left():
     machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], START, 0.0)
     machine.begin()
-    assert machine.progress == "local round: 3 answers open, 60 s left"
+    assert machine.progress == "local round, waiting for 3 answers, 60 s left"
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -1,0 +1,78 @@
+"""The line that submits a recorded run once more: every option that differs from its default."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from clusterrun.config.option_table import DURATIONS, PREFLIGHT, RESOURCES, SUBMISSION, Option
+from clusterrun.model.frozen import replace
+from clusterrun.model.spec import UNSAID, Cluster, JobSpec
+from clusterrun.script.plan import default_name
+
+UNITS = ((3600, "h"), (60, "m"), (1, "s"))
+
+
+def line(spec: JobSpec) -> str:
+    """``clusterrun submit …``, quoted for a shell, after a ``cd`` where it was typed elsewhere.
+
+    A variable of ``--env`` takes its value from where the line is typed: none is recorded.
+    """
+    words = ["clusterrun", "check" if spec.alone else "submit"]
+    plain = JobSpec(spec.command, spec.cwd)
+    for option in (*RESOURCES, *PREFLIGHT, *SUBMISSION):
+        if not _by_itself(option.name, spec):
+            words += _words(option, spec, plain)
+    if spec.alone:
+        words += ["--level", spec.preflight] if spec.preflight == "quick" else []
+        words += ["--all-pairs"] if spec.all_pairs else []
+    else:
+        words += spec.command
+    there = "" if spec.snapshot or spec.cwd == os.getcwd() else f"cd {shlex.quote(spec.cwd)} && "
+    return there + shlex.join(words)
+
+
+def _by_itself(name: str, spec: JobSpec) -> bool:
+    """Whether an option of the record was not typed, or would be the same without it."""
+    if name == "max-restarts":
+        return spec.max_restarts in (UNSAID, replace(spec, max_restarts=UNSAID).restarts)
+    return {
+        "name": spec.name == default_name(spec.command),
+        "python": spec.python == sys.executable,
+        "cluster": spec.cluster is not Cluster.LOCAL,
+        "preflight": spec.alone,
+        "follow": True,
+        "wait": True,
+    }.get(name, False)
+
+
+def _words(option: Option, spec: JobSpec, plain: JobSpec) -> Iterator[str]:
+    name = f"--{option.name}"
+    if option.name == "env":
+        for variable, _ in spec.environment:
+            yield from (name, variable)
+        return
+    if option.name == "gpus":
+        yield from (name, spec.gpus_asked) if spec.gpus else ()
+        return
+    field = option.name.replace("-", "_")
+    value: Any = getattr(spec, field)
+    if value == getattr(plain, field):
+        return
+    if option.kind == "switch":
+        yield name
+    elif option.kind == "list":
+        for one in value:
+            yield from (name, one if isinstance(one, str) else f"{one[0]}={one[1]:g}")
+    elif option.kind in DURATIONS:
+        yield from (name, _duration(value))
+    else:
+        yield from (name, str(getattr(value, "value", value)))
+
+
+def _duration(seconds: int) -> str:
+    size, unit = next(((size, unit) for size, unit in UNITS if seconds % size == 0))
+    return f"{seconds // size}{unit}" if seconds else "off"

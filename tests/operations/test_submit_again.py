@@ -1,0 +1,112 @@
+"""The line that `status` gives for a run that has ended asks for the same run again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.cli.submit import submit
+from clusterrun.cli.submit_options import settled, to_spec
+from clusterrun.model.frozen import fields, replace
+from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
+from clusterrun.operations.submit_again import line
+
+HERE = "/somewhere else"
+EVERY: dict[str, Any] = {
+    "name": "mine",
+    "nodes": 4,
+    "gpus": 8,
+    "gpu_type": "h100",
+    "gpus_from": "node",
+    "ranks_per_node": 2,
+    "cpus_per_rank": 3,
+    "time": 5400,
+    "partition": "gpu",
+    "account": "a b",
+    "qos": "high",
+    "reservation": "r",
+    "constraint": "ib&nvlink",
+    "exclude": "n1",
+    "nodelist": "n[2-9]",
+    "mem": "64G",
+    "sbatch": ("nice=10", "exclusive"),
+    "srun": ("mpi=none",),
+    "setup": ("module load 'x'",),
+    "environment": (("TOKEN", "secret"), ("HOME", "/h")),
+    "python": "/env/bin/python",
+    "template": "/t.j2",
+    "cluster": Cluster.LOCAL,
+    "per_node": True,
+    "snapshot": True,
+    "snapshot_include": ("data", "more data"),
+    "max_restarts": 2,
+    "requeue": True,
+    "requeue_by": "chain",
+    "max_preemptions": 1,
+    "max_time_limits": 2,
+    "notice": 90,
+    "no_progress": 0,
+    "on_event": "jq .event >> ~/events",
+    "spares": 1,
+    "preflight": "quick",
+    "preflight_budget": 120,
+    "preflight_limit": (("slow_fail", 0.4), ("xid_hours", 12.0)),
+    "on_unfit": OnUnfit.RESUBMIT,
+    "avoid_bad": True,
+    "bad_since": 86400,
+    "hang_after": 0,
+    "on_hang": "kill",
+}
+NOT_TYPED = {"command", "cwd", "after", "alone", "all_pairs"}
+ALONE = {"gpu_type": {"gpus": 8}, "gpus_from": {"gpus": 8}, "requeue_by": {"requeue": True}}
+"""What a field needs beside it."""
+
+
+def read(typed: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> JobSpec:
+    """The spec that ``clusterrun submit`` makes of the line."""
+    monkeypatch.chdir(folder)
+    for name in [name for name in os.environ if name.startswith("CLUSTERRUN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    monkeypatch.setenv("TOKEN", "secret")
+    monkeypatch.setenv("HOME", "/h")
+    words = shlex.split(typed.partition(" && ")[2] or typed)
+    assert words[:2] == ["clusterrun", "submit"]
+    given = submit.make_context("submit", words[2:]).params
+    for name in ("dry_run", "as_json", "after", "profile"):
+        given.pop(name)
+    return to_spec(given.pop("command"), settled(given, None))
+
+
+def test_every_field_is_tried() -> None:
+    assert set(EVERY) == set(JobSpec.__annotations__) - NOT_TYPED
+
+
+@pytest.mark.parametrize("field", EVERY)
+def test_a_field_that_was_set_is_set_again(
+    field: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = JobSpec(("train.py", "--lr", "a b"), HERE, **{**ALONE.get(field, {}), field: EVERY[field]})
+    made = replace(read(line(spec), monkeypatch, tmp_path), cwd=HERE)
+    assert fields(made) == fields(spec)
+
+
+def test_what_was_not_asked_for_is_not_in_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    planned = {"name": "train", "python": sys.executable, "cluster": Cluster.SLURM, "after": ("17",)}
+    assert line(JobSpec(("train.py",), HERE, max_restarts=0, **planned)) == (
+        "cd '/somewhere else' && clusterrun submit train.py"
+    )
+    monkeypatch.chdir(tmp_path)
+    spares = JobSpec(("-m", "pkg.mod"), str(tmp_path), spares=1, max_restarts=3)
+    assert line(spares) == "clusterrun submit --spares 1 -m pkg.mod"
+
+
+def test_a_secret_is_not_shown_and_a_check_is_a_check() -> None:
+    assert "secret" not in line(JobSpec(("train.py",), HERE, environment=(("TOKEN", "secret"),)))
+    check = JobSpec(("check",), HERE, nodes=4, alone=True, preflight="quick", all_pairs=True)
+    assert line(check).endswith(" && clusterrun check --nodes 4 --level quick --all-pairs")
