@@ -190,9 +190,9 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         (
             {
                 "row": row("FAILED", nodelist="n[0-1]"),
-                "state": state(phase=Phase.PREFLIGHT, reason="torch is being imported"),
+                "state": state(phase=Phase.PREFLIGHT, reason="clocks are compared"),
             },
-            "ended without giving a reason on n0 (FAILED); see job.out; it said last: torch is being imported",
+            "ended without giving a reason on n0 (FAILED); see job.out; it said last: clocks are compared",
         ),
         ({"row": row("FAILED", nodelist="n[1-")}, "ended without giving a reason (FAILED); see job.out"),
         (
