@@ -9,6 +9,7 @@ from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.stragglers import late
 from clusterrun.diagnosis.stuck_collectives import crossed, half, other_roots, other_tags, unanswered, unended
 from clusterrun.diagnosis.stuck_rendezvous import met_in_vain, other_rank, other_store, other_world
+from clusterrun.diagnosis.stuck_sends import other_posts
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
 
@@ -220,6 +221,9 @@ def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | No
     if not waits:
         return None
     stuck = [one for one in waits if not one.missing]
+    posted = other_posts(snapshot) if snapshot.long_still else None
+    if posted:
+        return Judgement(posted)
     if not stuck:
         return Judgement(crossed(snapshot, waits))
     if not snapshot.owed and not snapshot.long_still:

@@ -63,6 +63,15 @@ class ChildProcess:
 
 
 @frozen
+class Post:
+    """A ``send`` or ``recv`` that was begun together with others, and waits for rank ``peer``."""
+
+    call: str
+    peer: int
+    tag: int = 0
+
+
+@frozen
 class Backlog:
     """Bytes that a peer does not acknowledge: ``retries`` times they were sent anew."""
 
@@ -82,7 +91,7 @@ class RankSeen:
     printed something; ``quiet`` is how many seconds ago it last did. ``clock`` is its node's wall
     clock when it was looked at, ``addresses`` are those it speaks from. ``call`` is ``send`` or ``recv``
     where its main thread waits in one, with rank ``peer`` and that ``tag``, ``wait`` where it waits for
-    something begun before (who is ``peer`` is not known), ``store`` where it waits for a key. In
+    something begun before (``posts``, where these are at hand), ``store`` where it waits for a key. In
     ``init_process_group`` it has asked for a world of ``world`` ranks and was started as one of
     ``started`` (0: not there), as rank ``asks`` (-1: unknown), at ``store`` (``HOST:PORT``, '' unknown).
     ``rooted`` is the collective with a root that its main thread is in, which names rank ``root`` (-1:
@@ -114,6 +123,7 @@ class RankSeen:
     call: str = ""
     peer: int = -1
     tag: int = 0
+    posts: tuple[Post, ...] = ()
     world: int = 0
     started: int = 0
     asks: int = -1

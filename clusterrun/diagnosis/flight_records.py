@@ -64,7 +64,7 @@ def waiting(ranks: Sequence[RankSeen]) -> list[Waiting]:
         inside = [record for record in one.records if not record.done]
         if one.call and one.peer >= 0:
             found.append(_with_peer(one, ranks))
-        elif one.call == "wait" and not inside and _sent(one):
+        elif one.call == "wait" and not inside and sends(one):
             found.append(_with_somebody(one, ranks))
         elif one.call == "store" and len(setters) == 1:
             found.append(Waiting(one.rank, Record("", 0, KEY, "", "", False, 0.0), setters))
@@ -93,14 +93,14 @@ def _with_somebody(rank: RankSeen, ranks: Sequence[RankSeen]) -> Waiting:
 
     That is known where one other rank uses them, or where all that do have begun the same number but one.
     """
-    counts = {two.rank: _sent(two) for two in ranks if two.rank != rank.rank and _sent(two)}
-    behind = [other for other, count in counts.items() if count < _sent(rank)]
-    equal = [other for other, count in counts.items() if count == _sent(rank)]
+    counts = {two.rank: sends(two) for two in ranks if two.rank != rank.rank and sends(two)}
+    behind = [other for other, count in counts.items() if count < sends(rank)]
+    equal = [other for other, count in counts.items() if count == sends(rank)]
     known = len(counts) == 1 or (len(equal) > 1 and len(equal) + 1 == len(counts))
     return Waiting(rank.rank, Record("", 0, HALF, "", "", False, 0.0), tuple(behind) if known else ())
 
 
-def _sent(rank: RankSeen) -> int:
+def sends(rank: RankSeen) -> int:
     """How many sends and receives a rank has begun over gloo, which counts them and does not record them."""
     of_gloo = [group for group in rank.groups if group.backend == "gloo" and group.sequence >= 0]
     recorded = {record.group: record.sequence for record in rank.records}

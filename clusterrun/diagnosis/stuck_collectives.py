@@ -63,7 +63,7 @@ def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
     (group, sequence), roots = min(differing)
     sides = sorted(roots.items(), key=lambda side: _support(snapshot, waits, *side), reverse=True)
     first, second = (_support(snapshot, waits, *side) for side in sides[:2])
-    odd = sides[1:] if first > second else sides
+    odd = sides[1:] if first > second else []
     operation = snapshot.of(sides[0][1][0]).rooted
     lines = [
         f"{ranks_in_words(tuple(ranks))} name{'s' if len(ranks) == 1 else ''} rank {root}"
@@ -80,6 +80,7 @@ def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
         for rank in ranks
     )
     said = f"ranks name different roots of {called(operation, sequence, group)}: {'; '.join(lines)}"
+    said += "" if odd else "; nothing tells which is right"
     remedy = f"let every rank give {operation} the same root (src, dst)"
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
 

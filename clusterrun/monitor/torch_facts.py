@@ -10,7 +10,7 @@ import json
 import os
 import time
 
-from clusterrun.diagnosis.evidence import Group, Record
+from clusterrun.diagnosis.evidence import Group, Post, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +104,10 @@ def calls(said: Mapping[str, Any]) -> dict[str, Any]:
         "call": str(found.get("name", "")),
         "peer": int(found.get("peer", -1)),
         "tag": int(found.get("tag", 0)),
+        "posts": tuple(
+            Post("send" if name == "isend" else "recv", int(peer), int(tag))
+            for name, peer, tag in found.get("posts") or ()
+        ),
         "world": int(found.get("world", 0)),
         "started": int(found.get("started", 0)),
         "asks": asks if isinstance(asks := found.get("asks"), int) else -1,

@@ -30,6 +30,8 @@ PEERS = {"send": "dst", "recv": "src"}
 ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 """Which argument of a collective names its root."""
 MAIN_THREAD = getattr(getattr(sys.modules.get("threading"), "main_thread", lambda: None)(), "ident", 0) or 0
+POSTING_FRAMES = 3
+MOST_POSTS = 64
 WAIT = ".wait("
 """How a line calls torch's ``Work``, whose frames are no Python."""
 STORE_WAITS = (".wait(", ".get(")
@@ -103,7 +105,21 @@ def call(c10d: Any) -> dict[str, Any]:
         frame = frame.f_back
     if in_store(inner):
         return {"name": "store"}
-    return {"name": "wait"} if WAIT in line(inner) else {}
+    return {"name": "wait", "posts": posts(c10d, inner)} if WAIT in line(inner) else {}
+
+
+def posts(c10d: Any, frame: Any) -> list[list[Any]]:
+    """The sends and receives that the variables of a frame, or of what called it, hold as ``P2POp``."""
+    kind = getattr(c10d, "P2POp", None)
+    for _ in range(POSTING_FRAMES):
+        if kind is None or frame is None:
+            break
+        held = [one if isinstance(one, (list, tuple)) else (one,) for one in list(frame.f_locals.values())]
+        found = {id(op): op for some in held for op in some[:MOST_POSTS] if isinstance(op, kind)}
+        if found:
+            return [[op.op.__name__, op.peer, op.tag] for op in list(found.values())[:MOST_POSTS]]
+        frame = frame.f_back
+    return []
 
 
 def in_store(frame: Any) -> bool:
@@ -116,13 +132,14 @@ def in_store(frame: Any) -> bool:
 
 
 def store(local: Any) -> str:
-    """Where a rank that meets the others looks for the store of rank 0: ``HOST:PORT``; '' unknown."""
+    """Where a rank that meets the others looks for their store: ``HOST:PORT``, ``file:PATH``; '' unknown."""
     found = [(local.get(host), local.get(port)) for host, port in STORES]
     below = local.get("store")
     while hasattr(below, "underlying_store"):
         below = below.underlying_store
     found.append((getattr(below, "host", None), getattr(below, "port", None)))
-    return next((f"{host}:{port}" for host, port in found if host and port), "")
+    path = getattr(below, "path", None)
+    return next((f"{host}:{port}" for host, port in found if host and port), f"file:{path}" if path else "")
 
 
 def line(frame: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.diagnosis.evidence import Group, RankSeen
+from clusterrun.diagnosis.evidence import Group, Post, RankSeen
 from clusterrun.diagnosis.flight_records import waiting
 from clusterrun.monitor.torch_facts import calls, records
 from tests.monitor.stage import ROOT
@@ -158,6 +158,32 @@ def test_who_a_call_names_is_read_from_its_arguments(
     assert caller["ask"]() == {}
 
 
+class P2POp(SimpleNamespace):
+    """What torch makes of a send or receive that is begun with others."""
+
+
+def isend() -> None:
+    pass
+
+
+def test_what_was_posted_together_is_read_from_the_variables_of_who_waits(
+    witness: Callable[..., dict[str, Any]],
+) -> None:
+    space = witness({})
+    ops = [P2POp(op=isend, peer=1, tag=0), P2POp(op=isend, peer=3, tag=7)]
+    caller = SimpleNamespace(f_locals={"n": 1, "ops": ops, "first": ops[0]}, f_back=None)
+    inner = SimpleNamespace(f_locals={"work": object(), "more": [1, 2]}, f_back=caller)
+    c10d = SimpleNamespace(P2POp=P2POp)
+    posted = space["posts"](c10d, inner)
+    assert posted == [["isend", 1, 0], ["isend", 3, 7]]
+    assert calls({"call": {"name": "wait", "posts": posted}})["posts"] == (
+        Post("send", 1),
+        Post("send", 3, 7),
+    )
+    assert space["posts"](SimpleNamespace(), inner) == []
+    assert space["posts"](c10d, SimpleNamespace(f_locals={}, f_back=None)) == []
+
+
 class Store:
     """What torch's store is to the witness: its kind, an address, a store below."""
 
@@ -171,7 +197,7 @@ class Store:
         ({"hostname": "n0", "port": 29500}, "n0:29500"),
         ({"master_addr": "n0", "master_port": 29501}, "n0:29501"),
         ({"store": Store(underlying_store=Store(host="n0", port=7))}, "n0:7"),
-        ({"store": Store(path="/tmp/store")}, ""),
+        ({"store": Store(underlying_store=Store(path="/home/me/store"))}, "file:/home/me/store"),
         ({}, ""),
     ],
 )

@@ -1,0 +1,82 @@
+"""Ranks that began sends and receives together: the list that does not fit, or between whom it lies."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.diagnosis.decide import decide
+from clusterrun.diagnosis.evidence import Group, Post, RankSeen
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from tests.diagnosis.ranks import case, rank, waiter
+
+STACK = ("/home/me/train.py:16 ring", "/home/me/train.py:30 <module>")
+SIZE = 4
+
+
+def posts(number: int, *listed: Post, before: int = 20) -> RankSeen:
+    """A rank that waits for what it has posted, after ``before`` sends and receives."""
+    groups = (Group("0", SIZE, 10 + before + len(listed), True, "gloo", f"0-{SIZE - 1}"),)
+    return rank(number, SIZE, call="wait", posts=listed, groups=groups, stack=STACK)
+
+
+def ring(number: int, to: int = 1, tag: int = 0, before: int = 20) -> RankSeen:
+    """Sends to the rank at distance ``to``, and receives from the one before."""
+    sent = Post("send", (number + to) % SIZE, tag)
+    return posts(number, sent, Post("recv", (number - 1) % SIZE), before=before)
+
+
+def verdict(*seen: RankSeen) -> Diagnosis:
+    return decide(case(*seen, stalled=60.0)).diagnosis
+
+
+@pytest.mark.parametrize(
+    ("odd", "listed"),
+    [
+        (ring(1, to=2), "send to rank 3, recv from rank 0"),
+        (posts(1, Post("recv", 0)), "recv from rank 0"),
+        (posts(1, Post("send", 2)), "send to rank 2"),
+        (ring(1, tag=5), "send to rank 2 (tag 5), recv from rank 0"),
+    ],
+)
+def test_of_a_ring_the_rank_that_posts_another_list_is_named(odd: RankSeen, listed: str) -> None:
+    found = verdict(ring(0), odd, ring(2), ring(3))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [1])
+    assert found.culprits[0].why.startswith(f"it posts {listed} at train.py:16 (ring), which does not fit")
+
+
+def test_without_a_pattern_the_one_that_fits_neither_of_two_is_named() -> None:
+    star = [posts(number, Post("send", 0), Post("recv", 0)) for number in (1, 2)]
+    found = verdict(posts(0, Post("send", 3), Post("recv", 3)), *star, waiter(3))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0])
+
+
+def test_of_two_whose_lists_do_not_fit_neither_is_named_and_both_are_told() -> None:
+    found = verdict(waiter(0), ring(1, to=2), ring(2), waiter(3))
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert found.said == (
+        "rank 2 waits for a recv from rank 1, which has posted no other half of it: "
+        "the list of one of ranks 1-2 is wrong"
+    )
+    assert found.evidence[:2] == (
+        "rank 1 posts send to rank 3, recv from rank 0",
+        "rank 2 posts send to rank 3, recv from rank 1",
+    )
+
+
+@pytest.mark.parametrize("behind", [0, 18, 22])
+def test_who_is_in_another_turn_may_have_answered_before(behind: int) -> None:
+    found = verdict(ring(0), ring(1, to=2, before=behind), ring(2), waiter(3))
+    assert not any("post" in one.why for one in found.culprits)
+    assert "posted" not in found.said
+
+
+def test_lists_that_fit_blame_nobody() -> None:
+    found = verdict(*(ring(number) for number in range(SIZE)))
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert found.said == "ranks 0-3 wait for a send or receive that is not answered at train.py:16 (ring)"
+
+
+def test_a_rank_that_has_not_come_is_named_whatever_the_others_posted() -> None:
+    late = rank(3, SIZE, stack=("/home/me/train.py:9 load", "/home/me/train.py:30 <module>"))
+    found = verdict(ring(0), ring(1, to=2), waiter(2), late)
+    assert [one.rank for one in found.culprits] == [3]
