@@ -8,13 +8,17 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class KnownError:
-    """A message by its pattern (of ``re``, within one line)."""
+    """A message by its pattern (of ``re``, within one line).
+
+    ``shared``: it is of a file system, and whichever process writes or reads there next says it first.
+    """
 
     pattern: str
     cause: str
     remedy: str
     verdict: Verdict = Verdict.CRASHED
     consequence: bool = False
+    shared: bool = False
 
 
 CONSEQUENCES = (
@@ -223,21 +227,25 @@ ROWS: tuple[KnownError, ...] = (
         r"No space left on device|Errno 28|ENOSPC",
         "a disk is full",
         "free some space; df -h on the node shows which disk (clusterrun exec -- df -h)",
+        shared=True,
     ),
     KnownError(
         r"Disk quota exceeded|Errno 122",
         "a quota is used up",
         "remove files, or write elsewhere ($SCRATCH)",
+        shared=True,
     ),
     KnownError(
         r"Stale file handle|Errno 116|Transport endpoint is not connected|Errno 107",
         "a network file system lost its server, or the file was replaced behind its back",
         "try the path on that node (clusterrun exec -- ls …); tell the administrator",
+        shared=True,
     ),
     KnownError(
         r"Input/output error|Errno 5\]",
         "a disk or a network file system does not deliver",
         "try the path on that node (clusterrun exec -- ls …); leave the node out with --exclude",
+        shared=True,
     ),
     KnownError(
         r"Too many open files|Errno 24|received 0 items of ancdata",

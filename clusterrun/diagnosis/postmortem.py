@@ -30,6 +30,7 @@ SAME_MOMENT = 1.0
 MOST_WORDS = 180
 MOST_CULPRITS = 16
 MOST_ALSO = 2
+MOST_NAMED = 8
 BEFORE = 60.0
 """Seconds before the first failure: an error that was survived for longer did not end the run."""
 DUMPING = 540.0
@@ -207,9 +208,22 @@ def _of_error(left: Remains, root: Error) -> Diagnosis:
     if same:
         evidence.append(f"{left.several(same)} said the same")
     evidence += _also_printed(left, root)
+    remedy = _MEMORY_REMEDY if memory else remedy
+    if root.row and root.row.shared:
+        said, culprits = _of_file_system(left, root, root.row.cause)
+        return Diagnosis(verdict, said, culprits, (), tuple(evidence), remedy)
     culprit = Culprit(root.inner if left.per_node else root.rank, left.node(root.rank), root.said)
-    said = f"{who} failed first{cause}"
-    return Diagnosis(verdict, said, (culprit,), (), tuple(evidence), _MEMORY_REMEDY if memory else remedy)
+    return Diagnosis(verdict, f"{who} failed first{cause}", (culprit,), (), tuple(evidence), remedy)
+
+
+def _of_file_system(left: Remains, root: Error, cause: str) -> tuple[str, tuple[Culprit, ...]]:
+    """Who says it first is no culprit: the node is, or where others meet it too, what they share."""
+    met = [one for one in left.errors if one.row is root.row]
+    nodes = sorted({left.node(one.rank) for one in met})
+    where = f"on {nodes[0]}" if len(nodes) == 1 else f"that {', '.join(nodes[:MOST_NAMED])} use"
+    said = f"{cause} {where}: {left.name(root.rank, root.inner)} met it first"
+    why = f"{cause}; {left.name(root.rank, root.inner)} said: {root.said}"
+    return said, (Culprit(-1, nodes[0], why),) if len(nodes) == 1 else ()
 
 
 def _also_printed(left: Remains, root: Error) -> list[str]:

@@ -215,6 +215,28 @@ def test_who_exited_0_while_others_waited_is_the_culprit_or_the_few_who_went_on(
     assert "its message names an address of n3" in found.evidence
 
 
+@pytest.mark.parametrize(
+    ("full", "cause"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/scratch/a'", "a disk is full"),
+        ("OSError: [Errno 122] Disk quota exceeded", "a quota is used up"),
+        ("OSError: [Errno 5] Input/output error", "a disk or a network file system does not deliver"),
+    ],
+)
+def test_who_is_the_first_to_write_to_a_file_system_is_no_culprit_but_its_node(full: str, cause: str) -> None:
+    first = heard(1, *traceback(1, full))
+    found = explain(left(*first, *heard(3, *traceback(3, PEER))))
+    assert (found.verdict, [(one.rank, one.node) for one in found.culprits]) == (
+        Verdict.CRASHED,
+        [(-1, "n1")],
+    )
+    assert found.said == f"{cause} on n1: rank 1 met it first"
+    assert found.culprits[0].why == f"{cause}; rank 1 said: {full}, at train.py:9 (step)"
+    several = explain(left(*first, *heard(3, *traceback(3, full), at=101.0)))
+    assert (several.said, several.culprits) == (f"{cause} that n1, n3 use: rank 1 met it first", ())
+    assert "rank 3 said the same" in several.evidence
+
+
 def test_of_those_that_exited_0_only_who_was_in_the_group_that_failed_is_named() -> None:
     """A mesh of two by two: rank 2 fails of its group with rank 3; rank 0 of its own with rank 2."""
 
