@@ -263,6 +263,14 @@ def _begin_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -
         _live(host, lab, report, go[0])
 
 
+def _forget_cables(hosts: list[Request]) -> None:
+    """A cable outlives its host for a moment, and one that was not switched on as a whole for good."""
+    lines = "".join(f"link del {host['link']}\n" for host in hosts)
+    words = ["ip", "-force", "-batch", "-"]
+    # Mostly there is none: what is wrong with one that cannot be removed is said where it is made anew.
+    subprocess.run(words, input=lines, capture_output=True, text=True, timeout=IP_LIMIT_SECONDS, check=False)
+
+
 def _start_hosts(hosts: list[Request], lab: Request, report: int) -> None:
     for first in range(0, len(hosts), AT_ONCE):
         _start_batch(hosts[first : first + AT_ONCE], lab, report)
@@ -288,6 +296,8 @@ def main() -> None:
             _start_keeper(request["keeper"], report)
         hosts, lab = request.get("hosts", ()), request.get("lab", {})
         if hosts:
+            if request.get("again"):
+                _forget_cables(hosts)
             worker = _child(partial(_start_hosts, hosts, lab, report))
             if os.waitpid(worker, 0)[1]:
                 raise SystemExit(1)

@@ -52,7 +52,8 @@ def build(place: LabPlace, state: LabState) -> LabState:
 def boot_node(place: LabPlace, state: LabState, node: Host) -> LabState:
     """Switch one node of a running lab on again, with its slurmd."""
     with Boot(inside=enter(state.keeper)) as boot:
-        ((name, process),) = boot.ask(_hosts_request(place, state, [node], with_slurmd=True), 1)
+        request = {**_hosts_request(place, state, [node], with_slurmd=True), "again": True}
+        ((name, process),) = boot.ask(request, 1)
     return state.with_host(name, process)
 
 

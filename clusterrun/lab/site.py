@@ -45,7 +45,8 @@ class LabSite:
         """A host's process 1. Raises ``BadInput`` for a host that is switched off."""
         process = self.state.processes.get(self.host(name).name, 0)
         if not process:
-            raise BadInput(f"{name} is switched off (fault `kill`)", f"switch it on: lab heal {name}")
+            remedy = f"switch it on: clusterrun lab fault heal {name}"
+            raise BadInput(f"{name} is switched off (fault `kill`)", remedy)
         if parent_of(process) != self.state.keeper:
             # Its id may be another process's by now: whoever that is must not be entered.
             raise LabError(f"{name} has died by itself", "end the lab and start it anew: lab down, lab up")

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from clusterrun.lab.lab import Lab
-from clusterrun.lab.namespaces import wait_for
+from clusterrun.lab.namespaces import LabError, wait_for
+from clusterrun.lab.site import LabSite
 from clusterrun.model.errors import BadInput
 
 pytestmark = pytest.mark.lab
@@ -274,6 +275,23 @@ def test_a_link_of_a_host_that_lost_its_power_is_healed_too(lab: Lab) -> None:
     with serving(lab, "n0003", 7022, 2_000_000):
         assert wait_for(lambda: swift(call(lab, "n0001", "n0003", 7022, 30), 3.0), LIMIT)  # 3.2 s at 5 mbit
     assert lab.wait_idle(90)
+
+
+def test_a_host_whose_cable_was_left_behind_is_switched_on_again(lab: Lab) -> None:
+    """As by a healing that ended half-way: every later one said that the cable exists."""
+    lab.fault("kill", "n0003")
+    site = LabSite(lab.place, lab.state)
+    cable = site.host("n0003").link
+
+    def left_behind() -> bool:
+        with contextlib.suppress(LabError):  # that of the host itself goes a moment after it
+            site.router("ip", "link", "add", cable, "type", "veth", "peer", "name", "other-end")
+            return True
+        return False
+
+    assert wait_for(left_behind, LIMIT)
+    assert [fault.kind for fault in lab.heal()] == ["kill"]
+    assert (lab.faults, lab.wait_idle(90)) == ((), True)
 
 
 def test_a_job_meets_the_fault_too(lab: Lab) -> None:
