@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from clusterrun.cli import selftest
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import GroupedCommand, GroupedOption
 from clusterrun.cli.report import outputs, put
+from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit import dry
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.config import option_table
@@ -47,12 +49,47 @@ SECONDS_PER_NODE = 4
     group="check",
     common=True,
 )
+@click.option(
+    "--selftest-gpu",
+    is_flag=True,
+    help="Prove the whole way on GPUs in two minutes, and write a file for a report.",
+    cls=GroupedOption,
+    group="check",
+    common=True,
+)
+@click.option(
+    "--selftest-file",
+    metavar="FILE",
+    shell_complete=files,
+    help="Where --selftest-gpu writes; otherwise here, named by its run.",
+    cls=GroupedOption,
+    group="check",
+)
+@click.option(
+    "--anonymous",
+    is_flag=True,
+    help="With --selftest-gpu: no names of nodes and users in the file.",
+    cls=GroupedOption,
+    group="check",
+)
+@click.option(
+    "--read",
+    metavar="FILE",
+    shell_complete=files,
+    help="Show what is not as expected in a file of --selftest-gpu.",
+    cls=GroupedOption,
+    group="check",
+)
 @dry_run_option
 @outputs
 def check(
     profile: str | None,
     level: str,
     all_pairs: bool,
+    selftest_gpu: bool,
+    selftest_file: str | None,
+    anonymous: bool,
+    read: str | None,
     dry_run: bool,
     as_json: bool,
     html: str | None,
@@ -70,13 +107,18 @@ def check(
       clusterrun check --nodes 2 --html report.html
       clusterrun check --nodes 2 --level quick --json
       clusterrun check --nodes 3 --all-pairs --preflight-budget 5m
+      clusterrun check --selftest-gpu --gpus 8 --partition gpu
     """
+    if read:
+        return selftest.read(read)
     from clusterrun.api import launch
     from clusterrun.operations.context import Context
 
     context, spec = Context(), _spec(settled(given, profile), level, all_pairs)
     if dry_run:
         return dry(spec, context, as_json)
+    if selftest_gpu:
+        return selftest.make(spec, selftest_file or "", anonymous)
     run = launch(spec, context, say)
     try:
         say(f"checks {spec.allocated} node{'s' if spec.allocated > 1 else ''}: {run.run_id}")

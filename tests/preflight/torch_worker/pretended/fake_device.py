@@ -93,7 +93,8 @@ def pretend(torch: ModuleType, count: Any) -> None:
     torch.cuda.device_count = count
     torch.cuda.is_available = lambda: count() > 0
     torch.cuda.get_device_name = lambda number: "NVIDIA Pretended"
-    torch.cuda.set_device = lambda number: setattr(State, "device", number)
+    torch.cuda.set_device = lambda device: setattr(State, "device", getattr(device, "index", device))
+    torch.cuda.synchronize = lambda device: time.sleep(FOREVER) if State.stuck else None
     torch.cuda.nccl.version = lambda: (2, 27, 5)
     torch.cuda.Event = Event
     dist.is_nccl_available = lambda: True

@@ -1,0 +1,132 @@
+"""The self-test of GPUs: a check and a short run with a hang, and what both found as one document."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from clusterrun import __version__
+from clusterrun.api import Run, launch
+from clusterrun.bench.runner import said
+from clusterrun.local.gpus import count_gpus
+from clusterrun.model.document import encode
+from clusterrun.model.errors import BadInput, ClusterrunError
+from clusterrun.model.frozen import replace
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.wait import RunWait
+from clusterrun.reports.json_document import document
+from clusterrun.reports.selftest_findings import FORMAT
+from clusterrun.script import shipped
+from clusterrun.slurm import partition_limits
+
+NAME = "selftest-gpu"
+HANG_SECONDS = 15
+LONGEST_SECONDS = 900
+"""Asked of the scheduler for the second run; it takes a minute, and more where GPUs load slowly."""
+_LINE = re.compile(r"^selftest (\w+) (\{.*\})$", re.MULTILINE)
+
+
+def with_gpus(spec: JobSpec, context: Context) -> JobSpec:
+    """``spec`` with the GPUs that there are, where none were asked for. Raises ``BadInput``."""
+    here = spec.cluster is Cluster.LOCAL or (
+        spec.cluster is Cluster.AUTO and bool(context.client().why_not())
+    )
+    if here:
+        found = count_gpus(context.environ) // spec.allocated
+        where = f"this machine has {found}" if spec.gpus and found else "this machine has none"
+    else:
+        offer = None if spec.gpus else partition_limits.meant(spec, context.client().partitions())
+        found = spec.gpus or (offer.gpus if offer else 0)
+        where = "Slurm tells of none in that partition"
+    wanted = spec.gpus or found
+    if 0 < wanted <= found:
+        return replace(spec, gpus=wanted)
+    raise BadInput(
+        f"the self-test needs {wanted or 'some'} GPUs on a node, and {where}",
+        "say where they are, on a login node: clusterrun check --selftest-gpu --gpus 8 --partition NAME",
+    )
+
+
+def measure(spec: JobSpec, context: Context, tell: Tell) -> dict[str, Any]:
+    """Make both runs, one after the other, and return all that they found. Raises ``ClusterrunError``."""
+    made: dict[str, Any] = {
+        "format": FORMAT,
+        "clusterrun": __version__,
+        "made_at": context.clock.now(),
+        "nodes": spec.nodes,
+        "gpus": spec.gpus,
+        "ranks": spec.world_size,
+    }
+    tell("1 of 2: the check of the nodes, about a minute")
+    checked = _ended(spec, context, tell)
+    made["check_run"] = checked.run_id
+    try:
+        made["check"] = document(checked.report())
+    except ClusterrunError as error:
+        made["ended"] = error.seen
+    tell("2 of 2: sums, bandwidth, training, and a rank that stops on purpose, about a minute")
+    ran = _ended(training(spec), context, tell)
+    made["run"], made["state"] = ran.run_id, ran.status().state.value
+    for name, values in _LINE.findall(said(context, ran.run_id)):
+        made[name] = json.loads(values)
+    found = ran.diagnose()
+    hang = {**encode(found), "verdict": found.verdict.value}
+    made["hang" if "stall" in made else "failed"] = hang
+    if "stall" not in made and "ended" not in made and spec.world_size > 1:
+        made["ended"] = found.said
+    return made
+
+
+def training(spec: JobSpec) -> JobSpec:
+    """The run that trains and hangs, on what ``spec`` checks."""
+    script = os.path.join(shipped.folder("jobs"), "gpu_selftest.py")
+    return replace(
+        spec,
+        command=(script,),
+        name=NAME,
+        alone=False,
+        all_pairs=False,
+        preflight="off",
+        spares=0,
+        max_restarts=0,
+        hang_after=HANG_SECONDS,
+        on_hang="kill",
+        time=LONGEST_SECONDS,
+    )
+
+
+def _ended(spec: JobSpec, context: Context, tell: Tell) -> Run:
+    run = launch(spec, context, tell)
+    RunWait(context, run.run_id, tell, heard=True).wait(None)
+    return run
+
+
+def hidden(text: str, names: Iterable[str], context: Context) -> str:
+    """``text`` without the names of nodes and of the user: ``node0``, ``node1``, ``user``."""
+    user = os.path.basename(context.environ.get("HOME", "").rstrip("/"))
+    for before, after in _replacements(names, user):
+        text = re.sub(rf"(?<![A-Za-z0-9-]){re.escape(before)}(?![A-Za-z0-9])", after, text)
+    return text
+
+
+def _replacements(names: Iterable[str], user: str) -> Iterator[tuple[str, str]]:
+    known = list(dict.fromkeys(name for name in names if name))
+    for name in sorted(known, key=len, reverse=True):
+        yield name, f"node{known.index(name)}"
+    if len(user) > 1:
+        yield user, "user"
+
+
+def text_of(made: dict[str, Any], context: Context, anonymous: bool) -> str:
+    """The document as it is kept: the home as ``~``, and without names where that is wanted."""
+    home = context.environ.get("HOME", "").rstrip("/")
+    text = json.dumps(made, indent=1)
+    text = text.replace(home + "/", "~/") if len(home) > 1 else text
+    checked = made.get("check") or {}
+    return (
+        hidden(text, (*checked.get("nodes", ()), *checked.get("world", ())), context) if anonymous else text
+    )

@@ -1,0 +1,65 @@
+"""`check --selftest-gpu`, typed on a machine with fake GPUs, and on one without any."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import replace
+
+import pytest
+
+from tests.cli.conftest import ROOT, CommandLine
+
+FAKE = ROOT / "tests" / "preflight" / "torch_worker" / "pretended"
+SMI = """#!/bin/sh
+gpu() { echo "<gpu><product_name>NVIDIA Fake</product_name><serial>1650</serial></gpu>"; }
+case "$1" in
+-L) echo "GPU 0: NVIDIA Fake (UUID: GPU-1)"; echo "GPU 1: NVIDIA Fake (UUID: GPU-2)";;
+-q) echo "<nvidia_smi_log><driver_version>570.1</driver_version>$(gpu)$(gpu)</nvidia_smi_log>";;
+esac
+"""
+
+
+@pytest.fixture
+def with_fake_gpus(clusterrun: CommandLine) -> CommandLine:
+    program = clusterrun.folder.parent / "bin" / "nvidia-smi"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(SMI)
+    program.chmod(0o755)
+    path = f"{clusterrun.environment['PYTHONPATH']}:{FAKE}"
+    seen = {**clusterrun.environment, "PYTHONPATH": path, "PRETENDED_GPUS": "2", "USER": "ada"}
+    return replace(clusterrun, environment=seen)
+
+
+def test_the_whole_selftest_on_fake_gpus_passes_and_its_file_tells_the_same(
+    with_fake_gpus: CommandLine,
+) -> None:
+    done = with_fake_gpus("check", "--selftest-gpu", "--selftest-file", "s.json", "--anonymous", limit=400)
+    assert (done.code, done.out.splitlines()[0]) == (
+        0,
+        "PASS: all is as expected (1 nodes with 2 GPUs each)",
+    ), done.out + done.err
+    assert "it was named: rank 1 on local-0 never came to all_reduce" in done.out
+    path = with_fake_gpus.folder / "s.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    text = path.read_text()
+    made = json.loads(text)
+    assert (made["check"]["backend"], made["devices"]["names"]) == ("nccl", ["NVIDIA Pretended"] * 2)
+    assert "570.1" in made["devices"]["listing"]["nvidia-smi"]
+    assert [word for word in ("local-0", "1650", with_fake_gpus.environment["HOME"]) if word in text] == []
+    read = with_fake_gpus("check", "--read", "s.json")
+    assert (read.code, read.out.replace("node0", "local-0")) == (0, done.out)
+
+
+def test_without_gpus_it_says_so_and_what_to_type(clusterrun: CommandLine) -> None:
+    done = clusterrun("check", "--selftest-gpu")
+    assert done.code == 2
+    assert "the self-test needs some GPUs on a node, and this machine has none" in done.err
+    assert "clusterrun check --selftest-gpu --gpus 8 --partition NAME" in done.err
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}'])
+def test_a_file_that_is_none_of_a_selftest_is_refused(clusterrun: CommandLine, text: str) -> None:
+    (clusterrun.folder / "f.json").write_text(text)
+    done = clusterrun("check", "--read", "f.json")
+    assert (done.code, "f.json" in done.err) == (2, True)
