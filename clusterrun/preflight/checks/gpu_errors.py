@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 NAME = "gpu-errors"
 OF = gpus.NAME
 _RESET = "drain the node and reset the GPU (nvidia-smi -r) or reboot"
+_NEEDED = ("Reset", "Reboot", "Recover")
 _REPLACE = "have the GPU replaced"
 
 
@@ -52,5 +53,6 @@ def _of_gpu(gpu: Mapping[str, Any], most_corrected: float) -> Iterator[tuple[Gra
         yield Grade.WARN, "a page of memory waits for a reset to be retired", _RESET
     recovery = text(gpu, "recovery") or ("Reset" if text(gpu, "reset") == "Yes" else "")
     if recovery:
-        verdict = Grade.WARN if recovery.startswith("Drain") else Grade.FAIL
+        needs = any(word in recovery for word in _NEEDED)  # of other words nobody knows yet how bad they are
+        verdict = Grade.FAIL if needs and recovery != "Drain P2P" else Grade.WARN
         yield verdict, f"the driver asks for: {recovery}", _RESET

@@ -1,7 +1,7 @@
 """Xid errors in the kernel's log: what the NVIDIA driver wrote there about a GPU, and how bad it is.
 
-The classes are those of NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors): some ask for a
-reboot, some for a reset of the GPU, some are worth a look; all others are of programs.
+The classes follow NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors, its immediate action): some ask for
+a reboot, some for a reset of the GPU, some are worth a look; all others are of programs.
 """
 
 from __future__ import annotations
@@ -53,13 +53,27 @@ CLASSES: dict[int, tuple[str, str]] = {
     **dict.fromkeys(range(144, 151), (RESET, "an NVLink error")),
     155: (RESET, "an NVLink error that software defines"),
     156: (RESET, "a part of the GPU was retired"),
-    157: (RESET, "a part of the GPU could not be retired"),
+    151: (REBOOT, "keys of confidential computing could not be changed"),
+    157: (MONITOR, "a part of the GPU could not be retired"),
     158: (RESET, "a fatal timeout of the GPU"),
     167: (RESET, "a fatal timeout of PCIe"),
+    168: (MONITOR, "the GPU has less memory: errors in its protected region"),
 }
+_RESET_IT = "drain the node and reset the GPU (nvidia-smi -r)"
+OWN_REMEDIES = {
+    48: f"{_RESET_IT}; with Xid 64, or if nvidia-smi -q -d ECC says SRAM Threshold Exceeded, replace it",
+    54: "look at the power cables of the GPU, then reboot the node",
+    74: f"{_RESET_IT}; if it comes again: nvidia-smi nvlink -e names the link",
+    79: "switch the node off and on: a reboot may not bring the GPU back; if it comes again, reseat it",
+    119: f"{_RESET_IT}, or reboot; if it comes again, try a newer driver",
+    120: f"{_RESET_IT}, or reboot; if it comes again, try a newer driver",
+    136: f"{_RESET_IT}; if it comes again, look at the link's cable and baseboard",
+    156: f"{_RESET_IT}: it does without that part then",
+}
+"""What to do where it is more than that of the class."""
 ASKS = 154
 """Not an error of its own: the driver says what the GPU needs now."""
-_NEEDS = {"1": RESET, "2": REBOOT, "3": MONITOR, "4": RESET}
+_NEEDS = {"1": RESET, "2": REBOOT, "3": MONITOR, "4": RESET, "5": RESET, "6": RESET, "7": REBOOT}
 """By the action's number (nvmlDeviceGpuRecoveryAction_t): its words differ over drivers."""
 _ACTION = re.compile(r" to 0x([0-9a-f]+) \((.*?)\)")
 _SWITCH = re.compile(r"nvidia-nvswitch\d+: SXid \(PCI:([0-9A-Fa-f:.]+)\): (\d+), Fatal, (.*)")
@@ -120,7 +134,8 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
             bad = ours and (kind == REBOOT or (kind == RESET and ago <= fresh))
             again = f", {len(rows_of_one)} times" if len(rows_of_one) > 1 else ""
             said = f"{xid} of {of}: {meaning} ({_age(ago)} ago{again})"
-            remedy = _SWITCH_REMEDY if xid.startswith("S") else REMEDIES[kind]
+            known = "" if kind == MONITOR else OWN_REMEDIES.get(int(number(counted[0], "xid") or 0), "")
+            remedy = _SWITCH_REMEDY if xid.startswith("S") else known or REMEDIES[kind]
             yield node, Finding(NAME, Grade.FAIL if bad else Grade.WARN, said, remedy)
 
 

@@ -41,6 +41,13 @@ _NUMBERS = {
     "watts_most": ("gpu_power_readings/current_power_limit", "power_readings/power_limit"),
     "watts_default": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
 }
+_NOTHING = (
+    *("N/A", "Not Supported", "Unknown Error", "None", "GPU access blocked", "Insufficient Permissions"),
+    *("Requested functionality has been deprecated", "Function Not Found", "ERR!"),
+)
+"""How the driver says that it says nothing; 570 calls some old fields deprecated."""
+_OF_INSTANCES = "mig_devices/mig_device/ecc_error_count/volatile_count/sram_uncorrectable"
+"""Of a divided GPU (MIG) the errors stand with its instances, and those of the whole are N/A."""
 _MOST_PROCESSES = 32
 _SLOW = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 _UNCORRECTED = (
@@ -75,7 +82,7 @@ def _gpu(gpu: Element) -> dict[str, Any]:
         **{name: value for name, value in {**texts, **numbers}.items() if value is not None and value != ""},
         "instances": len(gpu.findall("mig_devices/mig_device")),
         "slowed": [reason for reason in _SLOW if _active(gpu, reason)],
-        "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED),
+        "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED) + _of_instances(gpu),
         "uncorrected_ever": _sum(gpu, "ecc_errors/aggregate", _UNCORRECTED),
         "corrected": _sum(gpu, "ecc_errors/volatile", _CORRECTED),
         "processes": [_process(one) for one in gpu.findall("processes/process_info")[:_MOST_PROCESSES]],
@@ -102,6 +109,10 @@ def _sum(gpu: Element, where: str, names: tuple[str, ...]) -> float:
     return sum(_number(gpu, f"{where}/{name}") or 0.0 for name in names)
 
 
+def _of_instances(gpu: Element) -> float:
+    return sum(_number(one, ".") or 0.0 for one in gpu.findall(_OF_INSTANCES))
+
+
 def _first(found: Any) -> Any:
     return next((value for value in found if value not in (None, "")), None)
 
@@ -109,11 +120,7 @@ def _first(found: Any) -> Any:
 def _text(element: Element, path: str) -> str:
     """The text at ``path``; empty where the driver says nothing, or says that it cannot."""
     said = (element.findtext(path) or "").strip()
-    return (
-        ""
-        if said.strip("[]") in ("N/A", "Not Supported", "Unknown Error", "None", "GPU access blocked")
-        else said
-    )
+    return "" if said.strip("[]").startswith(_NOTHING) else said
 
 
 def _number(element: Element, path: str) -> float | None:

@@ -50,10 +50,14 @@ TABLE = (
 """One row per kind of node and network."""
 
 
+_BESIDE_NVSWITCH = {"PCIE", "NVL", "MIG"}
+"""In names of GPUs of the same kind on a card of their own, which reach a tenth of what the table says."""
+
+
 def row(gpu: str, gpus: int, gigabits: int, nodes: int) -> KnownBandwidth | None:
     """The row of this hardware; ``gpu`` is the device's whole name ("NVIDIA H100 80GB HBM3")."""
     words = gpu.upper().replace("-", " ").split()
-    if nodes > 2 or (nodes > 1) != (gigabits > 0):
+    if nodes > 2 or (nodes > 1) != (gigabits > 0) or _BESIDE_NVSWITCH.intersection(words):
         return None
     fitting = (one for one in TABLE if (one.gpus, one.gigabits) == (gpus, gigabits) and one.gpu in words)
     return next(fitting, None)

@@ -164,3 +164,78 @@ def test_a_fatal_error_of_an_nvswitch_is_unfit_and_another_is_none():
     assert xid.of_lines([*log, (5.0, LOADED)]) == []
     link = xid.of_lines([(60.0, SWITCH.format("20034, Fatal, Link 30 LTSSM Fault Up"))])
     assert blamed(xid, {"n1": {"readable": True, "xids": link, "installed": 8}}) == {"n1": WARN}
+
+
+CATALOGUE = {
+    "RESET_GPU": (46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158),
+    "WORKFLOW_XID_48": (48,),
+    "WORKFLOW_NVLINK_ERR": (74,),
+    "WORKFLOW_NVLINK5_ERR": (144, 145, 146, 147, 148, 149, 150),
+    "RESTART_BM": (79,),
+    "RESTART_VM": (151,),
+    "CHECK_MECHANICALS": (54,),
+    "UPDATE_SWFW": (78,),
+    "WORKFLOW_XID_45": (45,),
+    "CHECK_UVM": (159,),
+    "CONTACT_SUPPORT": (142,),
+    "IGNORE": (37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161),
+    "RESTART_APP": (
+        *(
+            8,
+            11,
+            13,
+            25,
+            31,
+            32,
+            39,
+            40,
+            41,
+            60,
+            68,
+            69,
+            70,
+            71,
+            72,
+            75,
+            76,
+            77,
+            80,
+            *range(82, 87),
+            88,
+            89,
+            94,
+        ),
+        *(*range(96, 106), *range(126, 136), 139),
+    ),
+}
+"""The immediate action in NVIDIA's catalogue for Ampere and newer GPUs (October 2025), of numbers in use."""
+ALLOWED = {
+    "RESET_GPU": {xid.RESET},
+    "WORKFLOW_XID_48": {xid.RESET},
+    "WORKFLOW_NVLINK_ERR": {xid.RESET},
+    "WORKFLOW_NVLINK5_ERR": {xid.RESET},
+    "RESTART_BM": {xid.REBOOT},
+    "RESTART_VM": {xid.REBOOT},
+    "CHECK_MECHANICALS": {xid.REBOOT},
+}
+
+
+@pytest.mark.parametrize(
+    ("action", "number"), [(action, number) for action, known in CATALOGUE.items() for number in known]
+)
+def test_every_number_of_nvidias_catalogue_has_the_class_of_its_action(action, number):
+    assert xid.CLASSES.get(number, ("",))[0] in ALLOWED.get(action, {"", xid.MONITOR})
+
+
+def test_a_remedy_of_its_own_is_told_of_an_error_that_makes_a_node_unfit():
+    (_, found), *_ = xid.judge(asked(), {"n1": reading((79, 60))})
+    assert found.remedy.startswith("switch the node off and on")
+    (_, found), *_ = xid.judge(asked(), {"n1": reading((95, 60))})
+    assert found.remedy == xid.REMEDIES[xid.RESET]
+    assert all(number in xid.CLASSES for number in xid.OWN_REMEDIES)
+
+
+@pytest.mark.parametrize(("action", "verdict"), [("0x5", FAIL), ("0x6", FAIL), ("0x7", FAIL)])
+def test_newer_actions_of_the_driver_are_known_by_their_numbers(action, verdict):
+    said = f"GPU recovery action changed from 0x0 (None) to {action} (whatever its words)"
+    assert [one for _, one, _ in verdicts(xid, {"n1": reading((154, 60), said=said)})] == [verdict]

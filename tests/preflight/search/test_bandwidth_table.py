@@ -35,6 +35,42 @@ REACHED = [
     ("NVIDIA A100-SXM4-80GB", 6, 40, "nccl-tests#169"),
 ]
 
+MACHINES = [
+    # name, GPUs of a node, gigabits of its network (0: one node), nodes, GB/s of bus bandwidth, by whom
+    ("NVIDIA A100-SXM4-80GB", 8, 0, 1, 200, "nccl-tests#149: HPE Apollo 6500, 1 GiB"),
+    ("NVIDIA A100-SXM4-80GB", 2, 0, 1, 208, "nccl-tests#178: a pair on NV12"),
+    ("NVIDIA A100-SXM4-80GB", 3, 0, 1, 20, "nccl-tests#178: three GPUs, of which two are on NV12"),
+    ("NVIDIA H100 80GB HBM3", 8, 0, 1, 476, "nccl-tests#290: with NVLink SHARP"),
+    ("NVIDIA H100 80GB HBM3", 8, 0, 1, 370, "nccl-tests#212: a maintainer, with NCCL_ALGO=RING"),
+    ("NVIDIA H100 PCIe", 2, 0, 1, 116, "nccl#1161: an NVLink bridge, 4 GiB"),
+    ("NVIDIA H800", 8, 0, 1, 215, "nccl#1374"),
+    ("NVIDIA GeForce RTX 5090", 8, 0, 1, 28, "nccl#1639: PCIe"),
+    ("NVIDIA GeForce RTX 5090", 4, 0, 1, 35, "nccl#1639: PCIe"),
+    ("NVIDIA GB200", 4, 0, 1, 811, "lixueduan.com: MNNVL, 2 nodes of an NVL72 seen as one"),
+    ("NVIDIA H200 NVL", 8, 1600, 2, 35, "kubernetes.recipes: 4 ConnectX-7 a node, RoCE"),
+    ("NVIDIA H100 80GB HBM3", 8, 3200, 4, 320, "nccl#1221: 8 x 400 Gb/s RoCE"),
+    ("Tesla V100-SXM2-16GB", 8, 400, 4, 6, "nccl-tests#29: 4 EDR a node, one in use"),
+    ("NVIDIA H20", 8, 3200, 2, 343, "nccl#1244: large messages"),
+]
+"""What others measured on sound machines, or took for normal."""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "gigabits", "nodes", "rate", "source"), MACHINES, ids=[one[5] for one in MACHINES]
+)
+def test_no_machine_that_somebody_measured_is_below_the_floor_of_its_kind(
+    gpu, gpus, gigabits, nodes, rate, source
+):
+    known = bandwidth_table.row(gpu, gpus, gigabits, nodes)
+    assert known is None or known.floor <= rate, (known, source)
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"])
+def test_a_card_for_pcie_has_not_the_floor_of_its_kind_on_nvswitch(gpu):
+    """Eight A100 80GB PCIe are a machine that people build (nccl#841)."""
+    assert [bandwidth_table.row(gpu, gpus, 0, 1) for gpus in (4, 8)] == [None, None]
+    assert bandwidth_table.row(f"{gpu.split()[1].split('-')[0]} SXM MIG 1g.10gb", 8, 0, 1) is None
+
 
 @pytest.mark.parametrize(("gpu", "nodes", "rate", "source"), REACHED, ids=[one[3] for one in REACHED])
 def test_no_set_of_more_than_two_nodes_that_somebody_measured_is_below_a_floor(gpu, nodes, rate, source):
