@@ -44,6 +44,9 @@ def submit(
     setup: str | Iterable[str] | None = None,
     env: Mapping[str, str] | Iterable[str] | None = None,
     python: str | PathLike[str] | None = None,
+    container: str | None = None,
+    mount: str | Iterable[str] | None = None,
+    container_runtime: Literal["pyxis", "apptainer", "charliecloud", "podman", "slurm"] | None = None,
     preflight_budget: float | str | timedelta | None = None,
     preflight_limit: Mapping[str, float] | Iterable[str] | None = None,
     avoid_bad: bool | None = None,
@@ -98,6 +101,10 @@ def submit(
         env: Variable for the ranks; KEY alone: as it is here.
         python: The ranks' interpreter. (default: what --setup activates, else the active
             environment's, else ours)
+        container: Container image that ranks run in. (default: none)
+        mount: With --container: a folder to mount there.
+        container_runtime: With --container: what starts it. One of "pyxis", "apptainer",
+            "charliecloud", "podman", "slurm". (default: what is here and takes the image)
         preflight_budget: Time that the pre-flight check may take. (default: 60s)
         preflight_limit: A limit of the pre-flight check, as clusterrun help preflight names them.
         avoid_bad: Exclude nodes that were lately found unfit.
@@ -154,6 +161,9 @@ def check(
     setup: str | Iterable[str] | None = None,
     env: Mapping[str, str] | Iterable[str] | None = None,
     python: str | PathLike[str] | None = None,
+    container: str | None = None,
+    mount: str | Iterable[str] | None = None,
+    container_runtime: Literal["pyxis", "apptainer", "charliecloud", "podman", "slurm"] | None = None,
     preflight_budget: float | str | timedelta | None = None,
     preflight_limit: Mapping[str, float] | Iterable[str] | None = None,
     avoid_bad: bool | None = None,
@@ -193,6 +203,10 @@ def check(
         env: Variable for the ranks; KEY alone: as it is here.
         python: The ranks' interpreter. (default: what --setup activates, else the active
             environment's, else ours)
+        container: Container image that ranks run in. (default: none)
+        mount: With --container: a folder to mount there.
+        container_runtime: With --container: what starts it. One of "pyxis", "apptainer",
+            "charliecloud", "podman", "slurm". (default: what is here and takes the image)
         preflight_budget: Time that the pre-flight check may take. (default: 60s)
         preflight_limit: A limit of the pre-flight check, as clusterrun help preflight names them.
         avoid_bad: Exclude nodes that were lately found unfit.

@@ -22,6 +22,7 @@ LAYERS = {
     "atomic_file": (SHARED, 1.1),
     "proc": (SHARED, 1.2),
     "slurm_text": (SHARED, 1.3),
+    "container_runtimes": (SHARED, 1.4),
     "diagnosis": (SHARED, 1.5),
     "runtime": (NODES, 2),
     "preflight": (NODES, 2),

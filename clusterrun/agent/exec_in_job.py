@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 from clusterrun import proc
 from clusterrun.model import contract
+from clusterrun.model.container import PYTHON
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.runtime.run_files import read_orders
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import NoReturn
 
+    from clusterrun.model.orders import Orders
     from clusterrun.model.paths import RunPaths
 
 SHELLS = ("/bin/bash", "/bin/sh")
@@ -52,6 +55,9 @@ def become(
         say(f"clusterrun: no rank lives on {node}: the command gets the job's environment")
         model = Model(0, {**own, **dict(orders.environment)}, orders.cwd)
     environment = _dressed(model, own, beside_slurm=bool(orders.launch))
+    if orders.container.image and not (model.pid and _enter_container(model.pid)):
+        command, environment = _another_container(orders, paths, command, environment)
+        model = Model(model.pid, environment, "/")
     argv = command or (_shell(environment),)
     _enter(model.cwd)
     try:
@@ -107,6 +113,48 @@ def _dressed(model: Model, own: Mapping[str, str], beside_slurm: bool) -> dict[s
     if not beside_slurm:
         environment.pop(contract.MARKER_VARIABLE, None)
     return environment
+
+
+def _enter_container(pid: int) -> bool:
+    """Go where ``pid`` lives: into its user and mount namespaces, and its root; False where that is forbidden."""
+    opened = []
+    try:
+        for kind in ("user", "mnt"):
+            if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
+                opened.append(os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC))
+        root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_CLOEXEC)
+        libc = ctypes.CDLL(None, use_errno=True)
+        for namespace in opened:
+            if libc.setns(namespace, 0):
+                return False
+        if opened:
+            os.fchdir(root)
+            os.chroot(".")
+    except OSError:
+        return False
+    return True
+
+
+def _another_container(
+    orders: Orders, paths: RunPaths, command: tuple[str, ...], environment: dict[str, str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The command in a container of its own, with the image and the mounts of the ranks.
+
+    Some runtimes (Apptainer with a setuid program) let nobody into one that runs. Where only srun starts
+    containers there is none.
+    """
+    container = orders.container
+    if not container.is_prefix:
+        say("clusterrun: the container cannot be entered: the command runs outside of it")
+        return command, environment
+    from clusterrun import container_runtimes
+
+    container_runtimes.make_places(container)
+    said = [name for name, _ in orders.environment]
+    python = orders.interpreter.path or PYTHON
+    within = (python, "-I", "-S", paths.agent, "within", orders.cwd, "--")
+    words = (*within, *(command or SHELLS[-1:]))
+    return container_runtimes.in_container(container, words, environment, said)
 
 
 def _shell(environment: Mapping[str, str]) -> str:

@@ -10,12 +10,13 @@ from clusterrun.agent import rank_environment
 from clusterrun.agent.events import Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
 from clusterrun.agent.log_tail import LastWords, last_words
 from clusterrun.model import contract
+from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.world import Lineage
 from clusterrun.runtime.exit_status import STARVED
 from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
 from clusterrun.runtime.network import interface_of
-from clusterrun.runtime.processes import NotStarted, Program, ended_children, start_all
+from clusterrun.runtime.processes import Program, ended_children, start_all
 from clusterrun.runtime.run_files import GrowthIndex, in_words, may_pass, no_room, open_log
 
 TYPE_CHECKING = False
@@ -44,8 +45,9 @@ class RankProcesses:
     """The ranks of one node.
 
     ``whole_lineage``: what descends from this process stays below it, because it is a subreaper.
-    ``stranger`` is called with every child that ended and is no rank; ``dressed`` gives a rank's
-    environment what lets it be looked into.
+    ``stranger`` is called with every child that ended and is no rank; ``changed`` where ``reap`` has more to
+    tell than the ends of children; ``wanted`` says whether ranks that are being started are wanted still.
+    ``dressed`` gives a rank's environment what lets it be looked into.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class RankProcesses:
         self.run_id = orders.run_id
         self.per_node = orders.per_node
         self.stranger: Callable[[ProcessEnd], None] = _pass_over
+        self.changed: Callable[[], object] = lambda: None
+        self.wanted: Callable[[], bool] = lambda: True
         self._orders = orders
         self._paths = paths
         self._base = {**site.environment, contract.NODE_NAME_VARIABLE: site.node}
@@ -75,21 +79,25 @@ class RankProcesses:
         self._stacks = ""
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-    def spawn(self, order: Spawn, again: bool) -> RanksSpawned | SpawnFailed | None:
+    def spawn(self, order: Spawn, again: bool) -> tuple[RanksSpawned | SpawnFailed, ...] | None:
         """Start the ranks of this node; None: a file failed, and ``again`` allows another try."""
         self._epoch = order.epoch
         self._started.add(order.epoch)
         self._memory_kills = _memory_kills()
         try:
-            programs = self._programs(order)
-            pids = start_all(programs)
-        except NotStarted as error:
-            return SpawnFailed(order.epoch, f"{error.seen}; {error.remedy}")
+            return self._start(order, self._programs(order))
+        except ClusterrunError as error:
+            return (SpawnFailed(order.epoch, f"{error.seen}; {error.remedy}"),)
         except OSError as error:
             self._close_index()
             if again and may_pass(error):
                 return None
-            return SpawnFailed(order.epoch, f"a log cannot be opened: {in_words(error)}")
+            return (SpawnFailed(order.epoch, f"a log cannot be opened: {in_words(error)}"),)
+
+    def _start(self, order: Spawn, programs: list[Program]) -> tuple[RanksSpawned | SpawnFailed, ...]:
+        return (self._begun(order, start_all(programs)),)
+
+    def _begun(self, order: Spawn, pids: list[int]) -> RanksSpawned:
         self._ranks = dict(zip(pids, self._numbers(order)))
         self._sessions = self._sessions | frozenset(pids)
         self._processes = [process for process in map(proc.read, pids) if process]
@@ -170,24 +178,30 @@ class RankProcesses:
         ranks = [p for p in started if p.parent in launchers and _LOCAL_RANK in proc.environment(p.pid)]
         return [*self._processes, *ranks]
 
-    def reap(self, wall: float) -> list[RankEnded]:
+    def reap(self, wall: float) -> list[RanksSpawned | SpawnFailed | RankEnded]:
         """The ranks that ended since the last time, with their last words.
 
         Companions and orphans that came to us are taken as well, without a word here.
         """
-        ended = []
+        ended: list[RanksSpawned | SpawnFailed | RankEnded] = []
         for child in ended_children():
             rank = self._ranks.pop(child.pid, None)
             if rank is None:
-                self.stranger(child)
-                continue
-            self._processes = [process for process in self._processes if process.pid != child.pid]
-            words = self._words(rank, child.code, wall) if child.code else LastWords()
-            told = (words.lines, words.traceback, words.collision, words.noticed)
-            ended.append(RankEnded(self._epoch, rank, child.code, *told))
+                self._not_a_rank(child)
+            else:
+                ended.append(self._ended(rank, child.pid, child.code, wall))
         if ended:
             self.note_growth(wall)
         return ended
+
+    def _not_a_rank(self, child: ProcessEnd) -> None:
+        self.stranger(child)
+
+    def _ended(self, rank: int, pid: int, code: int, wall: float) -> RankEnded:
+        self._processes = [process for process in self._processes if process.pid != pid]
+        words = self._words(rank, code, wall) if code else LastWords()
+        told = (words.lines, words.traceback, words.collision, words.noticed)
+        return RankEnded(self._epoch, rank, code, *told)
 
     def _words(self, rank: int, code: int, wall: float) -> LastWords:
         """What a failed rank printed last, and what it could not say itself: no memory, a full disk."""
@@ -208,9 +222,9 @@ class RankProcesses:
         self._index.note(wall)
         return True
 
-    def sweep(self, epoch: int, wall: float) -> list[RankEnded | Swept]:
+    def sweep(self, epoch: int, wall: float) -> list[RanksSpawned | SpawnFailed | RankEnded | Swept]:
         """Leave nothing of this run up to ``epoch`` on this node; the ends of ranks come first."""
-        ended: list[RankEnded | Swept] = []
+        ended: list[RanksSpawned | SpawnFailed | RankEnded | Swept] = []
         target = KillTarget(self._orders.run_id, epoch, self._site.node)
         everywhere = epoch not in self._started or not self._whole_lineage
 

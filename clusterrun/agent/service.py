@@ -91,6 +91,8 @@ class AgentService:
         self._halted: dict[int, proc.Process] = {}
         self._driver = MachineDriver(loop, machine, self._now)
         rank_processes.stranger = sidecars.reaped
+        rank_processes.changed = self._reap
+        rank_processes.wanted = lambda: machine.wants_ranks
         sidecars.happened = self._driver.happened
         sidecars.reap = self._reap
         sidecars.clear = self._link.drained
@@ -204,7 +206,7 @@ class AgentService:
         if started is None:
             self._loop.after(RETRY_SECONDS, lambda: self._start_ranks(order))
             return
-        self._driver.happened(started)
+        self._driver.all_happened(started)
         self._watch_growth()
 
     def _pass_on(self, order: actions.PassOn) -> None:

@@ -159,13 +159,22 @@ class Sidecar:
             if not self._open or not self._read():
                 return
 
+    def stop_asking(self) -> None:
+        """Its standard input ends; what it still says is heard."""
+        if self._open and self._questions >= 0:
+            self._loop.forget(self._questions)
+            os.close(self._questions)
+            self._unread.clear()
+            self._questions = -1
+
     def close(self) -> None:
         """Nothing is heard or said any more; the process is somebody else's to end."""
         if self._open:
             self._open = False
             for pipe in (self._questions, self._answers):
-                self._loop.forget(pipe)
-                os.close(pipe)
+                if pipe >= 0:
+                    self._loop.forget(pipe)
+                    os.close(pipe)
 
 
 class SidecarProcesses:

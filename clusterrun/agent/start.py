@@ -61,12 +61,12 @@ def serve(
     _stand_alone()
     site = AgentPlace(name, joined.connection.getsockname()[0], environment)
     coordinator = joined.connection.getpeername()[:2]
-    rank_processes = RankProcesses(orders, paths, site, become_subreaper(), _dressed(orders, paths))
+    loop = EventLoop()
+    rank_processes = _ranks(orders, paths, site, loop)
     gc.freeze()  # what is loaded stays: to look through it takes as long as to start two ranks
     gc.enable()
     processes = 1 if orders.per_node else orders.ranks_per_node
     machine = Agent(node, processes, orders.grace, timeouts, orders.watch.on)
-    loop = EventLoop()
     sidecars = SidecarProcesses(orders, paths, SidecarPlace(node, name, environment), loop)
     served = AgentService(loop, joined, machine, rank_processes, sidecars, link)
     code = served.run()
@@ -83,6 +83,15 @@ def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:
     shim.tell(f"until {steady() + timeouts.join + timeouts.lease!r}")
     python = ".".join(map(str, sys.version_info[:3]))
     return join(bootstrap, lambda address: Hello(node, name, address, os.getpid(), python)), bootstrap
+
+
+def _ranks(orders: Orders, paths: RunPaths, site: AgentPlace, loop: EventLoop) -> RankProcesses:
+    made = (orders, paths, site, become_subreaper(), _dressed(orders, paths))
+    if not orders.container.is_prefix:
+        return RankProcesses(*made)
+    from clusterrun.agent.contained_ranks import ContainedRanks
+
+    return ContainedRanks(*made, loop=loop)
 
 
 def _outlive(

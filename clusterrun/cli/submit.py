@@ -132,6 +132,7 @@ def _own_options() -> set[str]:
 def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     """Print what would be submitted; touch nothing."""
     from clusterrun.operations.submit import draft
+    from clusterrun.script.containers import in_words
     from clusterrun.script.requeue_options import described
 
     made = draft(spec, context)
@@ -144,6 +145,8 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     python = made.plan.orders.interpreter
     if python.path and not python.by_setup:
         say(f"ranks run in {python}")
+    if made.plan.orders.container.image:
+        say(in_words(made.plan.orders.container))
     if made.plan.cpus:
         say(f"CPUs per rank: {made.plan.cpus}")
     for line in described(made.plan.spec):
@@ -198,7 +201,8 @@ def _planned(plan: Plan) -> dict[str, Any]:
     """What only a dry run shows."""
     survival = {"max_restarts": plan.orders.max_restarts, **fields(plan.orders.survival)}
     python = fields(plan.orders.interpreter)
-    return {"python": python, "script": plan.script, "argv": plan.argv, "survival": survival}
+    container = {"container": fields(plan.orders.container)} if plan.orders.container.image else {}
+    return {"python": python, "script": plan.script, "argv": plan.argv, "survival": survival, **container}
 
 
 def _document(of: Plan | Run, job_id: str) -> dict[str, Any]:

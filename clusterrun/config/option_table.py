@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.model import contract
+from clusterrun.model.container import RUNTIMES
 from clusterrun.model.frozen import frozen, replace
 
 DURATIONS = {"time": 60, "seconds": 1}
@@ -193,6 +194,17 @@ RESOURCES = (
             "The ranks' interpreter.",
             "PATH",
             otherwise="what --setup activates, else the active environment's, else ours",
+        ),
+        Option("container", "text", "Container image that ranks run in.", "IMAGE", otherwise="none"),
+        Option("mount", "list", "With --container: a folder to mount there.", "SRC[:DST[:ro]]", ()),
+        Option(
+            "container-runtime",
+            "text",
+            "With --container: what starts it.",
+            "",
+            "",
+            RUNTIMES,
+            otherwise="what is here and takes the image",
         ),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from clusterrun.model import contract
+from clusterrun.model.container import Container
 from clusterrun.model.frozen import frozen, replace
 
 
@@ -133,6 +134,7 @@ class Orders:
     hide_gpus: bool = False
     node_gpus: bool = False
     interpreter: Interpreter = Interpreter()
+    container: Container = Container()
     format: int = contract.FORMAT
 
     @property

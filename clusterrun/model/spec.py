@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import re
 
-from clusterrun.model import contract, gpu_request, limits
+from clusterrun.model import container, contract, gpu_request, limits
+from clusterrun.model.container import RUNTIMES
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Level
@@ -102,6 +103,9 @@ class JobSpec:
     setup: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     python: str = ""
+    container: str = ""
+    mount: tuple[str, ...] = ()
+    container_runtime: str = ""
     template: str = ""
     cluster: Cluster = Cluster.AUTO
     per_node: bool = False
@@ -156,8 +160,23 @@ class JobSpec:
                     f"--env {name!r}: not the name of a variable, or a NUL character in its value",
                     "a name has letters, digits and _, and no digit first: --env KEY=VALUE or --env KEY",
                 )
+        self._check_container()
         self._check_preflight()
         self._check_survival()
+
+    def _check_container(self) -> None:
+        if not self.container and (self.mount or self.container_runtime):
+            option = "--mount" if self.mount else "--container-runtime"
+            raise BadInput(f"{option} without a container", "name its image: --container IMAGE")
+        if self.container.startswith("-") or not self.container.isprintable():
+            raise BadInput(f"--container {self.container!r} is no image", "give a path, or a name")
+        if self.container_runtime not in ("", *RUNTIMES):
+            ways = ", ".join(RUNTIMES)
+            raise BadInput(
+                f"--container-runtime must not be {self.container_runtime!r}", f"give one of {ways}"
+            )
+        for said in self.mount:
+            container.mount(said)
 
     def _check_preflight(self) -> None:
         words = [level.value for level in Level]

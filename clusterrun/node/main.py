@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _USAGE = """\
 usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR
 beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm 0|1
+in a container: fork-ranks | within FOLDER -- COMMAND...
 beside a coordinator: launcher-links PROCESS NODES
 beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]"""
 
@@ -27,7 +28,7 @@ def main(argv: list[str]) -> int:
     """What the process exits with: an error is one line of what was seen and one of what to do."""
     word, *others = argv or [""]
     entry, wanted = _ENTRIES.get(word, (agent, -1))
-    open_ended = word == _BESIDE and others[wanted : wanted + 1] == ["--"]
+    open_ended = word in (_BESIDE, _WITHIN) and others[wanted : wanted + 1] == ["--"]
     if len(others) != wanted and not open_ended:
         say(_USAGE)
         return contract.ExitCode.USAGE
@@ -148,7 +149,28 @@ def beside(run_dir: str, node: str, rank: str, *command: str) -> int:
     become(RunPaths(os.path.abspath(run_dir)), node, int(rank), command[1:], dict(os.environ))
 
 
+def fork_ranks() -> int:
+    """Start the ranks of this node in its container."""
+    from clusterrun import container_runtimes
+    from clusterrun.agent import rank_forker
+
+    return rank_forker.main(container_runtimes.arrived(os.environ))
+
+
+def within(folder: str, *command: str) -> int:
+    """Become a command in a container, with the variables that came for it. Raises ``ClusterrunError``."""
+    from clusterrun import container_runtimes
+
+    environment = container_runtimes.arrived(os.environ)
+    try:
+        os.chdir(folder)
+        os.execvpe(command[1], command[1:], environment)
+    except OSError as error:
+        raise ClusterrunError(f"in the container, {command[1]!r} in {folder}: {error.strerror}") from error
+
+
 _BESIDE = "beside"
+_WITHIN = "within"
 _ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
     "coordinate": (keep, 1),
     "agent": (agent, 1),
@@ -157,5 +179,7 @@ _ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
     "warm": (warm, 1),
     "launcher-links": (launcher_links, 2),
     _BESIDE: (beside, 3),
+    "fork-ranks": (fork_ranks, 0),
+    _WITHIN: (within, 1),
 }
 """What each word opens, and how many words follow it."""

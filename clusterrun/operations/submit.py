@@ -21,6 +21,7 @@ from clusterrun.runs.private_files import DiskRefused, private_folder, refusal, 
 from clusterrun.runs.store import run_id
 from clusterrun.script import sbatch_options
 from clusterrun.script.checks import check, ranks_python
+from clusterrun.script.containers import runtimes_here
 from clusterrun.script.environment import dropped, scrubbed
 from clusterrun.script.plan import MachineFacts, Plan, about_python, default_name, plan, wished
 from clusterrun.slurm import partition_limits, submit_once
@@ -52,7 +53,7 @@ def draft(spec: JobSpec, context: Context) -> Draft:
     token = os.urandom(8).hex()
     site, shared = _sharing_cpus(spec, context, site, offered)
     as_asked = plan(spec, chosen, token, paths.run_dir, site)
-    said = (*avoided, *shared, *about_python(as_asked, site), *check(as_asked))
+    said = (*avoided, *shared, *about_python(as_asked, site), *check(as_asked, environ=context.environ))
     if offered:
         offered.check(as_asked.spec)
     if not spec.snapshot:
@@ -143,7 +144,8 @@ def _site(spec: JobSpec, context: Context) -> MachineFacts:
         )
     here = spec.cluster is Cluster.LOCAL or bool(why)
     name = Cluster.LOCAL.value if here else context.client().cluster_name()
-    python, why_python, about = (spec.python, "", "") if spec.python else ranks_python(context.environ)
+    named = spec.python and not spec.container
+    python, why_python, about = (spec.python, "", "") if named else ranks_python(context.environ)
     return MachineFacts(
         slurm=not here,
         python=python,
@@ -153,6 +155,7 @@ def _site(spec: JobSpec, context: Context) -> MachineFacts:
         gpus=_gpus(context) if here and spec.gpus else 0,
         cluster=name,
         findings=findings_folder(context.store.home, name),
+        runtimes=runtimes_here(context.environ, slurm=not here) if spec.container else (),
         of_a_cluster=context.client().of_a_cluster(os.uname().nodename) if why else "",
     )
 

@@ -64,12 +64,14 @@ class LocalAnswer:
 class WarmTask:
     """Start the torch worker with the ranks' interpreter (anew where one runs); ``cwd`` is the ranks'.
 
-    ``gpus``: it may look for GPUs; else tests use gloo, whatever torch could see.
+    ``gpus``: it may look for GPUs; else tests use gloo, whatever torch could see. ``contained``: it runs in a
+    container, which is started for it.
     """
 
     python: str
     cwd: str
     gpus: bool = True
+    contained: bool = False
 
 
 # --- the control round ---

@@ -9,10 +9,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.script.containers import check_image
 from clusterrun.script.plan import Plan
 
 LEAST_PYTHON = (3, 9)
@@ -25,9 +27,13 @@ ANSWER_SECONDS = 30.0
 Run = Callable[..., system.Completed]
 
 
-def check(plan: Plan, run: Run = system.run) -> tuple[str, ...]:
+def check(
+    plan: Plan, run: Run = system.run, environ: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, ...]:
     """Notices about what may go wrong on the nodes. Raises ``BadInput`` for what surely will."""
     check_directory(plan.spec.cwd)
+    if plan.orders.container.image:
+        return _contained(plan, run, environ)
     if plan.spec.alone:
         return () if plan.spec.setup else check_python(plan.spec.python, False, run)
     check_word(plan.spec.command, plan.spec.cwd)
@@ -35,6 +41,17 @@ def check(plan: Plan, run: Run = system.run) -> tuple[str, ...]:
     if script:
         check_script(script)
     return (*launchers(plan.spec, script), *_of_programs(plan.spec, script, run))
+
+
+def _contained(plan: Plan, run: Run, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The host's Python and programs are not those of the ranks."""
+    if plan.spec.alone:
+        return check_image(plan.spec, plan.orders, False, environ, run)
+    script = script_of(plan)
+    if script:
+        check_script(script)
+    torch = bool(script) and wants_torch(script)
+    return (*launchers(plan.spec, script), *check_image(plan.spec, plan.orders, torch, environ, run))
 
 
 def _of_programs(spec: JobSpec, script: str, run: Run) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ _PACKAGES = (
     "proc.py",
     "atomic_file.py",
     "slurm_text",
+    "container_runtimes.py",
     "diagnosis",
     "runtime",
     "protocol",

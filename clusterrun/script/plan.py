@@ -6,13 +6,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from clusterrun import container_runtimes
 from clusterrun.model import contract
+from clusterrun.model.container import PYTHON, Container
 from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, WatchOrders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
-from clusterrun.script import form, quoting, requeue_options, sbatch_options, shipped
+from clusterrun.script import containers, form, quoting, requeue_options, sbatch_options, shipped
 
 MEANS_SLURM = (
     "--partition",
@@ -39,7 +41,9 @@ class MachineFacts:
     folder that keeps what was found out about its nodes (empty: nothing is kept). ``python`` is what
     ranks run in where nobody says, ``why_python`` why, ``about_python`` what to tell of it then.
     ``of_a_cluster``, where Slurm cannot be used, is what shows that others compute here too.
-    ``cpus_per_gpu`` is what a rank on a GPU gets where nobody says; 0: not known, one CPU.
+    ``cpus_per_gpu`` is what a rank on a GPU gets where nobody says; 0: not known, one CPU. ``runtimes`` are
+    those for containers that were found here; ``inside`` is the container of the ranks, whose Python is
+    ``python`` then.
     """
 
     slurm: bool
@@ -52,6 +56,8 @@ class MachineFacts:
     about_python: str = ""
     of_a_cluster: str = ""
     cpus_per_gpu: int = 0
+    runtimes: tuple[str, ...] = ()
+    inside: Container = Container()
 
 
 @frozen
@@ -82,19 +88,25 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
     cluster = cluster_of(spec, site)
     off = spec.level is Level.OFF
     asked = spec
+    inside = containers.container_of(spec, cluster, site.runtimes, run_dir)
     spec = requeue_options.settled(
         replace(
             spec,
             cluster=cluster,
             name=spec.name or default_name(spec.command),
-            python=_whole_path(spec.python, spec.cwd) or site.python,
+            python=site.python if inside.image else _whole_path(spec.python, spec.cwd) or site.python,
+            container=inside.image,
+            container_runtime=inside.runtime,
             preflight=spec.level.value,
             on_unfit=OnUnfit.FAIL if off else spec.on_unfit,
         )
     )
     make = _local if cluster is Cluster.LOCAL else _slurm
-    if asked.python:
+    if asked.python and not inside.image:
         site = replace(site, python=spec.python, why_python=NAMED)
+    if inside.image:
+        why = NAMED if asked.python else "the image's"
+        site = replace(site, inside=inside, python=asked.python or PYTHON, why_python=why)
     made = make(spec, run_id, token, run_dir, site)
     said = (_idle(asked) if off else ()) + requeue_options.notices(asked, made.spec)
     return replace(made, notices=made.notices + said)
@@ -150,12 +162,15 @@ def ranks_python(spec: JobSpec, site: MachineFacts) -> Interpreter:
     ours = path == spec.python
     why = site.why_python if ours else "as the command says"
     set_up = bool(spec.setup or spec.template) and ours and site.why_python != NAMED
+    set_up = set_up and not site.inside.image  # what setup brings is the host's
     return Interpreter(path, why, set_up) if path else Interpreter()
 
 
 def about_python(made: Plan, site: MachineFacts) -> tuple[str, ...]:
     """Notices: which Python ranks will use, where somebody may expect another one."""
     python = made.orders.interpreter
+    if made.orders.container.image:
+        return ()
     if not python.by_setup:
         return (site.about_python,) if site.about_python else ()
     planned = Interpreter(python.path, python.why)
@@ -191,10 +206,16 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
         spec=spec,
         script=_from_template(spec, values, token) if spec.template else _from_shipped(values),
         argv=argv,
-        orders=_orders(spec, run_id, site, sbatch_options.launch_argv(spec, paths), argv),
+        orders=_orders(spec, run_id, site, _launch(spec, paths, site), argv),
         notices=sbatch_options.replaced(spec),
         cpus=_cpus(spec, site),
     )
+
+
+def _launch(spec: JobSpec, paths: RunPaths, site: MachineFacts) -> tuple[str, ...]:
+    asked = container_runtimes.srun_options(site.inside)
+    agents = replace(spec, python=site.python) if asked else spec  # inside there is the image's alone
+    return sbatch_options.launch_argv(agents, paths, asked)
 
 
 def _cpus(spec: JobSpec, site: MachineFacts) -> str:
@@ -278,6 +299,7 @@ def _orders(
     launch: tuple[str, ...] = (),
     argv: tuple[str, ...] = (),
 ) -> Orders:
+    spec = replace(spec, python=site.python) if site.inside.image else spec
     return Orders(
         run_id=run_id,
         run_name=spec.name,
@@ -298,6 +320,7 @@ def _orders(
         time_limit=0.0 if launch else float(spec.time),
         interpreter=ranks_python(spec, site),
         node_gpus=spec.gpus_from_node and bool(launch),
+        container=site.inside,
         hide_gpus=not sbatch_options.asks_for_gpus(spec) if launch else not spec.gpus,
     )
 

@@ -247,11 +247,12 @@ def word(option: Option) -> str:
     return f"--{key}={value}" if value else f"--{key}"
 
 
-def launch_argv(spec: JobSpec, paths: RunPaths) -> tuple[str, ...]:
+def launch_argv(spec: JobSpec, paths: RunPaths, asked: Sequence[Option] = ()) -> tuple[str, ...]:
     """The srun that starts one agent on each node, with the secret on its standard input.
 
     The loss of one node or task must not end the others: that is the coordinator's to decide.
-    Nothing is said of CPUs, memory or GPUs: so the step has all that the job has on each node.
+    Nothing is said of CPUs, memory or GPUs: so the step has all that the job has on each node. ``asked`` are
+    options for a container.
     """
     own = dict(passed(spec.srun, "--srun"))
     ours = {
@@ -267,6 +268,7 @@ def launch_argv(spec: JobSpec, paths: RunPaths) -> tuple[str, ...]:
         "no-kill": "",
         "unbuffered": "",
         "quiet": "",
+        **dict(asked),
     }
     options = [word(option) for option in {**ours, **own}.items()]
     return ("srun", *options, spec.python, "-I", "-S", paths.agent, "agent", paths.run_dir)

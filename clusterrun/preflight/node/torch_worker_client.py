@@ -7,6 +7,8 @@ import os
 import time
 
 from clusterrun.model.document import BadDocument, decode, encode
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.paths import RunPaths
 from clusterrun.preflight.node.forked_call import execute
 from clusterrun.preflight.node.listener import READ
 from clusterrun.preflight.tasks import GroupResult, WarmUp
@@ -29,9 +31,9 @@ class TorchWorkerClient:
     """``say`` takes answers; ``watch`` as in ``doors``. One torch worker at a time."""
 
     def __init__(
-        self, program: str, environment: Mapping[str, str], say: Say, watch: Callable[..., None]
+        self, run_dir: str, environment: Mapping[str, str], say: Say, watch: Callable[..., None]
     ) -> None:
-        self._program, self._environment = program, environment
+        self._paths, self._environment = RunPaths(run_dir), environment
         self._say, self._watch = say, watch
         self._child: ForkedCall | None = None
         self._input = -1
@@ -44,13 +46,30 @@ class TorchWorkerClient:
         """Start it anew; ``number`` is answered when it is up, or has ended."""
         self._kill("another torch worker was asked for")
         self._asked, self._began, self._words = number, time.monotonic(), ""
-        argv = (task.python, "-u", self._program, "warm", str(int(task.gpus)))
+        argv: tuple[str, ...] = (task.python, "-u", self._paths.agent, "warm", str(int(task.gpus)))
         try:
-            self._child, self._input = execute(argv, self._environment, task.cwd)
+            argv, environment = (
+                self._in_container(argv, task) if task.contained else (argv, self._environment)
+            )
+            self._child, self._input = execute(argv, environment, "/" if task.contained else task.cwd)
         except OSError as error:
             self._up(WarmUp(False, 0.0, f"no process could be made: {error.strerror}"))
             return
+        except ClusterrunError as error:
+            self._up(WarmUp(False, 0.0, f"{error.seen}; {error.remedy}"))
+            return
         self._watch(self._child.output, READ, lambda _: self._read())
+
+    def _in_container(self, argv: tuple[str, ...], task: WarmTask) -> tuple[tuple[str, ...], dict[str, str]]:
+        from clusterrun import container_runtimes
+        from clusterrun.model.orders import Orders
+
+        with open(self._paths.orders, "rb") as file:
+            orders = decode(Orders, json.loads(file.read()))
+        container_runtimes.make_places(orders.container)
+        inside = (task.python, "-I", "-S", self._paths.agent, "within", task.cwd, "--", *argv)
+        said = [name for name, _ in orders.environment]
+        return container_runtimes.in_container(orders.container, inside, self._environment, said)
 
     def test(self, number: int, task: GroupTask) -> None:
         """Have a test made; it is answered in any case."""

@@ -65,9 +65,7 @@ class Worker:
         self._errands: dict[int, Errand] = {}
         self._doors: Listener | None = None
         self._exchange: MessageExchange | None = None
-        self._warmth = TorchWorkerClient(
-            os.path.join(run_dir, "agent.pyz"), environment, self._answer, self._watch
-        )
+        self._warmth = TorchWorkerClient(run_dir, environment, self._answer, self._watch)
         self._scouts = Scouts(environment, self._watch)
         self._half = b""
         self._ended = False

@@ -73,7 +73,8 @@ class SessionState:
     def warm_task(self) -> WarmTask:
         """What has a node import torch."""
         orders = self.orders
-        return WarmTask(orders.preflight.python, orders.cwd, not orders.hide_gpus)
+        contained = orders.container.is_prefix
+        return WarmTask(orders.preflight.python, orders.cwd, not orders.hide_gpus, contained)
 
     @property
     def ranks(self) -> int:

@@ -1,0 +1,216 @@
+"""The ranks of a node whose container is a program in front of them: one container, in which they are forked.
+
+The agent stays outside. It starts the container anew for each attempt, and ``rank_forker`` in it as its only
+program, which starts the ranks and tells of their ends. Their process ids are those of the host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from clusterrun import container_runtimes, proc
+from clusterrun.agent.events import RanksSpawned, SpawnFailed
+from clusterrun.agent.rank_processes import RankProcesses
+from clusterrun.agent.sidecar_processes import Sidecar
+from clusterrun.model.container import PYTHON
+from clusterrun.model.frozen import replace
+from clusterrun.model.world import Lineage, run_environment
+from clusterrun.runtime.event_loop import steady
+from clusterrun.runtime.exit_status import code_in_words
+from clusterrun.runtime.kill_tree import send
+from clusterrun.runtime.processes import Program, start_all
+from clusterrun.runtime.run_files import open_log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from clusterrun.agent.actions import Spawn
+    from clusterrun.agent.events import RankEnded, Swept
+    from clusterrun.agent.log_tail import LastWords
+    from clusterrun.runtime.event_loop import EventLoop
+    from clusterrun.runtime.processes import ProcessEnd
+
+START_SECONDS = 100.0
+"""For a container to start: an image may be unpacked first. Less than the coordinator waits for a start."""
+_LOOK_SECONDS = 0.5
+_END_SECONDS = 3.0
+"""For a runtime to take its container apart, once all in it was killed."""
+_PAUSE = 0.005
+_LONGEST_WORDS = 600
+LOG = "container"
+
+
+class ContainedRanks(RankProcesses):
+    """The ranks of one node in a container; ``loop`` is the agent's."""
+
+    def __init__(self, *made: Any, loop: EventLoop) -> None:
+        super().__init__(*made)
+        self.loop = loop
+        self._box: Sidecar | None = None
+        self._order: Spawn
+        self._log = ""
+        self._spawned = False
+        self._until = 0.0
+        self._why_gone = ""
+        self._reaping = self._ending = False
+        self._news: list[RanksSpawned | SpawnFailed | RankEnded] = []
+        self._ends: list[tuple[int, int]] = []
+
+    def _start(self, order: Spawn, programs: list[Program]) -> tuple[RanksSpawned | SpawnFailed, ...]:
+        """Start the container; what came of it is told by ``reap``."""
+        self._order, self._news, self._ends, self._why_gone = order, [], [], ""
+        self._spawned = False
+        container = self._orders.container
+        container_runtimes.make_places(container)
+        said = [name for name, _ in self._orders.environment]
+        python = self._orders.interpreter.path or PYTHON
+        forker = (python, "-I", "-S", self._paths.agent, "fork-ranks")
+        lineage = Lineage(self.run_id, self._orders.run_name, self._paths.run_dir, order.epoch, 0)
+        base = {**self._base, **run_environment(lineage)}
+        argv, environment = container_runtimes.in_container(container, forker, base, said)
+        questions, ours = os.pipe2(os.O_CLOEXEC)
+        theirs, answers = os.pipe2(os.O_CLOEXEC)
+        self._log = self._paths.attempt(order.epoch).sidecar_log(order.node, LOG)
+        log = open_log(self._log)
+        box = Program(
+            argv, tuple(environment.items()), "/", questions, answers, log, signal.SIGKILL, deaf=True
+        )
+        try:
+            pid = start_all([box])[0]
+        except BaseException:
+            os.close(ours)
+            os.close(theirs)
+            raise
+        finally:
+            for descriptor in (questions, answers, log):
+                os.close(descriptor)
+        self._box = Sidecar(self.loop, pid, order.epoch, (ours, theirs))
+        self._box.open(lambda number, body: self._heard(json.loads(body)), self._broke, lambda: True)
+        self._box.ask(0, json.dumps(self._order_for_forker(order, programs, said)))
+        self._until = steady() + START_SECONDS
+        self._look(self._box)
+        return ()
+
+    def _order_for_forker(self, order: Spawn, programs: list[Program], said: list[str]) -> dict[str, Any]:
+        """What most ranks have alike is said once."""
+        paths = self._paths.attempt(order.epoch)
+        found = [container_runtimes.for_inside(dict(one.environment), said) for one in programs]
+        common = dict(set(found[0].items()).intersection(*(one.items() for one in found)))
+        ranks = [
+            {
+                "argv": one.argv,
+                "environment": {name: value for name, value in own.items() if name not in common},
+                "out": paths.out(rank),
+                "err": paths.err(rank),
+            }
+            for rank, one, own in zip(self._numbers(order), programs, found)
+        ]
+        return {"common": common, "cwd": self._orders.cwd, "ranks": ranks}
+
+    def _look(self, box: Sidecar) -> None:
+        """Give up a container that does not come up in time, or whose ranks nobody wants any more."""
+        if self._box is not box or self._spawned:
+            return
+        if steady() > self._until or not self.wanted():
+            late = f"the container did not start within {START_SECONDS:.0f} s"
+            self._tell(SpawnFailed(self._epoch, late if self.wanted() else "this node has been told to end"))
+            return
+        self.loop.after(_LOOK_SECONDS, lambda: self._look(box))
+
+    # --- what the container says ---
+
+    def _heard(self, said: dict[str, Any]) -> None:
+        if "pids" in said:
+            if said["space"] != os.readlink("/proc/self/ns/pid"):
+                why = "the container numbers its processes by itself; let it share the host's process ids"
+                self._tell(SpawnFailed(self._epoch, why))
+                return
+            self._spawned = True
+            self._tell(self._begun(self._order, said["pids"]))
+        elif "failed" in said:
+            self._tell(SpawnFailed(self._epoch, str(said["failed"])))
+        elif "ended" in said:
+            self._ends.append((int(said["ended"]), int(said["code"])))
+            self._changed()
+
+    def _broke(self, why: str) -> None:
+        self._why_gone = f"the container {why}"
+        if self._box:
+            self._gone(self._box)
+
+    def _tell(self, event: RanksSpawned | SpawnFailed) -> None:
+        self._news.append(event)
+        self._changed()
+
+    def _changed(self) -> None:
+        if not self._reaping:
+            self.changed()
+
+    def reap(self, wall: float) -> list[RanksSpawned | SpawnFailed | RankEnded]:
+        """As ``RankProcesses.reap``, and what the container told."""
+        self._reaping = True
+        found = super().reap(wall)
+        self._reaping = False
+        ends, self._ends = self._ends, []
+        ended = [
+            self._ended(self._ranks.pop(pid), pid, code, wall) for pid, code in ends if pid in self._ranks
+        ]
+        if ended:
+            self.note_growth(wall)
+        news, self._news = self._news, []
+        return [*news, *found, *ended]
+
+    def _not_a_rank(self, child: ProcessEnd) -> None:
+        box = self._box
+        if box is None or child.pid != box.pid:
+            super()._not_a_rank(child)
+            return
+        box.last_words()
+        self._why_gone = self._why_gone or f"the container {code_in_words(child.code)}"
+        self._gone(box)
+
+    def _gone(self, box: Sidecar) -> None:
+        """The container is no more: nor are its ranks, whose ends nobody else will tell."""
+        self._box = None
+        box.close()
+        if not self._spawned:
+            words = _tail(self._log)
+            self._tell(SpawnFailed(self._epoch, f"{self._why_gone}{': ' if words else ''}{words}"))
+        for process in self._processes:
+            send(process, signal.SIGKILL)
+        told = {pid for pid, _ in self._ends}
+        self._ends += [(pid, -signal.SIGKILL) for pid in self._ranks if pid not in told]
+        self._changed()
+
+    def _words(self, rank: int, code: int, wall: float) -> LastWords:
+        words = super()._words(rank, code, wall)
+        if not self._why_gone or self._ending:
+            return words
+        return replace(words, lines=(*words.lines, f"clusterrun: {self._why_gone}: {_tail(self._log)}"))
+
+    # --- its end ---
+
+    def sweep(self, epoch: int, wall: float) -> list[RanksSpawned | SpawnFailed | RankEnded | Swept]:
+        """End the container in good order, then leave nothing of it."""
+        self._ending = True
+        box, until = self._box, steady() + _END_SECONDS
+        if box:
+            box.last_words()
+            box.stop_asking()  # the forker kills all that is below it, and ends
+        ended: list[RanksSpawned | SpawnFailed | RankEnded | Swept] = []
+        while self._box is box is not None and steady() < until:
+            ended += self.reap(wall)
+            time.sleep(_PAUSE)
+        ended += super().sweep(epoch, wall)
+        self._ending = False
+        return ended
+
+
+def _tail(path: str) -> str:
+    """The last that a runtime said."""
+    lines = proc.content(path).decode("utf-8", "replace").strip().splitlines()
+    return "; ".join(lines[-3:])[-_LONGEST_WORDS:]

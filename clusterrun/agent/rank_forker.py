@@ -1,0 +1,102 @@
+"""The one program of a node's container: starts the ranks that its standard input names, tells of their ends.
+
+It ends with its input, and kills all below it before: so it outlives neither the agent nor the attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from functools import partial
+
+from clusterrun import container_runtimes
+from clusterrun.model import contract
+from clusterrun.runtime.kill_tree import below, sweep
+from clusterrun.runtime.processes import NotStarted, Program, become_subreaper, ended_children, start_all
+from clusterrun.runtime.run_files import in_words, open_log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_PIECE = 65536
+_KILL_SECONDS = 2.0
+_DEAF = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, contract.USERS_SIGNAL, signal.SIGHUP)
+"""What a scheduler sends to all of a step is for the ranks, and the agent sends it to them."""
+
+
+def main(environment: Mapping[str, str]) -> int:
+    """Serve one order. ``environment`` is as the runtime made it."""
+    become_subreaper()
+    out = os.dup(1)
+    os.dup2(2, 1)
+    for number in _DEAF:
+        signal.signal(number, signal.SIG_IGN)
+    woken, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    poll.register(woken, select.POLLIN)
+    half = b""
+    pids: list[int] = []
+    while True:
+        for descriptor, _ in poll.poll():
+            data = os.read(descriptor, _PIECE)
+            if not data:  # only the input ends
+                break
+            if descriptor == woken:
+                continue
+            half += data
+            if half.endswith(b"\n"):
+                pids += _begin(out, json.loads(json.loads(half)["body"]), environment)
+                half = b""
+        else:
+            _tell_ends(out, pids)
+            continue
+        sweep(lambda: below(os.getpid()), partial(_tell_ends, out, pids), _KILL_SECONDS)
+        return 0
+
+
+def _begin(out: int, order: dict[str, Any], environment: Mapping[str, str]) -> list[int]:
+    try:
+        pids = start_all([_program(one, order, environment) for one in order["ranks"]])
+    except NotStarted as error:
+        _say(out, {"failed": f"in the container: {error.seen}; {error.remedy}"})
+        return []
+    except OSError as error:
+        _say(out, {"failed": f"in the container, a log cannot be opened: {in_words(error)}"})
+        return []
+    _say(out, {"pids": pids, "space": os.readlink("/proc/self/ns/pid")})
+    return pids
+
+
+def _program(one: dict[str, Any], order: dict[str, Any], environment: Mapping[str, str]) -> Program:
+    own = container_runtimes.merged(environment, {**order["common"], **one["environment"]})
+    return Program(
+        argv=tuple(one["argv"]),
+        environment=tuple(own.items()),
+        cwd=order["cwd"],
+        stdin=os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
+        stdout=open_log(one["out"]),
+        stderr=open_log(one["err"]),
+        death_signal=signal.SIGKILL,
+    )
+
+
+def _tell_ends(out: int, pids: list[int]) -> None:
+    for child in ended_children():
+        if child.pid in pids:
+            _say(out, {"ended": child.pid, "code": child.code})
+
+
+def _say(out: int, body: dict[str, Any]) -> None:
+    data = json.dumps({"number": 0, "body": json.dumps(body)}).encode() + b"\n"
+    try:
+        while data:
+            data = data[os.write(out, data) :]
+    except OSError:  # the agent is gone, which ends us
+        pass

@@ -1,0 +1,237 @@
+"""The container runtimes as a table: what stands before a command, or which options srun gets.
+
+A prefix runtime starts one process per node, which forks the ranks: ranks in containers of their own would
+have several user namespaces, and with some runtimes several ``/dev/shm``, where NCCL takes the slow path
+without a word. The ranks' variables travel in the environment under names of their own, which no image
+sets, so that they win over the image's and stand on no command line.
+"""
+
+from __future__ import annotations
+
+import os
+
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from clusterrun.model.container import Container, Mount
+
+CARRIED = "CLUSTERRUN_CARRIED_"
+"""Before the name of a variable on its way into a container."""
+STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_OF_THE_HOST = frozenset(
+    (
+        *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX"),
+        *("CONDA_DEFAULT_ENV", "CONDA_EXE", "CONDA_PYTHON_EXE", "CONDA_SHLVL", "CUDA_HOME", "CUDA_PATH"),
+        *("SHELL", "TMPDIR", "BASH_ENV", "ENV"),
+    )
+)
+"""They describe the host's files; inside they are the image's, but for those that the user set by --env."""
+_SHARED_BY_CHARLIECLOUD = ("/dev", "/proc", "/sys", "/tmp")
+
+
+@frozen
+class NodeDevices:
+    """What a node has that a runtime must be told of; ``root``: the run belongs to root."""
+
+    nvidia: bool = False
+    amd: bool = False
+    infiniband: bool = False
+    root: bool = False
+    image_environment: bool = False
+    """An image of Charliecloud's that is a folder holds the variables of its image."""
+    image_is_folder: bool = False
+
+
+@frozen
+class Runtime:
+    """One runtime. ``programs``: any of them is it; none where it is an option of srun.
+
+    ``words`` makes the prefix, or the srun options as ``KEY=VALUE``. ``refused`` are characters that a
+    path of a mount cannot hold. ``forms`` are the kinds of images that it starts.
+    """
+
+    programs: tuple[str, ...]
+    forms: tuple[str, ...]
+    words: Callable[[Container, NodeDevices], tuple[str, ...]]
+    refused: str = ":"
+    read_only: bool = True
+    mounts: bool = True
+    host_path: bool = False
+
+
+def _apptainer(container: Container, node: NodeDevices) -> tuple[str, ...]:
+    flags = [*(["--nv"] if node.nvidia else []), *(["--rocm"] if node.amd else [])]
+    binds = [word for one in container.mounts for word in ("--bind", _bind(one))]
+    return ("exec", *flags, *binds, "--pwd", "/", container.image)
+
+
+def _charliecloud(container: Container, node: NodeDevices) -> tuple[str, ...]:
+    binds = [f"--bind={one.source}:{one.target}" for one in container.mounts]
+    return (*(["--set-env"] if node.image_environment else []), *binds, container.image, "--")
+
+
+def _podman(container: Container, node: NodeDevices) -> tuple[str, ...]:
+    flags = ["--rm", "--interactive", "--network=host", "--ipc=host", "--pid=host", "--cgroups=disabled"]
+    flags += ["--ulimit=host", "--security-opt=label=disable", "--log-driver=none", "--env-host"]
+    flags += ["--entrypoint=", "--workdir=/"]
+    flags += [] if node.root else ["--userns=keep-id", "--group-add=keep-groups"]
+    flags += ["--device=nvidia.com/gpu=all"] if node.nvidia else []
+    flags += ["--device=/dev/kfd", "--device=/dev/dri"] if node.amd else []
+    flags += ["--device=/dev/infiniband"] if node.infiniband else []
+    binds = [f"--volume={_bind(one)}" for one in container.mounts]
+    return ("run", *flags, *binds, *(["--rootfs"] if node.image_is_folder else []), container.image)
+
+
+def _pyxis(container: Container, node: NodeDevices) -> tuple[str, ...]:
+    binds = ",".join(map(_bind, container.mounts))
+    return (f"container-image={container.image}", f"container-mounts={binds}")
+
+
+def _slurm(container: Container, node: NodeDevices) -> tuple[str, ...]:
+    return (f"container={container.image}",)
+
+
+def _bind(one: Mount) -> str:
+    return f"{one.source}:{one.target}" + (":ro" if one.read_only else "")
+
+
+TABLE = {
+    "pyxis": Runtime((), ("squashfs", "name"), _pyxis, ":,"),
+    "apptainer": Runtime(
+        ("apptainer", "singularity"),
+        ("sif", "squashfs", "folder", "url"),
+        _apptainer,
+        ":,\\",
+        host_path=True,
+    ),
+    "charliecloud": Runtime(("ch-run",), ("folder", "squashfs"), _charliecloud, read_only=False),
+    "podman": Runtime(("podman-hpc", "podman"), ("name", "folder"), _podman),
+    "slurm": Runtime((), (), _slurm, mounts=False),
+}
+"""In the order in which one is taken where nobody says; ``slurm`` only where somebody does."""
+
+
+def form(image: str, is_folder: bool) -> str:
+    """What kind of image a word names."""
+    if "://" in image:
+        return "url"
+    if image.endswith(".sif"):
+        return "sif"
+    if image.endswith((".sqsh", ".sqfs", ".squashfs")):
+        return "squashfs"
+    return "folder" if is_folder or image.startswith("/") else "name"
+
+
+def srun_options(container: Container) -> tuple[tuple[str, str], ...]:
+    """What srun is asked for; nothing where the runtime is a prefix, or there is no container."""
+    if not container.image or container.is_prefix:
+        return ()
+    pairs = (word.partition("=") for word in TABLE[container.runtime].words(container, NodeDevices()))
+    return tuple((key, value) for key, _, value in pairs if value)
+
+
+# --- variables ---
+
+
+def for_inside(environment: Mapping[str, str], said: Iterable[str]) -> dict[str, str]:
+    """``environment`` without what describes the host; ``said`` are names that the user has set."""
+    kept = frozenset(said)
+    return {name: value for name, value in environment.items() if name in kept or name not in _OF_THE_HOST}
+
+
+def carried(runtime: str, environment: Mapping[str, str], said: Iterable[str]) -> dict[str, str]:
+    """The environment of the runtime's program, which holds that of the command inside twice."""
+    inside = for_inside(environment, said)
+    path = environment.get("PATH", STANDARD_PATH) if TABLE[runtime].host_path else STANDARD_PATH
+    doubles = {CARRIED + name: value for name, value in inside.items()}
+    return {"USER": str(os.getuid()), **inside, **doubles, "PATH": path}  # ch-run ends where USER is absent
+
+
+def arrived(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a command inside gets, from the environment that the runtime gave its first process."""
+    ours = {name[len(CARRIED) :]: value for name, value in environment.items() if name.startswith(CARRIED)}
+    return merged(environment, ours)
+
+
+def merged(image: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """``ours`` on top of the image's; its PYTHONPATH stays, behind ours."""
+    own = {name: value for name, value in image.items() if not name.startswith(CARRIED)}
+    places = [side.get("PYTHONPATH", "").split(os.pathsep) for side in (ours, own)]
+    folders = dict.fromkeys(folder for side in places for folder in side if folder)
+    return {**own, **ours, **({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})}
+
+
+# --- on a node ---
+
+
+def in_container(
+    container: Container, argv: Sequence[str], environment: Mapping[str, str], said: Iterable[str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """``argv`` and its environment as they start in a container of this node, where a prefix starts one."""
+    if not container.is_prefix:
+        return tuple(argv), dict(environment)
+    runtime = TABLE[container.runtime]
+    program = program_of(container.runtime, environment.get("PATH", os.defpath)) or runtime.programs[0]
+    hidden = environment.get("CUDA_VISIBLE_DEVICES") == ""
+    words = runtime.words(container, devices_here(container, hidden))
+    return (program, *words, *argv), carried(container.runtime, environment, said)
+
+
+def program_of(runtime: str, path: str) -> str:
+    """The program of a prefix runtime, by its whole path; '' where there is none."""
+    places = (os.path.join(folder, name) for name in TABLE[runtime].programs for folder in path.split(":"))
+    return next((place for place in places if os.path.isfile(place) and os.access(place, os.X_OK)), "")
+
+
+def devices_here(container: Container, hidden: bool) -> NodeDevices:
+    """What this node has; ``hidden``: ranks may not see its GPUs."""
+    return NodeDevices(
+        nvidia=not hidden and os.path.exists("/dev/nvidiactl"),
+        amd=not hidden and os.path.exists("/dev/kfd"),
+        infiniband=os.path.exists("/dev/infiniband"),
+        root=os.getuid() == 0,
+        image_environment=os.path.isfile(os.path.join(container.image, "ch", "environment")),
+        image_is_folder=os.path.isdir(container.image),
+    )
+
+
+def make_places(container: Container) -> None:
+    """Make the folders in an image of Charliecloud's on which something is mounted: it does not itself.
+
+    Raises ``ClusterrunError``.
+    """
+    if container.runtime != "charliecloud" or not os.path.isdir(container.image):
+        return
+    for one in container.mounts:
+        if any(one.target == top or one.target.startswith(top + "/") for top in _SHARED_BY_CHARLIECLOUD):
+            continue
+        try:
+            _make_place(container.image, one)
+        except OSError as error:
+            raise ClusterrunError(
+                f"{one.target} cannot be made in the image {container.image}: {error.strerror}",
+                f"make it where the image can be written: mkdir -p {container.image}{one.target}",
+            ) from error
+
+
+def _make_place(image: str, one: Mount) -> None:
+    """Part by part: a link in the image may lead to a folder of the host, where nothing may be made."""
+    place = image
+    parts = [part for part in one.target.split("/") if part]
+    for number, part in enumerate(parts):
+        place = os.path.join(place, part)
+        if os.path.lexists(place):
+            if os.path.islink(place):
+                return
+            continue
+        if number == len(parts) - 1 and not os.path.isdir(one.source):
+            with open(place, "a"):
+                return
+        try:
+            os.mkdir(place)
+        except FileExistsError:  # another node was faster
+            pass

@@ -1,0 +1,177 @@
+"""The container of a run as it is planned: runtime, mounts, and what can be seen of the image here."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from clusterrun import container_runtimes, system
+from clusterrun.container_runtimes import TABLE
+from clusterrun.model.container import PYTHON, RUNTIMES, Container, Mount, mount
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Orders
+from clusterrun.model.spec import Cluster, JobSpec
+
+LEAST_PYTHON = (3, 9)
+QUESTION = """import sys, importlib.util
+print(*sys.version_info[:2], importlib.util.find_spec("torch") is not None)"""
+ANSWER_SECONDS = 30.0
+HELP_SECONDS = 5.0
+_NO_PROGRAM = re.compile(r"can't execve|not found in \$PATH|executable file .*not found|no such file", re.I)
+
+Run = Callable[..., system.Completed]
+
+
+def runtimes_here(environ: Mapping[str, str], slurm: bool, run: Run = system.run) -> tuple[str, ...]:
+    """The runtimes that this machine has, in the order in which one is taken."""
+    path = environ.get("PATH", os.defpath)
+    found = [name for name in RUNTIMES if container_runtimes.program_of(name, path)]
+    return (*(["pyxis"] if slurm and _has_pyxis(run) else []), *found)
+
+
+def _has_pyxis(run: Run) -> bool:
+    try:
+        return "--container-image" in run(("srun", "--help"), HELP_SECONDS).out
+    except (system.ProgramMissing, system.ProgramTimeout, PermissionError):
+        return False
+
+
+def container_of(spec: JobSpec, cluster: Cluster, here: Sequence[str], run_dir: str) -> Container:
+    """The container of the run, with the mounts that it needs beside those that were asked for.
+
+    ``here`` are the runtimes of this machine. Raises ``BadInput``.
+    """
+    if not spec.container:
+        return Container()
+    image = _whole(spec.container, spec.cwd)
+    form = container_runtimes.form(image, os.path.isdir(image))
+    runtime = spec.container_runtime or next((name for name in here if form in TABLE[name].forms), "")
+    if not runtime:
+        raise BadInput(
+            f"no container runtime for the {form} {image!r} was found here"
+            f" ({', '.join(here) or 'none of any kind'} is here)",
+            f"name what the nodes have: --container-runtime {'|'.join(RUNTIMES)}",
+        )
+    if cluster is Cluster.LOCAL and not TABLE[runtime].programs:
+        raise BadInput(
+            f"the container runtime {runtime} is an option of srun, and the run stays on this machine",
+            "submit to Slurm, or name another one: --container-runtime",
+        )
+    own = tuple(mount(said) for said in spec.mount)
+    if own and not TABLE[runtime].mounts:
+        raise BadInput("--mount with Slurm's own containers", "write it into the bundle's config.json")
+    needed = [] if runtime == "slurm" else [run_dir, spec.cwd]
+    there = {one.target for one in own}
+    by_itself = tuple(Mount(path, path) for path in _outermost(needed) if path not in there)
+    mounts = (*by_itself, *own)
+    _check_mounts(runtime, mounts)
+    return Container(image, runtime, mounts)
+
+
+def _whole(image: str, cwd: str) -> str:
+    """An image that is a file or a folder, by its whole path; a name of another kind as it is."""
+    expanded = os.path.expanduser(image) if image.startswith("~") else image
+    path = os.path.normpath(os.path.join(cwd, expanded))
+    return path if expanded.startswith(("/", "./", "../")) or os.path.exists(path) else image
+
+
+def _outermost(paths: Sequence[str]) -> list[str]:
+    """Without those that lie in another one."""
+    distinct = list(dict.fromkeys(paths))
+    return [path for path in distinct if not any(path.startswith(top.rstrip("/") + "/") for top in distinct)]
+
+
+def _check_mounts(runtime: str, mounts: Sequence[Mount]) -> None:
+    for one in mounts:
+        for path in (one.source, one.target):
+            wrong = next((character for character in path if character in TABLE[runtime].refused), "")
+            if wrong or not path.isprintable():
+                raise BadInput(
+                    f"{path!r} cannot be mounted: {runtime} takes no {wrong or 'control character'!r} there",
+                    "use a path without it (a symbolic link will do)",
+                )
+        if one.read_only and not TABLE[runtime].read_only:
+            raise BadInput(
+                f"--mount {one.source}:{one.target}:ro: {runtime} mounts nothing read-only", "leave :ro out"
+            )
+
+
+def in_words(container: Container) -> str:
+    """What a dry run says."""
+    runtime = TABLE[container.runtime]
+    how = "one container per node" if runtime.programs else "an option of srun, the agent runs inside"
+    mounts = [
+        one.source if one.source == one.target else f"{one.source}:{one.target}" for one in container.mounts
+    ]
+    said = f"container {container.image}, started by {container.runtime} ({how})"
+    return said + (f"; mounted: {' '.join(mounts)}" if mounts else "")
+
+
+# --- the image, where it is here ---
+
+
+def check_image(
+    spec: JobSpec, orders: Orders, torch: bool, environ: Mapping[str, str], run: Run = system.run
+) -> tuple[str, ...]:
+    """Notices about an image. Raises ``BadInput`` for one that surely cannot be used.
+
+    ``torch``: the ranks import it. A name is looked up on the nodes, not here.
+    """
+    image = orders.container.image
+    sources = [mount(said).source for said in spec.mount]
+    absent = [
+        f"--mount {path}: not on this machine: is it on the nodes?" for path in sources if not _is(path)
+    ]
+    if image.startswith("/") and not _is(image):
+        if _is(os.path.dirname(image)):
+            raise BadInput(f"there is no image {image!r}", "give the path of a file or a folder")
+        absent.append(f"the image {image!r} is not on this machine: is it on the nodes?")
+    elif image.startswith("/") and orders.container.is_prefix:
+        absent += _tried(orders, torch, environ, run)
+    return tuple(absent)
+
+
+def _is(path: str) -> bool:
+    return os.path.exists(path)
+
+
+def _tried(orders: Orders, torch: bool, environ: Mapping[str, str], run: Run) -> list[str]:
+    """Ask the image's Python, without mounts: a folder for one may have to be made in the image first."""
+    container, python = orders.container, orders.interpreter.path or PYTHON
+    question = (python, "-c", QUESTION)
+    argv, environment = container_runtimes.in_container(replace(container, mounts=()), question, environ, ())
+    try:
+        done = run(argv, ANSWER_SECONDS, env=environment)
+    except (system.ProgramMissing, PermissionError):
+        return [f"{container.runtime} is not on this machine: it must be on the nodes"]
+    except system.ProgramTimeout as error:
+        return [f"the image {container.image!r} could not be tried: {error.seen}"]
+    version = re.fullmatch(r"(\d+) (\d+) (True|False)", done.out.strip())
+    if version is None:
+        return _not_answered(container, python, done)
+    if (int(version[1]), int(version[2])) < LEAST_PYTHON:
+        raise BadInput(
+            f"{python!r} in the image {container.image!r} is Python {version[1]}.{version[2]}",
+            "ranks need Python 3.9 or newer: name another one in the image with --python",
+        )
+    if torch and version[3] == "False":
+        return [f"{python!r} in the image {container.image!r} has no torch, and the script imports it"]
+    return []
+
+
+def _not_answered(container: Container, python: str, done: system.Completed) -> list[str]:
+    said = done.err.strip()[-300:]
+    if container.mounts and python.startswith("/") and any(_lies_in(python, one) for one in container.mounts):
+        return []  # it comes with a mount
+    if _NO_PROGRAM.search(said):
+        raise BadInput(
+            f"the image {container.image!r} has no {python!r}: {said}",
+            "its ranks are started by a Python of 3.9 or newer: name the image's with --python",
+        )
+    return [f"the image {container.image!r} could not be tried here: {said or 'it said nothing'}"]
+
+
+def _lies_in(path: str, one: Mount) -> bool:
+    return path.startswith(one.target.rstrip("/") + "/")
