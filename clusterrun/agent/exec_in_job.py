@@ -116,12 +116,13 @@ def _dressed(model: Model, own: Mapping[str, str], beside_slurm: bool) -> dict[s
 
 
 def _enter_container(pid: int) -> bool:
-    """Go where ``pid`` lives: into its user and mount namespaces, and its root; False where that is forbidden."""
-    opened = []
+    """Go into the user and mount namespaces of ``pid``, and its root; False where that is forbidden."""
     try:
-        for kind in ("user", "mnt"):
-            if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
-                opened.append(os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC))
+        names = [f"ns/{kind}" for kind in ("user", "mnt")]
+        others = [
+            name for name in names if os.readlink(f"/proc/{pid}/{name}") != os.readlink(f"/proc/self/{name}")
+        ]
+        opened = [os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in others]
         root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_CLOEXEC)
         libc = ctypes.CDLL(None, use_errno=True)
         for namespace in opened:
