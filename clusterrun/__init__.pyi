@@ -103,8 +103,9 @@ def submit(
             environment's, else ours)
         container: Container image that ranks run in. (default: none)
         mount: With --container: a folder to mount there.
-        container_runtime: With --container: what starts it. One of "pyxis", "apptainer",
-            "charliecloud", "podman", "slurm". (default: what is here and takes the image)
+        container_runtime: What starts it: pyxis, apptainer, charliecloud, podman or slurm. One of
+            "pyxis", "apptainer", "charliecloud", "podman", "slurm". (default: what is here and takes
+            the image)
         preflight_budget: Time that the pre-flight check may take. (default: 60s)
         preflight_limit: A limit of the pre-flight check, as clusterrun help preflight names them.
         avoid_bad: Exclude nodes that were lately found unfit.
@@ -205,8 +206,9 @@ def check(
             environment's, else ours)
         container: Container image that ranks run in. (default: none)
         mount: With --container: a folder to mount there.
-        container_runtime: With --container: what starts it. One of "pyxis", "apptainer",
-            "charliecloud", "podman", "slurm". (default: what is here and takes the image)
+        container_runtime: What starts it: pyxis, apptainer, charliecloud, podman or slurm. One of
+            "pyxis", "apptainer", "charliecloud", "podman", "slurm". (default: what is here and takes
+            the image)
         preflight_budget: Time that the pre-flight check may take. (default: 60s)
         preflight_limit: A limit of the pre-flight check, as clusterrun help preflight names them.
         avoid_bad: Exclude nodes that were lately found unfit.

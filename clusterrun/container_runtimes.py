@@ -75,8 +75,8 @@ def _charliecloud(container: Container, node: NodeDevices) -> tuple[str, ...]:
 
 
 def _podman(container: Container, node: NodeDevices) -> tuple[str, ...]:
-    flags = ["--rm", "--interactive", "--network=host", "--ipc=host", "--pid=host", "--cgroups=disabled"]
-    flags += ["--ulimit=host", "--security-opt=label=disable", "--log-driver=none", "--env-host"]
+    flags = ["--rm", "--interactive", "--network=host", "--ipc=host", "--pid=host", "--ulimit=host"]
+    flags += ["--security-opt=label=disable", "--log-driver=none", "--env-host"]
     flags += ["--entrypoint=", "--workdir=/"]
     flags += [] if node.root else ["--userns=keep-id", "--group-add=keep-groups"]
     flags += ["--device=nvidia.com/gpu=all"] if node.nvidia else []

@@ -200,8 +200,8 @@ RESOURCES = (
         Option(
             "container-runtime",
             "text",
-            "With --container: what starts it.",
-            "",
+            "What starts it: pyxis, apptainer, charliecloud, podman or slurm.",
+            "NAME",
             "",
             RUNTIMES,
             otherwise="what is here and takes the image",

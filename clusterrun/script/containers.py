@@ -54,6 +54,12 @@ def container_of(spec: JobSpec, cluster: Cluster, here: Sequence[str], run_dir: 
             f" ({', '.join(here) or 'none of any kind'} is here)",
             f"name what the nodes have: --container-runtime {'|'.join(RUNTIMES)}",
         )
+    if TABLE[runtime].forms and form not in TABLE[runtime].forms:
+        known = ", ".join(TABLE[runtime].forms)
+        raise BadInput(
+            f"{runtime} starts no image like {image!r}, which is a {form}",
+            f"it starts these: {known}" + (f"; write docker://{image}" if runtime == "apptainer" else ""),
+        )
     if cluster is Cluster.LOCAL and not TABLE[runtime].programs:
         raise BadInput(
             f"the container runtime {runtime} is an option of srun, and the run stays on this machine",
