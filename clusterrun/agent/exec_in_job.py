@@ -55,11 +55,11 @@ def become(
         say(f"clusterrun: no rank lives on {node}: the command gets the job's environment")
         model = Model(0, {**own, **dict(orders.environment)}, orders.cwd)
     environment = _dressed(model, own, beside_slurm=bool(orders.launch))
-    if orders.container.image and not (model.pid and _enter_container(model.pid)):
-        command, environment = _another_container(orders, paths, command, environment)
-        model = Model(model.pid, environment, "/")
+    if not (orders.container.image and model.pid and _enter_container(model.pid)):
+        _enter(model.cwd)
+        if orders.container.image:
+            command, environment = _another_container(orders, paths, command, environment)
     argv = command or (_shell(environment),)
-    _enter(model.cwd)
     try:
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
@@ -116,21 +116,23 @@ def _dressed(model: Model, own: Mapping[str, str], beside_slurm: bool) -> dict[s
 
 
 def _enter_container(pid: int) -> bool:
-    """Go into the user and mount namespaces of ``pid``, and its root; False where that is forbidden."""
+    """Go where ``pid`` is: its user and mount namespaces, root and folder; False where that is forbidden."""
     try:
         names = [f"ns/{kind}" for kind in ("user", "mnt")]
         others = [
             name for name in names if os.readlink(f"/proc/{pid}/{name}") != os.readlink(f"/proc/self/{name}")
         ]
         opened = [os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in others]
-        root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_CLOEXEC)
+        root, folder = (
+            os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("root", "cwd")
+        )
         libc = ctypes.CDLL(None, use_errno=True)
         for namespace in opened:
             if libc.setns(namespace, 0):
                 return False
-        if opened:
-            os.fchdir(root)
-            os.chroot(".")
+        os.fchdir(root)
+        os.chroot(".")
+        os.fchdir(folder)
     except OSError:
         return False
     return True

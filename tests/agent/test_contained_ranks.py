@@ -1,0 +1,175 @@
+"""The laws of ranks in a container that a program starts: a stand-in everywhere, Charliecloud where it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterrun import proc
+from clusterrun.model.container import Container, Mount
+from clusterrun.model.orders import Interpreter, Level, Preflight
+from clusterrun.model.states import State
+from tests.coordinator.runs import Run, runs, until
+
+Make = Callable[..., Run]
+SHOW = "import json, os, sys; json.dump({**os.environ, 'ns': os.readlink('/proc/self/ns/mnt')}, sys.stdout)"
+STAND_IN = """#!/bin/sh
+# Charliecloud's way of being called, without a container: the image is the variables that it sets.
+[ -n "${BROKEN-}" ] && { echo "ch-run: error: no such image" >&2; exit 57; }
+while [ "$1" != -- ]; do shift; done
+shift
+export PATH="/image/bin:$PATH" OF_THE_IMAGE=1 MASTER_PORT=1 MINE=images PYTHONPATH=/image/lib
+exec "$@"
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "ch-run").write_text(STAND_IN)
+    (programs / "ch-run").chmod(0o755)
+    with runs(tmp_path) as maker:
+
+        def contained(command: list[str], **more: object) -> Run:
+            container = Container("/no/image", "charliecloud", (Mount("/x", "/x"),))
+            run = maker(command, container=container, interpreter=Interpreter(sys.executable), **more)
+            run.environment["PATH"] = f"{programs}:{run.environment['PATH']}"
+            run.environment["PYTHONPATH"] = "/ours"
+            return run
+
+        yield contained
+
+
+def test_the_ranks_variables_win_over_the_images_but_for_those_of_its_files(make: Make) -> None:
+    run = make([sys.executable, "-c", SHOW], environment=(("MINE", "a b'$x\n"), ("LD_LIBRARY_PATH", "/said")))
+    run.environment |= {"LD_PRELOAD": "", "CONDA_PREFIX": "/host"}
+    assert run.ended().state is State.COMPLETED, run.words
+    found = [json.loads(run.output(rank)) for rank in range(4)]
+    assert [one["RANK"] for one in found] == ["0", "1", "2", "3"]
+    assert {one["WORLD_SIZE"] for one in found} == {"4"}
+    assert "1" not in {one["MASTER_PORT"] for one in found}
+    for one in found:
+        assert one["PATH"].startswith("/image/bin:/usr/local/sbin")
+        assert (one["OF_THE_IMAGE"], one["MINE"], one["LD_LIBRARY_PATH"]) == ("1", "a b'$x\n", "/said")
+        assert one["PYTHONPATH"].split(":")[-2:] == ["/ours", "/image/lib"]
+        assert "CONDA_PREFIX" not in one
+        assert not [name for name in one if name.startswith("CLUSTERRUN_CARRIED_")]
+
+
+def test_a_failed_rank_is_named_with_its_code_and_starts_again_in_a_new_container(make: Make) -> None:
+    script = "echo $PPID; [ $CLUSTERRUN_ATTEMPT$RANK != 01 ] || { echo gives up >&2; exit 3; }; sleep 0.1"
+    run = make(["/bin/sh", "-c", script], max_restarts=1)
+    assert run.ended().state is State.COMPLETED, run.words
+    assert b"rank 1 on local-0 exited with code 3" in run.words
+    forkers = [{run.output(rank, epoch=epoch) for rank in (0, 1)} for epoch in (0, 1)]
+    assert [len(one) for one in forkers] == [1, 1], "the ranks of a node have one parent"
+    assert forkers[0] != forkers[1]
+
+
+def test_a_container_that_ends_by_itself_takes_its_ranks_along_and_is_told_of(make: Make) -> None:
+    run = make(["/bin/sh", "-c", "echo up; exec sleep 600"], nodes=1)
+    run.start()
+    run.running(2)
+    forker = next(p.parent for p in run.marked() if p.name == "sleep")
+    os.kill(forker, signal.SIGKILL)
+    run.wait()
+    assert run.state().state is State.FAILED
+    failure = run.state().attempts[-1].failure
+    assert "the container was killed by signal 9" in str(failure), failure
+
+
+def test_a_runtime_that_fails_is_quoted(make: Make) -> None:
+    run = make(["/bin/true"], nodes=1)
+    run.environment["BROKEN"] = "1"
+    state = run.ended()
+    assert state.state is State.FAILED
+    assert "the container exited with code 57: ch-run: error: no such image" in state.reason
+
+
+def test_a_missing_runtime_and_a_missing_program_are_told_apart(make: Make) -> None:
+    run = make(["/bin/true"], nodes=1)
+    run.environment["PATH"] = "/usr/bin:/bin"
+    if not shutil.which("ch-run", path=run.environment["PATH"]):
+        assert "the program 'ch-run' cannot be executed" in run.ended().reason
+    run = make(["/no/program"], nodes=1)
+    assert "in the container: the program '/no/program' cannot be executed" in run.ended().reason
+
+
+def test_cancelling_leaves_nothing_though_ranks_hold_on(make: Make) -> None:
+    run = make(["/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"], grace=0.5)
+    run.start()
+    run.running(4)
+    run.coordinator.send_signal(signal.SIGTERM)
+    run.wait()
+    assert run.left() == []
+
+
+def test_the_check_starts_its_torch_in_the_container(make: Make) -> None:
+    checked = Preflight(Level.FULL, 40.0, python=sys.executable, alone=True)
+    run = make([sys.executable, "-c", ""], nodes=1, ranks=1, preflight=checked)
+    assert run.ended().state is State.COMPLETED, run.words
+    report = json.loads(Path(run.paths.attempt(0).preflight).read_bytes())
+    assert report["verdict"] in ("pass", "warn")
+    assert report["tests"], "torch was found"
+
+
+# --- a real container ---
+
+
+def _why_no_charliecloud() -> str:
+    if not shutil.which("ch-run"):
+        return "Charliecloud is not installed (apt-get install charliecloud)"
+    image = Path("/usr")
+    command = ["ch-run", str(image), "--", "/bin/true"]
+    said = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "USER": "me"}).stderr
+    return "user namespaces are forbidden here" if "not permitted" in said else ""
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image that holds nothing but places for the host's own folders."""
+    if why := _why_no_charliecloud():
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("image")
+    for name in ("usr", "dev", "proc", "sys", "tmp", "etc"):
+        (folder / name).mkdir()
+    for name in ("bin", "lib", "lib64", "sbin"):
+        (folder / name).symlink_to(f"usr/{name}")
+    for name in ("passwd", "group", "ld.so.cache"):
+        (folder / "etc" / name).touch()
+    (folder / "IMAGE").touch()
+    return folder
+
+
+def test_charliecloud_holds_all_ranks_of_a_node_in_one_container(image: Path, tmp_path: Path) -> None:
+    home = Path(os.path.realpath(sys.executable)).parents[1]
+    folders = dict.fromkeys(map(str, (Path("/usr"), tmp_path, home)))
+    container = Container(str(image), "charliecloud", tuple(Mount(one, one) for one in folders))
+    python = os.path.realpath(sys.executable)
+    script = f"import os; os.stat('/IMAGE'); {SHOW}"
+    with runs(tmp_path) as make:
+        run = make([python, "-c", script], container=container, interpreter=Interpreter(python))
+        assert run.ended().state is State.COMPLETED, run.words
+        found = [json.loads(run.output(rank)) for rank in range(4)]
+        spaces = [one["ns"] for one in found]
+        assert spaces[0] == spaces[1] != spaces[2] == spaces[3]
+        assert os.readlink("/proc/self/ns/mnt") not in spaces
+        sleeping = make(["/bin/sh", "-c", "echo up; exec sleep 600"], nodes=1, container=container)
+        sleeping.start()
+        sleeping.running(2)
+        agent = (sys.executable, "-I", "-S", sleeping.paths.agent)
+        command = (*agent, "beside", sleeping.paths.run_dir, "local-0", "1", "--", "/bin/sh", "-c")
+        done = subprocess.run([*command, "ls /IMAGE; echo $RANK"], capture_output=True, text=True)
+        assert done.stdout.split() == ["/IMAGE", "1"], done.stderr
+        sleeping.coordinator.send_signal(signal.SIGTERM)
+        sleeping.wait()
+        until(lambda: not [p for p in proc.everyone() if str(image) in str(p)], "an end")
