@@ -16,6 +16,7 @@ from clusterrun.cli.submit_options import dry_run_option, options, profile_optio
 from clusterrun.cli.terminal import size_words
 from clusterrun.config import option_table, settings
 from clusterrun.model.contract import ExitCode
+from clusterrun.model.document import encode
 from clusterrun.model.frozen import fields
 from clusterrun.model.spec import Cluster, JobSpec
 
@@ -201,7 +202,7 @@ def _planned(plan: Plan) -> dict[str, Any]:
     """What only a dry run shows."""
     survival = {"max_restarts": plan.orders.max_restarts, **fields(plan.orders.survival)}
     python = fields(plan.orders.interpreter)
-    container = {"container": fields(plan.orders.container)} if plan.orders.container.image else {}
+    container = {"container": encode(plan.orders.container)} if plan.orders.container.image else {}
     return {"python": python, "script": plan.script, "argv": plan.argv, "survival": survival, **container}
 
 

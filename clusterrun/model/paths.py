@@ -27,7 +27,8 @@ The layout is what the README documents and scripts rely on; each file has one w
         notice.json             the job is to end soon: why, and when   (the coordinator)
         progress.json           the newest step and checkpoint, where the script says them   (rank 0)
         hooks.log               what the commands of --on-event printed   (the coordinator)
-        node-0001.examiner.log  what the examiner of node 1 had to say; .observer.log: its observer
+        node-0001.examiner.log  what the examiner of node 1 had to say; .observer.log: its observer;
+                                .container.log: what started the container of its ranks
         node-0001.samples       what node 1 and its ranks used, a line of JSON each 10 s   (the observer)
         node-0001.now           the same at this moment, while somebody looks   (the observer)
         node-0001.stacks        where the ranks of node 1 stood when they were told to end   (the agent)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun import proc
+from benchmarks.container_image import make_image, mounts, python, why_no_charliecloud
 from clusterrun.model.container import Container, Mount
 from clusterrun.model.orders import Interpreter, Level, Preflight
 from clusterrun.model.states import State
-from tests.coordinator.runs import Run, runs, until
+from tests.coordinator.runs import Run, runs
 
 Make = Callable[..., Run]
 SHOW = "import json, os, sys; json.dump({**os.environ, 'ns': os.readlink('/proc/self/ns/mnt')}, sys.stdout)"
@@ -125,45 +125,22 @@ def test_the_check_starts_its_torch_in_the_container(make: Make) -> None:
 # --- a real container ---
 
 
-def _why_no_charliecloud() -> str:
-    if not shutil.which("ch-run"):
-        return "Charliecloud is not installed (apt-get install charliecloud)"
-    image = Path("/usr")
-    command = ["ch-run", str(image), "--", "/bin/true"]
-    said = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "USER": "me"}).stderr
-    return "user namespaces are forbidden here" if "not permitted" in said else ""
-
-
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An image that holds nothing but places for the host's own folders."""
-    if why := _why_no_charliecloud():
+def test_charliecloud_holds_all_ranks_of_a_node_in_one_container(tmp_path: Path) -> None:
+    if why := why_no_charliecloud():
         pytest.skip(why)
-    folder = tmp_path_factory.mktemp("image")
-    for name in ("usr", "dev", "proc", "sys", "tmp", "etc"):
-        (folder / name).mkdir()
-    for name in ("bin", "lib", "lib64", "sbin"):
-        (folder / name).symlink_to(f"usr/{name}")
-    for name in ("passwd", "group", "ld.so.cache"):
-        (folder / "etc" / name).touch()
-    (folder / "IMAGE").touch()
-    return folder
-
-
-def test_charliecloud_holds_all_ranks_of_a_node_in_one_container(image: Path, tmp_path: Path) -> None:
-    home = Path(os.path.realpath(sys.executable)).parents[1]
-    folders = dict.fromkeys(map(str, (Path("/usr"), tmp_path, home)))
+    image = make_image(tmp_path / "image")
+    folders = (str(tmp_path), *mounts())
     container = Container(str(image), "charliecloud", tuple(Mount(one, one) for one in folders))
-    python = os.path.realpath(sys.executable)
     script = f"import os; os.stat('/IMAGE'); {SHOW}"
+    inside = {"container": container, "interpreter": Interpreter(python())}
     with runs(tmp_path) as make:
-        run = make([python, "-c", script], container=container, interpreter=Interpreter(python))
+        run = make([python(), "-c", script], **inside)
         assert run.ended().state is State.COMPLETED, run.words
         found = [json.loads(run.output(rank)) for rank in range(4)]
         spaces = [one["ns"] for one in found]
         assert spaces[0] == spaces[1] != spaces[2] == spaces[3]
         assert os.readlink("/proc/self/ns/mnt") not in spaces
-        sleeping = make(["/bin/sh", "-c", "echo up; exec sleep 600"], nodes=1, container=container)
+        sleeping = make(["/bin/sh", "-c", "echo up; exec sleep 600"], nodes=1, **inside)
         sleeping.start()
         sleeping.running(2)
         agent = (sys.executable, "-I", "-S", sleeping.paths.agent)
@@ -172,4 +149,3 @@ def test_charliecloud_holds_all_ranks_of_a_node_in_one_container(image: Path, tm
         assert done.stdout.split() == ["/IMAGE", "1"], done.stderr
         sleeping.coordinator.send_signal(signal.SIGTERM)
         sleeping.wait()
-        until(lambda: not [p for p in proc.everyone() if str(image) in str(p)], "an end")

@@ -90,6 +90,9 @@ def test_what_a_failed_run_leaves(clusterrun: CommandLine) -> None:
 
 def test_what_touches_nothing(clusterrun: CommandLine) -> None:
     assert problems("submit", said(clusterrun("submit", "--dry-run", "--json", "train.py"))) == []
+    contained = ("--container", "a/b:1", "--container-runtime", "podman", "train.py")
+    answer = said(clusterrun("submit", "--dry-run", "--json", *contained))
+    assert problems("submit", answer) == [] != answer["container"]["mounts"]
     assert problems("config", said(clusterrun("config", "show", "--json"))) == []
     advice = ("--parameters", "7B", "--nodes", "2", "--bandwidth", "25", "--step-time", "0.9")
     assert problems("advise", said(clusterrun("advise", *advice, "--json"))) == []

@@ -1,0 +1,41 @@
+"""A container image that costs nothing: places on which a machine's own folders are mounted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+
+def why_no_charliecloud() -> str:
+    """Why no container of Charliecloud's can be started here; '' where one can."""
+    if not shutil.which("ch-run"):
+        return "Charliecloud is not installed (apt-get install charliecloud)"
+    asked = ["unshare", "--user", "--mount", "true"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return f"no user namespaces here: {said.stderr.strip()}" if said.returncode else ""
+
+
+def make_image(folder: Path) -> Path:
+    """An image in ``folder``; what it needs of the host is mounted by ``mounts``."""
+    for name in ("usr", "dev", "proc", "sys", "tmp", "etc"):
+        (folder / name).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64", "sbin"):
+        (folder / name).symlink_to(f"usr/{name}")
+    for name in ("passwd", "group", "ld.so.cache"):
+        (folder / "etc" / name).touch()
+    (folder / "IMAGE").touch()
+    return folder
+
+
+def python() -> str:
+    """This Python by the path that it has inside."""
+    return os.path.realpath(sys.executable)
+
+
+def mounts() -> tuple[str, ...]:
+    """The folders that hold the programs and this Python."""
+    home = Path(python()).parents[1]
+    return ("/usr",) if home.is_relative_to("/usr") else ("/usr", str(home))

@@ -1,0 +1,72 @@
+"""Ranks in containers through real Slurm: Charliecloud, and the options of pyxis with a stand-in for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.container_image import make_image, mounts, python, why_no_charliecloud
+from tests.lab.test_slurm_runs import Site, on_slurm, site, until
+from tests.lab_fixture import SLURM_VARIABLE, MakeLab
+
+pytestmark = pytest.mark.lab
+__all__ = ["on_slurm"]
+
+SHOW = """
+import json, os, sys
+where = [os.environ["RANK"], os.path.exists("/IMAGE"), os.readlink("/proc/self/ns/mnt"), os.getcwd()]
+if os.environ["RANK"] == "1" and os.environ["CLUSTERRUN_ATTEMPT"] == "0":
+    sys.exit("gives up")
+print(json.dumps([*where, os.environ["MINE"]]))
+"""
+STAY = "import time; print('up', flush=True); time.sleep(600)"
+
+
+def test_charliecloud_starts_again_and_lets_commands_in(on_slurm: Site, tmp_path: Path) -> None:
+    if why := why_no_charliecloud():
+        pytest.skip(why)
+    starts_again_and_lets_commands_in(on_slurm, make_image(tmp_path / "image"), "charliecloud")
+
+
+def test_the_agents_run_behind_the_options_of_pyxis(make_lab: MakeLab, tmp_path: Path) -> None:
+    source, plugin = Path(__file__).with_name("pyxis_stand_in.c"), tmp_path / "pyxis.so"
+    if os.environ.get(SLURM_VARIABLE):
+        pytest.skip("a SPANK plug-in fits the release that it was compiled for")
+    if not shutil.which("gcc") or not Path("/usr/include/slurm/spank.h").exists():
+        pytest.skip("the stand-in for pyxis needs gcc and libslurm-dev to be compiled")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", plugin, source], check=True)
+    stack = tmp_path / "plugstack.conf"
+    stack.write_text(f"required {plugin}\n")
+    lab = make_lab(nodes=2, gpus=0, settings={"PlugStackConfig": str(stack)})
+    here = site(lab, tmp_path)
+    assert "found here" in here.run("submit", "--dry-run", "--container", "a.sif", "tell.py").err
+    image = make_image(tmp_path / "image.sqsh")
+    starts_again_and_lets_commands_in(here, image, "pyxis")
+    lab.down()
+
+
+def starts_again_and_lets_commands_in(here: Site, image: Path, runtime: str) -> None:
+    (here.project / "show.py").write_text(SHOW)
+    (here.project / "sleep.py").write_text(STAY)
+    words = ["--nodes", "2", "--ranks-per-node", "2", "--preflight", "off", "--container", str(image)]
+    words += ["--container-runtime", runtime, "--python", python(), "--max-restarts", "1"]
+    words += [word for one in mounts() for word in ("--mount", one)]
+    answer = here.submit(*words, "--env", "MINE=a b'$x", "show.py")
+    assert here.run("wait", answer["run_id"]).code == 0, Path(answer["run_dir"], "job.out").read_text()
+    found = [json.loads(text) for text in here.outputs(answer, attempt=1).values()]
+    assert sorted(one[0] for one in found) == ["0", "1", "2", "3"]
+    assert [(one[1], one[3:]) for one in found] == [(True, [str(here.project), "a b'$x"])] * 4
+    spaces = [one[2] for one in sorted(found)]
+    assert spaces[0] == spaces[1] != spaces[2] == spaces[3], "one container per node"
+
+    answer = here.submit(*words, "sleep.py")
+    until(lambda: list(here.outputs(answer).values()) == ["up\n"] * 4)
+    done = here.run("exec", "--rank", "3", "--", "/bin/sh", "-c", "ls /IMAGE; echo $RANK; pwd")
+    assert done.out == f"/IMAGE\n3\n{here.project}\n", done.err
+    assert here.run("cancel", answer["run_id"]).code == 0
+    here.run("wait", answer["run_id"])
