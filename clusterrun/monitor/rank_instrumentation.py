@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SOURCES = ("clusterrun_prelude.py", "clusterrun_witness.py", "sitecustomize.py")
+SOURCES = ("clusterrun_prelude.py", "clusterrun_rehearsal.py", "clusterrun_witness.py", "sitecustomize.py")
 READ_BY_ALL = ("clusterrun_prelude.py", "sitecustomize.py")
 """To compile them takes a quarter of a Python's start: for ranks of this version it is done once, here."""
 _UNCHECKED_HASH = (1).to_bytes(4, "little")

@@ -31,6 +31,7 @@ WORKED_SECONDS = 30.0
 RECORDS = 2000
 SIZES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
 DUMPS = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
+REHEARSAL = "CLUSTERRUN_REHEARSAL"
 LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
 
@@ -59,6 +60,9 @@ def begin(here: str) -> None:
     atexit.register(farewell, f"{folder}/{int(rank):05d}.farewell.json", pid, here, size, False)
     if run:
         keep_records(folder)
+    if run and REHEARSAL in os.environ:
+        space = loaded(here, "clusterrun_rehearsal")
+        space["begin"](folder, int(rank), run)
 
 
 def keep_records(folder: str) -> None:
@@ -123,9 +127,14 @@ def answer(asked: int, facts: int, here: str, size: int) -> None:
 
 
 def witness(here: str) -> "dict[str, Any]":
-    """What ``clusterrun_witness.py`` defines; the folder is on no path any more."""
-    path = os.path.join(here, "clusterrun_witness.py")
-    space: dict[str, Any] = {"__name__": "clusterrun_witness"}
+    """What ``clusterrun_witness.py`` defines."""
+    return loaded(here, "clusterrun_witness")
+
+
+def loaded(here: str, name: str) -> "dict[str, Any]":
+    """What a file beside this one defines; the folder is on no path any more."""
+    path = os.path.join(here, f"{name}.py")
+    space: dict[str, Any] = {"__name__": name}
     with open(path, "rb") as file:
         exec(compile(file.read(), path, "exec"), space)
     return space

@@ -1,0 +1,188 @@
+"""What the ranks of a rehearsed run said about each of their steps, read from their traces; pure but for `read`."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from clusterrun.model.frozen import frozen
+
+TRACE = ".rehearsal.jsonl"
+
+
+@frozen
+class Step:
+    """One optimizer step of one rank: checksums of all that can be seen after it.
+
+    ``rows`` are the samples that the model was given, ``batches`` what left the DataLoader meanwhile, each as
+    (loader, rows, indices).
+    """
+
+    n: int
+    optimizer: int
+    parameters: int
+    state: int
+    buffers: int
+    averages: tuple[int, ...]
+    rates: Any
+    schedulers: Any
+    scalers: Any
+    random: Mapping[str, int]
+    rows: tuple[int, ...]
+    batches: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    loss: float | None
+    hears: bool
+    at: float
+
+
+@frozen
+class Save:
+    """A file that was written after ``step`` steps; ``temp`` is the name it was written under before."""
+
+    step: int
+    rank: int
+    path: str
+    temp: str
+    size: int
+    seconds: float
+    line: str
+
+
+@frozen
+class RankTrace:
+    """One rank in one start of the ranks.
+
+    ``before``: parameters and state of each optimizer before its first step. ``end`` is "limit", "exit" or
+    '' where it was ended from outside; ``error`` is (line, kind, text) of the exception that ended it.
+    """
+
+    rank: int
+    before: Mapping[int, tuple[int, int]]
+    steps: tuple[Step, ...]
+    saves: tuple[Save, ...] = ()
+    loads: tuple[tuple[str, str], ...] = ()
+    removes: tuple[str, ...] = ()
+    calls: tuple[tuple[str, str, str], ...] = ()
+    error: tuple[str, str, str] = ("", "", "")
+    end: str = ""
+    struck: bool = False
+    blind: str = ""
+    line: str = ""
+
+    @property
+    def last(self) -> int:
+        """How many steps it took."""
+        return self.steps[-1].n if self.steps else 0
+
+
+@frozen
+class Life:
+    """All ranks from one start to their end."""
+
+    ranks: Mapping[int, RankTrace]
+
+    @property
+    def last(self) -> int:
+        """The step that every rank has finished."""
+        return min((rank.last for rank in self.ranks.values()), default=0)
+
+    @property
+    def saves(self) -> tuple[Save, ...]:
+        """What all ranks wrote from the first step on, in the order of steps."""
+        found = [save for rank in self.ranks.values() for save in rank.saves if save.step > 0]
+        return tuple(sorted(found, key=lambda save: (save.step, save.rank)))
+
+    @property
+    def errors(self) -> tuple[tuple[str, str, str], ...]:
+        """The exceptions that ended ranks: line, kind, text."""
+        return tuple(rank.error for rank in self.ranks.values() if rank.error[1])
+
+    @property
+    def loaded(self) -> tuple[tuple[str, str], ...]:
+        """The files that any rank read before its first step, with the line that read them."""
+        return tuple(dict.fromkeys(load for rank in self.ranks.values() for load in rank.loads))
+
+    def called(self, what: str, name: str) -> str:
+        """The line that took, or loaded, the state of ``what``; '' where nobody did."""
+        calls = [call for rank in self.ranks.values() for call in rank.calls]
+        return next((line for one, method, line in calls if (one, method) == (what, name)), "")
+
+
+def pattern(path: str) -> str:
+    """A path without its numbers and checksums: what all checkpoints of one kind have in common."""
+    folder, name = os.path.split(path)
+    return os.path.join(re.sub(r"\d+", "#", folder), re.sub(r"[0-9a-f]{8,}|\d+", "#", name))
+
+
+def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
+    """One rank's trace; a line that was cut off by its end is left out."""
+    before: dict[int, tuple[int, int]] = {}
+    found: dict[str, list[Any]] = {"step": [], "save": [], "load": [], "remove": [], "call": []}
+    last: dict[str, Any] = {}
+    for line in lines:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        kind = said["t"]
+        if kind == "before":
+            before[said["o"]] = (said["p"], said["s"])
+            last.setdefault("line", said["line"])
+        elif kind in found:
+            found[kind].append(said)
+        else:
+            last[kind] = said
+    error = last.get("error", {})
+    end = last.get("end")
+    return RankTrace(
+        rank,
+        before,
+        tuple(map(_step, found["step"])),
+        tuple(_save(rank, said) for said in found["save"]),
+        tuple((said["path"], said["line"]) for said in found["load"]),
+        tuple(said["path"] for said in found["remove"]),
+        tuple((said["what"], said["name"], said["line"]) for said in found["call"]),
+        (error.get("line", ""), error.get("what", ""), error.get("text", "")),
+        "" if end is None else "limit" if end["limit"] else "exit",
+        "strike" in last,
+        last.get("blind", {}).get("why", ""),
+        last.get("line", ""),
+    )
+
+
+def _step(said: Mapping[str, Any]) -> Step:
+    return Step(
+        said["n"],
+        said["o"],
+        said["p"],
+        said["s"],
+        said["b"],
+        tuple(said["ema"]),
+        said["lr"],
+        said["sched"],
+        said["scale"],
+        said["rng"],
+        tuple(row for rows in said["x"] for row in rows),
+        tuple((name, tuple(rows), tuple(order or ())) for name, rows, order in said["d"]),
+        said["loss"],
+        said["hears"],
+        said["at"],
+    )
+
+
+def _save(rank: int, said: Mapping[str, Any]) -> Save:
+    return Save(said["n"], rank, said["path"], said["temp"], said["size"], said["secs"], said["line"])
+
+
+def read(attempt: str) -> Life:
+    """The traces in an attempt's folder."""
+    ranks = {}
+    for path in sorted(glob.glob(os.path.join(glob.escape(attempt), f"*{TRACE}"))):
+        number = int(os.path.basename(path).split(".")[0])
+        with open(path, encoding="utf-8", errors="replace") as file:
+            ranks[number] = parsed(number, file)
+    return Life(ranks)
