@@ -42,6 +42,7 @@ LAYERS = {
     "operations": (CLIENT, 5),
     "api": (CLIENT, 6),
     "bench": (CLIENT, 6.5),
+    "rehearse": (CLIENT, 6.5),
     "cli": (CLIENT, 7),
     "lab": (APART, 0),
     "training": (APART, 0),

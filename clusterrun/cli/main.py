@@ -44,6 +44,9 @@ DOORS = {
     "completion": CommandEntry(
         "clusterrun.cli.completion", "completion", "Print the completion script for a shell."
     ),
+    "rehearse": CommandEntry(
+        "clusterrun.cli.rehearse", "rehearse", "Prove on this machine that a script resumes after each fault."
+    ),
     "help": CommandEntry("clusterrun.cli.help", "show", "Show a page of the documentation."),
     "lab": CommandEntry("clusterrun.cli.lab", "lab", "A real Slurm cluster on this one machine."),
 }

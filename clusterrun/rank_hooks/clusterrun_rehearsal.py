@@ -41,7 +41,19 @@ MOST_COPIES = 100_000
 """Tensors in a dict that is looked into."""
 PIECE = 1 << 22
 """Elements of a tensor on a device that are summed at once."""
-KINDS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".npz", ".pkl", ".pickle", ".tar", ".part")
+KINDS = (
+    ".pt",
+    ".pth",
+    ".ckpt",
+    ".bin",
+    ".safetensors",
+    ".distcp",
+    ".npz",
+    ".pkl",
+    ".pickle",
+    ".tar",
+    ".part",
+)
 """How files end that may be checkpoints, if something else than `torch.save` writes them."""
 LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 RATES = ("lr", "momentum", "betas", "weight_decay")
@@ -106,7 +118,7 @@ class Digest:
             weights = torch.arange(begin, begin + piece.numel(), device=flat.device) % 65521 + 1
             sums += torch.stack((piece.sum(), (piece * weights).sum()))
         one, two = sums.tolist()
-        return (one * 31 + two * 1000003) & 0xFFFFFFFF
+        return int(one * 31 + two * 1000003) & 0xFFFFFFFF
 
     def rows(self, tensor: Any) -> list[int]:
         """A checksum of each sample of a batch; one for all where they are too many."""
@@ -226,7 +238,9 @@ class Watch:
         self.plan, self.pid, self.rank = plan, os.getpid(), rank
         self.attempt = int(os.environ.get("CLUSTERRUN_ATTEMPT", "0"))
         self.folder = folder
-        self._out = os.open(f"{folder}/{rank:05d}.rehearsal.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._out = os.open(
+            f"{folder}/{rank:05d}.rehearsal.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
         self.step = 0
         self.limit = int(plan.get("steps", 0))
         mine = [one for one in plan.get("strikes", ()) if one["attempt"] == self.attempt]
@@ -337,12 +351,10 @@ class Watch:
         return watched
 
     def _wrap_save(self, torch: Any) -> None:
-        save = torch.save
+        save, note = torch.save, self._guarded(self._note_save)
 
         def watched(obj: Any, f: Any, *args: Any, **more: Any) -> Any:
-            path = f if isinstance(f, (str, os.PathLike)) else getattr(f, "name", None)
-            if os.getpid() == self.pid and isinstance(path, (str, os.PathLike)):
-                self.files.begun(os.fspath(path), "torch.save")
+            note(f)
             return save(obj, f, *args, **more)
 
         torch.save = watched
@@ -350,16 +362,24 @@ class Watch:
         if serialization is not None:
             serialization.save = watched  # type: ignore[attr-defined]
 
+    def _note_save(self, file: Any) -> None:
+        path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
+        if os.getpid() == self.pid and isinstance(path, (str, os.PathLike)):
+            self.files.begun(os.fspath(path), "torch.save")
+
     def _wrap_backward(self, autograd: Any) -> None:
-        backward = autograd.backward
+        backward, note = autograd.backward, self._guarded(self._note_loss)
 
         def watched(tensors: Any, *args: Any, **more: Any) -> Any:
-            one = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-            if os.getpid() == self.pid and hasattr(one, "numel") and one.numel() == 1:
-                self._losses.append(float(one.detach()))
+            note(tensors)
             return backward(tensors, *args, **more)
 
         autograd.backward = watched
+
+    def _note_loss(self, tensors: Any) -> None:
+        one = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+        if os.getpid() == self.pid and hasattr(one, "numel") and one.numel() == 1:
+            self._losses.append(float(one.detach()))
 
     def _wrap_loader(self, loaders: Any) -> None:
         if loaders is None:
@@ -373,18 +393,24 @@ class Watch:
             iterator.__dict__.setdefault("_rehearsed", []).append(list(found) if whole else None)
             return found
 
+        note = self._guarded(self._note_batch)
+
         def watched(iterator: Any) -> Any:
             batch = following(iterator)
-            if os.getpid() == self.pid and len(self._batches) < 64:
-                first = next(iter(tensors_in(batch)), None)
-                data = getattr(iterator, "_dataset", None)
-                size = len(data) if hasattr(data, "__len__") else 0
-                order = iterator.__dict__.get("_rehearsed") or [None]
-                rows = self.digest.rows(first) if first is not None else []
-                self._batches.append([f"{type(data).__name__}:{size}", rows, order.pop(0)])
+            note(iterator, batch)
             return batch
 
         base.__next__, base._next_index = watched, chosen
+
+    def _note_batch(self, iterator: Any, batch: Any) -> None:
+        if os.getpid() != self.pid or len(self._batches) >= 64:
+            return
+        first = next(iter(tensors_in(batch)), None)
+        data = getattr(iterator, "_dataset", None)
+        size = len(data) if data is not None and hasattr(data, "__len__") else 0
+        order = iterator.__dict__.get("_rehearsed") or [None]
+        rows = self.digest.rows(first) if first is not None else []
+        self._batches.append([f"{type(data).__name__}:{size}", rows, order.pop(0)])
 
     def _collect(self, kind: Any, into: list[Any]) -> None:
         made = kind.__init__
@@ -643,20 +669,20 @@ class TorchFinder:
         """The real spec of torch, whose loader hooks it once it has run."""
         if name != "torch":
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
-            if spec is not None and spec.loader is not None:
-                run = spec.loader.exec_module
-                watch = self._watch
+        sys.meta_path.remove(self)
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+        spec = next((one for one in found if one is not None), None)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            loader.exec_module = self._hooking(loader.exec_module)
+        return spec
 
-                def loaded(module: Any, run: Any = run) -> None:
-                    run(module)
-                    try:
-                        watch.install(module)
-                    except Exception as error:  # noqa: BLE001 (a torch that we do not know)
-                        watch.tell("blind", why=f"{type(error).__name__}: {error}")
+    def _hooking(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
+        def loaded(module: Any) -> None:
+            run(module)
+            try:
+                self._watch.install(module)
+            except Exception as error:  # noqa: BLE001 (a torch that we do not know)
+                self._watch.tell("blind", why=f"{type(error).__name__}: {error}")
 
-                spec.loader.exec_module = loaded  # type: ignore[method-assign]
-                return spec
-        return None
+        return loaded

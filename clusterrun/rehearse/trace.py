@@ -1,4 +1,4 @@
-"""What the ranks of a rehearsed run said about each of their steps, read from their traces; pure but for `read`."""
+"""What the ranks of a rehearsed run said about each of their steps, read from their traces."""
 
 from __future__ import annotations
 

@@ -1,0 +1,169 @@
+"""`clusterrun rehearse`: a script under each fault, what differs afterwards; a table, JSON, JUnit, HTML."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import files
+from clusterrun.cli.submit import Submit
+from clusterrun.cli.terminal import coloured, folded, painted
+from clusterrun.model import duration
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from clusterrun.rehearse.stage import Result, Stage
+
+TITLE = 18
+STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
+
+
+@click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
+@click.option("--nodes", type=click.IntRange(1), default=2, show_default=True, help="Simulated nodes.")
+@click.option("--ranks-per-node", type=click.IntRange(1), default=2, show_default=True, help="Ranks on each.")
+@click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs per node, where there are some here.")
+@click.option(
+    "--steps",
+    type=click.IntRange(4),
+    help="Optimizer steps of a run.  [default: until the fourth checkpoint, at least 20]",
+)
+@click.option("--budget", metavar="TIME", default="15m", show_default=True, help="All is ended after it.")
+@click.option("--notice", metavar="TIME", default="120s", show_default=True, help="Of the time limit.")
+@click.option("--faults", metavar="NAME,…", default="", help="Only these; --list-faults names them.")
+@click.option("--elastic", is_flag=True, help="Also go on with one node fewer, and with one more.")
+@click.option("--env", metavar="NAME=VALUE", multiple=True, help="A variable for the ranks.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--junit", metavar="FILE", shell_complete=files, help="Write the results for a CI system.")
+@click.option("--html", metavar="FILE", shell_complete=files, help="Write a page with the curves.")
+@click.option(
+    "--keep", metavar="FOLDER", shell_complete=files, help="Keep copies and runs in this new folder."
+)
+@click.option("--list-faults", is_flag=True, help="Say what is done to a script, and end.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
+def rehearse(
+    command: tuple[str, ...],
+    budget: str,
+    notice: str,
+    faults: str,
+    as_json: bool,
+    list_faults: bool,
+    **given: Any,
+) -> int:
+    """Prove on this machine that a script resumes: run it under each fault and compare.
+
+    COMMAND is a script, module or program as in submit, unchanged, with its arguments. It runs twice
+    undisturbed, then once under each fault, each time in a copy of this directory. What differs
+    from the undisturbed run is named, with its cause. Exit code 0: all is well.
+
+    \b
+    Examples:
+      clusterrun rehearse --list-faults
+      clusterrun rehearse train.py --checkpoint-dir checkpoints
+      clusterrun rehearse --steps 100 --junit rehearsal.xml --html rehearsal.html train.py
+      clusterrun rehearse --nodes 1 --faults kill,mid-save train.py
+    """
+    if list_faults:
+        return _list()
+    if not command:
+        raise click.UsageError("say what to rehearse: clusterrun rehearse train.py")
+    names = _names(faults)
+    keep, folder = given["keep"], _folder(given["keep"])
+    try:
+        stage = _stage(command, folder, duration.parse(budget), duration.parse(notice), given)
+        results: list[Result] = []
+        for result in stage.rehearse(names, given["elastic"]):
+            results.append(result)
+            if not as_json:
+                _show(result)
+        return _end(stage, results, command, as_json, given)
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _list() -> int:
+    from clusterrun.rehearse.faults import ELASTIC, FAULTS
+
+    for fault in (*FAULTS, *ELASTIC):
+        needs = " (--elastic)" if fault in ELASTIC else ""
+        print(f"{fault.name:<12} {fault.does}{needs}")
+    return ExitCode.DONE
+
+
+def _names(text: str) -> tuple[str, ...]:
+    from clusterrun.rehearse.faults import ELASTIC, FAULTS
+
+    names = tuple(filter(None, (name.strip() for name in text.split(","))))
+    known = [fault.name for fault in (*FAULTS, *ELASTIC)]
+    for name in names:
+        if name not in known:
+            raise BadInput(f"--faults: there is no fault {name}", f"give some of {','.join(known)}")
+    return names
+
+
+def _folder(keep: str | None) -> str:
+    """Where copies and runs are. Raises ``BadInput`` for one that is there already."""
+    if not keep:
+        return tempfile.mkdtemp(prefix="clusterrun-rehearse-")
+    try:
+        os.makedirs(keep, 0o700)
+    except OSError as error:
+        raise BadInput(f"--keep {keep}: {error.strerror}", "name a folder that does not exist yet") from error
+    return os.path.abspath(keep)
+
+
+def _stage(command: tuple[str, ...], folder: str, budget: int, notice: int, given: dict[str, Any]) -> Stage:
+    from clusterrun.api import spec_of
+    from clusterrun.rehearse.stage import Stage, outside
+
+    wishes = {"nodes": given["nodes"], "gpus": given["gpus"], "preflight": "off", "cluster": "local"}
+    wishes["ranks_per_node"] = 0 if given["gpus"] else given["ranks_per_node"]
+    wishes["env"] = list(given["env"])
+    cwd = os.getcwd()
+    spec = spec_of(command, cwd, wishes, os.environ, no_progress=0)
+    for place in outside(command[1:], cwd):
+        say(f"{place} lies outside of this directory: it is not copied, all runs share it")
+    say(f"each run works in a copy of {cwd}")
+    return Stage(spec, folder, dict(os.environ), float(budget), given["steps"] or 0, float(notice), say)
+
+
+def _show(result: Result) -> None:
+    """One row, and below it places in the script and what to write instead."""
+    width = max(60, shutil.get_terminal_size((110, 24)).columns)
+    colour = coloured(sys.stdout)
+    for place, one in enumerate(result.findings):
+        title = result.title if place == 0 else ""
+        level = painted(one.level.value, STYLES[one.level.value]) if colour else one.level.value
+        lines = folded(one.said, width - TITLE - 8)
+        print(f"{title:<{TITLE}}{lines[0]}  {level}" if len(lines) == 1 else f"{title:<{TITLE}}{lines[0]}")
+        for number, line in enumerate(lines[1:], 2):
+            print(" " * TITLE + line + (f"  {level}" if number == len(lines) else ""))
+        for more in filter(None, (", ".join(one.lines), one.remedy)):
+            for line in folded(more, width - TITLE - 2):
+                print(" " * (TITLE + 2) + line)
+    sys.stdout.flush()
+
+
+def _end(
+    stage: Stage, results: list[Result], command: tuple[str, ...], as_json: bool, given: dict[str, Any]
+) -> int:
+    from clusterrun.rehearse import page
+    from clusterrun.runs.private_files import write_whole
+
+    steps = stage.plan.steps if stage.plan else 0
+    if given["junit"]:
+        write_whole(os.path.abspath(given["junit"]), page.junit(results, os.path.basename(command[0])))
+    if given["html"]:
+        write_whole(os.path.abspath(given["html"]), page.page(results, shlex.join(command)))
+    if as_json:
+        print(json.dumps(page.document(results, command, steps)))
+    return ExitCode.DONE if page.well(results) else ExitCode.FAILED

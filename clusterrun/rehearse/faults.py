@@ -1,0 +1,126 @@
+"""The faults of a rehearsal: when each comes, by what the control showed, and who brings it about; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from clusterrun.model.frozen import frozen
+from clusterrun.rehearse.trace import Life, Save
+
+SHORT_NOTICE = 2.0
+"""Seconds of a preemption that comes almost without notice."""
+AFTER_NOTICE = 60
+"""Steps after a notice by which a script that heeds it has ended."""
+
+
+@frozen
+class Fault:
+    """One fault: its name, its head in the table, and what it does in a sentence."""
+
+    name: str
+    title: str
+    does: str
+
+
+FAULTS = (
+    Fault("kill", "killed rank", "a rank is killed between two steps"),
+    Fault(
+        "mid-save", "killed in save", "the rank that writes a checkpoint is killed when half of it is written"
+    ),
+    Fault("after-save", "killed after save", "a rank is killed right after a checkpoint"),
+    Fault("node", "lost node", "all processes of the last node are killed, its agent too"),
+    Fault("time-limit", "time limit", "the run is told that its time is up, with --notice"),
+    Fault("preemption", "preemption", f"the run is told to make room within {SHORT_NOTICE:g} s"),
+    Fault(
+        "disk-full",
+        "disk full",
+        "half of a checkpoint is written, the rest is refused; later a rank is killed",
+    ),
+    Fault("damaged", "damaged file", "the run is ended, and half of its newest checkpoint is cut off"),
+    Fault("twice", "killed twice", "a rank is killed, and again right after the restart"),
+)
+ELASTIC = (
+    Fault("fewer", "one node fewer", "the run is ended, and goes on with one node fewer"),
+    Fault("more", "one node more", "the run is ended, and goes on with one node more"),
+)
+
+
+@frozen
+class Schedule:
+    """What the control showed that faults need: how long it was, when it saved, and what.
+
+    ``newest`` are the files of the last save before the faults, ``step`` after how many steps they come.
+    """
+
+    steps: int
+    ranks: int
+    natural: bool
+    saves: tuple[tuple[int, tuple[Save, ...]], ...]
+
+    @property
+    def group(self) -> int:
+        """The save around which faults are placed, counted from 1: the second, where there are two."""
+        return min(2, len(self.saves))
+
+    @property
+    def saved_at(self) -> int:
+        """After how many steps that is."""
+        return self.saves[self.group - 1][0] if self.saves else self.steps // 2
+
+    @property
+    def between(self) -> int:
+        """Between that save and the next, nearer to the first."""
+        following = self.saves[self.group][0] if len(self.saves) > self.group else self.steps
+        return max(
+            self.saved_at + 1, min(self.steps - 2, self.saved_at + max(1, (following - self.saved_at) // 3))
+        )
+
+
+def schedule(control: Life, limit: int) -> Schedule:
+    """By what an undisturbed run did."""
+    groups: dict[int, list[Save]] = {}
+    for save in control.saves:
+        if save.size:
+            groups.setdefault(save.step, []).append(save)
+    natural = all(trace.end == "exit" for trace in control.ranks.values())
+    steps = control.last if natural or not limit else min(control.last, limit)
+    before_end = {step: saves for step, saves in groups.items() if step < steps}
+    found = tuple((step, tuple(saves)) for step, saves in sorted(before_end.items()))
+    return Schedule(steps, len(control.ranks), natural, found)
+
+
+def chosen(names: Sequence[str], elastic: bool) -> tuple[Fault, ...]:
+    """The faults by these names, all where there are none."""
+    known = (*FAULTS, *(ELASTIC if elastic else ()))
+    return tuple(fault for fault in known if not names or fault.name in names)
+
+
+def strikes(fault: Fault, plan: Schedule) -> list[dict[str, Any]]:
+    """What the ranks themselves are to do, or where they are to wait for the fault."""
+    last = plan.ranks - 1
+    if fault.name == "kill":
+        return [{"attempt": 0, "kind": "kill", "rank": last, "step": plan.between}]
+    if fault.name == "after-save":
+        return [{"attempt": 0, "kind": "kill-before", "rank": last, "step": plan.saved_at}]
+    if fault.name == "twice":
+        return [
+            {"attempt": 0, "kind": "kill", "rank": last, "step": plan.between},
+            {"attempt": 1, "kind": "kill", "rank": 0, "step": 1},
+        ]
+    if fault.name in ("mid-save", "disk-full"):
+        return _in_save(fault, plan)
+    return [{"attempt": 0, "kind": "hold", "step": plan.between}]
+
+
+def _in_save(fault: Fault, plan: Schedule) -> list[dict[str, Any]]:
+    """In the middle of the largest file that the rank with the most bytes writes."""
+    files = plan.saves[plan.group - 1][1]
+    most = max(files, key=lambda save: save.size)
+    mine = [save for save in files if save.rank == most.rank]
+    where = {"attempt": 0, "rank": most.rank, "save": plan.group, "file": mine.index(most) + 1}
+    kind = "torn" if fault.name == "mid-save" else "full"
+    found: list[dict[str, Any]] = [{**where, "kind": kind, "size": max(1, most.size // 2)}]
+    if kind == "full":
+        found.append({"attempt": 0, "kind": "kill", "rank": plan.ranks - 1, "step": plan.between})
+    return found

@@ -1,0 +1,148 @@
+"""A rehearsal as one self-contained HTML page, as JUnit XML and as a document for ``--json``; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+from clusterrun.model.visible import visible
+from clusterrun.rehearse.stage import Result
+from clusterrun.rehearse.verdict import Finding, Level
+from clusterrun.reports.markup import Markup, joined, number, tag
+from clusterrun.reports.page import POLICY
+from clusterrun.reports.style import STYLE
+
+CLASS = {Level.OK: "pass", Level.NOTE: "warn", Level.FAIL: "fail", Level.UNKNOWN: "undetermined"}
+WIDTH, HEIGHT = 640, 180
+COLOURS = ("var(--soft)", "var(--r5)", "var(--r1)", "var(--fail)")
+"""Of the control, then of each start of the disturbed run."""
+
+
+def well(results: Sequence[Result]) -> bool:
+    """Whether nothing is left to mend and nothing unknown."""
+    return all(result.level in (Level.OK, Level.NOTE) for result in results)
+
+
+def document(results: Sequence[Result], command: Sequence[str], steps: int) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    return {
+        "command": list(command),
+        "steps": steps,
+        "ok": well(results),
+        "results": [
+            {
+                "fault": result.name,
+                "level": result.level.value.lower(),
+                "seconds": round(result.seconds, 1),
+                "findings": [
+                    {
+                        "level": one.level.value.lower(),
+                        "cause": one.cause.value,
+                        "said": one.said,
+                        "remedy": one.remedy,
+                        "lines": list(one.lines),
+                        "step": one.step,
+                    }
+                    for one in result.findings
+                ],
+            }
+            for result in results
+        ],
+    }
+
+
+def junit(results: Sequence[Result], name: str) -> str:
+    """The results as CI systems read them: a failure for FAIL, an error for what is unknown."""
+    failed = sum(result.level is Level.FAIL for result in results)
+    unknown = sum(result.level is Level.UNKNOWN for result in results)
+    head = f'tests="{len(results)}" failures="{failed}" errors="{unknown}"'
+    total = sum(result.seconds for result in results)
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>']
+    lines.append(f'<testsuite name={quoteattr(f"rehearse {name}")} {head} time="{total:.1f}">')
+    for result in results:
+        lines.append(
+            f'<testcase classname="rehearse" name={quoteattr(result.title)} time="{result.seconds:.1f}">'
+        )
+        kind = {Level.FAIL: "failure", Level.UNKNOWN: "error"}.get(result.level)
+        body = escape("\n".join(map(visible, words(result.findings))))
+        first = quoteattr(visible(result.findings[0].said if result.findings else ""))
+        lines.append(
+            f"<{kind} message={first}>{body}</{kind}>" if kind else f"<system-out>{body}</system-out>"
+        )
+        lines.append("</testcase>")
+    return "\n".join([*lines, "</testsuite>", ""])
+
+
+def words(findings: Sequence[Finding]) -> Iterator[str]:
+    """Every finding in lines: what was seen, then places in the script, then what to write instead."""
+    for one in findings:
+        yield one.said
+        if one.lines:
+            yield f"  {', '.join(one.lines)}"
+        if one.remedy:
+            yield f"  {one.remedy}"
+
+
+def page(results: Sequence[Result], command: str) -> str:
+    """The page; it loads nothing and runs nothing."""
+    head = tag(
+        "head",
+        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        tag("title", f"Rehearsal of {command}"),
+        tag("style", Markup(STYLE)),
+    )
+    good = sum(result.level in (Level.OK, Level.NOTE) for result in results)
+    grade = "pass" if well(results) else "fail"
+    title = tag("h1", f"Rehearsal: {good} of {len(results)} are well")
+    top = tag("header", title, tag("p", command, class_="facts"), class_=grade)
+    control = results[0].curves[:1] if results else ()
+    body = tag("body", tag("main", top, *(_section(result, control) for result in results)))
+    return f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n'
+
+
+def _section(result: Result, control: tuple[tuple[int, tuple[float, ...]], ...]) -> Markup:
+    found = []
+    for one in result.findings:
+        lines = [tag("li", line, class_="check") for line in one.lines]
+        more = [tag("li", one.remedy, class_="remedy")] if one.remedy else []
+        listed = [tag("ul", *lines, *more)] if lines or more else []
+        title = tag("h3", one.said, " ", tag("span", one.level.value, class_="chip"))
+        found.append(tag("div", title, *listed, class_=f"finding {CLASS[one.level]}"))
+    step = next((one.step for one in result.findings if one.level is Level.FAIL and one.step), 0)
+    curves = _curves([*control, *result.curves] if result.name != "control" else result.curves, step)
+    return tag("section", tag("h2", f"{result.title} ({result.seconds:.0f} s)"), *found, *curves)
+
+
+def _curves(curves: Sequence[tuple[int, tuple[float, ...]]], step: int) -> list[Markup]:
+    """The losses over the steps, the control first; a mark where they part."""
+    finite = [loss for _, losses in curves for loss in losses if math.isfinite(loss)]
+    if not finite:
+        return []
+    most = max(begin + len(losses) for begin, losses in curves)
+    low, high = min(finite), max(finite)
+    span = (high - low) or 1.0
+
+    def place(n: int, loss: float) -> str:
+        return f"{40 + (WIDTH - 50) * n / max(1, most):.1f},{10 + (HEIGHT - 30) * (high - loss) / span:.1f}"
+
+    drawn = []
+    for order, (begin, losses) in enumerate(curves):
+        points = " ".join(place(begin + j, v) for j, v in enumerate(losses, 1) if math.isfinite(v))
+        colour = COLOURS[min(order, len(COLOURS) - 1)]
+        width = "3" if order == 0 else "1.5"
+        drawn.append(tag("polyline", points=points, fill="none", stroke=colour, stroke_width=width))
+    if step:
+        x = place(step, high).split(",")[0]
+        dash = {"stroke": "var(--fail)", "stroke_dasharray": "4 3"}
+        drawn.append(tag("line", x1=x, x2=x, y1=10, y2=HEIGHT - 20, **dash))
+    style: dict[str, str | int] = {"fill": "var(--soft)", "font_size": 11}
+    drawn.append(tag("text", number(high) if high > 0 else f"{high:.3g}", x=2, y=14, **style))
+    drawn.append(tag("text", number(low) if low > 0 else f"{low:.3g}", x=2, y=HEIGHT - 20, **style))
+    drawn.append(tag("text", f"step {most}", x=WIDTH - 60, y=HEIGHT - 5, **style))
+    picture = Markup(tag("svg", joined(drawn), viewBox=f"0 0 {WIDTH} {HEIGHT}", width="100%"))
+    said = "Loss of rank 0: the control (thick), then each start of the disturbed run"
+    where = f"; the dashed line is step {step}, the first that differs." if step else "."
+    return [picture, tag("p", said + where, class_="soft")]

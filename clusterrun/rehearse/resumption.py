@@ -1,0 +1,254 @@
+"""From which step a restarted script goes on, and what differs first from a run that nobody disturbed; pure.
+
+The parameters before the first step of a start are looked for among those that the same run had after each
+of its steps before: so the step is known by content, whatever the script says. What follows is compared
+with the control, part by part, in the order in which one part decides the next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from clusterrun.model.frozen import frozen
+from clusterrun.rehearse.trace import Life, RankTrace, Step
+
+KNOWN_SHARE = 0.9
+"""Of a batch's samples that the control had too: then it is another order, not other data."""
+
+
+@frozen
+class Reference:
+    """What every rank should compute: its steps by number, and its parameters before the first of them."""
+
+    steps: Mapping[int, Mapping[int, Step]]
+    initial: Mapping[int, int]
+    empty: Mapping[int, int]
+
+    def at(self, rank: int, n: int) -> Step | None:
+        """The step that a rank takes as its ``n``-th, counted from 1."""
+        return self.steps.get(rank, {}).get(n)
+
+
+def reference(control: Life, first: Life | None = None) -> Reference:
+    """The control; as far as the disturbed run's own first start went, that one."""
+    steps: dict[int, dict[int, Step]] = {}
+    initial: dict[int, int] = {}
+    empty: dict[int, int] = {}
+    for life in (control, first):
+        for rank, trace in life.ranks.items() if life else ():
+            steps.setdefault(rank, {}).update({step.n: step for step in trace.steps})
+            if 0 in trace.before:
+                initial[rank], empty[rank] = trace.before[0]
+    return Reference(steps, initial, empty)
+
+
+def resumed_at(known: Reference, trace: RankTrace) -> int | None:
+    """After how many steps this rank goes on: 0 from the beginning, None where the weights are of no step."""
+    if 0 not in trace.before:
+        return None
+    parameters, state = trace.before[0]
+    mine = sorted(known.steps.get(trace.rank, {}).items())
+    found = []
+    for place, (n, step) in enumerate(mine):
+        if (step.optimizer, step.parameters) != (0, parameters):
+            continue
+        following = next((later for later, one in mine[place + 1 :] if one.optimizer == 0), n + 1)
+        found.append((step.state == state, following - 1))
+    if parameters == known.initial.get(trace.rank) and not any(same for same, _ in found):
+        return 0
+    return max(found)[1] if found else None
+
+
+def begins(known: Reference, life: Life) -> int | None:
+    """After which step a start of the ranks goes on, by its lowest rank."""
+    return resumed_at(known, life.ranks[min(life.ranks)]) if life.ranks else None
+
+
+@frozen
+class Difference:
+    """What differs first: a ``part`` of PARTS, the step and the rank; ``detail`` tells more of it."""
+
+    part: str
+    step: int
+    rank: int
+    detail: str = ""
+
+
+def differences(known: Reference, life: Life, at: int) -> tuple[Difference, ...]:
+    """What differs first in ``life``, which goes on after step ``at``; empty where nothing does.
+
+    The cause comes first, then what differs by itself beside it.
+    """
+    state = _state_before(known, life, at)
+    found = [state] if state else []
+    last = max((trace.last for trace in life.ranks.values()), default=0)
+    for j in range(1, last + 1):
+        here = [one for rank in sorted(life.ranks) for one in _at(known, life.ranks[rank], at, j)]
+        if here:
+            order = {part: place for place, part in enumerate(PARTS)}
+            firsts = sorted(here, key=lambda one: order[one.part])
+            if state is None or firsts[0].part in ("rates", "scheduler", "scaler", "averages"):
+                found += [one for one in firsts if _independent(one, firsts[0], j)]
+            break
+    return tuple({one.part: one for one in reversed(found)}.values())[::-1]
+
+
+PARTS = (
+    "state",
+    "rates",
+    "data",
+    "content",
+    "unseen",
+    "scaler",
+    "random",
+    "parameters",
+    "buffers",
+    "averages",
+    "scheduler",
+)
+"""In the order in which one decides the next."""
+
+
+def _independent(one: Difference, first: Difference, j: int) -> bool:
+    """Whether a part differs by itself, not for what differs before it."""
+    return one is first or (j == 1 and one.part in ("rates", "scaler", "averages") and one.part != first.part)
+
+
+def _state_before(known: Reference, life: Life, at: int) -> Difference | None:
+    """The optimizer's state before the first step, against that after step ``at``."""
+    for rank, trace in sorted(life.ranks.items()):
+        step = known.at(rank, at)
+        if step is None or 0 not in trace.before or step.optimizer != 0:
+            continue
+        state = trace.before[0][1]
+        if state != step.state:
+            anew = "anew" if state == known.empty.get(rank) else ""
+            return Difference("state", at + 1, rank, anew)
+    return None
+
+
+def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[Difference]:
+    """What differs on one rank in its ``j``-th step."""
+    step = next((one for one in trace.steps[j - 1 : j]), None)
+    right = known.at(trace.rank, at + j)
+    if step is None or right is None:
+        return []
+    parts = []
+    if step.rates != right.rates:
+        parts.append(("rates", f"{_rate(step)} instead of {_rate(right)}"))
+    data = data_difference(known, trace, at, j)
+    parts += [data] if data else []
+    if step.scalers != right.scalers:
+        parts.append(("scaler", ""))
+    drawn = known.at(trace.rank, at + j - 1)
+    moved = [name for name in right.random if drawn is None or drawn.random.get(name) != right.random[name]]
+    names = sorted(name for name in moved if step.random.get(name) != right.random[name])
+    if names and data and data[0] in ("content", "unseen"):
+        parts[-1:] = [("random", ", ".join(names))]  # they draw what the data become
+    elif step.parameters != right.parameters:
+        parts.append(("random", ", ".join(names)) if names and not data else ("parameters", ""))
+    elif step.buffers != right.buffers and not data:
+        parts.append(("buffers", ""))
+    if not set(right.averages) <= set(step.averages) and _averages_move(known, trace.rank):
+        parts.append(("averages", ""))
+    if step.schedulers != right.schedulers and len(step.schedulers) == len(right.schedulers):
+        parts.append(("scheduler", f"{list(step.schedulers)} instead of {list(right.schedulers)}"))
+    return [Difference(part, at + j, trace.rank, detail) for part, detail in parts]
+
+
+def _averages_move(known: Reference, rank: int) -> bool:
+    steps = known.steps.get(rank, {}).values()
+    return len({step.averages for step in steps}) > 1
+
+
+def _rate(step: Step) -> str:
+    return "/".join(f"{group[0]:.6g}" if group else "?" for group in step.rates)
+
+
+# --- data ---
+
+
+def data_difference(known: Reference, trace: RankTrace, at: int, j: int) -> tuple[str, str] | None:
+    """A part ("data", "content" or "unseen") and words, where a step's samples are not the control's."""
+    step, right = trace.steps[j - 1], known.at(trace.rank, at + j)
+    assert right is not None
+    if step.rows and right.rows:
+        if step.rows == right.rows:
+            return None
+        mine, its = step.rows, right.rows
+        seen = {n: one.rows for n, one in known.steps[trace.rank].items()}
+    elif step.batches and right.batches:
+        ours, theirs = _order(trace.steps), _order(known.steps[trace.rank].values())
+        ahead = len(theirs[1]) - len(theirs.get(2, theirs[1])) if 1 in theirs else 0
+        its_all = [rows for n in sorted(theirs) for rows in theirs[n]]
+        begin = max(0, sum(len(theirs[n]) for n in theirs if n <= at + j - 1) - (ahead if j == 1 else 0))
+        if not ours.get(j) or begin >= len(its_all) or ours[j][0] == its_all[begin]:
+            return None
+        mine, its = ours[j][0], its_all[begin]
+        seen = {n: rows[0] for n, rows in theirs.items() if rows}
+    else:
+        return None
+    mine_index, its_index = _indices(step), _indices(right)
+    if mine_index and mine_index == its_index:
+        return "content", "the samples are the same, their content is not"
+    if mine_index and its_index:
+        mine, its = mine_index, its_index
+        seen = {n: _indices(one) for n, one in known.steps[trace.rank].items()}
+    return _data_words(mine, its, seen, at + j, known, trace.rank, bool(mine_index))
+
+
+def _order(steps: Iterable[Step]) -> dict[int, list[tuple[int, ...]]]:
+    """The rows of each step's batches that come from the loader which the first step used."""
+    listed = list(steps)
+    main = next((batch[0] for step in listed for batch in step.batches), "")
+    return {step.n: [rows for name, rows, _ in step.batches if name == main] for step in listed}
+
+
+def _indices(step: Step) -> tuple[int, ...]:
+    return step.batches[-1][2] if step.batches else ()
+
+
+def _data_words(
+    mine: tuple[int, ...],
+    its: tuple[int, ...],
+    seen: Mapping[int, tuple[int, ...]],
+    n: int,
+    known: Reference,
+    rank: int,
+    by_index: bool,
+) -> tuple[str, str]:
+    same = [step for step, rows in seen.items() if rows == mine]
+    earlier = [step for step in same if step < n]
+    later = [step for step in same if step > n]
+    if earlier:
+        behind = n - max(earlier)
+        begins = ", the first of the run" if 1 in earlier else ""
+        return "data", f"got the batch of step {max(earlier)} again{begins}: {behind} batches are repeated"
+    if later:
+        return "data", f"got the batch of step {min(later)}: {min(later) - n} batches are skipped"
+    if Counter(mine) == Counter(its):
+        return "data", "got the same samples in another order"
+    elsewhere = {row for steps in known.steps.values() for one in steps.values() for row in one.rows}
+    elsewhere |= {row for rows in seen.values() for row in rows}
+    share = sum(row in elsewhere for row in mine) / max(1, len(mine))
+    if by_index or share >= KNOWN_SHARE:
+        return "data", "got other samples: the order is another one"
+    return "unseen", "got data that the control never had"
+
+
+def counted(known: Reference, lives: Sequence[Life], at: int, until: int) -> tuple[int, int]:
+    """Samples that were repeated, and left out, over all ranks; (0, 0) where they are not seen."""
+    right: Counter[int] = Counter()
+    real: Counter[int] = Counter()
+    for rank, steps in known.steps.items():
+        life = lives[-1].ranks.get(rank)
+        for n, step in steps.items():
+            if n <= until and (n <= at or life is not None):
+                right.update(step.rows)
+            if n <= at:
+                real.update(step.rows)
+        for step in life.steps if life else ():
+            if at + step.n <= until:
+                real.update(step.rows)
+    return sum((real - right).values()), sum((right - real).values())

@@ -1,0 +1,470 @@
+"""Rehearses: each fault in a run of its own, on this machine, in a copy of the working directory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from clusterrun import proc
+from clusterrun.api import Run, launch
+from clusterrun.local import processes
+from clusterrun.model.errors import BadInput, ClusterrunError
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.record import RunStatus
+from clusterrun.model.spec import JobSpec
+from clusterrun.operations.context import Context
+from clusterrun.rehearse import verdict
+from clusterrun.rehearse.faults import AFTER_NOTICE, SHORT_NOTICE, Fault, Schedule, chosen, schedule, strikes
+from clusterrun.rehearse.resumption import begins, reference
+from clusterrun.rehearse.trace import TRACE, Life, Save, read
+from clusterrun.rehearse.verdict import Cause, Finding, Level, Observed
+
+VARIABLE = "CLUSTERRUN_REHEARSAL"
+LOOK_EVERY = 0.1
+LINKED_BYTES = 32 << 20
+"""A larger file is linked to, not copied."""
+MOST_BYTES = 2 << 30
+"""Of a working directory that is copied."""
+LEFT_OUT = (".git", "__pycache__", ".hg", "node_modules", ".tox", ".mypy_cache", ".pytest_cache")
+SAVES_WANTED = 3
+"""Checkpoints that the control is to write before it may end."""
+LEAST_STEPS = 20
+AT_ONCE = 2
+"""Runs beside each other: most of a fault is waiting."""
+END_SECONDS = 20.0
+WAIT_FOR_END = 300.0
+"""Seconds for a save to end that a notice began."""
+
+
+@frozen
+class Result:
+    """One row: a fault (or the control), what was found, how long it took."""
+
+    name: str
+    title: str
+    findings: tuple[Finding, ...]
+    seconds: float
+    curves: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    """Of rank 0, per start: the step from which it went on, and the losses after it."""
+
+    @property
+    def level(self) -> Level:
+        """The worst of the findings."""
+        order = [Level.OK, Level.NOTE, Level.UNKNOWN, Level.FAIL]
+        return max((one.level for one in self.findings), key=order.index, default=Level.OK)
+
+
+class OutOfTime(Exception):
+    """The budget is used up."""
+
+
+class Stage:
+    """One rehearsal: ``spec`` is the run as the user means it, ``folder`` takes everything that is made."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        folder: str,
+        environ: dict[str, str],
+        budget: float,
+        steps: int,
+        notice: float,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._spec, self._folder, self._budget, self._steps = spec, folder, budget, steps
+        self._notice, self._tell = notice, tell
+        self._context = Context({**environ, "CLUSTERRUN_HOME": os.path.join(folder, "home")})
+        self._until = time.monotonic() + budget
+        self._live: set[str] = set()
+        self.control: tuple[Life, Life] | None = None
+        self.plan: Schedule | None = None
+
+    def rehearse(self, names: Sequence[str], elastic: bool) -> Iterator[Result]:
+        """The control, then each fault, in the order of the table; each result as soon as it is there."""
+        try:
+            yield from self._all(names, elastic)
+        finally:
+            self.end()
+
+    def _all(self, names: Sequence[str], elastic: bool) -> Iterator[Result]:
+        began = time.monotonic()
+        try:
+            result = self._control(began)
+        except OutOfTime:
+            yield Result("control", "control", (self._late("control"),), time.monotonic() - began)
+            return
+        yield result
+        plan = self.plan
+        if plan is None:
+            return
+        wanted = [fault for fault in chosen(names, elastic) if plan.saves or fault.name == "kill"]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            jobs = [pool.submit(self._fault, fault, plan) for fault in wanted]
+            try:
+                for job in jobs:
+                    yield job.result()
+            except BaseException:
+                self._until = 0.0
+                raise
+
+    def _late(self, what: str) -> Finding:
+        said = f"not done within --budget {self._budget:g} s"
+        return Finding(Level.UNKNOWN, Cause.UNDETERMINED, said, f"give more: --budget {2 * self._budget:g}s")
+
+    # --- the control ---
+
+    def _control(self, began: float) -> Result:
+        first, status = self._first(self._copy("control-1"))
+        seconds = time.monotonic() - began
+        if not first.ranks or first.last < 1:
+            said, remedy = no_steps(first, status, self._spec)
+            return Result("control", "control", (Finding(Level.FAIL, Cause.NO_STEPS, said, remedy),), seconds)
+        blind = next((one.blind for one in first.ranks.values() if one.blind), "")
+        if blind:
+            self._tell(f"not all of this script can be seen: {blind}")
+        self._refuse_escapes(first)
+        plan = schedule(first, self._steps or first.last)
+        again = self._run("control-2", self._copy("control-2"), {"steps": 0 if plan.natural else plan.steps})
+        self._finish(again)
+        second = self._lives(again)[-1]
+        cut = cut_to(first, plan.steps)
+        self.control, self.plan = (cut, second), plan
+        findings = verdict.control(cut, second)
+        return Result(
+            "control", "control", findings, time.monotonic() - began, (curve(cut, 0), curve(second, 0))
+        )
+
+    def _first(self, folder: str) -> tuple[Life, RunStatus]:
+        """Runs until some checkpoints are written, or --steps are done, or it ends by itself."""
+        run = self._run("control-1", folder, {"steps": self._steps})
+        attempt = run.paths.attempt(0).folder
+        while not self._over(run):
+            self._check_time(run)
+            life = read(attempt)
+            kept = {save.step for save in life.saves if save.size}
+            if not self._steps and len(kept) > SAVES_WANTED and life.last >= LEAST_STEPS:
+                self._end(run)
+                break
+            time.sleep(3 * LOOK_EVERY)
+        self._live.discard(run.job_id)
+        return read(attempt), run.status()
+
+    def _refuse_escapes(self, life: Life) -> None:
+        """Files outside of the copy would be shared by all runs. Raises ``BadInput``."""
+        inside = os.path.realpath(self._folder) + os.sep
+        for save in life.saves:
+            if not os.path.realpath(save.path).startswith(inside):
+                raise BadInput(
+                    f"the script writes its checkpoints to {save.path}, outside of its working directory:"
+                    " the runs of a rehearsal would disturb each other, and your own checkpoints",
+                    "give the script a relative path for its checkpoints",
+                )
+
+    # --- a fault ---
+
+    def _fault(self, fault: Fault, plan: Schedule) -> Result:
+        began = time.monotonic()
+        assert self.control is not None
+        first, second = self.control
+        try:
+            if time.monotonic() > self._until:
+                raise OutOfTime
+            seen = self._observed(fault, plan)
+            different = verdict.divergence(first, second)
+            findings = verdict.judge(first, different.part if different else "", seen)
+        except OutOfTime:
+            return Result(fault.name, fault.title, (self._late(fault.title),), time.monotonic() - began)
+        except ClusterrunError as error:
+            return Result(fault.name, fault.title, (verdict.unknown(error.seen),), time.monotonic() - began)
+        known = reference(first, seen.lives[0])
+        curves = tuple(curve(life, begins(known, life)) for life in seen.lives)
+        return Result(fault.name, fault.title, findings, time.monotonic() - began, curves)
+
+    def _observed(self, fault: Fault, plan: Schedule) -> Observed:
+        folder = self._copy(fault.name)
+        limit = 0 if plan.natural else plan.steps
+        orders: dict[str, Any] = {"steps": limit, "strikes": strikes(fault, plan), "known": self._known(plan)}
+        held = any(one["kind"] == "hold" for one in orders["strikes"])
+        if not held:
+            run = self._run(fault.name, folder, orders)
+            self._finish(run)
+            return self._seen(fault, plan, self._lives(run), run)
+        return self._held(fault, plan, folder, orders)
+
+    def _held(self, fault: Fault, plan: Schedule, folder: str, orders: dict[str, Any]) -> Observed:
+        """Faults that come from outside, while all ranks wait after the same step."""
+        told = fault.name in ("time-limit", "preemption")
+        if told and not plan.natural:
+            orders = {**orders, "steps": plan.between + AFTER_NOTICE}
+        run = self._run(fault.name, folder, orders, restarts=3 if fault.name == "node" else 0)
+        self._wait_held(run)
+        damaged: tuple[str, ...] = ()
+        took: float | None = None
+        until = {"time-limit": self._notice, "preemption": SHORT_NOTICE}.get(fault.name, 0.0)
+        if fault.name == "node":
+            kill_node(run.job_id, self._spec.nodes - 1)
+            self._finish(run)
+            return self._seen(fault, plan, self._lives(run), run)
+        if told:
+            took = self._notified(run, until)
+        else:
+            self._end(run)
+        lives = self._lives(run)
+        if fault.name == "damaged":
+            damaged = cut_newest(lives[0], plan)
+        nodes = self._spec.nodes + {"fewer": -1, "more": 1}.get(fault.name, 0)
+        after = {"steps": 0 if plan.natural else plan.steps, "known": orders["known"]}
+        following = self._run(fault.name, folder, after, nodes=nodes)
+        self._finish(following)
+        seen = self._seen(fault, plan, (*lives, *self._lives(following)), following)
+        return replace(
+            seen, until=until, took=took, damaged=(*seen.damaged, *damaged), elastic=nodes != self._spec.nodes
+        )
+
+    def _seen(self, fault: Fault, plan: Schedule, lives: tuple[Life, ...], run: Run) -> Observed:
+        torn = plan.saves[plan.group - 1][1] if fault.name in ("mid-save", "disk-full") and plan.saves else ()
+        damaged = torn_paths(
+            torn, os.path.join(self._folder, "control-1"), os.path.join(self._folder, fault.name)
+        )
+        status = run.status()
+        tail = f"{status.state.value}: {status.reason}"
+        return Observed(fault.name, lives, lives[0].last if lives else 0, damaged=damaged, tail=tail)
+
+    def _known(self, plan: Schedule) -> dict[str, dict[str, int]]:
+        """By what a restarted rank knows how many steps were done: the parameters after each of them."""
+        assert self.control is not None
+        last = plan.between + 1
+        return {
+            str(rank): {str(step.parameters): step.n for step in trace.steps if step.n <= last}
+            for rank, trace in self.control[0].ranks.items()
+        }
+
+    def _wait_held(self, run: Run) -> None:
+        """Return when every rank waits. Raises ``OutOfTime``."""
+        folder = run.paths.attempt(0).folder
+        while True:
+            self._check_time(run)
+            names = (
+                [name for name in os.listdir(folder) if name.endswith(TRACE)] if os.path.isdir(folder) else []
+            )
+            held = sum('"t": "hold"' in text(os.path.join(folder, name)) for name in names)
+            if held >= self._spec.world_size or self._over(run):
+                return
+            time.sleep(LOOK_EVERY)
+
+    def _notified(self, run: Run, seconds: float) -> float | None:
+        """Give notice; seconds until the run has ended by itself, or None where it had to be ended."""
+        folder = run.paths.attempt(0)
+        pid = int(run.job_id.partition(".")[0])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR2)
+        began = time.monotonic()
+        while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
+            time.sleep(LOOK_EVERY / 4)
+        told = time.monotonic()
+        with open(folder.beside("rehearsal.go"), "w"):
+            pass
+        while not self._over(run) and time.monotonic() - told < min(seconds, WAIT_FOR_END):
+            self._check_time(run)
+            time.sleep(LOOK_EVERY / 4)
+        took = time.monotonic() - told
+        if not self._over(run):
+            self._end(run)
+            return None
+        life = read(folder.folder)
+        by_itself = all(trace.end == "exit" for trace in life.ranks.values())
+        return took if by_itself and life.last < self._planned_end() else None
+
+    def _planned_end(self) -> int:
+        return self.plan.steps if self.plan and self.plan.natural else 1 << 60
+
+    # --- runs ---
+
+    def _run(self, name: str, folder: str, orders: dict[str, Any], restarts: int = 3, nodes: int = 0) -> Run:
+        inside = os.path.join(folder, os.path.relpath(self._spec.cwd, self._root()))
+        spec = replace(
+            self._spec,
+            name=f"rehearse-{name}",
+            cwd=inside,
+            command=tuple(moved(word, self._root(), folder) for word in self._spec.command),
+            nodes=nodes or self._spec.nodes,
+            max_restarts=restarts,
+            environment=(*self._spec.environment, (VARIABLE, json.dumps(orders))),
+        )
+        run = launch(spec, self._context)
+        self._live.add(run.job_id)
+        return run
+
+    def _root(self) -> str:
+        return self._spec.cwd
+
+    def _copy(self, name: str) -> str:
+        target = os.path.join(self._folder, name)
+        copy_folder(self._root(), target)
+        return target
+
+    def _over(self, run: Run) -> bool:
+        return not processes.alive(run.job_id)
+
+    def _finish(self, run: Run) -> None:
+        """Wait for the end of a run. Raises ``OutOfTime``."""
+        while not self._over(run):
+            self._check_time(run)
+            time.sleep(LOOK_EVERY)
+        self._live.discard(run.job_id)
+
+    def _end(self, run: Run) -> None:
+        processes.end(run.job_id, self._context.clock, END_SECONDS)
+        self._live.discard(run.job_id)
+
+    def _check_time(self, run: Run) -> None:
+        if time.monotonic() > self._until:
+            self._end(run)
+            raise OutOfTime
+
+    def _lives(self, run: Run) -> tuple[Life, ...]:
+        folder = run.paths.attempts
+        found = [read(os.path.join(folder, name)) for name in sorted(os.listdir(folder))]
+        return tuple(life for life in found if life.ranks)
+
+    def end(self) -> None:
+        """End every run that still lives."""
+        self._until = 0.0
+        for job_id in list(self._live):
+            processes.end(job_id, self._context.clock, END_SECONDS)
+
+
+def text(path: str) -> str:
+    """A file's text; '' where there is none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def moved(word: str, root: str, folder: str) -> str:
+    """A word of the command, a path inside the working directory led into the copy."""
+    return folder + word[len(root) :] if word == root or word.startswith(root + os.sep) else word
+
+
+def outside(command: Sequence[str], root: str) -> tuple[str, ...]:
+    """The words of a command that name places outside of the working directory, which all runs share."""
+    words = [part for word in command for part in word.split("=")]
+    return tuple(
+        word for word in words if os.path.isabs(word) and not (word + os.sep).startswith(root + os.sep)
+    )
+
+
+def copy_folder(source: str, target: str) -> None:
+    """Copy a working directory; large files are linked to. Raises ``BadInput`` where it is too large."""
+    total = 0
+    for folder, names, files in os.walk(source):
+        names[:] = [
+            name
+            for name in names
+            if name not in LEFT_OUT and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+        ]
+        here = os.path.join(target, os.path.relpath(folder, source))
+        os.makedirs(here, 0o700, exist_ok=True)
+        for name in files:
+            path = os.path.join(folder, name)
+            if os.path.islink(path) or not os.path.isfile(path):
+                if os.path.exists(path):
+                    os.symlink(os.path.realpath(path), os.path.join(here, name))
+                continue
+            size = os.path.getsize(path)
+            total += size if size < LINKED_BYTES else 0
+            if total > MOST_BYTES:
+                raise BadInput(
+                    f"{source} holds more than {MOST_BYTES >> 30} GB of small files; each run needs a copy",
+                    "start in a folder that holds the script and little else",
+                )
+            if size >= LINKED_BYTES:
+                os.symlink(path, os.path.join(here, name))
+            else:
+                shutil.copy2(path, os.path.join(here, name))
+
+
+def no_steps(life: Life, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
+    """Why nothing can be rehearsed: what was seen, and what to do."""
+    if life.errors:
+        line, kind, said = life.errors[0]
+        place = f" at {line}" if line else ""
+        first = said.splitlines()[0] if said else ""
+        gpus = "CUDA" in said or "cuda" in said or "NCCL" in said
+        remedy = "rehearse it with --gpus where there are some, or tell it to use the CPU" if gpus else ""
+        return f"the script ends before its first step{place}: {kind}: {first}", remedy
+    if not life.ranks:
+        return (
+            f"no rank was seen ({status.state.value}: {status.reason}): is the command a Python script?",
+            "see what the ranks printed: --keep, then clusterrun logs",
+        )
+    return (
+        "no step of a torch optimizer was seen: what this script computes cannot be compared",
+        "a script that starts its ranks by itself is not seen: let clusterrun start them (--ranks-per-node)",
+    )
+
+
+def cut_to(life: Life, steps: int) -> Life:
+    """The same life, as if it had ended after so many steps."""
+    ranks = {
+        rank: replace(
+            trace,
+            steps=tuple(step for step in trace.steps if step.n <= steps),
+            saves=tuple(save for save in trace.saves if save.step <= steps),
+        )
+        for rank, trace in life.ranks.items()
+    }
+    return Life(ranks)
+
+
+def curve(life: Life, begin: int | None) -> tuple[int, tuple[float, ...]]:
+    """The losses of the lowest rank, and after which step they begin."""
+    trace = life.ranks[min(life.ranks)] if life.ranks else None
+    losses = tuple(step.loss for step in trace.steps if step.loss is not None) if trace else ()
+    return begin or 0, losses
+
+
+def cut_newest(life: Life, plan: Schedule) -> tuple[str, ...]:
+    """Cut off half of the largest file of the newest checkpoint that is still there."""
+    there = [save for save in life.saves if save.size and os.path.exists(save.path)]
+    if not there:
+        return ()
+    newest = max(save.step for save in there)
+    save = max((save for save in there if save.step == newest), key=lambda save: save.size)
+    os.truncate(save.path, save.size // 2)
+    return (save.path,)
+
+
+def torn_paths(planned: Sequence[Save], control: str, folder: str) -> tuple[str, ...]:
+    """The file that a fault in the middle of a save cuts off under its final name, in ``folder``."""
+    biggest = max(planned, key=lambda save: save.size, default=None)
+    if biggest is None or biggest.temp:
+        return ()
+    return (moved(biggest.path, control, folder),)
+
+
+def kill_node(job_id: str, node: int) -> None:
+    """Kill every process of one simulated node, its agent first; the node's ranks carry its number."""
+    agents = [one for one in proc.descendants(int(job_id.partition(".")[0])) if is_agent(one.pid)]
+    for agent in agents:
+        below = proc.descendants(agent.pid)
+        if any(proc.environment(one.pid).get("NODE_RANK") == str(node) for one in below):
+            for one in (agent, *below):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGKILL)
+            return
+
+
+def is_agent(pid: int) -> bool:
+    """Whether a process is the agent of a node (or the shim below it)."""
+    words = text(f"/proc/{pid}/cmdline").split("\0")
+    return "agent" in words[:7] and any(word.endswith("agent.pyz") for word in words)

@@ -1,0 +1,541 @@
+"""What a rehearsal found: the cause, named by what differs first, and what to write instead; pure.
+
+An accusation needs a proof in the traces. What is not proven is UNKNOWN, never a guess.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Mapping, Sequence
+
+from clusterrun.model.frozen import frozen
+from clusterrun.rehearse.resumption import Difference, Reference, counted, differences, reference, resumed_at
+from clusterrun.rehearse.trace import Life, Save, pattern
+
+MANY_KEPT = 4
+"""Checkpoints of one kind, none ever removed, from which on it is said."""
+
+
+class Level(enum.Enum):
+    """How bad it is: a note is worth knowing, and fails nothing."""
+
+    OK = "ok"
+    NOTE = "note"
+    FAIL = "FAIL"
+    UNKNOWN = "unknown"
+
+
+class Cause(enum.Enum):
+    """The names of what can be found, as in ``--json``."""
+
+    NONE = ""
+    NOT_DETERMINISTIC = "not-deterministic"
+    NO_STEPS = "no-steps"
+    NO_CHECKPOINT = "no-checkpoint"
+    TWO_WRITERS = "two-writers"
+    NEVER_DROPPED = "never-dropped"
+    NEVER_RESUMED = "never-resumed"
+    TOO_FAR_BACK = "resumed-too-far-back"
+    RANKS_DISAGREE = "ranks-resume-at-different-steps"
+    PARAMETERS = "parameters-not-restored"
+    OPTIMIZER = "optimizer-not-restored"
+    RATES = "learning-rate-not-restored"
+    SCHEDULER = "scheduler-not-restored"
+    SCALER = "scaler-not-restored"
+    AVERAGES = "averages-not-restored"
+    BUFFERS = "buffers-not-restored"
+    DATA = "data-order-not-restored"
+    RANDOM = "random-state-not-restored"
+    TORN = "torn-checkpoint-loaded"
+    CRASH = "restart-fails"
+    NOTICE_UNHEARD = "notice-unheard"
+    NOTICE_IGNORED = "notice-ignored"
+    NOTICE_UNSAVED = "notice-without-save"
+    SAVE_TOO_SLOW = "save-slower-than-notice"
+    ONLY_ONE = "only-one-checkpoint"
+    UNDETERMINED = "undetermined"
+
+
+@frozen
+class Finding:
+    """One result; ``lines`` are places in the script, ``remedy`` is what to write instead."""
+
+    level: Level
+    cause: Cause
+    said: str
+    remedy: str = ""
+    lines: tuple[str, ...] = ()
+    step: int = 0
+
+
+@frozen
+class Observed:
+    """What one fault did: every start of the ranks, in order, and how the run ended.
+
+    ``struck_at``: the steps that were done when the fault came. ``until``: seconds of notice that were given
+    (0: none), ``took``: seconds until the ranks had ended by themselves (None: they were ended).
+    """
+
+    fault: str
+    lives: tuple[Life, ...]
+    struck_at: int
+    until: float = 0.0
+    took: float | None = None
+    damaged: tuple[str, ...] = ()
+    elastic: bool = False
+    tail: str = ""
+
+
+def control(first: Life, second: Life) -> tuple[Finding, ...]:
+    """What two undisturbed runs say: whether they are the same, and how checkpoints are written."""
+    differs = divergence(first, second)
+    n = first.last
+    if differs is None:
+        same = Finding(Level.OK, Cause.NONE, f"2 runs of {n} steps, equal to the last bit")
+    else:
+        what = WORDS.get(differs.part, differs.part)
+        said = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
+        same = Finding(
+            Level.NOTE,
+            Cause.NOT_DETERMINISTIC,
+            f"{said}{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
+            " what is computed after it is not",
+            "seed all generators, torch.use_deterministic_algorithms(True)",
+            step=differs.step,
+        )
+    return (same, *files(first))
+
+
+def divergence(first: Life, second: Life) -> Difference | None:
+    """What differs first between two undisturbed runs."""
+    known = reference(first)
+    for rank, trace in sorted(second.ranks.items()):
+        if trace.before.get(0, (0,))[0] != known.initial.get(rank, 0):
+            return Difference("parameters", 1, rank, "the initial weights")
+    found = differences(known, second, 0)
+    return found[0] if found else None
+
+
+def files(life: Life) -> tuple[Finding, ...]:
+    """What the control shows of checkpoint files."""
+    saves = [save for save in life.saves if save.size]
+    if not saves:
+        return (
+            Finding(
+                Level.FAIL,
+                Cause.NO_CHECKPOINT,
+                f"no checkpoint was written within {life.last} steps: a failure costs all of them",
+                "save more often (an option of the script?), or rehearse more steps with --steps",
+            ),
+        )
+    found = [_two_writers(saves), _never_dropped(life, saves)]
+    return tuple(one for one in found if one)
+
+
+def _two_writers(saves: Sequence[Save]) -> Finding | None:
+    for save in saves:
+        others = sorted(
+            {o.rank for o in saves if (o.temp or o.path) == (save.temp or save.path) and o.step == save.step}
+        )
+        if len(others) > 1:
+            ranks = " and ".join(map(str, others))
+            return Finding(
+                Level.FAIL,
+                Cause.TWO_WRITERS,
+                f"ranks {ranks} write the same file {os.path.basename(save.path)} at step {save.step}:"
+                " what is in it is a matter of luck",
+                "let rank 0 alone write (if rank == 0: torch.save(…); barrier), or give each rank a file",
+                (save.line,),
+                save.step,
+            )
+    return None
+
+
+def _never_dropped(life: Life, saves: Sequence[Save]) -> Finding | None:
+    gone = {path for rank in life.ranks.values() for path in rank.removes}
+    kinds: dict[str, set[str]] = {}
+    sizes = {save.path: save.size for save in saves}
+    for save in saves:
+        kinds.setdefault(pattern(save.path), set()).add(save.path)
+    for kind, paths in kinds.items():
+        if (
+            len(paths) >= MANY_KEPT
+            and not paths & gone
+            and not any(os.path.dirname(p) in gone for p in paths)
+        ):
+            size = sum(sizes[path] for path in paths) / len(paths)
+            return Finding(
+                Level.NOTE,
+                Cause.NEVER_DROPPED,
+                f"{len(paths)} checkpoints {os.path.basename(kind)} of {amount(size)} each, none was removed:"
+                f" 1000 of them take {amount(1000 * size)}",
+                "remove all but the newest two or three after each save",
+                tuple({save.line for save in saves if save.path in paths}),
+            )
+    return None
+
+
+def amount(size: float) -> str:
+    """Bytes in words."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+# --- a fault ---
+
+
+def judge(first: Life, differs: str, seen: Observed) -> tuple[Finding, ...]:
+    """What a fault showed, the cause first; ``differs``: the part in which undisturbed runs differ, or ''."""
+    if len(seen.lives) < 2:
+        return (unknown(f"the ranks were not started again: {seen.tail}"),)
+    start, last = seen.lives[0], seen.lives[-1]
+    # Of runs that differ by themselves, each can be compared with its own past alone.
+    known = reference(start if differs else first, start)
+    if not any(rank.before for rank in last.ranks.values()):
+        return (_no_step(seen),)
+    notice = _notice(known, seen)
+    steps = {rank: resumed_at(known, trace) for rank, trace in sorted(last.ranks.items()) if trace.before}
+    wrong = _where(seen, known, steps)
+    if wrong:
+        return (wrong, *notice)
+    at = next(step for step in steps.values() if step is not None)
+    if seen.elastic:
+        return (Finding(Level.OK, Cause.NONE, f"resumed at step {at} on {len(last.ranks)} ranks"),)
+    found = differences(known, last, at)
+    if differs:  # arithmetic may differ by itself; what a checkpoint holds may not
+        found = tuple(one for one in found if one.part in RESTORED and one.part != differs)
+    if found:
+        first_word = f"resumed at step {at}; step {found[0].step} differs: "
+        count = counted(known, seen.lives, at, at + last.last) if found[0].part == "data" else (0, 0)
+        causes = [_difference(one, first_word if not i else "", seen, count) for i, one in enumerate(found)]
+        return (*causes, *notice)
+    return (_equal(seen, at, last, not differs, notice),) + tuple(
+        one for one in notice if one.level is not Level.OK
+    )
+
+
+RESTORED = ("state", "rates", "scheduler", "data")
+
+
+def unknown(said: str) -> Finding:
+    """What cannot be said."""
+    return Finding(Level.UNKNOWN, Cause.UNDETERMINED, said)
+
+
+def _equal(seen: Observed, at: int, last: Life, deterministic: bool, notice: Sequence[Finding]) -> Finding:
+    if last.last < 1:
+        return unknown(f"resumed at step {at}, but no step was taken after it: {seen.tail}")
+    heard = next((one for one in notice if one.level is Level.OK), None)
+    if heard:
+        return heard
+    lost = max(0, seen.struck_at - at)
+    cost = f", {lost} steps done again" if lost else ""
+    same = f"{last.last} steps equal to the last bit" if deterministic else "what was saved is restored"
+    return Finding(Level.OK, Cause.NONE, f"resumed at step {at}{cost}; {same}", step=at)
+
+
+def _no_step(seen: Observed) -> Finding:
+    """The restarted ranks made no step."""
+    last = seen.lives[-1]
+    if not last.errors:
+        return unknown(f"the restarted ranks took no step, and no exception says why: {seen.tail}")
+    line, kind, text = last.errors[0]
+    loads = [path for path, _ in last.loaded]
+    words = f"{kind}: {text.splitlines()[0][:160] if text else ''}"
+    torn = [path for path in loads if path in seen.damaged]
+    if not torn:
+        said = f"the restarted script ends with {words}"
+        return Finding(Level.FAIL, Cause.CRASH, said, "", (line,) if line else ())
+    name = os.path.basename(torn[-1])
+    if _whole_before(seen):
+        return Finding(
+            Level.FAIL,
+            Cause.TORN,
+            f"{name} is cut off, the restarted script loads it and ends with {words};"
+            " a whole checkpoint lies beside",
+            "write to a temporary name, then os.replace(); when loading, try the newest, then older ones"
+            " (clusterrun.training.Checkpoints does both)",
+            tuple(filter(None, (line, _line_of_save(seen)))),
+        )
+    if seen.fault == "damaged":
+        return Finding(
+            Level.NOTE,
+            Cause.ONLY_ONE,
+            f"{name} is the only checkpoint: with it damaged, the restarted script ends with {words}",
+            "keep two checkpoints, and load the older one where the newer is damaged",
+            tuple(filter(None, (_line_of_save(seen),))),
+        )
+    return Finding(
+        Level.FAIL,
+        Cause.TORN,
+        f"{name} was overwritten in place and is cut off; the restarted script ends with {words}:"
+        " all work is lost",
+        "write to a temporary name in the same folder, then os.replace(temporary, final)",
+        tuple(filter(None, (_line_of_save(seen), line))),
+    )
+
+
+def _whole_before(seen: Observed) -> bool:
+    """Whether a checkpoint of the same kind, under another name, was whole when the script was restarted."""
+    kinds = {pattern(path) for path in seen.damaged}
+    life = seen.lives[0]
+    gone = {path for rank in life.ranks.values() for path in rank.removes}
+    return any(
+        save.path not in seen.damaged and save.path not in gone and pattern(save.path) in kinds
+        for save in life.saves
+    )
+
+
+def _line_of_save(seen: Observed) -> str:
+    return next((save.line for save in reversed(seen.lives[0].saves)), "")
+
+
+def _available(seen: Observed) -> Save | None:
+    """The newest whole save, of the kind that the restarted script loads, before it was restarted."""
+    lives = seen.lives[:-1]
+    kinds = {pattern(path) for path, _ in seen.lives[-1].loaded}
+    saves = [save for life in lives[:1] for save in life.saves]
+    kinds &= {pattern(save.path) for save in saves}
+    return max(
+        (s for s in saves if s.path not in seen.damaged and (not kinds or pattern(s.path) in kinds)),
+        key=lambda save: save.step,
+        default=None,
+    )
+
+
+def _where(seen: Observed, known: Reference, steps: Mapping[int, int | None]) -> Finding | None:
+    """What is wrong with the step from which the ranks go on; None where that is as it should be."""
+    last = seen.lives[-1]
+    newest = _available(seen)
+    loaded = [load for load in last.loaded if any(load[0] == s.path for s in seen.lives[0].saves)]
+    lines = tuple(filter(None, dict.fromkeys(line for _, line in loaded)))
+    values = set(steps.values())
+    if None in values:
+        if values != {None} or loaded or seen.elastic:
+            return _weights(seen, steps, lines)
+        fresh = all(last.ranks[r].before[0][1] == known.empty.get(r) for r in steps)
+        moved = any(s.state != known.empty.get(r) for r, one in known.steps.items() for s in one.values())
+        if fresh and moved and newest:
+            return _never(newest, seen, lines)
+        return unknown(
+            "the weights before the first step are those of no step, and no checkpoint was seen read"
+        )
+    if len(values) > 1:
+        places = ", ".join(f"rank {rank} at {step}" for rank, step in steps.items())
+        return Finding(
+            Level.FAIL,
+            Cause.RANKS_DISAGREE,
+            f"ranks resume at different steps: {places}",
+            "let rank 0 choose the checkpoint and broadcast its name; files of a set count once all are whole",
+            lines,
+        )
+    (at,) = values
+    if newest is None and at == 0 and seen.damaged:
+        return _all_lost(seen)
+    if at is None or newest is None or at >= newest.step:
+        return None
+    if at == 0:
+        return _never(newest, seen, lines)
+    return Finding(
+        Level.FAIL,
+        Cause.TOO_FAR_BACK,
+        f"resumed at step {at}, though {os.path.basename(newest.path)} of step {newest.step} was whole:"
+        f" {seen.struck_at - at} steps done again",
+        "load the newest whole checkpoint: compare steps as numbers, not file names as text",
+        (*lines, newest.line),
+        at,
+    )
+
+
+def _all_lost(seen: Observed) -> Finding | None:
+    """The damaged file was the only one, and the script begins anew; None where nothing was lost by that."""
+    name = os.path.basename(seen.damaged[-1])
+    if seen.fault == "damaged":
+        said = f"{name} is the only checkpoint: with it damaged, training begins at step 0"
+        remedy = "keep two checkpoints, and load the older one where the newer is damaged"
+        return Finding(Level.NOTE, Cause.ONLY_ONE, said, remedy, tuple(filter(None, (_line_of_save(seen),))))
+    if not any(save.path in seen.damaged and save.step < seen.struck_at for save in seen.lives[0].saves):
+        return None
+    said = f"{name} was overwritten in place and is cut off; training begins at step 0: all work is lost"
+    remedy = "write to a temporary name in the same folder, then os.replace(temporary, final)"
+    return Finding(Level.FAIL, Cause.TORN, said, remedy, tuple(filter(None, (_line_of_save(seen),))))
+
+
+def _never(newest: Save, seen: Observed, lines: tuple[str, ...]) -> Finding:
+    name = os.path.basename(newest.path)
+    read = f"{name} of step {newest.step} was there and was " + ("read" if lines else "not read")
+    last = seen.lives[-1]
+    if lines and not last.called("model", "load_state_dict"):
+        remedy = "call model.load_state_dict(checkpoint[…]) after loading"
+    elif lines:
+        remedy = "load the checkpoint after the last thing that sets the weights anew"
+    else:
+        remedy = "at the start of the script: if a checkpoint exists, load it"
+    said = f"never resumed: the restarted script begins at step 0; {read}"
+    return Finding(Level.FAIL, Cause.NEVER_RESUMED, said, remedy, (*lines, newest.line))
+
+
+def _weights(seen: Observed, steps: Mapping[int, int | None], lines: tuple[str, ...]) -> Finding:
+    if seen.elastic:
+        return unknown(
+            "the weights before the first step are those of no step (ranks may hold other pieces now)"
+        )
+    ranks = [rank for rank, step in steps.items() if step is None]
+    who = "all ranks" if len(ranks) == len(steps) else "rank " + ", ".join(map(str, ranks))
+    return Finding(
+        Level.FAIL,
+        Cause.PARAMETERS,
+        f"a checkpoint was read, but the weights before the first step are those of no step on {who}:"
+        " a part of them is not saved, not loaded, or changed on the way",
+        "save and load model.state_dict() whole, on every rank, with strict=True and in its own precision",
+        lines,
+    )
+
+
+WORDS = {
+    "state": "the optimizer's state",
+    "rates": "the learning rate",
+    "data": "the data order",
+    "content": "the content of the samples",
+    "unseen": "the data",
+    "scaler": "the gradient scaler",
+    "random": "random numbers",
+    "parameters": "the weights",
+    "buffers": "the model's buffers",
+    "averages": "the averaged weights (EMA)",
+    "scheduler": "the scheduler",
+}
+SAVED_AS = {
+    "state": ("optimizer", Cause.OPTIMIZER, "optimizer"),
+    "rates": ("scheduler", Cause.RATES, "scheduler"),
+    "scheduler": ("scheduler", Cause.SCHEDULER, "scheduler"),
+    "scaler": ("scaler", Cause.SCALER, "scaler"),
+}
+
+
+def _difference(one: Difference, head: str, seen: Observed, count: tuple[int, int]) -> Finding:
+    """The cause that a part's difference proves."""
+    head = head or f"at step {one.step} also differs: "
+    what = f"{head}{WORDS[one.part]} (rank {one.rank}{' ' if one.detail else ''}{one.detail})"
+    if one.part in SAVED_AS:
+        return _unsaved(one, head, seen)
+    if one.part == "data":
+        repeated, left_out = count
+        counts = f"; over the run {repeated} samples are repeated, {left_out} left out" if any(count) else ""
+        remedy = (
+            "go on in the middle of the epoch: sampler.set_epoch(epoch), then skip the batches that were used"
+            " (itertools.islice, torchdata's StatefulDataLoader), shuffled by seed and epoch alone"
+        )
+        return Finding(Level.FAIL, Cause.DATA, what + counts, remedy, _made(seen), one.step)
+    if one.part in ("random", "content"):
+        of = one.detail if one.part == "random" else "of the workers that load data"
+        return Finding(
+            Level.FAIL,
+            Cause.RANDOM,
+            f"{head}random state ({of}) not restored (rank {one.rank})",
+            "save and restore random.getstate(), numpy.random.get_state(), torch.get_rng_state() (and cuda's)"
+            " on every rank; or seed from (seed, rank, step) at each step",
+            _made(seen),
+            one.step,
+        )
+    if one.part == "averages":
+        return _part(
+            one, what, Cause.AVERAGES, "save the averaged weights and load them: ema.state_dict()", seen
+        )
+    if one.part == "buffers":
+        remedy = (
+            "save model.state_dict(), not only model.parameters(): it holds running means and counters too"
+        )
+        return _part(one, what, Cause.BUFFERS, remedy, seen)
+    return unknown(f"{head}{WORDS[one.part]} (rank {one.rank}); all else that can be seen is equal before")
+
+
+def _part(one: Difference, said: str, cause: Cause, remedy: str, seen: Observed) -> Finding:
+    return Finding(Level.FAIL, cause, said, remedy, _made(seen), one.step)
+
+
+def _made(seen: Observed) -> tuple[str, ...]:
+    """Where the checkpoint is written and read."""
+    loads = [line for _, line in seen.lives[-1].loaded]
+    return tuple(dict.fromkeys(filter(None, (_line_of_save(seen), *loads))))
+
+
+def _unsaved(one: Difference, head: str, seen: Observed) -> Finding:
+    """A part that has a state_dict: whether it was not saved, or not loaded."""
+    name, cause, said = SAVED_AS[one.part]
+    saved = seen.lives[0].called(name, "state_dict")
+    loaded = seen.lives[-1].called(name, "load_state_dict")
+    words = {"state": "the optimizer's state", "rates": f"the learning rate is {one.detail}"}.get(
+        one.part, said
+    )
+    if one.part == "state" and one.detail:
+        words += " begins anew"
+    if not loaded:
+        why = f"{name}.load_state_dict was not called"
+        why += "" if saved else f", nor {name}.state_dict when saving"
+    else:
+        why = f"{name}.load_state_dict was called at {loaded}, and something changed it afterwards"
+    remedy = f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
+    lines = tuple(dict.fromkeys(filter(None, (saved, loaded, *_made(seen)))))
+    return Finding(Level.FAIL, cause, f"{head}{words} (rank {one.rank}): {why}", remedy, lines, one.step)
+
+
+# --- notice ---
+
+
+def _notice(known: Reference, seen: Observed) -> tuple[Finding, ...]:
+    """How the script met the notice, where there was one."""
+    if not seen.until:
+        return ()
+    life, after = seen.lives[0], seen.lives[-1]
+    steps = [resumed_at(known, trace) for trace in after.ranks.values() if trace.before]
+    at = max((step for step in steps if step is not None), default=None)
+    hears = any(trace.steps and trace.steps[-1].hears for trace in life.ranks.values())
+    done = max((trace.last for trace in life.ranks.values()), default=0)
+    if at is None:
+        return ()
+    lost = done - at
+    if seen.took is not None and lost <= 0:
+        took = f"heard, saved and ended in {seen.took:.1f} s of {seen.until:g} s"
+        return (Finding(Level.OK, Cause.NONE, f"notice {took}; resumed at step {at}", step=at),)
+    if seen.took is not None:
+        return (
+            Finding(
+                Level.FAIL,
+                Cause.NOTICE_UNSAVED,
+                f"ended at the notice without saving: {lost} steps are lost",
+                "save a checkpoint before ending: if should_stop(): save(); break",
+            ),
+        )
+    if not hears:
+        return (
+            Finding(
+                Level.NOTE,
+                Cause.NOTICE_UNHEARD,
+                f"the script does not listen for the notice: {lost} steps are lost",
+                "clusterrun.training.should_stop(), or a handler for SIGUSR2 that lets the loop save and end",
+            ),
+        )
+    late = [save for save in life.saves if save.step > seen.struck_at - 1 and save.step >= done - 1]
+    if late or seen.damaged:
+        return (
+            Finding(
+                Level.FAIL,
+                Cause.SAVE_TOO_SLOW,
+                f"the save at the notice was not done within {seen.until:g} s: {lost} steps are lost",
+                "give more notice (--notice), or save faster (each rank its part, a local disk first)",
+                (_line_of_save(seen),) if _line_of_save(seen) else (),
+            ),
+        )
+    return (
+        Finding(
+            Level.FAIL,
+            Cause.NOTICE_IGNORED,
+            f"the notice reaches a handler, but {lost} steps later the script had not ended: they are lost",
+            "test the flag that the handler sets after every step, save, and end with exit code 0",
+        ),
+    )
