@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 
 if TYPE_CHECKING:
-    from clusterrun.rehearse.stage import Result, Stage
+    from clusterrun.rehearse.rehearsal import Result, Stage
 
 TITLE = 18
 STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
@@ -77,6 +78,7 @@ def rehearse(
         raise click.UsageError("say what to rehearse: clusterrun rehearse train.py")
     names = _names(faults)
     keep, folder = given["keep"], _folder(given["keep"])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # our runs are ended before we are
     try:
         stage = _stage(command, folder, duration.parse(budget), duration.parse(notice), given)
         results: list[Result] = []
@@ -123,7 +125,7 @@ def _folder(keep: str | None) -> str:
 
 def _stage(command: tuple[str, ...], folder: str, budget: int, notice: int, given: dict[str, Any]) -> Stage:
     from clusterrun.api import spec_of
-    from clusterrun.rehearse.stage import Stage, outside
+    from clusterrun.rehearse.rehearsal import Stage, outside
 
     wishes = {"nodes": given["nodes"], "gpus": given["gpus"], "preflight": "off", "cluster": "local"}
     wishes["ranks_per_node"] = 0 if given["gpus"] else given["ranks_per_node"]
@@ -156,14 +158,15 @@ def _show(result: Result) -> None:
 def _end(
     stage: Stage, results: list[Result], command: tuple[str, ...], as_json: bool, given: dict[str, Any]
 ) -> int:
-    from clusterrun.rehearse import page
+    from clusterrun.rehearse import rehearsal_report
     from clusterrun.runs.private_files import write_whole
 
     steps = stage.plan.steps if stage.plan else 0
     if given["junit"]:
-        write_whole(os.path.abspath(given["junit"]), page.junit(results, os.path.basename(command[0])))
+        suite = rehearsal_report.junit(results, os.path.basename(command[0]))
+        write_whole(os.path.abspath(given["junit"]), suite)
     if given["html"]:
-        write_whole(os.path.abspath(given["html"]), page.page(results, shlex.join(command)))
+        write_whole(os.path.abspath(given["html"]), rehearsal_report.page(results, shlex.join(command)))
     if as_json:
-        print(json.dumps(page.document(results, command, steps)))
-    return ExitCode.DONE if page.well(results) else ExitCode.FAILED
+        print(json.dumps(rehearsal_report.document(results, command, steps)))
+    return ExitCode.DONE if rehearsal_report.well(results) else ExitCode.FAILED

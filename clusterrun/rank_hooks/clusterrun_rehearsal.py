@@ -71,32 +71,20 @@ def script_line() -> str:
     return ""
 
 
-class Digest:
-    """Checksums of tensors, each taken anew only where the tensor has changed since it was last seen."""
+class TensorDigest:
+    """Checksums of tensors. Their version counters are no help: batch norm changes its buffers unseen."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._known: dict[int, tuple[Any, int, int, int]] = {}
 
     def of(self, tensors: Iterable[Any]) -> int:
         """One number for all of them, in their order."""
         total, size = 0, 0
         for tensor in tensors:
-            total = (total * 1000003 + self._one(tensor)) & 0xFFFFFFFF
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            total = (total * 1000003 + self.fresh(local)) & 0xFFFFFFFF
             size += 1
         return total ^ size
-
-    def _one(self, tensor: Any) -> int:
-        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        known = self._known.get(id(tensor))
-        mark = (local.data_ptr(), local._version)
-        if known is not None and known[0] is tensor and known[1:3] == mark:
-            return known[3]
-        found = self.fresh(local)
-        self._known[id(tensor)] = (tensor, *mark, found)
-        if len(self._known) > 100_000:
-            self._known.clear()
-        return found
 
     def fresh(self, tensor: Any) -> int:
         """The checksum of one tensor's bytes."""
@@ -157,7 +145,7 @@ def tensors_in(value: Any, depth: int = 4) -> Iterable[Any]:
         yield from tensors_in(vars(value), depth - 1)
 
 
-class Files:
+class CheckpointWatch:
     """Which checkpoint files are written, under which name they end up, and what is struck meanwhile."""
 
     def __init__(self, tell: Callable[..., None], strike: Any, run_dir: str) -> None:
@@ -231,7 +219,7 @@ class Files:
         )
 
 
-class Watch:
+class RankWatch:
     """One rank under watch, from its first step on."""
 
     def __init__(self, plan: Any, folder: str, rank: int, run_dir: str) -> None:
@@ -250,7 +238,7 @@ class Watch:
         torn = next((one for one in mine if one["kind"] in ("torn", "full")), None)
         if torn and torn["kind"] == "torn":
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        self.files = Files(self.tell, torn, run_dir)
+        self.files = CheckpointWatch(self.tell, torn, run_dir)
         self.quiet = False
         self._optimizers: list[Any] = []
         self._inside: Any = None
@@ -314,7 +302,7 @@ class Watch:
 
     def install(self, torch: Any) -> None:
         """torch has just been imported: hook what it offers, and wrap what it does not."""
-        self.torch, self.digest = torch, Digest(torch)
+        self.torch, self.digest = torch, TensorDigest(torch)
         optimizer = sys.modules["torch.optim.optimizer"]
         optimizer.register_optimizer_step_pre_hook(self._guarded(self.before_step))
         optimizer.register_optimizer_step_post_hook(self._guarded(self.after_step))
@@ -651,18 +639,18 @@ def are_copies(tensors: list[Any], trained: set[int], shapes: set[Any]) -> bool:
 
 
 def begin(folder: str, rank: int, run_dir: str) -> None:
-    """Watch this rank; torch is hooked as soon as the script has imported it."""
-    watch = Watch(json.loads(os.environ["CLUSTERRUN_REHEARSAL"]), folder, rank, run_dir)
+    """RankWatch this rank; torch is hooked as soon as the script has imported it."""
+    watch = RankWatch(json.loads(os.environ["CLUSTERRUN_REHEARSAL"]), folder, rank, run_dir)
     sys.addaudithook(watch.audit)
     sys.excepthook = watch.failed
     atexit.register(watch.at_exit)
-    sys.meta_path.insert(0, TorchFinder(watch))
+    sys.meta_path.insert(0, TorchImport(watch))
 
 
-class TorchFinder:
+class TorchImport:
     """Sees the import of torch, and no other."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: RankWatch) -> None:
         self._watch = watch
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from clusterrun.model.frozen import frozen
-from clusterrun.rehearse.trace import Life, Save
+from clusterrun.rehearse.rank_trace import Life, SavedFile
 
 SHORT_NOTICE = 2.0
 """Seconds of a preemption that comes almost without notice."""
@@ -15,7 +15,7 @@ AFTER_NOTICE = 60
 
 
 @frozen
-class Fault:
+class Strike:
     """One fault: its name, its head in the table, and what it does in a sentence."""
 
     name: str
@@ -24,25 +24,25 @@ class Fault:
 
 
 FAULTS = (
-    Fault("kill", "killed rank", "a rank is killed between two steps"),
-    Fault(
+    Strike("kill", "killed rank", "a rank is killed between two steps"),
+    Strike(
         "mid-save", "killed in save", "the rank that writes a checkpoint is killed when half of it is written"
     ),
-    Fault("after-save", "killed after save", "a rank is killed right after a checkpoint"),
-    Fault("node", "lost node", "all processes of the last node are killed, its agent too"),
-    Fault("time-limit", "time limit", "the run is told that its time is up, with --notice"),
-    Fault("preemption", "preemption", f"the run is told to make room within {SHORT_NOTICE:g} s"),
-    Fault(
+    Strike("after-save", "killed after save", "a rank is killed right after a checkpoint"),
+    Strike("node", "lost node", "all processes of the last node are killed, its agent too"),
+    Strike("time-limit", "time limit", "the run is told that its time is up, with --notice"),
+    Strike("preemption", "preemption", f"the run is told to make room within {SHORT_NOTICE:g} s"),
+    Strike(
         "disk-full",
         "disk full",
         "half of a checkpoint is written, the rest is refused; later a rank is killed",
     ),
-    Fault("damaged", "damaged file", "the run is ended, and half of its newest checkpoint is cut off"),
-    Fault("twice", "killed twice", "a rank is killed, and again right after the restart"),
+    Strike("damaged", "damaged file", "the run is ended, and half of its newest checkpoint is cut off"),
+    Strike("twice", "killed twice", "a rank is killed, and again right after the restart"),
 )
 ELASTIC = (
-    Fault("fewer", "one node fewer", "the run is ended, and goes on with one node fewer"),
-    Fault("more", "one node more", "the run is ended, and goes on with one node more"),
+    Strike("fewer", "one node fewer", "the run is ended, and goes on with one node fewer"),
+    Strike("more", "one node more", "the run is ended, and goes on with one node more"),
 )
 
 
@@ -56,7 +56,7 @@ class Schedule:
     steps: int
     ranks: int
     natural: bool
-    saves: tuple[tuple[int, tuple[Save, ...]], ...]
+    saves: tuple[tuple[int, tuple[SavedFile, ...]], ...]
 
     @property
     def group(self) -> int:
@@ -79,7 +79,7 @@ class Schedule:
 
 def schedule(control: Life, limit: int) -> Schedule:
     """By what an undisturbed run did."""
-    groups: dict[int, list[Save]] = {}
+    groups: dict[int, list[SavedFile]] = {}
     for save in control.saves:
         if save.size:
             groups.setdefault(save.step, []).append(save)
@@ -90,13 +90,13 @@ def schedule(control: Life, limit: int) -> Schedule:
     return Schedule(steps, len(control.ranks), natural, found)
 
 
-def chosen(names: Sequence[str], elastic: bool) -> tuple[Fault, ...]:
+def chosen(names: Sequence[str], elastic: bool) -> tuple[Strike, ...]:
     """The faults by these names, all where there are none."""
     known = (*FAULTS, *(ELASTIC if elastic else ()))
     return tuple(fault for fault in known if not names or fault.name in names)
 
 
-def strikes(fault: Fault, plan: Schedule) -> list[dict[str, Any]]:
+def strikes(fault: Strike, plan: Schedule) -> list[dict[str, Any]]:
     """What the ranks themselves are to do, or where they are to wait for the fault."""
     last = plan.ranks - 1
     if fault.name == "kill":
@@ -113,7 +113,7 @@ def strikes(fault: Fault, plan: Schedule) -> list[dict[str, Any]]:
     return [{"attempt": 0, "kind": "hold", "step": plan.between}]
 
 
-def _in_save(fault: Fault, plan: Schedule) -> list[dict[str, Any]]:
+def _in_save(fault: Strike, plan: Schedule) -> list[dict[str, Any]]:
     """In the middle of the largest file that the rank with the most bytes writes."""
     files = plan.saves[plan.group - 1][1]
     most = max(files, key=lambda save: save.size)

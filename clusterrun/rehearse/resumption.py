@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
-from clusterrun.rehearse.trace import Life, RankTrace, Step
+from clusterrun.rehearse.rank_trace import Life, RankTrace, Step
 
 KNOWN_SHARE = 0.9
 """Of a batch's samples that the control had too: then it is another order, not other data."""
@@ -66,7 +66,7 @@ def begins(known: Reference, life: Life) -> int | None:
 
 
 @frozen
-class Difference:
+class FirstDifference:
     """What differs first: a ``part`` of PARTS, the step and the rank; ``detail`` tells more of it."""
 
     part: str
@@ -75,7 +75,7 @@ class Difference:
     detail: str = ""
 
 
-def differences(known: Reference, life: Life, at: int) -> tuple[Difference, ...]:
+def differences(known: Reference, life: Life, at: int) -> tuple[FirstDifference, ...]:
     """What differs first in ``life``, which goes on after step ``at``; empty where nothing does.
 
     The cause comes first, then what differs by itself beside it.
@@ -110,12 +110,12 @@ PARTS = (
 """In the order in which one decides the next."""
 
 
-def _independent(one: Difference, first: Difference, j: int) -> bool:
+def _independent(one: FirstDifference, first: FirstDifference, j: int) -> bool:
     """Whether a part differs by itself, not for what differs before it."""
     return one is first or (j == 1 and one.part in ("rates", "scaler", "averages") and one.part != first.part)
 
 
-def _state_before(known: Reference, life: Life, at: int) -> Difference | None:
+def _state_before(known: Reference, life: Life, at: int) -> FirstDifference | None:
     """The optimizer's state before the first step, against that after step ``at``."""
     for rank, trace in sorted(life.ranks.items()):
         step = known.at(rank, at)
@@ -124,11 +124,11 @@ def _state_before(known: Reference, life: Life, at: int) -> Difference | None:
         state = trace.before[0][1]
         if state != step.state:
             anew = "anew" if state == known.empty.get(rank) else ""
-            return Difference("state", at + 1, rank, anew)
+            return FirstDifference("state", at + 1, rank, anew)
     return None
 
 
-def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[Difference]:
+def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDifference]:
     """What differs on one rank in its ``j``-th step."""
     step = next((one for one in trace.steps[j - 1 : j]), None)
     right = known.at(trace.rank, at + j)
@@ -154,7 +154,7 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[Difference]
         parts.append(("averages", ""))
     if step.schedulers != right.schedulers and len(step.schedulers) == len(right.schedulers):
         parts.append(("scheduler", f"{list(step.schedulers)} instead of {list(right.schedulers)}"))
-    return [Difference(part, at + j, trace.rank, detail) for part, detail in parts]
+    return [FirstDifference(part, at + j, trace.rank, detail) for part, detail in parts]
 
 
 def _averages_move(known: Reference, rank: int) -> bool:

@@ -20,11 +20,19 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import JobSpec
 from clusterrun.operations.context import Context
-from clusterrun.rehearse import verdict
-from clusterrun.rehearse.faults import AFTER_NOTICE, SHORT_NOTICE, Fault, Schedule, chosen, schedule, strikes
+from clusterrun.rehearse import causes
+from clusterrun.rehearse.causes import Cause, Discovery, Observed, Severity
+from clusterrun.rehearse.faults import (
+    AFTER_NOTICE,
+    SHORT_NOTICE,
+    Schedule,
+    Strike,
+    chosen,
+    schedule,
+    strikes,
+)
+from clusterrun.rehearse.rank_trace import TRACE, Life, SavedFile, read
 from clusterrun.rehearse.resumption import begins, reference
-from clusterrun.rehearse.trace import TRACE, Life, Save, read
-from clusterrun.rehearse.verdict import Cause, Finding, Level, Observed
 
 VARIABLE = "CLUSTERRUN_REHEARSAL"
 LOOK_EVERY = 0.1
@@ -49,19 +57,19 @@ class Result:
 
     name: str
     title: str
-    findings: tuple[Finding, ...]
+    findings: tuple[Discovery, ...]
     seconds: float
     curves: tuple[tuple[int, tuple[float, ...]], ...] = ()
     """Of rank 0, per start: the step from which it went on, and the losses after it."""
 
     @property
-    def level(self) -> Level:
+    def level(self) -> Severity:
         """The worst of the findings."""
-        order = [Level.OK, Level.NOTE, Level.UNKNOWN, Level.FAIL]
-        return max((one.level for one in self.findings), key=order.index, default=Level.OK)
+        order = [Severity.OK, Severity.NOTE, Severity.UNKNOWN, Severity.FAIL]
+        return max((one.level for one in self.findings), key=order.index, default=Severity.OK)
 
 
-class OutOfTime(Exception):
+class BudgetSpent(Exception):
     """The budget is used up."""
 
 
@@ -97,7 +105,7 @@ class Stage:
         began = time.monotonic()
         try:
             result = self._control(began)
-        except OutOfTime:
+        except BudgetSpent:
             yield Result("control", "control", (self._late("control"),), time.monotonic() - began)
             return
         yield result
@@ -114,9 +122,11 @@ class Stage:
                 self._until = 0.0
                 raise
 
-    def _late(self, what: str) -> Finding:
+    def _late(self, what: str) -> Discovery:
         said = f"not done within --budget {self._budget:g} s"
-        return Finding(Level.UNKNOWN, Cause.UNDETERMINED, said, f"give more: --budget {2 * self._budget:g}s")
+        return Discovery(
+            Severity.UNKNOWN, Cause.UNDETERMINED, said, f"give more: --budget {2 * self._budget:g}s"
+        )
 
     # --- the control ---
 
@@ -125,7 +135,12 @@ class Stage:
         seconds = time.monotonic() - began
         if not first.ranks or first.last < 1:
             said, remedy = no_steps(first, status, self._spec)
-            return Result("control", "control", (Finding(Level.FAIL, Cause.NO_STEPS, said, remedy),), seconds)
+            return Result(
+                "control",
+                "control",
+                (Discovery(Severity.FAIL, Cause.NO_STEPS, said, remedy),),
+                seconds,
+            )
         blind = next((one.blind for one in first.ranks.values() if one.blind), "")
         if blind:
             self._tell(f"not all of this script can be seen: {blind}")
@@ -136,7 +151,7 @@ class Stage:
         second = self._lives(again)[-1]
         cut = cut_to(first, plan.steps)
         self.control, self.plan = (cut, second), plan
-        findings = verdict.control(cut, second)
+        findings = causes.control(cut, second)
         return Result(
             "control", "control", findings, time.monotonic() - began, (curve(cut, 0), curve(second, 0))
         )
@@ -169,25 +184,25 @@ class Stage:
 
     # --- a fault ---
 
-    def _fault(self, fault: Fault, plan: Schedule) -> Result:
+    def _fault(self, fault: Strike, plan: Schedule) -> Result:
         began = time.monotonic()
         assert self.control is not None
         first, second = self.control
         try:
             if time.monotonic() > self._until:
-                raise OutOfTime
+                raise BudgetSpent
             seen = self._observed(fault, plan)
-            different = verdict.divergence(first, second)
-            findings = verdict.judge(first, different.part if different else "", seen)
-        except OutOfTime:
+            different = causes.divergence(first, second)
+            findings = causes.judge(first, different.part if different else "", seen)
+        except BudgetSpent:
             return Result(fault.name, fault.title, (self._late(fault.title),), time.monotonic() - began)
         except ClusterrunError as error:
-            return Result(fault.name, fault.title, (verdict.unknown(error.seen),), time.monotonic() - began)
+            return Result(fault.name, fault.title, (causes.unknown(error.seen),), time.monotonic() - began)
         known = reference(first, seen.lives[0])
         curves = tuple(curve(life, begins(known, life)) for life in seen.lives)
         return Result(fault.name, fault.title, findings, time.monotonic() - began, curves)
 
-    def _observed(self, fault: Fault, plan: Schedule) -> Observed:
+    def _observed(self, fault: Strike, plan: Schedule) -> Observed:
         folder = self._copy(fault.name)
         limit = 0 if plan.natural else plan.steps
         orders: dict[str, Any] = {"steps": limit, "strikes": strikes(fault, plan), "known": self._known(plan)}
@@ -198,7 +213,7 @@ class Stage:
             return self._seen(fault, plan, self._lives(run), run)
         return self._held(fault, plan, folder, orders)
 
-    def _held(self, fault: Fault, plan: Schedule, folder: str, orders: dict[str, Any]) -> Observed:
+    def _held(self, fault: Strike, plan: Schedule, folder: str, orders: dict[str, Any]) -> Observed:
         """Faults that come from outside, while all ranks wait after the same step."""
         told = fault.name in ("time-limit", "preemption")
         if told and not plan.natural:
@@ -225,10 +240,15 @@ class Stage:
         self._finish(following)
         seen = self._seen(fault, plan, (*lives, *self._lives(following)), following)
         return replace(
-            seen, until=until, took=took, damaged=(*seen.damaged, *damaged), elastic=nodes != self._spec.nodes
+            seen,
+            struck_at=plan.between,
+            until=until,
+            took=took,
+            damaged=(*seen.damaged, *damaged),
+            elastic=nodes != self._spec.nodes,
         )
 
-    def _seen(self, fault: Fault, plan: Schedule, lives: tuple[Life, ...], run: Run) -> Observed:
+    def _seen(self, fault: Strike, plan: Schedule, lives: tuple[Life, ...], run: Run) -> Observed:
         torn = plan.saves[plan.group - 1][1] if fault.name in ("mid-save", "disk-full") and plan.saves else ()
         damaged = torn_paths(
             torn, os.path.join(self._folder, "control-1"), os.path.join(self._folder, fault.name)
@@ -247,7 +267,7 @@ class Stage:
         }
 
     def _wait_held(self, run: Run) -> None:
-        """Return when every rank waits. Raises ``OutOfTime``."""
+        """Return when every rank waits. Raises ``BudgetSpent``."""
         folder = run.paths.attempt(0).folder
         while True:
             self._check_time(run)
@@ -262,9 +282,7 @@ class Stage:
     def _notified(self, run: Run, seconds: float) -> float | None:
         """Give notice; seconds until the run has ended by itself, or None where it had to be ended."""
         folder = run.paths.attempt(0)
-        pid = int(run.job_id.partition(".")[0])
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR2)
+        self._give_notice(run)
         began = time.monotonic()
         while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
             time.sleep(LOOK_EVERY / 4)
@@ -281,6 +299,11 @@ class Stage:
         life = read(folder.folder)
         by_itself = all(trace.end == "exit" for trace in life.ranks.values())
         return took if by_itself and life.last < self._planned_end() else None
+
+    def _give_notice(self, run: Run) -> None:
+        """As Slurm gives it: a signal to the coordinator."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(run.job_id.partition(".")[0]), signal.SIGUSR2)
 
     def _planned_end(self) -> int:
         return self.plan.steps if self.plan and self.plan.natural else 1 << 60
@@ -314,7 +337,7 @@ class Stage:
         return not processes.alive(run.job_id)
 
     def _finish(self, run: Run) -> None:
-        """Wait for the end of a run. Raises ``OutOfTime``."""
+        """Wait for the end of a run. Raises ``BudgetSpent``."""
         while not self._over(run):
             self._check_time(run)
             time.sleep(LOOK_EVERY)
@@ -327,7 +350,7 @@ class Stage:
     def _check_time(self, run: Run) -> None:
         if time.monotonic() > self._until:
             self._end(run)
-            raise OutOfTime
+            raise BudgetSpent
 
     def _lives(self, run: Run) -> tuple[Life, ...]:
         folder = run.paths.attempts
@@ -444,7 +467,7 @@ def cut_newest(life: Life, plan: Schedule) -> tuple[str, ...]:
     return (save.path,)
 
 
-def torn_paths(planned: Sequence[Save], control: str, folder: str) -> tuple[str, ...]:
+def torn_paths(planned: Sequence[SavedFile], control: str, folder: str) -> tuple[str, ...]:
     """The file that a fault in the middle of a save cuts off under its final name, in ``folder``."""
     biggest = max(planned, key=lambda save: save.size, default=None)
     if biggest is None or biggest.temp:

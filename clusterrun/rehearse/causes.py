@@ -10,14 +10,21 @@ import os
 from collections.abc import Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
-from clusterrun.rehearse.resumption import Difference, Reference, counted, differences, reference, resumed_at
-from clusterrun.rehearse.trace import Life, Save, pattern
+from clusterrun.rehearse.rank_trace import Life, SavedFile, pattern
+from clusterrun.rehearse.resumption import (
+    FirstDifference,
+    Reference,
+    counted,
+    differences,
+    reference,
+    resumed_at,
+)
 
 MANY_KEPT = 4
 """Checkpoints of one kind, none ever removed, from which on it is said."""
 
 
-class Level(enum.Enum):
+class Severity(enum.Enum):
     """How bad it is: a note is worth knowing, and fails nothing."""
 
     OK = "ok"
@@ -58,10 +65,10 @@ class Cause(enum.Enum):
 
 
 @frozen
-class Finding:
+class Discovery:
     """One result; ``lines`` are places in the script, ``remedy`` is what to write instead."""
 
-    level: Level
+    level: Severity
     cause: Cause
     said: str
     remedy: str = ""
@@ -87,17 +94,17 @@ class Observed:
     tail: str = ""
 
 
-def control(first: Life, second: Life) -> tuple[Finding, ...]:
+def control(first: Life, second: Life) -> tuple[Discovery, ...]:
     """What two undisturbed runs say: whether they are the same, and how checkpoints are written."""
     differs = divergence(first, second)
     n = first.last
     if differs is None:
-        same = Finding(Level.OK, Cause.NONE, f"2 runs of {n} steps, equal to the last bit")
+        same = Discovery(Severity.OK, Cause.NONE, f"2 runs of {n} steps, equal to the last bit")
     else:
         what = WORDS.get(differs.part, differs.part)
         said = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
-        same = Finding(
-            Level.NOTE,
+        same = Discovery(
+            Severity.NOTE,
             Cause.NOT_DETERMINISTIC,
             f"{said}{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
             " what is computed after it is not",
@@ -107,23 +114,23 @@ def control(first: Life, second: Life) -> tuple[Finding, ...]:
     return (same, *files(first))
 
 
-def divergence(first: Life, second: Life) -> Difference | None:
+def divergence(first: Life, second: Life) -> FirstDifference | None:
     """What differs first between two undisturbed runs."""
     known = reference(first)
     for rank, trace in sorted(second.ranks.items()):
         if trace.before.get(0, (0,))[0] != known.initial.get(rank, 0):
-            return Difference("parameters", 1, rank, "the initial weights")
+            return FirstDifference("parameters", 1, rank, "the initial weights")
     found = differences(known, second, 0)
     return found[0] if found else None
 
 
-def files(life: Life) -> tuple[Finding, ...]:
+def files(life: Life) -> tuple[Discovery, ...]:
     """What the control shows of checkpoint files."""
     saves = [save for save in life.saves if save.size]
     if not saves:
         return (
-            Finding(
-                Level.FAIL,
+            Discovery(
+                Severity.FAIL,
                 Cause.NO_CHECKPOINT,
                 f"no checkpoint was written within {life.last} steps: a failure costs all of them",
                 "save more often (an option of the script?), or rehearse more steps with --steps",
@@ -133,15 +140,15 @@ def files(life: Life) -> tuple[Finding, ...]:
     return tuple(one for one in found if one)
 
 
-def _two_writers(saves: Sequence[Save]) -> Finding | None:
+def _two_writers(saves: Sequence[SavedFile]) -> Discovery | None:
     for save in saves:
         others = sorted(
             {o.rank for o in saves if (o.temp or o.path) == (save.temp or save.path) and o.step == save.step}
         )
         if len(others) > 1:
             ranks = " and ".join(map(str, others))
-            return Finding(
-                Level.FAIL,
+            return Discovery(
+                Severity.FAIL,
                 Cause.TWO_WRITERS,
                 f"ranks {ranks} write the same file {os.path.basename(save.path)} at step {save.step}:"
                 " what is in it is a matter of luck",
@@ -152,7 +159,7 @@ def _two_writers(saves: Sequence[Save]) -> Finding | None:
     return None
 
 
-def _never_dropped(life: Life, saves: Sequence[Save]) -> Finding | None:
+def _never_dropped(life: Life, saves: Sequence[SavedFile]) -> Discovery | None:
     gone = {path for rank in life.ranks.values() for path in rank.removes}
     kinds: dict[str, set[str]] = {}
     sizes = {save.path: save.size for save in saves}
@@ -165,8 +172,8 @@ def _never_dropped(life: Life, saves: Sequence[Save]) -> Finding | None:
             and not any(os.path.dirname(p) in gone for p in paths)
         ):
             size = sum(sizes[path] for path in paths) / len(paths)
-            return Finding(
-                Level.NOTE,
+            return Discovery(
+                Severity.NOTE,
                 Cause.NEVER_DROPPED,
                 f"{len(paths)} checkpoints {os.path.basename(kind)} of {amount(size)} each, none was removed:"
                 f" 1000 of them take {amount(1000 * size)}",
@@ -188,7 +195,7 @@ def amount(size: float) -> str:
 # --- a fault ---
 
 
-def judge(first: Life, differs: str, seen: Observed) -> tuple[Finding, ...]:
+def judge(first: Life, differs: str, seen: Observed) -> tuple[Discovery, ...]:
     """What a fault showed, the cause first; ``differs``: the part in which undisturbed runs differ, or ''."""
     if len(seen.lives) < 2:
         return (unknown(f"the ranks were not started again: {seen.tail}"),)
@@ -204,7 +211,7 @@ def judge(first: Life, differs: str, seen: Observed) -> tuple[Finding, ...]:
         return (wrong, *notice)
     at = next(step for step in steps.values() if step is not None)
     if seen.elastic:
-        return (Finding(Level.OK, Cause.NONE, f"resumed at step {at} on {len(last.ranks)} ranks"),)
+        return (Discovery(Severity.OK, Cause.NONE, f"resumed at step {at} on {len(last.ranks)} ranks"),)
     found = differences(known, last, at)
     if differs:  # arithmetic may differ by itself; what a checkpoint holds may not
         found = tuple(one for one in found if one.part in RESTORED and one.part != differs)
@@ -214,31 +221,33 @@ def judge(first: Life, differs: str, seen: Observed) -> tuple[Finding, ...]:
         causes = [_difference(one, first_word if not i else "", seen, count) for i, one in enumerate(found)]
         return (*causes, *notice)
     return (_equal(seen, at, last, not differs, notice),) + tuple(
-        one for one in notice if one.level is not Level.OK
+        one for one in notice if one.level is not Severity.OK
     )
 
 
 RESTORED = ("state", "rates", "scheduler", "data")
 
 
-def unknown(said: str) -> Finding:
+def unknown(said: str) -> Discovery:
     """What cannot be said."""
-    return Finding(Level.UNKNOWN, Cause.UNDETERMINED, said)
+    return Discovery(Severity.UNKNOWN, Cause.UNDETERMINED, said)
 
 
-def _equal(seen: Observed, at: int, last: Life, deterministic: bool, notice: Sequence[Finding]) -> Finding:
+def _equal(
+    seen: Observed, at: int, last: Life, deterministic: bool, notice: Sequence[Discovery]
+) -> Discovery:
     if last.last < 1:
         return unknown(f"resumed at step {at}, but no step was taken after it: {seen.tail}")
-    heard = next((one for one in notice if one.level is Level.OK), None)
+    heard = next((one for one in notice if one.level is Severity.OK), None)
     if heard:
         return heard
     lost = max(0, seen.struck_at - at)
     cost = f", {lost} steps done again" if lost else ""
     same = f"{last.last} steps equal to the last bit" if deterministic else "what was saved is restored"
-    return Finding(Level.OK, Cause.NONE, f"resumed at step {at}{cost}; {same}", step=at)
+    return Discovery(Severity.OK, Cause.NONE, f"resumed at step {at}{cost}; {same}", step=at)
 
 
-def _no_step(seen: Observed) -> Finding:
+def _no_step(seen: Observed) -> Discovery:
     """The restarted ranks made no step."""
     last = seen.lives[-1]
     if not last.errors:
@@ -249,11 +258,11 @@ def _no_step(seen: Observed) -> Finding:
     torn = [path for path in loads if path in seen.damaged]
     if not torn:
         said = f"the restarted script ends with {words}"
-        return Finding(Level.FAIL, Cause.CRASH, said, "", (line,) if line else ())
+        return Discovery(Severity.FAIL, Cause.CRASH, said, "", (line,) if line else ())
     name = os.path.basename(torn[-1])
     if _whole_before(seen):
-        return Finding(
-            Level.FAIL,
+        return Discovery(
+            Severity.FAIL,
             Cause.TORN,
             f"{name} is cut off, the restarted script loads it and ends with {words};"
             " a whole checkpoint lies beside",
@@ -262,15 +271,15 @@ def _no_step(seen: Observed) -> Finding:
             tuple(filter(None, (line, _line_of_save(seen)))),
         )
     if seen.fault == "damaged":
-        return Finding(
-            Level.NOTE,
+        return Discovery(
+            Severity.NOTE,
             Cause.ONLY_ONE,
             f"{name} is the only checkpoint: with it damaged, the restarted script ends with {words}",
             "keep two checkpoints, and load the older one where the newer is damaged",
             tuple(filter(None, (_line_of_save(seen),))),
         )
-    return Finding(
-        Level.FAIL,
+    return Discovery(
+        Severity.FAIL,
         Cause.TORN,
         f"{name} was overwritten in place and is cut off; the restarted script ends with {words}:"
         " all work is lost",
@@ -294,7 +303,7 @@ def _line_of_save(seen: Observed) -> str:
     return next((save.line for save in reversed(seen.lives[0].saves)), "")
 
 
-def _available(seen: Observed) -> Save | None:
+def _available(seen: Observed) -> SavedFile | None:
     """The newest whole save, of the kind that the restarted script loads, before it was restarted."""
     lives = seen.lives[:-1]
     kinds = {pattern(path) for path, _ in seen.lives[-1].loaded}
@@ -307,7 +316,7 @@ def _available(seen: Observed) -> Save | None:
     )
 
 
-def _where(seen: Observed, known: Reference, steps: Mapping[int, int | None]) -> Finding | None:
+def _where(seen: Observed, known: Reference, steps: Mapping[int, int | None]) -> Discovery | None:
     """What is wrong with the step from which the ranks go on; None where that is as it should be."""
     last = seen.lives[-1]
     newest = _available(seen)
@@ -315,24 +324,12 @@ def _where(seen: Observed, known: Reference, steps: Mapping[int, int | None]) ->
     lines = tuple(filter(None, dict.fromkeys(line for _, line in loaded)))
     values = set(steps.values())
     if None in values:
-        if values != {None} or loaded or seen.elastic:
-            return _weights(seen, steps, lines)
-        fresh = all(last.ranks[r].before[0][1] == known.empty.get(r) for r in steps)
-        moved = any(s.state != known.empty.get(r) for r, one in known.steps.items() for s in one.values())
-        if fresh and moved and newest:
-            return _never(newest, seen, lines)
-        return unknown(
-            "the weights before the first step are those of no step, and no checkpoint was seen read"
-        )
+        return _of_no_step(seen, known, steps, newest, lines)
     if len(values) > 1:
         places = ", ".join(f"rank {rank} at {step}" for rank, step in steps.items())
-        return Finding(
-            Level.FAIL,
-            Cause.RANKS_DISAGREE,
-            f"ranks resume at different steps: {places}",
-            "let rank 0 choose the checkpoint and broadcast its name; files of a set count once all are whole",
-            lines,
-        )
+        remedy = "let rank 0 choose the checkpoint and broadcast its name; a set counts once it is whole"
+        said = f"ranks resume at different steps: {places}"
+        return Discovery(Severity.FAIL, Cause.RANKS_DISAGREE, said, remedy, lines)
     (at,) = values
     if newest is None and at == 0 and seen.damaged:
         return _all_lost(seen)
@@ -340,8 +337,8 @@ def _where(seen: Observed, known: Reference, steps: Mapping[int, int | None]) ->
         return None
     if at == 0:
         return _never(newest, seen, lines)
-    return Finding(
-        Level.FAIL,
+    return Discovery(
+        Severity.FAIL,
         Cause.TOO_FAR_BACK,
         f"resumed at step {at}, though {os.path.basename(newest.path)} of step {newest.step} was whole:"
         f" {seen.struck_at - at} steps done again",
@@ -351,21 +348,41 @@ def _where(seen: Observed, known: Reference, steps: Mapping[int, int | None]) ->
     )
 
 
-def _all_lost(seen: Observed) -> Finding | None:
+def _of_no_step(
+    seen: Observed,
+    known: Reference,
+    steps: Mapping[int, int | None],
+    newest: SavedFile | None,
+    lines: tuple[str, ...],
+) -> Discovery:
+    """The weights before the first step are those of no step, on some rank."""
+    if set(steps.values()) != {None} or lines or seen.elastic:
+        return _weights(seen, steps, lines)
+    last = seen.lives[-1]
+    fresh = all(last.ranks[r].before[0][1] == known.empty.get(r) for r in steps)
+    moved = any(s.state != known.empty.get(r) for r, one in known.steps.items() for s in one.values())
+    if fresh and moved and newest and not last.loaded:
+        return _never(newest, seen, lines)
+    return unknown("the weights before the first step are those of no step, and no checkpoint was seen read")
+
+
+def _all_lost(seen: Observed) -> Discovery | None:
     """The damaged file was the only one, and the script begins anew; None where nothing was lost by that."""
     name = os.path.basename(seen.damaged[-1])
     if seen.fault == "damaged":
         said = f"{name} is the only checkpoint: with it damaged, training begins at step 0"
         remedy = "keep two checkpoints, and load the older one where the newer is damaged"
-        return Finding(Level.NOTE, Cause.ONLY_ONE, said, remedy, tuple(filter(None, (_line_of_save(seen),))))
+        return Discovery(
+            Severity.NOTE, Cause.ONLY_ONE, said, remedy, tuple(filter(None, (_line_of_save(seen),)))
+        )
     if not any(save.path in seen.damaged and save.step < seen.struck_at for save in seen.lives[0].saves):
         return None
     said = f"{name} was overwritten in place and is cut off; training begins at step 0: all work is lost"
     remedy = "write to a temporary name in the same folder, then os.replace(temporary, final)"
-    return Finding(Level.FAIL, Cause.TORN, said, remedy, tuple(filter(None, (_line_of_save(seen),))))
+    return Discovery(Severity.FAIL, Cause.TORN, said, remedy, tuple(filter(None, (_line_of_save(seen),))))
 
 
-def _never(newest: Save, seen: Observed, lines: tuple[str, ...]) -> Finding:
+def _never(newest: SavedFile, seen: Observed, lines: tuple[str, ...]) -> Discovery:
     name = os.path.basename(newest.path)
     read = f"{name} of step {newest.step} was there and was " + ("read" if lines else "not read")
     last = seen.lives[-1]
@@ -376,18 +393,18 @@ def _never(newest: Save, seen: Observed, lines: tuple[str, ...]) -> Finding:
     else:
         remedy = "at the start of the script: if a checkpoint exists, load it"
     said = f"never resumed: the restarted script begins at step 0; {read}"
-    return Finding(Level.FAIL, Cause.NEVER_RESUMED, said, remedy, (*lines, newest.line))
+    return Discovery(Severity.FAIL, Cause.NEVER_RESUMED, said, remedy, (*lines, newest.line))
 
 
-def _weights(seen: Observed, steps: Mapping[int, int | None], lines: tuple[str, ...]) -> Finding:
+def _weights(seen: Observed, steps: Mapping[int, int | None], lines: tuple[str, ...]) -> Discovery:
     if seen.elastic:
         return unknown(
             "the weights before the first step are those of no step (ranks may hold other pieces now)"
         )
     ranks = [rank for rank, step in steps.items() if step is None]
     who = "all ranks" if len(ranks) == len(steps) else "rank " + ", ".join(map(str, ranks))
-    return Finding(
-        Level.FAIL,
+    return Discovery(
+        Severity.FAIL,
         Cause.PARAMETERS,
         f"a checkpoint was read, but the weights before the first step are those of no step on {who}:"
         " a part of them is not saved, not loaded, or changed on the way",
@@ -417,7 +434,7 @@ SAVED_AS = {
 }
 
 
-def _difference(one: Difference, head: str, seen: Observed, count: tuple[int, int]) -> Finding:
+def _difference(one: FirstDifference, head: str, seen: Observed, count: tuple[int, int]) -> Discovery:
     """The cause that a part's difference proves."""
     head = head or f"at step {one.step} also differs: "
     what = f"{head}{WORDS[one.part]} (rank {one.rank}{' ' if one.detail else ''}{one.detail})"
@@ -430,11 +447,11 @@ def _difference(one: Difference, head: str, seen: Observed, count: tuple[int, in
             "go on in the middle of the epoch: sampler.set_epoch(epoch), then skip the batches that were used"
             " (itertools.islice, torchdata's StatefulDataLoader), shuffled by seed and epoch alone"
         )
-        return Finding(Level.FAIL, Cause.DATA, what + counts, remedy, _made(seen), one.step)
+        return Discovery(Severity.FAIL, Cause.DATA, what + counts, remedy, _made(seen), one.step)
     if one.part in ("random", "content"):
         of = one.detail if one.part == "random" else "of the workers that load data"
-        return Finding(
-            Level.FAIL,
+        return Discovery(
+            Severity.FAIL,
             Cause.RANDOM,
             f"{head}random state ({of}) not restored (rank {one.rank})",
             "save and restore random.getstate(), numpy.random.get_state(), torch.get_rng_state() (and cuda's)"
@@ -454,8 +471,8 @@ def _difference(one: Difference, head: str, seen: Observed, count: tuple[int, in
     return unknown(f"{head}{WORDS[one.part]} (rank {one.rank}); all else that can be seen is equal before")
 
 
-def _part(one: Difference, said: str, cause: Cause, remedy: str, seen: Observed) -> Finding:
-    return Finding(Level.FAIL, cause, said, remedy, _made(seen), one.step)
+def _part(one: FirstDifference, said: str, cause: Cause, remedy: str, seen: Observed) -> Discovery:
+    return Discovery(Severity.FAIL, cause, said, remedy, _made(seen), one.step)
 
 
 def _made(seen: Observed) -> tuple[str, ...]:
@@ -464,7 +481,7 @@ def _made(seen: Observed) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, (_line_of_save(seen), *loads))))
 
 
-def _unsaved(one: Difference, head: str, seen: Observed) -> Finding:
+def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
     """A part that has a state_dict: whether it was not saved, or not loaded."""
     name, cause, said = SAVED_AS[one.part]
     saved = seen.lives[0].called(name, "state_dict")
@@ -481,61 +498,39 @@ def _unsaved(one: Difference, head: str, seen: Observed) -> Finding:
         why = f"{name}.load_state_dict was called at {loaded}, and something changed it afterwards"
     remedy = f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
     lines = tuple(dict.fromkeys(filter(None, (saved, loaded, *_made(seen)))))
-    return Finding(Level.FAIL, cause, f"{head}{words} (rank {one.rank}): {why}", remedy, lines, one.step)
+    return Discovery(Severity.FAIL, cause, f"{head}{words} (rank {one.rank}): {why}", remedy, lines, one.step)
 
 
 # --- notice ---
 
 
-def _notice(known: Reference, seen: Observed) -> tuple[Finding, ...]:
+def _notice(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
     """How the script met the notice, where there was one."""
-    if not seen.until:
-        return ()
     life, after = seen.lives[0], seen.lives[-1]
     steps = [resumed_at(known, trace) for trace in after.ranks.values() if trace.before]
     at = max((step for step in steps if step is not None), default=None)
+    if not seen.until or at is None:
+        return ()
     hears = any(trace.steps and trace.steps[-1].hears for trace in life.ranks.values())
     done = max((trace.last for trace in life.ranks.values()), default=0)
-    if at is None:
-        return ()
     lost = done - at
-    if seen.took is not None and lost <= 0:
-        took = f"heard, saved and ended in {seen.took:.1f} s of {seen.until:g} s"
-        return (Finding(Level.OK, Cause.NONE, f"notice {took}; resumed at step {at}", step=at),)
+    if lost <= 0:
+        ended = f"and ended in {seen.took:.1f} s of" if seen.took is not None else "; it was ended after"
+        said = f"notice heard, saved {ended} {seen.until:g} s; resumed at step {at}".replace(" ;", ";")
+        return (Discovery(Severity.OK, Cause.NONE, said, step=at),)
+    line = _line_of_save(seen)
     if seen.took is not None:
-        return (
-            Finding(
-                Level.FAIL,
-                Cause.NOTICE_UNSAVED,
-                f"ended at the notice without saving: {lost} steps are lost",
-                "save a checkpoint before ending: if should_stop(): save(); break",
-            ),
-        )
+        said = f"ended at the notice without saving: {lost} steps are lost"
+        remedy = "save a checkpoint before ending: if should_stop(): save(); break"
+        return (Discovery(Severity.FAIL, Cause.NOTICE_UNSAVED, said, remedy),)
     if not hears:
-        return (
-            Finding(
-                Level.NOTE,
-                Cause.NOTICE_UNHEARD,
-                f"the script does not listen for the notice: {lost} steps are lost",
-                "clusterrun.training.should_stop(), or a handler for SIGUSR2 that lets the loop save and end",
-            ),
-        )
-    late = [save for save in life.saves if save.step > seen.struck_at - 1 and save.step >= done - 1]
-    if late or seen.damaged:
-        return (
-            Finding(
-                Level.FAIL,
-                Cause.SAVE_TOO_SLOW,
-                f"the save at the notice was not done within {seen.until:g} s: {lost} steps are lost",
-                "give more notice (--notice), or save faster (each rank its part, a local disk first)",
-                (_line_of_save(seen),) if _line_of_save(seen) else (),
-            ),
-        )
-    return (
-        Finding(
-            Level.FAIL,
-            Cause.NOTICE_IGNORED,
-            f"the notice reaches a handler, but {lost} steps later the script had not ended: they are lost",
-            "test the flag that the handler sets after every step, save, and end with exit code 0",
-        ),
-    )
+        said = f"the script does not listen for the notice: {lost} steps are lost"
+        remedy = "clusterrun.training.should_stop(), or a handler for SIGUSR2 that lets the loop save and end"
+        return (Discovery(Severity.NOTE, Cause.NOTICE_UNHEARD, said, remedy),)
+    if done - seen.struck_at <= 1:
+        said = f"the save at the notice was not done within {seen.until:g} s: {lost} steps are lost"
+        remedy = "give more notice (--notice), or save faster (each rank its part, a local disk first)"
+        return (Discovery(Severity.FAIL, Cause.SAVE_TOO_SLOW, said, remedy, (line,) if line else ()),)
+    said = f"the notice reaches a handler, but {done - seen.struck_at} steps later the script had not ended"
+    remedy = "test the flag that the handler sets after every step, save, and end with exit code 0"
+    return (Discovery(Severity.FAIL, Cause.NOTICE_IGNORED, f"{said}: {lost} steps are lost", remedy),)

@@ -8,13 +8,13 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from clusterrun.model.visible import visible
-from clusterrun.rehearse.stage import Result
-from clusterrun.rehearse.verdict import Finding, Level
+from clusterrun.rehearse.causes import Discovery, Severity
+from clusterrun.rehearse.rehearsal import Result
 from clusterrun.reports.markup import Markup, joined, number, tag
 from clusterrun.reports.page import POLICY
 from clusterrun.reports.style import STYLE
 
-CLASS = {Level.OK: "pass", Level.NOTE: "warn", Level.FAIL: "fail", Level.UNKNOWN: "undetermined"}
+CLASS = {Severity.OK: "pass", Severity.NOTE: "warn", Severity.FAIL: "fail", Severity.UNKNOWN: "undetermined"}
 WIDTH, HEIGHT = 640, 180
 COLOURS = ("var(--soft)", "var(--r5)", "var(--r1)", "var(--fail)")
 """Of the control, then of each start of the disturbed run."""
@@ -22,7 +22,7 @@ COLOURS = ("var(--soft)", "var(--r5)", "var(--r1)", "var(--fail)")
 
 def well(results: Sequence[Result]) -> bool:
     """Whether nothing is left to mend and nothing unknown."""
-    return all(result.level in (Level.OK, Level.NOTE) for result in results)
+    return all(result.level in (Severity.OK, Severity.NOTE) for result in results)
 
 
 def document(results: Sequence[Result], command: Sequence[str], steps: int) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def document(results: Sequence[Result], command: Sequence[str], steps: int) -> d
 
 def junit(results: Sequence[Result], name: str) -> str:
     """The results as CI systems read them: a failure for FAIL, an error for what is unknown."""
-    failed = sum(result.level is Level.FAIL for result in results)
-    unknown = sum(result.level is Level.UNKNOWN for result in results)
+    failed = sum(result.level is Severity.FAIL for result in results)
+    unknown = sum(result.level is Severity.UNKNOWN for result in results)
     head = f'tests="{len(results)}" failures="{failed}" errors="{unknown}"'
     total = sum(result.seconds for result in results)
     lines = ['<?xml version="1.0" encoding="UTF-8"?>']
@@ -65,7 +65,7 @@ def junit(results: Sequence[Result], name: str) -> str:
         lines.append(
             f'<testcase classname="rehearse" name={quoteattr(result.title)} time="{result.seconds:.1f}">'
         )
-        kind = {Level.FAIL: "failure", Level.UNKNOWN: "error"}.get(result.level)
+        kind = {Severity.FAIL: "failure", Severity.UNKNOWN: "error"}.get(result.level)
         body = escape("\n".join(map(visible, words(result.findings))))
         first = quoteattr(visible(result.findings[0].said if result.findings else ""))
         lines.append(
@@ -75,7 +75,7 @@ def junit(results: Sequence[Result], name: str) -> str:
     return "\n".join([*lines, "</testsuite>", ""])
 
 
-def words(findings: Sequence[Finding]) -> Iterator[str]:
+def words(findings: Sequence[Discovery]) -> Iterator[str]:
     """Every finding in lines: what was seen, then places in the script, then what to write instead."""
     for one in findings:
         yield one.said
@@ -94,7 +94,7 @@ def page(results: Sequence[Result], command: str) -> str:
         tag("title", f"Rehearsal of {command}"),
         tag("style", Markup(STYLE)),
     )
-    good = sum(result.level in (Level.OK, Level.NOTE) for result in results)
+    good = sum(result.level in (Severity.OK, Severity.NOTE) for result in results)
     grade = "pass" if well(results) else "fail"
     title = tag("h1", f"Rehearsal: {good} of {len(results)} are well")
     top = tag("header", title, tag("p", command, class_="facts"), class_=grade)
@@ -111,7 +111,7 @@ def _section(result: Result, control: tuple[tuple[int, tuple[float, ...]], ...])
         listed = [tag("ul", *lines, *more)] if lines or more else []
         title = tag("h3", one.said, " ", tag("span", one.level.value, class_="chip"))
         found.append(tag("div", title, *listed, class_=f"finding {CLASS[one.level]}"))
-    step = next((one.step for one in result.findings if one.level is Level.FAIL and one.step), 0)
+    step = next((one.step for one in result.findings if one.level is Severity.FAIL and one.step), 0)
     curves = _curves([*control, *result.curves] if result.name != "control" else result.curves, step)
     return tag("section", tag("h2", f"{result.title} ({result.seconds:.0f} s)"), *found, *curves)
 

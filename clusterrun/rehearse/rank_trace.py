@@ -40,7 +40,7 @@ class Step:
 
 
 @frozen
-class Save:
+class SavedFile:
     """A file that was written after ``step`` steps; ``temp`` is the name it was written under before."""
 
     step: int
@@ -63,7 +63,7 @@ class RankTrace:
     rank: int
     before: Mapping[int, tuple[int, int]]
     steps: tuple[Step, ...]
-    saves: tuple[Save, ...] = ()
+    saves: tuple[SavedFile, ...] = ()
     loads: tuple[tuple[str, str], ...] = ()
     removes: tuple[str, ...] = ()
     calls: tuple[tuple[str, str, str], ...] = ()
@@ -91,7 +91,7 @@ class Life:
         return min((rank.last for rank in self.ranks.values()), default=0)
 
     @property
-    def saves(self) -> tuple[Save, ...]:
+    def saves(self) -> tuple[SavedFile, ...]:
         """What all ranks wrote from the first step on, in the order of steps."""
         found = [save for rank in self.ranks.values() for save in rank.saves if save.step > 0]
         return tuple(sorted(found, key=lambda save: (save.step, save.rank)))
@@ -174,8 +174,8 @@ def _step(said: Mapping[str, Any]) -> Step:
     )
 
 
-def _save(rank: int, said: Mapping[str, Any]) -> Save:
-    return Save(said["n"], rank, said["path"], said["temp"], said["size"], said["secs"], said["line"])
+def _save(rank: int, said: Mapping[str, Any]) -> SavedFile:
+    return SavedFile(said["n"], rank, said["path"], said["temp"], said["size"], said["secs"], said["line"])
 
 
 def read(attempt: str) -> Life:

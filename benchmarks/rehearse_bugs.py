@@ -1,0 +1,78 @@
+"""How many planted resume bugs `clusterrun rehearse` names rightly, and how many correct scripts it accuses.
+
+python -m benchmarks.rehearse_bugs            all of them: an hour on 2 cores
+python -m benchmarks.rehearse_bugs scaler     those with this word in their name
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from clusterrun.api import spec_of
+from clusterrun.rehearse.causes import Severity
+from clusterrun.rehearse.rehearsal import Result, Stage
+from tests.rehearse.planted import BUGS, CORRECT, Patch
+
+
+def rehearsed(patch: Patch) -> list[Result]:
+    """The rehearsal of a patched script."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        work = Path(folder, "work")
+        work.mkdir()
+        (work / "train.py").write_text(patch.text)
+        options = {
+            "nodes": 1,
+            "gpus": 0,
+            "ranks_per_node": patch.ranks,
+            "preflight": "off",
+            "cluster": "local",
+        }
+        spec = spec_of(("train.py",), str(work), options, no_progress=0)
+        stage = Stage(spec, str(Path(folder, "out")), dict(os.environ), 900.0, 0, 60.0, print)
+        return list(stage.rehearse(patch.faults, False))
+
+
+def named(results: Sequence[Result]) -> list[str]:
+    """Every cause that was found, and UNKNOWN."""
+    return [one.cause.value for result in results for one in result.findings if one.level is not Severity.OK]
+
+
+def right(patch: Patch, causes: Sequence[str]) -> bool:
+    """Whether the planted cause, and no other, was found; of a correct script nothing at all."""
+    if not patch.causes:
+        return not causes
+    return bool(causes) and causes[0] in patch.causes
+
+
+def main() -> None:
+    """Print each script with what was found, then the two figures."""
+    words = sys.argv[1:]
+    found = {}
+    for patch in (*BUGS, *CORRECT):
+        if words and not any(word in patch.name for word in words):
+            continue
+        began = time.monotonic()
+        results = rehearsed(patch)
+        causes = named(results)
+        found[patch] = right(patch, causes)
+        mark = "right" if found[patch] else "WRONG"
+        print(
+            f"{mark}  {patch.name}: {', '.join(causes) or 'nothing'} ({time.monotonic() - began:.0f} s)",
+            flush=True,
+        )
+        if not found[patch]:
+            for result in results:
+                for one in result.findings:
+                    print(f"       {result.title}: {one.said}", flush=True)
+    for name, group in (("bugs rightly named", BUGS), ("correct scripts not accused", CORRECT)):
+        asked = [patch for patch in group if patch in found]
+        print(f"{name}: {sum(found[patch] for patch in asked)} of {len(asked)}")
+
+
+if __name__ == "__main__":
+    main()

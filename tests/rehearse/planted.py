@@ -1,0 +1,353 @@
+"""Patches of a script that resumes to the bit: each plants one bug, or changes it without any harm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPT = Path(__file__).with_name("script.py")
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A change of the script; ``causes``: one of these names must be found, none for a harmless change."""
+
+    name: str
+    changes: tuple[tuple[str, str], ...]
+    causes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ("kill",)
+    ranks: int = 1
+
+    @property
+    def text(self) -> str:
+        """The patched script; every change must hit."""
+        text = SCRIPT.read_text()
+        for old, new in self.changes:
+            if old not in text:
+                raise ValueError(f"{self.name}: {old!r} is not in the script")
+            text = text.replace(old, new)
+        return text
+
+
+LOADED = "checkpoint = newest()\n"
+SAFE = """        try:
+            return torch.load(path, weights_only=False)
+        except Exception as error:  # noqa: BLE001
+            print(f"{path} cannot be read: {error}", file=sys.stderr, flush=True)
+"""
+BLIND = "        return torch.load(path, weights_only=False)\n"
+ATOMIC = """            torch.save(state, path + ".part")
+            os.replace(path + ".part", path)
+"""
+IN_PLACE = "            torch.save(state, path)\n"
+MODEL = '        net.load_state_dict(checkpoint["model"])\n'
+OPTIMIZER = '        optimizer.load_state_dict(checkpoint["optimizer"])\n'
+SCHEDULER = '        scheduler.load_state_dict(checkpoint["scheduler"])\n'
+SCALER = '        scaler.load_state_dict(checkpoint["scaler"])\n'
+EMA = '        ema = checkpoint["ema"]\n'
+STEP = '        step = checkpoint["step"]\n'
+RESTORE = "                restore_random(states[RANK])\n"
+LISTEN = "    signal.signal(signal.SIGUSR2, lambda *_: stop.append(1))\n"
+OFTEN = "if step % EVERY == 0 or told:"
+ADAM = "torch.optim.Adam(model.parameters(), lr=0.01)"
+STEPS = "torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.9)"
+EACH_RANK = (
+    ('path = f"{FOLDER}/step-{step:06d}.pt"', 'path = f"{FOLDER}/rank{RANK}-step-{step:06d}.pt"'),
+    ("    if RANK == 0:\n        try", "    if True:\n        try"),
+    ('glob.glob(f"{FOLDER}/step-*.pt")', 'glob.glob(f"{FOLDER}/rank{RANK}-step-*.pt")'),
+)
+
+BUGS = (
+    Patch("never loads", ((LOADED, "checkpoint = None\n"),), ("never-resumed",)),
+    Patch("loads all but the model", ((MODEL, ""),), ("never-resumed",)),
+    Patch("optimizer not loaded", ((OPTIMIZER, ""),), ("optimizer-not-restored",)),
+    Patch(
+        "optimizer not saved",
+        ((OPTIMIZER, ""), ('"optimizer": optimizer.state_dict(),', "")),
+        ("optimizer-not-restored",),
+    ),
+    Patch(
+        "optimizer made again after loading",
+        ((STEP, STEP + f"        optimizer = {ADAM}\n"),),
+        ("optimizer-not-restored",),
+    ),
+    Patch(
+        "scheduler not loaded",
+        ((SCHEDULER, ""),),
+        ("scheduler-not-restored", "learning-rate-not-restored"),
+    ),
+    Patch(
+        "scheduler not saved",
+        ((SCHEDULER, ""), ('"scheduler": scheduler.state_dict(),', "")),
+        ("scheduler-not-restored", "learning-rate-not-restored"),
+    ),
+    Patch(
+        "learning rate set anew",
+        ((STEP, STEP + '        optimizer.param_groups[0]["lr"] = 0.01\n'),),
+        ("learning-rate-not-restored",),
+    ),
+    Patch("scaler not loaded", ((SCALER, ""),), ("scaler-not-restored",)),
+    Patch(
+        "scaler not saved", ((SCALER, ""), ('"scaler": scaler.state_dict(),', "")), ("scaler-not-restored",)
+    ),
+    Patch("averages not loaded", ((EMA, ""),), ("averages-not-restored",)),
+    Patch(
+        "averages begin at the loaded weights",
+        ((EMA, "        ema = {k: v.clone() for k, v in net.state_dict().items() if k in ema}\n"),),
+        ("averages-not-restored",),
+    ),
+    Patch(
+        "buffers not saved",
+        (
+            ('"model": net.state_dict()', '"model": dict(net.named_parameters())'),
+            (MODEL, MODEL.replace('["model"]', '["model"], strict=False')),
+        ),
+        ("buffers-not-restored",),
+    ),
+    Patch("no random state restored", ((RESTORE, "                pass\n"),), ("random-state-not-restored",)),
+    Patch(
+        "numpy's random state not restored",
+        (('    numpy.random.set_state(states["numpy"])\n', ""),),
+        ("random-state-not-restored",),
+    ),
+    Patch(
+        "torch's random state not restored",
+        (('    torch.set_rng_state(states["torch"])\n', ""),),
+        ("random-state-not-restored",),
+    ),
+    Patch(
+        "python's random state not restored",
+        (('    random.setstate(states["python"])\n', ""),),
+        ("random-state-not-restored",),
+    ),
+    Patch(
+        "all ranks restore rank 0's random state",
+        ((RESTORE, RESTORE.replace("RANK", "0")),),
+        ("random-state-not-restored",),
+        ranks=2,
+    ),
+    Patch(
+        "the epoch begins anew",
+        (("used = step - epoch * per_epoch", "used = 0"),),
+        ("data-order-not-restored",),
+    ),
+    Patch(
+        "all epochs begin anew",
+        (
+            ("range(step // per_epoch, EPOCHS)", "range(EPOCHS)"),
+            ("used = step - epoch * per_epoch", "used = 0"),
+        ),
+        ("data-order-not-restored",),
+    ),
+    Patch(
+        "set_epoch(0) after a restart",
+        (("sampler.set_epoch(epoch)", "sampler.set_epoch(epoch if checkpoint is None else 0)"),),
+        ("data-order-not-restored",),
+    ),
+    Patch("one step back", ((STEP, STEP.replace("]\n", "] - 1\n")),), ("data-order-not-restored",)),
+    Patch("one step skipped", ((STEP, STEP.replace("]\n", "] + 1\n")),), ("data-order-not-restored",)),
+    Patch(
+        "the order hangs on the restart",
+        (("seed=3", 'seed=3 + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))'),),
+        ("data-order-not-restored",),
+    ),
+    Patch(
+        "one file, written in place",
+        (
+            ('path = f"{FOLDER}/step-{step:06d}.pt"', 'path = f"{FOLDER}/step-last.pt"'),
+            (ATOMIC, IN_PLACE),
+            (SAFE, BLIND),
+        ),
+        ("torn-checkpoint-loaded",),
+        ("mid-save",),
+    ),
+    Patch(
+        "many files, written in place, the newest loaded",
+        ((ATOMIC, IN_PLACE), (SAFE, BLIND)),
+        ("torn-checkpoint-loaded",),
+        ("mid-save",),
+    ),
+    Patch(
+        "a full disk leaves half a file",
+        ((ATOMIC, IN_PLACE), (SAFE, BLIND)),
+        ("torn-checkpoint-loaded",),
+        ("disk-full",),
+    ),
+    Patch("a damaged file is not passed over", ((SAFE, BLIND),), ("torn-checkpoint-loaded",), ("damaged",)),
+    Patch("the oldest is loaded", ((", reverse=True", ""),), ("resumed-too-far-back",)),
+    Patch(
+        "names sorted as text",
+        (("step-{step:06d}.pt", "step-{step}.pt"),),
+        ("resumed-too-far-back",),
+    ),
+    Patch(
+        "two writers",
+        (("    if RANK == 0:\n        try", "    if True:\n        try"), (ATOMIC, IN_PLACE)),
+        ("two-writers",),
+        ("kill",),
+        2,
+    ),
+    Patch(
+        "rank 1 saves half as often",
+        (
+            *EACH_RANK,
+            ('            print(f"not saved', '            print(f"not saved'),
+            (
+                "def save(state, step):\n",
+                "def save(state, step):\n"
+                "    if RANK == 1 and step % 12 == 6 and step > 6:\n        return barrier()\n",
+            ),
+        ),
+        ("ranks-resume-at-different-steps",),
+        ("kill",),
+        2,
+    ),
+    Patch(
+        "the handler's flag is not tested",
+        (("told = max(gathered(len(stop)))", "told = 0"),),
+        ("notice-ignored",),
+        ("time-limit",),
+    ),
+    Patch("no handler for the notice", ((LISTEN, ""),), ("notice-unheard",), ("time-limit",)),
+    Patch(
+        "ends at the notice without saving",
+        ((OFTEN, "if step % EVERY == 0:"),),
+        ("notice-without-save",),
+        ("time-limit",),
+    ),
+    Patch(
+        "a save that takes longer than the notice",
+        (
+            (
+                "    if RANK == 0:\n        try",
+                "    if RANK == 0:\n"
+                "        if step % EVERY:\n            __import__('time').sleep(30)\n        try",
+            ),
+        ),
+        ("save-slower-than-notice",),
+        ("preemption",),
+    ),
+    Patch(
+        "old checkpoints stay",
+        (('"checkpoints", 2,', '"checkpoints", 1000,')),
+        ("never-dropped",),
+    ),
+    Patch(
+        "saves only at the end", (('"checkpoints", 2, 6,', '"checkpoints", 2, 10000,'),), ("no-checkpoint",)
+    ),
+    Patch(
+        "loading raises",
+        ((STEP, STEP.replace('"step"', '"steps"')),),
+        ("restart-fails",),
+    ),
+    Patch(
+        "weights saved in half precision",
+        (('"model": net.state_dict()', '"model": {k: v.half() for k, v in net.state_dict().items()}'),),
+        ("parameters-not-restored",),
+    ),
+    Patch(
+        "a layer is not saved",
+        (
+            (
+                '"model": net.state_dict()',
+                '"model": {k: v for k, v in net.state_dict().items() if k[0] != "4"}',
+            ),
+            (MODEL, MODEL.replace('["model"]', '["model"], strict=False')),
+        ),
+        ("parameters-not-restored",),
+    ),
+    Patch(
+        "a layer is initialised after loading",
+        ((STEP, STEP + "        net[4].reset_parameters()\n"),),
+        ("parameters-not-restored",),
+    ),
+)
+
+ALL = ("kill", "mid-save", "time-limit", "damaged")
+PLAIN = (
+    ("nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1)", "nn.ReLU()"),
+    (" + 0.01 * numpy.random.randn() + 0.01 * random.random()", ""),
+)
+CORRECT = (
+    Patch("as it is", (), faults=ALL),
+    Patch("two ranks", (), faults=ALL, ranks=2),
+    Patch(
+        "SGD with momentum",
+        ((ADAM, "torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)"),),
+        faults=ALL,
+    ),
+    Patch("SGD without state", ((ADAM, "torch.optim.SGD(model.parameters(), lr=0.01)"),), faults=ALL),
+    Patch("AdamW", (("optim.Adam(", "optim.AdamW("),), faults=ALL),
+    Patch("RMSprop", (("optim.Adam(", "optim.RMSprop("),), faults=ALL),
+    Patch("Adagrad", (("optim.Adam(", "optim.Adagrad("),), faults=ALL),
+    Patch("layer norm", (("nn.BatchNorm1d(64)", "nn.LayerNorm(64)"),), faults=ALL),
+    Patch("no random numbers, none restored", (*PLAIN, (RESTORE, "                pass\n")), faults=ALL),
+    Patch("cosine", ((STEPS, "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 160)"),), faults=ALL),
+    Patch(
+        "one cycle",
+        ((STEPS, "torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=200)"),),
+        faults=ALL,
+    ),
+    Patch("scaler off", (('GradScaler("cpu", ', 'GradScaler("cpu", enabled=False, '),), faults=ALL),
+    Patch(
+        "bfloat16", (('autocast("cpu", enabled=False)', 'autocast("cpu", dtype=torch.bfloat16)'),), faults=ALL
+    ),
+    Patch("keeps three", (('"checkpoints", 2,', '"checkpoints", 3,'),), faults=ALL),
+    Patch("saves every fifth step", (('"checkpoints", 2, 6,', '"checkpoints", 2, 5,'),), faults=ALL),
+    Patch(
+        "averages in a module",
+        (
+            (
+                "    data = Points()\n",
+                "    shadow = torch.optim.swa_utils.AveragedModel(net)\n    data = Points()\n",
+            ),
+            (EMA, EMA + '        shadow.load_state_dict(checkpoint["shadow"])\n'),
+            ('"ema": ema,', '"ema": ema,\n                    "shadow": shadow.state_dict(),'),
+            (
+                "                scheduler.step()\n",
+                "                scheduler.step()\n                shadow.update_parameters(net)\n",
+            ),
+        ),
+        faults=ALL,
+    ),
+    Patch(
+        "workers load data",
+        (("DataLoader(data,", "DataLoader(data, num_workers=1,"),),
+        faults=("kill", "damaged"),
+    ),
+    Patch(
+        "no DataLoader",
+        (
+            (
+                "            loader = DataLoader("
+                "data, batch_sampler=[indices], generator=torch.Generator().manual_seed(step))\n",
+                "            pairs = [data[i] for i in indices]\n"
+                "            loader = [tuple(map(torch.stack, zip(*pairs)))]\n",
+            ),
+        ),
+        faults=ALL,
+    ),
+    Patch(
+        "two steps of loss in one",
+        (
+            (
+                "                scaler.scale(loss).backward()\n",
+                "                scaler.scale(loss / 2).backward()\n"
+                "                scaler.scale((model(x) - y).square().mean() / 2).backward()\n",
+            ),
+        ),
+        faults=ALL,
+    ),
+    Patch(
+        "frozen layer",
+        (("    model = nn", "    net[0].weight.requires_grad_(False)\n    model = nn"),),
+        faults=ALL,
+    ),
+    Patch(
+        "no averages",
+        (("        if name in ema:", "        if name in ():"),)
+        if False
+        else (("value.is_floating_point()}", "False}"),),
+        faults=ALL,
+    ),
+)
