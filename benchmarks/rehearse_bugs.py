@@ -1,7 +1,8 @@
 """How many planted resume bugs `clusterrun rehearse` names rightly, and how many correct scripts it accuses.
 
-python -m benchmarks.rehearse_bugs            all of them: an hour on 2 cores
+python -m benchmarks.rehearse_bugs            all of them; the ranks are started directly
 python -m benchmarks.rehearse_bugs scaler     those with this word in their name
+python -m benchmarks.rehearse_bugs --whole …  as real runs of clusterrun: about a minute each
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.rehearse_direct import DirectStage
 from clusterrun.api import spec_of
 from clusterrun.rehearse.causes import Severity
 from clusterrun.rehearse.rehearsal import Result, Stage
 from tests.rehearse.planted import BUGS, CORRECT, Patch
 
 
-def rehearsed(patch: Patch) -> list[Result]:
+def rehearsed(patch: Patch, whole: bool = False) -> list[Result]:
     """The rehearsal of a patched script."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         work = Path(folder, "work")
@@ -33,7 +35,8 @@ def rehearsed(patch: Patch) -> list[Result]:
             "cluster": "local",
         }
         spec = spec_of(("train.py",), str(work), options, no_progress=0)
-        stage = Stage(spec, str(Path(folder, "out")), dict(os.environ), 900.0, 0, 60.0, print)
+        kind = Stage if whole else DirectStage
+        stage = kind(spec, str(Path(folder, "out")), dict(os.environ), 900.0, 0, 60.0, print)
         return list(stage.rehearse(patch.faults, False))
 
 
@@ -51,13 +54,13 @@ def right(patch: Patch, causes: Sequence[str]) -> bool:
 
 def main() -> None:
     """Print each script with what was found, then the two figures."""
-    words = sys.argv[1:]
+    words = [word for word in sys.argv[1:] if word != "--whole"]
     found = {}
     for patch in (*BUGS, *CORRECT):
         if words and not any(word in patch.name for word in words):
             continue
         began = time.monotonic()
-        results = rehearsed(patch)
+        results = rehearsed(patch, "--whole" in sys.argv)
         causes = named(results)
         found[patch] = right(patch, causes)
         mark = "right" if found[patch] else "WRONG"

@@ -88,8 +88,10 @@ def differences(known: Reference, life: Life, at: int) -> tuple[FirstDifference,
         if here:
             order = {part: place for place, part in enumerate(PARTS)}
             firsts = sorted(here, key=lambda one: order[one.part])
-            if state is None or firsts[0].part in ("rates", "scheduler", "scaler", "averages"):
+            if state is None:
                 found += [one for one in firsts if _independent(one, firsts[0], j)]
+            elif j == 1:  # an optimizer's learning rates are part of its state
+                found += [one for one in firsts if one.part in ("scheduler", "scaler", "averages")]
             break
     return tuple({one.part: one for one in reversed(found)}.values())[::-1]
 
@@ -135,6 +137,7 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     if step is None or right is None:
         return []
     parts = []
+    leads = trace.rank == min(known.steps)  # the others' running means are their own, and nobody reads them
     if step.rates != right.rates:
         parts.append(("rates", f"{_rate(step)} instead of {_rate(right)}"))
     data = data_difference(known, trace, at, j)
@@ -148,9 +151,9 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
         parts[-1:] = [("random", ", ".join(names))]  # they draw what the data become
     elif step.parameters != right.parameters:
         parts.append(("random", ", ".join(names)) if names and not data else ("parameters", ""))
-    elif step.buffers != right.buffers and not data:
+    elif step.buffers != right.buffers and not data and leads:
         parts.append(("buffers", ""))
-    if not set(right.averages) <= set(step.averages) and _averages_move(known, trace.rank):
+    if leads and not set(right.averages) <= set(step.averages) and _averages_move(known, trace.rank):
         parts.append(("averages", ""))
     if step.schedulers != right.schedulers and len(step.schedulers) == len(right.schedulers):
         parts.append(("scheduler", f"{list(step.schedulers)} instead of {list(right.schedulers)}"))

@@ -1,0 +1,164 @@
+"""A rehearsal without the launcher: ranks are forked from a Python that has loaded torch.
+
+The watcher in the ranks, the faults that it carries out, the signals and the verdict are the real ones; only
+what starts the ranks is not. One start takes a second instead of ten, so many scripts can be rehearsed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch._dynamo
+import torch.distributed
+import torch.utils.data
+
+from clusterrun.model.paths import RunPaths
+from clusterrun.rehearse.rehearsal import VARIABLE, Stage
+
+torch.set_num_threads(1)
+WATCHER = Path(__file__).resolve().parents[1] / "clusterrun" / "rank_hooks" / "clusterrun_rehearsal.py"
+MOST_SECONDS = 120.0
+
+
+class Ended:
+    """What a status says here."""
+
+    value = "ENDED"
+    state: Any = None
+    reason = "started without clusterrun"
+
+
+class DirectRun:
+    """One run: a process that starts the ranks, as often as it is told to."""
+
+    def __init__(self, pid: int, folder: str) -> None:
+        self.pid, self.paths = pid, RunPaths(folder)
+        self.job_id = str(pid)
+        self.over = False
+
+    def status(self) -> Any:
+        """There is no coordinator to ask."""
+        found = Ended()
+        found.state = found
+        return found
+
+
+class DirectStage(Stage):
+    """The same rehearsal; runs are started by this file."""
+
+    def _run(self, name: str, folder: str, orders: dict[str, Any], restarts: int = 3, nodes: int = 0) -> Any:
+        run_dir = os.path.join(self._folder, f"run-{name}-{time.monotonic_ns()}")
+        os.makedirs(run_dir)
+        task = {"run": run_dir, "cwd": folder, "ranks": self._spec.world_size, "restarts": restarts}
+        pid = os.fork()
+        if not pid:
+            supervise(task, json.dumps(orders))
+        return DirectRun(pid, run_dir)
+
+    def _over(self, run: Any) -> bool:
+        run.over = run.over or os.waitpid(run.pid, os.WNOHANG)[0] != 0
+        return bool(run.over)
+
+    def _end(self, run: Any) -> None:
+        if not self._over(run):
+            os.killpg(run.pid, signal.SIGKILL)
+            os.waitpid(run.pid, 0)
+            run.over = True
+
+    def _give_notice(self, run: Any) -> None:
+        for child in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split():
+            if catches(int(child), signal.SIGUSR2):
+                os.kill(int(child), signal.SIGUSR2)
+        Path(run.paths.attempt(0).notice).write_text("{}")
+
+    def end(self) -> None:
+        """Every run was ended where it was waited for."""
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def supervise(task: Any, orders: str) -> NoReturn:
+    """Start the ranks, and again after a failure; then end this process."""
+    os.setsid()
+    out = os.open(os.path.join(task["run"], "out"), os.O_WRONLY | os.O_CREAT, 0o600)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    try:
+        for attempt in range(task["restarts"] + 1):
+            folder = os.path.join(task["run"], "attempts", f"{attempt:03d}")
+            os.makedirs(folder)
+            if all_well([started(task, orders, attempt, folder, rank) for rank in range(task["ranks"])]):
+                break
+    finally:
+        os._exit(0)
+
+
+def started(task: Any, orders: str, attempt: int, folder: str, rank: int) -> int:
+    """One rank, as a child."""
+    pid = os.fork()
+    if pid:
+        return pid
+    os.chdir(task["cwd"])
+    os.environ.update(
+        {
+            VARIABLE: orders,
+            "RANK": str(rank),
+            "WORLD_SIZE": str(task["ranks"]),
+            "CLUSTERRUN_ATTEMPT": str(attempt),
+            "TORCHELASTIC_RESTART_COUNT": str(attempt),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(20000 + (os.getppid() * 7 + attempt) % 20000),
+        }
+    )
+    space: dict[str, Any] = {"__name__": "clusterrun_rehearsal"}
+    exec(compile(WATCHER.read_text(), str(WATCHER), "exec"), space)
+    watch = space["RankWatch"](json.loads(orders), folder, rank, task["run"])
+    sys.addaudithook(watch.audit)
+    watch.install(torch)
+    code = 0
+    try:
+        exec(
+            compile(Path("train.py").read_text(), os.path.join(task["cwd"], "train.py"), "exec"),
+            {"__name__": "x"},
+        )
+    except SystemExit as error:
+        code = int(error.code or 0)
+    except BaseException:  # noqa: BLE001 (as the interpreter does)
+        code = 1
+        traceback.print_exc()
+        watch.failed(*sys.exc_info())
+    watch.at_exit()
+    os._exit(code)
+
+
+def all_well(ranks: list[int]) -> bool:
+    """Wait for all ranks; where one fails, end the others, as an agent does."""
+    left, well = set(ranks), True
+    until = time.monotonic() + MOST_SECONDS
+    while left and time.monotonic() < until:
+        for pid in list(left):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                left.discard(pid)
+                well = well and status == 0
+        if not well:
+            break
+        time.sleep(0.01)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return well and not left
