@@ -15,7 +15,7 @@ import click
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import files
-from clusterrun.cli.submit import Submit
+from clusterrun.cli.submit import OptionsThenProgram
 from clusterrun.cli.terminal import coloured, folded, painted
 from clusterrun.model import duration
 from clusterrun.model.contract import ExitCode
@@ -28,7 +28,7 @@ TITLE = 18
 STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 
 
-@click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
+@click.command(cls=OptionsThenProgram, context_settings={"allow_interspersed_args": False})
 @click.option("--nodes", type=click.IntRange(1), default=2, show_default=True, help="Simulated nodes.")
 @click.option("--ranks-per-node", type=click.IntRange(1), default=2, show_default=True, help="Ranks on each.")
 @click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs per node, where there are some here.")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clusterrun.script.plan import Plan
 
 
-class Submit(GroupedCommand):
+class OptionsThenProgram(click.Command):
     """A command whose options end where the user's command begins: at ``-m``, ``--`` or the first word."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -48,6 +48,10 @@ class Submit(GroupedCommand):
         if ctx.params.get("command"):
             return self.get_params(ctx)[0].shell_complete(ctx, incomplete)
         return super().shell_complete(ctx, incomplete)
+
+
+class Submit(OptionsThenProgram, GroupedCommand):
+    """Such a command with all options of a submission."""
 
 
 def _module_at(command: click.Command, args: list[str]) -> int | None:

@@ -63,7 +63,7 @@ class ChildProcess:
 
 
 @frozen
-class Post:
+class PostedOp:
     """A ``send`` or ``recv`` that was begun together with others, and waits for rank ``peer``."""
 
     call: str
@@ -123,7 +123,7 @@ class RankSeen:
     call: str = ""
     peer: int = -1
     tag: int = 0
-    posts: tuple[Post, ...] = ()
+    posts: tuple[PostedOp, ...] = ()
     world: int = 0
     started: int = 0
     asks: int = -1

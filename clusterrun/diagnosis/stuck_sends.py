@@ -7,7 +7,7 @@ from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_w
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from clusterrun.diagnosis.evidence import Post, RankSeen
+    from clusterrun.diagnosis.evidence import PostedOp, RankSeen
     from clusterrun.diagnosis.job_snapshot import JobSnapshot
 
 _FITS = {"send": "recv", "recv": "send"}
@@ -44,7 +44,7 @@ def other_posts(snapshot: JobSnapshot) -> Diagnosis | None:
     return Diagnosis(Verdict.MISMATCH, said, (Culprit(odd.rank, odd.node, why),), (), evidence, remedy)
 
 
-def _unmatched(one: RankSeen, lists: dict[int, RankSeen]) -> list[tuple[RankSeen, RankSeen, Post]]:
+def _unmatched(one: RankSeen, lists: dict[int, RankSeen]) -> list[tuple[RankSeen, RankSeen, PostedOp]]:
     """What ``one`` posts to a rank that is in the same turn and posts less of the other half."""
     found = []
     for post in dict.fromkeys(one.posts):
@@ -70,7 +70,7 @@ def _odd(posting: list[RankSeen], size: int) -> RankSeen | None:
     return few[0] if tuple(halves) == rest[0][0] else None
 
 
-def _to(post: Post) -> str:
+def _to(post: PostedOp) -> str:
     return f"{'to' if post.call == 'send' else 'from'} rank {post.peer}"
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import time
 
-from clusterrun.diagnosis.evidence import Group, Post, Record
+from clusterrun.diagnosis.evidence import Group, PostedOp, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def calls(said: Mapping[str, Any]) -> dict[str, Any]:
         "peer": int(found.get("peer", -1)),
         "tag": int(found.get("tag", 0)),
         "posts": tuple(
-            Post("send" if name == "isend" else "recv", int(peer), int(tag))
+            PostedOp("send" if name == "isend" else "recv", int(peer), int(tag))
             for name, peer, tag in found.get("posts") or ()
         ),
         "world": int(found.get("world", 0)),

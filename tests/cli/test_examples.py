@@ -51,6 +51,8 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
     words = shlex.split(line)[1:]
     if words[0] in ("submit", "check"):
         words.insert(1, "--dry-run")
+    elif words[0] == "rehearse":
+        words.insert(1, "--list-faults")
     elif words[0] == "bench":
         words.insert(2, "--dry-run")
     done = ended(*words)

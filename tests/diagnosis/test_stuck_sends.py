@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.diagnosis.decide import decide
-from clusterrun.diagnosis.evidence import Group, Post, RankSeen
+from clusterrun.diagnosis.evidence import Group, PostedOp, RankSeen
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from tests.diagnosis.ranks import case, rank, waiter
 
@@ -13,7 +13,7 @@ STACK = ("/home/me/train.py:16 ring", "/home/me/train.py:30 <module>")
 SIZE = 4
 
 
-def posts(number: int, *listed: Post, before: int = 20) -> RankSeen:
+def posts(number: int, *listed: PostedOp, before: int = 20) -> RankSeen:
     """A rank that waits for what it has posted, after ``before`` sends and receives."""
     groups = (Group("0", SIZE, 10 + before + len(listed), True, "gloo", f"0-{SIZE - 1}"),)
     return rank(number, SIZE, call="wait", posts=listed, groups=groups, stack=STACK)
@@ -21,8 +21,8 @@ def posts(number: int, *listed: Post, before: int = 20) -> RankSeen:
 
 def ring(number: int, to: int = 1, tag: int = 0, before: int = 20) -> RankSeen:
     """Sends to the rank at distance ``to``, and receives from the one before."""
-    sent = Post("send", (number + to) % SIZE, tag)
-    return posts(number, sent, Post("recv", (number - 1) % SIZE), before=before)
+    sent = PostedOp("send", (number + to) % SIZE, tag)
+    return posts(number, sent, PostedOp("recv", (number - 1) % SIZE), before=before)
 
 
 def verdict(*seen: RankSeen) -> Diagnosis:
@@ -33,8 +33,8 @@ def verdict(*seen: RankSeen) -> Diagnosis:
     ("odd", "listed"),
     [
         (ring(1, to=2), "send to rank 3, recv from rank 0"),
-        (posts(1, Post("recv", 0)), "recv from rank 0"),
-        (posts(1, Post("send", 2)), "send to rank 2"),
+        (posts(1, PostedOp("recv", 0)), "recv from rank 0"),
+        (posts(1, PostedOp("send", 2)), "send to rank 2"),
         (ring(1, tag=5), "send to rank 2 (tag 5), recv from rank 0"),
     ],
 )
@@ -45,8 +45,8 @@ def test_of_a_ring_the_rank_that_posts_another_list_is_named(odd: RankSeen, list
 
 
 def test_without_a_pattern_the_one_that_fits_neither_of_two_is_named() -> None:
-    star = [posts(number, Post("send", 0), Post("recv", 0)) for number in (1, 2)]
-    found = verdict(posts(0, Post("send", 3), Post("recv", 3)), *star, waiter(3))
+    star = [posts(number, PostedOp("send", 0), PostedOp("recv", 0)) for number in (1, 2)]
+    found = verdict(posts(0, PostedOp("send", 3), PostedOp("recv", 3)), *star, waiter(3))
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0])
 
 
