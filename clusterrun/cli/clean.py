@@ -93,7 +93,7 @@ def _moment(age: str, now: float) -> float:
     """When a run has ended at the latest; a bare number is days here, not minutes."""
     if not age:
         return 0.0
-    if re.fullmatch("0+[dhms]?", age.strip()):
+    if re.fullmatch("0+[wdhms]?", age.strip()):
         return now  # every run that has ended
     return now - parse(age, DAY) if age.strip().isdecimal() else since(age, now)
 

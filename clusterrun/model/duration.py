@@ -10,14 +10,16 @@ from clusterrun.model.errors import BadInput
 LONGEST = 10 * 366 * 86400
 """Ten years: what is longer is a slip of the hand."""
 
-_PEOPLE = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?", re.ASCII | re.IGNORECASE)
+_PEOPLE = re.compile(
+    r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?", re.ASCII | re.IGNORECASE
+)
 _SLURM = re.compile(r"(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})", re.ASCII)
 _ENDLESS = ("unlimited", "infinite")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def parse(text: str, bare: int = 60) -> int:
-    """Seconds in ``text``: ``90m``, ``2h``, ``1d12h``, or Slurm's forms (``D-HH[:MM[:SS]]``, …).
+    """Seconds in ``text``: ``90m``, ``2h``, ``1d12h``, ``1w``, or Slurm's forms (``D-HH[:MM[:SS]]``, …).
 
     A bare number counts units of ``bare`` seconds: minutes, as in Slurm, unless said otherwise. Raises
     ``BadInput``, also for nothing at all and for more than ten years.
@@ -68,7 +70,7 @@ def _refusal(text: str) -> BadInput:
         )
     return BadInput(
         f"{text!r} is not a duration",
-        "write 90s, 90m, 2h, 1d12h, or as Slurm does: HH:MM:SS, DAYS-HH:MM:SS",
+        "write 90s, 90m, 2h, 1d12h, 1w, or as Slurm does: HH:MM:SS, DAYS-HH:MM:SS",
     )
 
 
@@ -76,7 +78,8 @@ def _people(text: str) -> int:
     match = _PEOPLE.fullmatch(text)
     if not match:
         return 0
-    return sum(int(count or 0) * size for count, (size, _) in zip(match.groups(), _UNITS))
+    sizes = (7 * 86400, *(size for size, _ in _UNITS))
+    return sum(int(count or 0) * size for count, size in zip(match.groups(), sizes))
 
 
 def _slurm(text: str) -> int:

@@ -128,5 +128,5 @@ def since(text: str, now: float) -> float:
     except BadInput as error:
         raise BadInput(
             f"{text!r} is neither a duration nor a date",
-            "write 90m, 2h, 1d12h, or 2026-11-20, 2026-11-20T09:30",
+            "write 90m, 2h, 1d12h, 1w, or 2026-11-20, 2026-11-20T09:30",
         ) from error

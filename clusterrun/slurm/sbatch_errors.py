@@ -69,7 +69,9 @@ REFUSALS = (
         offer=True,
     ),
     Refusal(
-        "requested node configuration", "lower --gpus, --cpus-per-rank, --mem or --constraint", offer=True
+        "requested node configuration",
+        "lower --nodes, --gpus, --cpus-per-rank or --mem, or ease --constraint, --exclude or --nodelist",
+        offer=True,
     ),
     Refusal("requested partition configuration", "change --nodes or --partition", offer=True),
     Refusal("node count specification", "change --nodes", offer=True),
