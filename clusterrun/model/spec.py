@@ -169,7 +169,7 @@ class JobSpec:
             option = "--mount" if self.mount else "--container-runtime"
             raise BadInput(f"{option} without a container", "name its image: --container IMAGE")
         if self.container.startswith("-") or not self.container.isprintable():
-            raise BadInput(f"--container {self.container!r} is no image", "give a path, or a name")
+            raise BadInput(f"--container {self.container!r} is not an image", "give a path, or a name")
         if self.container_runtime not in ("", *RUNTIMES):
             ways = ", ".join(RUNTIMES)
             raise BadInput(

@@ -254,7 +254,7 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
         (["submit", "--queue", "gpu", "train.py"], 2, "Did you mean --partition?"),
         (["submit", "--walltime", "1h", "train.py"], 2, "Did you mean --time?"),
         (["submit", "--cpus", "2", "train.py"], 2, "Did you mean --cpus-per-rank?"),
-        (["submit", "--image", "x.sif", "train.py"], 2, "clusterrun help containers"),
+        (["submit", "--image", "x.sif", "train.py"], 2, "Did you mean --container?"),
         (["submit", "--output", "x", "train.py"], 2, "Use clusterrun logs"),
         (["submit", "--comment", "x", "train.py"], 2, "Pass it on: --sbatch comment"),
         (["check", "--cpus-per-task", "2"], 2, "Did you mean --cpus-per-rank?"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ from clusterrun.model.world import (
     rank_environment,
 )
 from clusterrun.reports.metrics import HELP, PREFIX
+from tests.lab.test_documents import Example, every
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -140,3 +142,21 @@ def test_every_command_line_in_the_documents_is_understood(document: Path) -> No
         )
         own = words[: next((n for n, word in enumerate(words) if not word.startswith("-")), len(words))]
         assert [word for word in own if word.partition("=")[0] not in known] == [], line
+
+
+@pytest.mark.parametrize(
+    "example",
+    [one for one in every() if one.line.startswith("clusterrun ")],
+    ids=lambda one: f"{one.document}:{one.number}",
+)
+def test_an_example_is_understood_to_its_last_option(example: Example) -> None:
+    """Those too that no test runs."""
+    words = shlex.split(example.line, comments=True)[1:]
+    words = words[: next((n for n, word in enumerate(words) if word in ("&&", "|", ">", ">>")), len(words))]
+    known: click.Command = root
+    while isinstance(known, click.Group) and words and not words[0].startswith("-"):
+        below = known.get_command(click.Context(known), words.pop(0))
+        assert below is not None, example.line
+        known = below
+    if "--version" not in words:
+        known.make_context(known.name, words)

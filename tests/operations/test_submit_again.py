@@ -41,6 +41,9 @@ EVERY: dict[str, Any] = {
     "python": "/env/bin/python",
     "template": "/t.j2",
     "cluster": Cluster.LOCAL,
+    "container": "/images/train.sif",
+    "mount": ("/data:/data:ro", "/scratch"),
+    "container_runtime": "podman",
     "per_node": True,
     "snapshot": True,
     "snapshot_include": ("data", "more data"),
@@ -63,7 +66,14 @@ EVERY: dict[str, Any] = {
     "on_hang": "kill",
 }
 NOT_TYPED = {"command", "cwd", "after", "alone", "all_pairs"}
-ALONE = {"gpu_type": {"gpus": 8}, "gpus_from": {"gpus": 8}, "requeue_by": {"requeue": True}}
+IMAGE = {"container": "/images/train.sif"}
+ALONE = {
+    "gpu_type": {"gpus": 8},
+    "gpus_from": {"gpus": 8},
+    "requeue_by": {"requeue": True},
+    "mount": IMAGE,
+    "container_runtime": IMAGE,
+}
 """What a field needs beside it."""
 
 
