@@ -184,8 +184,9 @@ def _tell_job_output(context: Context, status: RunStatus) -> None:
         return
     if not told and status.state is State.FAILED and status.started_at is None:
         say(
-            f"  nothing was written to {path}: the first node of the job does not see that folder,\n"
-            "  or a line of --setup ended the script"
+            f"  nothing was written to {path}: the first node of the job\n"
+            "  does not see that folder or cannot write there (a full disk, a quota, read-only),"
+            " or a line of --setup ended the script"
         )
     if told:
         say("\n".join([f"  the end of {path}:", *(f"    {line}" for line in told)]))

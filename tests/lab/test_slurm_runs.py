@@ -264,6 +264,17 @@ def test_a_setup_line_that_fails_ends_the_job_before_any_rank(on_slurm: Site) ->
     assert not Path(answer["run_dir"], "attempts").exists()
 
 
+def test_a_run_directory_that_is_full_on_the_first_node_is_told_as_one_cause(on_slurm: Site) -> None:
+    on_slurm.home.mkdir(mode=0o700)
+    with_node = ("--nodelist", "n0001", "--wait", "tell.py")
+    try:
+        on_slurm.lab.fault("disk-full", "n0001", path=str(on_slurm.home))
+        done = on_slurm.run("submit", *with_node)
+    finally:
+        on_slurm.lab.heal()
+    assert (done.code, "cannot write there (a full disk, a quota, read-only)" in done.err) == (1, True), done
+
+
 def test_the_environment_that_setup_activates_is_that_of_all_ranks(on_slurm: Site) -> None:
     own = on_slurm.project / "venv"
     (own / "bin").mkdir(parents=True)
