@@ -127,6 +127,9 @@ def _usage(error: click.ClickException) -> int:
         return ExitCode.USAGE
     context = getattr(error, "ctx", None)
     message = error.format_message()
+    names = error.param.opts if type(error) is click.BadParameter and error.param else []
+    if names := [name for name in names if name.startswith("--")]:
+        message = f"{names[0]}: {error.message}"
     if isinstance(error, click.NoSuchOption):
         known = [name for p in context.command.get_params(context) for name in p.opts] if context else []
         guess = _instead(error.option_name, known)

@@ -82,7 +82,10 @@ def _primitive(value: Any) -> Any:
 def _seconds(option: Option, name: str, value: Any) -> int:
     seconds = value.total_seconds() if hasattr(value, "total_seconds") else _primitive(value)
     if isinstance(seconds, str):
-        return parse(seconds, DURATIONS[option.kind]) if seconds not in ("", "off") else 0
+        try:
+            return parse(seconds, DURATIONS[option.kind]) if seconds not in ("", "off") else 0
+        except BadInput as error:
+            raise BadInput(f"--{option.name} {error.seen}", error.remedy) from error
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
         raise BadInput(f"{name}: {value!r} is not a duration", "give seconds, or text as '90m' or '2h'")
     return math.ceil(seconds)

@@ -101,9 +101,9 @@ def test_of_a_cluster_without_findings_others_are_named(clusterrun: CommandLine)
     [
         (["--preflight-limit", "slow"], "has no number"),
         (["--preflight-limit", "slwo_fail=1"], "no limit is named slwo_fail"),
-        (["--preflight-budget", "soon"], "'soon' is not a duration"),
+        (["--preflight-budget", "soon"], "--preflight-budget 'soon' is not a duration"),
         (["--spares", "-1"], "--spares must be at least 0, not -1"),
-        (["--bad-since", "x"], "'x' is not a duration"),
+        (["--bad-since", "x"], "--bad-since 'x' is not a duration"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_made(
