@@ -39,7 +39,7 @@ class AdviceQuestion:
     def __post_init__(self) -> None:
         for name in ("parameters", "memory"):
             if getattr(self, name) <= 0:
-                raise BadInput(f"the {name} must be more than nothing", "for example 7e9 and 80GB")
+                raise BadInput(f"the {name} must be greater than 0", "for example 7e9 and 80GB")
         for name in ("gpus_per_node", "nodes"):
             if getattr(self, name) < 1:
                 raise BadInput(

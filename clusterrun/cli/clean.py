@@ -70,7 +70,10 @@ def clean(
         raise click.UsageError("RUN and options that choose runs do not go together")
     ended = states(state)
     if live := [one.value for one in ended if not one.ended]:
-        raise BadInput(f"clean removes no run that is {live[0]}", "clusterrun cancel ends runs")
+        raise BadInput(
+            f"--state {live[0].lower()}: clean removes only runs that have ended",
+            "clusterrun cancel ends runs",
+        )
     named = tuple(dict.fromkeys(map(context.store.find, wanted)))
     default = "" if age or named or state or size or keep else OLD
     before = _moment(age or default, context.clock.now())

@@ -79,7 +79,7 @@ def cut(host: str, to: str, port: str, both: bool, name: str) -> None:
       clusterrun lab fault cut n[0001-0004] --to n[0005-0008] --both
     """
     if both and not to:
-        raise BadInput("--both needs --to HOST", "without --to both ways are cut anyway")
+        raise BadInput("--both needs --to HOST", "without --to both directions are cut anyway")
     _apply(name, "cut", host, to=to, port=port, both=both)
 
 

@@ -35,7 +35,10 @@ def beside(
     record = context.store.read(run_id)
     _refuse_absent(status, record)
     if other := context.other_cluster(record):
-        raise BadInput(f"{run_id} runs on the cluster {other}, this is another one", "go there first")
+        raise BadInput(
+            f"{run_id} runs on the cluster {other}, this is another one",
+            f"type this on a login node of {other}",
+        )
     nodes = _nodes(context, status)
     node = nodes[_place(wish, nodes, record)] if nodes else ""
     if not node:
@@ -58,7 +61,9 @@ def _refuse_absent(status: RunStatus, record: RunRecord) -> None:
         raise not_started(status)
     elsewhere = record.cluster == Cluster.LOCAL.value and record.host not in ("", socket.gethostname())
     if elsewhere:
-        raise BadInput(f"{status.run_id} runs on {record.host}, this is another machine", "go there first")
+        raise BadInput(
+            f"{status.run_id} runs on {record.host}, this is another machine", f"type this on {record.host}"
+        )
 
 
 def _nodes(context: Context, status: RunStatus) -> tuple[str, ...]:

@@ -136,7 +136,7 @@ def test_size_keep_and_names_choose(clusterrun: CommandLine) -> None:
     [
         (("--larger-than", "big"), "'big' is not a size"),
         (("--older-than", "soon"), "'soon' is neither a duration nor a date"),
-        (("--state", "running"), "clean removes no run that is RUNNING"),
+        (("--state", "running"), "--state running: clean removes only runs that have ended"),
         (("--keep", "3", "train"), "do not go together"),
     ],
 )

@@ -20,8 +20,8 @@ CPU = PartitionOffer("cpu", "up", False, "1-00:00:00", 2, 64, 65536, 0)
     "asked, seen",
     [
         ({"gpus": 16}, "--gpus 16: a node has at most 8 GPUs"),
-        ({"nodes": 5}, "--nodes 5: there are 4"),
-        ({"nodes": 3, "partition": "cpu"}, "--nodes 3: there are 2"),
+        ({"nodes": 5}, "--nodes 5: the partition has 4"),
+        ({"nodes": 3, "partition": "cpu"}, "--nodes 3: the partition has 2"),
         ({"cpus_per_rank": 99, "gpus": 0}, "--cpus-per-rank 99: a node has at most 64 CPUs"),
         ({"cpus_per_rank": 9, "gpus": 8}, "--cpus-per-rank 9 for 8 ranks a node: a node has at most 64 CPUs"),
         ({"gpus": 0, "ranks_per_node": 65}, "one CPU each for 65 ranks a node: a node has at most 64 CPUs"),
