@@ -5,6 +5,7 @@ from __future__ import annotations
 from clusterrun.diagnosis.explanations import has_ended, reason
 from clusterrun.diagnosis.flight_records import counted, difference, roots, waiting
 from clusterrun.diagnosis.job_snapshot import PATIENCE, STOPPED, USUAL, called
+from clusterrun.diagnosis.processes_below import below_ranks
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.stragglers import late
 from clusterrun.diagnosis.stuck_collectives import crossed, half, other_roots, other_tags, unanswered, unended
@@ -250,7 +251,7 @@ def _elsewhere(snapshot: JobSnapshot) -> Judgement:
     if held and all(one in held or not one.state for one in snapshot.seen):
         return _blame(snapshot, held, ())
     living = [one for one in snapshot.seen if one.state] or snapshot.seen
-    return Judgement(_unseen_below(living) or _waiting_apart(living, snapshot))
+    return Judgement(below_ranks(living) or _waiting_apart(living, snapshot))
 
 
 def _busy_without_progress(snapshot: JobSnapshot, busy: Sequence[RankSeen]) -> Diagnosis:
@@ -263,23 +264,6 @@ def _busy_without_progress(snapshot: JobSnapshot, busy: Sequence[RankSeen]) -> D
     evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in busy[:MOST]]
     evidence.append("torch keeps no flight records here: it is too old, or TORCH_NCCL_TRACE_BUFFER_SIZE is 0")
     remedy = "clusterrun top shows whether the GPUs work; ranks that print now and then are not taken to hang"
-    return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
-
-
-def _unseen_below(living: Sequence[RankSeen]) -> Diagnosis | None:
-    """Those who live show no stack and have started others (``mp.spawn``), into which nobody looks."""
-    if not all(one.children and place(one.stack).doing is Doing.UNKNOWN for one in living):
-        return None
-    who = ranks_in_words(tuple(one.rank for one in living))
-    said = f"{who} wait{'s' if len(living) == 1 else ''} for processes that nothing tells the stacks of"
-    evidence = [
-        f"rank {one.rank} on {one.node} has started "
-        + ", ".join(f"{child.name} (process {child.pid})" for child in one.children[:MOST])
-        for one in living[:MOST]
-    ]
-    remedy = (
-        f"on {living[0].node}: py-spy dump --pid N of each shows where it is (ranks of torchrun need none)"
-    )
     return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
 
 

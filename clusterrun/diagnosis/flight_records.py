@@ -155,12 +155,16 @@ def shortest_timeout(ranks: Sequence[RankSeen]) -> float:
 def _begun(ranks: Sequence[RankSeen]) -> Mapping[tuple[int, str], int]:
     """How far each rank is in each group: as its records say, for gloo's own number counts sends as well."""
     found: dict[tuple[int, str], int] = {}
+    known = {record.group for one in ranks for record in one.records}
     for one in ranks:
         recorded: dict[tuple[int, str], int] = {}
         for record in one.records:
             at = one.rank, record.group
             recorded[at] = max(recorded.get(at, 0), record.sequence)
-        found.update({(one.rank, group.name): group.sequence for group in one.groups})
+        for group in one.groups:
+            # Who has no record of a group of which others have some has begun nothing but sends in it.
+            only_sends = group.backend == "gloo" and group.name in known
+            found[one.rank, group.name] = 0 if only_sends else group.sequence
         found.update(recorded)
     return found
 

@@ -77,3 +77,14 @@ def _frame(file: str, line: str, function: str) -> str:
 def in_data_loader(stack: tuple[str, ...]) -> bool:
     """Whether a rank waits for its data-loader to hand over a batch."""
     return any("/torch/utils/data/" in frame for frame in stack)
+
+
+def joins_processes(stack: tuple[str, ...]) -> bool:
+    """Whether a process waits for others that it started (``mp.spawn``, ``multiprocessing``)."""
+    inner = next((place for place, frame in enumerate(stack) if not is_library(frame)), len(stack))
+    return any("/multiprocessing/" in frame for frame in stack[:inner])
+
+
+def works_for_a_loader(stack: tuple[str, ...]) -> bool:
+    """Whether a process is a worker of a data-loader."""
+    return any("/torch/utils/data/_utils/worker.py:" in frame for frame in stack)

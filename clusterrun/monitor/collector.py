@@ -8,7 +8,7 @@ import time
 
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import ChildProcess, Collected, LookOptions, RankSeen
-from clusterrun.diagnosis.frames import in_data_loader, shortened
+from clusterrun.diagnosis.frames import in_data_loader, joins_processes, shortened
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.monitor.external_tools import RAS_ADDRESS, RAS_VARIABLE, nccl_ras, spy
@@ -147,14 +147,19 @@ class Look:
     def _spied(self, seen: list[RankSeen]) -> list[RankSeen]:
         """The same with stacks of py-spy for some that gave none by themselves."""
         mute = [one.rank for one in seen if one.state and one.state not in STOPPED and not one.stack]
-        told: dict[int, tuple[str, ...]] = {}
         until = time.monotonic() + SPY_SECONDS
-        for one in seen:
-            if one.rank in mute and time.monotonic() < until:
-                told[one.rank] = spy(one.pid, self._path)
-        return [
-            replace(one, stack=told[one.rank], source="py-spy") if told.get(one.rank) else one for one in seen
-        ]
+        return [self._spied_one(one, until) if one.rank in mute else one for one in seen]
+
+    def _spied_one(self, one: RankSeen, until: float) -> RankSeen:
+        """The same with its stack; and those of the processes that it waits for, which are ranks perhaps."""
+        told = spy(one.pid, self._path) if time.monotonic() < until else ()
+        if not told:
+            return one
+        below = list(one.children)
+        for place, child in enumerate(below if joins_processes(told) else ()):
+            if time.monotonic() < until and child.state not in STOPPED:
+                below[place] = replace(child, stack=spy(child.pid, self._path))
+        return replace(one, stack=told, source="py-spy", children=tuple(below))
 
 
 def found(pids: Mapping[int, int]) -> dict[int, tuple[int, RankChannel | None]]:

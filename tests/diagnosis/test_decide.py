@@ -370,6 +370,16 @@ def test_a_number_that_counts_sends_too_hides_no_rank_that_has_not_come() -> Non
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [1])
 
 
+def test_a_rank_that_has_only_sent_so_far_has_not_come_to_the_first_collective() -> None:
+    """A pipeline that ends in a barrier: its sends are more than the barriers that anybody has begun."""
+    groups = (Group("0", 3, 24, True, "gloo", "0-2"),)
+    first = (record(1, done=False, operation="barrier"),)
+    waits = [rank(number, 3, groups=groups, records=first, stack=BARRIER) for number in (0, 1)]
+    late = rank(2, 3, groups=groups, records=(), stack=LOOP)
+    found = verdict(*waits, late, stalled=60.0)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
+
+
 def test_of_ranks_that_wait_outside_of_collectives_those_that_have_ended_are_told_apart() -> None:
     found = verdict(rank(0, stack=LOOP), rank(1, state=""), rank(2, stack=LOOP), rank(3, stack=LOOP))
     assert found.said == "all 3 ranks that are left wait outside of collectives, all at train.py:33 (work)"
@@ -701,10 +711,41 @@ def test_ranks_of_one_root_or_an_unknown_one_are_blamed_for_none(roots: tuple[in
     assert "root of" not in verdict(*seen, stalled=60.0).said
 
 
+@pytest.mark.parametrize(
+    ("late", "why"),
+    [
+        (ChildProcess(14, "python", "S", stack=LOOP), "waits in user code at train.py:33 (work)"),
+        (ChildProcess(14, "python", "T"), "is stopped (SIGSTOP)"),
+    ],
+)
+def test_below_what_is_started_once_per_node_the_process_that_is_in_no_collective_is_told(
+    late: ChildProcess, why: str
+) -> None:
+    """As py-spy shows them: two ranks on each of two nodes, and a worker of a data-loader."""
+    joins = (f"{LIBRARY}/torch/multiprocessing/spawn.py:140 join", "/home/me/train.py:9 <module>")
+    worker = (f"{LIBRARY}/torch/utils/data/_utils/worker.py:300 _worker_loop", "/home/me/train.py:9 <module>")
+    first = (
+        ChildProcess(11, "python", "S", stack=ALL_REDUCE),
+        ChildProcess(12, "python", "S", stack=ALL_REDUCE),
+    )
+    second = (ChildProcess(13, "python", "S", stack=worker), late)
+    about: dict[str, Any] = {"records": (), "groups": (), "answered": False, "stack": joins}
+    seen = [rank(0, 2, children=first, **about), rank(1, 2, children=second, node="n1", **about)]
+    found = verdict(*seen, stalled=60.0)
+    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(-1, "n1", f"its process 14 {why}")])
+    assert found.evidence[0] == "process 11 on n0 waits in all_reduce at train.py:11 (step)"
+
+
 def test_of_a_rank_without_a_stack_the_processes_that_it_started_are_told() -> None:
     spawned = (ChildProcess(7, "python", "S"), ChildProcess(8, "python", "S"))
     found = verdict(rank(0, 1, records=(), groups=(), answered=False, children=spawned), stalled=60.0)
     assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
     assert "rank 0 on n0 has started python (process 7), python (process 8)" in found.evidence
+    joins = (
+        f"{LIBRARY}/torch/multiprocessing/spawn.py:140 ProcessContext.join",
+        "/home/me/train.py:9 <module>",
+    )
+    same = rank(0, 1, records=(), groups=(), answered=False, children=spawned, stack=joins)
+    assert verdict(same, stalled=60.0).said == found.said
     alone = verdict(rank(0, 1, records=(), groups=(), stack=LOOP), stalled=60.0)
     assert alone.said == "rank 0 waits outside of collectives, all at train.py:33 (work)"
