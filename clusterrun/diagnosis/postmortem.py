@@ -40,6 +40,7 @@ _CHILD_KILLED = re.compile(
     r"is killed by signal: Killed|was killed by signal 9|terminated with signal SIGKILL"
 )
 _MARK = re.compile(r"^\[rank\d+\]:\s?")
+_NUMBERS = re.compile(r"\d+")
 _FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 """What draws a box around a line."""
 _TOLD_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT)
@@ -203,7 +204,7 @@ def _of_error(left: Remains, root: Error) -> Diagnosis:
     cause = f": {root.row.cause}" if root.row else ""
     by = left.name(root.rank) if root.inner >= 0 else "it"
     remedy = root.row.remedy if root.row else f"clusterrun logs --rank {root.rank} shows all that {by} said"
-    same = [one for one in left.errors if one.text == root.text and one.rank != root.rank]
+    same = [one for one in left.errors if one.rank != root.rank and _alike(one.text) == _alike(root.text)]
     evidence = [f"{left.name(root.rank, root.inner)}: {root.said}", *memory]
     if same:
         evidence.append(f"{left.several(same)} said the same")
@@ -224,6 +225,11 @@ def _of_file_system(left: Remains, root: Error, cause: str) -> tuple[str, tuple[
     said = f"{cause} {where}: {left.name(root.rank, root.inner)} met it first"
     why = f"{cause}; {left.name(root.rank, root.inner)} said: {root.said}"
     return said, (Culprit(-1, nodes[0], why),) if len(nodes) == 1 else ()
+
+
+def _alike(text: str) -> str:
+    """A message without its numbers, among which the rank's own may stand."""
+    return _NUMBERS.sub("#", text)
 
 
 def _also_printed(left: Remains, root: Error) -> list[str]:

@@ -237,6 +237,12 @@ def test_who_is_the_first_to_write_to_a_file_system_is_no_culprit_but_its_node(f
     assert "rank 3 said the same" in several.evidence
 
 
+def test_who_said_the_same_of_a_file_of_its_own_is_told_too() -> None:
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: '/run/__{}.metadata'"
+    errors = [error for rank in range(4) for error in heard(rank, *traceback(rank, missing.format(rank)))]
+    assert "ranks 0 and 2-3 said the same" in explain(left(*errors)).evidence
+
+
 def test_of_those_that_exited_0_only_who_was_in_the_group_that_failed_is_named() -> None:
     """A mesh of two by two: rank 2 fails of its group with rank 3; rank 0 of its own with rank 2."""
 
