@@ -81,7 +81,8 @@ def short(frame: str) -> str:
 
 
 def _function(frame: str) -> str:
-    return frame.rpartition(" ")[2]
+    """Its name alone: py-spy tells within which class or function it stands."""
+    return frame.rpartition(" ")[2].rpartition(".")[2]
 
 
 def _communicates(frame: str) -> bool:

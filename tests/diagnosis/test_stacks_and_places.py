@@ -80,6 +80,14 @@ def test_what_py_spy_says_instead_gives_none(text: str) -> None:
         (ALL_REDUCE, StackLocation(Doing.COLLECTIVE, ALL_REDUCE[2], "all_reduce")),
         (LOOP, StackLocation(Doing.USER, LOOP[0])),
         (LOADER, StackLocation(Doing.DATA, LOADER[2])),
+        (
+            (
+                ALL_REDUCE[0],
+                f"{LIBRARY}/torch/distributed/c10d_logger.py:83 _logger.<locals>.wrapper",
+                LOOP[1],
+            ),
+            StackLocation(Doing.COLLECTIVE, LOOP[1], "all_reduce"),
+        ),
         (MEETING, StackLocation(Doing.RENDEZVOUS, MEETING[2], "init_process_group")),
         (
             (f"{LIBRARY}/torch/distributed/distributed_c10d.py:5700 new_group", MEETING[2]),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.diagnosis.evidence import Group, Post, RankSeen
+from clusterrun.diagnosis.evidence import Group, PostedOp, RankSeen
 from clusterrun.diagnosis.flight_records import waiting
 from clusterrun.monitor.torch_facts import calls, records
 from tests.monitor.stage import ROOT
@@ -177,8 +177,8 @@ def test_what_was_posted_together_is_read_from_the_variables_of_who_waits(
     posted = space["posts"](c10d, inner)
     assert posted == [["isend", 1, 0], ["isend", 3, 7]]
     assert calls({"call": {"name": "wait", "posts": posted}})["posts"] == (
-        Post("send", 1),
-        Post("send", 3, 7),
+        PostedOp("send", 1),
+        PostedOp("send", 3, 7),
     )
     assert space["posts"](SimpleNamespace(), inner) == []
     assert space["posts"](c10d, SimpleNamespace(f_locals={}, f_back=None)) == []
