@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from clusterrun import system
 
 DRIVER = "/proc/driver/nvidia/gpus"
+AMD_NODES = "/sys/class/kfd/kfd/topology/nodes"
 PLACES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin")
 LIMIT = 60.0
 """Seconds for ``nvidia-smi``: slow where the driver is loaded anew, it hangs where that is broken."""
@@ -18,13 +21,14 @@ def count_gpus(
     run: Callable[..., system.Completed] = system.run,
     driver: str = DRIVER,
     places: Sequence[str] = PLACES,
+    amd_nodes: str = AMD_NODES,
 ) -> int:
     """GPUs that a program started here would see: 0 where nothing says that there are any.
 
     ``CUDA_VISIBLE_DEVICES`` in ``environment`` narrows them.
     """
     path = [*environment.get("PATH", os.defpath).split(os.pathsep), *places]
-    there = _listed(run) if _program_in(path) else _in_driver(driver)
+    there = _listed(run) if _program_in(path) else _in_driver(driver) or _of_amd(amd_nodes)
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return there
@@ -48,3 +52,12 @@ def _in_driver(driver: str) -> int:
         return len(os.listdir(driver))
     except OSError:
         return 0
+
+
+def _of_amd(nodes: str) -> int:
+    """How many of the nodes of AMD's driver compute: the others are processors."""
+    counts = []
+    for path in glob.glob(f"{glob.escape(nodes)}/*/properties"):
+        with suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
+            counts += [line.split()[1:] for line in file if line.startswith("simd_count ")]
+    return sum(count not in ([], ["0"]) for count in counts)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LATE_SECONDS = 3.0
 AGAIN_SECONDS = 60.0
 """After a driver that did not answer: how long it is left alone."""
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""What names the GPUs of a job; HIP obeys the first one too."""
 _QUESTION = b"?"
 
 
@@ -99,13 +101,14 @@ class GpuWatch:
 
 
 def best_look(path: str) -> Look:
-    """The library where it can be loaded, else the program, else nothing."""
+    """NVIDIA's library where it can be loaded, else its program, else what AMD's driver tells."""
+    from clusterrun.monitor import amdgpu_sysfs
     from clusterrun.monitor.nvml import Gpus, NoLibrary  # only the process that asks needs ctypes
 
     try:
         return Gpus().look
     except NoLibrary:
-        return lambda: nvidia_smi(path)
+        return lambda: nvidia_smi(path) or amdgpu_sysfs.look()
 
 
 def _serve(look: Look, questions: int, answers: int) -> None:

@@ -16,7 +16,7 @@ from clusterrun.model.document import BadDocument, decode
 from clusterrun.model.orders import Orders, WatchOrders
 from clusterrun.model.paths import RunPaths
 from clusterrun.monitor.collector import Look, text_of
-from clusterrun.monitor.gpu_reader import GpuWatch, visible_to
+from clusterrun.monitor.gpu_reader import VISIBLE, GpuWatch, visible_to
 from clusterrun.monitor.heartbeat import Digests
 from clusterrun.monitor.sampling import Sampling
 
@@ -174,7 +174,8 @@ def _asked(part: Part, number: int, wish: Mapping[str, Any]) -> list[str]:
 def main(run_dir: str, node: int, node_name: str, environment: Mapping[str, str]) -> int:
     """Observe node number ``node`` until stdin ends."""
     path, watch = environment.get("PATH", ""), _watch(run_dir)
-    gpus = GpuWatch(path, visible_to(environment.get("CUDA_VISIBLE_DEVICES")))
+    given = next((environment[name] for name in VISIBLE if name in environment), None)
+    gpus = GpuWatch(path, visible_to(given))
     parts: list[Part] = [
         Digests(_period(watch)),
         Sampling(watch.sample_seconds, node_name, node, gpus),

@@ -7,6 +7,7 @@ import json
 from clusterrun.model.document import encode
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import (
+    amd_gpus,
     clocks,
     cpus,
     driver,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 
 CHECKS: tuple[Check, ...] = (
     gpus,
+    amd_gpus,
     xid,
     nvlink,
     infiniband,
@@ -103,7 +105,7 @@ def names(request: Asked) -> tuple[str, ...]:
     return tuple(check.NAME for check in CHECKS if request.gpus or check not in _OF_GPUS)
 
 
-_OF_GPUS: tuple[Check, ...] = (gpus, xid, nvlink)
+_OF_GPUS: tuple[Check, ...] = (gpus, amd_gpus, xid, nvlink)
 
 
 def check_named(name: str) -> Check | None:

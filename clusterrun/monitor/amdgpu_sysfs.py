@@ -1,0 +1,65 @@
+"""The GPUs as AMD's kernel driver tells of them in /sys, in the order in which ROCm counts them.
+
+Files of the kernel's interface (amdgpu, amdkfd): nothing is started, and a look costs no processor.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from clusterrun.model.usage import UNKNOWN, GpuUse
+
+NODES, DRM = "/sys/class/kfd/kfd/topology/nodes", "/sys/class/drm"
+_MICRO, _MILLI = 1e6, 1e3
+
+
+def look(nodes: str = NODES, drm: str = DRM) -> tuple[GpuUse, ...]:
+    """Every GPU now; () on a machine without any."""
+    found = [_properties(os.path.join(nodes, name, "properties")) for name in _numbers(nodes)]
+    gpus = [one for one in found if one.get("simd_count", 0) > 0]  # a node without is a processor
+    return tuple(_gpu(place, one, drm) for place, one in enumerate(gpus))
+
+
+def _gpu(place: int, properties: dict[str, int], drm: str) -> GpuUse:
+    device = os.path.join(drm, f"renderD{properties.get('drm_render_minor', -1)}", "device")
+    sensors = os.path.join(device, "hwmon", "hwmon*")
+    return GpuUse(
+        place,
+        _number(f"{device}/gpu_busy_percent"),
+        _number(f"{device}/mem_info_vram_used"),
+        _number(f"{device}/mem_info_vram_total"),
+        _number(f"{sensors}/power1_average", f"{sensors}/power1_input", unit=_MICRO),
+        _number(f"{sensors}/temp1_input", f"{sensors}/temp2_input", unit=_MILLI),
+        f"GPU-{properties['unique_id']:016x}" if properties.get("unique_id") else "",
+    )
+
+
+def _numbers(folder: str) -> list[str]:
+    try:
+        return sorted((name for name in os.listdir(folder) if name.isdecimal()), key=int)
+    except OSError:
+        return []
+
+
+def _properties(path: str) -> dict[str, int]:
+    words = [line.split() for line in _text(path).splitlines()]
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def _number(*patterns: str, unit: float = 1.0) -> float:
+    """The first of these files that holds a number, in units; a part of a GPU has no sensors of its own."""
+    for pattern in patterns:
+        for path in glob.glob(pattern):
+            text = _text(path).strip()
+            if text.isdecimal():
+                return int(text) / unit
+    return UNKNOWN
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(65536)
+    except OSError:
+        return ""
