@@ -79,6 +79,34 @@ n1:1:1 [0] NCCL INFO Using network IB
 """
 
 
+WITHOUT_IB = """n1:147:147 [0] NCCL INFO NCCL version 2.26.2+cuda12.8
+n1:147:211 [6] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.
+n1:147:211 [6] NCCL INFO NET/IB : No device found.
+n1:147:211 [6] NCCL INFO NET/IB : Using [RO]; OOB podnet1:10.0.123.96<0>
+n1:147:211 [6] NCCL INFO NET/Socket : Using [0]podnet1:10.0.123.96<0>
+n1:147:211 [6] NCCL INFO Using network Socket
+"""
+BRIDGES = """n1:68:69 [1] NCCL INFO NET/Socket : Using [0]eno1:10.0.0.1<0> [1]veth6d1:fe80::8dd%veth6d1<0>
+n1:68:69 [1] NCCL INFO Initialized NET plugin Socket
+n1:68:69 [1] NCCL INFO Assigned NET plugin Socket to comm
+n1:68:69 [1] NCCL INFO Using network Socket
+"""
+EFA = """n1:5:5 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.16.2
+n1:5:5 [0] NCCL INFO Initialized NET plugin Libfabric
+n1:5:5 [0] NCCL INFO Assigned NET plugin Libfabric to comm
+n1:5:5 [0] NCCL INFO Using network Libfabric
+"""
+RCCL = """n1:26:29 [5] NCCL INFO NET/IB : Using [0]mlx5_ib0:1/IB [1]mlx5_an0:1/RoCE [RO]; OOB eth0:10.0.0.4<0>
+n1:26:29 [5] NCCL INFO Using network IB
+"""
+IB_FAILED = """n1:86:86 [0] NCCL INFO Failed to initialize NET plugin IB
+n1:85:85 [0] NCCL INFO NET/Socket : Using [0]ibp24s0:10.100.9.37<0> [1]ibp41s0:10.100.9.38<0>
+n1:85:85 [0] NCCL INFO Initialized NET plugin Socket
+n1:86:86 [0] NCCL INFO Assigned NET plugin Socket to comm
+n1:86:86 [0] NCCL INFO NET/Socket : GPU Direct RDMA Disabled for HCA 0 'ibp24s0'
+"""
+
+
 @pytest.mark.parametrize(
     ("log", "network"),
     [
@@ -86,6 +114,11 @@ n1:1:1 [0] NCCL INFO Using network IB
         (OVER_TCP, "NET/Socket eth0 ib0"),
         (BY_PLUGIN, "NET/AWS Libfabric GDRDMA"),
         (NEWER, "NET/IB mlx5_bond_0"),
+        (WITHOUT_IB, "NET/Socket podnet1"),
+        (BRIDGES, "NET/Socket eno1 veth6d1"),
+        (EFA, "NET/Libfabric"),
+        (RCCL, "NET/IB mlx5_ib0 mlx5_an0"),
+        (IB_FAILED, "NET/Socket ibp24s0 ibp41s0"),
         ("", ""),
         ("n1:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n", ""),
     ],
