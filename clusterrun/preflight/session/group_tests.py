@@ -9,6 +9,7 @@ from clusterrun.preflight.session import expected_bandwidth
 from clusterrun.preflight.session.group_test import GroupTest
 from clusterrun.preflight.task_codec import Alike
 from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupTask
+from clusterrun.preflight.torch_worker.error_text import most_telling
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class GroupTests:
             seconds,
             (max if kind == PAIR else min)(known) if known else None,
             _ways(answers) if kind == PAIR else (),
-            next((one.wrong for one in answers.values() if one.wrong), ""),
+            most_telling(one.wrong for one in answers.values()),
             "" if passed else _first_why(answers),
             tuple(dict.fromkeys(one.transport for one in answers.values() if one.transport)),
             waited >= STARVED,
@@ -185,7 +186,7 @@ def _ways(answers: dict[int, GroupResult]) -> tuple[tuple[int, float], ...]:
 
 
 def _first_why(answers: dict[int, GroupResult]) -> str:
-    """The words of a member that failed by itself before those of one that waited for it."""
+    """The words of a member that failed by itself before those of one that waited for it, or lost it."""
     failed = [one for one in answers.values() if not one.passed]
     failed.sort(key=lambda one: (one.late, one.stage != "warm", one.seconds))
-    return next((one.why for one in failed if one.why), "")
+    return most_telling(one.why for one in failed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.preflight.torch_worker.error_text import of_end, of_error, short
+from clusterrun.preflight.torch_worker.error_text import most_telling, of_end, of_error, short
 from clusterrun.preflight.torch_worker.nccl_log import chosen
 
 STORE = """The client socket has timed out after 1000ms while trying to connect to (10.0.0.9, 4).
@@ -56,6 +56,30 @@ def test_why_a_process_died_is_found_in_what_it_printed():
 
 def test_a_process_that_printed_nothing_left_no_words():
     assert of_end("") == ""
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (
+            ["", "Connection closed by peer [10.0.0.2]:41066", "CUDA error: out of memory"],
+            "CUDA error: out of memory",
+        ),
+        (["another rank saw a wrong sum", "int64 sum: element 7 is 1"], "int64 sum: element 7 is 1"),
+        (
+            ["Timed out waiting 4460ms for recv operation to complete", ""],
+            "Timed out waiting 4460ms for recv",
+        ),
+        (
+            ["NCCL 2.27.5: remote process exited (ncclRemoteError)", "NCCL 2.27.5: unhandled cuda error"],
+            "NCCL 2.27.5: u",
+        ),
+        ([], ""),
+    ],
+)
+def test_of_several_ranks_one_that_failed_by_itself_is_told_before_those_that_lost_it(texts, told):
+    assert most_telling(texts).startswith(told)
+    assert most_telling(reversed(texts)).startswith(told)
 
 
 OVER_IB = """n1:9:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>
