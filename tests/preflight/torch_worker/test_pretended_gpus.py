@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.session.requests import AskWorker
 from clusterrun.preflight.tasks import LocalAnswer, LocalTask, ProbeReading, WarmTask, WarmUp
-from clusterrun.preflight.torch_worker import torch_info
+from clusterrun.preflight.torch_worker import matmul, torch_info
+from clusterrun.preflight.torch_worker.rank_report import RankWord
 from tests.preflight import loopback
 from tests.preflight.checks.values import gpus
 from tests.preflight.simulated import START, Cluster, Faults, blamed, orders
 
-HANGS = 1e9
+HANGS = 1e6
 READING = json.dumps(gpus())
 PRETENDED = str(Path(__file__).parent / "pretended")
 
@@ -183,3 +185,35 @@ def test_several_instances_of_pretended_divided_gpus_count_each_and_are_tested_w
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     found = torch_info.look(visible=visible)
     assert (found.backend, found.devices, bool(found.why)) == (backend, devices, backend == "gloo")
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds", "why"),
+    [
+        (RuntimeError("No CUDA GPUs are available"), 60.0, "torch sees no GPU: No CUDA GPUs are available"),
+        (None, 0.2, "the GPU driver did not answer torch within 0.2 s"),
+    ],
+)
+def test_pretended_drivers_that_fail_or_hang_are_no_gpus_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, seconds: float, why: str
+) -> None:
+    def init() -> None:
+        if error:
+            raise error
+        time.sleep(HANGS)
+
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "init", init)
+    found = torch_info.look(seconds=seconds)
+    assert (found.backend, found.devices, found.why) == ("gloo", 0, why)
+
+
+def test_a_product_on_a_pretended_gpu_that_is_not_there_is_told_with_its_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matmul, "dress", lambda settings: None)
+    words: list[RankWord] = []
+    matmul.serve("nccl", 3, 0.0, words.append)
+    assert [word.stage for word in words] == ["product", ""]
+    assert words[-1].ended
+    assert words[-1].why.startswith("local rank 3 has no GPU: torch sees ")
