@@ -111,7 +111,7 @@ def pretend(torch: ModuleType, count: Any) -> None:
             raise dist.DistBackendError(AT_INIT[State.fault])
         if State.fault == "hang-in-init":
             time.sleep(FOREVER)
-        os.putenv("GLOO_SOCKET_IFNAME", "lo")
+        os.putenv("GLOO_SOCKET_IFNAME", heard("NCCL_SOCKET_IFNAME").lstrip("=") or "lo")
         return real_init("gloo", **given)
 
     def reduce(tensor: Any, *args: Any, **given: Any) -> Any:
