@@ -47,7 +47,7 @@ class NodeDevices:
 
 
 @frozen
-class Runtime:
+class ContainerRuntime:
     """One runtime. ``programs``: any of them is it; none where it is an option of srun.
 
     ``words`` makes the prefix, or the srun options as ``KEY=VALUE``. ``refused`` are characters that a
@@ -100,17 +100,17 @@ def _bind(one: Mount) -> str:
 
 
 TABLE = {
-    "pyxis": Runtime((), ("squashfs", "name"), _pyxis, ":,"),
-    "apptainer": Runtime(
+    "pyxis": ContainerRuntime((), ("squashfs", "name"), _pyxis, ":,"),
+    "apptainer": ContainerRuntime(
         ("apptainer", "singularity"),
         ("sif", "squashfs", "folder", "url"),
         _apptainer,
         ":,\\",
         host_path=True,
     ),
-    "charliecloud": Runtime(("ch-run",), ("folder", "squashfs"), _charliecloud, read_only=False),
-    "podman": Runtime(("podman-hpc", "podman"), ("name", "folder"), _podman),
-    "slurm": Runtime((), (), _slurm, mounts=False),
+    "charliecloud": ContainerRuntime(("ch-run",), ("folder", "squashfs"), _charliecloud, read_only=False),
+    "podman": ContainerRuntime(("podman-hpc", "podman"), ("name", "folder"), _podman),
+    "slurm": ContainerRuntime((), (), _slurm, mounts=False),
 }
 """In the order in which one is taken where nobody says; ``slurm`` only where somebody does."""
 
