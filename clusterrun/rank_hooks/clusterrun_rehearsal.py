@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 30.0
 """For the other ranks at the limit of steps, and for whoever strikes while all ranks hold."""
 MOST_ROWS = 512
 """Samples of one batch that are told apart."""

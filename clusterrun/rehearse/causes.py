@@ -93,6 +93,13 @@ class Observed:
     elastic: bool = False
     tail: str = ""
 
+    @property
+    def restarted(self) -> Life:
+        """The start that is judged: the first after the fault that took a step, or the first that did not."""
+        after = [life for life in self.lives[1:] if not any(one.struck for one in life.ranks.values())]
+        stepped = (life for life in after if any(one.before for one in life.ranks.values()))
+        return next(stepped, (after or self.lives)[0])
+
 
 def control(first: Life, second: Life) -> tuple[Discovery, ...]:
     """What two undisturbed runs say: whether they are the same, and how checkpoints are written."""
@@ -199,7 +206,7 @@ def judge(first: Life, differs: str, seen: Observed) -> tuple[Discovery, ...]:
     """What a fault showed, the cause first; ``differs``: the part in which undisturbed runs differ, or ''."""
     if len(seen.lives) < 2:
         return (unknown(f"the ranks were not started again: {seen.tail}"),)
-    start, last = seen.lives[0], seen.lives[-1]
+    start, last = seen.lives[0], seen.restarted
     # Of runs that differ by themselves, each can be compared with its own past alone.
     known = reference(start if differs else first, start)
     if not any(rank.before for rank in last.ranks.values()):
@@ -217,7 +224,7 @@ def judge(first: Life, differs: str, seen: Observed) -> tuple[Discovery, ...]:
         found = tuple(one for one in found if one.part in RESTORED and one.part != differs)
     if found:
         first_word = f"resumed at step {at}; step {found[0].step} differs: "
-        count = counted(known, seen.lives, at, at + last.last) if found[0].part == "data" else (0, 0)
+        count = counted(known, (start, last), at, at + last.last) if found[0].part == "data" else (0, 0)
         causes = [_difference(one, first_word if not i else "", seen, count) for i, one in enumerate(found)]
         return (*causes, *notice)
     return (_equal(seen, at, last, not differs, notice),) + tuple(
@@ -249,7 +256,7 @@ def _equal(
 
 def _no_step(seen: Observed) -> Discovery:
     """The restarted ranks made no step."""
-    last = seen.lives[-1]
+    last = seen.restarted
     if not last.errors:
         return unknown(f"the restarted ranks took no step, and no exception says why: {seen.tail}")
     line, kind, text = last.errors[0]
@@ -258,7 +265,7 @@ def _no_step(seen: Observed) -> Discovery:
     torn = [path for path in loads if path in seen.damaged]
     if not torn:
         said = f"the restarted script ends with {words}"
-        return Discovery(Severity.FAIL, Cause.CRASH, said, "", (line,) if line else ())
+        return Discovery(Severity.FAIL, Cause.CRASH, said, "", _raises(line))
     name = os.path.basename(torn[-1])
     if _whole_before(seen):
         return Discovery(
@@ -268,7 +275,7 @@ def _no_step(seen: Observed) -> Discovery:
             " a whole checkpoint lies beside",
             "write to a temporary name, then os.replace(); when loading, try the newest, then older ones"
             " (clusterrun.training.Checkpoints does both)",
-            tuple(filter(None, (line, _line_of_save(seen)))),
+            (*_raises(line), *_writes(seen)),
         )
     if seen.fault == "damaged":
         return Discovery(
@@ -276,7 +283,7 @@ def _no_step(seen: Observed) -> Discovery:
             Cause.ONLY_ONE,
             f"{name} is the only checkpoint: with it damaged, the restarted script ends with {words}",
             "keep two checkpoints, and load the older one where the newer is damaged",
-            tuple(filter(None, (_line_of_save(seen),))),
+            _writes(seen),
         )
     return Discovery(
         Severity.FAIL,
@@ -284,8 +291,12 @@ def _no_step(seen: Observed) -> Discovery:
         f"{name} was overwritten in place and is cut off; the restarted script ends with {words}:"
         " all work is lost",
         "write to a temporary name in the same folder, then os.replace(temporary, final)",
-        tuple(filter(None, (_line_of_save(seen), line))),
+        (*_writes(seen), *_raises(line)),
     )
+
+
+def _raises(line: str) -> tuple[str, ...]:
+    return (f"{line} raises it",) if line else ()
 
 
 def _whole_before(seen: Observed) -> bool:
@@ -299,15 +310,22 @@ def _whole_before(seen: Observed) -> bool:
     )
 
 
-def _line_of_save(seen: Observed) -> str:
-    return next((save.line for save in reversed(seen.lives[0].saves)), "")
+def _writes(seen: Observed) -> tuple[str, ...]:
+    """Where the script writes its checkpoints."""
+    line = next((save.line for save in reversed(seen.lives[0].saves)), "")
+    return (f"{line} writes the checkpoint",) if line else ()
+
+
+def _reads(life: Life, among: Sequence[str] = ()) -> tuple[str, ...]:
+    """Where it reads them, all or ``among`` these paths."""
+    lines = [line for path, line in life.loaded if line and (not among or path in among)]
+    return tuple(f"{line} reads it" for line in dict.fromkeys(lines))
 
 
 def _available(seen: Observed) -> SavedFile | None:
     """The newest whole save, of the kind that the restarted script loads, before it was restarted."""
-    lives = seen.lives[:-1]
-    kinds = {pattern(path) for path, _ in seen.lives[-1].loaded}
-    saves = [save for life in lives[:1] for save in life.saves]
+    kinds = {pattern(path) for path, _ in seen.restarted.loaded}
+    saves = [save for life in seen.lives[:1] for save in life.saves]
     kinds &= {pattern(save.path) for save in saves}
     return max(
         (s for s in saves if s.path not in seen.damaged and (not kinds or pattern(s.path) in kinds)),
@@ -318,10 +336,10 @@ def _available(seen: Observed) -> SavedFile | None:
 
 def _where(seen: Observed, known: Reference, steps: Mapping[int, int | None]) -> Discovery | None:
     """What is wrong with the step from which the ranks go on; None where that is as it should be."""
-    last = seen.lives[-1]
+    last = seen.restarted
     newest = _available(seen)
-    loaded = [load for load in last.loaded if any(load[0] == s.path for s in seen.lives[0].saves)]
-    lines = tuple(filter(None, dict.fromkeys(line for _, line in loaded)))
+    written = [save.path for save in seen.lives[0].saves]
+    lines = _reads(last, written) if set(written) & {path for path, _ in last.loaded} else ()
     values = set(steps.values())
     if None in values:
         return _of_no_step(seen, known, steps, newest, lines)
@@ -343,7 +361,7 @@ def _where(seen: Observed, known: Reference, steps: Mapping[int, int | None]) ->
         f"resumed at step {at}, though {os.path.basename(newest.path)} of step {newest.step} was whole:"
         f" {seen.struck_at - at} steps done again",
         "load the newest whole checkpoint: compare steps as numbers, not file names as text",
-        (*lines, newest.line),
+        (*lines, *_writes(seen)),
         at,
     )
 
@@ -358,7 +376,7 @@ def _of_no_step(
     """The weights before the first step are those of no step, on some rank."""
     if set(steps.values()) != {None} or lines or seen.elastic:
         return _weights(seen, steps, lines)
-    last = seen.lives[-1]
+    last = seen.restarted
     fresh = all(last.ranks[r].before[0][1] == known.empty.get(r) for r in steps)
     moved = any(s.state != known.empty.get(r) for r, one in known.steps.items() for s in one.values())
     if fresh and moved and newest and not last.loaded:
@@ -372,20 +390,18 @@ def _all_lost(seen: Observed) -> Discovery | None:
     if seen.fault == "damaged":
         said = f"{name} is the only checkpoint: with it damaged, training begins at step 0"
         remedy = "keep two checkpoints, and load the older one where the newer is damaged"
-        return Discovery(
-            Severity.NOTE, Cause.ONLY_ONE, said, remedy, tuple(filter(None, (_line_of_save(seen),)))
-        )
+        return Discovery(Severity.NOTE, Cause.ONLY_ONE, said, remedy, _writes(seen))
     if not any(save.path in seen.damaged and save.step < seen.struck_at for save in seen.lives[0].saves):
         return None
     said = f"{name} was overwritten in place and is cut off; training begins at step 0: all work is lost"
     remedy = "write to a temporary name in the same folder, then os.replace(temporary, final)"
-    return Discovery(Severity.FAIL, Cause.TORN, said, remedy, tuple(filter(None, (_line_of_save(seen),))))
+    return Discovery(Severity.FAIL, Cause.TORN, said, remedy, _writes(seen))
 
 
 def _never(newest: SavedFile, seen: Observed, lines: tuple[str, ...]) -> Discovery:
     name = os.path.basename(newest.path)
     read = f"{name} of step {newest.step} was there and was " + ("read" if lines else "not read")
-    last = seen.lives[-1]
+    last = seen.restarted
     if lines and not last.called("model", "load_state_dict"):
         remedy = "call model.load_state_dict(checkpoint[…]) after loading"
     elif lines:
@@ -393,7 +409,7 @@ def _never(newest: SavedFile, seen: Observed, lines: tuple[str, ...]) -> Discove
     else:
         remedy = "at the start of the script: if a checkpoint exists, load it"
     said = f"never resumed: the restarted script begins at step 0; {read}"
-    return Discovery(Severity.FAIL, Cause.NEVER_RESUMED, said, remedy, (*lines, newest.line))
+    return Discovery(Severity.FAIL, Cause.NEVER_RESUMED, said, remedy, (*lines, *_writes(seen)))
 
 
 def _weights(seen: Observed, steps: Mapping[int, int | None], lines: tuple[str, ...]) -> Discovery:
@@ -477,15 +493,14 @@ def _part(one: FirstDifference, said: str, cause: Cause, remedy: str, seen: Obse
 
 def _made(seen: Observed) -> tuple[str, ...]:
     """Where the checkpoint is written and read."""
-    loads = [line for _, line in seen.lives[-1].loaded]
-    return tuple(dict.fromkeys(filter(None, (_line_of_save(seen), *loads))))
+    return (*_writes(seen), *_reads(seen.restarted))
 
 
 def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
     """A part that has a state_dict: whether it was not saved, or not loaded."""
     name, cause, said = SAVED_AS[one.part]
     saved = seen.lives[0].called(name, "state_dict")
-    loaded = seen.lives[-1].called(name, "load_state_dict")
+    loaded = seen.restarted.called(name, "load_state_dict")
     words = {"state": "the optimizer's state", "rates": f"the learning rate is {one.detail}"}.get(
         one.part, said
     )
@@ -497,7 +512,7 @@ def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
     else:
         why = f"{name}.load_state_dict was called at {loaded}, and something changed it afterwards"
     remedy = f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
-    lines = tuple(dict.fromkeys(filter(None, (saved, loaded, *_made(seen)))))
+    lines = ((f"{saved} takes {name}.state_dict()",) if saved else ()) + _made(seen)
     return Discovery(Severity.FAIL, cause, f"{head}{words} (rank {one.rank}): {why}", remedy, lines, one.step)
 
 
@@ -506,7 +521,7 @@ def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
 
 def _notice(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
     """How the script met the notice, where there was one."""
-    life, after = seen.lives[0], seen.lives[-1]
+    life, after = seen.lives[0], seen.restarted
     steps = [resumed_at(known, trace) for trace in after.ranks.values() if trace.before]
     at = max((step for step in steps if step is not None), default=None)
     if not seen.until or at is None:
@@ -518,7 +533,6 @@ def _notice(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
         ended = f"and ended in {seen.took:.1f} s of" if seen.took is not None else "; it was ended after"
         said = f"notice heard, saved {ended} {seen.until:g} s; resumed at step {at}".replace(" ;", ";")
         return (Discovery(Severity.OK, Cause.NONE, said, step=at),)
-    line = _line_of_save(seen)
     if seen.took is not None:
         said = f"ended at the notice without saving: {lost} steps are lost"
         remedy = "save a checkpoint before ending: if should_stop(): save(); break"
@@ -530,7 +544,7 @@ def _notice(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
     if done - seen.struck_at <= 1:
         said = f"the save at the notice was not done within {seen.until:g} s: {lost} steps are lost"
         remedy = "give more notice (--notice), or save faster (each rank its part, a local disk first)"
-        return (Discovery(Severity.FAIL, Cause.SAVE_TOO_SLOW, said, remedy, (line,) if line else ()),)
+        return (Discovery(Severity.FAIL, Cause.SAVE_TOO_SLOW, said, remedy, _writes(seen)),)
     said = f"the notice reaches a handler, but {done - seen.struck_at} steps later the script had not ended"
     remedy = "test the flag that the handler sets after every step, save, and end with exit code 0"
     return (Discovery(Severity.FAIL, Cause.NOTICE_IGNORED, f"{said}: {lost} steps are lost", remedy),)

@@ -209,7 +209,7 @@ class Stage:
         held = any(one["kind"] == "hold" for one in orders["strikes"])
         if not held:
             run = self._run(fault.name, folder, orders)
-            self._finish(run)
+            self._finish(run, 3 if fault.name == "twice" else 2)
             return self._seen(fault, plan, self._lives(run), run)
         return self._held(fault, plan, folder, orders)
 
@@ -225,7 +225,7 @@ class Stage:
         until = {"time-limit": self._notice, "preemption": SHORT_NOTICE}.get(fault.name, 0.0)
         if fault.name == "node":
             kill_node(run.job_id, self._spec.nodes - 1)
-            self._finish(run)
+            self._finish(run, 2)
             return self._seen(fault, plan, self._lives(run), run)
         if told:
             took = self._notified(run, until)
@@ -336,10 +336,16 @@ class Stage:
     def _over(self, run: Run) -> bool:
         return not processes.alive(run.job_id)
 
-    def _finish(self, run: Run) -> None:
-        """Wait for the end of a run. Raises ``BudgetSpent``."""
+    def _finish(self, run: Run, starts: int = 1) -> None:
+        """Wait for the end of a run, at most until its ranks were started twice more than ``starts`` times.
+
+        Raises ``BudgetSpent``.
+        """
         while not self._over(run):
             self._check_time(run)
+            there = os.path.isdir(run.paths.attempts) and len(os.listdir(run.paths.attempts))
+            if there > starts + 1:
+                self._end(run)
             time.sleep(LOOK_EVERY)
         self._live.discard(run.job_id)
 

@@ -1,0 +1,275 @@
+"""The cause of a bad restart is what differs first; what nothing explains is named by nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.rehearse import causes
+from clusterrun.rehearse.causes import Observed, Severity
+from clusterrun.rehearse.faults import FAULTS, schedule, strikes
+from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile, Step, parsed, pattern
+from clusterrun.rehearse.resumption import counted, reference, resumed_at
+
+LAST, SAVED, KILLED = 30, 10, 13
+PATH = "/work/checkpoints/step-{}.pt"
+
+
+def step(n: int, rank: int = 0, **changed: Any) -> Step:
+    """The ``n``-th step as every undisturbed run takes it."""
+    right = Step(
+        n=n,
+        optimizer=0,
+        parameters=1000 + n,
+        state=2000 + n,
+        buffers=3000 + n,
+        averages=(4000 + n,),
+        rates=[[0.1 / n]],
+        schedulers=[n],
+        scalers=[None],
+        random={"python": 5, "torch": 6000 + n},
+        rows=tuple(rank * 10_000 + n * 10 + place for place in range(4)),
+        batches=(),
+        loss=1.0 / n,
+        hears=False,
+        at=float(n),
+    )
+    return replace(right, **changed)
+
+
+def saved(n: int, rank: int = 0, **changed: Any) -> SavedFile:
+    return replace(
+        SavedFile(n, rank, PATH.format(n), PATH.format(n) + ".part", 100, 0.1, "train.py:61"), **changed
+    )
+
+
+def trace(first: int, last: int, rank: int = 0, **changed: Any) -> RankTrace:
+    """A rank that goes on after ``first`` steps and takes those up to ``last``; it counts from 1 again."""
+    steps = tuple(replace(step(n, rank), n=n - first) for n in range(first + 1, last + 1))
+    state = 2000 + first if first else 0
+    made = RankTrace(rank, {0: (1000 + first, state)}, steps)
+    return replace(made, **changed)
+
+
+def life(first: int, last: int, ranks: int = 2, **changed: Any) -> Life:
+    return Life({rank: trace(first, last, rank, **changed) for rank in range(ranks)})
+
+
+CONTROL = life(0, LAST)
+BEFORE = life(0, KILLED, saves=(saved(5), saved(SAVED)))
+READ = ((PATH.format(SAVED), "train.py:75"),)
+
+
+def after(first: int = SAVED, **changed: Any) -> Life:
+    """The restarted ranks, with fields of every step changed."""
+    right = life(first, LAST, loads=READ)
+    ranks = {
+        rank: replace(one, steps=tuple(replace(each, **changed) for each in one.steps))
+        for rank, one in right.ranks.items()
+    }
+    return Life(ranks)
+
+
+def shifted(by: int) -> Life:
+    """Every restarted step gets the samples of another one."""
+    right = after()
+    ranks = {
+        rank: replace(one, steps=tuple(replace(s, rows=step(s.n + SAVED + by, rank).rows) for s in one.steps))
+        for rank, one in right.ranks.items()
+    }
+    return Life(ranks)
+
+
+def started(parameters: int, state: int, loads: Any = READ, first: int = SAVED) -> Life:
+    """Restarted ranks that begin with other weights or another state."""
+    right = life(first, LAST, loads=loads)
+    return Life({rank: replace(one, before={0: (parameters, state)}) for rank, one in right.ranks.items()})
+
+
+def judged(last: Life, fault: str = "kill", differs: str = "", **more: Any) -> list[tuple[str, str]]:
+    seen = Observed(fault, (BEFORE, last), KILLED, **more)
+    return [(one.level.value, one.cause.value) for one in causes.judge(CONTROL, differs, seen)]
+
+
+@pytest.mark.parametrize(
+    "last, found",
+    [
+        (after(), [("ok", "")]),
+        (life(0, LAST), [("FAIL", "never-resumed")]),
+        (life(5, LAST, loads=((PATH.format(5), ""),)), [("FAIL", "resumed-too-far-back")]),
+        (started(7, 2000 + SAVED), [("FAIL", "parameters-not-restored")]),
+        (started(1000 + SAVED, 0), [("FAIL", "optimizer-not-restored")]),
+        (after(rates=[[9.0]], parameters=1), [("FAIL", "learning-rate-not-restored")]),
+        (after(schedulers=[1]), [("FAIL", "scheduler-not-restored")]),
+        (after(scalers=[[1.0, 0.0]]), [("FAIL", "scaler-not-restored")]),
+        (after(averages=(1,)), [("FAIL", "averages-not-restored")]),
+        (after(buffers=1), [("FAIL", "buffers-not-restored")]),
+        (after(random={"python": 5, "torch": 1}, parameters=1), [("FAIL", "random-state-not-restored")]),
+        (shifted(-2), [("FAIL", "data-order-not-restored")]),
+        (shifted(2), [("FAIL", "data-order-not-restored")]),
+    ],
+)
+def test_the_cause_is_what_differs_first(last: Life, found: list[tuple[str, str]]) -> None:
+    assert judged(last) == found
+
+
+def with_random(parameters: int = 0, **states: int) -> Life:
+    """Restarted ranks with other states of random numbers, the weights other ones too where that is said."""
+    right = after()
+    ranks = {}
+    for rank, one in right.ranks.items():
+        steps = tuple(
+            replace(s, random={**s.random, **states}, parameters=parameters or s.parameters)
+            for s in one.steps
+        )
+        ranks[rank] = replace(one, steps=steps)
+    return Life(ranks)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        after(parameters=1),
+        with_random(parameters=1, python=1),  # a generator that nobody draws from explains nothing
+        started(7, 99, ()),  # the weights are of no step, and no file was seen read
+        Life({rank: replace(one, before={}, steps=()) for rank, one in after().ranks.items()}),
+        life(SAVED, SAVED, loads=READ),
+    ],
+)
+def test_what_nothing_explains_is_undetermined(last: Life) -> None:
+    assert judged(last) == [("unknown", "undetermined")]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        with_random(torch=1),  # restored or not, it changed nothing
+        Life({0: after().ranks[0], 1: after(averages=(1,), buffers=1).ranks[1]}),  # rank 1's own, never read
+        life(SAVED + 1, LAST, loads=READ),  # a save that nobody saw
+    ],
+)
+def test_what_changes_nothing_accuses_nobody(last: Life) -> None:
+    assert judged(last) == [("ok", "")]
+
+
+def test_runs_that_differ_by_themselves_are_compared_with_their_own_past() -> None:
+    assert judged(after(parameters=1), differs="parameters") == [("ok", "")]
+    assert judged(started(1000 + SAVED, 0), differs="parameters") == [("FAIL", "optimizer-not-restored")]
+    assert judged(shifted(-2), differs="data") == [("ok", "")]
+
+
+def test_ranks_that_go_on_after_different_steps_are_named() -> None:
+    last = Life({0: after().ranks[0], 1: life(5, LAST).ranks[1]})
+    assert judged(last) == [("FAIL", "ranks-resume-at-different-steps")]
+
+
+def test_the_first_start_after_the_fault_that_took_a_step_is_judged() -> None:
+    struck = Life({0: replace(trace(SAVED, SAVED + 1), struck=True)})
+    nothing = Life({0: replace(trace(SAVED, SAVED), before={})})
+    seen = Observed("twice", (BEFORE, struck, nothing, after(), started(7, 7)), KILLED)
+    assert seen.restarted == after()
+    assert Observed("kill", (BEFORE, nothing, nothing), KILLED).restarted == nothing
+
+
+def test_repeated_and_left_out_samples_are_counted() -> None:
+    known = reference(CONTROL, BEFORE)
+    assert counted(known, (BEFORE, shifted(-2)), SAVED, 20) == (16, 16)
+    assert counted(known, (BEFORE, after()), SAVED, 20) == (0, 0)
+
+
+CRASHED = Life({0: replace(trace(0, 0), before={}, loads=READ, error=("train.py:75", "EOFError", "cut"))})
+
+
+@pytest.mark.parametrize(
+    "fault, damaged, found",
+    [
+        ("kill", (), ("FAIL", "restart-fails")),
+        ("mid-save", (PATH.format(SAVED),), ("FAIL", "torn-checkpoint-loaded")),
+        ("damaged", (PATH.format(SAVED),), ("FAIL", "torn-checkpoint-loaded")),
+        ("damaged", (PATH.format(SAVED), PATH.format(5)), ("note", "only-one-checkpoint")),
+    ],
+)
+def test_a_restart_that_raises_is_put_down_to_what_it_read(
+    fault: str, damaged: tuple[str, ...], found: tuple[str, str]
+) -> None:
+    assert judged(CRASHED, fault, damaged=damaged) == [found]
+
+
+@pytest.mark.parametrize(
+    "first, hears, took, found",
+    [
+        (KILLED, True, 1.2, ("ok", "")),
+        (KILLED, True, None, ("ok", "")),
+        (SAVED, False, None, ("note", "notice-unheard")),
+        (SAVED, True, 1.2, ("FAIL", "notice-without-save")),
+        (SAVED, True, None, ("FAIL", "save-slower-than-notice")),
+    ],
+)
+def test_a_notice_is_judged_by_what_was_lost(
+    first: int, hears: bool, took: float | None, found: tuple[str, str]
+) -> None:
+    steps = tuple(step(n, hears=hears) for n in range(1, KILLED + 1))
+    told = Life({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(SAVED)))})
+    seen = Observed("time-limit", (told, life(first, LAST, 1, loads=READ)), KILLED, until=120.0, took=took)
+    assert found in [(one.level.value, one.cause.value) for one in causes.judge(life(0, LAST, 1), "", seen)]
+
+
+def test_the_control_tells_how_checkpoints_are_written() -> None:
+    def found(*saves: SavedFile) -> list[str]:
+        one = life(0, LAST, 1, saves=saves)
+        return [each.cause.value for each in causes.control(one, one)]
+
+    assert found() == ["", "no-checkpoint"]
+    assert found(saved(5), saved(10), saved(15)) == [""]
+    assert found(saved(5), saved(10), saved(15), saved(20)) == ["", "never-dropped"]
+    assert found(saved(5, temp=""), saved(5, 1, temp="")) == ["", "two-writers"]
+    assert found(saved(5, path="/a/0.pt", temp=""), saved(5, 1, path="/a/1.pt", temp="")) == [""]
+
+
+def test_two_runs_that_differ_say_where() -> None:
+    other = Life({0: replace(CONTROL.ranks[0], steps=tuple(map(changed_at_7, CONTROL.ranks[0].steps)))})
+    (first, *_) = causes.control(CONTROL, other)
+    assert (first.level, first.cause.value, first.step) == (Severity.NOTE, "not-deterministic", 7)
+
+
+def changed_at_7(one: Step) -> Step:
+    return replace(one, parameters=1) if one.n >= 7 else one
+
+
+def test_weights_tell_after_how_many_steps_a_rank_goes_on() -> None:
+    known = reference(CONTROL)
+    assert [resumed_at(known, trace(n, LAST)) for n in (0, 1, 17)] == [0, 1, 17]
+    assert resumed_at(known, replace(trace(3, LAST), before={0: (5, 5)})) is None
+
+
+def test_faults_come_around_the_second_checkpoint() -> None:
+    plan = schedule(life(0, LAST, saves=(saved(5), saved(10), saved(20))), 0)
+    assert (plan.saved_at, plan.between, plan.steps) == (10, 13, 30)
+    made = {fault.name: strikes(fault, plan) for fault in FAULTS}
+    assert made["kill"] == [{"attempt": 0, "kind": "kill", "rank": 1, "step": 13}]
+    assert made["after-save"] == [{"attempt": 0, "kind": "kill-before", "rank": 1, "step": 10}]
+    assert made["mid-save"] == [{"attempt": 0, "rank": 0, "save": 2, "file": 1, "kind": "torn", "size": 50}]
+    assert made["node"] == [{"attempt": 0, "kind": "hold", "step": 13}]
+
+
+def test_a_line_that_was_cut_off_is_left_out_of_a_trace() -> None:
+    lines = (
+        '{"t": "before", "n": 0, "o": 0, "p": 1, "s": 2, "line": "a.py:3"}',
+        '{"t": "limit", "n": 3}',
+        '{"t": "e',
+    )
+    assert parsed(4, lines) == RankTrace(4, {0: (1, 2)}, (), line="a.py:3")
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("/a/step-10.pt", "/a/step-200.pt"),
+        ("/a/step-5.a0.3fe1c09b52d4aa07.pt", "/a/step-60.a1.000000009b52d4ff.pt"),
+        ("/a/epoch_3/model.pt", "/a/epoch_12/model.pt"),
+    ],
+)
+def test_checkpoints_of_one_kind_differ_in_numbers_only(one: str, other: str) -> None:
+    assert pattern(one) == pattern(other) != pattern("/a/best.pt")

@@ -1,0 +1,112 @@
+"""A rehearsal of real scripts: what is planted is found, what is right is not accused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from clusterrun.model.errors import BadInput
+from clusterrun.rehearse.rehearsal import copy_folder, moved, outside
+from tests.hostile.conftest import Person
+from tests.rehearse.planted import BUGS, CORRECT, Patch
+
+pytest.importorskip("torch", reason="a rehearsed script trains")
+pytestmark = pytest.mark.slow
+
+NAMED = (
+    "numpy's random state not restored",
+    "one file, written in place",
+    "the handler's flag is not tested",
+)
+
+
+@pytest.mark.parametrize("patch", [p for p in BUGS if p.name in NAMED] + [CORRECT[1]], ids=lambda p: p.name)
+def test_what_is_planted_is_found_and_nothing_else(patch: Patch) -> None:
+    from benchmarks.rehearse_bugs import named, rehearsed
+
+    found = named(rehearsed(patch))
+    assert found[:1] == list(patch.causes[:1]), found
+
+
+def test_the_command_tells_it_in_every_form_and_leaves_nothing(person: Person) -> None:
+    script = next(patch for patch in BUGS if patch.name == "optimizer not loaded").text
+    work = person.folder / "work"
+    work.mkdir()
+    (work / "train.py").write_text(script)
+    words = (
+        "--nodes",
+        "1",
+        "--ranks-per-node",
+        "1",
+        "--faults",
+        "kill",
+        "--json",
+        "--junit",
+        "r.xml",
+        "--html",
+        "r.html",
+    )
+    done = person.types("rehearse", *words, "train.py", cwd=work, env={"TMPDIR": str(person.folder)})
+    said = json.loads(done.out)
+    assert (done.code, said["ok"]) == (1, False), done.err
+    causes = {row["fault"]: [one["cause"] for one in row["findings"]] for row in said["results"]}
+    assert causes == {"control": [""], "kill": ["optimizer-not-restored"]}
+    (case,) = (one for one in ElementTree.parse(work / "r.xml").getroot() if one.find("failure") is not None)
+    assert case.get("name") == "killed rank"
+    assert re.findall("<polyline", (work / "r.html").read_text())
+    assert sorted(os.listdir(work)) == ["r.html", "r.xml", "train.py"]
+    assert [name for name in os.listdir(person.folder) if name.startswith("clusterrun-rehearse-")] == []
+    from tests.cli.test_schemas import problems
+
+    assert problems("rehearse", said) == []
+
+
+def test_a_script_that_never_steps_is_told_so(person: Person) -> None:
+    (person.folder / "train.py").write_text(
+        "import torch\nraise RuntimeError('No CUDA GPUs are available')\n"
+    )
+    done = person.types("rehearse", "--nodes", "1", "--ranks-per-node", "1", "train.py", cwd=person.folder)
+    assert done.code == 1
+    assert "the script ends before its first step at train.py:2: RuntimeError: No CUDA GPUs" in " ".join(
+        done.out.split()
+    )
+
+
+def test_checkpoints_outside_of_the_copy_are_refused(person: Person) -> None:
+    work = person.folder / "work"
+    work.mkdir()
+    text = CORRECT[0].text.replace('"checkpoints", 2,', f'"{person.folder}/elsewhere", 2,')
+    (work / "train.py").write_text(text)
+    done = person.types("rehearse", "--nodes", "1", "--ranks-per-node", "1", "train.py", cwd=work)
+    assert done.code == 2
+    assert "outside of its working directory" in done.err
+
+
+def test_paths_of_the_command_are_led_into_the_copy_or_told() -> None:
+    assert moved("/home/a/data", "/home/a", "/copy") == "/copy/data"
+    assert moved("/home/ab", "/home/a", "/copy") == "/home/ab"
+    assert outside(("--data=/big/set", "/home/a/x", "lr"), "/home/a") == ("/big/set",)
+
+
+def test_a_copy_leaves_out_what_is_no_part_of_a_script(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for name in ("a/b.py", ".git/config", "env/pyvenv.cfg", "__pycache__/x.pyc"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("x")
+    with open(source / "large.bin", "wb") as file:
+        file.truncate(64 << 20)
+    copy_folder(str(source), str(tmp_path / "copy"))
+    found = sorted(str(p.relative_to(tmp_path / "copy")) for p in (tmp_path / "copy").rglob("*"))
+    assert found == ["a", "a/b.py", "large.bin"]
+    assert os.readlink(tmp_path / "copy" / "large.bin") == str(source / "large.bin")
+
+
+def test_a_fault_that_is_not_there_is_refused(person: Person) -> None:
+    done = person.types("rehearse", "--faults", "kill,flood", "train.py")
+    assert (done.code, "there is no fault flood" in done.err) == (2, True)
+    assert BadInput.code == 2
