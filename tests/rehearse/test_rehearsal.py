@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
+from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.rehearse.rehearsal import copy_folder, moved, outside
-from tests.hostile.conftest import Person
+from tests.hostile.conftest import ROOT, Person
 from tests.rehearse.planted import BUGS, CORRECT, Patch
 
 pytest.importorskip("torch", reason="a rehearsed script trains")
@@ -23,6 +25,12 @@ NAMED = (
     "one file, written in place",
     "the handler's flag is not tested",
 )
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    """Somebody on a machine without Slurm."""
+    return Person(tmp_path)
 
 
 @pytest.mark.parametrize("patch", [p for p in BUGS if p.name in NAMED] + [CORRECT[1]], ids=lambda p: p.name)
@@ -51,7 +59,9 @@ def test_the_command_tells_it_in_every_form_and_leaves_nothing(person: Person) -
         "--html",
         "r.html",
     )
-    done = person.types("rehearse", *words, "train.py", cwd=work, env={"TMPDIR": str(person.folder)})
+    more = {"CLUSTERRUN_HOME": str(person.home), "PYTHONPATH": ROOT, "TMPDIR": str(person.folder)}
+    argv = [sys.executable, "-m", "clusterrun", "rehearse", *words, "train.py"]
+    done = system.run(argv, 600, env={**os.environ, **more}, cwd=work)
     said = json.loads(done.out)
     assert (done.code, said["ok"]) == (1, False), done.err
     causes = {row["fault"]: [one["cause"] for one in row["findings"]] for row in said["results"]}
@@ -66,25 +76,26 @@ def test_the_command_tells_it_in_every_form_and_leaves_nothing(person: Person) -
     assert problems("rehearse", said) == []
 
 
-def test_a_script_that_never_steps_is_told_so(person: Person) -> None:
-    (person.folder / "train.py").write_text(
-        "import torch\nraise RuntimeError('No CUDA GPUs are available')\n"
+def test_a_script_that_never_steps_is_told_so() -> None:
+    from benchmarks.rehearse_bugs import rehearsed
+
+    (control,) = rehearsed(
+        Patch("no GPU", (("def main():\n", "def main():\n    raise RuntimeError('No CUDA GPUs')\n"),))
     )
-    done = person.types("rehearse", "--nodes", "1", "--ranks-per-node", "1", "train.py", cwd=person.folder)
-    assert done.code == 1
-    assert "the script ends before its first step at train.py:2: RuntimeError: No CUDA GPUs" in " ".join(
-        done.out.split()
+    (one,) = control.findings
+    assert (one.cause.value, one.said.partition(" at ")[0]) == (
+        "no-steps",
+        "the script ends before its first step",
     )
+    assert "RuntimeError: No CUDA GPUs" in one.said
+    assert "--gpus" in one.remedy
 
 
-def test_checkpoints_outside_of_the_copy_are_refused(person: Person) -> None:
-    work = person.folder / "work"
-    work.mkdir()
-    text = CORRECT[0].text.replace('"checkpoints", 2,', f'"{person.folder}/elsewhere", 2,')
-    (work / "train.py").write_text(text)
-    done = person.types("rehearse", "--nodes", "1", "--ranks-per-node", "1", "train.py", cwd=work)
-    assert done.code == 2
-    assert "outside of its working directory" in done.err
+def test_checkpoints_outside_of_the_copy_are_refused(tmp_path: Path) -> None:
+    from benchmarks.rehearse_bugs import rehearsed
+
+    with pytest.raises(BadInput, match="outside of its working directory"):
+        rehearsed(Patch("elsewhere", (('"checkpoints", 2,', f'"{tmp_path}/elsewhere", 2,'),)))
 
 
 def test_paths_of_the_command_are_led_into_the_copy_or_told() -> None:
@@ -109,4 +120,3 @@ def test_a_copy_leaves_out_what_is_no_part_of_a_script(tmp_path: Path) -> None:
 def test_a_fault_that_is_not_there_is_refused(person: Person) -> None:
     done = person.types("rehearse", "--faults", "kill,flood", "train.py")
     assert (done.code, "there is no fault flood" in done.err) == (2, True)
-    assert BadInput.code == 2
