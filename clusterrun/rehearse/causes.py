@@ -210,7 +210,7 @@ def judge(first: Life, differs: str, seen: Observed) -> tuple[Discovery, ...]:
     # Of runs that differ by themselves, each can be compared with its own past alone.
     known = reference(start if differs else first, start)
     if not any(rank.before for rank in last.ranks.values()):
-        return (_no_step(seen),)
+        return (_came_to_its_end(start) if _complete(seen) else _no_step(seen),)
     notice = _notice(known, seen)
     steps = {rank: resumed_at(known, trace) for rank, trace in sorted(last.ranks.items()) if trace.before}
     wrong = _where(seen, known, steps)
@@ -519,6 +519,21 @@ def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
 # --- notice ---
 
 
+def _complete(seen: Observed) -> bool:
+    """The run that had notice came to the end of its training: the next one finds nothing left to do."""
+    last = seen.restarted
+    return bool(seen.until and not last.errors and all(one.end == "exit" for one in last.ranks.values()))
+
+
+def _came_to_its_end(life: Life) -> Discovery:
+    """The script may have ended because it was done: nothing is said of the notice but whether it listens."""
+    hears = any(trace.steps and trace.steps[-1].hears for trace in life.ranks.values())
+    said = f"the script came to its end at step {life.last}, soon after the notice"
+    if hears:
+        return unknown(f"{said}: give it more to do, and rehearse again")
+    return Discovery(Severity.NOTE, Cause.NOTICE_UNHEARD, f"{said}, and does not listen for it")
+
+
 def _notice(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
     """How the script met the notice, where there was one."""
     life, after = seen.lives[0], seen.restarted
@@ -533,6 +548,9 @@ def _notice(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
         ended = f"and ended in {seen.took:.1f} s of" if seen.took is not None else "; it was ended after"
         said = f"notice heard, saved {ended} {seen.until:g} s; resumed at step {at}".replace(" ;", ";")
         return (Discovery(Severity.OK, Cause.NONE, said, step=at),)
+    reached = at + max((trace.last for trace in after.ranks.values()), default=0)
+    if seen.took is not None and reached <= done:
+        return (_came_to_its_end(life),)
     if seen.took is not None:
         said = f"ended at the notice without saving: {lost} steps are lost"
         remedy = "save a checkpoint before ending: if should_stop(): save(); break"

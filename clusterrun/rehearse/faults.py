@@ -10,7 +10,7 @@ from clusterrun.rehearse.rank_trace import Life, SavedFile
 
 SHORT_NOTICE = 2.0
 """Seconds of a preemption that comes almost without notice."""
-AFTER_NOTICE = 60
+AFTER_NOTICE = 24
 """Steps after a notice by which a script that heeds it has ended."""
 
 

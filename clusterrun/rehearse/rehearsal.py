@@ -47,6 +47,8 @@ LEAST_STEPS = 20
 AT_ONCE = 2
 """Runs beside each other: most of a fault is waiting."""
 END_SECONDS = 20.0
+BEYOND = 3
+"""Steps that a run takes beyond the end of the one that had notice: so that was not the natural end."""
 WAIT_FOR_END = 300.0
 """Seconds for a save to end that a notice began."""
 
@@ -235,7 +237,8 @@ class Stage:
         if fault.name == "damaged":
             damaged = cut_newest(lives[0], plan)
         nodes = self._spec.nodes + {"fewer": -1, "more": 1}.get(fault.name, 0)
-        after = {"steps": 0 if plan.natural else plan.steps, "known": orders["known"]}
+        limit = max(plan.steps, max((life.last for life in lives), default=0) + BEYOND)
+        after = {"steps": 0 if plan.natural else limit, "known": self._known(plan, lives)}
         following = self._run(fault.name, folder, after, nodes=nodes)
         self._finish(following)
         seen = self._seen(fault, plan, (*lives, *self._lives(following)), following)
@@ -257,14 +260,15 @@ class Stage:
         tail = f"{status.state.value}: {status.reason}"
         return Observed(fault.name, lives, lives[0].last if lives else 0, damaged=damaged, tail=tail)
 
-    def _known(self, plan: Schedule) -> dict[str, dict[str, int]]:
+    def _known(self, plan: Schedule, lives: Sequence[Life] = ()) -> dict[str, dict[str, int]]:
         """By what a restarted rank knows how many steps were done: the parameters after each of them."""
         assert self.control is not None
-        last = plan.between + 1
-        return {
-            str(rank): {str(step.parameters): step.n for step in trace.steps if step.n <= last}
-            for rank, trace in self.control[0].ranks.items()
-        }
+        found: dict[str, dict[str, int]] = {}
+        for life, last in ((self.control[0], plan.between + 1), *((life, life.last) for life in lives[:1])):
+            for rank, trace in life.ranks.items():
+                known = {str(step.parameters): step.n for step in trace.steps if step.n <= last}
+                found.setdefault(str(rank), {}).update(known)
+        return found
 
     def _wait_held(self, run: Run) -> None:
         """Return when every rank waits. Raises ``BudgetSpent``."""

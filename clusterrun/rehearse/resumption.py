@@ -16,6 +16,8 @@ from clusterrun.rehearse.rank_trace import Life, RankTrace, Step
 KNOWN_SHARE = 0.9
 """Of a batch's samples that the control had too: then it is another order, not other data."""
 
+OTHERS = "got other samples: the order is another one"
+
 
 @frozen
 class Reference:
@@ -147,7 +149,8 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     drawn = known.at(trace.rank, at + j - 1)
     moved = [name for name in right.random if drawn is None or drawn.random.get(name) != right.random[name]]
     names = sorted(name for name in moved if step.random.get(name) != right.random[name])
-    if names and data and data[0] in ("content", "unseen"):
+    drawn_by_hand = data and not step.batches and data[1] == OTHERS
+    if names and data and (data[0] in ("content", "unseen") or drawn_by_hand):
         parts[-1:] = [("random", ", ".join(names))]  # they draw what the data become
     elif step.parameters != right.parameters:
         parts.append(("random", ", ".join(names)) if names and not data else ("parameters", ""))
@@ -236,7 +239,7 @@ def _data_words(
     elsewhere |= {row for rows in seen.values() for row in rows}
     share = sum(row in elsewhere for row in mine) / max(1, len(mine))
     if by_index or share >= KNOWN_SHARE:
-        return "data", "got other samples: the order is another one"
+        return "data", OTHERS
     return "unseen", "got data that the control never had"
 
 
