@@ -73,6 +73,36 @@ def run(
     return Completed(tuple(argv), process.returncode, out, err, time.monotonic() - began)
 
 
+_PR_SET_PDEATHSIG = 1
+
+
+def start_bound(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> int:
+    """Start ``argv``, without input and output, in a session that no key of the terminal reaches; its number.
+
+    When this process dies, be it by KILL or with its terminal, the kernel sends it TERM. Raises ``OSError``.
+    """
+    import ctypes  # for this alone
+
+    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
+
+    def bind() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(
+        list(argv),
+        stdin=nowhere,
+        stdout=nowhere,
+        stderr=nowhere,
+        env=dict(env),
+        cwd=cwd,
+        start_new_session=True,
+        preexec_fn=bind,  # noqa: PLW1509 (between fork and exec it only asks the kernel)
+    ).pid
+
+
 def _named(argv: Sequence[str]) -> str:
     """A command as people know it: its first words, without the long ones that only programs read."""
     words = " ".join(argv)

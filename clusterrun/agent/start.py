@@ -103,6 +103,8 @@ def _outlive(
     coordinator: tuple[tuple[str, int], ...],
     told_to_end: bool = False,
 ) -> None:
+    if orders.in_allocation:
+        return
     from clusterrun.agent import orphaned_job
 
     survival = orders.survival

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from clusterrun.api import Run
 from clusterrun.cli.error_output import say
 from clusterrun.diagnosis.verdict import Verdict
@@ -22,8 +24,13 @@ WORST_LINES = 16
 """Of a report: what is worst stands first."""
 
 
-def accompany(context: Context, run: Run, follow: bool) -> int:
-    """Follow or wait to the end of ``run``; Ctrl-C leaves it running. The exit code is 0 if it ended well."""
+def accompany(
+    context: Context, run: Run, follow: bool, interrupted: Callable[[str, str], int] | None = None
+) -> int:
+    """Follow or wait to the end of ``run``; the exit code is 0 if it ended well.
+
+    Ctrl-C leaves it running, unless ``interrupted`` says what it does.
+    """
     try:
         if run.record.spec.preflight not in ("", Level.OFF.value):
             status = _stay_for_check(context, run.run_id)
@@ -40,7 +47,7 @@ def accompany(context: Context, run: Run, follow: bool) -> int:
         else:
             status = run.wait(tell=say)
     except KeyboardInterrupt:
-        return detached(run.run_id, "logs -f" if follow else "wait")
+        return (interrupted or detached)(run.run_id, "logs -f" if follow else "wait")
     tell_end(context, status)
     if follow:
         tell_use(context, status)

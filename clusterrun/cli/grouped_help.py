@@ -47,7 +47,7 @@ class GroupedCommand(click.Command):
         """The options by group, the common ones first, their texts in one column."""
         every = bool(ctx.meta.get(ALL))
         params = self.get_params(ctx)
-        grouped = [one for one in params if isinstance(one, GroupedOption)]
+        grouped = [one for one in params if isinstance(one, GroupedOption) and not one.hidden]
         shown = sorted((one for one in grouped if every or one.common), key=lambda one: not one.common)
         widest = max(len(one.row()[0]) for one in shown)
         column = min(widest, WIDEST, formatter.width * 2 // 5)

@@ -18,6 +18,9 @@ COMPLETION_VARIABLE = "_CLUSTERRUN_COMPLETE"
 
 DOORS = {
     "submit": CommandEntry("clusterrun.cli.submit", "submit", "Submit a training script to many nodes."),
+    "run": CommandEntry(
+        "clusterrun.cli.run", "run", "Start a training script in an allocation that is there."
+    ),
     "status": CommandEntry("clusterrun.cli.status", "status", "Show the state of runs."),
     "logs": CommandEntry("clusterrun.cli.logs", "logs", "Show what the ranks printed."),
     "cancel": CommandEntry("clusterrun.cli.cancel", "cancel", "End runs."),

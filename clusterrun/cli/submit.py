@@ -115,7 +115,6 @@ def submit(
       clusterrun submit --nodes 2 --gpus 8 --dry-run train.py
     """
     from clusterrun.operations.context import Context
-    from clusterrun.script.checks import misplaced
 
     values = settled(given, profile)
     follow, wait = bool(values["follow"].value), bool(values["wait"].value)
@@ -124,14 +123,18 @@ def submit(
     for sentence in settings.misspelt(os.environ):
         say(sentence)
     spec, context = to_spec(command, values, after), Context()
-    if astray := misplaced(spec.command, spec.cwd, _own_options()):
-        names = ", ".join(astray)
-        say(f"warning: {names} after {spec.command[0]} goes to the script; options of submit stand before it")
+    warn_astray(spec, "submit")
     return dry(spec, context, as_json) if dry_run else _submit(spec, context, as_json, follow, wait)
 
 
-def _own_options() -> set[str]:
-    return {name for parameter in submit.params for name in parameter.opts if name.startswith("--")}
+def warn_astray(spec: JobSpec, verb: str) -> None:
+    """Say which of our options stand behind the script, where they are its own."""
+    from clusterrun.script.checks import misplaced
+
+    own = {name for parameter in submit.params for name in parameter.opts if name.startswith("--")}
+    if astray := misplaced(spec.command, spec.cwd, own):
+        names = ", ".join(astray)
+        say(f"warning: {names} after {spec.command[0]} goes to the script; options of {verb} stand before it")
 
 
 def dry(spec: JobSpec, context: Context, as_json: bool) -> int:

@@ -110,7 +110,8 @@ class Orders:
     ``hide_gpus``: nobody asked for GPUs, so neither the check nor ranks may see those of the machine.
     ``node_gpus``: GPUs are those of the node, and Slurm gave none.
     ``time_limit`` is in seconds, 0 where the scheduler keeps the time. ``nodes`` is how many train;
-    ``spares`` more are allocated, for those that turn out to be unfit.
+    ``spares`` more are allocated, for those that turn out to be unfit. ``in_allocation``: the job is
+    of the user's, which is there before and after the run: nobody gives it back.
     """
 
     run_id: str
@@ -135,6 +136,7 @@ class Orders:
     node_gpus: bool = False
     interpreter: Interpreter = Interpreter()
     container: Container = Container()
+    in_allocation: bool = False
     format: int = contract.FORMAT
 
     @property

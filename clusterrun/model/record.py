@@ -20,6 +20,10 @@ class RunRecord:
     submitted: a local run's process can be seen from there only. ``submitted_at`` is seconds since
     the epoch. ``slurm`` is the cluster that holds the job, as ``NAME@CONTROLLER`` ('': not known):
     homes are shared between clusters, and another one's Slurm knows nothing of this job.
+
+    ``in_allocation``: the run was started in an allocation of its user's, which is there before and after it:
+    ``job_id`` is that one's, and nobody who ends the run may end the job. ``process`` is then its
+    coordinator on ``host``, as ``PID.START`` ('': not started yet).
     """
 
     run_id: str
@@ -31,7 +35,15 @@ class RunRecord:
     job_id: str = ""
     host: str = ""
     slurm: str = ""
+    in_allocation: bool = False
+    process: str = ""
+    must_understand: tuple[str, ...] = ()
     format: int = contract.FORMAT
+
+    @property
+    def coordinator(self) -> str:
+        """The coordinator's process on ``host``; '' where it is a job's."""
+        return self.process if self.in_allocation else self.job_id
 
 
 @frozen

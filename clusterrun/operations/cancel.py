@@ -35,8 +35,9 @@ def cancel(context: Context, ids: Sequence[str], tell: Tell) -> list[tuple[RunSt
     queue = Queue(context, [one for one in records if one.run_id in alive or _goes_on(one)], began)
     silence = queue.end()
     for record in records:
-        if record.run_id in alive and record.cluster == Cluster.LOCAL.value and record.job_id:
-            processes.end(record.job_id, context.clock, slow=partial(_say_waiting, record.run_id, tell))
+        here = record.cluster == Cluster.LOCAL.value or record.in_allocation
+        if record.run_id in alive and here and record.coordinator:
+            processes.end(record.coordinator, context.clock, slow=partial(_say_waiting, record.run_id, tell))
     _see_the_end(context, alive, tell, None if silence else queue)
     after = context.inquiry().statuses(ids, ask=silence is None, oldest=LIMIT)
     silence = silence or queue.silence
@@ -86,7 +87,9 @@ class Queue:
     def __init__(self, context: Context, records: Sequence[RunRecord], began: float) -> None:
         """``began`` is when the end was asked for: what failed before may be tried again."""
         self._context, self._began = context, began
-        self._records = [one for one in records if one.cluster == Cluster.SLURM.value]
+        self._records = [
+            one for one in records if one.cluster == Cluster.SLURM.value and not one.in_allocation
+        ]
         self._ended: set[str] = set()
         self.silence: SchedulerError | None = None
 

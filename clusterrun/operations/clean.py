@@ -208,15 +208,14 @@ class _WhyNot:
             return f"it is {status.state.value}: clusterrun cancel {status.run_id} ends it"
         try:
             record = self._context.store.read(status.run_id)
-            return (
-                self._local(record) if record.cluster == Cluster.LOCAL.value else self._slurm(status, record)
-            )
+            here = record.cluster == Cluster.LOCAL.value or record.in_allocation
+            return self._local(record) if here else self._slurm(status, record)
         except ClusterrunError as error:
             return error.seen
 
     def _local(self, record: RunRecord) -> str:
         here = record.host == os.uname().nodename
-        return "its coordinator still runs" if here and processes.alive(record.job_id) else ""
+        return "its coordinator still runs" if here and processes.alive(record.coordinator) else ""
 
     def _slurm(self, status: RunStatus, record: RunRecord) -> str:
         jobs = self._known_jobs()

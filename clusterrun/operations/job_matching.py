@@ -17,6 +17,9 @@ from clusterrun.model.visible import job_name
 from clusterrun.operations.run_files import RunFiles
 from clusterrun.slurm.queries import JobRow
 
+SKEW_SECONDS = 600.0
+"""How far the clocks of a controller and of this machine may be apart. An allocation is there before its
+runs: a job of its number that began later is another one."""
 _MARK = re.compile(r"clusterrun:[^:\s]*:(\S+)")
 
 
@@ -50,6 +53,9 @@ class Jobs:
 
     def of(self, record: RunRecord, *hints: str) -> list[JobRow]:
         """The rows of a run's jobs, oldest job first; ``hints`` are ids that may be its."""
+        if record.in_allocation:
+            row = None if self._other_cluster(record) else self._by_id.get(record.job_id)
+            return [row] if row and (row.start or 0.0) <= record.submitted_at + SKEW_SECONDS else []
         named = {row.job_id: row for row in self._by_token.get(record.token, ())}
         if not named and self._other_cluster(record):
             return []

@@ -26,6 +26,7 @@ QUEUEING_SECONDS = 300.0
 
 SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
 ASKED = "by clusterrun cancel"
+ASKED_INSIDE = "by Ctrl-C or clusterrun cancel"
 SILENT = "ended without giving a reason"
 NEVER = "DependencyNeverSatisfied"
 BEFORE_RANKS = "ended before any rank"
@@ -70,7 +71,11 @@ class _Verdict:
 
 def judge(evidence: RunEvidence) -> RunStatus:
     """The one status that the ``evidence`` allows."""
-    verdict = _local(evidence) if evidence.record.cluster == Cluster.LOCAL.value else _slurm(evidence)
+    if evidence.record.in_allocation:
+        verdict = _in_allocation(evidence)
+        evidence = replace(evidence, row=None)  # its nodes and its end are not the run's
+    else:
+        verdict = _local(evidence) if evidence.record.cluster == Cluster.LOCAL.value else _slurm(evidence)
     record, spec, state, row = evidence.record, evidence.record.spec, evidence.state, evidence.row
     ended = verdict.state.ended
     attempts = state.attempts if state else ()
@@ -269,6 +274,30 @@ def _local(evidence: RunEvidence) -> _Verdict:
     if evidence.alive is None:
         return _elsewhere(evidence)
     return _running(evidence, False)
+
+
+def _in_allocation(evidence: RunEvidence) -> _Verdict:
+    """A run in an allocation of its user's, which lives on after the run, or ends under it."""
+    state, row = evidence.state, evidence.row
+    fresh = state is not None and evidence.now - state.updated_at <= STALE_SECONDS
+    asked = ASKED_INSIDE if evidence.cancel_asked else ""
+    if state is not None and state.state.ended:
+        verdict = _by_state(evidence, state)
+        return replace(verdict, reason=asked) if asked and state.state is State.CANCELLED else verdict
+    if fresh or evidence.alive:
+        return _running(replace(evidence, row=None), False)
+    told = row is not None and (evidence.answered or row.state.ended)
+    over = row.state.ended if row and told else evidence.answered and not evidence.elsewhere
+    if evidence.alive is False or over:
+        if asked:
+            return _Verdict(State.CANCELLED, Phase.ENDED, asked)
+        if row and row.state.ended:
+            word = row.state if row.state in (*SCHEDULER_KNOWS_BEST, State.CANCELLED) else State.FAILED
+            why = f"its allocation, job {row.job_id}, ended before it ({row.explained or row.word})"
+            return _Verdict(word, Phase.ENDED, why, row.end)
+        seen = "its coordinator is gone" if evidence.alive is False else FORGOTTEN
+        return _Verdict(State.FAILED, Phase.ENDED, _silent_end(evidence, seen))
+    return _running(replace(evidence, row=None), False) if told else _unheard(evidence)
 
 
 def _elsewhere(evidence: RunEvidence) -> _Verdict:

@@ -182,7 +182,7 @@ class StatusQuery:
                 row=row,
                 answered=reply.answered,
                 asked_at=reply.at,
-                alive=_alive(record) if local else None,
+                alive=_alive(record) if local or record.in_allocation else None,
                 cancel_asked=self._store.cancel_asked(record.run_id),
                 elsewhere=dict(reply.elsewhere).get(record.run_id, ""),
                 script_error="" if files.state else self._store.script_error(record.run_id),
@@ -198,7 +198,7 @@ class StatusQuery:
             return status
         if files.ended and (not files.open(now) or files.still_inferred(status)):
             return kept(files.ended.status, files.state, files.ended.at, status)
-        self._note(status, files, row is None or row.state.ended, reply, now)
+        self._note(status, files, row is None or row.state.ended or record.in_allocation, reply, now)
         return status
 
     def _before(self, record: RunRecord) -> str:
@@ -247,6 +247,6 @@ def _told(files: RunFiles) -> bool:
 
 
 def _alive(record: RunRecord) -> bool | None:
-    if record.host != os.uname().nodename:
+    if record.host != os.uname().nodename or (record.in_allocation and not record.process):
         return None
-    return bool(record.job_id) and alive(record.job_id)
+    return bool(record.coordinator) and alive(record.coordinator)

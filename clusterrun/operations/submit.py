@@ -42,11 +42,14 @@ class Draft:
     snapshot: Snapshot | None = None
 
 
-def draft(spec: JobSpec, context: Context) -> Draft:
-    """The whole submission of ``spec``, checked; makes no file. Raises ``ClusterrunError``."""
-    site = _site(spec, context)
+def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
+    """The whole submission of ``spec``, checked; makes no file. Raises ``ClusterrunError``.
+
+    ``allocation``: the job id of the allocation in which it starts at once, instead of a job of its own.
+    """
+    site = replace(_site(spec, context), allocation=allocation)
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
-    offered = Offered(context) if site.slurm else None
+    offered = Offered(context) if site.slurm and not allocation else None
     spec, avoided = _keeping_off(spec, context, site, offered)
     chosen = run_id(spec.name or default_name(spec.command), context.clock.now(), os.urandom(2))
     paths = context.store.paths(chosen)
@@ -177,12 +180,12 @@ def _job_ids(words: Iterable[str], context: Context) -> Iterable[str]:
                 f"--after {word}: the run {status.run_id} has ended as {status.state.value}",
                 "leave --after out, or name a run that can still succeed",
             )
-        if status.cluster != Cluster.SLURM.value or not status.job_id:
+        record = context.store.read(status.run_id)
+        if status.cluster != Cluster.SLURM.value or not status.job_id or record.in_allocation:
             raise BadInput(
                 f"--after {word}: the run {status.run_id} is not in Slurm's queue",
                 f"wait for it first: clusterrun wait {status.run_id}",
             )
-        record = context.store.read(status.run_id)
         if other := context.other_cluster(record):
             raise BadInput(
                 f"--after {word}: the run {status.run_id} is on the cluster {other}",
@@ -211,7 +214,7 @@ def send(spec: JobSpec, context: Context, tell: Tell) -> tuple[RunRecord, tuple[
     record stays, so that ``status`` finds out.
     """
     made = draft(spec, context)
-    record = _prepare(made, context)
+    record = prepare(made, context)
     record = replace(record, job_id=_queue(made.plan, record, context, tell))
     for notice in made.notices:  # a refusal stands alone: what surely is wrong, without what may be
         tell(notice)
@@ -225,7 +228,7 @@ def send(spec: JobSpec, context: Context, tell: Tell) -> tuple[RunRecord, tuple[
     return record, dropped(context.environ)
 
 
-def _prepare(made: Draft, context: Context) -> RunRecord:
+def prepare(made: Draft, context: Context) -> RunRecord:
     """Everything in the run directory; nothing of it is left where that fails.
 
     The record comes last. It, the orders and the program outlive a crash once this has returned: the job
@@ -242,6 +245,9 @@ def _prepare(made: Draft, context: Context) -> RunRecord:
         submitted_at=context.clock.now(),
         host=os.uname().nodename,
         slurm=context.client().identity() if planned.spec.cluster is Cluster.SLURM else "",
+        job_id=planned.allocation,
+        in_allocation=bool(planned.allocation),
+        must_understand=("in_allocation",) if planned.allocation else (),
     )
     context.store.claim(planned.run_id)
     try:

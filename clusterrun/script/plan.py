@@ -43,7 +43,8 @@ class MachineFacts:
     ``of_a_cluster``, where Slurm cannot be used, is what shows that others compute here too.
     ``cpus_per_gpu`` is what a rank on a GPU gets where nobody says; 0: not known, one CPU. ``runtimes`` are
     those for containers that were found here; ``inside`` is the container of the ranks, whose Python is
-    ``python`` then.
+    ``python`` then. ``allocation`` is the job id of that in which the run starts at once ('': a job of its
+    own is queued).
     """
 
     slurm: bool
@@ -58,6 +59,7 @@ class MachineFacts:
     cpus_per_gpu: int = 0
     runtimes: tuple[str, ...] = ()
     inside: Container = Container()
+    allocation: str = ""
 
 
 @frozen
@@ -65,8 +67,9 @@ class Plan:
     """One submission, complete: ``submit`` sends it, ``--dry-run`` prints it.
 
     ``spec`` is resolved: name, Python, cluster and GPUs are said. ``argv`` is what is run:
-    sbatch, or on this machine the script itself. ``notices`` are for the person who submits, ``cpus``
-    says how many CPUs a rank gets, and why, where Slurm is asked for them.
+    sbatch, or on this machine and in an ``allocation`` (its job id) the script itself. ``notices``
+    are for the person who submits, ``cpus`` says how many CPUs a rank gets, and why, where Slurm is asked
+    for them.
     """
 
     run_id: str
@@ -78,6 +81,7 @@ class Plan:
     orders: Orders
     notices: tuple[str, ...] = ()
     cpus: str = ""
+    allocation: str = ""
 
 
 def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
@@ -101,7 +105,7 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
             on_unfit=OnUnfit.FAIL if off else spec.on_unfit,
         )
     )
-    make = _local if cluster is Cluster.LOCAL else _slurm
+    make = _in_allocation if site.allocation else _local if cluster is Cluster.LOCAL else _slurm
     if asked.python and not inside.image:
         site = replace(site, python=spec.python, why_python=NAMED)
     if inside.image:
@@ -212,10 +216,28 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     )
 
 
-def _launch(spec: JobSpec, paths: RunPaths, site: MachineFacts) -> tuple[str, ...]:
+def _launch(
+    spec: JobSpec, paths: RunPaths, site: MachineFacts, more: tuple[sbatch_options.Option, ...] = ()
+) -> tuple[str, ...]:
     asked = container_runtimes.srun_options(site.inside)
     agents = replace(spec, python=site.python) if asked else spec  # inside there is the image's alone
-    return sbatch_options.launch_argv(agents, paths, asked)
+    return sbatch_options.launch_argv(agents, paths, (*asked, *more))
+
+
+def _in_allocation(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
+    """A run in an allocation that is there: its script is run here, and nothing is queued."""
+    paths = RunPaths(run_dir)
+    beside = (("overlap", ""), ("nodelist", spec.nodelist))  # the step of a terminal may hold all there is
+    return Plan(
+        run_id=run_id,
+        token=token,
+        run_dir=run_dir,
+        spec=spec,
+        script=_from_shipped(_values(spec, run_id, paths, ())),
+        argv=("/bin/bash", paths.script),
+        orders=replace(_orders(spec, run_id, site, _launch(spec, paths, site, beside)), in_allocation=True),
+        allocation=site.allocation,
+    )
 
 
 def _cpus(spec: JobSpec, site: MachineFacts) -> str:

@@ -252,7 +252,7 @@ def launch_argv(spec: JobSpec, paths: RunPaths, asked: Sequence[Option] = ()) ->
 
     The loss of one node or task must not end the others: that is the coordinator's to decide.
     Nothing is said of CPUs, memory or GPUs: so the step has all that the job has on each node. ``asked`` are
-    options for a container.
+    more options: for a container, in an allocation of the user's.
     """
     own = dict(passed(spec.srun, "--srun"))
     ours = {

@@ -10,7 +10,8 @@ from typing import Protocol
 from clusterrun import system
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen
-from clusterrun.slurm import queries, sbatch_errors
+from clusterrun.slurm import allocation, queries, sbatch_errors
+from clusterrun.slurm.allocation import Allocation
 from clusterrun.slurm.queries import JobRow, PartitionOffer
 from clusterrun.slurm.sbatch_errors import SbatchAnswer
 
@@ -120,6 +121,13 @@ class SlurmClient:
         """
         mark = _mark()
         return queries.read_jobs(self._ask(queries.jobs_argv(self._user, mark)), mark)
+
+    def allocation(self, job_id: str) -> Allocation:
+        """The nodes and GPUs of a job that runs. Raises ``BadInput`` where it does not, and as ``jobs``."""
+        done = self._tried(allocation.argv(job_id))
+        if done.code != 0 and "invalid job id" not in done.err.lower():
+            raise _failure("scontrol", done.err)
+        return allocation.read(job_id, done.out)
 
     def finished(self, job_ids: Sequence[str]) -> tuple[JobRow, ...]:
         """What the accounting knows of ``job_ids``; nothing where a site has no accounting.

@@ -75,7 +75,7 @@ class SharedJobs:
         known = self._read()
         if self._new(known, wanted, since):
             return known
-        with self._turn():
+        with turn(self._path, self._clock):
             known = self._read()  # whoever had the turn before may have asked for us
             waited = self._clock.now() - began
             return known if self._new(known, max(wanted, waited), since) else self._asked(known)
@@ -115,32 +115,31 @@ class SharedJobs:
         except DiskRefused:
             pass  # it is a convenience: a full disk must not keep anybody from an answer
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One process at a time, as far as the file system knows locks; never waited for without a limit."""
-        import fcntl
 
-        try:
-            private_folder(self._folder)
-            handle = os.open(
-                f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-        except (OSError, DiskRefused):
-            yield
-            return
-        try:
-            until = self._clock.monotonic() + LOCK_SECONDS
-            while self._clock.monotonic() < until:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    self._clock.sleep(LOCK_PAUSE)
-                except OSError:  # a file system without locks
-                    break
-            yield
-        finally:
-            os.close(handle)
+@contextmanager
+def turn(path: str, clock: Clock) -> Iterator[None]:
+    """One process at a time, as far as the file system knows locks; never waited for without a limit."""
+    import fcntl
+
+    try:
+        private_folder(os.path.dirname(path))
+        handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except (OSError, DiskRefused):
+        yield
+        return
+    try:
+        until = clock.monotonic() + LOCK_SECONDS
+        while clock.monotonic() < until:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                clock.sleep(LOCK_PAUSE)
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        os.close(handle)
 
 
 def _cluster(environment: Mapping[str, str]) -> str:

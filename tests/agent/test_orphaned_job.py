@@ -270,8 +270,11 @@ start.serve(RunPaths(sys.argv[1]), 0, "n0002", {**os.environ, "SLURM_JOB_ID": "1
 """
 
 
-def test_an_agent_that_never_hears_of_its_launcher_gives_the_job_back_too(tmp_path: Path) -> None:
-    orders = Orders("run-x", "x", 2, 1, 0, 1, ("true",), "/", launch=("srun",))
+@pytest.mark.parametrize("inside, deeds", [(False, ["scancel 14"]), (True, [])])
+def test_an_agent_that_never_hears_of_its_launcher_gives_the_job_back_unless_it_is_an_allocation_of_the_users(
+    tmp_path: Path, inside: bool, deeds: list[str]
+) -> None:
+    orders = Orders("run-x", "x", 2, 1, 0, 1, ("true",), "/", launch=("srun",), in_allocation=inside)
     folder = tmp_path / "run"
     folder.mkdir(mode=0o700)
     (folder / "orders.json").write_text(json.dumps(encode(orders)))
@@ -290,4 +293,5 @@ def test_an_agent_that_never_hears_of_its_launcher_gives_the_job_back_too(tmp_pa
         assert process.wait(60) == 1
         said = process.stderr.read()
     assert b"nothing was heard of the launcher" in said
-    assert [line for line in called.read_text().splitlines() if "squeue" not in line] == ["scancel 14"]
+    asked = called.read_text().splitlines() if called.exists() else []
+    assert [line for line in asked if "squeue" not in line] == deeds

@@ -14,6 +14,8 @@ from tests.cli.conftest import CommandLine
 NOT_HERE = ("lab",)
 """Its examples start a whole cluster: the lab's own tests run them."""
 
+IN_AN_ALLOCATION = ("run",)
+"""They need an allocation: here it shows that the line is understood, and what is said without one."""
 BESIDE = ("exec", "shell", "top")
 """They need a live run, and programs that are not everywhere: here it shows that the line is understood."""
 
@@ -58,6 +60,8 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
     done = ended(*words)
     if words[0] in BESIDE:
         assert (done.code, "has ended (COMPLETED)" in done.err) == (2, True), done
+    elif words[0] in IN_AN_ALLOCATION:
+        assert (done.code, "this shell is in no allocation" in done.err) == (2, True), done
     else:
         assert done.code == 0, done
 

@@ -47,6 +47,10 @@ def test_a_second_launch_stands_on_the_other_nodes_and_tells_agents_how_all_are_
         *("python", "--nodes", "agent.pyz"),
     )
     assert more == {"CLUSTERRUN_NODES": "n[1-4]"}
+    chosen = ("srun", "--nodes=4", "--nodelist=n[1-4]", "agent.pyz")
+    assert relaunch(launch(chosen), ("n2",))[0] == (
+        *("srun", "--overlap", "--nodelist=n[1,3-4]", "--nodes=3", "agent.pyz"),
+    )
 
 
 def test_the_end_of_the_first_launch_is_not_the_end_of_the_second(

@@ -59,6 +59,18 @@ def made(name: str) -> Plan:
     return plan(SPECS[name], "20260102-030405-train", "f00dcafe", DIRS.get(name, RUN_DIR), ON_SLURM)
 
 
+def test_in_an_allocation_the_script_is_run_here_and_takes_the_nodes_that_were_chosen() -> None:
+    spec = replace(SPECS["small"], nodes=2, nodelist="n[1-2]", cluster=Cluster.SLURM)
+    there = plan(spec, "r", "f00dcafe", RUN_DIR, replace(ON_SLURM, allocation="41"))
+    queued = plan(spec, "r", "f00dcafe", RUN_DIR, ON_SLURM)
+    assert (there.argv, there.allocation, queued.allocation) == (("/bin/bash", SCRIPT), "41", "")
+    assert "#SBATCH" not in there.script and there.script.split("exec >>")[1] in queued.script
+    (place,) = [n for n, word in enumerate(there.orders.launch) if word == "--overlap"]
+    assert there.orders.launch[place : place + 2] == ("--overlap", "--nodelist=n[1-2]")
+    launch = (*there.orders.launch[:place], *there.orders.launch[place + 2 :])
+    assert replace(there.orders, launch=launch, in_allocation=False) == queued.orders
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_the_script_is_the_golden_one_whole(name: str) -> None:
     assert made(name).script == (GOLDEN / f"{name}.sh").read_text()

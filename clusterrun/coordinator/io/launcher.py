@@ -221,6 +221,7 @@ def relaunch(launch: Launch, without: tuple[str, ...]) -> tuple[tuple[str, ...],
     program, *words = launch.orders.launch
     counted = {f"--{what}=": f"--{what}={len(kept)}" for what in ("nodes", "ntasks")}
     own = [counted.get(word[: word.find("=") + 1], word) for word in words]
+    own = [word for word in own if not word.startswith("--nodelist=")]  # the last one would hold
     return (program, "--overlap", f"--nodelist={fold(kept)}", *own), {contract.NODES_VARIABLE: whole}
 
 

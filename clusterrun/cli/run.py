@@ -1,0 +1,161 @@
+"""`clusterrun run`: ranks inside an allocation that is there, in the foreground."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import files
+from clusterrun.cli.submit import Submit, warn_astray
+from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
+from clusterrun.cli.terminal import size_words
+from clusterrun.config import option_table, settings
+from clusterrun.config.settings import DEFAULT, Setting
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from clusterrun.model.record import RunRecord
+    from clusterrun.model.spec import JobSpec
+    from clusterrun.operations.context import Context
+
+OF_A_JOB = (
+    *(
+        "mem",
+        "time",
+        "partition",
+        "account",
+        "qos",
+        "reservation",
+        "constraint",
+        "sbatch",
+        "template",
+        "cluster",
+    ),
+    *("avoid-bad", "bad-since", "on-unfit", "requeue", "requeue-by", "notice"),
+    *("max-preemptions", "max-time-limits"),
+)
+"""What only a job that is still to be queued can have; in a configuration it is meant for ``submit``."""
+OF_THE_ALLOCATION = ("nodes", "gpus", "nodelist", "exclude")
+"""What the allocation decides, unless the command line does."""
+ALWAYS = ("follow", "wait")
+_OPTIONS = tuple(
+    option
+    for option in (*option_table.RESOURCES, *option_table.PREFLIGHT, *option_table.SUBMISSION)
+    if option.name not in ALWAYS
+)
+
+
+@click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
+@options(_OPTIONS)
+@profile_option
+@dry_run_option
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files)
+def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: Any) -> int:
+    """Start COMMAND on the nodes of the allocation that this shell is in, and show what its ranks print.
+
+    Inside salloc, an interactive job, or a terminal in a job: nothing is queued, Ctrl-C ends the run and
+    leaves the allocation, and the exit code is that of the run. Without --nodes and --gpus it takes what
+    the allocation has.
+
+    \b
+    Examples:
+      salloc --nodes 2 --gpus-per-node 8 clusterrun run train.py
+      clusterrun run train.py
+      clusterrun run --nodes 1 --preflight off train.py --lr 0.1
+      clusterrun run --ranks-per-node 4 -m package.module
+    """
+    from clusterrun.operations.context import Context
+
+    refuse_job_options(given)
+    said = {name for name in OF_THE_ALLOCATION if given.get(name) is not None}
+    said |= {"gpus"} if given.get("gres") else set()
+    values = _here(settled(given, profile), said)
+    for sentence in settings.misspelt(os.environ):
+        say(sentence)
+    spec, context = to_spec(command, values), Context()
+    warn_astray(spec, "run")
+    return _dry(spec, said, context) if dry_run else _run(spec, said, context)
+
+
+for _parameter in run.params:
+    if isinstance(_parameter, click.Option) and (_parameter.name or "").replace("_", "-") in OF_A_JOB:
+        _parameter.hidden = True
+
+
+def refuse_job_options(given: dict[str, Any]) -> None:
+    """Raises ``BadInput`` that names the options which only sbatch understands."""
+    asked = [f"--{name}" for name in OF_A_JOB if given.get(name.replace("-", "_")) not in (None, ())]
+    if asked:
+        are = "is an option" if len(asked) == 1 else "are options"
+        raise BadInput(
+            f"{', '.join(asked)} {are} of a job that is to be queued; run starts in one that is there",
+            "leave it out, or queue a job: clusterrun submit",
+        )
+
+
+def _here(values: dict[str, Setting], said: set[str]) -> dict[str, Setting]:
+    """``values`` without what a configuration says of jobs that are to be queued."""
+    gone = {*OF_A_JOB, *ALWAYS, *(set(OF_THE_ALLOCATION) - said)}
+    known = option_table.CONFIGURABLE
+    return {
+        name: Setting(name, known[name].default, DEFAULT) if name in gone else setting
+        for name, setting in values.items()
+    }
+
+
+def _dry(spec: JobSpec, said: set[str], context: Context) -> int:
+    from clusterrun.operations.interactive import planned
+
+    made, there = planned(spec, said, context)
+    for notice in made.notices:
+        say(notice)
+    say(
+        f"would run {_what(made.plan.spec, there.job_id)}\nrun directory {made.plan.run_dir}\n"
+        "with this script:"
+    )
+    print(made.plan.script, end="")
+    return ExitCode.DONE
+
+
+def _run(spec: JobSpec, said: set[str], context: Context) -> int:
+    from clusterrun.api import Run
+    from clusterrun.cli.follow_run import accompany
+    from clusterrun.operations.interactive import begin
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)
+    record = begin(spec, said, context, say)
+    say(f"run {record.run_id}\n{_what(record.spec, record.job_id)}; Ctrl-C ends the run, not the job")
+    return accompany(context, Run(record, context), True, partial(_interrupted, context, record))
+
+
+def _interrupted(context: Context, record: RunRecord, *_: str) -> int:
+    """End the run, and stay to its end; at a second Ctrl-C the end comes without us."""
+    from clusterrun.cli.follow_run import tell_end
+    from clusterrun.operations.interactive import end
+
+    say(f"\nending {record.run_id}; Ctrl-C again: without waiting for it")
+    try:
+        end(record, context)
+    except KeyboardInterrupt:
+        say(f"it is being ended: clusterrun status {record.run_id}")
+        return ExitCode.INTERRUPTED
+    tell_end(context, context.inquiry().statuses([record.run_id], ask=False)[0])
+    return ExitCode.INTERRUPTED
+
+
+def _what(spec: JobSpec, job_id: str) -> str:
+    """Name, place and size in words."""
+    size = (
+        f"{spec.nodes} nodes, one process each"
+        if spec.per_node
+        else size_words(spec.nodes, spec.local_size, spec.gpu_type, spec.gpus)
+    )
+    return f"{spec.name} in job {job_id}, {size}, on {spec.nodelist}"

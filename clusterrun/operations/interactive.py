@@ -1,0 +1,154 @@
+"""Runs inside an allocation that is there: its nodes shared out, the coordinator begun on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+
+from clusterrun.local import processes
+from clusterrun.model.errors import BadInput, ClusterrunError, SchedulerError
+from clusterrun.model.frozen import replace
+from clusterrun.model.hostlist import expand, fold
+from clusterrun.model.record import RunRecord
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.submit import Draft, draft, prepare
+from clusterrun.script.environment import scrubbed
+from clusterrun.slurm.allocation import Allocation
+from clusterrun.slurm.job_cache import turn
+from clusterrun.system import start_bound
+
+SILENT_SECONDS = 120.0
+"""Ranks whose coordinator was silent for so long are dead: far more than a lease and the kill after it."""
+_KEPT = ("SLURM_RESTART_COUNT",)
+
+
+def allocation(context: Context) -> Allocation:
+    """The allocation that this process is in. Raises ``BadInput`` where there is none."""
+    job_id = context.environ.get("SLURM_JOB_ID", "")
+    if not job_id:
+        raise BadInput(
+            "this shell is in no allocation: SLURM_JOB_ID is not set",
+            "salloc makes one, or name one of yours: SLURM_JOB_ID=ID clusterrun run …; clusterrun submit"
+            " queues a job",
+        )
+    return context.client().allocation(job_id)
+
+
+def fitted(
+    spec: JobSpec, said: Collection[str], there: Allocation, held: Mapping[str, str] | None = None
+) -> JobSpec:
+    """``spec`` on nodes of ``there`` that no other run has; ``held`` are run ids by node.
+
+    What is not ``said`` (``nodes``, ``gpus``) is the allocation's. Raises ``BadInput``.
+    """
+    held = held or {}
+    if "gpus" not in said and not spec.ranks_per_node:
+        spec = replace(spec, gpus=there.gpus, gpu_type="")
+    if spec.gpus > there.gpus > 0:
+        raise BadInput(
+            f"--gpus {spec.gpus}: job {there.job_id} has {there.gpus} on each node",
+            f"give --gpus {there.gpus} or fewer",
+        )
+    pool = _pool(spec, there)
+    wanted = spec.allocated if "nodes" in said else max(len(pool), 1 + spec.spares)
+    if wanted > len(pool):
+        raise BadInput(
+            f"{wanted} nodes are wanted; job {there.job_id} has {len(pool)} for it: {fold(pool) or 'none'}",
+            f"give --nodes {max(1, len(pool) - spec.spares)}, or queue a larger job: clusterrun submit",
+        )
+    free = [name for name in pool if name not in held]
+    if wanted > len(free):
+        taken = [name for name in pool if name in held]
+        runs = dict.fromkeys(held[name] for name in taken)
+        some = f"take the others with --nodes {len(free)}, " if free else ""
+        raise BadInput(
+            f"of the nodes {fold(pool)} other runs have {fold(taken)}: {', '.join(runs)}",
+            f"{some}wait (clusterrun wait {' '.join(runs)}), or end it: clusterrun cancel {' '.join(runs)}",
+        )
+    return replace(
+        spec, cluster=Cluster.SLURM, nodes=wanted - spec.spares, nodelist=fold(free[:wanted]), exclude=""
+    )
+
+
+def _pool(spec: JobSpec, there: Allocation) -> list[str]:
+    """The nodes of the allocation that ``--nodelist`` and ``--exclude`` leave, in Slurm's order."""
+    chosen = expand(spec.nodelist) if spec.nodelist else there.nodes
+    if strange := [name for name in chosen if name not in there.nodes]:
+        raise BadInput(
+            f"--nodelist: job {there.job_id} does not have {fold(strange)}", f"it has {fold(there.nodes)}"
+        )
+    excluded = expand(spec.exclude) if spec.exclude else ()
+    return [name for name in there.nodes if name in chosen and name not in excluded]
+
+
+def held(context: Context, there: Allocation) -> dict[str, str]:
+    """Which nodes other runs have, by their ids: a run has its nodes for itself."""
+    found: dict[str, str] = {}
+    now = context.clock.now()
+    for record in _of_job(context, there.job_id):
+        (status,) = context.inquiry().statuses([record.run_id], ask=False)
+        silent = now - (status.heard_at or record.submitted_at) > SILENT_SECONDS
+        if status.state.ended or (record.in_allocation and silent):
+            continue
+        nodes = expand(record.spec.nodelist) if record.in_allocation else there.nodes
+        found.update(dict.fromkeys(nodes, record.run_id))
+    return found
+
+
+def _of_job(context: Context, job_id: str) -> Iterable[RunRecord]:
+    for run_id in context.store.current(0):
+        try:
+            record = context.store.read(run_id)
+        except ClusterrunError:
+            continue
+        if record.job_id == job_id and not context.other_cluster(record):
+            yield record
+
+
+def planned(spec: JobSpec, said: Collection[str], context: Context) -> tuple[Draft, Allocation]:
+    """What ``begin`` would start; makes no file. Raises ``ClusterrunError``."""
+    there = allocation(context)
+    return draft(fitted(spec, said, there, held(context, there)), context, there.job_id), there
+
+
+def begin(spec: JobSpec, said: Collection[str], context: Context, tell: Tell) -> RunRecord:
+    """Start ``spec`` in the allocation around us; it ends with this process. Raises ``ClusterrunError``."""
+    there = allocation(context)
+    with turn(os.path.join(context.store.cache, f"allocation-{there.job_id}"), context.clock):
+        made = draft(fitted(spec, said, there, held(context, there)), context, there.job_id)
+        record = prepare(made, context)
+    environment = batch_environment(context.environ, there.job_id, expand(made.plan.spec.nodelist))
+    try:
+        started = start_bound(made.plan.argv, environment, made.plan.spec.cwd)
+    except OSError as error:
+        context.store.discard(record.run_id)
+        raise SchedulerError(
+            f"the run could not be started: {error}", "look whether /bin/bash runs"
+        ) from error
+    record = replace(record, process=processes.identity(started))
+    for notice in made.notices:
+        tell(notice)
+    context.store.save(record)
+    return record
+
+
+def batch_environment(environ: Mapping[str, str], job_id: str, nodes: Collection[str]) -> dict[str, str]:
+    """The environment of a batch step on these nodes of the job, whatever step this process is of."""
+    names, count = fold(list(nodes)), str(len(nodes))
+    return {
+        **scrubbed(environ),
+        **{name: environ[name] for name in _KEPT if name in environ},
+        "SLURM_JOB_ID": job_id,
+        "SLURM_JOBID": job_id,
+        "SLURM_JOB_NODELIST": names,
+        "SLURM_NODELIST": names,
+        "SLURM_JOB_NUM_NODES": count,
+        "SLURM_NNODES": count,
+    }
+
+
+def end(record: RunRecord, context: Context) -> None:
+    """End the run, and see its coordinator go; the allocation stays. Raises ``ClusterrunError``."""
+    context.store.ask_cancel(record.run_id)
+    processes.end(record.process, context.clock)

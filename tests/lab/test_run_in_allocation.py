@@ -1,0 +1,49 @@
+"""`run` in a real allocation: what the ranks get, what ends the run, and that the allocation outlives it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.test_slurm_runs import PROGRAM, Site, on_slurm
+
+pytestmark = pytest.mark.lab
+__all__ = ["on_slurm"]
+
+IN_SALLOC = f"""
+set -m
+starts() {{ for _ in $(seq 300); do grep -q here "$1" && return; sleep 0.1; done; echo "$1 never started"; }}
+run="{PROGRAM} run --preflight off"
+srun --nodes=1 --ntasks=1 $run tell.py 2>/dev/null >in-a-step; echo "in a step $?"
+$run --nodes 1 --max-restarts 1 stay.py >first 2>&1 & first=$!
+starts first
+$run --nodes 2 tell.py 2>refused; echo "too many $?"
+$run --nodes 1 --gpus 1 stay.py >second 2>&1 & second=$!
+starts second
+kill -INT $first; wait $first; echo "interrupted $?"
+{PROGRAM} cancel last 2>/dev/null; wait $second; echo "cancelled $?"
+$run false 2>/dev/null; echo "failed $?"
+$run --nodes 3 true 2>/dev/null; echo "larger $?"
+$run --time 5 true 2>/dev/null; echo "for sbatch $?"
+$run --nodes 1 stay.py >third 2>&1 & third=$!
+starts third
+kill -KILL $third
+{PROGRAM} wait last 2>/dev/null
+squeue --noheader --jobs=$SLURM_JOB_ID --format=%T
+"""
+
+
+def test_ranks_run_in_an_allocation_which_stays_whatever_ends_them(on_slurm: Site) -> None:
+    (on_slurm.project / "work.sh").write_text(IN_SALLOC)
+    words = ["salloc", "--quiet", "--nodes=2", "--gpus-per-node=2", "bash", "work.sh"]
+    environment = {"CLUSTERRUN_HOME": str(on_slurm.home), "NO_COLOR": "1"}
+    done = on_slurm.lab.exec(words, env=environment, cwd=str(on_slurm.project), timeout=180)
+    cancelled, killed = [line for line in done.out.splitlines() if line.endswith("-stay CANCELLED")]
+    said = done.out.replace(cancelled, "…", 1).replace(killed, "…", 1).splitlines()
+    assert said == [
+        *("in a step 0", "too many 2", "interrupted 130", "…", "cancelled 1", "failed 1", "larger 2"),
+        *("for sbatch 2", "…", "RUNNING"),
+    ], done.err
+    told = (on_slurm.project / "in-a-step").read_text()
+    assert told.count('"WORLD_SIZE": "4"') == told.count('"CUDA_VISIBLE_DEVICES": "0,1"') == 4
+    assert "other runs have n" in (on_slurm.project / "refused").read_text()
+    assert "by Ctrl-C or clusterrun cancel" in (on_slurm.project / "first").read_text()
