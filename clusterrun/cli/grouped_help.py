@@ -49,13 +49,14 @@ class GroupedCommand(click.Command):
         params = self.get_params(ctx)
         grouped = [one for one in params if isinstance(one, GroupedOption) and not one.hidden]
         shown = sorted((one for one in grouped if every or one.common), key=lambda one: not one.common)
-        widest = max(len(one.row()[0]) for one in shown)
+        widest = max((len(one.row()[0]) for one in shown), default=WIDEST)
         column = min(widest, WIDEST, formatter.width * 2 // 5)
         formatter.write_paragraph()
         for group, head in GROUPS.items():
             rows = [one.row() for one in shown if one.group == group]
             _write(formatter, head, rows, column, every)
-        plain = [one for one in params if isinstance(one, click.Option) and one not in grouped]
+        known = [one for one in params if isinstance(one, click.Option) and not one.hidden]
+        plain = [one for one in known if one not in grouped]
         hidden = len(grouped) + len(plain) - len(shown) - 1
         _HELP_ALL.help = "Every switch has a --no- form too." if every else f"Show {hidden} more options."
         last = [one.get_help_record(ctx) for one in (plain if every else [_HELP_ALL])]
