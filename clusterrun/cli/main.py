@@ -21,6 +21,7 @@ DOORS = {
     "run": CommandEntry(
         "clusterrun.cli.run", "run", "Start a training script in an allocation that is there."
     ),
+    "alloc": CommandEntry("clusterrun.cli.alloc", "alloc", "Open a shell in an allocation of its own."),
     "status": CommandEntry("clusterrun.cli.status", "status", "Show the state of runs."),
     "logs": CommandEntry("clusterrun.cli.logs", "logs", "Show what the ranks printed."),
     "cancel": CommandEntry("clusterrun.cli.cancel", "cancel", "End runs."),

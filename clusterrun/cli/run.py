@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.cli.error_output import say
+from clusterrun.cli.grouped_help import GroupedOption
 from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit import Submit, warn_astray
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
@@ -65,7 +66,6 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: A
 
     \b
     Examples:
-      salloc --nodes 2 --gpus-per-node 8 clusterrun run train.py
       clusterrun run train.py
       clusterrun run --nodes 1 --preflight off train.py --lr 0.1
       clusterrun run --ranks-per-node 4 -m package.module
@@ -84,8 +84,10 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: A
 
 
 for _parameter in run.params:
-    if isinstance(_parameter, click.Option) and (_parameter.name or "").replace("_", "-") in OF_A_JOB:
-        _parameter.hidden = True
+    if isinstance(_parameter, GroupedOption):
+        _name = (_parameter.name or "").replace("_", "-")
+        _parameter.hidden = _name in OF_A_JOB
+        _parameter.holds = "the allocation's" if _name in ("nodes", "gpus") else _parameter.holds
 
 
 def refuse_job_options(given: dict[str, Any]) -> None:

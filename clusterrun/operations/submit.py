@@ -32,6 +32,9 @@ from clusterrun.system import RealClock
 OFFER_SECONDS = 1.0
 """How long a submission waits for the partitions' offers; what is wrong then, sbatch says too, if later."""
 
+OF_A_SCRIPT = ("comment", "output", "open-mode", "requeue", "no-requeue")
+"""Options of sbatch that mean nothing to salloc."""
+
 
 @frozen
 class Draft:
@@ -66,6 +69,24 @@ def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
     planned = plan(_moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
     where = f"ranks run in the copy: files that they write by a relative path are below {planned.spec.cwd}"
     return Draft(planned, (*planned.notices, *said, str(snapshot), where), snapshot)
+
+
+def allocation_argv(
+    spec: JobSpec, context: Context, command: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The salloc that gives ``command`` (none: a shell) what a job of ``spec`` would get, and what to say.
+
+    Raises ``ClusterrunError``.
+    """
+    spec = replace(spec, cluster=Cluster.SLURM, name=spec.name or "interactive")
+    site = _site(spec, context)
+    offered = Offered(context)
+    spec, avoided = _keeping_off(spec, context, site, offered)
+    site, shared = _sharing_cpus(spec, context, site, offered)
+    offered.check(spec)
+    wanted = sbatch_options.job_options(spec, "", RunPaths(spec.cwd), (), site.cpus_per_gpu)
+    words = [sbatch_options.word((key, value)) for key, value in wanted if key not in OF_A_SCRIPT]
+    return ("salloc", *words, *command), (*avoided, *shared)
 
 
 class Offered:

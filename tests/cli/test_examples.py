@@ -51,7 +51,7 @@ def test_every_command_has_help_and_examples(path: tuple[str, ...], ended: Comma
 @pytest.mark.parametrize("line", examples())
 def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
     words = shlex.split(line)[1:]
-    if words[0] in ("submit", "check"):
+    if words[0] in ("submit", "check", "alloc"):
         words.insert(1, "--dry-run")
     elif words[0] == "rehearse":
         words.insert(1, "--list-faults")
@@ -60,6 +60,8 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
     done = ended(*words)
     if words[0] in BESIDE:
         assert (done.code, "has ended (COMPLETED)" in done.err) == (2, True), done
+    elif words[0] == "alloc":
+        assert (done.code, "Slurm cannot be used here" in done.err) == (4, True), done
     elif words[0] in IN_AN_ALLOCATION:
         assert (done.code, "this shell is in no allocation" in done.err) == (2, True), done
     else:

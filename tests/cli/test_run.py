@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,7 +14,7 @@ import pytest
 from clusterrun.cli.run import OF_A_JOB, _here, refuse_job_options, run
 from clusterrun.config.settings import Source, settle
 from clusterrun.model.errors import BadInput
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import ROOT, CommandLine
 
 
 @pytest.mark.parametrize(
@@ -45,3 +49,33 @@ def test_the_help_shows_no_option_that_is_refused(clusterrun: CommandLine) -> No
     assert all(name.replace("-", "_") in options for name in OF_A_JOB)
     assert [name for name in OF_A_JOB if f"--{name} " in text] == []
     assert all(f"--{name} " in text for name in ("nodes", "gpus", "preflight", "max-restarts", "env"))
+
+
+def test_alloc_is_salloc_with_the_options_that_sbatch_would_get(tmp_path: Path) -> None:
+    for name in ("sbatch", "salloc"):
+        (tmp_path / name).write_text('#!/bin/sh\nprintf "%s\\n" "$@"; env | grep ^SLURM_JOB_ID; exit 7\n')
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "slurm.conf").write_text("ClusterName=test\n")
+    environment = {
+        "PATH": f"{tmp_path}:{os.defpath}", "SLURM_CONF": str(tmp_path / "slurm.conf"),
+        "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "41", "CLUSTERRUN_SETUP": "x",
+    }
+    words = ["alloc", "--nodes", "2", "--gpus", "h100:8", "--cpus-per-rank", "3", "-t", "2h", "-p", "gpu"]
+    words += ["--sbatch", "comment=mine", "--sbatch", "nice=10", "sh", "-c", "echo $x"]
+    done = subprocess.run(
+        [sys.executable, "-m", "clusterrun", *words],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.splitlines()) == (
+        7,
+        [
+            *("--job-name=interactive", f"--chdir={tmp_path}", "--nodes=2", "--ntasks-per-node=1"),
+            *("--cpus-per-task=24", "--no-kill", "--partition=gpu", "--time=02:00:00"),
+            *("--gpus-per-node=h100:8", "--nice=10", "sh", "-c", "echo $x"),
+        ],
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.lab.test_slurm_runs import PROGRAM, Site, on_slurm
@@ -29,20 +31,23 @@ starts third
 kill -KILL $third
 {PROGRAM} wait last 2>/dev/null
 squeue --noheader --jobs=$SLURM_JOB_ID --format=%T
+exit 7
 """
 
 
 def test_ranks_run_in_an_allocation_which_stays_whatever_ends_them(on_slurm: Site) -> None:
     (on_slurm.project / "work.sh").write_text(IN_SALLOC)
-    words = ["salloc", "--quiet", "--nodes=2", "--gpus-per-node=2", "bash", "work.sh"]
-    environment = {"CLUSTERRUN_HOME": str(on_slurm.home), "NO_COLOR": "1"}
-    done = on_slurm.lab.exec(words, env=environment, cwd=str(on_slurm.project), timeout=180)
+    done = on_slurm.run("alloc", "--nodes", "2", "--gpus", "2", "bash", "work.sh", limit=180)
     cancelled, killed = [line for line in done.out.splitlines() if line.endswith("-stay CANCELLED")]
     said = done.out.replace(cancelled, "…", 1).replace(killed, "…", 1).splitlines()
     assert said == [
         *("in a step 0", "too many 2", "interrupted 130", "…", "cancelled 1", "failed 1", "larger 2"),
         *("for sbatch 2", "…", "RUNNING"),
     ], done.err
+    assert done.code == 7
+    (job_id,) = re.findall(r"Granted job allocation (\d+)", done.err)
+    state = on_slurm.lab.exec(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"]).out
+    assert state.strip() in ("COMPLETING", "FAILED", "COMPLETED"), "the shell has ended"
     told = (on_slurm.project / "in-a-step").read_text()
     assert told.count('"WORLD_SIZE": "4"') == told.count('"CUDA_VISIBLE_DEVICES": "0,1"') == 4
     assert "other runs have n" in (on_slurm.project / "refused").read_text()

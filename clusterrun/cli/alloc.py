@@ -1,0 +1,61 @@
+"""`clusterrun alloc`: a shell in an allocation, by salloc with the options of submit."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import Any
+
+import click
+
+from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import files
+from clusterrun.cli.submit import Submit
+from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
+from clusterrun.config import option_table
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.errors import SchedulerError
+
+NOT_OF_AN_ALLOCATION = ("template", "cluster", "srun", "preflight-budget", "preflight-limit")
+_OPTIONS = tuple(
+    option
+    for option in (*option_table.RESOURCES, *option_table.PREFLIGHT)
+    if option.group != "environment" and option.name not in NOT_OF_AN_ALLOCATION
+)
+
+
+@click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
+@options(_OPTIONS)
+@profile_option
+@dry_run_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
+def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: Any) -> int:
+    """Open a shell in an allocation, in which `clusterrun run` starts ranks as often as wanted.
+
+    It is salloc underneath: the exit code is the shell's, and the allocation is given back when the shell
+    ends. COMMAND, where there is one, runs in the place of the shell.
+
+    \b
+    Examples:
+      clusterrun alloc --nodes 2 --gpus 8 --time 2h
+      clusterrun alloc --nodes 2 --gpus 8 clusterrun run train.py
+    """
+    from clusterrun.operations.context import Context
+    from clusterrun.operations.submit import allocation_argv
+    from clusterrun.script.environment import scrubbed
+
+    context = Context()
+    spec = to_spec(command or ("bash",), settled(given, profile))
+    argv, notices = allocation_argv(spec, context, command)
+    for notice in notices:
+        say(notice)
+    if dry_run:
+        print(shlex.join(argv))
+        return ExitCode.DONE
+    say(f"{shlex.join(argv)}\n  run     clusterrun run COMMAND, in the shell; its end gives the nodes back")
+    sys.stdout.flush()
+    try:
+        os.execvpe(argv[0], argv, scrubbed(context.environ))
+    except OSError as error:
+        raise SchedulerError(f"salloc could not be started: {error}", "run this where Slurm is") from error
