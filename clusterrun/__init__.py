@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ClusterrunError", "Run", "State", "check", "find", "run", "statuses", "submit"]
+__all__ = ["ClusterrunError", "Run", "State", "check", "find", "run", "statuses", "submit", "sweep"]
 
 
 def __getattr__(name: str) -> object:

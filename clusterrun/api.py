@@ -26,6 +26,8 @@ from clusterrun.operations.list_runs import RECENT
 
 if TYPE_CHECKING:
     from clusterrun.diagnosis.verdict import Diagnosis
+    from clusterrun.operations.sweep_results import SweepResult
+    from clusterrun.runs.sweep_records import SweepRecord
 
 
 class Logs:
@@ -196,6 +198,76 @@ def check(context: Context | None = None, tell: Tell = quiet, **options: Any) ->
     python_options.check("check", options, python_options.CHECK)
     spec = spec_of(("check",), os.getcwd(), options, context.environ, alone=True)
     return launch(spec, context, tell)
+
+
+class SweepRuns:
+    """A sweep: a handle on its runs that asks anew for everything."""
+
+    def __init__(self, record: SweepRecord, context: Context) -> None:
+        self._record = record
+        self._context = context
+
+    def __repr__(self) -> str:
+        return f"<Sweep {self.sweep_id}: {len(self._record.points)} points>"
+
+    @property
+    def sweep_id(self) -> str:
+        """Its id, which every command takes."""
+        return self._record.sweep_id
+
+    @property
+    def runs(self) -> list[Run]:
+        """The run of each point that is queued, in the order of the points."""
+        return [run(run_id, self._context) for run_id in self._record.run_ids]
+
+    def wait(self, tell: Tell = quiet) -> list[RunStatus]:
+        """Return when every run has ended, or can never start."""
+        return [one.wait(tell=tell) for one in self.runs]
+
+    def cancel(self, tell: Tell = quiet) -> list[RunStatus]:
+        """End every run."""
+        from clusterrun.operations.cancel import cancel
+
+        return [after for _, after in cancel(self._context, self._record.run_ids, tell)]
+
+    def results(self, by: str = "", largest: bool = False) -> list[SweepResult]:
+        """What the runs reported, best first: the smallest ``by``, or the largest."""
+        from clusterrun.operations.sweep_results import gathered
+
+        return list(gathered(self._record, self._context, by, largest, quiet).results)
+
+    def retry(self, tell: Tell = quiet) -> None:
+        """Queue the points again whose runs have ended otherwise than well, and those not queued yet."""
+        from clusterrun.operations.sweep import retried, start
+
+        again = retried(self._record, self._context, tell)
+        self._record = start(again, self._context, tell) if again.waiting else again
+
+
+def sweep(
+    *command: str,
+    points: Mapping[str, Iterable[object]] | Iterable[Mapping[str, object]],
+    at_most: int = 0,
+    cwd: str = "",
+    context: Context | None = None,
+    tell: Tell = quiet,
+    **options: Any,
+) -> SweepRuns:
+    """Submit ``command`` once for every point; ``{name}`` in one of its words stands for a value.
+
+    ``points`` are values by name, all combinations of which are run, or a list of points. ``at_most`` runs
+    live at once. Options are those of ``submit``. On this machine it returns when the last run has started.
+    """
+    from clusterrun.config.sweep_points import combined
+    from clusterrun.operations.sweep import new_sweep, start
+
+    context = context or Context()
+    python_options.check("submit", options, python_options.SUBMIT)
+    axes = [(name, list(values)) for name, values in points.items()] if isinstance(points, Mapping) else []
+    listed = combined([{}] if isinstance(points, Mapping) else list(points), axes, "points")
+    spec = spec_of(command, cwd or os.getcwd(), options, context.environ)
+    made = new_sweep(spec, listed, _whole("at_most", at_most) or 0, context)
+    return SweepRuns(start(made, context, tell), context)
 
 
 def spec_of(

@@ -16,7 +16,7 @@ from pathlib import Path
 from clusterrun.lab.lab import Lab
 from clusterrun.lab.spec import LabSpec
 from clusterrun.slurm import queries
-from clusterrun.slurm.queries import TIME_FORMAT
+from clusterrun.slurm.queries import QUERY_ENVIRONMENT
 from tests.slurm_versions import releases
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -65,7 +65,7 @@ def record(version: str, slurm: str) -> None:
         numbers = {name: submit(lab, name, *job) for name, job in JOBS.items()}
         # The accounting never learns the name of a job that starts before its submission was noted.
         ended = [numbers[name] for name in ENDED]
-        until("the accounting has heard of the jobs", lambda: has_heard(lab, "JobIDRaw", ended))
+        until("the accounting has heard of the jobs", lambda: has_heard(lab, "JobID", ended))
         ask(lab, "scancel", numbers["cancelled"])
         ask(lab, "scontrol", "release", ",".join(ended))
         until("the job runs", lambda: "RUNNING" in ask(lab, "squeue", "-hn", "running", "-o", "%T"))
@@ -109,7 +109,7 @@ def until(what: str, true: Callable[[], bool]) -> None:
 
 def ask(lab: Lab, *argv: str) -> str:
     """What a program of Slurm prints on the login host."""
-    done = lab.exec(list(argv), env=dict(TIME_FORMAT))
+    done = lab.exec(list(argv), env=dict(QUERY_ENVIRONMENT))
     if done.code:
         raise SystemExit(f"{argv[0]} failed: {done.err}")
     return done.out

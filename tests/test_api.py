@@ -251,7 +251,7 @@ def test_after_a_run_that_ended_badly_nothing_comes(context: Context) -> None:
 def test_an_error_while_a_run_is_made_ready_leaves_no_half_run(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Store, record: object) -> None:
+    def full(self: Store, *_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Store, "save", full)

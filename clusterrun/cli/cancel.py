@@ -9,6 +9,7 @@ from clusterrun.cli.shell_complete import runs
 from clusterrun.model.contract import ExitCode
 from clusterrun.operations.cancel import cancel as cancel_runs
 from clusterrun.operations.context import Context
+from clusterrun.runs.sweep_records import Sweeps
 
 
 @click.command()
@@ -22,8 +23,10 @@ def cancel(wanted: tuple[str, ...]) -> int:
     """
     context = Context(tell=say)
     words: dict[str, str] = {}
+    sweeps = Sweeps(context.store)
     for word in wanted:
-        words.setdefault(context.store.find(word), word)
+        for run_id in sweeps.called_off(word):
+            words.setdefault(run_id, word)
     ids = list(words)
     code = ExitCode.DONE
     for before, status in cancel_runs(context, ids, say):

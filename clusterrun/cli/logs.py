@@ -15,8 +15,9 @@ from clusterrun.logs.selection import numbers
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.record import RunState
+from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
-from clusterrun.operations.list_runs import since
+from clusterrun.operations.list_runs import runs_named, since
 from clusterrun.operations.logs import LogRequest, RunLogs
 
 
@@ -62,15 +63,21 @@ def logs(
     if fold and as_is:
         raise click.UsageError("--fold and --raw do not go together")
     context = Context(tell=say)
-    run_id = context.store.find(run)
+    run_ids = runs_named(context, [run])
     begin = since(begun, context.clock.now()) if begun else 0.0
-    wanted = LogRequest(_ranks(context, run_id, rank, node), stream, tail, attempt, begin)
-    heard = RunLogs(context, run_id, wanted, say)
     sieve = Sieve(begin, Grep(grep, plain) if grep else None, as_is)
-    if follow:
-        return _follow(context, heard, run_id, fold, sieve)
-    if not print_pieces(sieve(heard.so_far(sieve.exact)), heard, fold, as_is):
-        say(sieve.in_vain) if sieve.in_vain else _nothing(context, heard, run_id)
+    if follow and len(run_ids) > 1:
+        seen = f"{run} is a sweep of {len(run_ids)} runs, and one is followed"
+        raise BadInput(seen, f"clusterrun logs -f {run_ids[0]}")
+    for run_id in run_ids:
+        wanted = LogRequest(_ranks(context, run_id, rank, node), stream, tail, attempt, begin)
+        heard = RunLogs(context, run_id, wanted, say)
+        if follow:
+            return _follow(context, heard, run_id, fold, sieve)
+        if len(run_ids) > 1:
+            say(f"== {run_id}  {visible(context.store.read(run_id).point)}")
+        if not print_pieces(sieve(heard.so_far(sieve.exact)), heard, fold, as_is):
+            say(sieve.in_vain) if sieve.in_vain else _nothing(context, heard, run_id)
     return ExitCode.DONE
 
 

@@ -25,6 +25,7 @@ DOORS = {
     "status": CommandEntry("clusterrun.cli.status", "status", "Show the state of runs."),
     "logs": CommandEntry("clusterrun.cli.logs", "logs", "Show what the ranks printed."),
     "cancel": CommandEntry("clusterrun.cli.cancel", "cancel", "End runs."),
+    "sweep": CommandEntry("clusterrun.cli.sweep", "sweep", "Run a script with many values, and compare."),
     "wait": CommandEntry("clusterrun.cli.wait", "wait", "Wait until runs have ended."),
     "check": CommandEntry("clusterrun.cli.check", "check", "Check nodes without training on them."),
     "report": CommandEntry(

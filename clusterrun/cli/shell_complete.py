@@ -26,6 +26,17 @@ def runs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
     return [word for word in words if word.startswith(incomplete)]
 
 
+def sweeps(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The names and ids of the sweeps that begin with what was typed."""
+    from clusterrun.runs.sweep_records import Sweeps
+
+    try:
+        ids = Sweeps(Store(settings.home(os.environ))).ids()[:200]
+    except ClusterrunError:
+        return []
+    return [word for word in dict.fromkeys(["last", *map(name_of, ids), *ids]) if word.startswith(incomplete)]
+
+
 def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The shell's own completion of files."""
     from click.shell_completion import CompletionItem  # for a TAB alone

@@ -17,6 +17,7 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.record import RunStatus
 from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, states
+from clusterrun.operations.sweep_status import folded
 
 
 @click.command()
@@ -84,7 +85,10 @@ def status(
 
 
 def _show(context: Context, found: list[RunStatus], listing: RunList, chosen: Filter) -> None:
+    shown = len(found)
     now = context.clock.now()
+    if not listing.named and chosen == EVERYTHING:
+        found = folded(found, context.store)
     if found and sys.stdout.isatty():
         width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
         print("\n".join(fitted(found, now, width, coloured(sys.stdout))))
@@ -94,6 +98,6 @@ def _show(context: Context, found: list[RunStatus], listing: RunList, chosen: Fi
         say("there are no runs yet: clusterrun submit train.py starts one")
     else:
         say("no run matches: clusterrun status --all shows all runs")
-    older = listing.older(len(found))
+    older = listing.older(shown)
     if older > 0 and found:
         say(f"{older} older {'run' if older == 1 else 'runs'}: clusterrun status --all")

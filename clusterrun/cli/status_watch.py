@@ -14,6 +14,7 @@ from clusterrun.model.duration import clock_time
 from clusterrun.model.record import RunStatus
 from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import RunList
+from clusterrun.operations.sweep_status import folded
 from clusterrun.operations.wait import gist
 
 LOOK_EVERY = 1.0
@@ -39,7 +40,8 @@ class StatusWatch:
         """Look once; the seconds until it is worth looking again."""
         began = self._context.clock.monotonic()
         inquiry = self._context.inquiry()
-        self.found = self._listing.look(inquiry, self._pause)
+        found = self._listing.look(inquiry, self._pause)
+        self.found = found if self._listing.named else folded(found, self._context.store)
         self.notices = inquiry.notices
         now = [_gist(status) for status in self.found]
         self._pause = FIRST_PAUSE if now != self._before else min(self._pause * 1.2, LONGEST_PAUSE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import click
 
@@ -10,9 +11,16 @@ from clusterrun.cli.error_output import say
 from clusterrun.cli.follow_run import detached, exit_code, tell_end
 from clusterrun.cli.shell_complete import runs
 from clusterrun.cli.status_json import document
+from clusterrun.model.contract import ExitCode
 from clusterrun.model.record import RunStatus
+from clusterrun.model.states import State
 from clusterrun.operations.context import Context
+from clusterrun.operations.list_runs import runs_named
 from clusterrun.operations.wait import RunWait
+from clusterrun.runs.sweep_records import Sweeps
+
+MANY = 3
+"""Of more runs only those are told at length that did not end well."""
 
 
 @click.command()
@@ -30,19 +38,28 @@ def wait(wanted: tuple[str, ...], as_json: bool) -> int:
       clusterrun wait last
     """
     context = Context(tell=say)
-    ids = list(dict.fromkeys(context.store.find(word) for word in wanted or ("last",)))
+    ids = runs_named(context, wanted or ("last",))
     try:
-        ended = [_wait(context, run_id, as_json) for run_id in ids]
+        ended = [_wait(context, run_id, as_json, len(ids)) for run_id in ids]
     except KeyboardInterrupt:
         return detached(" ".join(ids), "wait")
     if as_json:
         print(json.dumps(document(ended, context)))
-    return max(map(exit_code, ended))
+    return max((*map(exit_code, ended), *_unqueued(context, wanted)))
 
 
-def _wait(context: Context, run_id: str, as_json: bool) -> RunStatus:
+def _unqueued(context: Context, wanted: tuple[str, ...]) -> Iterator[ExitCode]:
+    """A sweep has not ended well while points of it were never queued."""
+    for found in filter(None, map(Sweeps(context.store).find, wanted)):
+        if found.waiting:
+            say(f"{len(found.waiting)} points are not queued: clusterrun sweep continue {found.name}")
+            yield ExitCode.FAILED
+
+
+def _wait(context: Context, run_id: str, as_json: bool, count: int) -> RunStatus:
     status = RunWait(context, run_id, say).wait(None)
     if not as_json:
         print(f"{status.run_id} {status.state.value}", flush=True)
-    tell_end(context, status)
+    if count <= MANY or status.state is not State.COMPLETED:
+        tell_end(context, status)
     return status

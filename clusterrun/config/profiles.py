@@ -92,19 +92,25 @@ def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
     )
 
 
-def _toml(path: str, trusted: Sequence[str]) -> dict[str, Any]:
+def toml(content: bytes, where: str) -> dict[str, Any]:
+    """The tables in ``content``. Raises ``BadInput``."""
     try:
         import tomllib
     except ImportError:  # Python 3.10
         import tomli as tomllib
     try:
+        data: dict[str, Any] = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"{where} is not TOML: {error}") from error
+    return data
+
+
+def _toml(path: str, trusted: Sequence[str]) -> dict[str, Any]:
+    try:
         with open(path, "rb") as file:
             if not _below(path, trusted):
                 ownership.check(path, file.fileno())
-            data: dict[str, Any] = tomllib.load(file)
-            return data
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not TOML: {error}") from error
+            return toml(file.read(), path)
     except OSError as error:
         raise ownership.refusal(path, (error.strerror or str(error)).lower()) from error
 

@@ -20,12 +20,13 @@ from clusterrun.api import Run as Run
 from clusterrun.api import find as find
 from clusterrun.api import run as run
 from clusterrun.api import statuses as statuses
+from clusterrun.api import sweep as sweep
 from clusterrun.model.errors import ClusterrunError as ClusterrunError
 from clusterrun.model.states import State as State
 from clusterrun.operations.context import Context as _Context
 
 __version__: str
-__all__ = ["ClusterrunError", "Run", "State", "check", "find", "run", "statuses", "submit"]
+__all__ = ["ClusterrunError", "Run", "State", "check", "find", "run", "statuses", "submit", "sweep"]
 '''
 COMMON = ("context: _Context | None = None", "tell: Callable[[str], None] = ...")
 

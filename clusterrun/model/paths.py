@@ -26,6 +26,7 @@ The layout is what the README documents and scripts rely on; each file has one w
         preflight.json          what the pre-flight check found   (the coordinator)
         notice.json             the job is to end soon: why, and when   (the coordinator)
         progress.json           the newest step and checkpoint, where the script says them   (rank 0)
+        results.json            what the script reported   (rank 0)
         hooks.log               what the commands of --on-event printed   (the coordinator)
         node-0001.examiner.log  what the examiner of node 1 had to say; .observer.log: its observer;
                                 .container.log: what started the container of its ranks
@@ -146,6 +147,10 @@ class AttemptPaths:
     @property
     def progress(self) -> str:
         return os.path.join(self.folder, "progress.json")
+
+    @property
+    def results(self) -> str:
+        return os.path.join(self.folder, "results.json")
 
     @property
     def hooks_log(self) -> str:

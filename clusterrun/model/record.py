@@ -19,7 +19,8 @@ class RunRecord:
     again; ``job_id`` is empty until the scheduler's answer is known. ``host`` is the machine that
     submitted: a local run's process can be seen from there only. ``submitted_at`` is seconds since
     the epoch. ``slurm`` is the cluster that holds the job, as ``NAME@CONTROLLER`` ('': not known):
-    homes are shared between clusters, and another one's Slurm knows nothing of this job.
+    homes are shared between clusters, and another one's Slurm knows nothing of this job. ``sweep`` is the
+    id of the sweep that the run is a point of, ``point`` the point in words, ``lr=0.1 seed=3``.
 
     ``in_allocation``: the run was started in an allocation of its user's, which is there before and after it:
     ``job_id`` is that one's, and nobody who ends the run may end the job. ``process`` is then its
@@ -38,6 +39,8 @@ class RunRecord:
     in_allocation: bool = False
     process: str = ""
     must_understand: tuple[str, ...] = ()
+    sweep: str = ""
+    point: str = ""
     format: int = contract.FORMAT
 
     @property
@@ -150,7 +153,7 @@ class RunStatus:
     that ended it. ``step`` and ``checkpoint`` are the highest that any attempt reported (-1: none
     did), ``heard_at`` is when the coordinator last wrote. ``hopeless``, which ``--json`` leaves to the
     reason as well: it waits in the queue and can never start as it is. ``gpu_type`` is what was asked for
-    ('': any).
+    ('': any). ``sweep`` is the id of the sweep that it is a point of, and ``point`` the point in words.
     """
 
     run_id: str
@@ -176,3 +179,5 @@ class RunStatus:
     heard_at: float | None = None
     hopeless: bool = False
     gpu_type: str = ""
+    sweep: str = ""
+    point: str = ""

@@ -8,6 +8,7 @@ from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.paths import RunPaths
 from clusterrun.runtime.stderr import say
+from clusterrun.slurm_text.job_row import own_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def coordinate(run_dir: str, timeouts: Timeouts | None = None, kept: SupervisorN
     if orders.survival.requeue:
         from clusterrun.coordinator.recovery import is_over
 
-        if is_over(patiently(lambda: read_state(paths)), os.environ.get("SLURM_JOB_ID", "")):
+        if is_over(patiently(lambda: read_state(paths)), own_id(os.environ)):
             say("clusterrun: the run has ended before this job began; nothing is left to do")
             return contract.ExitCode.DONE
     orders = settled(orders, os.environ)

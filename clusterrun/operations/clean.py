@@ -19,6 +19,7 @@ from clusterrun.operations.list_runs import Filter, RunList
 from clusterrun.runs import disk_usage, removal
 from clusterrun.runs.disk_usage import Usage
 from clusterrun.runs.store import inferred
+from clusterrun.runs.sweep_records import Sweeps
 
 MEASURE_SECONDS = 60.0
 """For the sizes of all runs; a home of 10,000 runs on a busy file server may take longer."""
@@ -149,6 +150,10 @@ def remove(context: Context, planned: CleanPlan, tell: Tell) -> Removed:
                 done.append(one)
         except ClusterrunError as error:
             failures.append(error)
+    try:
+        Sweeps(context.store).remove_empty()
+    except ClusterrunError as error:
+        failures.append(error)
     there = set(context.store.ids())
     gone = [one for one in planned.going if one.status.run_id not in there]
     return Removed(tuple(done), tuple(finished), tuple(failures), tuple(gone))

@@ -47,8 +47,13 @@ def beside(
         )
     paths = context.store.paths(run_id)
     program = (record.spec.python, "-I", "-S", paths.agent, "beside", paths.run_dir, node, str(wish.rank))
-    front = step(record.job_id, node, terminal) if record.cluster == Cluster.SLURM.value else ()
+    front = step(_number(context, record), node, terminal) if record.cluster == Cluster.SLURM.value else ()
     return (*front, *program, "--", *command)
+
+
+def _number(context: Context, record: RunRecord) -> str:
+    """The job's number as srun takes it, which knows no task of an array."""
+    return context.client().plain_number(record.job_id) if "_" in record.job_id else record.job_id
 
 
 def _refuse_absent(status: RunStatus, record: RunRecord) -> None:

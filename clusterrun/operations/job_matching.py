@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.hostlist import expand
 from clusterrun.model.record import RunRecord
 from clusterrun.model.states import State
 from clusterrun.model.visible import job_name
@@ -46,10 +48,13 @@ class Jobs:
         self._by_id: dict[str, JobRow] = {}
         self._by_token: dict[str, list[JobRow]] = {}
         for row in rows:
-            self._by_id[row.job_id] = row
             mark = _MARK.search(row.comment)
-            if mark:
-                self._by_token.setdefault(mark[1], []).append(row)
+            for one in _tasks(row) if "_[" in row.job_id else (row,):
+                self._by_id[one.job_id] = one
+                if mark:
+                    task = one.job_id.partition("_")[2]
+                    token = f"{mark[1]}_{task}" if task else mark[1]
+                    self._by_token.setdefault(token, []).append(one)
 
     def of(self, record: RunRecord, *hints: str) -> list[JobRow]:
         """The rows of a run's jobs, oldest job first; ``hints`` are ids that may be its."""
@@ -101,12 +106,23 @@ def _going_on(files: RunFiles, own: str, rows: Iterable[JobRow]) -> JobRow | Non
     return max(reversed(later), key=lambda row: not row.state.ended, default=None)
 
 
-def _number(job_id: str) -> tuple[int, str]:
-    return len(job_id), job_id
+def _tasks(row: JobRow) -> list[JobRow]:
+    """A row for each task of an array: all tasks have one comment, and those that wait stand in one row."""
+    listed, throttled, _ = row.job_id.partition("%")  # 41_[0-3,7%2]: of them two at once
+    try:
+        return [replace(row, job_id=job_id) for job_id in expand(f"{listed}]" if throttled else listed)]
+    except BadInput:  # somebody's own array, with a step
+        return [row]
+
+
+def _number(job_id: str) -> tuple[int, str, str]:
+    job, _, task = job_id.partition("_")
+    return len(job), job, task
 
 
 def _unmarked(row: JobRow, record: RunRecord) -> bool:
     """A job without a comment of ours (a site may keep none) that has the run's name."""
     names = {job_name(record.spec.name or record.name)}
+    names |= {job_name(record.name.rpartition(".")[0])} if record.sweep else set()
     names |= {entry.partition("=")[2] for entry in record.spec.sbatch if entry.startswith("job-name=")}
     return not _MARK.search(row.comment) and row.name in names

@@ -13,6 +13,7 @@ from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.operations.ended_index import EndedIndex
 from clusterrun.operations.status import StatusQuery
+from clusterrun.runs.sweep_records import Sweeps
 
 RECENT = 20
 """How many of the newest runs are shown beside the live ones."""
@@ -58,6 +59,12 @@ def _matches(name: str, pattern: str) -> bool:
 EVERYTHING = Filter()
 
 
+def runs_named(context: Context, words: Sequence[str]) -> list[str]:
+    """The ids of the runs that ``words`` mean, a sweep standing for all its runs. Raises ``NoSuchRun``."""
+    known = Sweeps(context.store)
+    return list(dict.fromkeys(run_id for word in words for run_id in known.runs_of(word)))
+
+
 class RunList:
     """The runs that a command line asks for, to be looked at once or again and again.
 
@@ -71,7 +78,7 @@ class RunList:
         self._context = context
         self._chosen = chosen
         self._every = every or chosen != EVERYTHING
-        self.named = list(dict.fromkeys(context.store.find(word) for word in words))
+        self.named = runs_named(context, words)
 
     def look(self, inquiry: StatusQuery, oldest: float = 0.0) -> list[RunStatus]:
         """The statuses now, newest run first or as named; what Slurm says may be ``oldest`` seconds old."""

@@ -90,6 +90,8 @@ def damaged(files: RunFiles, run_dir: str) -> RunStatus:
         gpu_type=record.spec.gpu_type,
         world_size=record.spec.world_size,
         submitted_at=record.submitted_at,
+        sweep=record.sweep,
+        point=record.point,
     )
 
 

@@ -103,6 +103,8 @@ def judge(evidence: RunEvidence) -> RunStatus:
         checkpoint=max((attempt.checkpoint for attempt in attempts), default=-1),
         heard_at=state.updated_at if state else None,
         hopeless=verdict.hopeless,
+        sweep=record.sweep,
+        point=record.point,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from clusterrun.model.document import encode_set
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
@@ -29,11 +29,33 @@ from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import PartitionOffer
 from clusterrun.system import RealClock
 
+Files = Sequence[tuple[str, bytes]]
+"""Names in the run directory, and what stands there."""
 OFFER_SECONDS = 1.0
 """How long a submission waits for the partitions' offers; what is wrong then, sbatch says too, if later."""
 
 OF_A_SCRIPT = ("comment", "output", "open-mode", "requeue", "no-requeue")
 """Options of sbatch that mean nothing to salloc."""
+
+
+@frozen
+class SubmitFacts:
+    """What was found out before anything is planned; ``spec`` is settled, ``said`` is for the person.
+
+    ``offered`` is None where no scheduler is asked.
+    """
+
+    spec: JobSpec
+    site: MachineFacts
+    said: tuple[str, ...]
+    offered: Offered | None
+
+    def check(self, planned: Plan, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Notices about a plan that is made of it. Raises ``BadInput`` where it can never run."""
+        said = (*self.said, *about_python(planned, self.site), *check(planned, environ=environ))
+        if self.offered:
+            self.offered.check(planned.spec)
+        return said
 
 
 @frozen
@@ -45,8 +67,8 @@ class Draft:
     snapshot: Snapshot | None = None
 
 
-def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
-    """The whole submission of ``spec``, checked; makes no file. Raises ``ClusterrunError``.
+def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> SubmitFacts:
+    """What this machine and Slurm say before ``spec`` is planned. Raises ``ClusterrunError``.
 
     ``allocation``: the job id of the allocation in which it starts at once, instead of a job of its own.
     """
@@ -54,19 +76,24 @@ def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
     offered = Offered(context) if site.slurm and not allocation else None
     spec, avoided = _keeping_off(spec, context, site, offered)
+    site, shared = _sharing_cpus(spec, context, site, offered)
+    return SubmitFacts(spec, site, (*avoided, *shared), offered)
+
+
+def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
+    """The whole submission of ``spec``, checked; makes no file. Raises ``ClusterrunError``."""
+    found = submit_facts(spec, context, allocation)
+    spec, site = found.spec, found.site
     chosen = run_id(spec.name or default_name(spec.command), context.clock.now(), os.urandom(2))
     paths = context.store.paths(chosen)
     token = os.urandom(8).hex()
-    site, shared = _sharing_cpus(spec, context, site, offered)
     as_asked = plan(spec, chosen, token, paths.run_dir, site)
-    said = (*avoided, *shared, *about_python(as_asked, site), *check(as_asked, environ=context.environ))
-    if offered:
-        offered.check(as_asked.spec)
+    said = found.check(as_asked, context.environ)
     if not spec.snapshot:
         idle = ("--snapshot-include has no effect without --snapshot",) if spec.snapshot_include else ()
         return Draft(as_asked, as_asked.notices + said + idle)
     snapshot = look(spec.cwd, spec.snapshot_include)
-    planned = plan(_moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
+    planned = plan(moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
     where = f"ranks run in the copy: files that they write by a relative path are below {planned.spec.cwd}"
     return Draft(planned, (*planned.notices, *said, str(snapshot), where), snapshot)
 
@@ -220,7 +247,7 @@ def _job_ids(words: Iterable[str], context: Context) -> Iterable[str]:
         yield status.job_id
 
 
-def _moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
+def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
     """The spec with its directory, and a script named by its whole path, inside the copy."""
     command = tuple(
         snapshot.inside(word, target) if os.path.isabs(word) else word for word in spec.command[:1]
@@ -228,15 +255,17 @@ def _moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
     return replace(spec, cwd=snapshot.inside(spec.cwd, target), command=command + spec.command[1:])
 
 
-def send(spec: JobSpec, context: Context, tell: Tell) -> tuple[RunRecord, tuple[str, ...]]:
+def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tuple[RunRecord, tuple[str, ...]]:
     """Submit ``spec``: the record with its job id, and the inherited variables that were left behind.
+
+    ``files`` are put into the run directory before.
 
     Raises ``ClusterrunError``; only after ``SchedulerUnreachable`` may a run be queued, and its
     record stays, so that ``status`` finds out.
     """
     made = draft(spec, context)
-    record = prepare(made, context)
-    record = replace(record, job_id=_queue(made.plan, record, context, tell))
+    record = prepare(made, context, files=files)
+    record = replace(record, job_id=queue(made.plan, record, context, tell))
     for notice in made.notices:  # a refusal stands alone: what surely is wrong, without what may be
         tell(notice)
     try:
@@ -249,11 +278,20 @@ def send(spec: JobSpec, context: Context, tell: Tell) -> tuple[RunRecord, tuple[
     return record, dropped(context.environ)
 
 
-def prepare(made: Draft, context: Context) -> RunRecord:
+def prepare(
+    made: Draft,
+    context: Context,
+    sweep: str = "",
+    point: str = "",
+    sync: bool = True,
+    files: Files = (),
+    program: str = "",
+) -> RunRecord:
     """Everything in the run directory; nothing of it is left where that fails.
 
     The record comes last. It, the orders and the program outlive a crash once this has returned: the job
-    that is queued then needs them. Slurm keeps a copy of the script.
+    that is queued then needs them (with ``sync``). Slurm keeps a copy of the script. ``program`` is
+    what ``program_for_nodes`` gave, where it was asked before.
     """
     planned = made.plan
     paths = RunPaths(planned.run_dir)
@@ -269,23 +307,32 @@ def prepare(made: Draft, context: Context) -> RunRecord:
         job_id=planned.allocation,
         in_allocation=bool(planned.allocation),
         must_understand=("in_allocation",) if planned.allocation else (),
+        sweep=sweep,
+        point=point,
     )
-    context.store.claim(planned.run_id)
+    context.store.claim(planned.run_id, sync)
     try:
         if made.snapshot:
             take(made.snapshot, paths.snapshot, paths.snapshot_note)
-        _write_program(paths, context)
-        if planned.orders.preflight.findings:
-            private_folder(planned.orders.preflight.findings)
-        write_whole(paths.job_output, "")  # before Slurm makes it with the mode that the umask leaves
-        write_whole(paths.orders, _json(planned))
-        if planned.script:
-            write_whole(paths.script, planned.script, 0o700, sync=False)
-        context.store.save(record)
+        share(program or program_for_nodes(context), paths.agent)
+        _write_plan(planned, paths, sync)
+        for name, content in files:
+            write_whole(os.path.join(paths.run_dir, name), content, sync=sync)
+        context.store.save(record, sync)
     except BaseException:
         context.store.discard(planned.run_id)
         raise
     return record
+
+
+def _write_plan(planned: Plan, paths: RunPaths, sync: bool) -> None:
+    if planned.orders.preflight.findings:
+        private_folder(planned.orders.preflight.findings)
+    # Before Slurm makes it with the mode that the umask leaves.
+    write_whole(paths.job_output, "", sync=sync)
+    write_whole(paths.orders, _json(planned), sync=sync)
+    if planned.script:
+        write_whole(paths.script, planned.script, 0o700, sync=False)
 
 
 def _without_secrets(spec: JobSpec) -> JobSpec:
@@ -293,15 +340,15 @@ def _without_secrets(spec: JobSpec) -> JobSpec:
     return replace(spec, environment=tuple((name, "") for name, _ in spec.environment))
 
 
-def _write_program(paths: RunPaths, context: Context) -> None:
+def program_for_nodes(context: Context) -> str:
+    """The path of the packed program that runs are given. Raises ``DiskRefused``."""
     from clusterrun.script.pack import agent_program
 
     cache = os.path.join(context.store.home, "cache")
     try:
-        program = agent_program(cache)
+        return str(agent_program(cache))
     except OSError as error:
         raise refusal(cache, error) from error
-    share(str(program), paths.agent)
 
 
 def _json(planned: Plan) -> str:
@@ -310,7 +357,7 @@ def _json(planned: Plan) -> str:
     return json.dumps(encode_set(planned.orders), indent=1) + "\n"
 
 
-def _queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str:
+def queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str:
     """Slurm's number of the job, or the id of the coordinator's process on this machine."""
     environment = scrubbed(context.environ)
     try:

@@ -31,12 +31,16 @@ def private_folder(path: str) -> None:
         raise refusal(path, error) from error
 
 
-def new_folder(path: str) -> None:
-    """Make ``path`` to stay, 0700 whatever the umask; raises ``FileExistsError`` where something is."""
+def new_folder(path: str, sync: bool = True) -> None:
+    """Make ``path`` to stay, 0700 whatever the umask; raises ``FileExistsError`` where something is.
+
+    Without ``sync`` it may not outlive a crash of this machine in the next seconds.
+    """
     os.mkdir(path, 0o700)
     try:
         os.chmod(path, 0o700)
-        atomic_file.sync_names(os.path.dirname(path))
+        if sync:
+            atomic_file.sync_names(os.path.dirname(path))
     except OSError:
         os.rmdir(path)
         raise

@@ -104,13 +104,13 @@ class Store:
             known = self._paths[run_id] = RunPaths(os.path.join(self.runs, run_id))
         return known
 
-    def claim(self, run_id: str) -> None:
+    def claim(self, run_id: str, sync: bool = True) -> None:
         """Make the run directory of a new run. Raises ``DiskRefused``, also where the id is taken."""
         for folder in (self.home, self.runs, self.live):
             private_folder(folder)
         path = self.paths(run_id).run_dir
         try:
-            new_folder(path)
+            new_folder(path, sync)
         except OSError as error:
             raise refusal(path, error) from error
 
@@ -137,10 +137,10 @@ class Store:
         except OSError as error:
             raise refusal(self.live, error) from error
 
-    def save(self, record: RunRecord) -> None:
+    def save(self, record: RunRecord, sync: bool = True) -> None:
         """Write ``record.json`` whole, to outlive a crash: it leads to the job. Mark the run as live."""
         write_whole(os.path.join(self.live, record.run_id), "", sync=False)
-        write_whole(self.paths(record.run_id).record, _text(encode_set(record)))
+        write_whole(self.paths(record.run_id).record, _text(encode_set(record)), sync=sync)
 
     def read(self, run_id: str) -> RunRecord:
         """The record of a run; its job is the newest that has started, where the run has queued itself again.
@@ -258,7 +258,7 @@ class Store:
         raise _unknown(word, starts, known)
 
     def _by_job(self, word: str, known: list[str]) -> str:
-        if not word.replace(".", "", 1).isdigit():  # a local job is PID.START
+        if not re.fullmatch(r"\d+([._]\d+)?", word, re.ASCII):  # a local job is PID.START, a task 41_7
             return ""
         same = (record for record in self._records(known) if self._is_job(word, record))
         elsewhere = ""

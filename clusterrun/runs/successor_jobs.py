@@ -25,7 +25,8 @@ class SuccessorJob:
     format: int = contract.FORMAT
 
     def __post_init__(self) -> None:
-        if not (self.job_id.isascii() and self.job_id.isdecimal() and len(self.job_id) <= LONGEST):
+        plain = self.job_id.replace("_", "", 1)
+        if not (plain.isascii() and plain.isdecimal() and len(plain) <= LONGEST):
             raise ValueError(f"{self.job_id[:40]!r} is not a job")
 
 

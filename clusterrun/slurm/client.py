@@ -10,6 +10,7 @@ from typing import Protocol
 from clusterrun import system
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import fold
 from clusterrun.slurm import allocation, queries, sbatch_errors
 from clusterrun.slurm.allocation import Allocation
 from clusterrun.slurm.queries import JobRow, PartitionOffer
@@ -34,6 +35,8 @@ UNNAMED = "slurm"
 NAME_SECONDS = 5.0
 TEST_SECONDS = 3.0
 ENERGY_SECONDS = 5.0
+LARGEST_ARRAY, LARGEST_INDEX = 1001, 4_000_001
+"""What Slurm takes where nobody says, and at most."""
 NOT_HERE = "no program named {0} is on PATH"
 _DOWN = "try again in a while; `scontrol ping` says whether the controller is up"
 
@@ -72,7 +75,7 @@ class SlurmClient:
         user: int | None = None,
     ) -> None:
         self._inherited = environment
-        self._environment = {**environment, **queries.TIME_FORMAT}
+        self._environment = {**environment, **queries.QUERY_ENVIRONMENT}
         self._run = run
         self._clock = clock or system.RealClock()
         self._user = os.getuid() if user is None else user
@@ -157,7 +160,7 @@ class SlurmClient:
         return bool(found) and not found.endswith("none")
 
     def find(self, token: str) -> str:
-        """The id of this user's job whose comment holds ``token``; '' where Slurm knows none.
+        """The id of this user's job, or array of jobs, whose comment holds ``token``; '' where there is none.
 
         Of a job that it refused Slurm keeps a row for a while, failed and without nodes: that is none.
         """
@@ -204,6 +207,25 @@ class SlurmClient:
             return "", ""
         return _setting(done.out, "ClusterName"), _controller(done.out)
 
+    def largest_array(self) -> int:
+        """How many tasks an array may have: MaxArraySize bounds the index, max_array_tasks the number.
+
+        The configuration says it, unless other files are part of it; else ``scontrol`` is asked.
+        """
+        text = next(filter(None, map(_text, (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS))), "")
+        if not text or re.search(r"(?im)^\s*include\s", text):
+            try:
+                text = self._run(("scontrol", "show", "config"), NAME_SECONDS, env=self._environment).out
+            except (system.ProgramMissing, system.ProgramTimeout):
+                text = ""
+        most = re.search(r"(?im)^[^#\n]*\bmax_array_tasks=(\d+)", text)
+        size = _setting(text, "MaxArraySize")
+        return min(int(size) if size.isdecimal() else LARGEST_ARRAY, int(most[1]) if most else LARGEST_INDEX)
+
+    def plain_number(self, job_id: str) -> str:
+        """The number of one task of an array (``41_7``), for programs that take no other."""
+        return self._ask(("squeue", "--noheader", f"--jobs={job_id}", "--format=%A")).strip()
+
     def sbatch(self, argv: Sequence[str], cwd: str) -> SubmitAnswer:
         """Run ``sbatch`` once, never again: what is known then, in one value."""
         try:
@@ -235,7 +257,7 @@ class SlurmClient:
         """End jobs; those that have ended already are no error. Raises as ``jobs`` does."""
         if not job_ids:
             return
-        done = self._tried(("scancel", *job_ids))
+        done = self._tried(("scancel", *_in_few_words(job_ids)))
         rest = [
             line
             for line in done.err.splitlines()
@@ -302,7 +324,16 @@ def _controller(configuration: str) -> str:
 
 def _found(rows: Sequence[JobRow], token: str) -> str:
     ids = [row.job_id for row in rows if token in row.comment and (row.nodelist or row.word != "FAILED")]
-    return ids[-1] if ids else ""
+    return ids[-1].partition("_")[0] if ids else ""
+
+
+def _in_few_words(job_ids: Sequence[str]) -> list[str]:
+    """The tasks of an array in one word, ``41_[0-3,7]``: scancel sends a message for each word."""
+    arrays: dict[str, list[str]] = {}
+    for job_id in job_ids:
+        array, _, task = job_id.partition("_")
+        arrays.setdefault(array if task else job_id, []).append(job_id)
+    return [fold(ids) if len(ids) > 1 else ids[0] for ids in arrays.values()]
 
 
 def _mark() -> str:

@@ -16,8 +16,8 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.states import State
 from clusterrun.slurm_text import job_states, reasons
 
-TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
-"""In the environment of every query: times as seconds since the epoch, whatever the site's clock zone."""
+QUERY_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+"""Times as seconds since the epoch, whatever the site's clock zone; all tasks of an array that wait."""
 
 
 @frozen
@@ -132,7 +132,7 @@ JOBS = (
     Field("comment", "%k", text),
 )
 FINISHED = (
-    Field("job_id", "JobIDRaw", text),
+    Field("job_id", "JobID", text),
     Field("word", "State", text),
     Field("nodelist", "NodeList", text),
     Field("nodes", "NNodes", number),
@@ -143,7 +143,7 @@ FINISHED = (
     Field("name", "JobName", str),
     Field("comment", "Comment", text),
 )
-ENERGY = (Field("job_id", "JobIDRaw", text), Field("joules", "ConsumedEnergyRaw", joules))
+ENERGY = (Field("job_id", "JobID", text), Field("joules", "ConsumedEnergyRaw", joules))
 PARTITIONS = (
     Field("name", "%R", text),
     Field("default", "%P", lambda cell: cell.endswith("*")),

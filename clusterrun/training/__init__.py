@@ -1,6 +1,6 @@
 """What a training script may import: when to stop, how far it is, whole checkpoints; knows no launcher.
 
-    from clusterrun.training import Checkpoints, progress, should_stop
+    from clusterrun.training import Checkpoints, progress, report, should_stop
 
 Everything works without clusterrun too (alone, under torchrun): then nobody asks and nobody is told. Every
 rank must call these functions, in the same order: where there is a process group they agree through it.
@@ -17,6 +17,7 @@ __all__ = [
     "OldAttempt",
     "latest_checkpoint",
     "progress",
+    "report",
     "save_now",
     "should_stop",
 ]
@@ -42,3 +43,11 @@ def progress(step: int, checkpoint: int | None = None) -> None:
     Rank 0 tells it to the run: one that gets no further over several attempts is ended.
     """
     _here().progress(step, checkpoint)
+
+
+def report(**values: object) -> None:
+    """Say what came out, ``report(loss=0.1, accuracy=0.9)``: numbers and texts, of each name the last one.
+
+    Rank 0 tells it to the run; `clusterrun sweep results` compares the runs of a sweep by it.
+    """
+    _here().report(values)

@@ -31,7 +31,7 @@ class Post:
         self.saves_asked = 0
         self._leads = leads
         self._clock = clock
-        self._news: Mapping[str, object] | None = None
+        self._news: dict[str, Mapping[str, object]] = {}
         self._allowed, self._counted = float(AT_FIRST), clock()
         self._looked = -EVERY
         self._wake, self._idle = threading.Event(), threading.Event()
@@ -44,15 +44,15 @@ class Post:
         self.look()
         self._thread.start()
 
-    def send(self, news: Mapping[str, object], now: bool = False) -> None:
-        """Let the newest word stand in the progress file: at once if ``now``, else within a second."""
-        self._news = news
+    def send(self, news: Mapping[str, object], now: bool = False, path: str = "") -> None:
+        """Let the newest word stand in its file (that of progress, if not said): if ``now`` at once."""
+        self._news[path or self.place.progress] = news
         if self._may_go() or now:
             self._hand_over(PATIENCE)
 
     def close(self) -> None:
         """Send what has not been sent, and end: an interpreter that ends should find no thread awake."""
-        if self._news is not None:
+        if self._news:
             self._hand_over(AT_THE_END)
         self._closing = True
         self._wake.set()
@@ -85,11 +85,13 @@ class Post:
                 self._idle.set()
 
     def write(self) -> None:
-        """Put the newest word into its file, whole; a file system that is away gets the next one."""
-        news, self._news = self._news, None
-        if news is None or not self._leads:
-            return
-        path = self.place.progress
+        """Put the newest words into their files, whole; a file system that is away gets the next ones."""
+        told, self._news = self._news, {}
+        for path, news in told.items() if self._leads else ():
+            if not self._put(path, news):
+                self._news.setdefault(path, news)
+
+    def _put(self, path: str, news: Mapping[str, object]) -> bool:
         beside = f"{path}.{os.getpid()}"
         try:
             handle = os.open(
@@ -100,7 +102,8 @@ class Post:
             os.replace(beside, path)
         except OSError:
             taken(beside)
-            self._news = self._news or news
+            return False
+        return True
 
     def look(self) -> None:
         """See whether somebody wants room or a checkpoint; at most once in ``EVERY``."""

@@ -32,6 +32,7 @@ class Script:
         self._signalled = self._saved_for_notice = self._listens = False
         self._before: object = None
         self._saves = self._wanted = 0
+        self._results: dict[str, object] = {}
         self._post = Post(place, self.leads)
         if place.run_dir and (self.leads or agreement.group() is None):
             self._post.open()
@@ -72,6 +73,12 @@ class Script:
         self.checkpoint = self.checkpoint if checkpoint is None else checkpoint
         self._tell(now=checkpoint is not None)
 
+    def report(self, values: dict[str, object]) -> None:
+        """Note results; of each name the last value stands."""
+        self._results = {**self._results, **{name: _plain(name, value) for name, value in values.items()}}
+        if self.place.run_dir and self.leads and self.pid == os.getpid():
+            self._post.send({"values": self._results}, path=self.place.results)
+
     def _room_wanted(self) -> int:
         return int(self._signalled or self._post.noticed)
 
@@ -108,6 +115,16 @@ class Script:
         self._signalled = True
         if callable(self._before):
             self._before(number, frame)
+
+
+def _plain(name: str, value: object) -> object:
+    """A value as JSON has it; of a tensor, or a number of another library, what its ``item`` gives."""
+    item = getattr(value, "item", None)
+    if callable(item):
+        value = item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"report({name}=…) takes numbers and texts, not {type(value).__name__}")
 
 
 _here: list[Script] = []

@@ -39,6 +39,11 @@ class Surroundings:
         return os.path.join(self.folder, "progress.json")
 
     @property
+    def results(self) -> str:
+        """Written by rank 0: what the script reported."""
+        return os.path.join(self.folder, "results.json")
+
+    @property
     def save_now(self) -> str:
         """Made by whoever wants a checkpoint."""
         return os.path.join(self.run_dir, "save_now")

@@ -28,7 +28,7 @@ FIELDS = [
         "world_size",
     ),
     *("nodelist", "attempt", "submitted_at", "started_at", "ended_at", "exit_code", "run_dir"),
-    *("step", "checkpoint", "heard_at", "gpu_type"),
+    *("step", "checkpoint", "heard_at", "gpu_type", "sweep", "point"),
 ]
 
 

@@ -57,8 +57,12 @@ def test_alloc_is_salloc_with_the_options_that_sbatch_would_get(tmp_path: Path) 
         (tmp_path / name).chmod(0o755)
     (tmp_path / "slurm.conf").write_text("ClusterName=test\n")
     environment = {
-        "PATH": f"{tmp_path}:{os.defpath}", "SLURM_CONF": str(tmp_path / "slurm.conf"),
-        "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "41", "CLUSTERRUN_SETUP": "x",
+        "PATH": f"{tmp_path}:{os.defpath}",
+        "SLURM_CONF": str(tmp_path / "slurm.conf"),
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+        "SLURM_JOB_ID": "41",
+        "CLUSTERRUN_SETUP": "x",
     }
     words = ["alloc", "--nodes", "2", "--gpus", "h100:8", "--cpus-per-rank", "3", "-t", "2h", "-p", "gpu"]
     words += ["--sbatch", "comment=mine", "--sbatch", "nice=10", "sh", "-c", "echo $x"]

@@ -98,7 +98,10 @@ def test_queries_read_times_in_seconds_but_jobs_do_not_inherit_that() -> None:
     slurm = SlurmClient({"PATH": "/bin"}, programs, PushedClock(), user=0)
     slurm.jobs()
     slurm.sbatch(("sbatch", "x"), "/")
-    assert programs.environments == [{"PATH": "/bin", "SLURM_TIME_FORMAT": "%s"}, {"PATH": "/bin"}]
+    assert programs.environments == [
+        {"PATH": "/bin", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"},
+        {"PATH": "/bin"},
+    ]
 
 
 def test_a_site_without_accounting_has_nothing_finished() -> None:

@@ -29,6 +29,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
         columns = columns_of(version)[program]
         name = {"squeue": "JOBS", "sacct": "FINISHED", "sinfo": "PARTITIONS"}[program]
         asked = {field.column: field for field in getattr(queries, name)}
+        asked["JobIDRaw"] = asked.get("JobID", queries.JOBS[0])  # it was asked for before there were arrays
         monkeypatch.setattr(queries, name, tuple(asked[column] for column in columns))
         return (RECORDED / version / f"{program}.txt").read_text()
 
@@ -185,7 +186,7 @@ def test_the_columns_that_are_asked_for_are_those_that_are_read(monkeypatch: pyt
     assert queries.partitions_argv("@")[-1] == "--format=[@]%R@%P@%a"
     assert queries.finished_argv(("1", "2"), "@")[-3:] == (
         "--delimiter=@",
-        "--format=JobIDRaw,State,NodeList",
+        "--format=JobID,State,NodeList",
         "--jobs=1,2",
     )
 

@@ -91,7 +91,7 @@ def test_a_run_that_was_queued_is_found_with_its_job_its_orders_and_its_program_
             log.say("queued")
             return "4711"
 
-        monkeypatch.setattr(submit, "_queue", queue)
+        monkeypatch.setattr(submit, "queue", queue)
         record, _ = submit.send(spec, context, quiet)
         log.say("answered")
     there = context.store.paths(record.run_id)

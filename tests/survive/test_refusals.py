@@ -34,7 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(pack, "packed", lambda sources: b"program")
-    monkeypatch.setattr(submit, "_queue", lambda *args: "4711.1")
+    monkeypatch.setattr(submit, "queue", lambda *args: "4711.1")
     (tmp_path / "x.py").write_text("")
     monkeypatch.chdir(tmp_path)
     store = Store(str(folder))

@@ -297,11 +297,11 @@ def test_a_full_disk_leaves_no_half_word_behind(place, monkeypatch):
         raise OSError(28, "No space left on device")
 
     sender = Post(place, True)
-    sender._news = {"step": 1}
+    sender._news = {sender.place.progress: {"step": 1}}
     monkeypatch.setattr(json, "dump", full)
     sender.write()
     assert os.listdir(place.folder) == []
-    assert sender._news == {"step": 1}
+    assert sender._news == {sender.place.progress: {"step": 1}}
 
 
 def test_a_forked_child_has_a_state_of_its_own_and_tells_nothing(place, monkeypatch):

@@ -29,6 +29,7 @@ from clusterrun.runtime.run_files import (
     may_pass,
     read_state,
 )
+from clusterrun.slurm_text.job_row import own_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ class CoordinatorService:
             state = read_state(self._paths) or state  # the one before may have written until now
         except OSError:
             pass
-        self._filing.arrive(self._environment.get("SLURM_JOB_ID", ""))
+        self._filing.arrive(own_id(self._environment))
         dead = (self._kept.dead_since, self._kept.dead) if self._kept else (None, None)
         # Before what came meanwhile: an end that is told without them would cost the record its attempts.
         self._driver.first_of_all(first_claim(epoch, state, *dead))

@@ -12,6 +12,7 @@ from clusterrun.runtime.event_loop import steady
 from clusterrun.runtime.kill_tree import below, send
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.runtime.run_files import open_log
+from clusterrun.slurm_text.job_row import own_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class EventHook:
     ) -> None:
         self._loop, self._orders, self._paths = loop, orders, paths
         self._environment = tuple(environment.items())
-        self._job_id = environment.get("SLURM_JOB_ID", "")
+        self._job_id = own_id(environment)
         self._note = note
         self._waiting: deque[Announce] = deque(maxlen=_MOST_WAITING)
         self._pid = 0

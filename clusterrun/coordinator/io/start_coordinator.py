@@ -19,6 +19,7 @@ from clusterrun.protocol.server import Admission, listening
 from clusterrun.runtime.network import reachable
 from clusterrun.runtime.run_files import highest_attempt, patiently
 from clusterrun.runtime.stderr import say
+from clusterrun.slurm_text.job_row import own_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def collaborators_for(orders: Orders, paths: RunPaths, environment: Mapping[str,
         examine=_examine(paths) if orders.preflight.level is not Level.OFF else None,
         watch=_watch(paths) if orders.watch.on else None,
         names=_names(orders, environment),
-        job_id=environment.get("SLURM_JOB_ID", "") if orders.launch else "",
+        job_id=own_id(environment) if orders.launch else "",
     )
 
 

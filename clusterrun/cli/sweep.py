@@ -1,0 +1,308 @@
+"""`clusterrun sweep`: points to runs, what became of them, and their results; decides nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from clusterrun.cli.error_output import say
+from clusterrun.cli.grouped_help import GroupedOption
+from clusterrun.cli.lazy_group import meant
+from clusterrun.cli.shell_complete import files, sweeps
+from clusterrun.cli.submit import Submit
+from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
+from clusterrun.config import option_table, settings
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.errors import NoSuchRun
+from clusterrun.operations.context import Context
+from clusterrun.runs.sweep_records import SweepRecord, Sweeps
+
+_WITHOUT = ("follow", "wait")
+
+
+class SweepGroup(click.Group):
+    """A group in which everything but the name of a subcommand begins a sweep."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """``sweep --set …`` means ``sweep start --set …``."""
+        if args and args[0] not in self.commands:
+            if not args[0].startswith("-"):
+                words = f"sweep {args[0]!r}: --set or --points stands before the command, or it is one of"
+                raise click.UsageError(
+                    f"{words} {', '.join(self.commands)}.{meant(args[0], self.commands)}", ctx
+                )
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=SweepGroup)
+def sweep() -> None:
+    """Run a script with many values of its arguments, and compare what comes out.
+
+    \b
+    Examples:
+      clusterrun sweep results last
+    """
+
+
+@sweep.command("start", cls=Submit, context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="Values with commas, or range(5); all combinations are run.",
+    cls=GroupedOption,
+    common=True,
+    group="resources",
+)
+@click.option(
+    "--points",
+    "file",
+    metavar="FILE",
+    default="",
+    shell_complete=files,
+    help="A .csv or .toml file with a point in each row or [[point]].",
+    cls=GroupedOption,
+    common=True,
+    group="resources",
+)
+@click.option(
+    "--at-most",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="So many runs at once.",
+    cls=GroupedOption,
+    common=True,
+    group="resources",
+)
+@options(option_table.RESOURCES)
+@profile_option
+@options(option_table.PREFLIGHT)
+@options(option for option in option_table.SUBMISSION if option.name not in _WITHOUT)
+@click.option(
+    "--after",
+    multiple=True,
+    metavar="RUN",
+    help="Start when RUN has succeeded.",
+    cls=GroupedOption,
+    group="slurm",
+)
+@dry_run_option
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document.", cls=GroupedOption, common=True
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files)
+def begin(
+    command: tuple[str, ...],
+    sets: tuple[str, ...],
+    file: str,
+    at_most: int | None,
+    after: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    profile: str | None,
+    **given: Any,
+) -> int:
+    """Run COMMAND once for every point; {name} in it, or in a value of --env, stands for a value.
+
+    Each point is a run of its own, called NAME.0, NAME.1, …, with all that a run has. On Slurm they
+    are queued as an array; on this machine this command starts them, one as another ends. The word
+    `start` may be left out. status, logs, wait and cancel take the sweep's name.
+
+    \b
+    Examples:
+      clusterrun sweep --set lr=0.1,0.01 --set seed='range(5)' train.py --lr {lr} --seed {seed}
+      clusterrun sweep --nodes 2 --gpus 8 --at-most 4 --points points.csv train.py --lr {lr}
+      clusterrun sweep --dry-run --set lr=0.1,0.01 train.py --lr {lr}
+    """
+    from clusterrun.config.sweep_points import points
+    from clusterrun.operations.sweep import new_sweep, start
+
+    if not sets and not file:
+        raise click.UsageError(
+            "a sweep needs --set NAME=VALUES or --points FILE; for one run: clusterrun submit"
+        )
+    values = settled(given, profile)
+    for sentence in settings.misspelt(os.environ):
+        say(sentence)
+    context = Context(tell=say)
+    made = new_sweep(to_spec(command, values, after), points(sets, file), at_most or 0, context)
+    if dry_run:
+        return _dry(made, context, as_json)
+    made = start(made, context, say)
+    return _announce(made, as_json)
+
+
+def _dry(made: SweepRecord, context: Context, as_json: bool) -> int:
+    from clusterrun.config.sweep_points import said
+    from clusterrun.operations.sweep import checked, run_name, run_spec
+
+    found, _, notices = checked(made, context)
+    for notice in dict.fromkeys(notices):
+        say(notice)
+    specs = [run_spec(made, found.spec, place) for place in range(len(made.points))]
+    if as_json:
+        rows = [
+            {"name": spec.name, "point": dict(point.values), "command": list(spec.command)}
+            for spec, point in zip(specs, made.points)
+        ]
+        print(json.dumps({"name": made.name, "points": rows}))
+        return ExitCode.DONE
+    say(f"would queue {len(specs)} runs:")
+    for place, (spec, point) in enumerate(zip(specs, made.points)):
+        print(f"{run_name(made, place)}  {said(point.values)}  {' '.join(spec.command)}")
+    return ExitCode.DONE
+
+
+def _announce(made: SweepRecord, as_json: bool) -> int:
+    left = len(made.waiting)
+    queued = len(made.points) - left
+    say(f"sweep {made.name}: {queued} of {len(made.points)} runs queued")
+    if as_json:
+        rows = [{"run_id": one.run_id or None, "point": dict(one.values)} for one in made.points]
+        print(
+            json.dumps({"sweep_id": made.sweep_id, "name": made.name, "job_id": made.job_id, "points": rows})
+        )
+    else:
+        print(made.sweep_id, flush=True)
+    for verb, line in (("look", "status"), ("results", "sweep results"), ("cancel", "cancel")):
+        say(f"  {verb:<7} clusterrun {line} {made.name}")
+    if left:
+        say(f"  {left} more  clusterrun sweep continue {made.name}")
+    return ExitCode.FAILED if left else ExitCode.DONE
+
+
+def _named(context: Context, word: str) -> SweepRecord:
+    found = Sweeps(context.store).find(word)
+    if found is None:
+        raise NoSuchRun(f"there is no sweep {word!r}", "clusterrun sweep list shows the sweeps there are")
+    return found
+
+
+@sweep.command()
+@click.option("--by", metavar="NAME", default="", help="Sort by this result.  [default: the first]")
+@click.option("--max", "largest", is_flag=True, help="The largest is the best.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
+def results(word: str, by: str, largest: bool, as_csv: bool, as_json: bool) -> int:
+    """Show what the runs of SWEEP reported, best first: the smallest, or with --max the largest.
+
+    A result is what rank 0 gave to clusterrun.training.report(loss=…) last; where it gave nothing,
+    the last line of its output that is a JSON object.
+
+    \b
+    Examples:
+      clusterrun sweep results last
+      clusterrun sweep results train --by accuracy --max --csv
+    """
+    from clusterrun.operations.sweep_results import gathered
+
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json do not go together")
+    context = Context(tell=say)
+    found = gathered(_named(context, word), context, by, largest, say)
+    if as_json:
+        print(json.dumps(found.document(), allow_nan=False))
+    elif as_csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([found.heads, *found.rows()])
+    else:
+        from clusterrun.cli.terminal import table
+
+        table(found.heads, found.rows(), [""] * len(found.results))
+    return ExitCode.DONE
+
+
+@sweep.command()
+@click.option(
+    "--failed", is_flag=True, help="Those that ended otherwise than well; the only choice there is."
+)
+@click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
+def retry(word: str, failed: bool) -> int:
+    """Queue the points of SWEEP again whose runs have failed, or were ended; those runs stay to be read.
+
+    \b
+    Examples:
+      clusterrun sweep retry --failed last
+    """
+    from clusterrun.operations.sweep import retried
+
+    context = Context(tell=say)
+    return _queue_rest(context, retried(_named(context, word), context, say), "no run of it has failed")
+
+
+@sweep.command("continue")
+@click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
+def go_on(word: str) -> int:
+    """Queue the points of SWEEP that are not queued yet.
+
+    \b
+    Examples:
+      clusterrun sweep continue last
+    """
+    context = Context(tell=say)
+    return _queue_rest(context, _named(context, word), "all its points are queued")
+
+
+def _queue_rest(context: Context, made: SweepRecord, otherwise: str) -> int:
+    from clusterrun.operations.sweep import start
+
+    if not made.waiting:
+        say(f"sweep {made.name}: {otherwise}")
+        return ExitCode.DONE
+    return _announce(start(made, context, say), False)
+
+
+@sweep.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def listed(as_json: bool) -> int:
+    """Show the sweeps, newest first.
+
+    \b
+    Examples:
+      clusterrun sweep list
+    """
+    from clusterrun.cli.terminal import iso, table
+    from clusterrun.operations.sweep import age
+    from clusterrun.operations.sweep_status import tally
+
+    context = Context(tell=say)
+    known = Sweeps(context.store)
+    found = [one for sweep_id in known.ids() if (one := known.find(sweep_id))]
+    inquiry = context.inquiry(say)
+    rows: list[Sequence[str]] = []
+    for one in found:
+        told = tally(inquiry.statuses(one.run_ids, gone=True))
+        more = f"{len(one.waiting)} not queued" if one.waiting else ""
+        rows.append(
+            (
+                one.sweep_id,
+                age(one, context.clock.now()),
+                str(len(one.points)),
+                ", ".join(filter(None, (told, more))),
+            )
+        )
+    if as_json:
+        named = [
+            {
+                "sweep_id": one.sweep_id,
+                "name": one.name,
+                "submitted_at": iso(one.submitted_at),
+                "points": len(one.points),
+                "runs": row[3],
+            }
+            for one, row in zip(found, rows)
+        ]
+        print(json.dumps({"sweeps": named}))
+    elif rows:
+        table(("SWEEP", "AGE", "POINTS", "RUNS"), rows, [""] * len(rows))
+    else:
+        say("there are no sweeps yet: clusterrun sweep --set lr=0.1,0.01 train.py --lr '{lr}' starts one")
+    return ExitCode.DONE

@@ -1,0 +1,199 @@
+"""The points of a sweep, from ``--set`` and from files, and what they make of a command; queues nothing.
+
+A point gives each name a text, for which ``{name}`` stands in words of the command and values of ``--env``.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.model.spec import JobSpec
+
+MOST_POINTS = 10_000
+"""Each is a run with files of its own."""
+EACH = "each point is a run with files of its own: sweep over parts of them in turn"
+Point = tuple[tuple[str, str], ...]
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
+_PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}", re.ASCII)
+_NUMBER = r"\s*(-?\d{1,9})\s*"
+_RANGE = re.compile(rf"range\({_NUMBER}(?:,{_NUMBER})?(?:,{_NUMBER})?\)", re.ASCII)
+
+
+def points(sets: Sequence[str], file: str = "") -> tuple[Point, ...]:
+    """Every combination of what is said, the last name running fastest. Raises ``BadInput``."""
+    axes = [_axis(text) for text in sets]
+    listed = _read(file) if file else [{}]
+    return combined(listed, axes, f"--points {file}" if file else "--set")
+
+
+def combined(
+    listed: Sequence[Mapping[str, Any]], axes: Sequence[tuple[str, Sequence[Any]]], where: str
+) -> tuple[Point, ...]:
+    """Each point of ``listed`` with every combination of the values of ``axes``. Raises ``BadInput``."""
+    count = len(listed) * math.prod(len(values) for _, values in axes)
+    if count > MOST_POINTS:
+        seen = f"{where}: {count:,} points are more than {MOST_POINTS:,}"
+        raise BadInput(seen, EACH)
+    names = [name for name, _ in axes]
+    for name in (*names, *(listed[0] if listed else ())):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise BadInput(f"{where}: {name!r} is no name", "a name is of letters, digits, _, . and -: lr")
+    if twice := {name for name in names if names.count(name) > 1 or (listed and name in listed[0])}:
+        raise BadInput(f"{where}: {', '.join(sorted(twice))} is given twice", "give all its values at once")
+    found = [
+        tuple((name, _text(value, where, name)) for name, value in (*point.items(), *zip(names, combination)))
+        for point in listed
+        for combination in itertools.product(*(values for _, values in axes))
+    ]
+    return _distinct(found, where)
+
+
+def _distinct(found: list[Point], where: str) -> tuple[Point, ...]:
+    if not found or not found[0]:
+        raise BadInput(
+            f"{where}: there is no point", "clusterrun sweep --set lr=0.1,0.01 train.py --lr '{lr}'"
+        )
+    first: dict[Point, int] = {}
+    for place, point in enumerate(found):
+        if [name for name, _ in point] != [name for name, _ in found[0]]:
+            missing = {name for name, _ in found[0]} ^ {name for name, _ in point}
+            seen = (
+                f"{where}: point {place} and point 0 differ in {', '.join(sorted(missing)) or 'their order'}"
+            )
+            raise BadInput(seen, "give each point a value for every name, in one order")
+        if (before := first.setdefault(point, place)) != place:
+            raise BadInput(
+                f"{where}: the points {before} and {place} are the same: {said(point)}",
+                "leave one out; to run each point twice: --set trial='range(2)', and {trial} in the command",
+            )
+    return tuple(found)
+
+
+def said(point: Iterable[tuple[str, str]]) -> str:
+    """A point in words: ``lr=0.1 seed=3``."""
+    return " ".join(f"{name}={value}" for name, value in point)
+
+
+def _text(value: Any, where: str, name: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)) and "\0" not in str(value):
+        return str(value)
+    seen = f"{where}: {name} has the value {repr(value)[:60]}, which is no text and no number"
+    raise BadInput(seen, "give a text, a number, true or false")
+
+
+def _axis(text: str) -> tuple[str, list[str]]:
+    name, equals, listed = text.partition("=")
+    if not equals or not _NAME.fullmatch(name):
+        raise BadInput(f"--set {text!r} is not NAME=VALUES", "--set lr=0.1,0.01 or --set seed='range(5)'")
+    if match := _RANGE.fullmatch(listed.strip()):
+        first, second, step = (int(part) if part else None for part in match.groups())
+        if step == 0 or not (values := range(*(n for n in (first, second, step) if n is not None))):
+            raise BadInput(
+                f"--set {text!r} is an empty range", "range(5) is 0,1,2,3,4; range(2, 10, 2) is 2,4,6,8"
+            )
+        if len(values) > MOST_POINTS:
+            seen = f"--set {name}: {len(values):,} points are more than {MOST_POINTS:,}"
+            raise BadInput(seen, EACH)
+        return name, [str(number) for number in values]
+    try:
+        rows = list(csv.reader([listed], strict=True))
+    except csv.Error as error:
+        raise BadInput(f"--set {text!r}: {error}", "put a value with commas in double quotes") from error
+    found = rows[0] if rows else []
+    if not found or "" in found:
+        raise BadInput(f"--set {text!r} has a point without a value", f"--set {name}=0.1,0.01")
+    return name, found
+
+
+def _read(path: str) -> list[dict[str, Any]]:
+    """The points of a file: ``.csv`` with names in its first line, or ``.toml`` with tables ``[[point]]``."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror or "").lower() if isinstance(error, OSError) else "it is not UTF-8"
+        raise BadInput(f"--points {path}: {why}", "give a .csv or .toml file") from error
+    kind = os.path.splitext(path)[1].lower()
+    if kind not in (".csv", ".toml"):
+        raise BadInput(f"--points {path}: its name does not say what it is", "give a .csv or .toml file")
+    found = _table(content, path) if kind == ".csv" else _tables(content, path)
+    if not found:
+        raise BadInput(f"--points {path}: there is no point in it", "clusterrun help sweeps shows such files")
+    return found
+
+
+def _table(content: str, path: str) -> list[dict[str, Any]]:
+    try:
+        names, *rows = list(csv.reader(content.splitlines(keepends=True), strict=True)) or [[]]
+    except csv.Error as error:
+        raise BadInput(f"--points {path}: {error}", "write it as a spreadsheet does") from error
+    names = [name.strip() for name in names]
+    if len(set(names)) < len(names):
+        raise BadInput(f"--points {path}: a name stands twice in the first line", "give each column its own")
+    found = []
+    for number, row in enumerate(rows, 2):
+        cells = [cell.strip() for cell in row]
+        if not any(cells):
+            continue
+        if len(cells) != len(names) or "" in cells:
+            missing = [name for name, cell in itertools.zip_longest(names, cells, fillvalue="") if not cell]
+            what = f"no value for {', '.join(missing)}" if missing else f"{len(cells)} cells"
+            raise BadInput(f"--points {path}: row {number} has {what}", f"its columns are {', '.join(names)}")
+        found.append(dict(zip(names, cells)))
+    return found
+
+
+def _tables(content: str, path: str) -> list[dict[str, Any]]:
+    from clusterrun.config.profiles import toml  # for such a file alone
+
+    found = toml(content.encode(), f"--points {path}")
+    listed = found.get("point")
+    if set(found) != {"point"} or not isinstance(listed, list):
+        raise BadInput(f"--points {path}: its tables are not called [[point]]", "[[point]]\nlr = 0.1")
+    for place, point in enumerate(listed):
+        if missing := [name for name in listed[0] if name not in point]:
+            seen = f"--points {path}: point {place} has no value for {', '.join(missing)}"
+            raise BadInput(seen, "give each point a value for every name, in one order")
+    return listed
+
+
+def at(spec: JobSpec, point: Iterable[tuple[str, str]], name: str) -> JobSpec:
+    """The run of one point, called ``name``."""
+    values = dict(point)
+
+    def filled(text: str) -> str:
+        return _PLACE.sub(lambda match: values.get(match[1], match[0]), text)
+
+    return replace(
+        spec,
+        name=name,
+        command=tuple(filled(word) for word in spec.command),
+        environment=tuple((key, filled(value)) for key, value in spec.environment),
+    )
+
+
+def check_places(spec: JobSpec, point: Point) -> None:
+    """Refuse a name that stands nowhere, and a place that nearly has a name. Raises ``BadInput``."""
+    texts = (*spec.command, *(value for _, value in spec.environment))
+    places = {match for text in texts for match in _PLACE.findall(text)}
+    names = [name for name, _ in point]
+    if idle := [name for name in names if name not in places]:
+        raise BadInput(
+            f"{', '.join(idle)} stands nowhere in the command: all its runs would be the same",
+            f"write {{{idle[0]}}} where its value goes: train.py --{idle[0]} '{{{idle[0]}}}'",
+        )
+    import difflib
+
+    for place in sorted(places - set(names)):
+        if near := difflib.get_close_matches(place, names, 1, 0.75):
+            raise BadInput(f"{{{place}}} is no name of this sweep", f"did you mean {{{near[0]}}}?")

@@ -1,0 +1,322 @@
+"""From the points of a sweep to queued runs: arrays on Slurm, one after the other on this machine.
+
+A sweep is a table of ordinary runs. Each point has a run directory with its orders and its script, made
+before anything is queued, and as a job it is a task of an array: ``41_7``. What makes that work:
+
+- The array's script holds the list of run ids; a task becomes the run at its number (``array_script``).
+  A task that Slurm queues again has the same number and goes on with the same run.
+- The array is submitted once, as any run is (``submit_once``): its token stands in the comment, which all
+  tasks share. A run's token is the array's with its number, so that a row of Slurm finds its run.
+- On the nodes and here a task goes by ``41_7`` alone: its plain number may be that of the whole array.
+- A chain (``--requeue-by chain``) leaves the array: the next job of a run is a job of its own.
+
+Arrays are as long as Slurm takes them (MaxArraySize). ``at_most`` runs at once is ``%K`` of the array; a
+second array then waits for the end of the first. Where a limit on the user's jobs refuses an array, shorter
+ones are tried, and the rest is queued as runs end, by the process that has begun it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from clusterrun.config.sweep_points import Point, at, check_places, said
+from clusterrun.model.duration import spoken
+from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import RunRecord, RunStatus
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.model.states import State
+from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.submit import (
+    Draft,
+    Files,
+    SubmitFacts,
+    moved,
+    prepare,
+    program_for_nodes,
+    queue,
+    submit_facts,
+)
+from clusterrun.runs.code_snapshot import look, take
+from clusterrun.runs.private_files import private_folder, write_whole
+from clusterrun.runs.store import run_id
+from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps
+from clusterrun.script.array_script import array_script
+from clusterrun.script.environment import scrubbed
+from clusterrun.script.plan import Plan, default_name, plan
+from clusterrun.slurm import submit_once
+from clusterrun.slurm.client import SlurmClient
+from clusterrun.system import RealClock
+
+LONGEST_NAME = 24
+"""Characters: with the number of its point the name of a run still fits its id."""
+LOOK_EVERY = 0.5
+WAVE_SECONDS = 10.0
+"""Between two looks at how many runs have ended, where a limit on the user's jobs holds the others back."""
+POLICY = "accounting/qos policy"
+
+
+class JobLimit(SchedulerError):
+    """Slurm takes no more jobs of this user now."""
+
+
+def new_sweep(spec: JobSpec, points: Sequence[Point], at_most: int, context: Context) -> SweepRecord:
+    """A sweep of which nothing is queued; makes no file. Raises ``BadInput``."""
+    if at_most < 0:
+        raise BadInput(f"--at-most must be at least 1, not {at_most}", "leave it out for no limit")
+    if points[0]:
+        check_places(spec, points[0])
+    name = (spec.name or default_name(spec.command))[:LONGEST_NAME].rstrip("-.") or "sweep"
+    now = context.clock.now()
+    listed = tuple(SweepPoint(point) for point in points)
+    return SweepRecord(run_id(name, now, os.urandom(2)), name, spec, listed, now, at_most)
+
+
+def run_name(sweep: SweepRecord, place: int) -> str:
+    """What the run of a point is called."""
+    return f"{sweep.name}.{place}"
+
+
+def run_spec(sweep: SweepRecord, spec: JobSpec, place: int) -> JobSpec:
+    """What the run of a point is asked for."""
+    return at(spec, sweep.points[place].values, run_name(sweep, place))
+
+
+def checked(sweep: SweepRecord, context: Context) -> tuple[SubmitFacts, Plan, tuple[str, ...]]:
+    """What is known before anything is queued, and the plan of the first waiting run, with its notices."""
+    found = submit_facts(sweep.spec, context)
+    place = (sweep.waiting or [0])[0]
+    first = plan(run_spec(sweep, found.spec, place), run_name(sweep, place), "0", sweep.sweep_id, found.site)
+    for one in sweep.waiting:
+        run_spec(sweep, found.spec, one)  # a value that no command can hold
+    return found, first, (*first.notices, *found.check(first, context.environ))
+
+
+def start(
+    sweep: SweepRecord, context: Context, tell: Tell, files: Sequence[Files] = (), patient: bool = True
+) -> SweepRecord:
+    """Queue every point that waits; ``files`` are put into the run directory of each.
+
+    Unless ``patient``, it returns where a limit holds the rest back. Raises ``ClusterrunError``; what was
+    queued until then stays.
+    """
+    found, first, notices = checked(sweep, context)
+    for notice in dict.fromkeys(notices):
+        tell(notice)
+    sweep = replace(sweep, cancelled=False)
+    if sweep.spec.snapshot:
+        sweep, found = _copied(sweep, found, context)
+    Sweeps(context.store).save(sweep)
+    feeder = (_Here if first.spec.cluster is Cluster.LOCAL else _Arrays)(sweep, found, context, tell, files)
+    return feeder.run(patient)
+
+
+def _copied(sweep: SweepRecord, found: SubmitFacts, context: Context) -> tuple[SweepRecord, SubmitFacts]:
+    """One copy of the code for all runs."""
+    paths = Sweeps(context.store).paths(sweep.sweep_id)
+    snapshot = look(sweep.spec.cwd, sweep.spec.snapshot_include)
+    private_folder(paths.run_dir)
+    take(snapshot, paths.snapshot, paths.snapshot_note)
+    inside = replace(moved(sweep.spec, snapshot, paths.snapshot), snapshot=False, snapshot_include=())
+    there = replace(found.spec, cwd=inside.cwd, command=inside.command, snapshot=False, snapshot_include=())
+    return replace(sweep, spec=inside), replace(found, spec=there)
+
+
+class _Feeder:
+    """What both ways have in common: the record of the sweep, and the runs that are made of its points."""
+
+    def __init__(
+        self, sweep: SweepRecord, found: SubmitFacts, context: Context, tell: Tell, files: Sequence[Files]
+    ) -> None:
+        self._sweep, self._facts, self._context, self._tell = sweep, found, context, tell
+        self._files = files
+        self._sweeps = Sweeps(context.store)
+        self._program = program_for_nodes(context)
+
+    def _plan(self, place: int, token: str) -> Plan:
+        spec = run_spec(self._sweep, self._facts.spec, place)
+        now = self._context.clock.now() + place / 1024  # ids sort as the points do
+        chosen = run_id(spec.name, now, os.urandom(2))
+        return plan(spec, chosen, token, self._context.store.paths(chosen).run_dir, self._facts.site)
+
+    def _prepare(self, place: int, planned: Plan, sync: bool) -> RunRecord:
+        files = self._files[place] if self._files else ()
+        point = said(self._sweep.points[place].values)
+        sweep_id, program = self._sweep.sweep_id, self._program
+        return prepare(Draft(planned, ()), self._context, sweep_id, point, sync, files, program)
+
+    def _keep(self, runs: dict[int, str], job_id: str = "") -> None:
+        """Note which runs the points are (''; none), as far as nobody has cancelled the sweep meanwhile."""
+        listed = list(self._sweep.points)
+        for place, name in runs.items():
+            listed[place] = replace(listed[place], run_id=name)
+        cancelled = self._cancelled()
+        self._sweep = replace(
+            self._sweep, points=tuple(listed), job_id=job_id or self._sweep.job_id, cancelled=cancelled
+        )
+        self._sweeps.save(self._sweep)
+
+    def _cancelled(self) -> bool:
+        return self._sweeps.read(self._sweep.sweep_id).cancelled
+
+    def _live(self, ask: bool = True) -> list[RunStatus]:
+        statuses = self._context.inquiry(self._tell).statuses(self._sweep.run_ids, ask=ask, gone=True)
+        return [status for status in statuses if not status.state.ended]
+
+    def _later(self) -> str:
+        return f"Ctrl-C leaves the others; to queue them later: clusterrun sweep continue {self._sweep.name}"
+
+
+class _Here(_Feeder):
+    """Runs on this machine: nobody keeps a queue here but the process that starts them."""
+
+    def run(self, patient: bool) -> SweepRecord:
+        """Start every run as soon as there is room."""
+        size = self._facts.spec.allocated * self._facts.spec.local_size
+        room = self._sweep.at_most or max(1, (os.cpu_count() or 1) // size)
+        waiting = self._sweep.waiting
+        if patient and len(waiting) > room:
+            why = (
+                "--at-most" if self._sweep.at_most else "one rank for each processor; --at-most K changes it"
+            )
+            self._tell(f"{room} of {len(waiting)} runs at once on this machine ({why}). {self._later()}")
+        for place in waiting:
+            while patient and len(self._live(ask=False)) >= room:
+                self._context.clock.sleep(LOOK_EVERY)
+            if self._cancelled():
+                break
+            planned = self._plan(place, os.urandom(8).hex())
+            record = self._prepare(place, planned, sync=True)
+            self._context.store.save(
+                replace(record, job_id=queue(planned, record, self._context, self._tell))
+            )
+            self._keep({place: record.run_id})
+        return self._sweep
+
+
+class _Arrays(_Feeder):
+    """Runs as the tasks of arrays."""
+
+    def run(self, patient: bool) -> SweepRecord:
+        """Queue all of them, in as few arrays as Slurm takes."""
+        size = self._context.client().largest_array()
+        before, limited = self._unended(), False
+        while (waiting := self._sweep.waiting) and not self._cancelled():
+            try:
+                before = self._array(waiting[:size], before if self._sweep.at_most else "")
+                continue
+            except JobLimit as error:
+                limit = error
+            if not limited and size > 1:
+                size = max(1, min(size, len(waiting)) // 2)
+                continue
+            if not self._sweep.run_ids:
+                raise limit
+            if not patient:
+                break
+            if not limited:
+                self._tell(
+                    f"{len(self._sweep.run_ids)} runs are queued; a limit on your jobs holds {len(waiting)}"
+                    f" back ({limit.seen}). They are queued as others end. {self._later()}"
+                )
+            limited = True
+            size = self._room()
+        return self._sweep
+
+    def _unended(self) -> str:
+        return self._sweep.job_id if self._sweep.job_id and self._live() else ""
+
+    def _room(self) -> int:
+        """Wait until a run has ended; how many have since."""
+        alive = len(self._live())
+        while (now := len(self._live())) >= alive and now and not self._cancelled():
+            self._context.clock.sleep(WAVE_SECONDS)
+        return max(1, alive - now)
+
+    def _array(self, places: Sequence[int], before: str) -> str:
+        """Queue these points as one array that waits for the end of ``before``; its number."""
+        token = os.urandom(8).hex()
+        store = self._context.store
+        records: dict[int, RunRecord] = {}
+        try:
+            for task, place in enumerate(places):
+                # Not each to the disk at once: after a crash of this machine a task says what it lacks.
+                records[place] = self._prepare(place, self._plan(place, f"{token}_{task}"), sync=False)
+            argv = self._write_script(list(records.values()), token, before)
+            self._keep({place: record.run_id for place, record in records.items()})
+            job_id = self._send(argv, token)
+        except SchedulerUnreachable:
+            raise  # it may be queued: the records stay, and the token finds the array
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, SystemExit)) and self._sweep.points[places[0]].run_id:
+                raise  # Slurm may have been asked
+            for record in records.values():
+                store.discard(record.run_id)
+            self._keep(dict.fromkeys(places, ""))
+            raise
+        for task, record in enumerate(records.values()):
+            store.save(replace(record, job_id=f"{job_id}_{task}"), sync=False)
+        self._keep({}, job_id)
+        self._say(job_id, len(places), before)
+        return job_id
+
+    def _write_script(self, records: Sequence[RunRecord], token: str, before: str) -> tuple[str, ...]:
+        """Write the script of the array; the arguments that queue it."""
+        spec, paths = self._facts.spec, self._sweeps.paths(self._sweep.sweep_id)
+        sbatch = spec.sbatch
+        if before:
+            waits = [entry for entry in sbatch if entry.startswith("dependency=")]
+            joined = ",".join([f"afterany:{before}", *(entry.partition("=")[2] for entry in waits)])
+            sbatch = (*(entry for entry in sbatch if entry not in waits), f"dependency={joined}")
+        first = self._sweep.points[0].values
+        named = replace(at(spec, first, self._sweep.name), sbatch=sbatch)
+        head = plan(named, self._sweep.sweep_id, token, paths.run_dir, self._facts.site)
+        script = os.path.join(paths.run_dir, f"array-{token}.sh")
+        text = array_script(head.script, self._context.store.runs, [record.run_id for record in records])
+        write_whole(script, text, 0o700)
+        if not os.path.exists(paths.job_output):
+            write_whole(paths.job_output, "")
+        throttle = f"%{self._sweep.at_most}" if self._sweep.at_most else ""
+        return (*head.argv[:-1], f"--array=0-{len(records) - 1}{throttle}", script)
+
+    def _send(self, argv: tuple[str, ...], token: str) -> str:
+        spec = self._facts.spec
+        try:
+            return submit_once.send(
+                SlurmClient(scrubbed(self._context.environ)),
+                argv,
+                cwd=spec.cwd,
+                token=token,
+                partition=spec.partition,
+                clock=RealClock(),
+                log=self._tell,
+            )
+        except SchedulerUnreachable:
+            raise
+        except SchedulerError as error:
+            if POLICY in error.seen.lower():
+                raise JobLimit(error.seen, error.remedy) from error
+            raise
+
+    def _say(self, job_id: str, count: int, before: str) -> None:
+        after = f", which starts when job {before} has ended" if before else ""
+        most = f", at most {self._sweep.at_most} at once" if self._sweep.at_most else ""
+        self._tell(f"{count} run{'s' if count > 1 else ''} queued as job {job_id}{most}{after}")
+
+
+def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
+    """``sweep`` with each point waiting again whose run has ended otherwise than well; queues nothing."""
+    statuses = {one.run_id: one for one in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
+    listed = []
+    for point in sweep.points:
+        status = statuses.get(point.run_id)
+        if status and status.state.ended and status.state is not State.COMPLETED:
+            point = replace(point, run_id="", earlier=(*point.earlier, point.run_id))
+        listed.append(point)
+    return replace(sweep, points=tuple(listed))
+
+
+def age(sweep: SweepRecord, now: float) -> str:
+    """How long ago it was begun."""
+    return spoken(max(0.0, now - sweep.submitted_at))

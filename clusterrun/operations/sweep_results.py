@@ -1,0 +1,164 @@
+"""What the runs of a sweep reported, best first; reads their run directories, changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen
+from clusterrun.model.paths import RunPaths
+from clusterrun.operations.context import Context, Tell
+from clusterrun.runs.private_files import names_in
+from clusterrun.runs.sweep_records import SweepRecord
+
+LAST_BYTES = 65536
+"""Of what rank 0 printed: a result in a line of JSON stands near the end."""
+MOST_BYTES = 1 << 20
+
+Value = Any
+"""What JSON has but objects and lists."""
+
+
+@frozen
+class SweepResult:
+    """One point: its run, the state of that, the point's values, and what was reported."""
+
+    name: str
+    run_id: str
+    state: str
+    point: tuple[tuple[str, str], ...]
+    reported: tuple[tuple[str, Value], ...] = ()
+
+
+@frozen
+class SweepResults:
+    """All points of a sweep, best first; ``by`` is the result that they are sorted by ('': none)."""
+
+    sweep_id: str
+    by: str
+    largest: bool
+    results: tuple[SweepResult, ...]
+
+    @property
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(name for result in self.results for name, _ in result.reported))
+
+    @property
+    def heads(self) -> list[str]:
+        """The names of the columns."""
+        return ["run", "state", *(name for name, _ in self.results[0].point), *self._names]
+
+    def rows(self) -> list[list[str]]:
+        """A row for each point."""
+        names = self._names
+        return [
+            [
+                one.run_id or one.name,
+                one.state,
+                *(value for _, value in one.point),
+                *(_shown(dict(one.reported).get(name)) for name in names),
+            ]
+            for one in self.results
+        ]
+
+    def document(self) -> dict[str, Any]:
+        """What ``--json`` prints; a number that is none is null."""
+        rows = [
+            {
+                "name": one.name,
+                "run_id": one.run_id or None,
+                "state": one.state,
+                "point": dict(one.point),
+                "reported": {name: None if _is_odd(value) else value for name, value in one.reported},
+            }
+            for one in self.results
+        ]
+        return {
+            "sweep_id": self.sweep_id,
+            "by": self.by,
+            "best": "largest" if self.largest else "smallest",
+            "results": rows,
+        }
+
+
+def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell: Tell) -> SweepResults:
+    """The results of all points. Raises ``BadInput`` where no run reported ``by``."""
+    statuses = {one.run_id: one for one in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
+    found = []
+    for place, point in enumerate(sweep.points):
+        status = statuses.get(point.run_id)
+        state = status.state.value if status else "REMOVED" if point.run_id else "NOT QUEUED"
+        told = reported(context.store.paths(point.run_id)) if status else {}
+        found.append(
+            SweepResult(f"{sweep.name}.{place}", point.run_id, state, point.values, tuple(told.items()))
+        )
+    names = list(dict.fromkeys(name for one in found for name, value in one.reported if _is_number(value)))
+    if by and by not in names:
+        there = (
+            f"there are {', '.join(names)}" if names else "report numbers: clusterrun.training.report(loss=…)"
+        )
+        raise BadInput(f"--by {by}: no run of {sweep.name} has reported such a number", there)
+    by = by or (names[0] if names else "")
+    found.sort(key=lambda one: _place(dict(one.reported).get(by), largest))
+    return SweepResults(sweep.sweep_id, by, largest, tuple(found))
+
+
+def reported(paths: RunPaths) -> dict[str, Value]:
+    """What the newest attempt that reported anything said last: to ``report``, else in a line of JSON."""
+    attempts = sorted((int(name) for name in names_in(paths.attempts) if name.isdecimal()), reverse=True)
+    for attempt in attempts:
+        files = paths.attempt(attempt)
+        told = _object(_tail(files.results, MOST_BYTES)).get("values")
+        if isinstance(told, dict) and (found := _plain(told)):
+            return found
+        for line in reversed(_tail(files.out(0), LAST_BYTES).split("\n")):
+            if line.strip()[:1] == "{" and (found := _plain(_object(line))):
+                return found
+    return {}
+
+
+def _tail(path: str, most: int) -> str:
+    """The end of a file that a rank wrote; no link is followed, and nothing that is no file is opened."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as file:
+            file.seek(max(0, os.fstat(handle).st_size - most))
+            return file.read(most).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _object(text: str) -> dict[str, Value]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _plain(found: dict[str, Value]) -> dict[str, Value]:
+    return {name: value for name, value in found.items() if not isinstance(value, (dict, list))}
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_odd(value: Value) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _place(value: Value, largest: bool) -> tuple[bool, float]:
+    """By which a result is sorted: what is no number, and NaN, comes last."""
+    if not _is_number(value) or math.isnan(value):
+        return True, 0.0
+    return False, -float(value) if largest else float(value)
+
+
+def _shown(value: Value) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

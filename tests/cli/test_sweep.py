@@ -1,0 +1,85 @@
+"""`clusterrun sweep` end to end on this machine: points to runs, results, and failed runs again."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import CommandLine
+from tests.cli.test_schemas import problems
+
+SCRIPT = """
+import json, os, sys
+from clusterrun.training import report
+lr, place = float(sys.argv[1]), sys.argv[2]
+if lr == 3 and not os.path.exists("mended"):
+    sys.exit("too fast")
+if os.environ["RANK"] == "0":
+    if lr > 1:
+        report(loss=lr / 10, word=place)
+    else:
+        print(json.dumps({"loss": lr / 10}))
+"""
+
+
+def test_a_sweep_from_its_points_to_the_best_of_its_runs(clusterrun: CommandLine) -> None:
+    (clusterrun.folder / "s.py").write_text(SCRIPT)
+    options = ["--preflight", "off", "--nodes", "2", "--name", "rates", "--at-most", "2"]
+    made = clusterrun("sweep", *options, "--set", "lr=2,1,3", "--json", "s.py", "{lr}", "$(id) '{lr}")
+    document = json.loads(made.out)
+    runs = [point["run_id"] for point in document["points"]]
+    assert [point["point"] for point in document["points"]] == [{"lr": "2"}, {"lr": "1"}, {"lr": "3"}]
+    assert [run.rpartition("-")[2] for run in runs] == ["rates.0", "rates.1", "rates.2"]
+    waited = clusterrun("wait", "rates")
+    assert waited.code == 1
+    assert waited.out.split("\n")[:3] == [
+        f"{runs[0]} COMPLETED",
+        f"{runs[1]} COMPLETED",
+        f"{runs[2]} FAILED",
+    ]
+    found = clusterrun("sweep", "results", "rates", "--csv").out.splitlines()
+    assert found == [
+        "run,state,lr,loss,word",
+        f"{runs[1]},COMPLETED,1,0.1,",
+        f"{runs[0]},COMPLETED,2,0.2,$(id) '2",
+        f"{runs[2]},FAILED,3,,",
+    ]
+    shown = json.loads(clusterrun("status", "--json", "rates").out)["runs"]
+    assert [(run["sweep"], run["point"]) for run in shown] == [
+        (document["sweep_id"], f"lr={lr}") for lr in "213"
+    ]
+    (row,) = [line for line in clusterrun("status").out.splitlines() if document["sweep_id"] in line]
+    assert "sweep: 2 COMPLETED, 1 FAILED" in row and "FAILED" in row.split()
+    assert "too fast" in clusterrun("logs", "rates").out
+    (clusterrun.folder / "mended").touch()
+    assert clusterrun("sweep", "retry", "rates").code == 0
+    assert clusterrun("wait", "rates").code == 0
+    best = json.loads(clusterrun("sweep", "results", "rates", "--max", "--json").out)
+    assert [(one["name"], one["reported"]["loss"]) for one in best["results"]] == [
+        ("rates.2", 0.3),
+        ("rates.0", 0.2),
+        ("rates.1", 0.1),
+    ]
+    assert best["results"][0]["run_id"] not in runs
+    assert problems("sweep", document) == problems("sweep-results", best) == []
+    assert problems("sweep-list", json.loads(clusterrun("sweep", "list", "--json").out)) == []
+    newest = [one["run_id"] for one in best["results"]]
+    assert clusterrun("clean", "--yes", *newest).code == 0
+    assert clusterrun("sweep", "list").out == ""
+
+
+def test_what_cannot_be_a_sweep_is_refused_before_anything_is_made(clusterrun: CommandLine) -> None:
+    (clusterrun.folder / "s.py").write_text(SCRIPT)
+    refusals = {
+        ("--set", "lr=1,2", "s.py"): "lr stands nowhere in the command",
+        ("--set", "lr=", "s.py", "{lr}"): "has a point without a value",
+        ("--set", "lr=range(1000000)", "s.py", "{lr}"): "1,000,000 points are more than 10,000",
+        ("--nodes", "2", "s.py"): "a sweep needs --set NAME=VALUES or --points FILE",
+        ("resluts",): "Did you mean results?",
+        ("results", "nothing"): "there is no sweep 'nothing'",
+    }
+    for words, told in refusals.items():
+        done = clusterrun("sweep", *words)
+        assert (done.code in (2, 5), told in done.err) == (True, True), done.err
+    planned = clusterrun("sweep", "--dry-run", "--json", "--set", "lr=1,2", "s.py", "{lr}")
+    assert [one["command"] for one in json.loads(planned.out)["points"]] == [["s.py", "1"], ["s.py", "2"]]
+    assert clusterrun("sweep", "list").out == clusterrun("status").out == ""

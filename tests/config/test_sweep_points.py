@@ -1,0 +1,142 @@
+"""What people write for the points of a sweep, and what they are told where that cannot be meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.config.sweep_points import MOST_POINTS, at, check_places, points
+from clusterrun.model.errors import BadInput
+from clusterrun.model.spec import JobSpec
+
+SPEC = JobSpec(command=("train.py", "--lr={lr}", "{x}", '{"a": 1}'), cwd="/w", environment=(("E", "e{lr}"),))
+
+
+@pytest.mark.parametrize(
+    ("sets", "found"),
+    [
+        (["lr=0.1,0.01"], [{"lr": "0.1"}, {"lr": "0.01"}]),
+        (["a=1,2", "b=range(2)"], [{"a": a, "b": b} for a in "12" for b in "01"]),
+        (["n=range(1, 9, 3)"], [{"n": "1"}, {"n": "4"}, {"n": "7"}]),
+        (["n=range(2,0,-1)"], [{"n": "2"}, {"n": "1"}]),
+        (['opt.name="a,b",c d'], [{"opt.name": "a,b"}, {"opt.name": "c d"}]),
+        (["q=$(rm -rf ~);'\"`"], [{"q": "$(rm -rf ~);'\"`"}]),
+    ],
+)
+def test_values_make_every_combination(sets: list[str], found: list[dict[str, str]]) -> None:
+    assert [dict(point) for point in points(sets)] == found
+
+
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        (["lr"], "is not NAME=VALUES"),
+        (["=1"], "is not NAME=VALUES"),
+        (["l r=1"], "is not NAME=VALUES"),
+        (["lr="], "a point without a value"),
+        (["lr=1,,2"], "a point without a value"),
+        (["lr=1,1"], "the points 0 and 1 are the same: lr=1"),
+        (["lr=1", "lr=2"], "lr is given twice"),
+        (["lr=range(3, 3)"], "an empty range"),
+        (["lr=range(1, 3, 0)"], "an empty range"),
+        (["lr=range(1000000)"], "1,000,000 points are more than 10,000"),
+        (["a=range(1000)", "b=range(1000)"], "1,000,000 points are more than 10,000"),
+        (['lr="1'], "unexpected end of data"),
+        (["lr=\0"], "no text and no number"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_words(sets: list[str], told: str) -> None:
+    with pytest.raises(BadInput, match=None) as refused:
+        points(sets)
+    assert told in refused.value.seen and refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("p.csv", "\ufefflr, seed\n0.1,1\n\n0.2 , 2\n", [("0.1", "1"), ("0.2", "2")]),
+        (
+            "p.toml",
+            '[[point]]\nlr = 0.1\nseed = true\n[[point]]\nlr = "a"\nseed = 2\n',
+            [("0.1", "true"), ("a", "2")],
+        ),
+    ],
+)
+def test_a_file_has_a_point_in_each_row(
+    tmp_path: Path, name: str, content: str, found: list[tuple[str, str]]
+) -> None:
+    (tmp_path / name).write_text(content)
+    read = points(["k=x"], str(tmp_path / name))
+    assert read == tuple((("lr", lr), ("seed", seed), ("k", "x")) for lr, seed in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("p.csv", "lr,seed\n0.1\n", "row 2 has no value for seed"),
+        ("p.csv", "lr,seed\n0.1,\n", "row 2 has no value for seed"),
+        ("p.csv", "lr\n0.1,3\n", "row 2 has 2 cells"),
+        ("p.csv", "lr,lr\n1,2\n", "a name stands twice"),
+        ("p.csv", "l r\n1\n", "'l r' is no name"),
+        ("p.csv", "lr\n", "there is no point in it"),
+        ("p.csv", "", "there is no point in it"),
+        ("p.csv", b"\xff\xfe", "it is not UTF-8"),
+        ("p.csv", '"lr\n1', "unexpected end of data"),
+        ("p.toml", "lr = 1\n", "not called [[point]]"),
+        ("p.toml", "[[point]]\nlr = [1]\n", "lr has the value [1]"),
+        ("p.toml", "[[point]]\nlr = 1\n[[point]]\nseed = 1\n", "point 1 has no value for lr"),
+        ("p.toml", "[[point]]\nlr = 1\n[[point]]\nlr = 2\nseed = 1\n", "differ in seed"),
+        ("p.toml", "[[point\n", "is not TOML"),
+        ("p.yaml", "lr: 1\n", "does not say what it is"),
+        ("none.csv", None, "no such file"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused_in_words(
+    tmp_path: Path, name: str, content: str | bytes | None, told: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(BadInput) as refused:
+        points([], str(tmp_path / name))
+    assert told in refused.value.seen
+
+
+def test_values_stand_for_their_places_and_no_other_braces() -> None:
+    made = at(SPEC, (("lr", "{x}"), ("x", "$(id) '")), "t.3")
+    assert (made.name, made.command, made.environment) == (
+        "t.3",
+        ("train.py", "--lr={x}", "$(id) '", '{"a": 1}'),
+        (("E", "e{x}"),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("point", "told"),
+    [
+        ({"lr": "1", "seed": "2"}, "seed stands nowhere in the command"),
+        ({"seed": "2"}, "seed stands nowhere in the command"),
+    ],
+)
+def test_a_name_that_stands_nowhere_is_refused(point: dict[str, str], told: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        check_places(SPEC, tuple(point.items()))
+    assert told in refused.value.seen
+
+
+def test_a_place_that_nearly_has_a_name_is_refused_and_others_are_the_scripts_own() -> None:
+    check_places(SPEC, (("lr", "1"),))
+    with pytest.raises(BadInput, match="seeed"):
+        check_places(JobSpec(command=("t.py", "{seed}", "{seeed}"), cwd="/w"), (("seed", "1"),))
+
+
+@given(st.text(), st.text(max_size=40))
+def test_whatever_is_written_is_points_or_words(name: str, values: str) -> None:
+    try:
+        found = points([f"{name}={values}"])
+    except BadInput as refused:
+        assert refused.seen and refused.remedy
+    else:
+        assert 0 < len(found) <= MOST_POINTS and all(value for point in found for _, value in point)

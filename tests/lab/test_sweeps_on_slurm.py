@@ -1,0 +1,83 @@
+"""Sweeps as arrays on a real Slurm: one job, each task its run, ended and queued again one by one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.lab.lab import Lab
+from tests.lab.test_slurm_runs import Site, site, until
+from tests.lab_fixture import leftovers
+
+pytestmark = pytest.mark.lab
+
+POINT = """
+import os, signal, sys, time
+from clusterrun.training import report
+report(loss=float(sys.argv[1]), restarts=int(os.environ["CLUSTERRUN_ATTEMPT"]), word=sys.argv[2])
+go = sys.argv[1] + ".go"
+while not os.path.exists(go):
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def on_slurm(lab: Lab, tmp_path: Path) -> Site:
+    made = site(lab, tmp_path)
+    (made.project / "point.py").write_text(POINT)
+    return made
+
+
+def runs(on_slurm: Site, word: str) -> list[dict[str, Any]]:
+    return list(json.loads(on_slurm.run("status", "--json", word).out)["runs"])
+
+
+def test_an_array_is_a_table_of_runs_that_are_ended_requeued_and_read_one_by_one(on_slurm: Site) -> None:
+    options = ("--nodes", "2", "--requeue", "--name", "rates", "--at-most", "2", "--json")
+    hostile = "$(touch owned) '\n {lr"
+    made = on_slurm.run("sweep", *options, "--set", "lr=range(4)", "point.py", "{lr}", hostile)
+    assert made.code == 0, made.err
+    sweep = json.loads(made.out)
+    until(lambda: [run["phase"] for run in runs(on_slurm, "rates")] == ["training"] * 2 + ["queued"] * 2)
+    seen = runs(on_slurm, sweep["job_id"])
+    assert [run["job_id"] for run in seen] == [f"{sweep['job_id']}_{task}" for task in range(4)]
+    ids = [run["run_id"] for run in seen]
+
+    on_slurm.lab.exec(["scontrol", "requeue", f"{sweep['job_id']}_1"])
+    cancelled = on_slurm.run("cancel", "rates.2")
+    assert (cancelled.code, cancelled.out) == (0, f"{ids[2]} CANCELLED\n")
+    assert on_slurm.status("rates.0")["state"] == "RUNNING"
+    assert "local" not in on_slurm.run("exec", "rates.0", "--", "hostname").out
+    for task in range(4):
+        (on_slurm.project / f"{task}.go").touch()
+    assert on_slurm.run("wait", "rates", limit=240).code == 1
+    assert [run["state"] for run in runs(on_slurm, "rates")] == [
+        "COMPLETED",
+        "COMPLETED",
+        "CANCELLED",
+        "COMPLETED",
+    ]
+    found = json.loads(on_slurm.run("sweep", "results", "rates", "--json").out)["results"]
+    assert [(one["run_id"], one["reported"].get("restarts")) for one in found] == [
+        (ids[0], 0),
+        (ids[1], 1),
+        (ids[3], 0),
+        (ids[2], None),
+    ]
+    assert {one["reported"]["word"] for one in found[:3]} == {hostile}
+    again = on_slurm.run("sweep", "retry", "--failed", "rates")
+    assert (again.code, "1 run queued as job" in again.err) == (0, True), again.err
+    assert on_slurm.run("wait", "rates").code == 0
+    assert not (on_slurm.project / "owned").exists()
+
+
+def test_a_whole_sweep_is_ended_with_one_word_and_leaves_nothing(on_slurm: Site) -> None:
+    made = on_slurm.run("sweep", "--at-most", "1", "--set", "lr=range(5)", "point.py", "{lr}", "x")
+    assert made.code == 0, made.err
+    until(lambda: runs(on_slurm, "point")[0]["phase"] == "training")
+    ended = on_slurm.run("cancel", "last")
+    assert (ended.code, ended.out.count(" CANCELLED\n")) == (0, 5)
+    assert leftovers(on_slurm.lab, 60.0) == []

@@ -1,0 +1,83 @@
+"""Tasks of an array as jobs of runs: which row speaks for which, and how they are ended."""
+
+from __future__ import annotations
+
+from clusterrun import system
+from clusterrun.model.frozen import replace
+from clusterrun.operations.job_matching import Jobs
+from clusterrun.operations.run_files import RunFiles
+from clusterrun.slurm.client import SlurmClient
+from clusterrun.slurm_text.job_row import job_of, own_id
+from tests.operations.values import RECORD, row
+
+MARK = "clusterrun:20270115-080000-0000-lr:token"
+
+
+def files(task: int, job_id: str = "") -> RunFiles:
+    record = replace(
+        RECORD,
+        run_id=f"20270115-080000-0000-lr.{task}",
+        spec=replace(RECORD.spec, name=f"lr.{task}"),
+        name=f"lr.{task}",
+        token=f"token_{task}",
+        job_id=job_id,
+        sweep="20270115-080000-0000-lr",
+    )
+    return RunFiles(record, None, None)
+
+
+def test_each_run_of_an_array_is_told_by_its_own_task_and_waiting_ones_by_their_common_row() -> None:
+    jobs = Jobs(
+        [
+            row("PENDING", job_id="41_[0,3-5%2]", comment=MARK, nodelist=""),
+            row("RUNNING", job_id="41_1", comment=MARK, nodelist="n1"),
+            row("COMPLETED", job_id="41_2", comment=MARK, nodelist="n2"),
+        ]
+    )
+    found = {task: jobs.speaking(files(task)) for task in range(7)}
+    assert {task: (one.row.job_id, one.row.word) for task, one in found.items() if one} == {
+        0: ("41_0", "PENDING"),
+        1: ("41_1", "RUNNING"),
+        2: ("41_2", "COMPLETED"),
+        3: ("41_3", "PENDING"),
+        4: ("41_4", "PENDING"),
+        5: ("41_5", "PENDING"),
+    }
+
+
+def test_the_job_that_goes_on_after_a_task_speaks_once_the_task_is_over() -> None:
+    jobs = Jobs(
+        [
+            row("TIMEOUT", job_id="41_1", comment=MARK),
+            row("RUNNING", job_id="97", comment="clusterrun:20270115-080000-0000-lr.1:token_1"),
+        ]
+    )
+    found = jobs.speaking(files(1, "41_1"))
+    assert found and (found.row.job_id, found.own) == ("97", "41_1")
+
+
+def test_where_a_site_keeps_no_comments_the_number_and_the_name_of_the_array_must_do() -> None:
+    jobs = Jobs([row("PENDING", job_id="41_[1]", comment="", name="lr"), row(job_id="41_2", comment="")])
+    found = [jobs.speaking(files(task, f"41_{task}")) for task in (1, 2)]
+    assert [one.row.job_id if one else None for one in found] == ["41_1", None]
+
+
+def test_tasks_of_an_array_are_ended_with_one_word() -> None:
+    asked = []
+
+    def run(argv: tuple[str, ...], timeout: float, **_: object) -> system.Completed:
+        asked.append(argv)
+        return system.Completed(argv, 0, "", "", 0.0)
+
+    SlurmClient({}, run).cancel(["41_0", "41_1", "41_2", "41_7", "17", "42_5"])
+    assert asked == [("scancel", "41_[0-2,7]", "17", "42_5")]
+
+
+def test_a_task_of_an_array_never_goes_by_the_number_that_means_the_whole_array() -> None:
+    task = {
+        "SLURM_JOB_ID": "41",
+        "SLURM_ARRAY_JOB_ID": "41",
+        "SLURM_ARRAY_TASK_ID": "7",
+        "SLURM_RESTART_COUNT": "2",
+    }
+    assert (job_of(task), own_id({"SLURM_JOB_ID": "5"}), own_id({})) == (("41_7", 2), "5", "")
