@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["ClusterrunError", "Run", "State", "check", "find", "run", "statuses", "submit", "sweep"]
+__all__ = [
+    "ClusterrunError",
+    "Executor",
+    "Run",
+    "State",
+    "check",
+    "find",
+    "run",
+    "statuses",
+    "submit",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -12,6 +23,10 @@ def __getattr__(name: str) -> object:
         return VERSION
     if name not in __all__:
         raise AttributeError(f"module 'clusterrun' has no attribute {name!r}")
+    if name == "Executor":
+        from clusterrun.executor import ClusterrunExecutor  # submitit comes with it
+
+        return ClusterrunExecutor
     from clusterrun import api  # the client's side: absent from the node-side program
 
     return getattr(api, name)

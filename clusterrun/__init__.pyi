@@ -10,12 +10,14 @@ from clusterrun.api import find as find
 from clusterrun.api import run as run
 from clusterrun.api import statuses as statuses
 from clusterrun.api import sweep as sweep
+from clusterrun.executor import ClusterrunExecutor as Executor
 from clusterrun.model.errors import ClusterrunError as ClusterrunError
 from clusterrun.model.states import State as State
 from clusterrun.operations.context import Context as _Context
 
 __version__: str
-__all__ = ["ClusterrunError", "Run", "State", "check", "find", "run", "statuses", "submit", "sweep"]
+__all__ = ["ClusterrunError", "Executor", "Run", "State"]
+__all__ += ["check", "find", "run", "statuses", "submit", "sweep"]
 
 def submit(
     *command: str | PathLike[str],

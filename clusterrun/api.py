@@ -298,11 +298,16 @@ def _ranks(value: Iterable[int] | int | None) -> frozenset[int] | None:
     return None if value is None else frozenset(number for number in found if number is not None)
 
 
-def launch(spec: JobSpec, context: Context, tell: Tell = quiet) -> Run:
-    """Submit ``spec``. Raises ``ClusterrunError``; after ``SchedulerUnreachable`` the run may be queued."""
+def launch(
+    spec: JobSpec, context: Context, tell: Tell = quiet, files: Sequence[tuple[str, bytes]] = ()
+) -> Run:
+    """Submit ``spec``, with ``files`` in its run directory. Raises ``ClusterrunError``.
+
+    After ``SchedulerUnreachable`` the run may be queued.
+    """
     from clusterrun.operations.submit import send
 
-    record, dropped = send(spec, context, tell)
+    record, dropped = send(spec, context, tell, files)
     return Run(record, context, dropped)
 
 

@@ -39,7 +39,7 @@ from clusterrun.operations.submit import (
     submit_facts,
 )
 from clusterrun.runs.code_snapshot import look, take
-from clusterrun.runs.private_files import private_folder, write_whole
+from clusterrun.runs.private_files import own_content, private_folder, write_whole
 from clusterrun.runs.store import run_id
 from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps
 from clusterrun.script.array_script import array_script
@@ -54,6 +54,8 @@ LONGEST_NAME = 24
 LOOK_EVERY = 0.5
 WAVE_SECONDS = 10.0
 """Between two looks at how many runs have ended, where a limit on the user's jobs holds the others back."""
+CALL = "call.pkl"
+"""In the run directory of a function: what is called (clusterrun.training.function)."""
 POLICY = "accounting/qos policy"
 
 
@@ -141,10 +143,18 @@ class _Feeder:
         return plan(spec, chosen, token, self._context.store.paths(chosen).run_dir, self._facts.site)
 
     def _prepare(self, place: int, planned: Plan, sync: bool) -> RunRecord:
-        files = self._files[place] if self._files else ()
+        files = self._files[place] if self._files else self._of_before(self._sweep.points[place])
         point = said(self._sweep.points[place].values)
         sweep_id, program = self._sweep.sweep_id, self._program
         return prepare(Draft(planned, ()), self._context, sweep_id, point, sync, files, program)
+
+    def _of_before(self, point: SweepPoint) -> Files:
+        """The call of a function that is run again."""
+        path = (
+            os.path.join(self._context.store.paths(point.earlier[-1]).run_dir, CALL) if point.earlier else ""
+        )
+        content = own_content(path) if path else None
+        return () if content is None else ((CALL, content),)
 
     def _keep(self, runs: dict[int, str], job_id: str = "") -> None:
         """Note which runs the points are (''; none), as far as nobody has cancelled the sweep meanwhile."""

@@ -43,7 +43,7 @@ WISHES = (
 )
 
 REFUSED = {
-    "array": "a run is one job: submit once for each",
+    "array": "a run is one job; for many points of one command: clusterrun sweep",
     "nodes": "say --nodes",
     "ntasks": "each node has one task, which starts the ranks: say --nodes",
     "ntasks-per-node": "each node has one task: say --gpus or --ranks-per-node",

@@ -1,0 +1,229 @@
+"""Functions as runs, with their results: submitit's interface, so that code for it needs one word changed.
+
+    executor = clusterrun.Executor()                 # or submitit.AutoExecutor(folder, cluster="clusterrun")
+    executor.update_parameters(nodes=2, gpus=8, time="2h")
+    job = executor.submit(train, lr=0.1)
+    job.results()                                    # of every rank
+
+The function is pickled into the run directory, which is the user's alone, and a rank runs
+``clusterrun.training.function``. A list of calls is one array, as a sweep is.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from submitit.core import core, utils
+
+from clusterrun import api
+from clusterrun.config import python_options
+from clusterrun.model.errors import BadInput, ClusterrunError
+from clusterrun.model.record import RunStatus
+from clusterrun.model.spec import JobSpec
+from clusterrun.model.states import State
+from clusterrun.operations.context import Context, Tell, quiet
+from clusterrun.operations.sweep import new_sweep, start
+from clusterrun.operations.wait import RunWait
+from clusterrun.training.function import CALL, NAME, CallPaths, check_ours
+
+ENTRY = ("-m", "clusterrun.training.function")
+GIGABYTE = 1024**3
+DEFAULT_MINUTES = 5
+"""After so long a function is told that its time is over where nobody said any: submitit's own default."""
+
+
+class NotSubmitted(BadInput, RuntimeError):
+    """A call that cannot be sent as it is."""
+
+
+class ClusterrunJob(core.Job[Any]):
+    """A call as a run: its id, its state, what it printed and what it returned."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        job_id: str,
+        tasks: Sequence[int] = (0,),
+        context: Context | None = None,
+    ) -> None:
+        """``job_id`` is the run id; ``folder`` counts for nothing, the run directory has everything."""
+        self._context: Context | None = context or Context()
+        self._watch: RunWait | None = None
+        super().__init__(folder, job_id, tasks[:1])
+        if len(tasks) > 1:
+            self._tasks = tuple(tasks)
+            self._sub_jobs = [type(self)(folder, job_id, (rank,), context) for rank in tasks]
+        self._paths = CallPaths(self.run.run_dir, self.job_id, tasks[0])
+
+    def _register_in_watcher(self) -> None:
+        """Every run has its own files; nothing is asked for all of them beforehand."""
+
+    @property
+    def run(self) -> api.Run:
+        """The run, with all that a run has: ``job.run.diagnose()``."""
+        return api.run(self.job_id, self._known())
+
+    def _known(self) -> Context:
+        if self._context is None:
+            self._context = Context()
+        return self._context
+
+    def _status(self) -> RunStatus:
+        if self._watch is None:
+            self._watch = RunWait(self._known(), self.job_id, quiet)
+        return self._watch.look()
+
+    @property
+    def state(self) -> str:
+        """The state of the run, as `clusterrun status` shows it."""
+        return self._status().state.value
+
+    def get_info(self, mode: str = "force") -> dict[str, str]:
+        """The state and its reason."""
+        status = self._status()
+        return {"jobState": status.state.value, "reason": status.reason}
+
+    def done(self, force_check: bool = False) -> bool:
+        """Whether there is a result, or none will come any more."""
+        if self._sub_jobs:
+            return all(one.done() for one in self._sub_jobs)
+        if self._status().state.ended or (self._watch is not None and self._watch.over()):
+            return True
+        return not self.run.record.spec.restarts and self.paths.result_pickle.exists()
+
+    def cancel(self, check: bool = True) -> None:
+        """End the run."""
+        self.run.cancel()
+        self._watch = None  # what was seen before is old
+
+    def _get_outcome_and_result(self) -> tuple[str, Any]:
+        path = self.paths.result_pickle
+        if not path.exists():
+            status = self._status()
+            told = f"{self.job_id} is {status.state.value} and rank {self.paths.task_id} has returned nothing"
+            last = (self.stderr() or "").strip()[-2000:]
+            lines = [told + (f": {status.reason}" if status.reason else ""), *([last] if last else [])]
+            raise utils.UncompletedJobError("\n".join([*lines, f"clusterrun diagnose {self.job_id}"]))
+        return _loaded(path)
+
+    def submission(self) -> utils.DelayedSubmission:
+        """The call that was submitted."""
+        check_ours(self.paths.submitted_pickle)
+        return utils.DelayedSubmission.load(self.paths.submitted_pickle)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_context": None, "_watch": None}
+
+
+def _loaded(path: Path) -> tuple[str, Any]:
+    check_ours(path)
+    try:
+        outcome: tuple[str, Any] = utils.pickle_load(path)
+    except (MemoryError, EOFError, pickle.UnpicklingError, AttributeError, ImportError) as error:
+        size = path.stat().st_size / GIGABYTE
+        seen = f"the result in {path} ({size:.3g} GiB) cannot be read here: {type(error).__name__}: {error}"
+        raise utils.UncompletedJobError(seen) from error
+    return outcome
+
+
+class ClusterrunExecutor(core.Executor):
+    """Submits calls as runs. Parameters are the options of ``clusterrun.submit``, with their defaults."""
+
+    job_class = ClusterrunJob
+
+    def __init__(
+        self,
+        folder: str | Path = "",
+        max_num_timeout: int = 3,
+        max_pickle_size_gb: float = 1.0,
+        context: Context | None = None,
+        tell: Tell = quiet,
+        **parameters: Any,
+    ) -> None:
+        """``folder`` is there for submitit's interface: everything lies in the runs' own directories."""
+        super().__init__(folder or os.getcwd())
+        self.max_num_timeout = max_num_timeout
+        self.max_pickle_size_gb = max_pickle_size_gb
+        self._context = context or Context()
+        self._tell = tell
+        self.update_parameters(**parameters)
+
+    @classmethod
+    def affinity(cls) -> int:
+        """It is used where it is asked for."""
+        return 0
+
+    @classmethod
+    def _valid_parameters(cls) -> set[str]:
+        return {python_options.name_of(option) for option in python_options.SUBMIT} | {"at_most"}
+
+    def _convert_parameters(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """What submitit's ``AutoExecutor`` calls its parameters."""
+        found = dict(params)
+        if "timeout_min" in found:
+            found["time"] = f"{found.pop('timeout_min')}m"
+        if "mem_gb" in found:
+            found["mem"] = f"{int(found.pop('mem_gb') * 1024)}M"
+        tasks, gpus = found.pop("tasks_per_node", None), found.pop("gpus_per_node", None)
+        if gpus is not None:
+            found["gpus"] = gpus
+        if "cpus_per_task" in found:
+            found["cpus_per_rank"] = found.pop("cpus_per_task")
+        if found.pop("stderr_to_stdout", False):
+            self._tell("stderr_to_stdout is ignored: job.stderr() has what was printed as errors")
+        if gpus and tasks == 1:
+            found["per_node"] = True
+        elif tasks is not None:
+            found["ranks_per_node"] = tasks
+        return found
+
+    def _internal_update_parameters(self, **kwargs: Any) -> None:
+        wanted = self._convert_parameters(kwargs)
+        options = {name: value for name, value in wanted.items() if name != "at_most"}
+        python_options.check("submit", options, python_options.SUBMIT)
+        self.parameters.update(wanted)
+
+    def _internal_process_submissions(self, delayed_submissions: Sequence[Any]) -> list[Any]:
+        options = {name: value for name, value in self.parameters.items() if name != "at_most"}
+        calls = list(delayed_submissions)
+        name = options.pop("name", None) or _name(calls[0])
+        spec = api.spec_of(ENTRY, os.getcwd(), {**options, "name": name}, self._context.environ)
+        files = [[(CALL, content)] for content in self._pickled(calls, spec)]
+        if len(files) == 1:
+            ids = [api.launch(spec, self._context, self._tell, files[0]).run_id]
+        else:
+            made = new_sweep(spec, [()] * len(files), self.parameters.get("at_most") or 0, self._context)
+            ids = start(made, self._context, self._tell, files, patient=False).run_ids
+        ranks = range(spec.nodes if spec.per_node else spec.world_size)
+        return [self.job_class(self.folder, run_id, tuple(ranks), self._context) for run_id in ids]
+
+    def _pickled(self, calls: Sequence[Any], spec: JobSpec) -> list[bytes]:
+        import cloudpickle
+
+        found: list[bytes] = []
+        for call in calls:
+            call.set_timeout(spec.time / 60 or DEFAULT_MINUTES, self.max_num_timeout)
+            try:
+                found.append(cloudpickle.dumps(call, pickle.HIGHEST_PROTOCOL))
+            except Exception as error:
+                seen = f"{_name(call)} cannot be sent to the ranks: {type(error).__name__}: {error}"
+                remedy = "open files, locks, sockets and the like where the function runs, not before"
+                raise NotSubmitted(seen, remedy) from error
+            if len(found[0]) * len(calls) > self.max_pickle_size_gb * GIGABYTE:
+                size = len(found[0]) * len(calls) / GIGABYTE
+                seen = f"{len(calls)} calls of {_name(call)} are about {size:.3g} GiB with their arguments"
+                raise NotSubmitted(seen, "pass paths, not data; or raise executor.max_pickle_size_gb")
+        return found
+
+
+def _name(call: Any) -> str:
+    function = call.function
+    named = getattr(function, "__name__", "") or type(getattr(function, "func", function)).__name__
+    return named.strip("<>") or "call"
+
+
+__all__ = ["NAME", "ClusterrunError", "ClusterrunExecutor", "ClusterrunJob", "NotSubmitted", "State"]

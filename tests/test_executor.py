@@ -1,0 +1,103 @@
+"""Functions as runs on this machine: what they return, print and raise comes back."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import submitit
+from submitit.core import plugins
+
+import clusterrun
+from clusterrun.executor import ClusterrunExecutor, NotSubmitted
+from clusterrun.model.errors import BadInput
+from clusterrun.operations.context import Context
+from clusterrun.training.function import NotOurs
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> ClusterrunExecutor:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CLUSTERRUN_HOME": str(tmp_path / "h")}
+    return ClusterrunExecutor(context=Context(environment), cluster="local", preflight="off")
+
+
+def add(a: int, b: int) -> int:
+    print("adding", a)
+    print("aloud", file=sys.stderr)
+    return a + b
+
+
+def of_rank(word: str) -> tuple[str, int]:
+    rank = submitit.JobEnvironment().global_rank
+    if word == "fail" and rank == 1:
+        raise ValueError("too bad")
+    return word, rank
+
+
+def test_calls_come_back_from_one_rank_from_many_and_from_a_list_of_them(
+    executor: ClusterrunExecutor,
+) -> None:
+    jobs = executor.map_array(add, range(3), range(3))
+    with executor.batch():
+        late = executor.submit(add, 5, b=6)
+    executor.update_parameters(nodes=2, tasks_per_node=2)
+    wide, failing = executor.submit(of_rank, "x"), executor.submit(of_rank, "fail")
+    assert [job.result() for job in jobs] == [0, 2, 4]
+    assert [job.run.name for job in jobs] == ["add.0", "add.1", "add.2"]
+    assert (late.result(), late.exception(), late.done(), late.submission().kwargs) == (
+        11,
+        None,
+        True,
+        {"b": 6},
+    )
+    assert "adding 5\n" in (late.stdout() or "") and "aloud\n" in (late.stderr() or "")
+    assert wide.results() == [("x", rank) for rank in range(4)] and wide.task(3).result() == ("x", 3)
+    raised = failing.exception()
+    assert isinstance(raised, submitit.core.utils.FailedJobError) and "too bad" in str(raised)
+    assert oct(os.stat(late.paths.submitted_pickle).st_mode & 0o777) == "0o600"
+
+
+def test_what_cannot_be_sent_is_said_before_anything_is_queued(executor: ClusterrunExecutor) -> None:
+    with pytest.raises(NotSubmitted, match="add cannot be sent to the ranks: TypeError"):
+        executor.submit(add, threading.Lock(), 1)  # type: ignore[arg-type]
+    executor.max_pickle_size_gb = 1e-6
+    with pytest.raises(RuntimeError, match="2 calls of add are about"):
+        executor.map_array(add, ["x" * 2000] * 2, [1, 2])
+    with pytest.raises(BadInput, match="no option 'nods'"):
+        executor.update_parameters(nods=2)
+    assert executor._context.store.ids() == []
+
+
+def test_a_call_that_is_cancelled_says_so_and_a_pickle_of_others_is_not_opened(
+    executor: ClusterrunExecutor,
+) -> None:
+    job = executor.submit(time.sleep, 600)
+    job.cancel()
+    assert (job.done(), job.state) == (True, "CANCELLED")
+    assert "is CANCELLED and rank 0 has returned nothing" in str(job.exception())
+    path = job.paths.result_pickle
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(("success", 1)))
+    path.chmod(0o666)
+    with pytest.raises(NotOurs, match="a pickle runs code"):
+        job.result()
+
+
+def test_it_is_a_plug_in_of_submitit() -> None:
+    if "clusterrun" not in plugins.get_executors():
+        pytest.skip("this checkout was installed before it had entry points: install it again")
+    assert plugins.get_executors()["clusterrun"] is clusterrun.Executor
+    auto = submitit.AutoExecutor("x", cluster="clusterrun")
+    auto.update_parameters(timeout_min=90, mem_gb=1.5, nodes=2, gpus_per_node=8, tasks_per_node=1)
+    assert auto._executor.parameters == {
+        "time": "90m",
+        "mem": "1536M",
+        "nodes": 2,
+        "gpus": 8,
+        "per_node": True,
+    }
