@@ -1,0 +1,106 @@
+"""How points become arrays: as long as Slurm takes them, once, found again where its answer was lost."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from clusterrun.model.errors import SchedulerError
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.operations.context import Context, quiet
+from clusterrun.operations.sweep import new_sweep, start
+from clusterrun.runs.sweep_records import SweepRecord, Sweeps
+
+SBATCH = """#!/bin/sh
+echo "$*" >> "$HOME/asked"
+for word; do case $word in --array=0-*) last=${word#--array=0-};; esac; done
+last=${last%%%*}
+taken=$(cat "$HOME/taken" 2>/dev/null || echo 0)
+if [ $((taken + last + 1)) -gt "$(cat "$HOME/limit")" ]; then
+  echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
+  echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy" >&2
+  exit 1
+fi
+echo $((taken + last + 1)) > "$HOME/taken"
+echo $((40 + taken))
+"""
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    (tmp_path / "sbatch").write_text(SBATCH)
+    (tmp_path / "sbatch").chmod(0o755)
+    (tmp_path / "slurm.conf").write_text("ClusterName=test\nMaxArraySize=4\n")
+    return Context(
+        {
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "CLUSTERRUN_HOME": str(tmp_path / "home"),
+            "SLURM_CONF": str(tmp_path / "slurm.conf"),
+        }
+    )
+
+
+def sweep(context: Context, count: int, limit: int, at_most: int = 0) -> SweepRecord:
+    home = Path(context.environ["HOME"])
+    (home / "limit").write_text(str(limit))
+    spec = JobSpec(("true", "{n}"), str(home), name="t", cluster=Cluster.SLURM, preflight="off")
+    made = new_sweep(spec, [(("n", str(number)),) for number in range(count)], at_most, context)
+    return start(made, context, quiet, patient=False)
+
+
+def asked(context: Context) -> list[str]:
+    """The arrays that sbatch was asked for, in turn, and what they wait for."""
+    lines = (Path(context.environ["HOME"]) / "asked").read_text().splitlines()
+    return [match[0] for line in lines if (match := re.search(r"--array=\S+", line))]
+
+
+def test_a_sweep_is_cut_where_an_array_may_be_no_longer_and_each_waits_for_the_one_before(
+    context: Context,
+) -> None:
+    made = sweep(context, 9, 100, at_most=2)
+    assert asked(context) == ["--array=0-3%2", "--array=0-3%2", "--array=0-0%2"]
+    records = [context.store.read(run_id) for run_id in made.run_ids]
+    numbers = ["40_0", "40_1", "40_2", "40_3", "44_0", "44_1", "44_2", "44_3", "48_0"]
+    assert [record.job_id for record in records] == numbers
+    assert [record.point for record in records] == [f"n={number}" for number in range(9)]
+    assert len({record.token for record in records}) == 9
+    scripts = sorted(Path(Sweeps(context.store).paths(made.sweep_id).run_dir).glob("array-*.sh"))
+    waits = re.findall(r"afterany:\d+", "".join(script.read_text() for script in scripts))
+    assert sorted(waits) == ["afterany:40", "afterany:44"]
+
+
+def test_a_limit_on_jobs_is_filled_to_the_last_and_leaves_no_run_of_what_it_refused(context: Context) -> None:
+    made = sweep(context, 9, 3)
+    assert asked(context)[:2] == ["--array=0-3", "--array=0-1"]
+    assert (len(made.run_ids), made.waiting) == (3, [3, 4, 5, 6, 7, 8])
+    assert sorted(context.store.ids()) == sorted(made.run_ids)
+    assert Sweeps(context.store).read(made.sweep_id) == made
+    (Path(context.environ["HOME"]) / "limit").write_text("100")
+    assert start(made, context, quiet, patient=False).waiting == []
+
+
+def test_a_limit_that_takes_none_is_an_error_in_slurms_words(context: Context) -> None:
+    with pytest.raises(SchedulerError, match="QOSMaxSubmitJobPerUserLimit"):
+        sweep(context, 3, 0)
+    assert context.store.ids() == []
+
+
+def test_an_array_whose_number_was_never_heard_is_known_by_its_comment(context: Context) -> None:
+    home = Path(context.environ["HOME"])
+    (home / "squeue").write_text(
+        "#!/bin/sh\nfor word; do case $word in --format=*) form=${word#--format=};; esac; done\n"
+        'mark="clusterrun:s:$(cat $HOME/token)"\n'
+        'printf %s "$form" | sed "s/%i/41_[0-2]/;s/%T/PENDING/;s/%k/$mark/;s/%./ /g"\n'
+    )
+    (home / "squeue").chmod(0o755)
+    (home / "sbatch").write_text(
+        '#!/bin/sh\ngrep -oh "clusterrun:[^ \\"]*" "$HOME"/home/sweeps/*/array-*.sh | cut -d: -f3 | head -1'
+        ' > "$HOME/token"\necho "sbatch: error: Batch job submission failed: Socket timed out" >&2\nexit 1\n'
+    )
+    made = sweep(context, 3, 9)
+    assert [context.store.read(run_id).job_id for run_id in made.run_ids] == ["41_0", "41_1", "41_2"]
+    assert os.path.exists(home / "token")
