@@ -115,6 +115,8 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
     called = max(large, key=lambda one: one.sequence, default=None)
     if called and called.operation not in EQUAL_SIZES:
         return _sizes_apart(left, root, called)
+    if called is None and (like := _expected(left, records)):
+        return _sender_unknown(left, root, (*smaller, *together), like)
     what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
     others = f"the others' {what}" if what else "what the others called"
     culprits = tuple(
@@ -127,6 +129,32 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
         f"rank {root.rank}: {root.said}",
     )
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+
+
+def _expected(left: Remains, records: list[Record]) -> Record | None:
+    """A call of others as large as what who aborted had expected: it called the same as they, perhaps."""
+    sizes = [found for one in left.errors if (found := _SIZES.search(one.text))]
+    expected = {int(found[2]) for found in sizes}
+    return next((record for record in records if _bytes(record.sizes, record.types) in expected), None)
+
+
+def _sender_unknown(left: Remains, root: Error, agree: tuple[int, ...], like: Record) -> Diagnosis:
+    """Who sent more than the others expected left no record: it is none of those that ``agree``."""
+    others = tuple(rank for rank in range(len(left.nodes)) if rank not in agree)
+    who = ranks_in_words(others) if others else "another rank"
+    said = f"{left.who(root.rank, root.inner)} was sent more than it expected{_line(left, root.rank)}: "
+    said += f"what is left does not tell by whom; {who} left no record of what {_they(others)} called"
+    called = f"{like.operation} of {like.sizes} {like.types}"
+    evidence = (
+        f"of that size is {called}, which is in the records that are left",
+        f"{left.name(root.rank, root.inner)}: {root.said}",
+    )
+    remedy = root.row.remedy if root.row else ""
+    return Diagnosis(Verdict.MISMATCH, said, (), (), evidence, remedy)
+
+
+def _they(ranks: tuple[int, ...]) -> str:
+    return "they" if len(ranks) > 1 else "it"
 
 
 def _sizes_apart(left: Remains, root: Error, called: Record) -> Diagnosis:

@@ -395,6 +395,20 @@ def test_of_a_gather_whose_root_aborted_the_odd_sender_is_named_not_the_root() -
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [2])
 
 
+def test_who_aborted_is_not_named_where_others_called_what_it_expected_and_none_what_it_got() -> None:
+    """Recorded of a gather: its root had expected what rank 3 called; who sent more left no record."""
+    aborted = f"  {ABORTED}".replace("1000 vs 4.", "24 vs 16.")
+    found = explain(left(*heard(0, aborted), failure=failure(0, -6), last=(last(3, "[4]"),)))
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert found.said == (
+        "rank 0 on n0 was sent more than it expected: what is left does not tell by whom; "
+        "ranks 1-2 left no record of what they called"
+    )
+    assert (
+        found.evidence[0] == "of that size is all_reduce of [4] Float, which is in the records that are left"
+    )
+
+
 def test_where_pairs_of_ranks_have_sizes_of_their_own_nobody_is_blamed_for_one() -> None:
     sent = replace(last(2, "[1000]").records[0], operation="all_to_all")
     lasts = (replace(last(2, ""), records=(sent,)), replace(last(3, ""), records=(sent,)))
