@@ -6,6 +6,7 @@ import json
 import os
 import time
 
+from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.paths import RunPaths
@@ -69,7 +70,9 @@ class TorchWorkerClient:
         container_runtimes.make_places(orders.container)
         inside = (task.python, "-I", "-S", self._paths.agent, "within", task.cwd, "--", *argv)
         said = [name for name, _ in orders.environment]
-        return container_runtimes.in_container(orders.container, inside, self._environment, said)
+        words, own = container_runtimes.in_container(orders.container, inside, self._environment, said)
+        # What podman leaves to take the container apart must outlive what is killed with the examiner.
+        return words, {name: value for name, value in own.items() if name != contract.COMPANION_VARIABLE}
 
     def test(self, number: int, task: GroupTask) -> None:
         """Have a test made; it is answered in any case."""
