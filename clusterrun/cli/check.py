@@ -118,6 +118,8 @@ def check(
     if dry_run:
         return dry(spec, context, as_json)
     if selftest_gpu:
+        if as_json or html or prometheus:
+            raise click.UsageError("--selftest-gpu writes a JSON file: --selftest-file FILE says where")
         return selftest.make(spec, selftest_file or "", anonymous)
     run = launch(spec, context, say)
     try:

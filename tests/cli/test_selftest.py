@@ -63,3 +63,8 @@ def test_a_file_that_is_none_of_a_selftest_is_refused(clusterrun: CommandLine, t
     (clusterrun.folder / "f.json").write_text(text)
     done = clusterrun("check", "--read", "f.json")
     assert (done.code, "f.json" in done.err) == (2, True)
+
+
+def test_its_document_is_a_file_and_no_json_on_stdout(clusterrun: CommandLine) -> None:
+    done = clusterrun("check", "--selftest-gpu", "--json")
+    assert (done.code, done.out, "--selftest-file FILE says where" in done.err) == (2, "", True)
