@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from clusterrun.model import contract
-from clusterrun.model.visible_gpus import VISIBLE_VARIABLES, instance_of, named
 from clusterrun.model.world import (
     default_environment,
     framework_environment,
@@ -103,15 +102,6 @@ def hidden_gpus(exists: Callable[[str], bool]) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": "", **dict(of_makers[path] for path in of_makers if exists(path))}
 
 
-def with_node_gpus(environment: Mapping[str, str], gpus: int) -> dict[str, str]:
-    """``environment`` without lists of fewer than ``gpus`` devices: a submitter's own, or Slurm's of none."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in VISIBLE_VARIABLES or len(named(value)) >= gpus
-    }
-
-
 def for_rank(
     base: Mapping[str, str],
     orders: Orders,
@@ -130,8 +120,12 @@ def for_rank(
     step = _step(base, world, rank, world.ranks_per_node)
     known = inherited(base, orders, step)
     wandb = wandb_environment(known, orders, lineage, rank)
-    instance = instance_of(known.get("CUDA_VISIBLE_DEVICES", ""), world.ranks_per_node, own["LOCAL_RANK"])
-    return {**defaults, **frameworks, **wandb, **known, **own, **instance}
+    devices = known.get("CUDA_VISIBLE_DEVICES", "")
+    if "MIG-" in devices:
+        from clusterrun.model.visible_gpus import instance_of  # few machines divide their GPUs
+
+        own = {**own, **instance_of(devices, world.ranks_per_node, own["LOCAL_RANK"])}
+    return {**defaults, **frameworks, **wandb, **known, **own}
 
 
 def with_chosen(

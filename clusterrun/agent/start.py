@@ -9,7 +9,7 @@ import signal
 import sys
 
 from clusterrun.agent.agent import Agent
-from clusterrun.agent.rank_environment import hidden_gpus, with_node_gpus
+from clusterrun.agent.rank_environment import hidden_gpus
 from clusterrun.agent.rank_processes import AgentPlace, RankProcesses
 from clusterrun.agent.service import AgentService, ShimLink
 from clusterrun.agent.sidecar_processes import SidecarPlace, SidecarProcesses
@@ -48,6 +48,8 @@ def serve(
     if orders.hide_gpus:
         environment = {**environment, **hidden_gpus(os.path.exists)}
     if orders.node_gpus:
+        from clusterrun.model.visible_gpus import with_node_gpus  # only where Slurm counts no GPUs
+
         environment = with_node_gpus(environment, orders.gpus_per_node)
     try:
         joined, bootstrap = _joined(node, name, link)

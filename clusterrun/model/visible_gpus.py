@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 VISIBLE_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
@@ -33,3 +37,12 @@ def instance_of(value: str, ranks: int, local: str) -> dict[str, str]:
     if ranks < 2 or len(found) < ranks:
         return {}
     return {"CUDA_VISIBLE_DEVICES": found[int(local)], "LOCAL_RANK": "0"}
+
+
+def with_node_gpus(environment: Mapping[str, str], gpus: int) -> dict[str, str]:
+    """``environment`` without lists of fewer than ``gpus`` devices: a submitter's own, or Slurm's of none."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in VISIBLE_VARIABLES or len(named(value)) >= gpus
+    }

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from clusterrun.agent.rank_environment import for_node, for_rank, with_node_gpus
+from clusterrun.agent.rank_environment import for_node, for_rank
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders, Survival
+from clusterrun.model.visible_gpus import with_node_gpus
 from clusterrun.model.world import Lineage, Meeting, World
 
 RUN_ID = "20261120-074500-k3f9-train"
