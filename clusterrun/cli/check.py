@@ -118,9 +118,7 @@ def check(
     if dry_run:
         return dry(spec, context, as_json)
     if selftest_gpu:
-        if as_json or html or prometheus:
-            raise click.UsageError("--selftest-gpu writes a JSON file: --selftest-file FILE says where")
-        return selftest.make(spec, selftest_file or "", anonymous)
+        return selftest.make(spec, selftest_file or "", anonymous, bool(as_json or html or prometheus))
     run = launch(spec, context, say)
     try:
         say(f"checks {spec.allocated} node{'s' if spec.allocated > 1 else ''}: {run.run_id}")

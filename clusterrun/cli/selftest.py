@@ -6,6 +6,8 @@ import json
 import os
 from typing import Any
 
+import click
+
 from clusterrun.cli.error_output import say
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
@@ -19,8 +21,10 @@ from clusterrun.reports.selftest_findings import FORMAT, grade, lines
 MOST_BYTES = 64 << 20
 
 
-def make(spec: JobSpec, path: str, anonymous: bool) -> int:
-    """Make the self-test, write its file (0600) and show what it found."""
+def make(spec: JobSpec, path: str, anonymous: bool, otherwise: bool) -> int:
+    """Make the self-test, write its file (0600) and show what it found; ``otherwise``: as JSON or a page."""
+    if otherwise:
+        raise click.UsageError("--selftest-gpu writes a JSON file: --selftest-file FILE says where")
     from clusterrun.bench import gpu_selftest
     from clusterrun.runs.private_files import write_whole
 
