@@ -71,10 +71,8 @@ def main() -> None:
                 spent = seconds(model, LONG, watched) - seconds(model, SHORT, watched)
                 steps[watched].append(1000 * spent / (LONG - SHORT))
         plain, seen = statistics.median(steps[False]), statistics.median(steps[True])
-        print(
-            f"{model}: a step takes {plain:.2f} ms, watched {seen:.2f} ms: {seen / plain - 1:+.1%}",
-            flush=True,
-        )
+        ratio = f"{seen / plain - 1:+.1%}"
+        print(f"{model}: a step takes {plain:.2f} ms, watched {seen:.2f} ms: {ratio}", flush=True)
 
 
 if __name__ == "__main__":

@@ -127,8 +127,10 @@ def contents(tensor: Any) -> Any:
     size = tensor.numel() * tensor.element_size()
     if not size:
         return None
-    view = memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
-    return view if tensor._base is None and not tensor.requires_grad else memoryview(bytes(view))
+    # A tensor that was made contiguous here lives as long as its bytes are read: the array holds it.
+    array = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    array.tensor = tensor
+    return memoryview(array).cast("B")
 
 
 def tensors_in(value: Any, depth: int = 4) -> Iterable[Any]:
@@ -393,7 +395,8 @@ class RankWatch:
     def _note_batch(self, iterator: Any, batch: Any) -> None:
         if os.getpid() != self.pid or len(self._batches) >= 64:
             return
-        first = next(iter(tensors_in(batch)), None)
+        seen_by_model = self.step and "root" in self._parts
+        first = None if seen_by_model else next(iter(tensors_in(batch)), None)
         data = getattr(iterator, "_dataset", None)
         size = len(data) if data is not None and hasattr(data, "__len__") else 0
         order = iterator.__dict__.get("_rehearsed") or [None]

@@ -222,6 +222,8 @@ def judge(first: Life, differs: str, seen: Observed) -> tuple[Discovery, ...]:
     found = differences(known, last, at)
     if differs:  # arithmetic may differ by itself; what a checkpoint holds may not
         found = tuple(one for one in found if one.part in RESTORED and one.part != differs)
+    if [one.part for one in found] == ["rounding"]:
+        return (_rounded(first, seen, at, found[0]), *(one for one in notice if one.level is not Severity.OK))
     if found:
         first_word = f"resumed at step {at}; step {found[0].step} differs: "
         count = counted(known, (start, last), at, at + last.last) if found[0].part == "data" else (0, 0)
@@ -232,6 +234,30 @@ def judge(first: Life, differs: str, seen: Observed) -> tuple[Discovery, ...]:
     )
 
 
+def _rounded(first: Life, seen: Observed, at: int, one: FirstDifference) -> Discovery:
+    """Forward equal to the bit, weights not: the sum over more than two ranks; the losses must stay close."""
+    for rank, trace in seen.restarted.ranks.items():
+        right = {step.n: step.loss for step in first.ranks[rank].steps} if rank in first.ranks else {}
+        for step in trace.steps:
+            loss = right.get(at + step.n)
+            if loss is None or step.loss is None or abs(step.loss - loss) <= CLOSE * max(1.0, abs(loss)):
+                continue
+            said = (
+                f"step {one.step} is equal but for rounding, and at step {at + step.n} the losses have parted"
+            )
+            return unknown(
+                f"{said}: {step.loss:.6g} instead of {loss:.6g}; rehearse with 2 ranks to compare by bits"
+            )
+    lost = max(0, seen.struck_at - at)
+    cost = f", {lost} steps done again" if lost else ""
+    said = f"resumed at step {at}{cost}; equal to the last bit up to the sum of the gradients of"
+    return Discovery(
+        Severity.OK, Cause.NONE, f"{said} {len(seen.restarted.ranks)} ranks, then but for rounding", step=at
+    )
+
+
+CLOSE = 0.05
+"""How far losses may part, as a share, that began equal but for rounding."""
 RESTORED = ("state", "rates", "scheduler", "data")
 
 

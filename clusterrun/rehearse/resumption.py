@@ -16,6 +16,12 @@ from clusterrun.rehearse.rank_trace import Life, RankTrace, Step
 KNOWN_SHARE = 0.9
 """Of a batch's samples that the control had too: then it is another order, not other data."""
 
+TWO = 2
+"""Ranks whose gradients have one sum, to the bit.
+
+DDP sums those of more in another order in the first step of a process, after which it lays out its buckets
+anew: a restart differs then by rounding, whatever the script does.
+"""
 OTHERS = "got other samples: the order is another one"
 
 
@@ -84,9 +90,14 @@ def differences(known: Reference, life: Life, at: int) -> tuple[FirstDifference,
     """
     state = _state_before(known, life, at)
     found = [state] if state else []
+    rounded: FirstDifference | None = None
     last = max((trace.last for trace in life.ranks.values()), default=0)
     for j in range(1, last + 1):
         here = [one for rank in sorted(life.ranks) for one in _at(known, life.ranks[rank], at, j)]
+        if rounded:  # what does not hang on the weights is still compared
+            here = [one for one in here if one.part in ("rates", "data", "scheduler")]
+        elif here and {one.part for one in here} == {"rounding"} and state is None:
+            rounded, here = here[0], []
         if here:
             order = {part: place for place, part in enumerate(PARTS)}
             firsts = sorted(here, key=lambda one: order[one.part])
@@ -95,6 +106,7 @@ def differences(known: Reference, life: Life, at: int) -> tuple[FirstDifference,
             elif j == 1:  # an optimizer's learning rates are part of its state
                 found += [one for one in firsts if one.part in ("scheduler", "scaler", "averages")]
             break
+    found = found or ([rounded] if rounded else [])
     return tuple({one.part: one for one in reversed(found)}.values())[::-1]
 
 
@@ -110,6 +122,7 @@ PARTS = (
     "buffers",
     "averages",
     "scheduler",
+    "rounding",
 )
 """In the order in which one decides the next."""
 
@@ -153,8 +166,13 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     if names and data and (data[0] in ("content", "unseen") or drawn_by_hand):
         parts[-1:] = [("random", ", ".join(names))]  # they draw what the data become
     elif step.parameters != right.parameters:
-        parts.append(("random", ", ".join(names)) if names and not data else ("parameters", ""))
-    elif step.buffers != right.buffers and not data and leads:
+        many = len(known.steps) > TWO
+        if many and step.loss is not None and step.loss == right.loss and not data:
+            parts.append(("rounding", ""))
+        else:
+            named = names and not data and not (many and step.loss is None)
+            parts.append(("random", ", ".join(names)) if named else ("parameters", ""))
+    if parts[-1:] in ([], [("rounding", "")]) and step.buffers != right.buffers and leads:
         parts.append(("buffers", ""))
     if leads and not set(right.averages) <= set(step.averages) and _averages_move(known, trace.rank):
         parts.append(("averages", ""))

@@ -173,6 +173,27 @@ def test_the_first_start_after_the_fault_that_took_a_step_is_judged() -> None:
     assert Observed("kill", (BEFORE, nothing, nothing), KILLED).restarted == nothing
 
 
+@pytest.mark.parametrize(
+    "changed, found",
+    [
+        ({"parameters": 1}, "ok"),  # the forward was the same: the sum of four gradients has no one order
+        ({"parameters": 1, "loss": 0.5}, "unknown"),
+        ({"parameters": 1, "rates": [[9.0]]}, "FAIL"),
+        ({"parameters": 1, "random": {"torch": 1, "python": 5}}, "ok"),
+        ({"parameters": 1, "random": {"torch": 1, "python": 5}, "loss": 0.5}, "FAIL"),
+    ],
+)
+def test_the_sum_of_more_than_two_ranks_may_differ_by_rounding(changed: dict[str, Any], found: str) -> None:
+    control, before = life(0, LAST, 4), life(0, KILLED, 4, saves=(saved(SAVED),))
+    right = life(SAVED, LAST, 4, loads=READ)
+    ranks = {
+        rank: replace(one, steps=tuple(replace(each, **changed) for each in one.steps))
+        for rank, one in right.ranks.items()
+    }
+    (first, *_) = causes.judge(control, "", Observed("kill", (before, Life(ranks)), KILLED))
+    assert first.level.value == found, first
+
+
 def test_repeated_and_left_out_samples_are_counted() -> None:
     known = reference(CONTROL, BEFORE)
     assert counted(known, (BEFORE, shifted(-2)), SAVED, 20) == (16, 16)

@@ -35,7 +35,7 @@ def person(tmp_path: Path) -> Person:
 
 @pytest.mark.parametrize("patch", [p for p in BUGS if p.name in NAMED] + [CORRECT[1]], ids=lambda p: p.name)
 def test_what_is_planted_is_found_and_nothing_else(patch: Patch) -> None:
-    from benchmarks.rehearse_bugs import named, rehearsed
+    from benchmarks.bench_rehearse_bugs import named, rehearsed
 
     found = named(rehearsed(patch))
     assert found[:1] == list(patch.causes[:1]), found
@@ -77,7 +77,7 @@ def test_the_command_tells_it_in_every_form_and_leaves_nothing(person: Person) -
 
 
 def test_a_script_that_never_steps_is_told_so() -> None:
-    from benchmarks.rehearse_bugs import rehearsed
+    from benchmarks.bench_rehearse_bugs import rehearsed
 
     (control,) = rehearsed(
         Patch("no GPU", (("def main():\n", "def main():\n    raise RuntimeError('No CUDA GPUs')\n"),))
@@ -92,7 +92,7 @@ def test_a_script_that_never_steps_is_told_so() -> None:
 
 
 def test_checkpoints_outside_of_the_copy_are_refused(tmp_path: Path) -> None:
-    from benchmarks.rehearse_bugs import rehearsed
+    from benchmarks.bench_rehearse_bugs import rehearsed
 
     with pytest.raises(BadInput, match="outside of its working directory"):
         rehearsed(Patch("elsewhere", (('"checkpoints", 2,', f'"{tmp_path}/elsewhere", 2,'),)))

@@ -1,8 +1,8 @@
 """How many planted resume bugs `clusterrun rehearse` names rightly, and how many correct scripts it accuses.
 
-python -m benchmarks.rehearse_bugs            all of them; the ranks are started directly
-python -m benchmarks.rehearse_bugs scaler     those with this word in their name
-python -m benchmarks.rehearse_bugs --whole …  as real runs of clusterrun: about a minute each
+python -m benchmarks.bench_rehearse_bugs            all of them; the ranks are started directly
+python -m benchmarks.bench_rehearse_bugs scaler     those with this word in their name
+python -m benchmarks.bench_rehearse_bugs --whole …  as real runs of clusterrun: about a minute each
 """
 
 from __future__ import annotations
