@@ -223,7 +223,7 @@ def judge(first: Life, differs: str, seen: Observed) -> tuple[Discovery, ...]:
     if differs:  # arithmetic may differ by itself; what a checkpoint holds may not
         found = tuple(one for one in found if one.part in RESTORED and one.part != differs)
     if [one.part for one in found] == ["rounding"]:
-        return (_rounded(first, seen, at, found[0]), *(one for one in notice if one.level is not Severity.OK))
+        return (*notice, _rounded(first, seen, at, found[0]))
     if found:
         first_word = f"resumed at step {at}; step {found[0].step} differs: "
         count = counted(known, (start, last), at, at + last.last) if found[0].part == "data" else (0, 0)
