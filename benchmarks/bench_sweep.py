@@ -1,0 +1,58 @@
+"""What a sweep of 1,000 points costs to queue, and how often Slurm is asked, beside a bare array."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.measure import in_turn, process, table
+from benchmarks.on_login import CLUSTERRUN, on_login
+
+ROUNDS, POINTS = 3, 1000
+PROGRAMS = ("sbatch", "squeue", "sinfo", "sacct", "scontrol", "scancel")
+
+
+def main() -> None:
+    """On the login host of a lab of 4 nodes; no job begins."""
+    on_login("sweep", measure)
+
+
+def measure() -> None:
+    """Queue the points, in turn with what it is measured against; count what asks the controller."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder, "asked")
+        environment = {
+            **os.environ,
+            "CLUSTERRUN_HOME": f"{folder}/home",
+            "PATH": _counting(Path(folder), asked),
+        }
+        sweep = [CLUSTERRUN, "sweep", "--preflight", "off", "--at-most", "4", "--sbatch", "hold"]
+        sweep += ["--set", "lr=range(10)", "--set", "seed=range(100)", "true", "{lr}", "{seed}"]
+        bare = ["sbatch", "--hold", f"--array=0-{POINTS - 1}%4", "--wrap", "true"]
+        sides = {
+            f"clusterrun sweep of {POINTS} points": process(sweep, env=environment, cwd=folder),
+            f"sbatch of an array of {POINTS} tasks": process(bare, cwd=folder),
+        }
+        print(table(f"{POINTS} points queued, whole process", in_turn(sides, ROUNDS), "≤ 5 s"))
+        counts = Counter(asked.read_text().split())
+        each = {program: count / counts["sbatch"] for program, count in counts.items()}
+        print("for each sweep Slurm was asked by", each)
+        subprocess.run(["scancel", "--user", str(os.getuid())], timeout=60, check=True)
+
+
+def _counting(folder: Path, asked: Path) -> str:
+    """A PATH on which each of Slurm's programs notes that it was called."""
+    (folder / "bin").mkdir()
+    for program in filter(shutil.which, PROGRAMS):
+        path = folder / "bin" / program
+        path.write_text(f'#!/bin/sh\necho {program} >> {asked}\nexec {shutil.which(program)} "$@"\n')
+        path.chmod(0o755)
+    return f"{folder}/bin:{os.environ['PATH']}"
+
+
+if __name__ == "__main__":
+    main()
