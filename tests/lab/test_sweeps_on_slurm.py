@@ -15,7 +15,7 @@ from tests.lab_fixture import leftovers
 pytestmark = pytest.mark.lab
 
 POINT = """
-import os, signal, sys, time
+import os, sys, time
 from clusterrun.training import report
 report(loss=float(sys.argv[1]), restarts=int(os.environ["CLUSTERRUN_ATTEMPT"]), word=sys.argv[2])
 go = sys.argv[1] + ".go"
@@ -50,7 +50,8 @@ def test_an_array_is_a_table_of_runs_that_are_ended_requeued_and_read_one_by_one
     cancelled = on_slurm.run("cancel", "rates.2")
     assert (cancelled.code, cancelled.out) == (0, f"{ids[2]} CANCELLED\n")
     assert on_slurm.status("rates.0")["state"] == "RUNNING"
-    assert "local" not in on_slurm.run("exec", "rates.0", "--", "hostname").out
+    beside = on_slurm.run("exec", "rates.0", "--", "printenv", "CLUSTERRUN_RUN_ID")
+    assert (beside.code, beside.out) == (0, f"{ids[0]}\n"), beside.err
     for task in range(4):
         (on_slurm.project / f"{task}.go").touch()
     assert on_slurm.run("wait", "rates", limit=240).code == 1
