@@ -35,6 +35,7 @@ class Anything(metaclass=Kind):
     def __init_subclass__(cls, **named): pass
     def __call__(self, *args, **named): return self
     def __getattr__(self, name): return self
+    def __iter__(self): return iter(())
 
 class Library(types.ModuleType):
     __path__ = []

@@ -16,6 +16,8 @@ NOT_HERE = ("lab",)
 
 IN_AN_ALLOCATION = ("run",)
 """They need an allocation: here it shows that the line is understood, and what is said without one."""
+OF_A_SWEEP = ("list", "results", "retry", "continue")
+"""Without a sweep it shows that the line is understood."""
 BESIDE = ("exec", "shell", "top")
 """They need a live run, and programs that are not everywhere: here it shows that the line is understood."""
 
@@ -55,10 +57,15 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
         words.insert(1, "--dry-run")
     elif words[0] == "rehearse":
         words.insert(1, "--list-faults")
+    elif words[0] == "sweep" and words[1] not in OF_A_SWEEP:
+        (ended.folder / "points.csv").write_text("lr\n0.1\n")
+        words[1:1] = ["start", "--dry-run"]
     elif words[0] == "bench":
         words.insert(2, "--dry-run")
     done = ended(*words)
-    if words[0] in BESIDE:
+    if words[0] == "sweep" and words[1] in OF_A_SWEEP:
+        assert (done.code, "no sweep" in done.out + done.err) in ((0, True), (5, True)), done
+    elif words[0] in BESIDE:
         assert (done.code, "has ended (COMPLETED)" in done.err) == (2, True), done
     elif words[0] == "alloc":
         assert (done.code, "Slurm cannot be used here" in done.err) == (4, True), done

@@ -46,7 +46,6 @@ MACHINES = [
     ("NVIDIA H800", 8, 0, 1, 215, "nccl#1374"),
     ("NVIDIA GeForce RTX 5090", 8, 0, 1, 28, "nccl#1639: PCIe"),
     ("NVIDIA GeForce RTX 5090", 4, 0, 1, 35, "nccl#1639: PCIe"),
-    ("NVIDIA GB200", 4, 0, 1, 811, "lixueduan.com: MNNVL, 2 nodes of an NVL72 seen as one"),
     ("NVIDIA H200 NVL", 8, 1600, 2, 35, "kubernetes.recipes: 4 ConnectX-7 a node, RoCE"),
     ("NVIDIA H100 80GB HBM3", 8, 3200, 4, 320, "nccl#1221: 8 x 400 Gb/s RoCE"),
     ("Tesla V100-SXM2-16GB", 8, 400, 4, 6, "nccl-tests#29: 4 EDR a node, one in use"),
