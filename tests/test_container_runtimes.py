@@ -56,7 +56,7 @@ def test_the_words_of_a_prefix(runtime: str, image: str, node: NodeDevices, word
 
 
 def test_what_srun_is_asked_for() -> None:
-    name = Container("nvcr.io#nvidia/pytorch:24.01", "pyxis", MOUNTS)
+    name = Container("registry.example#team/pytorch:24.01", "pyxis", MOUNTS)
     mounts = "/runs/r:/runs/r,/data sets:/data:ro"
     asked = (("container-image", name.image), ("container-mounts", mounts))
     assert table.srun_options(name) == asked

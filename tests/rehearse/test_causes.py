@@ -14,7 +14,7 @@ from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile, Step, par
 from clusterrun.rehearse.resumption import counted, reference, resumed_at
 
 LAST, SAVED, KILLED = 30, 10, 13
-PATH = "/work/checkpoints/step-{}.pt"
+PATH = "/data/checkpoints/step-{}.pt"
 
 
 def step(n: int, rank: int = 0, **changed: Any) -> Step:

@@ -35,7 +35,7 @@ def planned(**more: Any) -> Plan:
         ("/images/a.sqsh", HERE, "pyxis"),
         ("/images/a.sqsh", HERE[1:], "apptainer"),
         ("/images/a.sqsh", ("charliecloud",), "charliecloud"),
-        ("nvcr.io#nvidia/pytorch:24.01-py3", HERE, "pyxis"),
+        ("registry.example#team/pytorch:24.01-py3", HERE, "pyxis"),
         ("pytorch/pytorch:latest", ("apptainer", "podman"), "podman"),
         ("/images/folder", HERE, "apptainer"),
         ("/images/folder", ("charliecloud", "podman"), "charliecloud"),
