@@ -221,12 +221,10 @@ def results(word: str, by: str, largest: bool, as_csv: bool, as_json: bool) -> i
 
 
 @sweep.command()
-@click.option(
-    "--failed", is_flag=True, help="Those that ended otherwise than well; the only choice there is."
-)
+@click.option("--failed", is_flag=True, help="Those whose runs failed or were ended.")
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
 def retry(word: str, failed: bool) -> int:
-    """Queue the points of SWEEP again whose runs have failed, or were ended; those runs stay to be read.
+    """Queue points of SWEEP again; the runs that they had stay, to be read.
 
     \b
     Examples:
@@ -234,6 +232,8 @@ def retry(word: str, failed: bool) -> int:
     """
     from clusterrun.operations.sweep import retried
 
+    if not failed:
+        raise click.UsageError("say which points: --failed takes those whose runs failed or were ended")
     context = Context(tell=say)
     return _queue_rest(context, retried(_named(context, word), context, say), "no run of it has failed")
 
