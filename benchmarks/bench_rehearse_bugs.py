@@ -14,10 +14,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.rehearse_direct import DirectStage
+from benchmarks.rehearse_direct import DirectRehearsal
 from clusterrun.api import spec_of
 from clusterrun.rehearse.causes import Severity
-from clusterrun.rehearse.rehearsal import Result, Stage
+from clusterrun.rehearse.rehearsal import Rehearsal, RehearsalLimits, Result
 from tests.rehearse.planted import BUGS, CORRECT, Patch
 
 
@@ -35,9 +35,10 @@ def rehearsed(patch: Patch, whole: bool = False) -> list[Result]:
             "cluster": "local",
         }
         spec = spec_of(("train.py",), str(work), options, no_progress=0)
-        kind = Stage if whole else DirectStage
-        stage = kind(spec, str(Path(folder, "out")), dict(os.environ), 900.0, 0, 60.0, print)
-        return list(stage.rehearse(patch.faults, False))
+        kind = Rehearsal if whole else DirectRehearsal
+        limits = RehearsalLimits(900.0, notice=60.0)
+        rehearsal = kind(spec, str(Path(folder, "out")), dict(os.environ), limits, print)
+        return list(rehearsal.rehearse(patch.faults, False))
 
 
 def named(results: Sequence[Result]) -> list[str]:

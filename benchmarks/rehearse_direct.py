@@ -21,7 +21,7 @@ import torch.distributed
 import torch.utils.data
 
 from clusterrun.model.paths import RunPaths
-from clusterrun.rehearse.rehearsal import VARIABLE, Stage
+from clusterrun.rehearse.rehearsal import VARIABLE, Rehearsal
 
 torch.set_num_threads(1)
 WATCHER = Path(__file__).resolve().parents[1] / "clusterrun" / "rank_hooks" / "clusterrun_rehearsal.py"
@@ -51,7 +51,7 @@ class DirectRun:
         return found
 
 
-class DirectStage(Stage):
+class DirectRehearsal(Rehearsal):
     """The same rehearsal; runs are started by this file."""
 
     def _run(self, name: str, folder: str, orders: dict[str, Any], restarts: int = 3, nodes: int = 0) -> Any:

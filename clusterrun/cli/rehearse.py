@@ -22,7 +22,7 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 
 if TYPE_CHECKING:
-    from clusterrun.rehearse.rehearsal import Result, Stage
+    from clusterrun.rehearse.rehearsal import Rehearsal, Result
 
 TITLE = 18
 STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
@@ -80,13 +80,13 @@ def rehearse(
     keep, folder = given["keep"], _folder(given["keep"])
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # our runs are ended before we are
     try:
-        stage = _stage(command, folder, duration.parse(budget), duration.parse(notice), given)
+        rehearsal = _rehearsal(command, folder, duration.parse(budget), duration.parse(notice), given)
         results: list[Result] = []
-        for result in stage.rehearse(names, given["elastic"]):
+        for result in rehearsal.rehearse(names, given["elastic"]):
             results.append(result)
             if not as_json:
                 _show(result)
-        return _end(stage, results, command, as_json, given)
+        return _end(rehearsal, results, command, as_json, given)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -123,9 +123,11 @@ def _folder(keep: str | None) -> str:
     return os.path.abspath(keep)
 
 
-def _stage(command: tuple[str, ...], folder: str, budget: int, notice: int, given: dict[str, Any]) -> Stage:
+def _rehearsal(
+    command: tuple[str, ...], folder: str, budget: int, notice: int, given: dict[str, Any]
+) -> Rehearsal:
     from clusterrun.api import spec_of
-    from clusterrun.rehearse.rehearsal import Stage, outside
+    from clusterrun.rehearse.rehearsal import Rehearsal, RehearsalLimits, outside
 
     wishes = {"nodes": given["nodes"], "gpus": given["gpus"], "preflight": "off", "cluster": "local"}
     wishes["ranks_per_node"] = 0 if given["gpus"] else given["ranks_per_node"]
@@ -135,7 +137,8 @@ def _stage(command: tuple[str, ...], folder: str, budget: int, notice: int, give
     for place in outside(command[1:], cwd):
         say(f"{place} lies outside of this directory: it is not copied, all runs share it")
     say(f"each run works in a copy of {cwd}")
-    return Stage(spec, folder, dict(os.environ), float(budget), given["steps"] or 0, float(notice), say)
+    limits = RehearsalLimits(float(budget), given["steps"] or 0, float(notice))
+    return Rehearsal(spec, folder, dict(os.environ), limits, say)
 
 
 def _show(result: Result) -> None:
@@ -156,12 +159,16 @@ def _show(result: Result) -> None:
 
 
 def _end(
-    stage: Stage, results: list[Result], command: tuple[str, ...], as_json: bool, given: dict[str, Any]
+    rehearsal: Rehearsal,
+    results: list[Result],
+    command: tuple[str, ...],
+    as_json: bool,
+    given: dict[str, Any],
 ) -> int:
     from clusterrun.rehearse import rehearsal_report
     from clusterrun.runs.private_files import write_whole
 
-    steps = stage.plan.steps if stage.plan else 0
+    steps = rehearsal.plan.steps if rehearsal.plan else 0
     if given["junit"]:
         suite = rehearsal_report.junit(results, os.path.basename(command[0]))
         write_whole(os.path.abspath(given["junit"]), suite)

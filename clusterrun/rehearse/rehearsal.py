@@ -75,7 +75,16 @@ class BudgetSpent(Exception):
     """The budget is used up."""
 
 
-class Stage:
+@frozen
+class RehearsalLimits:
+    """How long all of it may take, a run's optimizer steps (0: found out), what a time limit's notice is."""
+
+    budget: float
+    steps: int = 0
+    notice: float = 120.0
+
+
+class Rehearsal:
     """One rehearsal: ``spec`` is the run as the user means it, ``folder`` takes everything that is made."""
 
     def __init__(
@@ -83,15 +92,13 @@ class Stage:
         spec: JobSpec,
         folder: str,
         environ: dict[str, str],
-        budget: float,
-        steps: int,
-        notice: float,
+        limits: RehearsalLimits,
         tell: Callable[[str], None],
     ) -> None:
-        self._spec, self._folder, self._budget, self._steps = spec, folder, budget, steps
-        self._notice, self._tell = notice, tell
+        self._spec, self._folder, self._tell = spec, folder, tell
+        self._budget, self._steps, self._notice = limits.budget, limits.steps, limits.notice
         self._context = Context({**environ, "CLUSTERRUN_HOME": os.path.join(folder, "home")})
-        self._until = time.monotonic() + budget
+        self._until = time.monotonic() + limits.budget
         self._live: set[str] = set()
         self.control: tuple[Life, Life] | None = None
         self.plan: Schedule | None = None
