@@ -33,11 +33,20 @@ def program(null: int, *argv: str, stdout: int = -1, cwd: str = "/", **environme
     return Program(argv, pairs, cwd, null, null if stdout < 0 else stdout, null, signal.SIGKILL)
 
 
+STRANGERS: set[int] = set()
+"""Children that were there before the test, of other tests in this process."""
+
+
+@pytest.fixture(autouse=True)
+def strangers() -> None:
+    STRANGERS.update(process.pid for process in proc.descendants(os.getpid()))
+
+
 def ends(count: int) -> dict[int, int]:
     found: dict[int, int] = {}
 
     def look() -> bool:
-        found.update({child.pid: child.code for child in ended_children()})
+        found.update({child.pid: child.code for child in ended_children() if child.pid not in STRANGERS})
         return len(found) >= count
 
     until(look, f"{count} children ended")
