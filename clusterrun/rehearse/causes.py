@@ -215,7 +215,7 @@ def judge(first: Life, differs: str, seen: Observed) -> tuple[Discovery, ...]:
     steps = {rank: resumed_at(known, trace) for rank, trace in sorted(last.ranks.items()) if trace.before}
     wrong = _where(seen, known, steps)
     if wrong:
-        return (wrong, *notice)
+        return (wrong,)  # what that loses is no fault of how the notice was met
     at = next(step for step in steps.values() if step is not None)
     if seen.elastic:
         return (Discovery(Severity.OK, Cause.NONE, f"resumed at step {at} on {len(last.ranks)} ranks"),)
