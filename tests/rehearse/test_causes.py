@@ -240,7 +240,7 @@ def test_a_notice_is_judged_by_what_was_lost(
 def test_what_a_restart_does_not_load_is_not_put_down_to_the_notice() -> None:
     steps = tuple(step(n, hears=True) for n in range(1, KILLED + 1))
     told = Life({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(KILLED)))})
-    seen = Observed("time-limit", (told, life(0, LAST)), KILLED, until=120.0, took=1.2)
+    seen = Observed("time-limit", (told, life(0, LAST, 1)), KILLED, until=120.0, took=1.2)
     found = causes.judge(life(0, LAST, 1), "", seen)
     assert [(one.level.value, one.cause.value) for one in found] == [("FAIL", "never-resumed")]
 
