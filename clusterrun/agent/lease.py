@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.protocol.messages import Beat
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.protocol.messages import Ack
+from clusterrun.protocol.messages import Ack, Beat
 
 
 class Lease:

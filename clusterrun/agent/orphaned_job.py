@@ -20,6 +20,7 @@ import json
 import signal
 import socket
 import time
+from collections.abc import Callable, Mapping
 
 from clusterrun.model import contract
 from clusterrun.model.document import encode
@@ -28,18 +29,12 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import LeftBehind
-from clusterrun.runtime.commands import CommandRunner
+from clusterrun.runtime.commands import CommandDone, CommandRunner
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.processes import ended_children
 from clusterrun.runtime.stderr import say
 from clusterrun.slurm_text import job_row
 from clusterrun.slurm_text.exclude_list import excluding
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from clusterrun.runtime.commands import CommandDone
 
 PATIENCE_SECONDS = 900.0
 """A scheduler takes a silent node for lost after some minutes (SlurmdTimeout)."""

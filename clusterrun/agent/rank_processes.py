@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Mapping
 
 from clusterrun import proc
 from clusterrun.agent import rank_environment
+from clusterrun.agent.actions import Spawn
 from clusterrun.agent.events import Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
 from clusterrun.agent.log_tail import LastWords, last_words
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.orders import Orders
+from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage
 from clusterrun.runtime.exit_status import STARVED
 from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
 from clusterrun.runtime.network import interface_of
-from clusterrun.runtime.processes import Program, ended_children, start_all
+from clusterrun.runtime.processes import ProcessEnd, Program, ended_children, start_all
 from clusterrun.runtime.run_files import GrowthIndex, in_words, may_pass, no_room, open_log
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from clusterrun.agent.actions import Spawn
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.paths import RunPaths
-    from clusterrun.runtime.processes import ProcessEnd
 
 _SWEEP_SECONDS = 3.0
 _LOCAL_RANK = "LOCAL_RANK"

@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable
 
 from clusterrun import proc
 from clusterrun.model import contract
@@ -22,10 +23,6 @@ from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
 from clusterrun.runtime.processes import become_subreaper, ended_children
 from clusterrun.runtime.standstill import OVERSLEPT_SECONDS
 from clusterrun.runtime.stderr import say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _ANY_EPOCH = 10**9
 _LONGEST_WAIT = 2.0

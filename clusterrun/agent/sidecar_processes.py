@@ -9,29 +9,23 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterable, Mapping
 
 from clusterrun import proc
 from clusterrun.agent import rank_environment
+from clusterrun.agent.actions import PassOn
 from clusterrun.agent.events import SidecarGone, SidecarSpoke
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
+from clusterrun.model.orders import Orders
+from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage, run_environment
-from clusterrun.runtime.event_loop import READABLE, WRITABLE
+from clusterrun.runtime.event_loop import READABLE, WRITABLE, EventLoop
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.kill_tree import below, sweep
-from clusterrun.runtime.processes import NotStarted, Program, start_all
+from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.runtime.run_files import open_log
 from clusterrun.runtime.stderr import say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from clusterrun.agent.actions import PassOn
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.paths import RunPaths
-    from clusterrun.runtime.event_loop import EventLoop
-    from clusterrun.runtime.processes import ProcessEnd
 
 _KILL_SECONDS = 3.0
 LONGEST_LINE = 1_000_000

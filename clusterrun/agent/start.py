@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable, Mapping
 
 from clusterrun.agent.agent import Agent
 from clusterrun.agent.rank_environment import hidden_gpus
@@ -14,21 +15,14 @@ from clusterrun.agent.rank_processes import AgentPlace, RankProcesses
 from clusterrun.agent.service import AgentService, ShimLink
 from clusterrun.agent.sidecar_processes import SidecarPlace, SidecarProcesses
 from clusterrun.model import contract
-from clusterrun.protocol.bootstrap import read_bootstrap
-from clusterrun.protocol.client import OutOfReach, join
+from clusterrun.model.orders import Orders
+from clusterrun.model.paths import RunPaths
+from clusterrun.protocol.bootstrap import Bootstrap, read_bootstrap
+from clusterrun.protocol.client import Joined, OutOfReach, join
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.processes import become_subreaper, call_itself, on_parents_death
 from clusterrun.runtime.run_files import check_run_directory, patiently, read_orders
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.paths import RunPaths
-    from clusterrun.protocol.bootstrap import Bootstrap
-    from clusterrun.protocol.client import Joined
 
 _LONGEST_LINE = 64 * 1024
 _NAME = b"clusterrun node"

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import enum
 import signal
+from collections.abc import Sequence
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
+from clusterrun.protocol.messages import RankExited
 from clusterrun.runtime.exit_status import STARVED, code_in_words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.protocol.messages import RankExited
 
 
 class FailureKind(enum.Enum):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from clusterrun.coordinator.membership import Membership
+from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model.frozen import frozen
 from clusterrun.slurm_text.srun_messages import ended_on, unreached
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from clusterrun.coordinator.membership import Membership
-    from clusterrun.coordinator.run_state import RunStateKeeper
 
 
 @frozen

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+from collections.abc import Container, Sequence
 
-    from clusterrun.protocol.messages import Hello
-    from clusterrun.protocol.timeouts import Timeouts
-    from clusterrun.runtime.machine_events import Now
+from clusterrun.protocol.messages import Hello
+from clusterrun.protocol.timeouts import Timeouts
+from clusterrun.runtime.machine_events import Now
 
 LATE_BEATS = 1.2
 """A heartbeat that took no longer, counted in beats, was on its way."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from clusterrun.coordinator.actions import Announce
+from clusterrun.model.record import RunState
 from clusterrun.model.states import Phase
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.model.record import RunState
-    from clusterrun.runtime.machine_events import Now
+from clusterrun.runtime.machine_events import Now
 
 STARTED, RESTARTED, FAILED, ENDED = "started", "restarted", "failed", "ended"
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from clusterrun.coordinator.events import EpochClaimed
+from clusterrun.model.record import RunState
 from clusterrun.model.states import State
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.model.record import RunState
 
 
 def is_over(state: RunState | None, job_id: str) -> bool:

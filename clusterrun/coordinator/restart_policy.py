@@ -5,19 +5,15 @@ Budgets, pauses and progress are counted from the record, so they hold over coor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterrun.coordinator import failures
-from clusterrun.coordinator.failures import FailureKind, RunOutcome
+from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
+from clusterrun.coordinator.outcomes import AttemptOver
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.orders import Orders
+from clusterrun.model.record import Attempt
 from clusterrun.model.states import State
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.coordinator.failures import FailureEvent
-    from clusterrun.coordinator.outcomes import AttemptOver
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.record import Attempt
 
 CAUSE_SECONDS = 2.0
 """A request to end that comes this soon after the first failure is taken for its cause."""

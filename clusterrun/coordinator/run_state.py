@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 
 from clusterrun.coordinator.actions import SaveState
+from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.model import contract
 from clusterrun.model.frozen import replace
-from clusterrun.model.record import Attempt, RunState
+from clusterrun.model.record import Attempt, Failure, RunState
 from clusterrun.model.states import Phase, State
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.coordinator.failures import RunOutcome
-    from clusterrun.model.record import Failure
-    from clusterrun.runtime.machine_events import Now
+from clusterrun.runtime.machine_events import Now
 
 GAP_SECONDS = 0.2
 """Least time between two writings, but for the last one."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator, Sequence
 
 from clusterrun.model.errors import BadInput
 
 LIMIT = 65536
 """Names that one list may stand for: ``n[0-999999999]`` must not fill the memory."""
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _NUMBERED = re.compile(r"(?s)(.*?)([0-9]{1,18})")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from clusterrun.model.frozen import frozen, replace
+from collections.abc import Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from clusterrun.model.frozen import frozen, replace
 
 UNKNOWN = -1.0
 """Where a GPU does not say."""

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
-from clusterrun.diagnosis.evidence import LookOptions
+from clusterrun.diagnosis.evidence import Collected, LookOptions
 from clusterrun.diagnosis.job_snapshot import JobSnapshot
 from clusterrun.model.document import encode
 from clusterrun.monitor.actions import AskObserver
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from clusterrun.diagnosis.evidence import Collected
 
 ANSWER_SECONDS = 10.0
 """Beyond the look itself: what a node may take to answer."""

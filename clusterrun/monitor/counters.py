@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from clusterrun import proc
 from clusterrun.model.frozen import frozen
 from clusterrun.model.usage import RankUse
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 INFINIBAND = "/sys/class/infiniband"

@@ -6,15 +6,12 @@ A rank that others waited for is mostly ended because they gave up: it prints no
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from clusterrun import proc
 from clusterrun.atomic_file import write_whole
 from clusterrun.monitor.rank_channels import doors
 from clusterrun.monitor.stacks import stacks
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ASK_SECONDS = 0.5
 """A rank answers within 0.1 s, whatever it does; its end is not put off for one that cannot."""

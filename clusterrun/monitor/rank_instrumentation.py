@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 
 from clusterrun.atomic_file import write_whole
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SOURCES = ("clusterrun_prelude.py", "clusterrun_rehearsal.py", "clusterrun_witness.py", "sitecustomize.py")
 READ_BY_ALL = ("clusterrun_prelude.py", "sitecustomize.py")

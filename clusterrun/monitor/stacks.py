@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 
 from clusterrun import proc
 from clusterrun.diagnosis.frames import of_faulthandler, other_threads
 from clusterrun.model.frozen import frozen
+from clusterrun.monitor.rank_channels import RankChannel
 from clusterrun.monitor.rank_instrumentation import STACKS_SIGNAL
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from clusterrun.monitor.rank_channels import RankChannel
 
 ANSWER_SECONDS = 2.5
 _LOOK_SECONDS = 0.01

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.model.orders import Interpreter
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from clusterrun.model.orders import Orders
+from clusterrun.model.orders import Interpreter, Orders
 
 NAMES = ("python", "python3")
 LEAST = (3, 9)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Finding, Grade
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _MOST_ODD = 3
 """At most one node in three is odd; where more differ, no side can be called the usual one."""

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
-from clusterrun.runtime.event_loop import READABLE, WRITABLE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterrun.runtime.event_loop import EventLoop
+from clusterrun.runtime.event_loop import READABLE, WRITABLE, EventLoop
 
 _MOST_UNSENT = 4 * 1024 * 1024
 _DEAD_PEER_SECONDS = 20

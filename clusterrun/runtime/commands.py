@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Mapping
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
-from clusterrun.runtime.event_loop import steady
+from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.slurm_text.controller_away import NO_ANSWER
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from clusterrun.runtime.event_loop import EventLoop
 
 _MOST_SAID = 64 * 1024
 _MOST_SHOWN = 500

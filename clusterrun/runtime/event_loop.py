@@ -11,10 +11,7 @@ import os
 import select
 import signal
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable
 
 READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT

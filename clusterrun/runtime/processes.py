@@ -11,14 +11,11 @@ import resource
 import select
 import signal
 import time
+from collections.abc import Iterator, Sequence
 
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15

@@ -5,11 +5,9 @@ What is asked of nobody fails nobody: nothing is charged for it, and no node is 
 
 from __future__ import annotations
 
-from clusterrun.slurm_text.srun_messages import unreached
+from collections.abc import Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from clusterrun.slurm_text.srun_messages import unreached
 
 MOST_SECONDS = 600.0
 """How long a controller is waited for."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterrun.model.errors import BadInput
 from clusterrun.model.hostlist import expand
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def words_on(name: str, said: Sequence[str]) -> list[str]:

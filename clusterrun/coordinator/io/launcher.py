@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Callable, Mapping, Sequence
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
+from clusterrun.model.orders import Orders
+from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.runtime.stderr import say
 from clusterrun.slurm_text.srun_messages import unreached
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from clusterrun.model.orders import Orders
-    from clusterrun.runtime.event_loop import EventLoop
 
 _FIRST_LINES = 5
 _LAST_LINES = 15

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED, _DIALLED, _LISTENING = "01", "02", "0A"

@@ -6,18 +6,15 @@ answer that says no: a job that waits for this one, and is of this run, is the o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from clusterrun.coordinator.io.report_files import ReportFiles
 from clusterrun.model.hostlist import fold
+from clusterrun.runtime.commands import CommandDone, CommandRunner
 from clusterrun.runtime.event_loop import steady
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.slurm_text.controller_away import ControllerAway
 from clusterrun.slurm_text.exclude_list import excluding, filled
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterrun.coordinator.io.report_files import ReportFiles
-    from clusterrun.runtime.commands import CommandDone, CommandRunner
 
 _PATIENCE_SECONDS = 100.0
 """A scheduler under load takes its time; whoever waits for the answer waits a little longer still."""

@@ -13,16 +13,13 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.runtime.event_loop import steady
 from clusterrun.runtime.processes import become_subreaper, ended_children
 from clusterrun.runtime.stderr import say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
 _MOST_RESTARTS = 3

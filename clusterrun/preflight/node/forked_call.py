@@ -8,12 +8,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from clusterrun import proc
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _MOST_BYTES = 600_000

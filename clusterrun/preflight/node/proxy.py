@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from clusterrun.preflight.node.forked_call import execute
 from clusterrun.preflight.node.listener import READ
-from clusterrun.preflight.tasks import ThroughAnswer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from clusterrun.preflight.tasks import ThroughTask
+from clusterrun.preflight.tasks import ThroughAnswer, ThroughTask
 
 _LONGEST_WORDS = 300
 

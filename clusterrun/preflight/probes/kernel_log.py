@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterator
 
 from clusterrun.preflight.probes.run_program import answer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RECORD = 8192
 """A record of /dev/kmsg is never longer; a shorter buffer would make the kernel refuse it."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.search.node_groups import Groups, parts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from clusterrun.preflight.tasks import DialAnswer, DialTask
+from clusterrun.preflight.tasks import DialAnswer, DialTask
 
 ENOUGH = 2
 """So many others must have found the same before it is a node's and not a link's."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from clusterrun.preflight.search.schedule import Pair
 from clusterrun.preflight.thresholds import Thresholds
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 ENOUGH_PASSES = 2
 """With so many partners both ends of a link must have passed before the link alone is blamed."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from itertools import combinations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from clusterrun.preflight.search.schedule import Pair
-
+from clusterrun.preflight.search.schedule import Pair
 
 LINKS_APART = 3
 """So many links between two groups must have failed, at two nodes of each: less may be the links' own."""

@@ -7,15 +7,11 @@ are partitioned where several links between them were tried and none went well.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 
+from clusterrun.preflight.search.blame import Blame
 from clusterrun.preflight.search.node_groups import LEAST_ENDS, _between, _enough, parts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from clusterrun.preflight.search.blame import Blame
-    from clusterrun.preflight.search.schedule import Pair
+from clusterrun.preflight.search.schedule import Pair
 
 TIMES, TIMES_OF_MANY, MANY_GROUPS = 3, 2, 4
 """With each of several groups a suspect must have failed so often: one is its own, but for chance."""

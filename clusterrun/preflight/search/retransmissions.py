@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.search.node_groups import Groups
 from clusterrun.preflight.search.node_groups import parts as parts_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from clusterrun.preflight.tasks import WatchAnswer
+from clusterrun.preflight.tasks import WatchAnswer
 
 LEAST_RESENT = 8
 """With fewer segments sent again the share says nothing."""

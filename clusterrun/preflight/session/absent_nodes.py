@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from clusterrun.model import contract
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.session import indirect_probe, network_phase, partition_findings
 from clusterrun.preflight.session.indirect_probe import HOST
-from clusterrun.preflight.session.state import FaultyLink
+from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.state import FaultyLink, SessionState
 from clusterrun.preflight.tasks import DialTask, Target
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from clusterrun.preflight.session.node_state import NodeState
-    from clusterrun.preflight.session.state import SessionState
 
 _PORTS = tuple(range(1, 25))
 """Nothing much listens there: a machine that lives refuses, and whoever hears that has a way to and fro.

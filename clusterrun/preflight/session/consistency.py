@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.node_state import NodeState
 
 LATE_NAME_SECONDS = 1.0
 """Far more than a file or a server of names takes; one that does not answer costs five."""

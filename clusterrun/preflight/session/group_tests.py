@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 from clusterrun.model.preflight_report import Measurement
 from clusterrun.preflight.session import expected_bandwidth
 from clusterrun.preflight.session.group_test import GroupTest
+from clusterrun.preflight.session.requests import Request
+from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.task_codec import Alike
-from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupTask
+from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask
 from clusterrun.preflight.torch_worker.error_text import most_telling
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.preflight.session.requests import Request
-    from clusterrun.preflight.session.state import SessionState
-    from clusterrun.preflight.tasks import GroupResult
-
 
 PAIR, SET, HALF, PRODUCT = "pair", "set", "half", "product"
 USUAL_MEGABYTES = 4.0

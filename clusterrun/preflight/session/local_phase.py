@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from clusterrun.model.frozen import replace
 from clusterrun.preflight import registry, task_codec
 from clusterrun.preflight.session import absent_nodes, loss_phase, network_phase
 from clusterrun.preflight.session.consistency import NodeFinding
 from clusterrun.preflight.session.requests import AskWorker
+from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from clusterrun.preflight.session.state import SessionState
 
 LISTEN_SECONDS = 20.0
 LEAST_PATIENCE = {ListenTask: 10.0, LocalTask: 20.0, WarmTask: 20.0}

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.search.retransmissions import (
     ENOUGH,
     LEAST_RESENT,
     LossTrouble,
+    LossyWay,
     parts,
     troubles,
     usual_share,
 )
 from clusterrun.preflight.session import partition_findings
 from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.state import FaultyLink
+from clusterrun.preflight.session.state import FaultyLink, SessionState
 from clusterrun.preflight.tasks import Target, WatchTask
 from clusterrun.preflight.thresholds import limit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from clusterrun.preflight.search.retransmissions import LossyWay
-    from clusterrun.preflight.session.state import SessionState
 
 MORE_SECONDS = 6.0
 """Where something was seen, but not enough to blame anybody, it is looked at for so much longer."""

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from itertools import combinations
 
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight.search.connectivity import ConnectTrouble
 from clusterrun.preflight.search.node_groups import LINKS_APART
 from clusterrun.preflight.session import consistency, partition_findings
 from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.state import FaultyLink
+from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.state import FaultyLink, SessionState
 from clusterrun.preflight.tasks import DialTask, Target
 from clusterrun.preflight.thresholds import limit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from clusterrun.preflight.search.connectivity import ConnectTrouble
-    from clusterrun.preflight.session.node_state import NodeState
-    from clusterrun.preflight.session.state import SessionState
 
 DIAL_SECONDS = 5.0
 """The kernel sends a lost SYN again after 1 and 3 seconds."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from clusterrun.model.frozen import frozen
+from collections.abc import Collection, Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+from clusterrun.model.frozen import frozen
 
 
 @frozen

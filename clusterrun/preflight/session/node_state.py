@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from clusterrun.model.preflight_report import Finding, Grade, worst
 from clusterrun.preflight.search.link_distance import switches
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from clusterrun.preflight.tasks import GroupResult, Interface, ListenAnswer, LocalAnswer, WarmUp
+from clusterrun.preflight.tasks import GroupResult, Interface, ListenAnswer, LocalAnswer, WarmUp
 
 
 class NodeState:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Level
-from clusterrun.model.preflight_report import Finding, Grade, NodeReport, Report, worst
+from clusterrun.model.preflight_report import Finding, Grade, LinkReport, NodeReport, Report, worst
 from clusterrun.model.world import exactly
 from clusterrun.preflight.session.consistency import NodeFinding, common_interface, faster_interface
 from clusterrun.preflight.session.group_tests import PRODUCT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.model.preflight_report import LinkReport
-    from clusterrun.preflight.session.node_selection import Choice
-    from clusterrun.preflight.session.node_state import NodeState
-    from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.session.node_selection import Choice
+from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.state import SessionState
 
 _NONE_PASSED = (
     "look at what all of them share: the interface that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names, "

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight.search.group_search import GroupsSaid
+from clusterrun.preflight.search.search import Evidence, SearchResult
 from clusterrun.preflight.session import partition_findings
 from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.state import FaultyLink
+from clusterrun.preflight.session.group_test import GroupTest
+from clusterrun.preflight.session.state import FaultyLink, SessionState
 from clusterrun.preflight.thresholds import median_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from clusterrun.preflight.search.group_search import GroupsSaid
-    from clusterrun.preflight.search.search import Evidence, SearchResult
-    from clusterrun.preflight.session.group_test import GroupTest
-    from clusterrun.preflight.session.state import SessionState
 
 _BROKEN = "drain the node; then look at its GPUs (dcgmi diag -r 3) and its network ports (ibstat, ip -s link)"
 _WRONG = "drain the node: what it computes or sends is wrong without any error; have it replaced"

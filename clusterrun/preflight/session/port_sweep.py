@@ -6,18 +6,14 @@ firewall drops stays silent. It is done where dialling or a test of a pair gave 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.search.node_groups import Groups
 from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.state import FaultyLink
+from clusterrun.preflight.session.state import FaultyLink, SessionState
 from clusterrun.preflight.tasks import DialTask, Target
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from clusterrun.preflight.session.state import SessionState
 
 LOW, HIGH, STEP = 32768, 60999, 64
 """The usual ephemeral range; a comb of it is less than what one node dials at once."""

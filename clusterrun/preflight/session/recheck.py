@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+
 from clusterrun.model.orders import Level
-from clusterrun.model.preflight_report import Grade
+from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.preflight.session import collective_phase, local_phase, network_phase
-from clusterrun.preflight.session.state import FaultyLink
+from clusterrun.preflight.session.group_tests import GroupTests
+from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.state import FaultyLink, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from clusterrun.model.preflight_report import Report
-    from clusterrun.preflight.session.group_tests import GroupTests
-    from clusterrun.preflight.session.node_state import NodeState
-    from clusterrun.preflight.session.state import SessionState
 
 SPARES_MORE = 1
 """So many spares more are looked at than may be needed: one of them may be unfit itself."""

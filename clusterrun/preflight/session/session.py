@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Generator, Sequence
 
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen
-from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.model.orders import Orders
+from clusterrun.model.preflight_report import Finding, Grade, Report
 from clusterrun.preflight import task_codec
 from clusterrun.preflight.session import (
     absent_nodes,
@@ -27,7 +29,7 @@ from clusterrun.preflight.session.consistency import NodeFinding
 from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.outcome import SessionOutcome, concluded, pairs_wanted, unverified
-from clusterrun.preflight.session.requests import AskWorker
+from clusterrun.preflight.session.requests import AskWorker, Request
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import (
     DialTask,
@@ -38,14 +40,6 @@ from clusterrun.preflight.tasks import (
     WarmTask,
     WatchTask,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.preflight_report import Report
-    from clusterrun.preflight.session.requests import Request
 
 __all__ = ["AskWorker", "Session", "SessionNode", "SessionOutcome"]
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from clusterrun.model.world import exactly
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 GLOO, NCCL = "gloo", "nccl"
 PIECE_BYTES = 256 * 1024

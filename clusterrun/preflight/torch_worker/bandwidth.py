@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -12,13 +13,7 @@ import torch.distributed as dist
 
 from clusterrun.preflight.tasks import CPU_WAIT
 from clusterrun.preflight.torch_worker import sum_patterns
-from clusterrun.preflight.torch_worker.backend import PIECE_BYTES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterrun.preflight.torch_worker.backend import OnCpu, OnGpu
+from clusterrun.preflight.torch_worker.backend import PIECE_BYTES, OnCpu, OnGpu
 
 _MOST_SECONDS = 0.1
 """How long one message may take: on a slower way it is made smaller."""

@@ -10,10 +10,7 @@ import os
 import select
 import signal
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection
 
 _PR_SET_PDEATHSIG = 1
 _MOST_OUTPUT = 256 * 1024

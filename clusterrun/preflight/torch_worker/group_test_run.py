@@ -5,19 +5,15 @@ Every word of a child counts when it comes, so that nothing depends on how the c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.tasks import GroupResult
+from clusterrun.preflight.tasks import GroupResult, GroupTask
 from clusterrun.preflight.torch_worker import error_text, rank_report
+from clusterrun.preflight.torch_worker.forked_rank import ForkedRank
 from clusterrun.preflight.torch_worker.nccl_log import chosen
 from clusterrun.preflight.torch_worker.rank_report import RankWord
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.preflight.tasks import GroupTask
-    from clusterrun.preflight.torch_worker.forked_rank import ForkedRank
 
 _OTHERS_SECONDS = 1.0
 """After the first rank failed: the others' own words, if they come, say more than their silence."""

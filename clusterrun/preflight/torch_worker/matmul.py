@@ -9,16 +9,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import time
+from collections.abc import Callable
 
 import torch
 
 from clusterrun.preflight.torch_worker.backend import GLOO, OnCpu, OnGpu, dress, on, variables
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.rank_report import RankWord
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SIZE = {"cpu": 384, "cuda": 4096}
 _BATCH = {"cpu": 1, "cuda": 10}

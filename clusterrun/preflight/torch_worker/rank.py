@@ -6,24 +6,20 @@ It runs in a forked child that may be killed at any moment: each stage is said b
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from clusterrun.model.frozen import frozen
+from clusterrun.preflight.tasks import GroupTask
 from clusterrun.preflight.torch_worker import sum_patterns
 from clusterrun.preflight.torch_worker.backend import dress, on, variables
 from clusterrun.preflight.torch_worker.bandwidth import BandwidthTest
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.rank_report import RankWord
 from clusterrun.preflight.torch_worker.store import guest, lead
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterrun.preflight.tasks import GroupTask
 
 _COUNT = 16384
 _MOST_GATHERED = 1 << 20

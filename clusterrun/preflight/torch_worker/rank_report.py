@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.tasks import CPU_WAIT, GroupResult
 from clusterrun.preflight.torch_worker.error_text import most_telling
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 STAGES = ("", "store", "group", "exact", "send", "receive", "timed", "product", "done")
 _PER_NODE: dict[str, Callable[[list[float]], float]] = {"send": sum, "receive": sum, CPU_WAIT: max}

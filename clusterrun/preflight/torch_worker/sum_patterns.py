@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+import torch
 
 KINDS = ("int64", "float32")
 _MOST_LOOKED_AT = 64
