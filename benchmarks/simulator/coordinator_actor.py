@@ -92,7 +92,8 @@ class CoordinatorActor(Actor):
 
     def _launch(self, action: actions.LaunchAgents) -> None:
         for agent in self.tasks():
-            member = self.machine._membership.by_link(agent.link.number) if agent.link is not None else None
+            by_link = self.machine._membership.by_link
+            member = by_link.get(agent.link.number) if agent.link is not None else None
             here = agent.alive and member is not None and member.present
             if here and f"n{agent.node.index}" not in action.without:
                 self.world.watch.fail(f"{self.name} launches an agent beside {agent.name}")

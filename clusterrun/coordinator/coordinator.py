@@ -189,7 +189,7 @@ class Coordinator:
             self._actions.append(DropLink(dropped))
 
     def _left(self, now: Now, event: AgentLeft) -> None:
-        member = self._membership.by_link(event.link)
+        member = self._membership.by_link.get(event.link)
         if member is not None:
             self._lose(now, member, event.why)
 
@@ -202,7 +202,7 @@ class Coordinator:
         self._lifecycle.lost(now, member, why)
 
     def _heard(self, now: Now, event: MessageCame) -> None:
-        member = self._membership.by_link(event.link)
+        member = self._membership.by_link.get(event.link)
         if member is None:
             return
         member.heard, member.heard_wall = now.steady, now.wall
@@ -301,7 +301,7 @@ class Coordinator:
             return
         self._lifecycle.termination.stray = False
         for link, name in self._signalled.items():
-            member = self._membership.by_link(link)
+            member = self._membership.by_link.get(link)
             if member is not None:
                 self._break(now, member, f"its agent got {name}, and the scheduler does not end the job")
         self._signalled.clear()

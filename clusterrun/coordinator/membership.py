@@ -52,7 +52,7 @@ class Membership:
     ``names`` are the nodes of the allocation in order, as far as they are known beforehand. ``world``
     are the members that train, in rank order; empty until it is formed. ``names_known``: the scheduler
     has told the names of all nodes. ``timeouts`` are those that all members keep; ``size`` counts the
-    members, taken or not.
+    members, taken or not. ``by_link`` is who speaks over which link: no stranger, and nobody who is lost.
     """
 
     def __init__(self, nodes: int, timeouts: Timeouts, names: tuple[str, ...] = ()) -> None:
@@ -62,7 +62,7 @@ class Membership:
         self.present = 0
         self._names = dict(enumerate(names)) if len(names) == nodes else {}
         self.names_known = bool(self._names)
-        self._by_link: dict[int, Member] = {}
+        self.by_link: dict[int, Member] = {}
 
     def take(self, link: int, hello: Hello, now: Now) -> int | None:
         """Seat an agent. Returns the link that is to be dropped: its own, an older one of its, or None.
@@ -75,19 +75,15 @@ class Membership:
         old = self.members[hello.node]
         if old is not None and (old.present or old.hello.pid != hello.pid):
             return link
-        member = self.members[hello.node] = self._by_link[link] = Member(link, hello, now)
+        member = self.members[hello.node] = self.by_link[link] = Member(link, hello, now)
         if old is None:
             return None
-        del self._by_link[old.link]
+        del self.by_link[old.link]
         return old.link if old.link != member.link else None
-
-    def by_link(self, link: int) -> Member | None:
-        """Who speaks over ``link``; None for strangers and for those that are lost."""
-        return self._by_link.get(link)
 
     def linked(self) -> list[Member]:
         """Those that can be spoken to, in the order in which they came."""
-        return list(self._by_link.values())
+        return list(self.by_link.values())
 
     def taken(self) -> list[Member]:
         """All members that somebody has taken, in order of the nodes."""
@@ -100,7 +96,7 @@ class Membership:
         self.members = [None] * len(self.members)
         self.world = ()
         self.present = 0
-        self._by_link.clear()
+        self.by_link.clear()
         return left
 
     def retain(self, without: Container[int]) -> list[Member]:
@@ -114,7 +110,7 @@ class Membership:
             member.place = -1
             if member.present and not member.lost and member.node not in without:
                 continue
-            if self._by_link.pop(member.link, None) is not None:
+            if self.by_link.pop(member.link, None) is not None:
                 left.append(member)
             self.members[member.node] = None
             self.present -= member.present
@@ -127,7 +123,7 @@ class Membership:
 
     def idle(self) -> list[Member]:
         """Those that can be spoken to and do not train."""
-        return [member for member in self._by_link.values() if member.place < 0]
+        return [member for member in self.by_link.values() if member.place < 0]
 
     def form(self, nodes: Sequence[int]) -> None:
         """Let the nodes with these numbers train, in this order."""
@@ -140,7 +136,7 @@ class Membership:
 
     def vacate(self, member: Member) -> None:
         """Its agent left before it was present: the place is free again."""
-        del self._by_link[member.link]
+        del self.by_link[member.link]
         self.members[member.node] = None
 
     def welcome(self, member: Member) -> None:
@@ -151,7 +147,7 @@ class Membership:
 
     def lose(self, member: Member) -> None:
         """Nothing is heard or said any more; what runs there lives until its lease is out."""
-        del self._by_link[member.link]
+        del self.by_link[member.link]
         member.lost = True
 
     @property
@@ -195,4 +191,4 @@ class Membership:
     def silent(self, now: Now) -> list[Member]:
         """Those not heard for so long that they count as lost."""
         limit = self.timeouts.lost
-        return [member for member in self._by_link.values() if now.steady - member.heard > limit]
+        return [member for member in self.by_link.values() if now.steady - member.heard > limit]

@@ -151,7 +151,7 @@ class Rendezvous:
         self._linked_after: float | None = None
         self._again_at: float | None = None
         self._away = ControllerAway()
-        self._relaunches = self.launches = 0
+        self._relaunches = 0
         self.ended_others = False
         self._missing = MissingNodes(membership)
 
@@ -208,7 +208,6 @@ class Rendezvous:
         self._actions.append(EndLauncher())
 
     def _launch(self, now: Now) -> None:
-        self.launches += 1
         self._began = now.steady
         self._half = self._ending = False
         self._linked_after = None

@@ -108,41 +108,24 @@ def _deviation(numbers: list[float], median: float) -> float:
 
 @frozen
 class Outlier:
-    """One value beyond the line: ``z`` in robust deviations (0: too few values), ``share`` of the median."""
+    """One value below the line, ``share`` of the median."""
 
     value: float
     median: float
     limit: float
-    z: float
     share: float
     grade: Grade
 
 
-def outliers(
-    values: Mapping[Key, float], limits: Thresholds, *, floor: float = 0.0, higher_is_better: bool = True
-) -> dict[Key, Outlier]:
-    """Those worse than the others, by key; times and the like are compared with ``higher_is_better=False``.
-
-    ``floor`` is the absolute number below (or above) which a value is worse whatever the others are.
-    """
-    sign = 1.0 if higher_is_better else -1.0
+def outliers(values: Mapping[Key, float], limits: Thresholds) -> dict[Key, Outlier]:
+    """Those slower than the others, by key."""
     drawn = line(values.values(), limits)
     if drawn is None:
         return {}
-    gap = drawn.median - drawn.slow
-    found = {}
-    for key, value in values.items():
-        short = sign * (drawn.median - value)
-        beyond_floor = floor > 0 and sign * (value - floor) < 0
-        if beyond_floor or short > gap:
-            found[key] = _outlier(value, drawn, sign, floor if beyond_floor else 0.0, limits)
-    return found
+    return {key: _outlier(value, drawn, limits) for key, value in values.items() if value < drawn.slow}
 
 
-def _outlier(value: float, drawn: SlowLine, sign: float, floor: float, limits: Thresholds) -> Outlier:
+def _outlier(value: float, drawn: SlowLine, limits: Thresholds) -> Outlier:
     share = value / drawn.median if drawn.median else 0.0
-    short = sign * (1 - share)
-    grade = Grade.FAIL if floor or short > limits.slow_fail else Grade.WARN
-    z = (value - drawn.median) / drawn.deviation if drawn.deviation else 0.0
-    reached = floor or drawn.median - sign * (drawn.median - drawn.slow)
-    return Outlier(value, drawn.median, reached, z, share, grade)
+    grade = Grade.FAIL if 1 - share > limits.slow_fail else Grade.WARN
+    return Outlier(value, drawn.median, drawn.slow, share, grade)

@@ -57,8 +57,8 @@ def test_among_few_values_only_the_share_counts():
     found = outliers({"a": 100.0, "b": 100.0, "c": 69.0, "d": 75.0}, LIMITS)
     assert {key: one.grade for key, one in found.items()} == {}
     found = outliers({"a": 100.0, "b": 100.0, "c": 100.0, "d": 69.0}, LIMITS)
-    assert [(key, one.value, one.median, one.limit, one.z, one.grade) for key, one in found.items()] == [
-        ("d", 69.0, 100.0, 70.0, 0.0, Grade.WARN)
+    assert [(key, one.value, one.median, one.limit, one.grade) for key, one in found.items()] == [
+        ("d", 69.0, 100.0, 70.0, Grade.WARN)
     ]
 
 
@@ -73,20 +73,6 @@ def test_a_tenth_below_the_median_is_a_warning_and_half_is_a_failure():
 def test_what_the_spread_explains_is_no_outlier():
     values = dict(enumerate([100.0 + 2 * at for at in range(-15, 16)]))
     assert outliers(values, LIMITS) == {}
-
-
-def test_times_are_worse_the_longer_they_are():
-    values = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.4, "e": 1.0, "f": 1.6}
-    found = outliers(values, LIMITS, higher_is_better=False)
-    assert {key: one.grade for key, one in found.items()} == {"d": Grade.WARN, "f": Grade.FAIL}
-
-
-def test_below_the_floor_is_a_failure_whatever_the_others_are():
-    found = outliers({"a": 9.0, "b": 9.0, "c": 11.0}, LIMITS, floor=10.0)
-    assert {key: (one.limit, one.grade) for key, one in found.items()} == {
-        "a": (10.0, Grade.FAIL),
-        "b": (10.0, Grade.FAIL),
-    }
 
 
 def test_a_floor_that_all_miss_draws_no_line():
@@ -115,10 +101,8 @@ def test_the_median_itself_is_never_slow_and_slow_lies_below_clear(values):
 
 
 @given(st.lists(rates, min_size=1, max_size=60))
-def test_at_most_half_are_outliers_on_either_side(values):
-    named = dict(enumerate(values))
-    for higher in (True, False):
-        assert len(outliers(named, LIMITS, higher_is_better=higher)) <= len(values) // 2
+def test_at_most_half_are_outliers(values):
+    assert len(outliers(dict(enumerate(values)), LIMITS)) <= len(values) // 2
 
 
 @given(st.lists(rates, min_size=1, max_size=30), st.randoms())

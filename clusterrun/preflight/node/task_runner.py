@@ -34,8 +34,6 @@ if TYPE_CHECKING:
         def end(self) -> None: ...
 
 
-_REAP_SECONDS = 2.0
-
 _RUNS = "(R"
 """As a child's state is told: it had work to do, and waited for a processor at most."""
 

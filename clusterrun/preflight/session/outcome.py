@@ -16,7 +16,6 @@ _NONE_PASSED = (
     "look at what all of them share: the interface that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names, "
     "and the firewall between the nodes of a job"
 )
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 @frozen
