@@ -16,8 +16,9 @@ from clusterrun.rehearse.resumption import (
     Reference,
     counted,
     differences,
+    moves,
     reference,
-    resumed_at,
+    resumed,
 )
 
 MANY_KEPT = 4
@@ -212,7 +213,9 @@ def judge(first: Life, differs: str, seen: Observed) -> tuple[Discovery, ...]:
     if not any(rank.before for rank in last.ranks.values()):
         return (_came_to_its_end(start) if _complete(seen) else _no_step(seen),)
     notice = _notice(known, seen)
-    steps = {rank: resumed_at(known, trace) for rank, trace in sorted(last.ranks.items()) if trace.before}
+    if not moves(first):
+        return (unknown("no step changes the weights: from which step a restart goes on cannot be seen"),)
+    steps = resumed(known, last)
     wrong = _where(seen, known, steps)
     if wrong:
         return (wrong,)  # what that loses is no fault of how the notice was met
@@ -342,9 +345,9 @@ def _writes(seen: Observed) -> tuple[str, ...]:
     return (f"{line} writes the checkpoint",) if line else ()
 
 
-def _reads(life: Life, among: Sequence[str] = ()) -> tuple[str, ...]:
-    """Where it reads them, all or ``among`` these paths."""
-    lines = [line for path, line in life.loaded if line and (not among or path in among)]
+def _reads(life: Life, among: Sequence[str]) -> tuple[str, ...]:
+    """Where it reads what is ``among`` these paths."""
+    lines = [line for path, line in life.loaded if line and path in among]
     return tuple(f"{line} reads it" for line in dict.fromkeys(lines))
 
 
@@ -476,6 +479,16 @@ SAVED_AS = {
 }
 
 
+SKIP_BATCHES = (
+    "go on in the middle of the epoch: sampler.set_epoch(epoch), then skip the batches that"
+    " were used (itertools.islice, torchdata's StatefulDataLoader), shuffled by seed and epoch alone"
+)
+RESTORE_RANDOM = (
+    "save and restore random.getstate(), numpy.random.get_state(), torch.get_rng_state() (and cuda's)"
+    " on every rank; or seed from (seed, rank, step) at each step"
+)
+
+
 def _difference(one: FirstDifference, head: str, seen: Observed, count: tuple[int, int]) -> Discovery:
     """The cause that a part's difference proves."""
     head = head or f"at step {one.step} also differs: "
@@ -485,10 +498,7 @@ def _difference(one: FirstDifference, head: str, seen: Observed, count: tuple[in
     if one.part == "data":
         repeated, left_out = count
         counts = f"; over the run {repeated} samples are repeated, {left_out} left out" if any(count) else ""
-        remedy = (
-            "go on in the middle of the epoch: sampler.set_epoch(epoch), then skip the batches that were used"
-            " (itertools.islice, torchdata's StatefulDataLoader), shuffled by seed and epoch alone"
-        )
+        remedy = RESTORE_RANDOM if seen.restarted.ranks[one.rank].drawn_by_hand else SKIP_BATCHES
         return Discovery(Severity.FAIL, Cause.DATA, what + counts, remedy, _made(seen), one.step)
     if one.part in ("random", "content"):
         of = one.detail if one.part == "random" else "of the workers that load data"
@@ -496,8 +506,7 @@ def _difference(one: FirstDifference, head: str, seen: Observed, count: tuple[in
             Severity.FAIL,
             Cause.RANDOM,
             f"{head}random state ({of}) not restored (rank {one.rank})",
-            "save and restore random.getstate(), numpy.random.get_state(), torch.get_rng_state() (and cuda's)"
-            " on every rank; or seed from (seed, rank, step) at each step",
+            RESTORE_RANDOM,
             _made(seen),
             one.step,
         )
@@ -519,7 +528,7 @@ def _part(one: FirstDifference, said: str, cause: Cause, remedy: str, seen: Obse
 
 def _made(seen: Observed) -> tuple[str, ...]:
     """Where the checkpoint is written and read."""
-    return (*_writes(seen), *_reads(seen.restarted))
+    return (*_writes(seen), *_reads(seen.restarted, [save.path for save in seen.lives[0].saves]))
 
 
 def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
@@ -560,20 +569,27 @@ def _came_to_its_end(life: Life) -> Discovery:
     return Discovery(Severity.NOTE, Cause.NOTICE_UNHEARD, f"{said}, and does not listen for it")
 
 
+def _unheard(lost: str) -> Discovery:
+    remedy = "clusterrun.training.should_stop(), or a handler for SIGUSR2 that lets the loop save and end"
+    said = f"the script does not listen for the notice: {lost}"
+    return Discovery(Severity.NOTE, Cause.NOTICE_UNHEARD, said, remedy)
+
+
 def _notice(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
     """How the script met the notice, where there was one."""
     life, after = seen.lives[0], seen.restarted
-    steps = [resumed_at(known, trace) for trace in after.ranks.values() if trace.before]
-    at = max((step for step in steps if step is not None), default=None)
+    at = max((step for step in resumed(known, after).values() if step is not None), default=None)
     if not seen.until or at is None:
         return ()
     hears = any(trace.steps and trace.steps[-1].hears for trace in life.ranks.values())
     done = max((trace.last for trace in life.ranks.values()), default=0)
     lost = done - at
-    if lost <= 0:
+    if lost <= 0 and (hears or seen.took is not None):
         ended = f"and ended in {seen.took:.1f} s of" if seen.took is not None else "; it was ended after"
         said = f"notice heard, saved {ended} {seen.until:g} s; resumed at step {at}".replace(" ;", ";")
         return (Discovery(Severity.OK, Cause.NONE, said, step=at),)
+    if lost <= 0:
+        return (_unheard("no step is lost only because it had just saved"),)
     reached = at + max((trace.last for trace in after.ranks.values()), default=0)
     if seen.took is not None and reached <= done:
         return (_came_to_its_end(life),)
@@ -582,9 +598,7 @@ def _notice(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
         remedy = "save a checkpoint before ending: if should_stop(): save(); break"
         return (Discovery(Severity.FAIL, Cause.NOTICE_UNSAVED, said, remedy),)
     if not hears:
-        said = f"the script does not listen for the notice: {lost} steps are lost"
-        remedy = "clusterrun.training.should_stop(), or a handler for SIGUSR2 that lets the loop save and end"
-        return (Discovery(Severity.NOTE, Cause.NOTICE_UNHEARD, said, remedy),)
+        return (_unheard(f"{lost} steps are lost"),)
     if done - seen.struck_at <= 1:
         said = f"the save at the notice was not done within {seen.until:g} s: {lost} steps are lost"
         remedy = "give more notice (--notice), or save faster (each rank its part, a local disk first)"

@@ -78,6 +78,11 @@ class RankTrace:
         """How many steps it took."""
         return self.steps[-1].n if self.steps else 0
 
+    @property
+    def drawn_by_hand(self) -> bool:
+        """Whether the model was given samples that came out of no DataLoader."""
+        return bool(self.steps and self.steps[0].rows) and not any(step.batches for step in self.steps)
+
 
 @frozen
 class Life:

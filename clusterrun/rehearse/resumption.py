@@ -51,26 +51,64 @@ def reference(control: Life, first: Life | None = None) -> Reference:
     return Reference(steps, initial, empty)
 
 
-def resumed_at(known: Reference, trace: RankTrace) -> int | None:
-    """After how many steps this rank goes on: 0 from the beginning, None where the weights are of no step."""
-    if 0 not in trace.before:
-        return None
+def resumed(known: Reference, life: Life) -> dict[int, int | None]:
+    """After how many steps each rank goes on: 0 from the beginning, None where the weights are of no step.
+
+    Steps that leave the weights as they are (a learning rate of 0) leave several places. Then that one counts
+    which all ranks may have, and after which most is as it was.
+    """
+    begun = [trace for _, trace in sorted(life.ranks.items()) if 0 in trace.before]
+    places = {trace.rank: _places(known, trace) for trace in begun}
+    common = set.intersection(*(set(found) for found in places.values())) if places else set()
+    if common:
+        best = max(common, key=lambda at: (sum(_as_before(known, trace, at) for trace in begun), at))
+        return dict.fromkeys(places, best)
+    return {rank: max(found, default=None) for rank, found in places.items()}
+
+
+def _places(known: Reference, trace: RankTrace) -> tuple[int, ...]:
+    """After how many steps this rank may go on: by its weights, and its optimizer's state if that tells."""
     parameters, state = trace.before[0]
     mine = sorted(known.steps.get(trace.rank, {}).items())
     found = []
+    if parameters == known.initial.get(trace.rank):
+        found.append((state == known.empty.get(trace.rank), 0))
     for place, (n, step) in enumerate(mine):
         if (step.optimizer, step.parameters) != (0, parameters):
             continue
         following = next((later for later, one in mine[place + 1 :] if one.optimizer == 0), n + 1)
         found.append((step.state == state, following - 1))
-    if parameters == known.initial.get(trace.rank) and not any(same for same, _ in found):
-        return 0
-    return max(found)[1] if found else None
+    if found and found[0][1] == 0 and not any(same for same, _ in found):
+        return (0,)
+    return tuple(at for same, at in found if same or not any(one for one, _ in found))
+
+
+def _as_before(known: Reference, trace: RankTrace, at: int) -> int:
+    """How many steps after step ``at`` are as they were: weights, learning rates and samples."""
+    for j, step in enumerate(trace.steps, 1):
+        right = known.at(trace.rank, at + j)
+        if right is None or (step.parameters, step.rates, step.rows) != (
+            right.parameters,
+            right.rates,
+            right.rows,
+        ):
+            return j - 1
+    return len(trace.steps)
+
+
+def moves(life: Life) -> bool:
+    """Whether any step changes the weights: where none does, nobody can say from which a restart goes on."""
+    return any(
+        step.parameters != trace.before[0][0]
+        for trace in life.ranks.values()
+        for step in trace.steps
+        if step.optimizer == 0 and 0 in trace.before
+    )
 
 
 def begins(known: Reference, life: Life) -> int | None:
     """After which step a start of the ranks goes on, by its lowest rank."""
-    return resumed_at(known, life.ranks[min(life.ranks)]) if life.ranks else None
+    return next(iter(resumed(known, life).values()), None)
 
 
 @frozen

@@ -11,7 +11,7 @@ from clusterrun.rehearse import causes
 from clusterrun.rehearse.causes import Observed, Severity
 from clusterrun.rehearse.faults import FAULTS, schedule, strikes
 from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile, Step, parsed, pattern
-from clusterrun.rehearse.resumption import counted, reference, resumed_at
+from clusterrun.rehearse.resumption import counted, reference, resumed
 
 LAST, SAVED, KILLED = 30, 10, 13
 PATH = "/data/checkpoints/step-{}.pt"
@@ -269,8 +269,67 @@ def changed_at_7(one: Step) -> Step:
 
 def test_weights_tell_after_how_many_steps_a_rank_goes_on() -> None:
     known = reference(CONTROL)
-    assert [resumed_at(known, trace(n, LAST)) for n in (0, 1, 17)] == [0, 1, 17]
-    assert resumed_at(known, replace(trace(3, LAST), before={0: (5, 5)})) is None
+    assert [resumed(known, life(n, LAST, 1)) for n in (0, 1, 17)] == [{0: 0}, {0: 1}, {0: 17}]
+    assert resumed(known, life(3, LAST, 1, before={0: (5, 5)})) == {0: None}
+
+
+def unmoved(one: Life, *still: int) -> Life:
+    """The same life, where the steps with these numbers (counted from the first start) change no weights."""
+
+    def kept(trace: RankTrace) -> RankTrace:
+        first = trace.before[0][0] - 1000
+        went = {n: n - sum(each <= n for each in still) for n in range(LAST + 1)}
+        steps = tuple(replace(s, parameters=1000 + went[first + s.n], state=0) for s in trace.steps)
+        return replace(trace, before={0: (1000 + went[first], 0)}, steps=steps)
+
+    return Life({rank: kept(trace) for rank, trace in one.ranks.items()})
+
+
+@pytest.mark.parametrize("still", [(1,), (SAVED + 1,), (SAVED,), (SAVED + 1, SAVED + 2)])
+@pytest.mark.parametrize("at", [0, SAVED])
+def test_a_step_that_changes_no_weights_is_not_taken_for_another(at: int, still: tuple[int, ...]) -> None:
+    """A learning rate of 0, with an optimizer that keeps no state; one rank saw a step more than another."""
+    before = Life({0: BEFORE.ranks[0], 1: trace(0, KILLED - 1, 1)})
+    seen = Observed("kill", (unmoved(before, *still), unmoved(life(at, LAST), *still)), KILLED)
+    (one,) = causes.judge(unmoved(CONTROL, *still), "", seen)
+    assert (one.cause.value, one.step) == (("never-resumed", 0) if at == 0 else ("", at))
+
+
+def test_where_no_step_changes_the_weights_nothing_is_said_of_resuming() -> None:
+    every = range(1, LAST + 1)
+    last = Life({0: trace(SAVED, LAST), 1: trace(SAVED, LAST - 1, 1)})
+    seen = Observed("kill", (unmoved(BEFORE, *every), unmoved(last, *every)), KILLED)
+    (one,) = causes.judge(unmoved(CONTROL, *every), "", seen)
+    assert one.level is Severity.UNKNOWN and "no step changes the weights" in one.said
+
+
+def test_the_remedy_fits_where_the_samples_come_from() -> None:
+    def remedy(batches: Any) -> str:
+        last = Life(
+            {
+                rank: replace(one, steps=tuple(replace(s, batches=batches) for s in one.steps))
+                for rank, one in shifted(-2).ranks.items()
+            }
+        )
+        (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, last), KILLED))
+        assert one.cause.value == "data-order-not-restored"
+        return one.remedy
+
+    assert "get_rng_state" in remedy(()) and "set_epoch" in remedy((("Points:40", (), ()),))
+
+
+def test_only_reads_of_what_the_script_wrote_are_named() -> None:
+    loads = (("/data/meta.pkl", "train.py:5"), *READ)
+    last = Life({rank: replace(one, loads=loads) for rank, one in shifted(-2).ranks.items()})
+    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, last), KILLED))
+    assert [line for line in one.lines if "reads" in line] == ["train.py:75 reads it"]
+
+
+def test_a_checkpoint_just_before_a_notice_that_nobody_hears_is_luck() -> None:
+    told = life(0, KILLED, 1, saves=(saved(5), saved(KILLED)))
+    seen = Observed("preemption", (told, life(KILLED, LAST, 1)), KILLED, until=2.0)
+    found = causes.judge(life(0, LAST, 1), "", seen)
+    assert [(one.level.value, one.cause.value) for one in found] == [("ok", ""), ("note", "notice-unheard")]
 
 
 def test_faults_come_around_the_second_checkpoint() -> None:
