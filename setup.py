@@ -4,4 +4,4 @@ from setuptools import find_packages, setup
 
 MAPPED = ["clusterrun.docs", "clusterrun.jobs", "clusterrun.templates"]
 
-setup(packages=find_packages(include=["clusterrun", "clusterrun.*"]) + MAPPED)
+setup(packages=find_packages(include=["clusterrun", "clusterrun.*"]) + MAPPED + ["hydra_plugins"])

@@ -11,8 +11,10 @@ The function is pickled into the run directory, which is the user's alone, and a
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,15 @@ from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell, quiet
+from clusterrun.operations.submit import Files
 from clusterrun.operations.sweep import new_sweep, start
 from clusterrun.operations.wait import RunWait
+from clusterrun.runs.sweep_records import SweepRecord
 from clusterrun.training.function import CALL, NAME, CallPaths, check_ours
 
 ENTRY = ("-m", "clusterrun.training.function")
 GIGABYTE = 1024**3
+log = logging.getLogger("clusterrun")
 DEFAULT_MINUTES = 5
 """After so long a function is told that its time is over where nobody said any: submitit's own default."""
 
@@ -191,15 +196,27 @@ class ClusterrunExecutor(core.Executor):
         options = {name: value for name, value in self.parameters.items() if name != "at_most"}
         calls = list(delayed_submissions)
         name = options.pop("name", None) or _name(calls[0])
-        spec = api.spec_of(ENTRY, os.getcwd(), {**options, "name": name}, self._context.environ)
+        command = (*ENTRY, *_beside_script())
+        spec = api.spec_of(command, os.getcwd(), {**options, "name": name}, self._context.environ)
         files = [[(CALL, content)] for content in self._pickled(calls, spec)]
         if len(files) == 1:
             ids = [api.launch(spec, self._context, self._tell, files[0]).run_id]
         else:
             made = new_sweep(spec, [()] * len(files), self.parameters.get("at_most") or 0, self._context)
-            ids = start(made, self._context, self._tell, files, patient=False).run_ids
+            ids = self._started(made, files).run_ids
         ranks = range(spec.nodes if spec.per_node else spec.world_size)
         return [self.job_class(self.folder, run_id, tuple(ranks), self._context) for run_id in ids]
+
+    def _started(self, sweep: SweepRecord, files: Sequence[Files]) -> SweepRecord:
+        """All calls queued: where a limit holds some back, this waits until there is room for them."""
+        made = start(sweep, self._context, self._tell, files, patient=False)
+        if made.waiting:
+            log.warning(
+                "%s: %d calls are queued; a limit on your jobs holds %d back, which are queued as others end",
+                made.name, len(made.run_ids), len(made.waiting),
+            )  # fmt: skip
+            made = start(made, self._context, self._tell, files)
+        return made
 
     def _pickled(self, calls: Sequence[Any], spec: JobSpec) -> list[bytes]:
         import cloudpickle
@@ -218,6 +235,13 @@ class ClusterrunExecutor(core.Executor):
                 seen = f"{len(calls)} calls of {_name(call)} are about {size:.3g} GiB with their arguments"
                 raise NotSubmitted(seen, "pass paths, not data; or raise executor.max_pickle_size_gb")
         return found
+
+
+def _beside_script() -> list[str]:
+    """The folder of the user's script, where its own modules lie: ranks look there too."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    folder = os.path.dirname(os.path.abspath(main)) if main else ""
+    return [folder] if folder and sys.path[0] == folder != os.getcwd() else []
 
 
 def _name(call: Any) -> str:

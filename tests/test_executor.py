@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -101,3 +102,19 @@ def test_it_is_a_plug_in_of_submitit() -> None:
         "gpus": 8,
         "per_node": True,
     }
+
+
+def test_a_function_of_a_module_beside_the_script_is_found_by_the_ranks(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "beside_the_script.py").write_text("def more(x):\n    return x + 1\n")
+    (tmp_path / "sub" / "app.py").write_text(
+        "import clusterrun, beside_the_script\n"
+        "executor = clusterrun.Executor(cluster='local', preflight='off')\n"
+        "print(executor.submit(beside_the_script.more, 3).result())\n"
+    )
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CLUSTERRUN_HOME": str(tmp_path / "h")}
+    done = subprocess.run(
+        [sys.executable, "sub/app.py"], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout == "4\n", done.stderr

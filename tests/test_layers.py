@@ -183,7 +183,8 @@ def in_package() -> list[Module]:
 
 def product() -> list[Module]:
     """All that is shipped: the package and what ranks run."""
-    return in_package() + [Module(path) for path in sorted((ROOT / "jobs").rglob("*.py"))]
+    apart = (path for name in ("jobs", "hydra_plugins") for path in (ROOT / name).rglob("*.py"))
+    return in_package() + [Module(path) for path in sorted(apart)]
 
 
 def allowed(package: str, used: str) -> bool:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = {
     "clusterrun": "clusterrun",
     "docs": "clusterrun/docs",
+    "hydra_plugins": "hydra_plugins",
     "jobs": "clusterrun/jobs",
     "templates": "clusterrun/templates",
 }

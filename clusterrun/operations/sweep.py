@@ -103,6 +103,9 @@ def start(
     Unless ``patient``, it returns where a limit holds the rest back. Raises ``ClusterrunError``; what was
     queued until then stays.
     """
+    if not files and (lost := [at for at in sweep.waiting if sweep.points[at] == SweepPoint(())]):
+        seen = f"{len(lost)} calls of {sweep.name} were known to the program alone that called them"
+        raise BadInput(seen, "call them again from there; those that were queued are runs as ever")
     found, first, notices = checked(sweep, context)
     for notice in dict.fromkeys(notices):
         tell(notice)

@@ -105,7 +105,8 @@ def check_ours(path: Path) -> None:
 
 
 def main() -> None:
-    """Call the function of this run; what it raises ends the rank."""
+    """Call the function of this run; what it raises ends the rank. Arguments: where its modules lie."""
+    sys.path[:0] = sys.argv[1:]
     os.environ["SUBMITIT_EXECUTOR"] = NAME
     paths = CallPaths(here().place.run_dir, "", here().place.rank, here().place.attempt)
     check_ours(paths.folder / CALL)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.model.errors import SchedulerError
+from clusterrun.executor import ClusterrunExecutor
+from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations.context import Context, quiet
 from clusterrun.operations.sweep import new_sweep, start
@@ -104,3 +105,30 @@ def test_an_array_whose_number_was_never_heard_is_known_by_its_comment(context: 
     made = sweep(context, 3, 9)
     assert [context.store.read(run_id).job_id for run_id in made.run_ids] == ["41_0", "41_1", "41_2"]
     assert os.path.exists(home / "token")
+
+
+def test_calls_that_a_limit_holds_back_are_queued_as_others_end_and_none_is_lost(
+    context: Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = Path(context.environ["HOME"])
+    (home / "limit").write_text("3")
+    executor = ClusterrunExecutor(context=context, preflight="off", cluster="slurm")
+
+    def room(_: object) -> int:
+        (home / "limit").write_text("100")
+        return 2
+
+    monkeypatch.setattr("clusterrun.operations.sweep._Arrays._room", room)
+    jobs = executor.map_array(abs, range(7))
+    assert [job.submission().args for job in jobs] == [(number,) for number in range(7)]
+    assert asked(context)[-2:] == ["--array=0-1", "--array=0-1"]
+    assert "3 calls are queued; a limit on your jobs holds 4 back" in caplog.text
+
+
+def test_calls_that_nobody_knows_any_more_are_not_queued_as_runs_without_one(context: Context) -> None:
+    (Path(context.environ["HOME"]) / "limit").write_text("3")
+    spec = JobSpec(("true",), context.environ["HOME"], name="t", cluster=Cluster.SLURM, preflight="off")
+    files = [[("call.pkl", b"x")]] * 5
+    made = start(new_sweep(spec, [()] * 5, 0, context), context, quiet, files, patient=False)
+    with pytest.raises(BadInput, match="2 calls of t were known to the program alone"):
+        start(made, context, quiet)

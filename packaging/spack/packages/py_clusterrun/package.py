@@ -18,5 +18,6 @@ class PyClusterrun(PythonPackage):
     depends_on("py-jinja2@3.0:", type=("build", "run"))
     depends_on("py-psutil@5.9:", type=("build", "run"))
     depends_on("py-submitit@1.5:", type=("build", "run"))
+    depends_on("py-cloudpickle@2:", type=("build", "run"))
     depends_on("py-rich@13:", type=("build", "run"))
     depends_on("py-tomli@2:", when="^python@:3.10", type=("build", "run"))
