@@ -24,13 +24,14 @@ def submit(
     cwd: str | PathLike[str] = ...,
     context: _Context | None = None,
     tell: Callable[[str], None] = ...,
-    nodes: int | None = None,
+    nodes: int | str | None = None,
     gpus: int | str | None = None,
     gpus_from: Literal["slurm", "node"] | None = None,
     ranks_per_node: int | None = None,
     cpus_per_rank: int | None = None,
     mem: str | None = None,
     time: float | str | timedelta | None = None,
+    time_min: float | str | timedelta | None = None,
     spares: int | None = None,
     partition: str | None = None,
     account: str | None = None,
@@ -55,6 +56,7 @@ def submit(
     avoid_bad: bool | None = None,
     bad_since: float | str | timedelta | None = None,
     per_node: bool | None = None,
+    elastic: bool | None = None,
     snapshot: bool | None = None,
     snapshot_include: str | Iterable[str] | None = None,
     preflight: Literal["full", "quick", "off"] | None = None,
@@ -78,7 +80,7 @@ def submit(
     a run or several. ``tell`` gets each notice as a sentence. Raises ``ClusterrunError``.
 
     Options:
-        nodes: Nodes that train. (default: 1)
+        nodes: Nodes that train; MIN-MAX: what is free. (default: 1)
         gpus: GPUs per node, one rank each: 8, or h100:8.
         gpus_from: Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm
             knows of none. One of "slurm", "node". (default: slurm)
@@ -86,6 +88,8 @@ def submit(
         cpus_per_rank: CPU cores per rank. (default: the GPU's share, else 1)
         mem: Memory per node: 64G. (default: the partition's)
         time: Time limit: 90m, 2h, 1d12h, D-HH:MM:SS, or minutes. (default: the partition's)
+        time_min: Start where less than --time is left before other jobs, but at least so much.
+            (default: --time)
         spares: More nodes, to take the place of unfit ones before ranks start.
         partition: Slurm partition. (default: the cluster's)
         account: Slurm account. (default: your default one)
@@ -114,6 +118,7 @@ def submit(
         avoid_bad: Exclude nodes that were lately found unfit.
         bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
         per_node: Start COMMAND once per node, not once per rank.
+        elastic: With --nodes MIN-MAX: each job of the run may have more or fewer.
         snapshot: Copy the code into the run directory, and run the copy in that directory.
         snapshot_include: With --snapshot: copy PATH too, which git ignores (a link where it is
             large).
@@ -142,13 +147,14 @@ def check(
     context: _Context | None = None,
     tell: Callable[[str], None] = ...,
     *,
-    nodes: int | None = None,
+    nodes: int | str | None = None,
     gpus: int | str | None = None,
     gpus_from: Literal["slurm", "node"] | None = None,
     ranks_per_node: int | None = None,
     cpus_per_rank: int | None = None,
     mem: str | None = None,
     time: float | str | timedelta | None = None,
+    time_min: float | str | timedelta | None = None,
     spares: int | None = None,
     partition: str | None = None,
     account: str | None = None,
@@ -181,7 +187,7 @@ def check(
     Raises ``ClusterrunError``.
 
     Options:
-        nodes: Nodes that train. (default: 1)
+        nodes: Nodes that train; MIN-MAX: what is free. (default: 1)
         gpus: GPUs per node, one rank each: 8, or h100:8.
         gpus_from: Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm
             knows of none. One of "slurm", "node". (default: slurm)
@@ -189,6 +195,8 @@ def check(
         cpus_per_rank: CPU cores per rank. (default: the GPU's share, else 1)
         mem: Memory per node: 64G. (default: the partition's)
         time: Time limit: 90m, 2h, 1d12h, D-HH:MM:SS, or minutes. (default: the partition's)
+        time_min: Start where less than --time is left before other jobs, but at least so much.
+            (default: --time)
         spares: More nodes, to take the place of unfit ones before ranks start.
         partition: Slurm partition. (default: the cluster's)
         account: Slurm account. (default: your default one)

@@ -33,7 +33,7 @@ def test_a_job_that_goes_on_hears_of_its_end_as_long_before_as_the_table_says() 
 
 
 def test_a_default_is_of_the_kind_that_its_row_names() -> None:
-    kinds = {"number": int, "gpus": int, "switch": bool, "list": tuple}
+    kinds = {"number": int, "gpus": int, "nodes": int, "switch": bool, "list": tuple}
     strays = [o.name for o in CONFIGURABLE.values() if type(o.default) is not kinds.get(o.kind, str)]
     assert strays == []
     for option in CONFIGURABLE.values():

@@ -199,9 +199,9 @@ def _what(spec: JobSpec) -> str:
     """Name, place and size in words."""
     where = "Slurm" if spec.cluster is Cluster.SLURM else "this machine"
     if spec.per_node:
-        size = f"{spec.nodes} node{'s' if spec.nodes > 1 else ''}, one process each"
+        size = f"{spec.nodes_asked} node{'s' if spec.nodes > 1 else ''}, one process each"
     else:
-        size = size_words(spec.nodes, spec.local_size, spec.gpu_type, spec.gpus)
+        size = size_words(spec.nodes, spec.local_size, spec.gpu_type, spec.gpus, spec.min_nodes)
     return f"{spec.name} to {where}, {size}"
 
 

@@ -49,13 +49,13 @@ def _click(option: Option) -> Callable[[F], F]:
         default=None,
         metavar=option.metavar or None,
         shell_complete=files if option.metavar in ("FILE", "PATH") else None,
-        callback=_gpus(option) if option.kind == "gpus" else None,
+        callback=_read(option) if option.kind in ("gpus", "nodes") else None,
         holds=option.holds,
         **grouped,
     )
 
 
-def _gpus(option: Option) -> Callable[..., Any]:
+def _read(option: Option) -> Callable[..., Any]:
     def checked(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
         return None if value is None else settings.read_value(option, value, f"--{option.name}")
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
+from clusterrun.model import node_range
 from clusterrun.model.visible import visible
 
 ROOM = 30
@@ -42,11 +43,16 @@ def width_of(text: str) -> int:
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
 
-def size_words(nodes: int, each: int, gpu_type: str, gpus: int) -> str:
-    """The size of a run: ``2 nodes × 8 h100 GPUs = 16 ranks``; ``each`` node has so many ranks."""
+def size_words(nodes: int, each: int, gpu_type: str, gpus: int, least: int = 0) -> str:
+    """The size of a run: ``2 nodes × 8 h100 GPUs = 16 ranks``; ``each`` node has so many ranks.
+
+    ``least`` are the fewest nodes that will do (0: exactly ``nodes``).
+    """
     kind = (f"{visible(gpu_type)} GPU" if gpu_type else "GPU") if gpus else "CPU rank"
-    size = f"{nodes} node{'s' if nodes > 1 else ''} × {each} {kind}{'s' if each > 1 else ''}"
-    return size + (f" = {nodes * each} ranks" if nodes * each > 1 else "")
+    size = f"{node_range.said(nodes, least)} node{'s' if nodes > 1 else ''}"
+    size += f" × {each} {kind}{'s' if each > 1 else ''}"
+    ranks = node_range.said(nodes * each, least * each)
+    return size + (f" = {ranks} ranks" if nodes * each > 1 else "")
 
 
 def padded(text: str, width: int) -> str:

@@ -32,9 +32,10 @@ class Option:
     """One option: its name without dashes, what kind of value it takes, and what holds when nobody says.
 
     ``kind`` is ``text``, ``number``, ``switch`` (on or off), ``list`` (of strings, repeatable), ``gpus`` (a
-    number, or TYPE:NUMBER), or one of ``DURATIONS``. ``otherwise`` says in words what holds when nobody
-    says, where ``default`` does not. ``group`` is of ``GROUPS``; the ``common`` ones stand in ``--help``, the
-    others in ``--help-all``. ``short`` and ``also`` are other names that people know it by.
+    number, or TYPE:NUMBER), ``nodes`` (a number, or MIN-MAX), or one of ``DURATIONS``. ``otherwise`` says in
+    words what holds when nobody says, where ``default`` does not. ``group`` is of ``GROUPS``; the ``common``
+    ones stand in ``--help``, the others in ``--help-all``. ``short`` and ``also`` are other names that people
+    know it by.
     """
 
     name: str
@@ -67,7 +68,7 @@ def _of(group: str, *found: Option) -> tuple[Option, ...]:
 RESOURCES = (
     *_of(
         "resources",
-        Option("nodes", "number", "Nodes that train.", "N", 1, common=True, short="-N"),
+        Option("nodes", "nodes", "Nodes that train; MIN-MAX: what is free.", "N", 1, common=True, short="-N"),
         Option(
             "gpus",
             "gpus",
@@ -119,6 +120,13 @@ RESOURCES = (
             common=True,
             otherwise="the partition's",
             short="-t",
+        ),
+        Option(
+            "time-min",
+            "time",
+            "Start where less than --time is left before other jobs, but at least so much.",
+            "TIME",
+            otherwise="--time",
         ),
         Option("spares", "number", "More nodes, to take the place of unfit ones before ranks start.", "K", 0),
     ),
@@ -229,6 +237,13 @@ SUBMISSION = (
     *_of(
         "resources",
         Option("per-node", "switch", "Start COMMAND once per node, not once per rank.", "", False),
+        Option(
+            "elastic",
+            "switch",
+            "With --nodes MIN-MAX: each job of the run may have more or fewer.",
+            "",
+            False,
+        ),
     ),
     *_of(
         "environment",

@@ -60,6 +60,7 @@ def annotation(option: Option) -> str:
         "number": "int",
         "switch": "bool",
         "gpus": "int | str",
+        "nodes": "int | str",
         "list": "str | Iterable[str]",
         **dict.fromkeys(DURATIONS, "float | str | timedelta"),
     }

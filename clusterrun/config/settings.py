@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clusterrun.config.option_table import CONFIGURABLE, Option, Value
-from clusterrun.model import contract, gpu_request
+from clusterrun.model import contract, gpu_request, node_range
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 
@@ -82,13 +82,15 @@ def from_environment(environ: Mapping[str, str]) -> list[Source]:
 def read_value(option: Option, given: Any, where: str) -> Value:
     """``given`` (text, or what TOML held) as a value of ``option``. Raises ``BadInput`` naming ``where``."""
     readers = {"list": _list, "switch": _switch, "number": _number}
-    value = _gpus(given, where) if option.kind == "gpus" else readers.get(option.kind, _text)(given)
+    checked = {"gpus": _gpus, "nodes": _nodes}.get(option.kind)
+    value = checked(given, where) if checked else readers.get(option.kind, _text)(given)
     if value is None or (option.choices and value not in option.choices):
         wanted = {
             "list": "a list of strings",
             "switch": "true or false",
             "number": "a whole number",
             "gpus": "a number of GPUs",
+            "nodes": "a number of nodes",
         }
         choices = " or ".join(option.choices)
         raise BadInput(f"{where}: {given!r} is not {choices or wanted.get(option.kind, 'a string')}")
@@ -105,6 +107,14 @@ def _gpus(given: Any, where: str) -> int | str | None:
         return None
     count, kind = gpu_request.read(text, where)
     return gpu_request.said(count, kind) if kind else count
+
+
+def _nodes(given: Any, where: str) -> int | str | None:
+    text = _text(given)
+    if text is None:
+        return None
+    most, least = node_range.read(text, where)
+    return node_range.said(most, least) if least else most
 
 
 def _number(given: Any) -> int | None:

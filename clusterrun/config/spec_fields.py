@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterrun.config.option_table import CONFIGURABLE, DURATIONS, Option
 from clusterrun.config.settings import read_value
-from clusterrun.model import gpu_request
+from clusterrun.model import gpu_request, node_range
 from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import Cluster, OnUnfit
@@ -37,6 +37,8 @@ def fields(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, 
             found[name] = _pairs(value, name, "NAME=NUMBER", _limit)
         elif name == "gpus":
             found["gpus"], found["gpu_type"] = gpu_request.read(str(_plain(name, value)), name)
+        elif name == "nodes":
+            found["nodes"], found["min_nodes"] = node_range.read(str(_plain(name, value)), name)
         else:
             found[name] = _plain(name, value)
     return found

@@ -109,7 +109,8 @@ class Orders:
     (an ``srun``); empty: the coordinator starts the agents itself, all on this machine.
     ``hide_gpus``: nobody asked for GPUs, so neither the check nor ranks may see those of the machine.
     ``node_gpus``: GPUs are those of the node, and Slurm gave none.
-    ``time_limit`` is in seconds, 0 where the scheduler keeps the time. ``nodes`` is how many train;
+    ``time_limit`` is in seconds, 0 where the scheduler keeps the time. ``nodes`` is how many train, at
+    most where ``min_nodes`` (0: exactly ``nodes``) may do, and ``elastic`` where attempts may differ in that;
     ``spares`` more are allocated, for those that turn out to be unfit. ``in_allocation``: the job is
     of the user's, which is there before and after the run: nobody gives it back.
     """
@@ -128,6 +129,8 @@ class Orders:
     max_restarts: int = 0
     time_limit: float = 0.0
     spares: int = 0
+    min_nodes: int = 0
+    elastic: bool = False
     preflight: Preflight = Preflight()
     watch: WatchOrders = WatchOrders()
     survival: Survival = Survival()

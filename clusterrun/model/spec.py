@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 
-from clusterrun.model import container, contract, gpu_request, limits
+from clusterrun.model import container, contract, gpu_request, limits, node_range
 from clusterrun.model.container import RUNTIMES
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
@@ -41,6 +41,8 @@ LONGEST_NOTICE = 65535
 
 LEAST = (
     ("nodes", 1),
+    ("min_nodes", 0),
+    ("time_min", 0),
     ("gpus", 0),
     ("ranks_per_node", 0),
     ("cpus_per_rank", 0),
@@ -66,7 +68,10 @@ class JobSpec:
     """One submission, as asked. Empty strings and zeros mean "not said".
 
     ``command`` is as typed (``train.py --lr 1``, ``-m pkg.mod``, ``./program``); ``cwd`` is
-    absolute. ``time`` is in seconds (0: the site's default; the duration as typed is not kept).
+    absolute. ``time`` is in seconds (0: the site's default; the duration as typed is not kept), and so is
+    ``time_min``: with less than ``time`` the job may start where it would not end in time (0: with no less).
+    ``nodes`` is the most that train, ``min_nodes`` the least (0: exactly ``nodes``). ``elastic``: attempts
+    may differ in how many.
     ``gpus`` is per node, of ``gpu_type`` ('': any); Slurm is asked for them, or with ``gpus_from``
     ``node`` they are those of whole nodes. With 0 of them ``ranks_per_node`` CPU ranks run on each
     node.
@@ -84,12 +89,15 @@ class JobSpec:
     cwd: str
     name: str = ""
     nodes: int = 1
+    min_nodes: int = 0
+    elastic: bool = False
     gpus: int = 0
     gpu_type: str = ""
     gpus_from: str = "slurm"
     ranks_per_node: int = 0
     cpus_per_rank: int = 0
     time: int = 0
+    time_min: int = 0
     partition: str = ""
     account: str = ""
     qos: str = ""
@@ -160,9 +168,19 @@ class JobSpec:
                     f"--env {name!r}: not the name of a variable, or a NUL character in its value",
                     "a name has letters, digits and _, and no digit first: --env KEY=VALUE or --env KEY",
                 )
+        self._check_room()
         self._check_container()
         self._check_preflight()
         self._check_survival()
+
+    def _check_room(self) -> None:
+        """What lets a job start in less than it asks for."""
+        if self.min_nodes > self.nodes:
+            raise BadInput(
+                f"--nodes {self.min_nodes}-{self.nodes}: the least comes first", "give --nodes 1-4"
+            )
+        if 0 < self.time < self.time_min:
+            raise BadInput("--time-min is longer than --time", "give a --time-min below --time")
 
     def _check_container(self) -> None:
         if not self.container and (self.mount or self.container_runtime):
@@ -224,8 +242,23 @@ class JobSpec:
         return Level(self.preflight or ("full" if self.nodes > 1 or self.alone else "quick"))
 
     @property
+    def fits_holes(self) -> bool:
+        """Whether the job may begin with less than it asks for."""
+        return bool(self.min_nodes or self.time_min)
+
+    @property
+    def nodes_asked(self) -> str:
+        """The nodes that train, ``4`` or ``1-4``."""
+        return node_range.said(self.nodes, self.min_nodes)
+
+    @property
+    def least_allocated(self) -> int:
+        """Nodes in all without which no job starts."""
+        return (self.min_nodes or self.nodes) + self.spares
+
+    @property
     def allocated(self) -> int:
-        """Nodes in all: those that train and their spares."""
+        """Nodes in all, at most: those that train and their spares."""
         return self.nodes + self.spares
 
     @property

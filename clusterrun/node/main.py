@@ -71,6 +71,11 @@ def coordinate(run_dir: str, timeouts: Timeouts | None = None, kept: SupervisorN
         if is_over(patiently(lambda: read_state(paths)), own_id(os.environ)):
             say("clusterrun: the run has ended before this job began; nothing is left to do")
             return contract.ExitCode.DONE
+    if orders.min_nodes:
+        from clusterrun.coordinator.job_size import fitted
+
+        given = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
+        orders = fitted(orders, given, patiently(lambda: read_state(paths)))
     orders = settled(orders, os.environ)
     if orders.interpreter.path:
         say(f"clusterrun: ranks run in {orders.interpreter}")

@@ -10,6 +10,7 @@ from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.record import Attempt, RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.operations.context import Context
+from clusterrun.operations.formed import formed
 from clusterrun.reports.efficiency import EndReport, MeasuredAttempt, ProgressMarks, account
 from clusterrun.runs import usage_files
 from clusterrun.runs.run_documents import read_document
@@ -28,6 +29,7 @@ def end_report(context: Context, status: RunStatus) -> EndReport | None:
         return None
     if state is None or not state.attempts:
         return None
+    record = replace(record, spec=formed(record.spec, state))
     until = context.clock.monotonic() + READ_SECONDS
     nodes = record.spec.nodes + record.spec.spares
     measured = [_measured(context, status.run_id, one, nodes, until) for one in state.attempts]

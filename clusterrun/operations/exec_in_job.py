@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import expand
 from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.formed import spec_of
 from clusterrun.operations.live_usage import not_started
 from clusterrun.slurm.overlap_step import step
 
@@ -39,6 +40,7 @@ def beside(
             f"{run_id} runs on the cluster {other}, this is another one",
             f"type this on a login node of {other}",
         )
+    record = replace(record, spec=spec_of(record, context.store))
     nodes = _nodes(context, status)
     node = nodes[_place(wish, nodes, record)] if nodes else ""
     if not node:

@@ -52,6 +52,9 @@ def fitted(
         )
     pool = _pool(spec, there)
     wanted = spec.allocated if "nodes" in said else max(len(pool), 1 + spec.spares)
+    if spec.min_nodes:
+        room = sum(name not in held for name in pool)
+        wanted = max(spec.least_allocated, min(wanted, room))
     if wanted > len(pool):
         raise BadInput(
             f"{wanted} nodes are wanted; job {there.job_id} has {len(pool)} for it: {fold(pool) or 'none'}",
@@ -67,7 +70,12 @@ def fitted(
             f"{some}wait (clusterrun wait {' '.join(runs)}), or end it: clusterrun cancel {' '.join(runs)}",
         )
     return replace(
-        spec, cluster=Cluster.SLURM, nodes=wanted - spec.spares, nodelist=fold(free[:wanted]), exclude=""
+        spec,
+        cluster=Cluster.SLURM,
+        nodes=wanted - spec.spares,
+        min_nodes=0,
+        nodelist=fold(free[:wanted]),
+        exclude="",
     )
 
 

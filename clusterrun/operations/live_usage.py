@@ -14,6 +14,7 @@ from clusterrun.model.record import RunStatus
 from clusterrun.model.states import Phase
 from clusterrun.model.usage import NodeUse
 from clusterrun.operations.context import Context
+from clusterrun.operations.formed import spec_of
 from clusterrun.runs import usage_files
 from clusterrun.runs.private_files import private_folder, write_whole
 
@@ -28,7 +29,7 @@ class LiveUsage:
     def __init__(self, context: Context, run_id: str, every: float) -> None:
         self._context, self.run_id, self._every = context, run_id, every
         self._paths = context.store.paths(run_id)
-        spec = context.store.read(run_id).spec
+        spec = spec_of(context.store.read(run_id), context.store)
         self.nodes = spec.nodes
         self._allocated = spec.nodes + spec.spares
         self._asked_at = float("-inf")

@@ -12,6 +12,7 @@ from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import RunState
 from clusterrun.operations.context import Context, Tell, quiet
+from clusterrun.operations.formed import spec_of
 from clusterrun.operations.wait import RunWait
 
 NAMES_SECONDS = 2.0
@@ -46,7 +47,7 @@ class RunLogs:
     @property
     def shape(self) -> tuple[int, int]:
         """The number of nodes, and of log-writing processes on each."""
-        spec = self._context.store.read(self._run_id).spec
+        spec = spec_of(self._context.store.read(self._run_id), self._context.store)
         return spec.nodes, 1 if spec.per_node else spec.local_size
 
     def headings(self, colours: bool = False) -> Headings:

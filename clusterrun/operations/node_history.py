@@ -113,7 +113,7 @@ def keep_off(spec: JobSpec, memory: NodeRecords, now: float, nodes_there: int = 
     if asked:
         notices.append(f"{fold(asked)} was lately unfit, but --nodelist asks for it")
     chosen = [one for one in bad if one.node not in wanted]
-    room = nodes_there - len(own) - spec.allocated if nodes_there else len(chosen)
+    room = nodes_there - len(own) - spec.least_allocated if nodes_there else len(chosen)
     if len(chosen) > max(room, 0):
         notices.append(_too_many(chosen[max(room, 0) :], spec, nodes_there))
         chosen = chosen[: max(room, 0)]
@@ -129,7 +129,7 @@ def keep_off(spec: JobSpec, memory: NodeRecords, now: float, nodes_there: int = 
 def _too_many(left: Sequence[Offender], spec: JobSpec, nodes_there: int) -> str:
     names = fold(sorted(one.node for one in left))
     return (
-        f"{names} would be excluded too, but of {nodes_there} nodes the run needs {spec.allocated}:"
+        f"{names} would be excluded too, but of {nodes_there} nodes the run needs {spec.least_allocated}:"
         " without them it could never start"
     )
 

@@ -15,6 +15,7 @@ from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.operations import lost_nodes, queue_status
+from clusterrun.operations.formed import formed
 from clusterrun.runs.store import FORGOTTEN
 from clusterrun.slurm.queries import JobRow
 from clusterrun.slurm_text import job_states
@@ -76,7 +77,8 @@ def judge(evidence: RunEvidence) -> RunStatus:
         evidence = replace(evidence, row=None)  # its nodes and its end are not the run's
     else:
         verdict = _local(evidence) if evidence.record.cluster == Cluster.LOCAL.value else _slurm(evidence)
-    record, spec, state, row = evidence.record, evidence.record.spec, evidence.state, evidence.row
+    record, state, row = evidence.record, evidence.state, evidence.row
+    spec = formed(record.spec, state)
     ended = verdict.state.ended
     attempts = state.attempts if state else ()
     return RunStatus(

@@ -58,6 +58,9 @@ def _words(option: Option, spec: JobSpec, plain: JobSpec) -> Iterator[str]:
     if option.name == "gpus":
         yield from (name, spec.gpus_asked) if spec.gpus else ()
         return
+    if option.name == "nodes":
+        yield from (name, spec.nodes_asked) if spec.nodes != 1 else ()
+        return
     field = option.name.replace("-", "_")
     value: Any = getattr(spec, field)
     if value == getattr(plain, field):

@@ -336,6 +336,8 @@ def _orders(
         per_node=spec.per_node,
         max_restarts=spec.restarts,
         spares=spec.spares,
+        min_nodes=spec.min_nodes,
+        elastic=spec.elastic,
         preflight=_preflight(spec, site, argv),
         watch=_watch(spec),
         survival=requeue_options.orders(spec, argv),
@@ -363,7 +365,7 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
         spec = replace(spec, gpus=0, gpu_type="", ranks_per_node=spec.ranks_per_node or spec.gpus)
     idle = sbatch_options.without_slurm(spec)
     notices += requeue_options.ignored(idle, "in local runs")
-    spec = replace(spec, requeue=False, requeue_by="")
+    spec = replace(spec, requeue=False, requeue_by="", min_nodes=0)
     paths = RunPaths(run_dir)
     return Plan(
         run_id=run_id,

@@ -26,7 +26,7 @@ def settled(spec: JobSpec) -> JobSpec:
     """
     if spec.alone:
         return replace(spec, requeue=False, requeue_by="")
-    own = {key for key, _ in passed(spec.sbatch, "--sbatch")}
+    asked, own = spec.requeue_by, {key for key, _ in passed(spec.sbatch, "--sbatch")}
     if "requeue" in own and spec.goes_on == "chain":
         raise BadInput(
             "--sbatch requeue with --requeue-by chain: the run would go on in two jobs", "leave one out"
@@ -36,6 +36,14 @@ def settled(spec: JobSpec) -> JobSpec:
             "--sbatch no-requeue with --requeue contradict each other", "leave one out, or --requeue-by chain"
         )
     spec = replace(spec, requeue_by=spec.goes_on or ("requeue" if "requeue" in own else ""))
+    if spec.fits_holes and spec.requeue_by == "requeue":
+        if asked == "requeue" or "requeue" in own:
+            option = "--nodes MIN-MAX" if spec.min_nodes else "--time-min"
+            raise BadInput(
+                f"{option}: a job that Slurm queues again asks for what it had, not for all that was wanted",
+                "let another job go on: --requeue-by chain",
+            )
+        spec = replace(spec, requeue_by="chain")
     return replace(spec, requeue=bool(spec.requeue_by), notice=_notice(spec), max_restarts=spec.restarts)
 
 
@@ -43,7 +51,7 @@ def _notice(spec: JobSpec) -> int:
     """Seconds; at most half of the time limit, for Slurm gives a longer notice at the start of the job."""
     own = _OWN_NOTICE.fullmatch(dict(passed(spec.sbatch, "--sbatch")).get("signal", ""))
     said = int(own[1] or MINUTE) if own else spec.notice
-    minutes = -(-spec.time // MINUTE)
+    minutes = -(-(spec.time_min or spec.time) // MINUTE)
     return min(said, minutes * MINUTE // 2) if minutes and spec.goes_on and not own else said
 
 
@@ -93,10 +101,14 @@ def notices(asked: JobSpec, spec: JobSpec) -> tuple[str, ...]:
     idle = ["--" + n.replace("_", "-") for n in _BUDGETS if getattr(asked, n) != getattr(plain, n)]
     if idle and not spec.goes_on and not asked.goes_on:
         said += ignored(idle, "without --requeue")
+    if asked.elastic and not (asked.min_nodes and spec.goes_on):
+        lacks = "without --requeue" if asked.min_nodes else "without --nodes MIN-MAX"
+        said += ignored(["--elastic"], lacks)
     if asked.no_progress != plain.no_progress and not spec.restarts:
         said += ignored(["--no-progress"], "without --max-restarts")
     if spec.goes_on and spec.notice < asked.notice:
-        said.append(f"the job is told {spec.notice} s before its end (half of --time)")
+        half = "--time-min" if spec.time_min else "--time"
+        said.append(f"the job is told {spec.notice} s before its end (half of {half})")
     if spec.goes_on and not _excluding(spec):
         said.append(
             "the next job does not exclude unfit nodes: --exclude names a file or was given by --sbatch"
@@ -119,6 +131,9 @@ def described(spec: JobSpec) -> tuple[str, ...]:
             f"continues after {spec.max_time_limits} time limits and {spec.max_preemptions} preemptions:"
             f" {way[spec.goes_on]}; the job is told {spec.notice} s before its end"
         )
+    if spec.min_nodes and spec.goes_on:
+        world = "asks for all of them again" if spec.elastic else "has as many nodes as the first"
+        lines.append(f"starts on {spec.nodes_asked} nodes; each job that goes on {world}")
     if spec.on_event:
         lines.append(f"at each event: /bin/sh -c {spec.on_event!r}")
     return tuple(lines)

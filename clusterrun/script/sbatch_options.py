@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from clusterrun.model import duration
+from clusterrun.model import duration, node_range
 from clusterrun.model.contract import EXCLUDED_PLACE
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
@@ -38,6 +38,7 @@ WISHES = (
     SbatchOption("exclude", "exclude"),
     SbatchOption("nodelist", "nodelist"),
     SbatchOption("time", "time", duration.slurm_form),
+    SbatchOption("time_min", "time-min", duration.slurm_form),
     SbatchOption("gpus_asked", "gpus-per-node"),
     SbatchOption("mem", "mem"),
 )
@@ -102,8 +103,8 @@ def job_options(
         ("chdir", spec.cwd),
         ("output", output_pattern(paths.job_output)),
         ("open-mode", "append"),
-        ("nodes", str(spec.allocated)),
-        ("ntasks-per-node", "1"),
+        ("nodes", _nodes(spec)),
+        *(() if spec.min_nodes else (("ntasks-per-node", "1"),)),  # with it a range gets its least alone
         ("cpus-per-task", str(shared or least_cpus(spec))),
         *ending,
     ]
@@ -115,6 +116,11 @@ def job_options(
     ours += [("dependency", ",".join(waits)), ("kill-on-invalid-dep", "yes")] if waits else []
     given_way = {key for name, value in own.items() for key in _gives_way(name, value)}
     return (*(option for option in ours if option[0] not in given_way), *own.items())
+
+
+def _nodes(spec: JobSpec) -> str:
+    """Those that train and their spares, ``4`` or ``2-5``."""
+    return node_range.said(spec.allocated, spec.least_allocated if spec.min_nodes else 0)
 
 
 def replaced(spec: JobSpec) -> tuple[str, ...]:

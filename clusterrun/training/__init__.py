@@ -1,6 +1,6 @@
 """What a training script may import: when to stop, how far it is, whole checkpoints; knows no launcher.
 
-    from clusterrun.training import Checkpoints, progress, report, should_stop
+    from clusterrun.training import Checkpoints, accumulation, progress, report, should_stop
 
 Everything works without clusterrun too (alone, under torchrun): then nobody asks and nobody is told. Every
 rank must call these functions, in the same order: where there is a process group they agree through it.
@@ -15,6 +15,7 @@ __all__ = [
     "CheckpointRefused",
     "Checkpoints",
     "OldAttempt",
+    "accumulation",
     "latest_checkpoint",
     "progress",
     "report",
@@ -43,6 +44,16 @@ def progress(step: int, checkpoint: int | None = None) -> None:
     Rank 0 tells it to the run: one that gets no further over several attempts is ended.
     """
     _here().progress(step, checkpoint)
+
+
+def accumulation(global_batch: int, batch: int = 1) -> int:
+    """How many batches of ``batch`` samples each rank adds up for one step of ``global_batch`` samples.
+
+    So the step stays the same on any number of ranks. Raises ``ValueError`` where that does not divide.
+    """
+    from .batches import steps_of
+
+    return steps_of(global_batch, batch, _here().place.world)
 
 
 def report(**values: object) -> None:

@@ -22,6 +22,7 @@ class Surroundings:
     run_dir: str = ""
     attempt: int = 0
     rank: int = 0
+    world: int = 1
 
     @property
     def folder(self) -> str:
@@ -62,7 +63,10 @@ class Surroundings:
 def surroundings(environment: Mapping[str, str]) -> Surroundings:
     """What the launcher has left in the environment."""
     said = [environment[name] for name in ATTEMPT_VARIABLES if environment.get(name, "").isdigit()]
-    rank = environment.get("RANK", "")
+    rank, world = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
     return Surroundings(
-        environment.get(RUN_DIR_VARIABLE, ""), int(said[0]) if said else 0, int(rank) if rank.isdigit() else 0
+        environment.get(RUN_DIR_VARIABLE, ""),
+        int(said[0]) if said else 0,
+        int(rank) if rank.isdigit() else 0,
+        max(1, int(world)) if world.isdigit() else 1,
     )

@@ -20,12 +20,15 @@ HERE = "/somewhere else"
 EVERY: dict[str, Any] = {
     "name": "mine",
     "nodes": 4,
+    "min_nodes": 2,
+    "elastic": True,
     "gpus": 8,
     "gpu_type": "h100",
     "gpus_from": "node",
     "ranks_per_node": 2,
     "cpus_per_rank": 3,
     "time": 5400,
+    "time_min": 600,
     "partition": "gpu",
     "account": "a b",
     "qos": "high",
@@ -69,6 +72,7 @@ NOT_TYPED = {"command", "cwd", "after", "alone", "all_pairs"}
 IMAGE = {"container": "/images/train.sif"}
 ALONE = {
     "gpu_type": {"gpus": 8},
+    "min_nodes": {"nodes": 4},
     "gpus_from": {"gpus": 8},
     "requeue_by": {"requeue": True},
     "mount": IMAGE,

@@ -59,6 +59,8 @@ def test_failures_are_survived_where_that_was_asked_for_or_there_is_a_way(
         ({"requeue_by": "chain", "notice": "5m"}, ["no-requeue", "signal=B:USR2@300"]),
         ({"requeue": True, "time": "3m"}, ["requeue", "signal=B:USR2@90"]),
         ({"requeue": True, "time": "61s"}, ["requeue", "signal=B:USR2@60"]),
+        ({"requeue": True, "time": "10h", "time_min": "3m"}, ["no-requeue", "signal=B:USR2@90"]),
+        ({"requeue": True, "nodes": "1-4"}, ["no-requeue", "signal=B:USR2@120"]),
         ({"sbatch": ("requeue",)}, ["signal=B:USR2@120", "requeue"]),
         ({"requeue": True, "sbatch": ("signal=B:USR2@300",)}, ["requeue", "signal=B:USR2@300"]),
         ({"requeue_by": "chain", "sbatch": ("no-requeue",)}, ["signal=B:USR2@120", "no-requeue"]),
@@ -76,6 +78,9 @@ def test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice(
     [
         ({"requeue_by": "chain", "sbatch": ("requeue",)}, "would go on in two jobs"),
         ({"requeue": True, "sbatch": ("no-requeue",)}, "contradict each other"),
+        ({"requeue_by": "requeue", "nodes": "1-4"}, "asks for what it had, not for all that was wanted"),
+        ({"sbatch": ("requeue",), "time_min": "3m"}, "--time-min: a job that Slurm queues again asks for"),
+        ({"time": "3m", "time_min": "4m"}, "--time-min is longer than --time"),
         ({"requeue_by": "often"}, "requeue_by: 'often' is not requeue or chain"),
         ({"max_restarts": -2}, "--max-restarts must be at least 0, not -2"),
         ({"max_preemptions": -1}, "--max-preemptions must be at least 0, not -1"),
@@ -143,6 +148,9 @@ def test_a_run_that_ends_with_its_job_is_told_only_what_holds_anyway() -> None:
             ("--sbatch signal takes the place of --signal, which clusterrun sets",),
         ),
         ({"requeue": True, "sbatch": ("mail-type=END",)}, ()),
+        ({"elastic": True, "requeue": True}, ("--elastic is ignored without --nodes MIN-MAX",)),
+        ({"elastic": True, "nodes": "1-4"}, ("--elastic is ignored without --requeue",)),
+        ({"elastic": True, "nodes": "1-4", "requeue": True}, ()),
         (
             {"slurm": False, "requeue_by": "chain", "notice": "5m"},
             ("--requeue is ignored in local runs",),
@@ -206,3 +214,11 @@ def test_the_way_to_go_on_implies_that_the_run_does_unless_a_stronger_place_says
 def test_one_place_that_says_both_is_asked_what_it_means() -> None:
     with pytest.raises(BadInput, match="contradict each other"):
         settle(sources({"requeue": False, "requeue-by": "chain"}))
+
+
+def test_sbatch_is_asked_for_the_whole_range_with_its_spares_and_for_the_least_time() -> None:
+    made = planned(nodes="1-4", spares=1, time="10h", time_min="1h", requeue=True)
+    asked = re.findall(r"^#SBATCH --((?:n|time).*=.*)$", made.script, re.MULTILINE)
+    assert asked == ["nodes=2-5", "time=10:00:00", "time-min=01:00:00"]
+    assert (made.orders.nodes, made.orders.min_nodes, made.orders.elastic) == (4, 1, False)
+    assert made.orders.survival.requeue == "chain"

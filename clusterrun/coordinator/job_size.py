@@ -1,0 +1,59 @@
+"""The orders of a job that was given some number of nodes between the least and the most; pure.
+
+Ranks that went on in another world than they began in would train with another batch, or not load their
+shards: without ``elastic`` the first job's number of nodes holds for all that follow it.
+"""
+
+from __future__ import annotations
+
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.model.orders import Orders
+    from clusterrun.model.record import RunState
+
+_COUNTS = ("--nodes", "--ntasks")
+
+
+def fitted(orders: Orders, given: int, earlier: RunState | None) -> Orders:
+    """``orders`` for a job of ``given`` nodes; ``earlier`` is what coordinators before have left.
+
+    Where the world may not change, the jobs that follow are asked for with as many nodes as this one.
+    Raises ``ClusterrunError`` where it would have to change.
+    """
+    if not orders.min_nodes or not orders.launch:
+        return orders
+    began = 0 if orders.elastic else _began_with(earlier)
+    train = began or given - orders.spares
+    if train < 1 or train > given:
+        raise ClusterrunError(
+            f"this job has {given} nodes, and the ranks of the run began on {train}: they are not started",
+            "submit with --elastic where the script can go on with another number of ranks",
+        )
+    launch = tuple(_counted(word, given) for word in orders.launch)
+    survival, preflight = orders.survival, orders.preflight
+    if not orders.elastic:
+        survival = replace(survival, resubmit=_asking(survival.resubmit, train + orders.spares))
+    if began:
+        preflight = replace(preflight, resubmit=_asking(preflight.resubmit, train + orders.spares))
+    return replace(
+        orders, nodes=train, spares=given - train, launch=launch, survival=survival, preflight=preflight
+    )
+
+
+def _began_with(earlier: RunState | None) -> int:
+    """The nodes of the first attempt whose ranks all ran; 0 where there was none."""
+    attempts = earlier.attempts if earlier else ()
+    return next((len(attempt.nodes) for attempt in attempts if attempt.ranks_at is not None), 0)
+
+
+def _counted(word: str, given: int) -> str:
+    key, equals, _ = word.partition("=")
+    return f"{key}={given}" if equals and key in _COUNTS else word
+
+
+def _asking(argv: tuple[str, ...], nodes: int) -> tuple[str, ...]:
+    """``argv`` (sbatch, options, the script) for exactly so many nodes: the last word on it counts."""
+    return (*argv[:-1], f"--nodes={nodes}", argv[-1]) if argv else argv

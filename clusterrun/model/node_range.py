@@ -1,0 +1,28 @@
+"""Nodes as people ask for them: a number, or the least and the most; knows no scheduler."""
+
+from __future__ import annotations
+
+import re
+
+from clusterrun.model.errors import BadInput
+
+_WORDS = re.compile(r"(?P<least>\d{1,6})(?:-(?P<most>\d{1,6}))?", re.ASCII)
+
+
+def read(text: str, where: str = "--nodes") -> tuple[int, int]:
+    """The most nodes, and the least (0: exactly as many), in ``4`` or ``1-4``. Raises ``BadInput``."""
+    found = _WORDS.fullmatch(text.strip())
+    if found is None:
+        raise BadInput(
+            f"{where} {text!r}: not a number of nodes",
+            "give how many, or the least and the most: --nodes 4, --nodes 1-4",
+        )
+    least, most = int(found["least"]), int(found["most"] or found["least"])
+    if found["most"] and not 0 < least <= most:
+        raise BadInput(f"{where} {text!r}: the least comes first, and is 1 or more", "give --nodes 1-4")
+    return most, least if least < most else 0
+
+
+def said(most: int, least: int) -> str:
+    """``4`` or ``1-4``."""
+    return f"{least}-{most}" if least else str(most)

@@ -1,0 +1,25 @@
+"""What a run really has, where it asked for a choice: the nodes of its newest world."""
+
+from __future__ import annotations
+
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import RunRecord, RunState
+from clusterrun.model.spec import JobSpec
+from clusterrun.runs.store import Store
+
+
+def formed(spec: JobSpec, state: RunState | None) -> JobSpec:
+    """``spec`` with the nodes that its newest world has, as far as one was formed."""
+    worlds = [attempt.nodes for attempt in state.attempts if attempt.nodes] if state else []
+    return replace(spec, nodes=len(worlds[-1]), min_nodes=0) if spec.min_nodes and worlds else spec
+
+
+def spec_of(record: RunRecord, store: Store) -> JobSpec:
+    """The same, for the run of ``record``; a state that cannot be read changes nothing."""
+    if not record.spec.min_nodes:
+        return record.spec
+    try:
+        return formed(record.spec, store.state(record.run_id))
+    except ClusterrunError:
+        return record.spec
