@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import NoReturn, Protocol
+from typing import IO, NoReturn, Protocol
 
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
@@ -38,21 +38,22 @@ class ProgramTimeout(ClusterrunError):
 def run(
     argv: Sequence[str],
     timeout: float,
-    stdin: str = "",
+    stdin: str | IO[bytes] = "",
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> Completed:
     """Run ``argv`` (never a shell) and return what it said.
 
-    ``timeout`` is in seconds; past it the program's whole process group is killed. Output is
-    decoded as UTF-8 with ``surrogateescape``, so foreign bytes survive. Raises
-    ``ProgramMissing`` and ``ProgramTimeout``; a non-zero exit is the caller's to judge.
+    ``stdin`` is what it reads: text, or an open file. ``timeout`` is in seconds; past it the
+    program's whole process group is killed. Output is decoded as UTF-8 with ``surrogateescape``,
+    so foreign bytes survive. Raises ``ProgramMissing`` and ``ProgramTimeout``; a
+    non-zero exit is the caller's to judge.
     """
     began = time.monotonic()
     try:
         process = subprocess.Popen(
             list(argv),
-            stdin=subprocess.PIPE,
+            stdin=subprocess.PIPE if isinstance(stdin, str) else stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=None if env is None else dict(env),
@@ -64,7 +65,7 @@ def run(
     except FileNotFoundError as error:
         raise ProgramMissing(f"the program {argv[0]!r} was not found ({error.strerror})") from error
     try:
-        out, err = process.communicate(stdin, timeout)
+        out, err = process.communicate(stdin if isinstance(stdin, str) else None, timeout)
     except BaseException as error:
         _end(process)
         if isinstance(error, subprocess.TimeoutExpired):
@@ -101,6 +102,28 @@ def start_bound(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> int:
         start_new_session=True,
         preexec_fn=bind,  # noqa: PLW1509 (between fork and exec it only asks the kernel)
     ).pid
+
+
+def foreground(argv: Sequence[str]) -> int:
+    """Run ``argv`` with our own streams and terminal; its exit code, 128 and the number for a signal.
+
+    Ctrl-C is the program's to answer; TERM and HUP are passed on to it. Raises ``ProgramMissing``.
+    """
+    try:
+        process = subprocess.Popen(list(argv))
+    except FileNotFoundError as error:
+        raise ProgramMissing(f"the program {argv[0]!r} was not found ({error.strerror})") from error
+    ours = {signal.SIGINT: signal.SIG_IGN}
+    passed = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number, handler in ours.items()}
+    for number in passed:
+        before[number] = signal.signal(number, lambda got, _: process.send_signal(got))
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
 
 
 def _named(argv: Sequence[str]) -> str:

@@ -42,6 +42,7 @@ LAYERS = {
     "operations": (CLIENT, 5),
     "api": (CLIENT, 6),
     "executor": (CLIENT, 6.3),
+    "remote": (CLIENT, 6.5),
     "bench": (CLIENT, 6.5),
     "rehearse": (CLIENT, 6.5),
     "cli": (CLIENT, 7),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import click
 
@@ -82,7 +83,7 @@ OTHER_NAMES = {
     "--retries": "Did you mean --max-restarts?",
     "--time-limit": "Did you mean --time?",
     "--walltime": "Did you mean --time?",
-    "--host": "Did you mean --nodelist?",
+    "--host": "It stands before the command: clusterrun --host NAME …; for nodes: --nodelist",
     "--image": "Did you mean --container?",
     "--container-image": "Did you mean --container?",
     "--dependency": "Use --after RUN",
@@ -109,8 +110,22 @@ PASSED_ON = frozenset(
 """Options of sbatch that have no name of ours."""
 
 
+_hints: list[tuple[re.Pattern[str], str]] = []
+"""How commands in a sentence are found, and what stands in their place."""
+
+
+def hints_for(host: str, commands: Iterable[str]) -> None:
+    """Name commands from here on as they are typed on another machine, whose user calls this one ``host``."""
+    import shlex  # for commands that came from another machine alone
+
+    pattern = re.compile(rf"\bclusterrun (?=(?:{'|'.join(commands)})\b)")
+    _hints[:] = [(pattern, f"clusterrun --host {shlex.quote(host)} ".replace("\\", r"\\"))]
+
+
 def say(sentence: str) -> None:
     """A line for the person, on stderr, with foreign text made harmless."""
+    for pattern, instead in _hints:
+        sentence = pattern.sub(instead, sentence)
     text = "\n".join(visible(line) for line in sentence.split("\n"))
     print(text, file=sys.stderr, flush=True)
 

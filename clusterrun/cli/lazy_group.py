@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+HOST = "clusterrun.host"
+"""Where a context keeps the cluster on which the command is to run."""
+
+
 @frozen
 class CommandEntry:
     """Where a command's code is, and its one line in the list of commands."""

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import click
 
-from clusterrun.cli.error_output import ErrorOptions, guarded
-from clusterrun.cli.lazy_group import CommandEntry, LazyGroup
+from clusterrun.cli.error_output import ErrorOptions, guarded, hints_for
+from clusterrun.cli.lazy_group import HOST, CommandEntry, LazyGroup
 from clusterrun.model import contract
 
 COMPLETION_VARIABLE = "_CLUSTERRUN_COMPLETE"
@@ -57,6 +57,17 @@ DOORS = {
 }
 
 
+def host_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """For a TAB: the hosts of the configuration that begin with what was typed."""
+    from clusterrun.cli import shell_complete
+
+    return shell_complete.host_names(incomplete)
+
+
+def _host(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    context.meta[HOST] = value
+
+
 def _debug(context: click.Context, option: click.Parameter, value: bool) -> None:
     context.ensure_object(ErrorOptions).debug |= value
 
@@ -66,11 +77,37 @@ DEBUG = click.Option(
 )
 
 
+class _Root(LazyGroup):
+    """The commands; with ``--host`` they run elsewhere."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; what stands after ``--host NAME`` goes there as it is."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        if (host := ctx.meta.get(HOST)) and not ctx.resilient_parsing:
+            from clusterrun.cli.host import there  # all other commands do without
+
+            words = self.make_parser(ctx).parse_args(given)[1]
+            ctx.exit(there(host, words, lambda name: self.get_command(ctx, name)))
+        return rest
+
+
+ELSEWHERE = click.Option(
+    ["--host"],
+    metavar="NAME",
+    expose_value=False,
+    callback=_host,
+    envvar=contract.HOST_VARIABLE,
+    shell_complete=host_names,
+    help="Run the command on this cluster, over SSH.",
+)
+
+
 @click.group(
-    cls=LazyGroup,
+    cls=_Root,
     entries=DOORS,
     everywhere=(DEBUG,),
-    params=[DEBUG],
+    params=[ELSEWHERE, DEBUG],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(contract.VERSION, prog_name="clusterrun")
@@ -89,6 +126,8 @@ def root() -> None:
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line ``args`` and return its exit code; without ``args`` end the process with it."""
+    if typed_at := os.environ.pop(contract.TYPED_AT_VARIABLE, ""):
+        _far_end(typed_at)
     gc.set_threshold(50_000)  # commands keep what they make: the usual search for garbage costs a tenth
     code = guarded(
         lambda wishes: root.main(
@@ -98,6 +137,15 @@ def main(args: list[str] | None = None) -> int:
     if args is None:
         leave(code)
     return code
+
+
+def _far_end(typed_at: str) -> None:
+    """This command came over SSH from another machine, where its user types the next one."""
+    from clusterrun.remote.far_end import stand_by
+
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        stand_by()
+    hints_for(typed_at, DOORS)
 
 
 def leave(code: int) -> NoReturn:

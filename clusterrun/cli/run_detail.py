@@ -148,8 +148,10 @@ def _use(status: RunStatus) -> str:
     pid = status.job_id.partition(".")[0]
     if status.cluster != Cluster.LOCAL.value or status.state is not State.RUNNING or not pid:
         return ""
-    import psutil
-
+    try:
+        import psutil
+    except ImportError:  # a client that was carried over has nothing that is compiled
+        return ""
     try:
         family = [psutil.Process(int(pid)), *psutil.Process(int(pid)).children(recursive=True)]
         seconds = sum(sum(one.cpu_times()[:2]) for one in family)

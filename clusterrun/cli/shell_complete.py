@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from clusterrun.cli.lazy_group import HOST
 from clusterrun.config import settings
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.states import State
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 def runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The names and ids of the newest runs that begin with what was typed."""
+    if context.meta.get(HOST):
+        return []  # runs of another machine: a TAB asks nobody there
     try:
         ids = Store(settings.home(os.environ)).ids()[:200]
     except ClusterrunError:
@@ -28,6 +31,8 @@ def runs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
 
 def sweeps(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The names and ids of the sweeps that begin with what was typed."""
+    if context.meta.get(HOST):
+        return []
     from clusterrun.runs.sweep_records import Sweeps
 
     try:
@@ -59,4 +64,16 @@ def profile_names(context: click.Context, parameter: click.Parameter, incomplete
     except ClusterrunError:
         return []
     words = dict.fromkeys(name for one in read for name, _ in one.profiles)
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def host_names(incomplete: str) -> list[str]:
+    """The hosts of the configuration files that begin with what was typed."""
+    from clusterrun.config import profiles
+
+    try:
+        read = profiles.load(os.getcwd(), os.environ)
+    except ClusterrunError:
+        return []
+    words = dict.fromkeys(host.name for one in read for host in one.hosts)
     return [word for word in words if word.startswith(incomplete)]

@@ -1,8 +1,9 @@
 """Configuration files: where they lie, and the options in their tables; knows no command line.
 
 ``clusterrun.toml`` (the nearest one from the working directory upwards) and
-``~/.config/clusterrun/config.toml``, each with ``[defaults]`` and ``[profile.NAME]``. A file that another
-user may have written is refused, unless ``trust`` in the user's own file or environment names it.
+``~/.config/clusterrun/config.toml``, each with ``[defaults]``, ``[profile.NAME]`` and ``[host.NAME]``.
+A file that another user may have written is refused, unless ``trust`` in the user's own file or
+environment names it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from clusterrun.config import ownership
+from clusterrun.config import hosts, ownership
+from clusterrun.config.hosts import HostEntry
 from clusterrun.config.option_table import CONFIGURABLE, TRUST, Value
 from clusterrun.config.settings import Source, read_value
 from clusterrun.model.errors import BadInput
@@ -22,11 +24,12 @@ PROJECT_FILE = "clusterrun.toml"
 
 @frozen
 class Configuration:
-    """One file: its defaults and its profiles by name, checked."""
+    """One file: its defaults, its profiles by name and its hosts, checked."""
 
     path: str
     defaults: Source
     profiles: tuple[tuple[str, Source], ...]
+    hosts: tuple[HostEntry, ...] = ()
 
 
 def files(cwd: str, environ: Mapping[str, str]) -> list[str]:
@@ -80,8 +83,8 @@ def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
     Also for a file that another user may have written, unless it is or lies below one of ``trusted``.
     """
     data = _toml(path, trusted)
-    _refuse_unknown(data, ("defaults", "profile"), path, "table")
-    profiles = _table(data, "profile", path)
+    _refuse_unknown(data, ("defaults", "profile", "host"), path, "table")
+    profiles, reached = _table(data, "profile", path), _table(data, "host", path)
     return Configuration(
         path,
         _source(_table(data, "defaults", path), path, f"{path} [defaults]"),
@@ -89,7 +92,19 @@ def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
             (name, _source(_table(profiles, name, path), path, f"{path} [profile.{name}]"))
             for name in profiles
         ),
+        tuple(_host(_table(reached, name, path), name, f"{path} [host.{name}]") for name in reached),
     )
+
+
+def _host(table: dict[str, Any], name: str, origin: str) -> HostEntry:
+    _refuse_unknown(table, hosts.KEYS, origin, "key")
+    return hosts.entry(name, table, origin)
+
+
+def host(configurations: Iterable[Configuration], name: str) -> HostEntry:
+    """The host of that name, of the strongest file that has it; else ``name`` as ssh knows it."""
+    found = [one for c in configurations for one in c.hosts if one.name == name]
+    return found[0] if found else hosts.checked(HostEntry(name, name))
 
 
 def toml(content: bytes, where: str) -> dict[str, Any]:

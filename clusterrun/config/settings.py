@@ -152,7 +152,7 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     import difflib
 
     ours = {option.variable for option in CONFIGURABLE.values()} | {contract.HOME_VARIABLE, PROFILE_VARIABLE}
-    known = {*ours, contract.LAB_HOME_VARIABLE}
+    known = {*ours, contract.LAB_HOME_VARIABLE, contract.HOST_VARIABLE}
     of_a_run = {contract.NODE_VARIABLE} if contract.RUN_ID_VARIABLE in environ else set()
     said = []
     for name in sorted(environ):
@@ -174,6 +174,7 @@ RESERVED = frozenset(
         contract.NODE_NAME_VARIABLE,
         contract.INDEPENDENT_VARIABLE,
         contract.LAB_HOME_VARIABLE,
+        contract.HOST_VARIABLE,
     )
 )
 """What clusterrun itself sets in the processes of a run, and what users set for scripts and labs."""

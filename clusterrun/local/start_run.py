@@ -20,10 +20,11 @@ from clusterrun.script.plan import Plan
 
 START_SECONDS = 60.0
 PROGRAM = """import sys
-sys.path = [place for place in sys.path if place]
+sys.path = [place for place in sys.path if place] + sys.argv[1:]
 from clusterrun.local.start_run import main
 main()"""
-"""Without the current directory, where a file of the user's may be named as a module of Python's."""
+"""Without the current directory, where a file of the user's may be named as a module of Python's; with our
+own folder, which may be none that this Python knows."""
 LAST_LINES = 10
 TEN_YEARS = 10 * 366 * 86400
 """submitit ends a task after its time; the time limit of a run is the coordinator's to keep."""
@@ -44,7 +45,7 @@ def start(plan: Plan, environment: Mapping[str, str]) -> str:
         "SUBMITIT_LOCAL_WITH_SHELL": "",
         "SUBMITIT_EXECUTOR": "local",
     }
-    argv = (sys.executable, "-c", PROGRAM)
+    argv = (sys.executable, "-c", PROGRAM, str(Path(__file__).resolve().parents[2]))
     try:
         done = system.run(argv, START_SECONDS, env=for_controller, cwd=plan.spec.cwd)
     except system.ProgramTimeout as error:

@@ -32,6 +32,10 @@ class ExitCode(enum.IntEnum):
 
 
 HOME_VARIABLE = "CLUSTERRUN_HOME"
+HOST_VARIABLE = "CLUSTERRUN_HOST"
+"""Names the cluster that commands run on, as ``--host`` does."""
+TYPED_AT_VARIABLE = "CLUSTERRUN_TYPED_AT"
+"""Set for a command that came over SSH: what its user calls this cluster."""
 LAB_HOME_VARIABLE = "CLUSTERRUN_LAB_HOME"
 OPTION_VARIABLE_PREFIX = "CLUSTERRUN_"
 

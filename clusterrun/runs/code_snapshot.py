@@ -14,6 +14,8 @@ LIMIT = 200 << 20
 MOST = 20_000
 """Bytes and files; more than this is data rather than code."""
 GIT_SECONDS = 60.0
+CARRIED_NOTE = ".clusterrun-snapshot"
+"""What a copy that came from another machine has in the place of git: the note that was made there."""
 _NEVER = ("__pycache__", ".git", ".venv", "node_modules")
 
 
@@ -218,5 +220,14 @@ def take(snapshot: Snapshot, target: str, record: str) -> None:
                 shutil.copy2(original, copy, follow_symlinks=False)
         except OSError as error:
             raise refusal(copy, error) from error
+    write_whole(record, note(snapshot))
+
+
+def note(snapshot: Snapshot) -> str:
+    """Where the files come from: folder, commit, and the diff of the working tree against it."""
+    carried = os.path.join(snapshot.root, CARRIED_NOTE)
+    if CARRIED_NOTE in snapshot.files and not snapshot.commit:
+        with open(carried, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
     diff = _git(snapshot.root, "diff", "--binary", "HEAD") if snapshot.commit else ""
-    write_whole(record, f"root {snapshot.root}\ncommit {snapshot.commit or 'none'}\n\n{diff}")
+    return f"root {snapshot.root}\ncommit {snapshot.commit or 'none'}\n\n{diff}"

@@ -1,0 +1,173 @@
+"""`clusterrun --host NAME COMMAND`: a command that runs on a cluster over SSH, as if typed there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import click
+
+from clusterrun.cli.error_output import say
+from clusterrun.config import profiles
+from clusterrun.model import contract
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.errors import BadInput
+from clusterrun.remote.client_there import GONE, HOME, forget, prefix
+from clusterrun.remote.connection import SharedConnection, NotConnected, connect
+from clusterrun.remote.login_shell import command, place, runs
+from clusterrun.runs.private_files import write_whole
+
+CommandOf = Callable[[str], "click.Command | None"]
+"""A command by its name."""
+FETCHED = {"report": ("--html", "--prometheus"), "check": ("--html", "--prometheus", "--selftest-file")}
+"""Options that name a file to be written: it comes here."""
+READABLE = 0o644
+FETCH_SECONDS, LOOK_SECONDS = 600.0, 15.0
+NOT_FOUND = 127
+PASSED_ON = ("NO_COLOR",)
+
+
+def there(name: str, words: list[str], command_of: CommandOf) -> int:
+    """Run ``words`` on the cluster ``name``; the exit code is that of the command there.
+
+    Without words the connection is opened, for the commands that follow. Raises ``ClusterrunError``.
+    """
+    sent = _parsed(words, command_of)  # what cannot be meant is said before a password is asked for
+    read = profiles.load(os.getcwd(), os.environ)
+    terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    connection = connect(profiles.host(read, name), os.environ, terminal)
+    if not words:
+        say(f"the connection to {name} is open")
+        return ExitCode.DONE
+    if words[0] == "forward" and not {"-h", "--help"} & set(words):
+        return _forward(connection, words)
+    if words[0] in FETCHED:
+        return _fetching(connection, words)
+    folder = place(connection.host.folder)
+    if sent and sent.get("snapshot") is not False:
+        from clusterrun.remote.carried_code import send
+
+        include = sent.get("snapshot_include")
+        folder = send(connection, os.getcwd(), include if isinstance(include, tuple) else (), say)
+        words = _with_snapshot(words)
+    return _session(connection, shlex.join(words), folder)
+
+
+def _parsed(words: list[str], command_of: CommandOf) -> dict[str, object]:
+    """The options of a command that takes our code along; nothing of another one. Raises ``UsageError``."""
+    first, rest = (words[:1] or [""])[0], words[1:]
+    found = command_of(first) if first in ("submit", "sweep", "bench") else None
+    if isinstance(found, click.Group):
+        if first == "sweep" and rest and rest[0].startswith("-") and rest[0] not in ("-h", "--help"):
+            rest = ["start", *rest]
+        chosen = rest[0] if rest and rest[0] in ("start", "scaling") else ""
+        found, rest = found.commands.get(chosen), rest[1:]
+    if found is None or {"-h", "--help", "--help-all"} & set(rest[:1]):
+        return {}
+    return {"snapshot": None, **found.make_context(first, rest).params}
+
+
+def _with_snapshot(words: list[str]) -> list[str]:
+    """``words``, whose run makes the sent code its own."""
+    if words[0] == "bench":
+        return words
+    head = 2 if words[:2] == ["sweep", "start"] else 1
+    return [*words[:head], "--snapshot", *words[head:]]
+
+
+def _session(connection: SharedConnection, words: str, folder: str, before: str = "") -> int:
+    """The exit code of ``words`` (of sh) there, with our own streams, and a terminal where we have one."""
+    terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    code = connection.foreground(command(before + _script(connection, words, folder)), terminal)
+    if code in (GONE, NOT_FOUND):
+        forget(connection)
+    if code == GONE:
+        say(f"the client on {connection.name} is gone, nothing ran; type it again: that puts it there")
+    return code
+
+
+def _script(connection: SharedConnection, words: str, folder: str) -> str:
+    known = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    variables = {**known, contract.TYPED_AT_VARIABLE: connection.name}
+    return runs(prefix(connection), words, folder, variables)
+
+
+def _fetching(connection: SharedConnection, words: list[str]) -> int:
+    """As ``_session``; files that the command is to write are written here."""
+    wanted: list[str] = []
+    for place_of, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option in FETCHED[words[0]] and (equals or place_of + 1 < len(words)):
+            wanted.append(value if equals else words[place_of + 1])
+    folder = place(connection.host.folder)
+    if not wanted:
+        return _session(connection, shlex.join(words), folder)
+    for path in wanted:
+        if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+            raise BadInput(f"{path}: there is no such folder here", "make it first")
+    box = f"{HOME}/outbox/{os.urandom(8).hex()}"
+    names = {
+        path: f'"$o"/{number}-{shlex.quote(os.path.basename(path))}' for number, path in enumerate(wanted)
+    }
+    changed = " ".join(_moved(word, names) for word in words)
+    try:
+        return _session(connection, changed, folder, f'o={box}; (umask 077; mkdir -p "$o") || exit 4; ')
+    finally:
+        _fetch(connection, box, names)
+
+
+def _moved(word: str, names: dict[str, str]) -> str:
+    """``word`` for sh, with the name of a file that is wanted here replaced by one there."""
+    option, equals, value = word.partition("=")
+    if word in names:
+        return names[word]
+    return (
+        f"{option}={names[value]}"
+        if equals and option.startswith("--") and value in names
+        else shlex.quote(word)
+    )
+
+
+def _fetch(connection: SharedConnection, box: str, names: dict[str, str]) -> None:
+    for path, inside in names.items():
+        done = connection.ask(command(f"o={box}; base64 < {inside}"), FETCH_SECONDS)
+        if done.code == 0:
+            write_whole(os.path.abspath(path), base64.b64decode(done.out), READABLE)
+            say(f"copied to {path}")
+    connection.ask(command(f"rm -rf {box}"), FETCH_SECONDS)
+
+
+def _forward(connection: SharedConnection, words: Sequence[str]) -> int:
+    """Bring a port of a rank's node here, until Ctrl-C."""
+    asked = shlex.join([*words, "--json"])
+    done = connection.ask(command(_script(connection, asked, place(connection.host.folder))), FETCH_SECONDS)
+    if done.err:
+        say(done.err.rstrip())
+    if done.code != 0:
+        return done.code
+    found = json.loads(done.out)
+    here = f"127.0.0.1:{found['local']}"
+    line = f"{here}:{found['node']}:{found['port']}"
+    opened = connection.control("-O", "forward", "-L", line)
+    if opened.code != 0:
+        raise NotConnected(
+            f"{here} could not be opened: {opened.err.strip()}",
+            "the port may be in use here (--local PORT takes another one), or the cluster forwards none",
+        )
+    try:
+        print(here, flush=True)
+        say(f"http://{here} is port {found['port']} of {found['node']}; Ctrl-C ends it")
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        while connection.alive():
+            time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        return ExitCode.DONE
+    finally:
+        connection.control("-O", "cancel", "-L", line)
+    raise NotConnected(f"the connection to {connection.name} was lost", f"open it again: {connection.typed}")

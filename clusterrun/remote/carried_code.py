@@ -1,0 +1,84 @@
+"""The code as it stands here, sent to the cluster as a snapshot; knows no command."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable
+
+from clusterrun.model.errors import BadInput
+from clusterrun.remote.client_there import HOME, refused_there
+from clusterrun.remote.connection import SharedConnection
+from clusterrun.remote.login_shell import command
+from clusterrun.runs.code_snapshot import CARRIED_NOTE, Snapshot, look, note
+
+SEND_SECONDS = 3600.0
+_STALE_DAYS = 7
+"""A run has its own copy: what was sent is kept for the next submission of the same code alone."""
+_UNPACK = """umask 077; c={home}/sent; mkdir -p "$c" && cd "$c" || exit 4
+[ -d {name} ] && {{ touch {name}; exit 0; }}
+find . -mindepth 1 -maxdepth 1 -mtime +{days} -exec rm -rf {{}} +
+rm -rf .new-{name}; mkdir .new-{name} && tar -xzf - -o -C .new-{name} || {{ rm -rf .new-{name}; exit 4; }}
+mv .new-{name} {name}"""
+
+
+def send(connection: SharedConnection, cwd: str, include: Iterable[str], say: Callable[[str], None]) -> str:
+    """Where ``cwd`` is in the copy of its code there, as a word of sh. Raises ``ClusterrunError``."""
+    snapshot = look(cwd, include)
+    if snapshot.links:
+        raise BadInput(
+            f"{', '.join(snapshot.links)} is too large to be sent",
+            "copy it to the cluster by hand, and let the script name it by its path there",
+        )
+    with tempfile.TemporaryFile() as archive:
+        name = packed(snapshot, archive)
+        archive.seek(0)
+        done = connection.ask(
+            command(_UNPACK.format(home=HOME, name=name, days=_STALE_DAYS)), SEND_SECONDS, archive
+        )
+    if done.code != 0:
+        raise refused_there(connection, "the code could not be written there", done.err)
+    say(f"{snapshot}; sent to {connection.name}")
+    return f"{HOME}/sent/{name}/{shlex.quote(os.path.relpath(cwd, snapshot.root))}"
+
+
+def packed(snapshot: Snapshot, target: object) -> str:
+    """Write the files as an archive, with a note of their commit; a name that tells the content."""
+    digest = hashlib.sha256()
+
+    def named(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        member.mode = member.mode & 0o700 | 0o600
+        digest.update(
+            f"{member.name}\0{member.mode}\0{member.linkname}\0{member.size}\0".encode(
+                "utf-8", "surrogateescape"
+            )
+        )
+        return member
+
+    with (
+        tempfile.NamedTemporaryFile() as written,
+        tarfile.open(
+            fileobj=target,
+            mode="w:gz",
+            compresslevel=6,
+            format=tarfile.PAX_FORMAT,  # type: ignore[call-overload]
+        ) as archive,
+    ):
+        for name in snapshot.files:
+            path = os.path.join(snapshot.root, name)
+            archive.add(path, name, recursive=False, filter=named)
+            if os.path.isfile(path) and not os.path.islink(path):
+                with open(path, "rb") as file:
+                    while portion := file.read(1 << 20):
+                        digest.update(portion)
+        told = note(snapshot).encode("utf-8", "surrogateescape")
+        written.write(told)
+        written.flush()
+        digest.update(told)
+        archive.add(written.name, CARRIED_NOTE, filter=named)
+    return digest.hexdigest()[:16]

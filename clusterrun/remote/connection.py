@@ -1,0 +1,239 @@
+"""The one connection to a cluster that all commands share: OpenSSH's master, checked before each use.
+
+A login may need a password or a one-time password. So nothing but a master ever logs in, from a
+terminal: a session that finds the master gone fails instead of opening a connection of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+
+from clusterrun import atomic_file, system
+from clusterrun.config import settings
+from clusterrun.config.hosts import HostEntry
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+from clusterrun.remote.ssh_messages import REFUSED, explained
+from clusterrun.runs.private_files import private_folder, trust
+
+CHECK_SECONDS = 10.0
+BUSY_SECONDS = 5.0
+"""How long a session waits for its turn where the server allows one at a time."""
+LONGEST_SOCKET = 80
+"""Characters: an address of a socket has at most 108 (or 104), and ssh adds 17 while it makes it."""
+LOST = 255
+"""What ssh ends with when it has no connection."""
+_MASTER = (
+    "ControlPersist=12h",
+    "ServerAliveInterval=30",
+    "ServerAliveCountMax=10",
+    "ConnectTimeout=60",
+    "RemoteCommand=none",
+    "RequestTTY=no",
+)
+"""A link may be away for five minutes; a user's own options come before."""
+_SESSION = (
+    "ControlMaster=no",
+    "BatchMode=yes",
+    "ProxyCommand=false",
+    "RemoteCommand=none",
+    "ClearAllForwardings=yes",
+    "LogLevel=ERROR",
+)
+
+
+class NotConnected(ClusterrunError):
+    """There is no connection, and none could be opened."""
+
+
+@frozen
+class SharedConnection:
+    """Where the master of a cluster listens; ``folder`` is ours alone and holds what belongs to it."""
+
+    host: HostEntry
+    folder: str
+    key: str
+    socket: str
+
+    @property
+    def name(self) -> str:
+        """The cluster as the user calls it."""
+        return self.host.name
+
+    @property
+    def typed(self) -> str:
+        """What opens the connection from a terminal."""
+        return f"clusterrun --host {shlex.quote(self.name)}"
+
+    def path(self, suffix: str) -> str:
+        """A file that belongs to this connection."""
+        return os.path.join(self.folder, f"{self.key}.{suffix}")
+
+    def master_argv(self) -> tuple[str, ...]:
+        """What logs in and then stays in the background, for all commands."""
+        return (
+            "ssh",
+            "-fN",
+            "-M",
+            "-S",
+            self.socket,
+            *_options((*self.host.options, *_MASTER)),
+            "--",
+            self.host.host,
+        )
+
+    def control(self, *words: str) -> system.Completed:
+        """Ask the master: ``-O check`` and its like. Raises ``ProgramTimeout`` where it does not answer."""
+        return system.run(("ssh", "-S", self.socket, *words, "--", self.host.host), CHECK_SECONDS)
+
+    def alive(self) -> bool:
+        """Whether the master is there and answers."""
+        try:
+            return os.path.exists(self.socket) and self.control("-O", "check").code == 0
+        except system.ProgramTimeout:
+            return False
+
+    def session(self, command: str, log: str, terminal: bool) -> tuple[str, ...]:
+        """What runs ``command`` there, over the master or not at all; ssh's own messages go to ``log``."""
+        tty = "-t" if terminal else "-T"
+        return ("ssh", "-S", self.socket, tty, "-E", log, *_options(_SESSION), "--", self.host.host, command)
+
+    def ask(self, command: str, seconds: float, stdin: object = "") -> system.Completed:
+        """What ``command`` says there. Raises ``NotConnected``."""
+        began = time.monotonic()
+        while True:
+            with self.log() as log:
+                done = system.run(self.session(command, log, False), seconds, stdin)  # type: ignore[arg-type]
+                if done.code != LOST or not self.turned_away(log, began):
+                    if done.code == LOST:
+                        raise self.failed(log)
+                    return done
+
+    def foreground(self, command: str, terminal: bool) -> int:
+        """The exit code of ``command`` there, with our own streams. Raises ``NotConnected``."""
+        began = time.monotonic()
+        while True:
+            with self.log() as log:
+                code = system.foreground(self.session(command, log, terminal))
+                if code != LOST or not self.turned_away(log, began):
+                    if code == LOST and (_read(log) or not self.alive()):
+                        raise self.failed(log)
+                    return code
+
+    def turned_away(self, log: str, began: float) -> bool:
+        """Whether to try once more: another session has the only place.
+
+        Raises ``NotConnected`` where it has it for too long.
+        """
+        if REFUSED not in _read(log):
+            return False
+        if time.monotonic() - began > BUSY_SECONDS:
+            raise NotConnected(
+                f"{self.name} allows no more sessions at once on one connection (MaxSessions of its sshd)",
+                "end another command that uses it (logs -f, shell, top), then type this again",
+            )
+        time.sleep(0.2)
+        return True
+
+    def failed(self, log: str) -> NotConnected:
+        """What a session's end without a connection means."""
+        if not self.alive():
+            return NotConnected(
+                f"the connection to {self.name} was lost; what runs there goes on",
+                f"open it again in a terminal, and look: {self.typed} status",
+            )
+        return NotConnected(*explained(self.name, self.host.host, _read(log)))
+
+    @contextlib.contextmanager
+    def log(self) -> Iterator[str]:
+        """A new file for ssh's own messages."""
+        handle, path = tempfile.mkstemp(prefix=f"{self.key}.", suffix=".log", dir=self.folder)
+        os.close(handle)
+        try:
+            yield path
+        finally:
+            atomic_file.remove(path)
+
+
+def connect(host: HostEntry, environ: Mapping[str, str], terminal: bool) -> SharedConnection:
+    """The open connection to ``host``: the one that is there, or from a ``terminal`` a new one.
+
+    Raises ``NotConnected``.
+    """
+    ours = _place(host, environ)
+    if ours.alive():
+        return ours
+    if theirs := _users_own(ours):
+        return theirs
+    if not terminal:
+        raise NotConnected(
+            f"there is no connection to {ours.name}, and no terminal to type a password in",
+            f"open it once in a terminal, for all commands: {ours.typed}\n"
+            f"which is: {shlex.join(ours.master_argv())}",
+        )
+    _open(ours)
+    return ours
+
+
+def _open(ours: SharedConnection) -> None:
+    with open(ours.path("lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise NotConnected(
+                f"another command is about to open the connection to {ours.name}",
+                "finish the login there, then type this again",
+            ) from error
+        if ours.alive():
+            return
+        atomic_file.remove(ours.socket)  # of a master that is gone, or answers no more
+        with ours.log() as log:
+            argv = ours.master_argv()
+            code = system.foreground((*argv[:1], "-E", log, *argv[1:]))
+            if code != 0 or not ours.alive():
+                raise NotConnected(*explained(ours.name, ours.host.host, _read(log)))
+
+
+def _place(host: HostEntry, environ: Mapping[str, str]) -> SharedConnection:
+    folder = os.path.join(settings.home(environ), "ssh")
+    private_folder(folder)
+    known = "\0".join((socket.gethostname(), host.host, *host.options))
+    key = hashlib.sha256(known.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    found = SharedConnection(host, folder, key, os.path.join(folder, key))
+    if len(found.socket) <= LONGEST_SOCKET:
+        return found
+    short = f"/tmp/clusterrun-{os.geteuid()}"
+    private_folder(short)
+    trust(short, links=False)
+    return SharedConnection(host, folder, key, os.path.join(short, key))
+
+
+def _users_own(ours: SharedConnection) -> SharedConnection | None:
+    """The master of the user's own ssh_config (ControlPath), where one is open."""
+    asked = ("ssh", "-G", *_options(ours.host.options), "--", ours.host.host)
+    for line in system.run(asked, CHECK_SECONDS).out.splitlines():
+        word, _, path = line.partition(" ")
+        if word == "controlpath" and path != "none":
+            found = SharedConnection(ours.host, ours.folder, ours.key, path)
+            return found if found.alive() else None
+    return None
+
+
+def _options(options: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(word for option in options for word in ("-o", option))
+
+
+def _read(log: str) -> str:
+    try:
+        with open(log, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

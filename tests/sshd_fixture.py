@@ -1,0 +1,263 @@
+"""A real sshd on this machine, with a laptop and a cluster that are two homes; skipped without sshd."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+LIMIT = 90.0
+"""Seconds for a process to do something, on a machine that does other work too."""
+CLUSTERRUN = (sys.executable, "-m", "clusterrun")
+
+
+def sshd_program() -> str:
+    return shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") or ""
+
+
+def wait_until(condition, seconds: float = LIMIT) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@dataclass
+class Far:
+    """A cluster called ``cluster`` behind an sshd, and a laptop beside it."""
+
+    folder: Path
+    port: int = 0
+    options: Sequence[str] = ()
+    server: subprocess.Popen[bytes] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("laptop", "cluster", "bin"):
+            (self.folder / name).mkdir(mode=0o700)
+        for name, owner in (("host", "key"), ("laptop", "id")):
+            words = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / f"{name}.{owner}")
+            subprocess.run(words, check=True, timeout=LIMIT)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.write_config()
+        wrapper = self.folder / "bin" / "ssh"
+        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.folder}/ssh_config "$@"\n')
+        wrapper.chmod(0o755)
+        self.configure(f'[host.cluster]\npython = "{sys.executable}"\n')
+        self.environment = {
+            "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+            "HOME": str(self.folder / "laptop"),
+            "TERM": "xterm",
+        }
+
+    def write_config(self, *more: str) -> None:
+        lines = (
+            "Host cluster",
+            "HostName 127.0.0.1",
+            f"Port {self.port}",
+            f"IdentityFile {self.folder}/laptop.id",
+        )
+        known = (f"UserKnownHostsFile {self.folder}/known_hosts", "IdentitiesOnly yes", *more)
+        (self.folder / "ssh_config").write_text("\n".join((*lines, *known)) + "\n")
+
+    def configure(self, text: str) -> None:
+        """What the laptop's own configuration file says."""
+        path = self.folder / "laptop" / ".config" / "clusterrun" / "config.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    @property
+    def home(self) -> Path:
+        """CLUSTERRUN_HOME of the cluster."""
+        return self.folder / "cluster" / ".clusterrun"
+
+    @property
+    def logins(self) -> int:
+        """How often somebody has tried to log in."""
+        return (self.folder / "sshd.log").read_text().count("Connection from ")
+
+    def start(self) -> None:
+        settings = (
+            *self.options,
+            f"Port {self.port}",
+            "ListenAddress 127.0.0.1",
+            f"HostKey {self.folder}/host.key",
+            f"AuthorizedKeysFile {self.folder}/laptop.id.pub",
+            "PidFile none",
+            "StrictModes no",
+            "UsePAM no",
+            "LogLevel VERBOSE",
+            f"SetEnv HOME={self.folder}/cluster CLUSTERRUN_HOME={self.home} CLUSTERRUN_PREFLIGHT=off "
+            "CLUSTERRUN_CLUSTER=local",
+        )
+        (self.folder / "sshd_config").write_text("\n".join(settings) + "\n")
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)
+        words = (sshd_program(), "-D", "-f", self.folder / "sshd_config", "-E", self.folder / "sshd.log")
+        self.server = subprocess.Popen(words)
+        wait_until(self._listens)
+        with (self.folder / "known_hosts").open("w") as known:
+            known.write(f"[127.0.0.1]:{self.port} {(self.folder / 'host.key.pub').read_text()}")
+
+    def _listens(self) -> bool:
+        log = self.folder / "sshd.log"
+        said = log.read_text() if log.exists() else ""
+        assert self.server and self.server.poll() is None, said
+        return "Server listening on" in said
+
+    def masters(self) -> list[int]:
+        """The processes of ssh that hold a connection of this laptop's open."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = path.read_text(errors="replace")
+                if "\0-fN\0" in words and str(self.folder) in words:
+                    found.append(int(path.parent.name))
+        return found
+
+    def sessions(self) -> list[int]:
+        """The processes of sshd that serve this port's connections."""
+        assert self.server
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                if int(path.read_text().rpartition(")")[2].split()[1]) == self.server.pid:
+                    found.append(int(path.parent.name))
+        return found
+
+    def run(
+        self, *words: str, stdin: str = "", cwd: Path | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """clusterrun with ``words`` on the laptop, without a terminal."""
+        return subprocess.run(
+            (*CLUSTERRUN, *words),
+            env={**self.environment, **variables},
+            cwd=cwd or self.folder / "laptop",
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            start_new_session=True,
+        )
+
+    def there(self, *words: str, **named) -> subprocess.CompletedProcess[str]:
+        return self.run("--host", "cluster", *words, **named)
+
+    @contextlib.contextmanager
+    def started(self, *words: str, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+        """A command of the laptop that goes on, in a process group of its own."""
+        process = subprocess.Popen(
+            (*CLUSTERRUN, "--host", "cluster", *words),
+            env=self.environment,
+            cwd=cwd or self.folder / "laptop",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def terminal(
+        self, *words: str, answers: Sequence[tuple[str, str]] = (), **variables: str
+    ) -> tuple[int, str]:
+        """clusterrun with ``words`` on a terminal of the laptop: its exit code, and what was seen.
+
+        ``answers``: what is typed, one after the other, when what was seen matches.
+        """
+        return on_terminal(
+            (*CLUSTERRUN, *words), {**self.environment, **variables}, str(self.folder / "laptop"), answers
+        )
+
+    def open(self) -> None:
+        code, seen = self.terminal("--host", "cluster")
+        assert code == 0, seen
+
+    def end(self) -> None:
+        for process in self.masters():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        if self.server:
+            for process in self.sessions():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            self.server.kill()
+            self.server.wait()
+
+
+def on_terminal(
+    argv: Sequence[str], environment: dict[str, str], cwd: str, answers: Sequence[tuple[str, str]] = ()
+) -> tuple[int, str]:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(cwd)
+        os.execvpe(argv[0], list(argv), environment)
+    seen, waiting, from_here = "", list(answers), 0
+    end = time.monotonic() + LIMIT
+    try:
+        while True:
+            assert time.monotonic() < end, seen
+            if not select.select([terminal], [], [], 1.0)[0]:
+                continue
+            try:
+                data = os.read(terminal, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            seen += data.decode(errors="replace")
+            if waiting and (found := re.compile(waiting[0][0]).search(seen, from_here)):
+                from_here = found.end()
+                os.write(terminal, waiting.pop(0)[1].encode())
+    finally:
+        os.close(terminal)
+        with contextlib.suppress(ProcessLookupError):
+            if time.monotonic() >= end:
+                os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), seen
+
+
+@pytest.fixture(scope="session")
+def make_far(tmp_path_factory):
+    """``make_far("MaxSessions 1", …)``: an sshd with these settings, until the session ends."""
+    if not sshd_program() or not shutil.which("ssh"):
+        pytest.skip("no sshd here: as root on Debian or Ubuntu, apt-get install openssh-server")
+    made = []
+
+    def make(*options: str) -> Far:
+        far = Far(tmp_path_factory.mktemp("far"), options=options)
+        made.append(far)
+        far.start()
+        return far
+
+    yield make
+    for far in made:
+        far.end()
+
+
+@pytest.fixture(scope="session")
+def far(make_far) -> Far:
+    """The cluster that the session shares, with an open connection."""
+    found = make_far()
+    found.open()
+    return found
