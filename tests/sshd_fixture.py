@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import re
@@ -10,8 +11,10 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +24,8 @@ import pytest
 
 LIMIT = 90.0
 """Seconds for a process to do something, on a machine that does other work too."""
+WINDOW = (31, 101)
+"""Rows and columns of a terminal here."""
 CLUSTERRUN = (sys.executable, "-m", "clusterrun")
 
 
@@ -42,6 +47,10 @@ class Far:
     folder: Path
     port: int = 0
     options: Sequence[str] = ()
+    front: Sequence[str] = ()
+    """Words that run what follows on the cluster's login host, laptop and sshd alike."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """What else a session there has in its environment."""
     server: subprocess.Popen[bytes] | None = None
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -87,6 +96,11 @@ class Far:
         return self.folder / "cluster" / ".clusterrun"
 
     @property
+    def there_set(self) -> dict[str, str]:
+        own = {"HOME": f"{self.folder}/cluster", "CLUSTERRUN_HOME": str(self.home)}
+        return {**own, "CLUSTERRUN_PREFLIGHT": "off", "CLUSTERRUN_CLUSTER": "local", **self.variables}
+
+    @property
     def logins(self) -> int:
         """How often somebody has tried to log in."""
         return (self.folder / "sshd.log").read_text().count("Connection from ")
@@ -99,16 +113,24 @@ class Far:
             f"HostKey {self.folder}/host.key",
             f"AuthorizedKeysFile {self.folder}/laptop.id.pub",
             "PidFile none",
+            "PermitRootLogin yes",
             "StrictModes no",
             "UsePAM no",
             "LogLevel VERBOSE",
-            f"SetEnv HOME={self.folder}/cluster CLUSTERRUN_HOME={self.home} CLUSTERRUN_PREFLIGHT=off "
-            "CLUSTERRUN_CLUSTER=local",
+            "SetEnv " + " ".join(f"{name}={value}" for name, value in self.there_set.items()),
         )
         (self.folder / "sshd_config").write_text("\n".join(settings) + "\n")
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
-        words = (sshd_program(), "-D", "-f", self.folder / "sshd_config", "-E", self.folder / "sshd.log")
+        words = (
+            *self.front,
+            sshd_program(),
+            "-D",
+            "-f",
+            self.folder / "sshd_config",
+            "-E",
+            self.folder / "sshd.log",
+        )
         self.server = subprocess.Popen(words)
         wait_until(self._listens)
         with (self.folder / "known_hosts").open("w") as known:
@@ -145,7 +167,7 @@ class Far:
     ) -> subprocess.CompletedProcess[str]:
         """clusterrun with ``words`` on the laptop, without a terminal."""
         return subprocess.run(
-            (*CLUSTERRUN, *words),
+            (*self.front, *CLUSTERRUN, *words),
             env={**self.environment, **variables},
             cwd=cwd or self.folder / "laptop",
             input=stdin,
@@ -162,7 +184,7 @@ class Far:
     def started(self, *words: str, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
         """A command of the laptop that goes on, in a process group of its own."""
         process = subprocess.Popen(
-            (*CLUSTERRUN, "--host", "cluster", *words),
+            (*self.front, *CLUSTERRUN, "--host", "cluster", *words),
             env=self.environment,
             cwd=cwd or self.folder / "laptop",
             stdin=subprocess.DEVNULL,
@@ -185,9 +207,8 @@ class Far:
 
         ``answers``: what is typed, one after the other, when what was seen matches.
         """
-        return on_terminal(
-            (*CLUSTERRUN, *words), {**self.environment, **variables}, str(self.folder / "laptop"), answers
-        )
+        argv = (*self.front, *CLUSTERRUN, *words)
+        return on_terminal(argv, {**self.environment, **variables}, str(self.folder / "laptop"), answers)
 
     def open(self) -> None:
         code, seen = self.terminal("--host", "cluster")
@@ -210,6 +231,7 @@ def on_terminal(
 ) -> tuple[int, str]:
     child, terminal = pty.fork()
     if child == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", *WINDOW, 0, 0))
         os.chdir(cwd)
         os.execvpe(argv[0], list(argv), environment)
     seen, waiting, from_here = "", list(answers), 0
@@ -244,8 +266,8 @@ def make_far(tmp_path_factory):
         pytest.skip("no sshd here: as root on Debian or Ubuntu, apt-get install openssh-server")
     made = []
 
-    def make(*options: str) -> Far:
-        far = Far(tmp_path_factory.mktemp("far"), options=options)
+    def make(*options: str, **named) -> Far:
+        far = Far(tmp_path_factory.mktemp("far"), options=options, **named)
         made.append(far)
         far.start()
         return far

@@ -19,7 +19,7 @@ from clusterrun.model import contract
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.remote.client_there import GONE, HOME, forget, prefix
-from clusterrun.remote.connection import SharedConnection, NotConnected, connect
+from clusterrun.remote.connection import NotConnected, SharedConnection, connect
 from clusterrun.remote.login_shell import command, place, runs
 from clusterrun.runs.private_files import write_whole
 

@@ -38,6 +38,9 @@ DOORS = {
         "clusterrun.cli.exec", "execute", "Run a command beside a job, on one of its nodes."
     ),
     "shell": CommandEntry("clusterrun.cli.exec", "shell", "Open a shell beside a job, on one of its nodes."),
+    "forward": CommandEntry(
+        "clusterrun.cli.forward", "forward", "Bring a port of a run's node to your own machine."
+    ),
     "bench": CommandEntry("clusterrun.cli.bench", "bench", "Measure how a script scales."),
     "advise": CommandEntry(
         "clusterrun.cli.advise", "advise", "Say which strategy fits, and what to expect of it."
@@ -119,6 +122,7 @@ def root() -> None:
       clusterrun submit --nodes 4 --gpus 8 train.py
       clusterrun logs -f
       clusterrun status
+      clusterrun --host cluster status
 
     RUN is a run id, a Slurm job id, a run's name (the newest), or last.
     """

@@ -32,6 +32,15 @@ def beside(
     ``terminal``: give it one, on a node far away too. Raises ``BadInput`` where the run has no
     nodes, or not the wanted one.
     """
+    record, node = where(context, run_id, wish, tell)
+    paths = context.store.paths(run_id)
+    program = (record.spec.python, "-I", "-S", paths.agent, "beside", paths.run_dir, node, str(wish.rank))
+    front = step(_number(context, record), node, terminal) if record.cluster == Cluster.SLURM.value else ()
+    return (*front, *program, "--", *command)
+
+
+def where(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> tuple[RunRecord, str]:
+    """The run's record and the name of the wanted node. Raises ``BadInput`` as ``beside`` does."""
     (status,) = context.inquiry(tell).statuses([run_id])
     record = context.store.read(run_id)
     _refuse_absent(status, record)
@@ -47,10 +56,7 @@ def beside(
         raise BadInput(
             f"it is not known yet which nodes {run_id} runs on", "try again in a moment: clusterrun status"
         )
-    paths = context.store.paths(run_id)
-    program = (record.spec.python, "-I", "-S", paths.agent, "beside", paths.run_dir, node, str(wish.rank))
-    front = step(_number(context, record), node, terminal) if record.cluster == Cluster.SLURM.value else ()
-    return (*front, *program, "--", *command)
+    return record, node
 
 
 def _number(context: Context, record: RunRecord) -> str:

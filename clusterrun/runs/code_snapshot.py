@@ -85,6 +85,8 @@ def look(cwd: str, include: Iterable[str] = ()) -> Snapshot:
     for path in wanted:
         if not os.path.lexists(path):
             raise BadInput(f"--snapshot-include {path}: there is no such file or folder", "check its name")
+    if carried := _carried(cwd):
+        return _counted(carried, (name for name in _walk(carried) if name != CARRIED_NOTE), "")
     top = _git(cwd, "rev-parse", "--show-toplevel").rstrip("\n")
     if not top:
         return _counted(cwd, _walk(cwd), "")
@@ -95,6 +97,15 @@ def look(cwd: str, include: Iterable[str] = ()) -> Snapshot:
     for entry in chosen:
         found = _with(found, entry)
     return replace(found, left_out=_weighed(top, ignored, tuple(chosen)))
+
+
+def _carried(folder: str) -> str:
+    """The copy from another machine in which ``folder`` is, '' for none; it may lie inside a repository."""
+    while not os.path.isfile(os.path.join(folder, CARRIED_NOTE)):
+        folder, below = os.path.dirname(folder), folder
+        if folder == below:
+            return ""
+    return folder
 
 
 def _ignored(top: str) -> list[str]:
@@ -226,7 +237,7 @@ def take(snapshot: Snapshot, target: str, record: str) -> None:
 def note(snapshot: Snapshot) -> str:
     """Where the files come from: folder, commit, and the diff of the working tree against it."""
     carried = os.path.join(snapshot.root, CARRIED_NOTE)
-    if CARRIED_NOTE in snapshot.files and not snapshot.commit:
+    if os.path.isfile(carried):
         with open(carried, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
     diff = _git(snapshot.root, "diff", "--binary", "HEAD") if snapshot.commit else ""

@@ -18,7 +18,7 @@ IN_AN_ALLOCATION = ("run",)
 """They need an allocation: here it shows that the line is understood, and what is said without one."""
 OF_A_SWEEP = ("list", "results", "retry", "continue")
 """Without a sweep it shows that the line is understood."""
-BESIDE = ("exec", "shell", "top")
+BESIDE = ("exec", "shell", "top", "forward")
 """They need a live run, and programs that are not everywhere: here it shows that the line is understood."""
 
 
@@ -53,6 +53,8 @@ def test_every_command_has_help_and_examples(path: tuple[str, ...], ended: Comma
 @pytest.mark.parametrize("line", examples())
 def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
     words = shlex.split(line)[1:]
+    if words[0] == "--host":
+        words = words[2:]  # there, as here
     if words[0] in ("submit", "check", "alloc"):
         words.insert(1, "--dry-run")
     elif words[0] == "rehearse":

@@ -26,7 +26,7 @@ PROGRAMS = (
 )
 FENCE = re.compile(r"^ *```")
 MARK = re.compile(r"^<!-- not run: (.+) -->$")
-BESIDE = ("exec", "shell", "top", "diagnose")
+BESIDE = ("exec", "shell", "top", "diagnose", "forward")
 """Commands that want a live run."""
 HERE = """import os, sys, time
 print("rank", os.environ["RANK"], flush=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
+
+from tests.sshd_fixture import wait_until
 
 
 def test_a_command_there_has_its_output_and_its_exit_code(far):
@@ -37,3 +40,106 @@ def test_without_connection_and_terminal_the_command_to_type_is_told(make_far):
     killed = far.there("status")
     assert "there is no connection to cluster" in killed.stderr, killed.stderr
     assert far.logins == before, "a stale socket never becomes a connection of its own"
+
+
+def test_the_code_as_it_stands_goes_there_and_its_note_with_it(far, project):
+    arguments = ("a b", "it's", "$HOME", "!", "\n")
+    words = ("submit", "--json", "--wait", "it's.py", *arguments)
+    done = far.there(*words, cwd=project / "sub")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    printed = far.there("logs", "--raw", made["run_id"])
+    assert printed.stdout == f"changed {list(arguments)}\n"
+    note = (far.home / "runs" / made["run_id"] / "snapshot.txt").read_text()
+    assert note.startswith(f"root {project}\ncommit ")
+    assert "+import sys; print('changed'" in note
+    assert "clusterrun --host cluster logs" in far.there("submit", "true", cwd=project).stderr
+
+
+def test_without_a_snapshot_the_command_runs_in_the_folder_there(far, project):
+    done = far.there("submit", "--no-snapshot", "--wait", "--json", "pwd", cwd=project)
+    assert done.returncode == 0, done.stderr
+    printed = far.there("logs", "--raw", json.loads(done.stdout)["run_id"])
+    assert printed.stdout == f"{far.folder}/cluster\n"
+
+
+def test_a_program_beside_a_run_has_our_streams(far, live):
+    done = far.there("exec", live, "--", "sh", "-c", "cat; echo oops >&2; exit 7", stdin="through\n")
+    assert (done.returncode, done.stdout, "oops" in done.stderr) == (7, "through\n", True), done.stderr
+
+
+def test_a_terminal_there_has_our_size_and_our_keys(far, live):
+    code, seen = far.terminal(
+        *("--host", "cluster", "exec", live, "--", "sh", "-c", "stty size; read line; echo got $line"),
+        answers=[(r"31 101", "typed\r")],
+    )
+    assert (code, "got typed" in seen) == (0, True), seen
+
+
+def test_ctrl_c_detaches_from_a_run_there(far, live):
+    code, seen = far.terminal("--host", "cluster", "logs", "-f", live, answers=[(r"tick \d+", "\x03")])
+    assert code == 130, seen
+    assert f"clusterrun --host cluster logs -f {live}" in seen
+    assert f'"run_id": "{live}"' in far.there("status", "--json", live).stdout
+
+
+def test_what_nobody_reads_any_more_ends_there(far, live):
+    with far.started("exec", live, "--", "sh", "-c", "echo $$; exec sleep 600") as process:
+        sleeper = int(process.stdout.readline())
+        os.killpg(process.pid, signal.SIGTERM)
+        wait_until(lambda: not os.path.exists(f"/proc/{sleeper}"))
+
+
+def test_a_link_that_is_away_for_a_while_costs_no_line_of_the_logs(far, live):
+    with far.started("logs", "-f", "--raw", "--tail", "1", live) as process:
+        numbers = [int(process.stdout.readline().split()[1])]
+        sessions = far.sessions()
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for one in sessions:
+                os.kill(one, number)
+            time.sleep(2.0 if number == signal.SIGSTOP else 0.0)  # so long the link is away
+        numbers += [int(process.stdout.readline().split()[1]) for _ in range(40)]
+    assert numbers == list(range(numbers[0], numbers[0] + 41))
+
+
+def test_a_file_that_a_command_writes_comes_here(far, project):
+    done = far.there("submit", "--preflight", "quick", "--wait", "true", cwd=project)
+    assert done.returncode == 0, done.stderr
+    target = far.folder / "a report.html"
+    done = far.there("report", "--html", str(target), done.stdout.strip())
+    assert (done.returncode, target.read_text()[:9].lower()) == (0, "<!doctype"), done.stderr
+    assert list((far.home / "outbox").iterdir()) == []
+
+
+def test_one_session_at_a_time_is_enough_and_a_second_one_is_told(make_far):
+    far = make_far("MaxSessions 1")
+    far.open()
+    done = far.there("submit", "sh", "-c", "echo on; sleep 600")
+    assert done.returncode == 0, done.stderr
+    with far.started("logs", "-f", done.stdout.strip()) as process:
+        assert "on" in process.stdout.readline()
+        refused = far.there("status")
+        assert "MaxSessions" in refused.stderr, refused.stderr
+        assert refused.returncode == 1
+    assert far.there("cancel", done.stdout.strip()).returncode == 0
+
+
+def test_another_host_key_is_refused_with_the_command_that_follows(make_far):
+    far = make_far()
+    key = (far.folder / "laptop.id.pub").read_text()
+    (far.folder / "known_hosts").write_text(f"[127.0.0.1]:{far.port} {key}")
+    code, seen = far.terminal("--host", "cluster", "status")
+    assert code == 1
+    assert f"ssh-keygen -f {far.folder}/known_hosts -R '[127.0.0.1]:{far.port}'" in seen
+
+
+def test_a_host_that_nobody_knows_is_told(far):
+    code, seen = far.terminal("--host", "no-such-host.invalid", "status")
+    assert (code, "not in ssh_config" in seen) == (1, True), seen
+
+
+def test_a_mistake_is_told_before_anything_is_sent(make_far):
+    far = make_far()
+    done = far.there("submit", "--nonsense", "train.py")
+    assert (done.returncode, "there is no option --nonsense" in done.stderr) == (2, True), done.stderr
+    assert far.run("--host=-oProxyCommand=id", "status").returncode == 2

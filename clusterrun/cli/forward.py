@@ -1,0 +1,58 @@
+"""`clusterrun forward`: where a port of a run's node is; with --host it comes to the user's own machine."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import click
+
+from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import runs
+from clusterrun.model.contract import ExitCode
+from clusterrun.model.frozen import fields
+from clusterrun.operations.context import Context
+from clusterrun.operations.exec_in_job import ExecTarget
+from clusterrun.operations.forward import node_port
+
+_PORT = click.IntRange(1, 65535)
+
+
+@click.command()
+@click.option("--node", default="", metavar="N", help="Of this node: its name or its number.")
+@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Of the node where rank R runs.")
+@click.option(
+    "--local", type=_PORT, metavar="PORT", help="The port on your own machine.  [default: the same]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.argument("run", shell_complete=runs)
+@click.argument("port", type=_PORT)
+def forward(run: str, port: int, node: str, rank: int | None, local: int | None, as_json: bool) -> int:
+    """Bring PORT of a node of RUN to your own machine: TensorBoard, Jupyter, a server of a rank.
+
+    With `clusterrun --host NAME` it opens the port there until Ctrl-C. On the cluster itself it prints where
+    the port is. Without --node and --rank: of the first node.
+
+    \b
+    Examples:
+      clusterrun --host cluster forward last 6006
+      clusterrun --host cluster forward last 8888 --rank 3 --local 9999
+      clusterrun forward last 6006
+    """
+    if node and rank is not None:
+        raise click.UsageError("--node and --rank are two ways to say where: give one")
+    context = Context()
+    wish = ExecTarget(-1 if rank is None else rank, node)
+    found = node_port(context, context.store.find(run), wish, port, say)
+    if not found.answers:
+        say(
+            f"nothing answers at {found.node}:{port} yet; a server there must listen for other machines too "
+            "(TensorBoard: --bind_all, Jupyter: --ip=0.0.0.0)"
+        )
+    if as_json:
+        print(json.dumps({**fields(found), "local": local or port}))
+        return ExitCode.DONE
+    print(f"{found.node}:{port}")
+    forwarded = f"-L {local or port}:{found.node}:{port} {socket.gethostname()}"
+    say(f"on your own machine: clusterrun --host NAME forward {found.run_id} {port}, or ssh -N {forwarded}")
+    return ExitCode.DONE

@@ -1,0 +1,40 @@
+"""A run that prints a number every tenth of a second, on the cluster behind the sshd."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sshd_fixture import Far
+
+TICKS = """import sys, time
+for number in range(100_000):
+    print("tick", number, flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture(scope="session")
+def project(far: Far):
+    """A project on the laptop: a commit, and a change after it."""
+    folder = far.folder / "project"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "ticks.py").write_text(TICKS)
+    (folder / "sub" / "it's.py").write_text("print('committed')\n")
+    git = ("git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=n@localhost")
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "first")):
+        subprocess.run((*git, *words), check=True, timeout=60)
+    (folder / "sub" / "it's.py").write_text("import sys; print('changed', sys.argv[1:])\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def live(far: Far, project) -> Iterator[str]:
+    """The id of a run that lasts."""
+    done = far.there("submit", "--name", "ticks", "ticks.py", cwd=project)
+    assert done.returncode == 0, done.stderr
+    yield done.stdout.strip()
+    far.there("cancel", done.stdout.strip())
+    far.there("wait", done.stdout.strip())
