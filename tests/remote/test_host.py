@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 
-from tests.sshd_fixture import wait_until
+import pytest
+
+from tests.sshd_fixture import LIMIT, wait_until
 
 
 def test_a_command_there_has_its_output_and_its_exit_code(far):
@@ -143,3 +146,34 @@ def test_a_mistake_is_told_before_anything_is_sent(make_far):
     done = far.there("submit", "--nonsense", "train.py")
     assert (done.returncode, "there is no option --nonsense" in done.stderr) == (2, True), done.stderr
     assert far.run("--host=-oProxyCommand=id", "status").returncode == 2
+
+
+def test_a_port_of_a_run_comes_here_until_the_command_ends(far, project):
+    server = (
+        "import socket; s = socket.create_server(('127.0.0.1', 0))\n"
+        "print('port', s.getsockname()[1], flush=True)\n"
+        "while True: c = s.accept()[0]; c.sendall(b'from the node'); c.close()\n"
+    )
+    (project / "server.py").write_text(server)
+    run = far.there("submit", "server.py", cwd=project).stdout.strip()
+    try:
+        with far.started("logs", "-f", "--raw", run) as logs:
+            port = logs.stdout.readline().split()[1]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            local = free.getsockname()[1]
+        with far.started("forward", run, port, "--local", str(local)) as forward:
+            assert forward.stdout.readline() == f"127.0.0.1:{local}\n"
+            assert said_at(local) == b"from the node"
+            forward.send_signal(signal.SIGINT)
+            assert forward.wait(LIMIT) == 0
+            with pytest.raises(ConnectionRefusedError):
+                said_at(local)
+    finally:
+        far.there("cancel", run)
+        (project / "server.py").unlink()
+
+
+def said_at(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), LIMIT) as connection:
+        return connection.recv(100)

@@ -1,0 +1,108 @@
+"""The clusterrun on the cluster: which one is used, how ours gets there, and what is said where it cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from clusterrun.model.contract import VERSION
+from clusterrun.model.errors import BadInput
+from clusterrun.remote.client_there import Machine, compatible, refused_there, suited
+
+MAJOR, MINOR, LAST = (int(one) for one in VERSION.split("."))
+NEEDS = {"click": ">=3.10", "jinja2": ">=3.7", "submitit": ""}
+BASE = os.path.realpath(sys.executable)
+"""The Python of which the tests' one is a virtual environment."""
+
+
+@pytest.mark.parametrize(
+    ("version", "is_used"),
+    [
+        (VERSION, True),
+        (f"{MAJOR}.{MINOR}.{LAST + 11}", True),
+        (f"{MAJOR}.{MINOR + 1}.0", False),
+        (f"{MAJOR + 1}.{MINOR}.{LAST}", False),
+        (f"{MAJOR}.{MINOR}", False),
+        (f"{MAJOR}.{MINOR}.{LAST}rc1", False),
+        ("", False),
+    ],
+)
+def test_a_client_of_the_same_version_but_for_a_higher_last_number_is_used(version, is_used):
+    assert compatible(version) is is_used
+
+
+def test_what_only_a_newer_python_runs_is_not_carried_where_the_cluster_has_its_own():
+    there = {"click": "8.1.7", "jinja2": "", "submitit": ""}
+    assert suited(Machine("/usr/bin/python3", (3, 9), "", there), NEEDS, "c") == ["jinja2", "submitit"]
+    assert suited(Machine("/usr/bin/python3", (3, 10), "", there), NEEDS, "c") == list(NEEDS)
+    with pytest.raises(BadInput, match=r"Python 3\.9, too old for click") as found:
+        suited(Machine("/usr/bin/python3", (3, 9), "", {}), NEEDS, "c")
+    assert 'below [host.c]: python = "' in found.value.remedy
+
+
+@pytest.mark.parametrize(
+    "said", ["tar: a: Cannot write: No space left on device", "mkdir: Disk quota exceeded"]
+)
+def test_a_full_disk_there_is_told_as_one(said, far):
+    class Connection:
+        host = type("Host", (), {"host": "login1"})
+
+    found = refused_there(Connection(), "the code could not be written there", f"{said}\ntar: exiting\n")
+    assert said in found.seen
+    assert "free some space there: ssh login1" in found.remedy
+
+
+def has_clusterrun(python: str) -> bool:
+    return subprocess.run((python, "-c", "import clusterrun"), cwd="/", capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def bare(make_far):
+    """A cluster whose Python knows no clusterrun."""
+    if os.path.abspath(sys.executable) == BASE or has_clusterrun(BASE):
+        pytest.skip("the tests run in no virtual environment, or clusterrun is installed outside of it too")
+    far = make_far()
+    far.configure(f'[host.cluster]\npython = "{BASE}"\n')
+    far.open()
+    return far
+
+
+def test_the_client_is_put_there_once_and_again_where_it_is_gone(bare):
+    first = bare.there("status")
+    assert (first.returncode, "no runs yet" in first.stderr) == (0, True), first.stderr
+    (folder,) = (bare.home / "client").iterdir()
+    assert folder.name.startswith(f"{VERSION}-")
+    made = folder.stat().st_ctime_ns
+    assert bare.there("status").returncode == 0
+    assert folder.stat().st_ctime_ns == made
+    shutil.rmtree(folder)
+    gone = bare.there("status")
+    assert (gone.returncode, "type it again" in gone.stderr) == (97, True), gone.stderr
+    assert bare.there("status").returncode == 0
+
+
+def test_what_the_client_there_needs_went_with_it(bare):
+    """A run of its own, a page, and the texts that come with the package."""
+    done = bare.there("submit", "--no-snapshot", "--wait", "--preflight", "quick", "true")
+    assert done.returncode == 0, done.stderr
+    assert bare.there("status", done.stdout.strip()).returncode == 0
+    assert bare.there("report", "--html", "page.html").returncode == 0
+    assert (bare.folder / "laptop" / "page.html").stat().st_size
+    assert "From your own machine" in bare.there("help", "remote").stdout
+
+
+def test_a_python_that_is_too_old_is_told_with_the_line_to_write(make_far):
+    far = make_far()
+    old = far.folder / "python3"
+    old.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.6.8 && exit 0\nexit 1\n')
+    old.chmod(0o755)
+    far.configure(f'[host.cluster]\npython = "{old}"\n')
+    far.open()
+    done = far.there("status")
+    assert done.returncode == 2
+    assert f"{old} is Python 3.6.8" in done.stderr
+    assert 'python = "/path/to/python3"' in done.stderr
