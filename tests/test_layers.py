@@ -91,6 +91,7 @@ ONE_IMPORTER = {
     "torch": ("training/", "preflight/torch_worker/"),
     "psutil": ("cli/",),
     "matplotlib": ("bench/plot.py",),
+    "mcp": ("cli/mcp.py",),
     "tomli": ("config/profiles.py",),
     "subprocess": (
         "system.py",

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = {"torch", "numpy", "jinja2", "submitit", "rich", "psutil", "asyncio", "cloudpickle"}
+HEAVY = {
+    *("torch", "numpy", "jinja2", "submitit", "rich", "psutil", "asyncio", "cloudpickle"),
+    *("mcp", "pydantic", "hydra", "omegaconf", "optuna", "matplotlib"),
+}
 HEAVY_ON_NODES = HEAVY | {
     *("subprocess", "threading", "multiprocessing", "concurrent.futures", "ssl", "logging", "tempfile"),
     *("typing", "dataclasses", "inspect", "pathlib", "argparse", "shutil", "random", "datetime", "email"),

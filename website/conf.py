@@ -23,6 +23,8 @@ highlight_language = "none"
 nitpicky = True
 smartquotes = False
 
+exclude_patterns = ["skill"]  # a file for programs, no page
+
 html_theme = "furo"
 html_title = f"clusterrun {VERSION}"
 html_static_path = [str(ROOT / "website" / "static")]

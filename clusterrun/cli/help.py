@@ -37,8 +37,12 @@ def show(topic: tuple[str, ...]) -> int:
       clusterrun help my-job-hangs
       clusterrun help logs
       clusterrun help NCCL_SOCKET_IFNAME
+      clusterrun help skill
     """
     pages = _pages()
+    if topic == ("skill",):
+        print(skill(), end="")
+        return ExitCode.DONE
     if not topic:
         table(("TOPIC", "IS ABOUT"), [[name, _title(_read(name))] for name in pages], [""] * len(pages))
         say("show one: clusterrun help TOPIC; search in all: clusterrun help WORD")
@@ -57,6 +61,12 @@ def _pages() -> list[str]:
 
 def _read(name: str) -> str:
     with open(os.path.join(folder("docs"), f"{name}.md"), encoding="utf-8") as file:
+        return file.read()
+
+
+def skill() -> str:
+    """What an assistant must know, as a file for it: the page `assistants` says what to do with it."""
+    with open(os.path.join(folder("docs"), "skill", "SKILL.md"), encoding="utf-8") as file:
         return file.read()
 
 

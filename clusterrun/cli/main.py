@@ -55,6 +55,7 @@ DOORS = {
     "rehearse": CommandEntry(
         "clusterrun.cli.rehearse", "rehearse", "Prove on this machine that a script resumes after each fault."
     ),
+    "mcp": CommandEntry("clusterrun.cli.mcp", "serve", "Serve the commands as tools to an assistant."),
     "help": CommandEntry("clusterrun.cli.help", "show", "Show a page of the documentation."),
     "lab": CommandEntry("clusterrun.cli.lab", "lab", "A real Slurm cluster on this one machine."),
 }

@@ -1,4 +1,4 @@
-"""Every example in every help text is run as it stands."""
+"""Every example in every help text, and in the file for assistants, is run as it stands."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import click
 import pytest
 
+from clusterrun.cli.help import skill
 from clusterrun.cli.main import DOORS, root
 from tests.cli.conftest import CommandLine
 
@@ -37,7 +38,7 @@ def commands(
 
 
 def examples() -> list[str]:
-    texts = (command.help or "" for command in commands(root).values())
+    texts = [*(command.help or "" for command in commands(root).values()), skill()]
     return sorted(
         {line.strip() for text in texts for line in re.findall(r"^ +clusterrun .*", text, re.MULTILINE)}
     )

@@ -1,0 +1,178 @@
+"""`clusterrun mcp`: tools of the Model Context Protocol, each a command in a process of its own."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from clusterrun import system
+from clusterrun.cli.error_output import say
+from clusterrun.model import contract
+from clusterrun.model.errors import BadInput, ClusterrunError
+
+LIMIT = 120.0
+"""Seconds for a command that reads; a diagnosis of a live run takes up to 40."""
+SUBMIT_LIMIT = 600.0
+MOST_CHARACTERS = 60_000
+"""Of what ranks printed: more than that no assistant reads."""
+READ_ONLY = "this server only reads: clusterrun mcp --allow-changes lets it submit and cancel"
+ABOUT = """clusterrun runs PyTorch training on many nodes, on Slurm or on this machine.
+A run is meant by its run id, its job id, its name (the newest) or "last". UNKNOWN never means ended.
+Before you submit, call submit without confirm and show what it says. Only cancel ends a run.
+An error says what was seen and what to do about it. The resource clusterrun://skill has more."""
+
+
+@click.command("mcp")
+@click.option("--allow-changes", is_flag=True, help="Let it submit and cancel too; without, it only reads.")
+def serve(allow_changes: bool) -> int:
+    """Serve the commands as tools of the Model Context Protocol, over standard input and output.
+
+    A program that assists you starts it: submit (shown first), status, logs, diagnose, report, cancel.
+
+    \b
+    Examples:
+      clusterrun mcp
+      clusterrun mcp --allow-changes
+    """
+    try:
+        from mcp.server.mcpserver import MCPServer
+    except ImportError as error:
+        seen = f"clusterrun mcp needs the package mcp, version 2 or newer ({error})"
+        raise BadInput(seen, "pip install 'clusterrun[mcp]', with Python 3.10 or newer") from error
+    server = MCPServer("clusterrun", instructions=ABOUT, version=contract.VERSION, log_level="WARNING")
+    _register(server, Tools(allow_changes))
+    if sys.stdin.isatty():
+        say("this waits for a program that speaks the protocol on standard input; Ctrl-C ends it")
+    server.run("stdio")
+    return contract.ExitCode.DONE
+
+
+def _register(server: Any, tools: Tools) -> None:
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.types import ToolAnnotations
+
+    from clusterrun.cli.help import skill
+
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    changes = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False)
+
+    def telling(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        @functools.wraps(tool)
+        def told(*given: Any, **named: Any) -> dict[str, Any]:
+            try:
+                return tool(*given, **named)
+            except ClusterrunError as error:
+                raise ToolError(str(error)) from error
+
+        return told
+
+    for tool in (tools.status, tools.logs, tools.diagnose, tools.report):
+        server.tool(annotations=reads)(telling(tool))
+    server.tool(annotations=changes if tools.allowed else reads)(telling(tools.submit))
+    if tools.allowed:
+        server.tool(annotations=changes)(telling(tools.cancel))
+    server.resource("clusterrun://skill", name="skill", mime_type="text/markdown")(skill)
+
+
+class Tools:
+    """What the server offers; remembers the submissions that were shown and wait for their word."""
+
+    def __init__(self, allowed: bool, call: Callable[..., dict[str, Any]] | None = None) -> None:
+        """``call`` runs a command; the tests bring their own."""
+        self.allowed = allowed
+        self._call = call or command
+        self._shown: dict[str, tuple[list[str], str]] = {}
+
+    def submit(
+        self, arguments: list[str] | None = None, directory: str = "", confirm: str = ""
+    ) -> dict[str, Any]:
+        """Show what a submission would do, and touch nothing; with confirm, submit what was shown.
+
+        arguments: the words after `clusterrun submit`, options first, then the script and its own words:
+        ["--nodes", "2", "--gpus", "8", "--time", "2h", "train.py", "--lr", "0.1"]. directory: where the
+        command is typed. confirm: the word that the showing gave; it submits exactly that, once.
+        """
+        if confirm:
+            return self._confirmed(confirm)
+        words = list(arguments or ())
+        shown = self._call(["submit", "--dry-run", "--json", *words], directory)
+        if self.allowed and not shown["exit_code"]:
+            word = secrets.token_hex(8)
+            self._shown[word] = (words, directory)
+            return {**shown, "confirm": word}
+        return {**shown, "notices": [*shown["notices"], READ_ONLY]} if not self.allowed else shown
+
+    def _confirmed(self, word: str) -> dict[str, Any]:
+        if not self.allowed:
+            raise BadInput(READ_ONLY)
+        found = self._shown.pop(word, None)
+        if found is None:
+            seen = f"nothing waits for the word {word!r}: it was submitted already, or never shown"
+            raise BadInput(seen, "status tells what was submitted; submit with arguments shows it anew")
+        try:
+            return self._call(["submit", "--json", *found[0]], found[1], SUBMIT_LIMIT)
+        except system.ProgramTimeout as error:
+            raise ClusterrunError(error.seen, "it may be queued all the same: status tells") from error
+
+    def status(self, runs: list[str] | None = None) -> dict[str, Any]:
+        """The state of runs: all live and recent ones; of named ones the attempts too, and why they ended."""
+        return self._call(["status", "--json", "--", *(runs or ())])
+
+    def logs(
+        self, run: str = "last", ranks: str = "", stream: str = "both", tail: int = 100, grep: str = ""
+    ) -> dict[str, Any]:
+        """What the ranks of a run printed, in time order, a line that many ranks printed once.
+
+        ranks: "0,3-5". stream: out, err or both. tail: the last lines of each rank. grep: a regular
+        expression.
+        """
+        ranked = [f"--rank={ranks}"] if ranks else []
+        found = [f"--grep={grep}"] if grep else []
+        words = ["logs", "--fold", f"--stream={stream}", f"--tail={tail}", *ranked, *found]
+        return self._call([*words, "--", run])
+
+    def diagnose(self, run: str = "last") -> dict[str, Any]:
+        """Why a run hangs or has failed: verdict, culprit rank and node, evidence, remedy.
+
+        Takes up to a minute for a live run.
+        """
+        return self._call(["diagnose", "--json", "--", run])
+
+    def report(self, run: str = "last") -> dict[str, Any]:
+        """What the check of the nodes before a run found: nodes, links, findings with their remedies."""
+        return self._call(["report", "--json", "--", run])
+
+    def cancel(self, runs: list[str]) -> dict[str, Any]:
+        """End runs, queued or running. It cannot be undone: only runs that the person named."""
+        return self._call(["cancel", "--", *runs])
+
+
+def command(words: list[str], directory: str = "", limit: float = LIMIT) -> dict[str, Any]:
+    """What ``clusterrun WORDS`` said. Raises ``ClusterrunError`` with its message where it failed."""
+    if directory and not os.path.isdir(directory):
+        raise BadInput(f"there is no folder {directory!r}", "give the folder where the script lies")
+    environment = {**os.environ, "NO_COLOR": "1"}
+    argv = [sys.executable, "-m", "clusterrun", *words]
+    done = system.run(argv, limit, env=environment, cwd=directory or None)
+    notices = done.err.splitlines()
+    if done.code and not done.out.strip():
+        raise ClusterrunError("\n".join(notices) or f"clusterrun {words[0]} ended with {done.code}")
+    return {"output": _read(done.out), "notices": notices, "exit_code": done.code}
+
+
+def _read(text: str) -> Any:
+    """A JSON document as it is; of text the end, with a word on what is left out."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        left = len(text) - MOST_CHARACTERS
+        return (
+            text if left <= 0 else f"({left} characters before this are left out)\n{text[-MOST_CHARACTERS:]}"
+        )
