@@ -63,6 +63,9 @@ class DirectRehearsal(Rehearsal):
             supervise(task, json.dumps(orders))
         return DirectRun(pid, run_dir)
 
+    def _process(self, run: Any) -> str:
+        return str(run.job_id)
+
     def _over(self, run: Any) -> bool:
         run.over = run.over or os.waitpid(run.pid, os.WNOHANG)[0] != 0
         return bool(run.over)

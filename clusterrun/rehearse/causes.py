@@ -9,7 +9,7 @@ import enum
 import os
 from collections.abc import Mapping, Sequence
 
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.rehearse.rank_trace import Life, SavedFile, pattern
 from clusterrun.rehearse.resumption import (
     FirstDifference,
@@ -100,6 +100,15 @@ class Observed:
         after = [life for life in self.lives[1:] if not any(one.struck for one in life.ranks.values())]
         stepped = (life for life in after if any(one.before for one in life.ranks.values()))
         return next(stepped, (after or self.lives)[0])
+
+
+def up_to_the_first(fault: str, seen: Observed) -> Observed:
+    """What a run that was struck twice showed of the first time: its restart, up to the second."""
+    first, *after = seen.lives
+    again = [
+        Life({rank: replace(one, struck=False) for rank, one in life.ranks.items()}) for life in after[:1]
+    ]
+    return replace(seen, fault=fault, lives=(first, *again))
 
 
 def control(first: Life, second: Life) -> tuple[Discovery, ...]:

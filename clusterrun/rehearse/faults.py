@@ -14,6 +14,10 @@ AFTER_NOTICE = 24
 """Steps after a notice by which a script that heeds it has ended."""
 
 
+LATEST = 8
+"""Steps of a restart after which it is killed again at the latest."""
+
+
 @frozen
 class Strike:
     """One fault: its name, its head in the table, and what it does in a sentence."""
@@ -38,7 +42,7 @@ FAULTS = (
         "half of a checkpoint is written, the rest is refused; later a rank is killed",
     ),
     Strike("damaged", "damaged file", "the run is ended, and half of its newest checkpoint is cut off"),
-    Strike("twice", "killed twice", "a rank is killed, and again right after the restart"),
+    Strike("twice", "killed twice", "a rank is killed, and again soon after the restart"),
 )
 ELASTIC = (
     Strike("fewer", "one node fewer", "the run is ended, and goes on with one node fewer"),
@@ -69,12 +73,20 @@ class Schedule:
         return self.saves[self.group - 1][0] if self.saves else self.steps // 2
 
     @property
+    def following(self) -> int:
+        """After how many steps the next save comes, or the end."""
+        return self.saves[self.group][0] if len(self.saves) > self.group else self.steps
+
+    @property
     def between(self) -> int:
         """Between that save and the next, nearer to the first."""
-        following = self.saves[self.group][0] if len(self.saves) > self.group else self.steps
-        return max(
-            self.saved_at + 1, min(self.steps - 2, self.saved_at + max(1, (following - self.saved_at) // 3))
-        )
+        third = max(1, (self.following - self.saved_at) // 3)
+        return max(self.saved_at + 1, min(self.steps - 2, self.saved_at + third))
+
+    @property
+    def soon(self) -> int:
+        """After how many steps of a restart the second kill comes: before its first save."""
+        return min(LATEST, max(1, self.following - self.saved_at - 1))
 
 
 def schedule(control: Life, limit: int) -> Schedule:
@@ -88,6 +100,15 @@ def schedule(control: Life, limit: int) -> Schedule:
     before_end = {step: saves for step, saves in groups.items() if step < steps}
     found = tuple((step, tuple(saves)) for step, saves in sorted(before_end.items()))
     return Schedule(steps, len(control.ranks), natural, found)
+
+
+def runs_of(wanted: Sequence[Strike]) -> tuple[tuple[Strike, ...], ...]:
+    """Which faults share a run: what is killed twice was killed once before."""
+    names = {fault.name: fault for fault in wanted}
+    if not {"kill", "twice"} <= set(names):
+        return tuple((fault,) for fault in wanted)
+    alone = [(fault,) for fault in wanted if fault.name not in ("kill", "twice")]
+    return ((names["kill"], names["twice"]), *alone)
 
 
 def chosen(names: Sequence[str], elastic: bool) -> tuple[Strike, ...]:
@@ -106,7 +127,7 @@ def strikes(fault: Strike, plan: Schedule) -> list[dict[str, Any]]:
     if fault.name == "twice":
         return [
             {"attempt": 0, "kind": "kill", "rank": last, "step": plan.between},
-            {"attempt": 1, "kind": "kill", "rank": 0, "step": 1},
+            {"attempt": 1, "kind": "kill", "rank": 0, "step": plan.soon},
         ]
     if fault.name in ("mid-save", "disk-full"):
         return _in_save(fault, plan)

@@ -15,6 +15,7 @@ from typing import Any
 from clusterrun import proc
 from clusterrun.api import Run, launch
 from clusterrun.local import processes
+from clusterrun.local.gpus import count_gpus
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunStatus
@@ -28,6 +29,7 @@ from clusterrun.rehearse.faults import (
     Schedule,
     Strike,
     chosen,
+    runs_of,
     schedule,
     strikes,
 )
@@ -44,8 +46,6 @@ LEFT_OUT = (".git", "__pycache__", ".hg", "node_modules", ".tox", ".mypy_cache",
 SAVES_WANTED = 3
 """Checkpoints that the control is to write before it may end."""
 LEAST_STEPS = 20
-AT_ONCE = 2
-"""Runs beside each other: most of a fault is waiting."""
 END_SECONDS = 20.0
 BEYOND = 3
 """Steps that a run takes beyond the end of the one that had notice: so that was not the natural end."""
@@ -87,6 +87,9 @@ class RehearsalLimits:
 class Rehearsal:
     """One rehearsal: ``spec`` is the run as the user means it, ``folder`` takes everything that is made."""
 
+    at_once = 2
+    """Runs beside each other: part of a fault is waiting."""
+
     def __init__(
         self,
         spec: JobSpec,
@@ -102,6 +105,16 @@ class Rehearsal:
         self._live: set[str] = set()
         self.control: tuple[Life, Life] | None = None
         self.plan: Schedule | None = None
+
+    def fit(self, nodes: int) -> None:
+        """Refuse what there is no place for, before anything is copied. Raises ``BadInput``."""
+        wanted = nodes * self._spec.gpus
+        there = count_gpus(self._context.environ) if wanted else 0
+        if wanted > there:
+            raise BadInput(
+                f"{nodes} nodes of {self._spec.gpus} GPUs are wanted; this machine has {there} GPUs",
+                "leave --gpus out for ranks on the CPU, or rehearse where GPUs are: --cluster slurm",
+            )
 
     def rehearse(self, names: Sequence[str], elastic: bool) -> Iterator[Result]:
         """The control, then each fault, in the order of the table; each result as soon as it is there."""
@@ -122,11 +135,14 @@ class Rehearsal:
         if plan is None:
             return
         wanted = [fault for fault in chosen(names, elastic) if plan.saves or fault.name == "kill"]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            jobs = [pool.submit(self._fault, fault, plan) for fault in wanted]
+        with ThreadPoolExecutor(self.at_once) as pool:
+            jobs = {}
+            for together in runs_of(wanted):
+                job = pool.submit(self._faults, together, plan)
+                jobs.update(dict.fromkeys((fault.name for fault in together), job))
             try:
-                for job in jobs:
-                    yield job.result()
+                for fault in wanted:
+                    yield next(one for one in jobs[fault.name].result() if one.name == fault.name)
             except BaseException:
                 self._until = 0.0
                 raise
@@ -177,7 +193,7 @@ class Rehearsal:
                 self._end(run)
                 break
             time.sleep(3 * LOOK_EVERY)
-        self._live.discard(run.job_id)
+        self._live.discard(self._process(run))
         return read(attempt), run.status()
 
     def _refuse_escapes(self, life: Life) -> None:
@@ -193,25 +209,42 @@ class Rehearsal:
 
     # --- a fault ---
 
-    def _fault(self, fault: Strike, plan: Schedule) -> Result:
+    def _faults(self, together: Sequence[Strike], plan: Schedule) -> tuple[Result, ...]:
+        """The results of faults that share a run: what the last one showed holds for those before it.
+
+        A fault before it that is not well there gets a run of its own, so that nothing else explains it.
+        """
         began = time.monotonic()
-        assert self.control is not None
-        first, second = self.control
+        *before, last = together
         try:
             if time.monotonic() > self._until:
                 raise BudgetSpent
-            seen = self._observed(fault, plan)
-            different = causes.divergence(first, second)
-            findings = causes.judge(first, different.part if different else "", seen)
+            seen = self._observed(last, plan)
         except BudgetSpent:
-            return Result(fault.name, fault.title, (self._late(fault.title),), time.monotonic() - began)
+            late = time.monotonic() - began
+            return tuple(Result(one.name, one.title, (self._late(one.title),), late) for one in together)
         except ClusterrunError as error:
-            return Result(fault.name, fault.title, (causes.unknown(error.seen),), time.monotonic() - began)
+            took = time.monotonic() - began
+            return tuple(Result(one.name, one.title, (causes.unknown(error.seen),), took) for one in together)
+        found: list[Result] = []
+        for fault in before:
+            result = self._judged(fault, causes.up_to_the_first(fault.name, seen), began)
+            well = result.level is Severity.OK
+            found += [result] if well else self._faults((fault,), plan)
+        return (*found, self._judged(last, seen, began))
+
+    def _judged(self, fault: Strike, seen: Observed, began: float) -> Result:
+        assert self.control is not None
+        first, second = self.control
+        different = causes.divergence(first, second)
+        findings = causes.judge(first, different.part if different else "", seen)
         known = reference(first, seen.lives[0])
         curves = tuple(curve(life, begins(known, life)) for life in seen.lives)
         return Result(fault.name, fault.title, findings, time.monotonic() - began, curves)
 
     def _observed(self, fault: Strike, plan: Schedule) -> Observed:
+        if fault.name == "damaged" and self._cut_off(plan):
+            return self._damaged(fault, plan)
         folder = self._copy(fault.name)
         limit = 0 if plan.natural else plan.steps
         orders: dict[str, Any] = {"steps": limit, "strikes": strikes(fault, plan), "known": self._known(plan)}
@@ -229,11 +262,10 @@ class Rehearsal:
             orders = {**orders, "steps": plan.between + AFTER_NOTICE}
         run = self._run(fault.name, folder, orders, restarts=3 if fault.name == "node" else 0)
         self._wait_held(run)
-        damaged: tuple[str, ...] = ()
         took: float | None = None
         until = {"time-limit": self._notice, "preemption": SHORT_NOTICE}.get(fault.name, 0.0)
         if fault.name == "node":
-            kill_node(run.job_id, self._spec.nodes - 1)
+            self._kill_node(run, self._spec.nodes - 1)
             self._finish(run, 2)
             return self._seen(fault, plan, self._lives(run), run)
         if told:
@@ -241,14 +273,9 @@ class Rehearsal:
         else:
             self._end(run)
         lives = self._lives(run)
-        if fault.name == "damaged":
-            damaged = cut_newest(lives[0], plan)
+        damaged = cut_newest(lives[0]) if fault.name == "damaged" else ()
         nodes = self._spec.nodes + {"fewer": -1, "more": 1}.get(fault.name, 0)
-        limit = max(plan.steps, max((life.last for life in lives), default=0) + BEYOND)
-        after = {"steps": 0 if plan.natural else limit, "known": self._known(plan, lives)}
-        following = self._run(fault.name, folder, after, nodes=nodes)
-        self._finish(following)
-        seen = self._seen(fault, plan, (*lives, *self._lives(following)), following)
+        seen = self._gone_on(fault, plan, lives, folder, nodes)
         return replace(
             seen,
             struck_at=plan.between,
@@ -257,6 +284,30 @@ class Rehearsal:
             damaged=(*seen.damaged, *damaged),
             elastic=nodes != self._spec.nodes,
         )
+
+    def _gone_on(
+        self, fault: Strike, plan: Schedule, lives: tuple[Life, ...], folder: str, nodes: int = 0
+    ) -> Observed:
+        """A further run where one has ended."""
+        limit = max(plan.steps, max((life.last for life in lives), default=0) + BEYOND)
+        after = {"steps": 0 if plan.natural else limit, "known": self._known(plan, lives)}
+        run = self._run(fault.name, folder, after, nodes=nodes)
+        self._finish(run)
+        return self._seen(fault, plan, (*lives, *self._lives(run)), run)
+
+    def _cut_off(self, plan: Schedule) -> bool:
+        """Whether the second undisturbed run was ended by us: it would have gone on, so it still can."""
+        assert self.control is not None
+        ends = {trace.end for trace in self.control[1].ranks.values()}
+        return not plan.natural and ends == {"limit"}
+
+    def _damaged(self, fault: Strike, plan: Schedule) -> Observed:
+        """The second undisturbed run goes on, its newest checkpoint damaged; nobody needs its folder more."""
+        assert self.control is not None
+        lives = (self.control[1],)
+        damaged = cut_newest(lives[0])
+        seen = self._gone_on(fault, plan, lives, os.path.join(self._folder, "control-2"))
+        return replace(seen, damaged=damaged)
 
     def _seen(self, fault: Strike, plan: Schedule, lives: tuple[Life, ...], run: Run) -> Observed:
         torn = plan.saves[plan.group - 1][1] if fault.name in ("mid-save", "disk-full") and plan.saves else ()
@@ -314,7 +365,7 @@ class Rehearsal:
     def _give_notice(self, run: Run) -> None:
         """As Slurm gives it: a signal to the coordinator."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(run.job_id.partition(".")[0]), signal.SIGUSR2)
+            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
 
     def _planned_end(self) -> int:
         return self.plan.steps if self.plan and self.plan.natural else 1 << 60
@@ -332,9 +383,19 @@ class Rehearsal:
             max_restarts=restarts,
             environment=(*self._spec.environment, (VARIABLE, json.dumps(orders))),
         )
-        run = launch(spec, self._context)
-        self._live.add(run.job_id)
+        run = self._launch(spec)
+        self._live.add(self._process(run))
         return run
+
+    def _launch(self, spec: JobSpec) -> Run:
+        return launch(spec, self._context)
+
+    def _process(self, run: Run) -> str:
+        """The process of its coordinator, which is on this machine."""
+        return run.record.coordinator
+
+    def _kill_node(self, run: Run, node: int) -> None:
+        kill_node(run.job_id, node)
 
     def _root(self) -> str:
         return self._spec.cwd
@@ -345,7 +406,7 @@ class Rehearsal:
         return target
 
     def _over(self, run: Run) -> bool:
-        return not processes.alive(run.job_id)
+        return not processes.alive(self._process(run))
 
     def _finish(self, run: Run, starts: int = 1) -> None:
         """Wait for the end of a run, at most until its ranks were started twice more than ``starts`` times.
@@ -358,11 +419,11 @@ class Rehearsal:
             if there > starts + 1:
                 self._end(run)
             time.sleep(LOOK_EVERY)
-        self._live.discard(run.job_id)
+        self._live.discard(self._process(run))
 
     def _end(self, run: Run) -> None:
-        processes.end(run.job_id, self._context.clock, END_SECONDS)
-        self._live.discard(run.job_id)
+        processes.end(self._process(run), self._context.clock, END_SECONDS)
+        self._live.discard(self._process(run))
 
     def _check_time(self, run: Run) -> None:
         if time.monotonic() > self._until:
@@ -377,8 +438,8 @@ class Rehearsal:
     def end(self) -> None:
         """End every run that still lives."""
         self._until = 0.0
-        for job_id in list(self._live):
-            processes.end(job_id, self._context.clock, END_SECONDS)
+        for process in list(self._live):
+            processes.end(process, self._context.clock, END_SECONDS)
 
 
 def text(path: str) -> str:
@@ -473,7 +534,7 @@ def curve(life: Life, begin: int | None) -> tuple[int, tuple[float, ...]]:
     return begin or 0, losses
 
 
-def cut_newest(life: Life, plan: Schedule) -> tuple[str, ...]:
+def cut_newest(life: Life) -> tuple[str, ...]:
     """Cut off half of the largest file of the newest checkpoint that is still there."""
     there = [save for save in life.saves if save.size and os.path.exists(save.path)]
     if not there:

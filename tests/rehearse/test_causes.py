@@ -9,7 +9,7 @@ import pytest
 from clusterrun.model.frozen import replace
 from clusterrun.rehearse import causes
 from clusterrun.rehearse.causes import Observed, Severity
-from clusterrun.rehearse.faults import FAULTS, schedule, strikes
+from clusterrun.rehearse.faults import FAULTS, chosen, runs_of, schedule, strikes
 from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile, Step, parsed, pattern
 from clusterrun.rehearse.resumption import counted, reference, resumed
 
@@ -171,6 +171,28 @@ def test_the_first_start_after_the_fault_that_took_a_step_is_judged() -> None:
     seen = Observed("twice", (BEFORE, struck, nothing, after(), started(7, 7)), KILLED)
     assert seen.restarted == after()
     assert Observed("kill", (BEFORE, nothing, nothing), KILLED).restarted == nothing
+
+
+def test_a_run_that_is_killed_twice_shows_the_first_kill_too() -> None:
+    struck = life(SAVED, SAVED + 3, loads=READ, struck=True)
+    seen = Observed("twice", (BEFORE, struck, after(rates=[[9.0]])), KILLED)
+    once = causes.up_to_the_first("kill", seen)
+    assert (once.fault, len(once.lives), once.restarted.last) == ("kill", 2, 3)
+    found = [[one.level.value for one in causes.judge(CONTROL, "", one)] for one in (once, seen)]
+    assert found == [["ok"], ["FAIL"]]
+
+
+def test_killed_once_and_killed_twice_share_a_run_where_both_are_wanted() -> None:
+    def names(wanted: str) -> list[tuple[str, ...]]:
+        return [tuple(fault.name for fault in run) for run in runs_of(chosen(wanted.split(), False))]
+
+    assert names("kill mid-save twice node") == [("kill", "twice"), ("mid-save",), ("node",)]
+    assert names("twice") == [("twice",)]
+    assert sum(names(""), ()) == (
+        "kill",
+        "twice",
+        *(f.name for f in FAULTS if f.name not in ("kill", "twice")),
+    )
 
 
 @pytest.mark.parametrize(
@@ -340,6 +362,9 @@ def test_faults_come_around_the_second_checkpoint() -> None:
     assert made["after-save"] == [{"attempt": 0, "kind": "kill-before", "rank": 1, "step": 10}]
     assert made["mid-save"] == [{"attempt": 0, "rank": 0, "save": 2, "file": 1, "kind": "torn", "size": 50}]
     assert made["node"] == [{"attempt": 0, "kind": "hold", "step": 13}]
+    assert made["twice"] == [*made["kill"], {"attempt": 1, "kind": "kill", "rank": 0, "step": 8}]
+    often = schedule(life(0, LAST, saves=tuple(saved(n) for n in range(1, LAST))), 0)
+    assert strikes(FAULTS[-1], often)[1]["step"] == 1
 
 
 def test_a_line_that_was_cut_off_is_left_out_of_a_trace() -> None:
