@@ -56,6 +56,7 @@ KINDS = (
 )
 """How files end that may be checkpoints, if something else than `torch.save` writes them."""
 LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
+FILE_EVENTS = ("open", "os.rename", "os.remove", "shutil.rmtree")
 RATES = ("lr", "momentum", "betas", "weight_decay")
 OWN = ("clusterrun_rehearsal.py", "sitecustomize.py", "clusterrun_prelude.py")
 
@@ -185,9 +186,10 @@ class CheckpointWatch:
             self._written(path, target + path[len(source) :])
 
     def removed(self, path: str) -> None:
-        """A file is deleted."""
+        """A file, or a folder with all that is in it, is deleted."""
         path = os.path.abspath(path)
-        self._open.pop(path, None)
+        for one in [one for one in self._open if one == path or one.startswith(path + os.sep)]:
+            del self._open[one]
         if not path.startswith(self._run_dir + os.sep):
             self._tell("remove", path=path)
 
@@ -272,7 +274,7 @@ class RankWatch:
 
     def audit(self, event: str, args: Any) -> None:
         """Python is about to open, rename or delete a file."""
-        if event not in ("open", "os.rename", "os.remove") or self.quiet or os.getpid() != self.pid:
+        if event not in FILE_EVENTS or self.quiet or os.getpid() != self.pid:
             return
         self.quiet = True
         try:
@@ -297,8 +299,8 @@ class RankWatch:
                 self.files.read(path)
         elif event == "os.rename":
             self.files.renamed(os.fsdecode(args[0]), os.fsdecode(args[1]))
-        elif os.fsdecode(args[0]).endswith(KINDS):
-            self.files.removed(os.fsdecode(args[0]))
+        elif event == "shutil.rmtree" or os.fsdecode(args[0]).endswith(KINDS):
+            self.files.removed(beside(os.fsdecode(args[0]), args[1] if len(args) > 1 else None))
 
     # --- torch ---
 
@@ -638,6 +640,13 @@ class RankWatch:
             inner = inner.tb_next
         self.tell("error", what=kind.__name__, text=str(error)[:500], line=line)
         sys.__excepthook__(kind, error, trace)
+
+
+def beside(path: str, folder: Any) -> str:
+    """A path that is meant from an open folder (``dir_fd`` of `os.unlink`), if there is one."""
+    if isinstance(folder, int) and folder >= 0 and not os.path.isabs(path):
+        return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
+    return path
 
 
 def scaler_state(scaler: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from clusterrun.model.frozen import frozen, replace
@@ -177,17 +178,12 @@ def _two_writers(saves: Sequence[SavedFile]) -> Discovery | None:
 
 
 def _never_dropped(life: Life, saves: Sequence[SavedFile]) -> Discovery | None:
-    gone = {path for rank in life.ranks.values() for path in rank.removes}
     kinds: dict[str, set[str]] = {}
     sizes = {save.path: save.size for save in saves}
     for save in saves:
         kinds.setdefault(pattern(save.path), set()).add(save.path)
     for kind, paths in kinds.items():
-        if (
-            len(paths) >= MANY_KEPT
-            and not paths & gone
-            and not any(os.path.dirname(p) in gone for p in paths)
-        ):
+        if len(paths) >= MANY_KEPT and not any(map(life.dropped, paths)):
             size = sum(sizes[path] for path in paths) / len(paths)
             return Discovery(
                 Severity.NOTE,
@@ -295,12 +291,21 @@ def _equal(
 def _no_step(seen: Observed) -> Discovery:
     """The restarted ranks made no step."""
     last = seen.restarted
-    if not last.errors:
+    torn = [path for path, _ in last.loaded if path in seen.damaged]
+    if not last.errors and not (torn and all(rank.end == "exit" for rank in last.ranks.values())):
         return unknown(f"the restarted ranks took no step, and no exception says why: {seen.tail}")
-    line, kind, text = last.errors[0]
-    loads = [path for path, _ in last.loaded]
-    words = f"{kind}: {text.splitlines()[0][:160] if text else ''}"
-    torn = [path for path in loads if path in seen.damaged]
+    line, kind, text = last.errors[0] if last.errors else ("", "", "")
+    words = f"{kind}: {text.splitlines()[0][:160] if text else ''}" if kind else "no step"
+    folder = _unfinished(seen.damaged, text)
+    if not torn and folder:
+        return Discovery(
+            Severity.FAIL,
+            Cause.TORN,
+            f"{folder} is unfinished, and the restarted script takes it for whole: it ends with {words}",
+            "write to a temporary folder, then os.replace() it; when loading, pass over unfinished ones"
+            " (clusterrun.training.Checkpoints does both)",
+            (*_raises(line), *_writes(seen)),
+        )
     if not torn:
         said = f"the restarted script ends with {words}"
         return Discovery(Severity.FAIL, Cause.CRASH, said, "", _raises(line))
@@ -333,6 +338,12 @@ def _no_step(seen: Observed) -> Discovery:
     )
 
 
+def _unfinished(damaged: Sequence[str], text: str) -> str:
+    """The folder of a checkpoint that was not written to its end, where an exception speaks of it."""
+    names = (os.path.basename(os.path.dirname(path)) for path in damaged)
+    return next((name for name in names if re.search(r"\d", name) and name in text), "")
+
+
 def _raises(line: str) -> tuple[str, ...]:
     return (f"{line} raises it",) if line else ()
 
@@ -341,9 +352,8 @@ def _whole_before(seen: Observed) -> bool:
     """Whether a checkpoint of the same kind, under another name, was whole when the script was restarted."""
     kinds = {pattern(path) for path in seen.damaged}
     life = seen.lives[0]
-    gone = {path for rank in life.ranks.values() for path in rank.removes}
     return any(
-        save.path not in seen.damaged and save.path not in gone and pattern(save.path) in kinds
+        save.path not in seen.damaged and not life.dropped(save.path) and pattern(save.path) in kinds
         for save in life.saves
     )
 

@@ -111,6 +111,11 @@ class Life:
         """The files that any rank read before its first step, with the line that read them."""
         return tuple(dict.fromkeys(load for rank in self.ranks.values() for load in rank.loads))
 
+    def dropped(self, path: str) -> bool:
+        """Whether a rank removed this file, or a folder that it was in."""
+        gone = [one for rank in self.ranks.values() for one in rank.removes]
+        return any(path == one or path.startswith(one + os.sep) for one in gone)
+
     def called(self, what: str, name: str) -> str:
         """The line that took, or loaded, the state of ``what``; '' where nobody did."""
         calls = [call for rank in self.ranks.values() for call in rank.calls]

@@ -193,7 +193,8 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     leads = trace.rank == min(known.steps)  # the others' running means are their own, and nobody reads them
     if step.rates != right.rates:
         parts.append(("rates", f"{_rate(step)} instead of {_rate(right)}"))
-    data = data_difference(known, trace, at, j)
+    same = step.parameters == right.parameters  # then the samples were the same, however they came there
+    data = None if same else data_difference(known, trace, at, j)
     parts += [data] if data else []
     if step.scalers != right.scalers:
         parts.append(("scaler", ""))
@@ -203,7 +204,7 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     drawn_by_hand = data and not step.batches and data[1] == OTHERS
     if names and data and (data[0] in ("content", "unseen") or drawn_by_hand):
         parts[-1:] = [("random", ", ".join(names))]  # they draw what the data become
-    elif step.parameters != right.parameters:
+    elif not same:
         many = len(known.steps) > TWO
         if many and step.loss is not None and step.loss == right.loss and not data:
             parts.append(("rounding", ""))
@@ -240,31 +241,44 @@ def data_difference(known: Reference, trace: RankTrace, at: int, j: int) -> tupl
             return None
         mine, its = step.rows, right.rows
         seen = {n: one.rows for n, one in known.steps[trace.rank].items()}
-    elif step.batches and right.batches:
-        ours, theirs = _order(trace.steps), _order(known.steps[trace.rank].values())
-        ahead = len(theirs[1]) - len(theirs.get(2, theirs[1])) if 1 in theirs else 0
-        its_all = [rows for n in sorted(theirs) for rows in theirs[n]]
-        begin = max(0, sum(len(theirs[n]) for n in theirs if n <= at + j - 1) - (ahead if j == 1 else 0))
-        if not ours.get(j) or begin >= len(its_all) or ours[j][0] == its_all[begin]:
+        mine_index, its_index = _indices(step), _indices(right)
+        indices = {n: _indices(one) for n, one in known.steps[trace.rank].items()}
+    elif step.batches:
+        control = known.steps[trace.rank].values()
+        in_steps = Counter(name for one in control for name in {batch[0] for batch in one.batches})
+        main = max(in_steps, key=lambda name: in_steps[name], default="")
+        ours, theirs = _order(trace.steps, main), _order(control, main)
+        its_all = [batch for n in sorted(theirs) for batch in theirs[n]]
+        ahead = _ahead(theirs, at) if j == 1 else 0
+        begin = max(0, sum(len(theirs[n]) for n in theirs if n <= at + j - 1) - ahead)
+        if not ours.get(j) or begin >= len(its_all) or ours[j][0][0] == its_all[begin][0]:
             return None
-        mine, its = ours[j][0], its_all[begin]
-        seen = {n: rows[0] for n, rows in theirs.items() if rows}
+        (mine, mine_index), (its, its_index) = ours[j][0], its_all[begin]
+        one_each = 0 <= len(its_all) - len(theirs) <= 1
+        firsts = (
+            dict(enumerate(its_all, 1)) if one_each else {n: all_[0] for n, all_ in theirs.items() if all_}
+        )
+        seen = {n: rows for n, (rows, _) in firsts.items()}
+        indices = {n: index for n, (_, index) in firsts.items()}
     else:
         return None
-    mine_index, its_index = _indices(step), _indices(right)
     if mine_index and mine_index == its_index:
         return "content", "the samples are the same, their content is not"
     if mine_index and its_index:
-        mine, its = mine_index, its_index
-        seen = {n: _indices(one) for n, one in known.steps[trace.rank].items()}
+        mine, its, seen = mine_index, its_index, indices
     return _data_words(mine, its, seen, at + j, known, trace.rank, bool(mine_index))
 
 
-def _order(steps: Iterable[Step]) -> dict[int, list[tuple[int, ...]]]:
-    """The rows of each step's batches that come from the loader which the first step used."""
-    listed = list(steps)
-    main = next((batch[0] for step in listed for batch in step.batches), "")
-    return {step.n: [rows for name, rows, _ in step.batches if name == main] for step in listed}
+def _ahead(drawn: Mapping[int, Sequence[object]], at: int) -> int:
+    """How many batches a loader is ahead of the model after step ``at``: none where an epoch ended there."""
+    usual = len(drawn.get(2, drawn.get(1, ())))
+    begins_epoch = len(drawn.get(at + 1, ())) > usual
+    return 0 if begins_epoch else max(0, len(drawn.get(1, ())) - usual)
+
+
+def _order(steps: Iterable[Step], main: str) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """Rows and indices of each step's batches that come from the loader ``main``."""
+    return {step.n: [(rows, index) for name, rows, index in step.batches if name == main] for step in steps}
 
 
 def _indices(step: Step) -> tuple[int, ...]:

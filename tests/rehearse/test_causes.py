@@ -76,7 +76,10 @@ def shifted(by: int) -> Life:
     """Every restarted step gets the samples of another one."""
     right = after()
     ranks = {
-        rank: replace(one, steps=tuple(replace(s, rows=step(s.n + SAVED + by, rank).rows) for s in one.steps))
+        rank: replace(
+            one,
+            steps=tuple(replace(s, rows=step(s.n + SAVED + by, rank).rows, parameters=1) for s in one.steps),
+        )
         for rank, one in right.ranks.items()
     }
     return Life(ranks)
@@ -241,6 +244,22 @@ def test_a_restart_that_raises_is_put_down_to_what_it_read(
 
 
 @pytest.mark.parametrize(
+    "end, damaged, found",
+    [
+        ("exit", (PATH.format(SAVED),), ("FAIL", "torn-checkpoint-loaded")),
+        ("exit", (), ("unknown", "undetermined")),
+        ("", (PATH.format(SAVED),), ("unknown", "undetermined")),
+    ],
+)
+def test_a_restart_whose_exception_a_library_caught_is_put_down_to_what_it_read(
+    end: str, damaged: tuple[str, ...], found: tuple[str, str]
+) -> None:
+    """As under hydra, which prints the exception and ends with exit code 1."""
+    caught = Life({0: replace(CRASHED.ranks[0], error=("", "", ""), end=end)})
+    assert judged(caught, "mid-save", damaged=damaged) == [found]
+
+
+@pytest.mark.parametrize(
     "first, hears, took, found",
     [
         (KILLED, True, 1.2, ("ok", "")),
@@ -277,6 +296,17 @@ def test_the_control_tells_how_checkpoints_are_written() -> None:
     assert found(saved(5), saved(10), saved(15), saved(20)) == ["", "never-dropped"]
     assert found(saved(5, temp=""), saved(5, 1, temp="")) == ["", "two-writers"]
     assert found(saved(5, path="/a/0.pt", temp=""), saved(5, 1, path="/a/1.pt", temp="")) == [""]
+
+
+def test_checkpoints_in_a_folder_that_is_removed_are_dropped() -> None:
+    saves = tuple(saved(n, path=f"/a/checkpoint-{n}/optimizer.pt", temp="") for n in (5, 10, 15, 20))
+
+    def found(*removes: str) -> list[str]:
+        one = life(0, LAST, 1, saves=saves, removes=removes)
+        return [each.cause.value for each in causes.control(one, one)]
+
+    assert found("/a/checkpoint-5") == [""]
+    assert found("/a/checkpoint-50") == ["", "never-dropped"]
 
 
 def test_two_runs_that_differ_say_where() -> None:
@@ -323,6 +353,53 @@ def test_where_no_step_changes_the_weights_nothing_is_said_of_resuming() -> None
     seen = Observed("kill", (unmoved(BEFORE, *every), unmoved(last, *every)), KILLED)
     (one,) = causes.judge(unmoved(CONTROL, *every), "", seen)
     assert one.level is Severity.UNKNOWN and "no step changes the weights" in one.said
+
+
+def epochs(first: int, last: int, skip: int = 0) -> RankTrace:
+    """A model that is called by keywords: only the loader's batches are seen, one ahead; 10 steps an epoch.
+
+    A loader of other data is asked before the first step of the run, and after every epoch.
+    """
+
+    def batch(n: int) -> Any:
+        return ("Rows:40", (n + skip,), (n + skip,))
+
+    drawn = {n: [batch(n + 1)] if n % 10 else [] for n in range(1, last + 1)}
+    for n in {first + 1, *(n for n in drawn if n % 10 == 1)}:
+        other = [("Held out:8", (7,), (7,))] * 3 if n != first + 1 or not first else []
+        drawn[n] = [*other, batch(n), *drawn[n]]
+    wrong = 5 if skip else 0
+    steps = tuple(
+        replace(step(n), n=n - first, rows=(), batches=tuple(drawn[n]), parameters=1000 + n + wrong)
+        for n in range(first + 1, last + 1)
+    )
+    return replace(trace(first, last), steps=steps)
+
+
+@pytest.mark.parametrize("differs", ["", "parameters"])
+@pytest.mark.parametrize("skip, found", [(0, ("ok", "")), (-3, ("FAIL", "data-order-not-restored"))])
+@pytest.mark.parametrize("at", [8, 9, 10, 11])
+def test_a_loader_that_is_a_batch_ahead_is_followed_into_the_next_epoch(
+    at: int, skip: int, found: tuple[str, str], differs: str
+) -> None:
+    """As Accelerate's, which asks for a batch more than it gives: but not at the end of an epoch."""
+    control, before = Life({0: epochs(0, LAST)}), Life({0: epochs(0, KILLED)})
+    seen = Observed("kill", (before, Life({0: epochs(at, LAST, skip)})), KILLED)
+    (one, *_) = causes.judge(control, differs, seen)
+    assert (one.level.value, one.cause.value) == found, one.said
+
+
+def test_a_folder_that_was_not_written_to_its_end_is_named() -> None:
+    path = "/data/out/checkpoint-8/optimizer.pt"
+    error = ("train.py:23", "FileNotFoundError", "no file: 'out/checkpoint-8/trainer_state.json'")
+    seen = Observed(
+        "mid-save",
+        (BEFORE, Life({0: replace(CRASHED.ranks[0], loads=(), error=error)})),
+        KILLED,
+        damaged=(path,),
+    )
+    (one,) = causes.judge(CONTROL, "", seen)
+    assert one.cause.value == "torn-checkpoint-loaded" and "checkpoint-8 is unfinished" in one.said
 
 
 def test_the_remedy_fits_where_the_samples_come_from() -> None:
