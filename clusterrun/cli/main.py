@@ -133,6 +133,9 @@ def main(args: list[str] | None = None) -> int:
     """Run the command line ``args`` and return its exit code; without ``args`` end the process with it."""
     if typed_at := os.environ.pop(contract.TYPED_AT_VARIABLE, ""):
         _far_end(typed_at)
+    if args is None and not (sys.stdout.encoding or "").lower().startswith("utf"):
+        # What the locale has no letter for is shown as \xd7, as on stderr; stdout would raise.
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     gc.set_threshold(50_000)  # commands keep what they make: the usual search for garbage costs a tenth
     code = guarded(
         lambda wishes: root.main(

@@ -31,6 +31,11 @@ ASKED_INSIDE = "by Ctrl-C or clusterrun cancel"
 SILENT = "ended without giving a reason"
 NEVER = "DependencyNeverSatisfied"
 BEFORE_RANKS = "ended before any rank"
+CANCELLED_UNASKED = "cancelled, but not by clusterrun cancel"
+CANCELLED_AT_START = (
+    f"{CANCELLED_UNASKED}: it had its nodes and nothing was started on them"
+    " (Slurm does so where a node's prolog fails: sinfo -R shows such a node)"
+)
 
 
 @frozen
@@ -183,7 +188,8 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
         return _Verdict(State.NODE_FAIL, Phase.ENDED, _joined(nodes, given_back), row.end)
     if row.state is State.CANCELLED:
         by_slurm = f"never started: {evidence.before or explain(NEVER).said}" if row.reason == NEVER else ""
-        why = told or by_slurm or "cancelled, but not by clusterrun cancel"
+        unasked = CANCELLED_UNASKED if evidence.state or not row.nodelist else CANCELLED_AT_START
+        why = told or by_slurm or unasked
         return _Verdict(State.CANCELLED, Phase.ENDED, why, row.end)
     where = f" on {first}" if (first := lost_nodes.first_of(row)) else ""
     silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"

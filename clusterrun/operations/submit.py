@@ -75,9 +75,10 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
     site = replace(_site(spec, context), allocation=allocation)
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
     offered = Offered(context) if site.slurm and not allocation else None
+    spec, whole = _whole_nodes(spec, context) if offered else (spec, ())
     spec, avoided = _keeping_off(spec, context, site, offered)
     site, shared = _sharing_cpus(spec, context, site, offered)
-    return SubmitFacts(spec, site, (*avoided, *shared), offered)
+    return SubmitFacts(spec, site, (*whole, *avoided, *shared), offered)
 
 
 def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
@@ -108,12 +109,13 @@ def allocation_argv(
     spec = replace(spec, cluster=Cluster.SLURM, name=spec.name or "interactive")
     site = _site(spec, context)
     offered = Offered(context)
+    spec, whole = _whole_nodes(spec, context)
     spec, avoided = _keeping_off(spec, context, site, offered)
     site, shared = _sharing_cpus(spec, context, site, offered)
     offered.check(spec)
     wanted = sbatch_options.job_options(spec, "", RunPaths(spec.cwd), (), site.cpus_per_gpu)
     words = [sbatch_options.word((key, value)) for key, value in wanted if key not in OF_A_SCRIPT]
-    return ("salloc", *words, *command), (*avoided, *shared)
+    return ("salloc", *words, *command), (*whole, *avoided, *shared)
 
 
 class Offered:
@@ -147,6 +149,19 @@ class Offered:
     def _answer(self) -> tuple[PartitionOffer, ...]:
         self._thread.join(OFFER_SECONDS)
         return self._found
+
+
+def _whole_nodes(spec: JobSpec, context: Context) -> tuple[JobSpec, tuple[str, ...]]:
+    """``spec`` with the GPUs of whole nodes where Slurm hands out nothing smaller, and a notice."""
+    if not spec.gpus or spec.gpus_from_node or not context.client().gives_whole_nodes():
+        return spec, ()
+    seen = "Slurm gives whole nodes here and none of their GPUs (SelectType=select/linear)"
+    if spec.gpu_type:
+        raise BadInput(
+            f"--gpus {spec.gpus_asked}: {seen}: it cannot be asked for a type",
+            f"name such nodes: --gpus {spec.gpus} --constraint {spec.gpu_type}, or --partition",
+        )
+    return replace(spec, gpus_from="node"), (f"{seen}: those that each node has are used (--gpus-from node)",)
 
 
 def _keeping_off(

@@ -79,7 +79,7 @@ class SlurmClient:
         self._run = run
         self._clock = clock or system.RealClock()
         self._user = os.getuid() if user is None else user
-        self._named: tuple[str, str] | None = None
+        self._configured: str | None = None
 
     def why_not(self) -> str:
         """Why Slurm cannot be used here, in a sentence; '' where it can.
@@ -191,21 +191,31 @@ class SlurmClient:
         return f"{name}@{controller}" if name and controller else ""
 
     def _cluster(self) -> tuple[str, str]:
-        """The cluster's name and its first controller's; empty where they are not known. Found out once."""
-        if self._named is None:
-            self._named = self._look_up_cluster()
-        return self._named
+        """The cluster's name and its first controller's; empty where they are not known."""
+        text = self._configuration()
+        return _setting(text, "ClusterName"), _controller(text)
 
-    def _look_up_cluster(self) -> tuple[str, str]:
+    def gives_whole_nodes(self) -> bool:
+        """Whether Slurm hands out nodes as a whole (``select/linear``), and none of their GPUs.
+
+        It takes a job that asks for GPUs, gives it the nodes without them, and refuses each of its steps.
+        """
+        return _setting(self._configuration(), "SelectType").lower() == "select/linear"
+
+    def _configuration(self) -> str:
+        """The first configuration that names the cluster, found out once; '' where nobody answers."""
+        if self._configured is None:
+            self._configured = self._look_up_configuration()
+        return self._configured
+
+    def _look_up_configuration(self) -> str:
         for path in (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED):
-            text = _text(path)
-            if name := _setting(text, "ClusterName"):
-                return name, _controller(text)
+            if _setting(text := _text(path), "ClusterName"):
+                return text
         try:
-            done = self._run(("scontrol", "show", "config"), NAME_SECONDS, env=self._environment)
+            return self._run(("scontrol", "show", "config"), NAME_SECONDS, env=self._environment).out
         except (system.ProgramMissing, system.ProgramTimeout):
-            return "", ""
-        return _setting(done.out, "ClusterName"), _controller(done.out)
+            return ""
 
     def largest_array(self) -> int:
         """How many tasks an array may have: MaxArraySize bounds the index, max_array_tasks the number.

@@ -19,11 +19,15 @@ class SbatchAnswer(enum.Enum):
 
 @frozen
 class Refusal:
-    """A known refusal: the words it goes by, what to do, and whether the partition's offer explains it."""
+    """A known refusal: the words it goes by, what to do, and whether the partition's offer explains it.
+
+    Where it is not ``sure``, a look at the queue shows that nothing was queued.
+    """
 
     words: str
     remedy: str
     offer: bool = False
+    sure: bool = True
 
 
 NEVER_REACHED = (
@@ -57,7 +61,16 @@ LEFT_OPEN = (
 )
 """Said by the way to the controller or back, not by the controller."""
 
+BY_A_RULE = "unspecified error"
+"""Said after the words of a site's own rule (a job_submit plug-in) that refuses a job."""
+
 REFUSALS = (
+    Refusal(BY_A_RULE, "a rule of this site refuses the job: do what its words ask for", sure=False),
+    Refusal(
+        "accounting/qos policy",
+        "a limit of your account or QOS: see sacctmgr show assoc user=$USER, and sacctmgr show qos",
+    ),
+    Refusal("time limit specification required", "say how long it may take: --time 2h", offer=True),
     Refusal("invalid partition", "name a partition that exists with --partition", offer=True),
     Refusal("no partition specified", "name a partition with --partition", offer=True),
     Refusal("invalid account", "see yours: sacctmgr show assoc user=$USER format=account,partition,qos"),
@@ -85,7 +98,6 @@ REFUSALS = (
     Refusal("reservation", "see what there is: scontrol show reservation"),
     Refusal("invalid node name", "see what there is: sinfo -N"),
     Refusal("dependency", "Slurm may have forgotten the run named by --after: submit without it"),
-    Refusal("accounting/qos policy", "a limit of your account or QOS: see sacctmgr show assoc user=$USER"),
     Refusal("group not permitted", "name another partition with --partition", offer=True),
     Refusal("access/permission denied", "ask the site's staff whether this user may submit"),
     Refusal("user id", "ask the site's staff whether this user may submit"),
@@ -116,10 +128,20 @@ def kind(err: str) -> SbatchAnswer:
     said = err.lower()
     if any(words in said for words in NEVER_REACHED):
         return SbatchAnswer.ABSENT
-    _, failed, why = said.partition("submission failed:")
+    before, failed, why = said.partition("submission failed:")
+    if why.strip() == BY_A_RULE and _of_the_site(before):
+        return SbatchAnswer.REFUSED
     if failed and any(words in why for words in LEFT_OPEN):
         return SbatchAnswer.OPEN
     return SbatchAnswer.REFUSED
+
+
+def _of_the_site(before: str) -> bool:
+    """Whether words of a rule stand before the failure; a rule may well speak of a host or the network."""
+    open_words = set(LEFT_OPEN) - {"host", "network"}
+    *lines, _ = before.splitlines() or [""]
+    told = [line for line in lines if line.strip() and not line.startswith("sbatch: warning:")]
+    return bool(told) and not any(words in line for line in told for words in open_words)
 
 
 def refusal(err: str) -> Refusal | None:

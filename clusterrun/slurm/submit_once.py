@@ -104,13 +104,14 @@ def _look(slurm: SubmitBackend, token: str, said: str, clock: Clock, log: Log) -
 def _refused(slurm: SubmitBackend, token: str, partition: str, said: str) -> str:
     """Words that are not known might be no refusal at all: one look at the queue makes sure."""
     row = sbatch_errors.refusal(said)
-    if row is None:
+    if row is None or not row.sure:
         try:
             job_id = slurm.find(token)
         except SchedulerError:
             job_id = ""
         if job_id:
             return job_id
+    if row is None:
         raise SchedulerError(f"Slurm refused the job: {said}", "see man sbatch, or ask the site's staff")
     remedy = row.remedy
     if row.offer:

@@ -176,6 +176,9 @@ def test_the_job_id_is_the_last_line_that_is_one(out: str, job_id: str) -> None:
     assert sbatch_errors.job_id(out) == job_id
 
 
+UNSPECIFIED = "sbatch: error: Batch job submission failed: Unspecified error\n"
+
+
 @pytest.mark.parametrize(
     "err, kind",
     [
@@ -202,6 +205,10 @@ def test_the_job_id_is_the_last_line_that_is_one(out: str, job_id: str) -> None:
             SbatchAnswer.REFUSED,
         ),
         ("sbatch: unrecognized option '--frobnicate=1'", SbatchAnswer.REFUSED),
+        (f"sbatch: error: Name a project for this host with --account.\n{UNSPECIFIED}", SbatchAnswer.REFUSED),
+        (f"sbatch: warning: can't run 1 processes on 2 nodes\n{UNSPECIFIED}", SbatchAnswer.OPEN),
+        (f"sbatch: error: Unable to contact slurm controller\n{UNSPECIFIED}", SbatchAnswer.OPEN),
+        (UNSPECIFIED, SbatchAnswer.OPEN),
     ],
 )
 def test_what_is_known_after_a_failure_follows_from_slurms_words(err: str, kind: SbatchAnswer) -> None:
@@ -358,6 +365,38 @@ def test_a_cluster_is_told_from_others_of_its_name_by_its_controller_and_asked_o
     shown = "ClusterName             = asked\nSlurmctldHost[0]        = away(1.2.3.4)\nSlurmctldHost[1] = b\n"
     client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms((0, shown, "")))
     assert [client.identity(), client.identity()] == [identity, identity]
+
+
+@pytest.mark.parametrize(
+    "text, whole",
+    [
+        ("ClusterName=x\nSelectType=select/linear\n", True),
+        ("ClusterName=x\n#SelectType=select/linear\nSelectType=select/cons_tres\n", False),
+        ("ClusterName=x\n", False),
+        ("", True),
+    ],
+)
+def test_whether_slurm_gives_whole_nodes_stands_in_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, whole: bool
+) -> None:
+    monkeypatch.setattr("clusterrun.slurm.client.CONFIGURATIONS", ())
+    (tmp_path / "slurm.conf").write_text(text)
+    shown = "ClusterName             = asked\nSelectType              = select/linear\n"
+    client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms((0, shown, "")))
+    assert client.gives_whole_nodes() is whole
+
+
+@pytest.mark.parametrize(
+    "said, remedy",
+    [
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", "sacctmgr"),
+        ("Name a partition; Batch job submission failed: Unspecified error", "do what its words ask for"),
+        ("Time limit specification required, but not provided", "--time 2h"),
+    ],
+)
+def test_a_refusal_in_many_words_has_the_remedy_of_what_refused(said: str, remedy: str) -> None:
+    row = sbatch_errors.refusal(said)
+    assert row is not None and remedy in row.remedy
 
 
 @pytest.mark.parametrize("answer", [(1, "", DOWN), system.ProgramTimeout("no answer"), (0, "nothing", "")])

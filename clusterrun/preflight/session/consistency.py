@@ -34,8 +34,11 @@ class NodeFinding:
 def names(views: Mapping[int, Mapping[str, str]], subjects: Mapping[str, NodeState]) -> Iterator[NodeFinding]:
     """``views``: by viewer, what each name resolves to (addresses with spaces between, or '').
 
-    What most see wrongly is a wrong entry for that name; what few see wrongly is wrong with them.
+    What most see wrongly is a wrong entry for that name; what few see wrongly is wrong with them. Names
+    that mean nothing to anybody are Slurm's alone (NodeName is no host name there): nothing connects by them.
     """
+    if not any(found for view in views.values() for found in view.values()):
+        return
     wrong: dict[int, list[str]] = {}
     lacking: dict[int, list[str]] = {}
     for name, owner in subjects.items():

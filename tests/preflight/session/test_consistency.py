@@ -53,6 +53,11 @@ def test_one_viewer_with_a_wrong_line_is_named():
     assert judged(views | {2: view(4, n1="")}) == {(2, Grade.WARN)}
 
 
+def test_names_that_only_slurm_knows_are_no_finding():
+    views = {node: {f"n{other}": "" for other in range(4)} for node in range(4)}
+    assert judged(views) == set()
+
+
 def test_ones_own_name_on_the_loopback_is_a_warning():
     views = {node: view(4) for node in range(4)}
     assert judged(views | {2: view(4, n2="127.0.1.1 10.0.0.2")}) == {(2, Grade.WARN)}
