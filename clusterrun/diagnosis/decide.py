@@ -9,8 +9,15 @@ from clusterrun.diagnosis.processes_below import below_ranks
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.stragglers import late
 from clusterrun.diagnosis.stuck_collectives import crossed, half, other_roots, other_tags, unanswered, unended
-from clusterrun.diagnosis.stuck_rendezvous import met_in_vain, other_rank, other_store, other_world
-from clusterrun.diagnosis.stuck_sends import other_posts
+from clusterrun.diagnosis.stuck_rendezvous import (
+    met_in_vain,
+    not_in_new_group,
+    other_groups,
+    other_rank,
+    other_store,
+    other_world,
+)
+from clusterrun.diagnosis.stuck_sends import in_a_circle, other_posts
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
 
@@ -146,8 +153,8 @@ def _differing(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | N
 
 
 def _meeting(snapshot: JobSnapshot) -> Judgement | None:
-    """Ranks that do not meet because one asks for another world, another place or another rank's number."""
-    found = other_world(snapshot) or other_rank(snapshot) or other_store(snapshot)
+    """Ranks that do not meet because one asks for another world, place, rank's number or group."""
+    found = other_world(snapshot) or other_rank(snapshot) or other_store(snapshot) or other_groups(snapshot)
     return Judgement(found) if found else None
 
 
@@ -167,16 +174,21 @@ def _absent(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None
     if not found and not missing:
         found = _apart(snapshot, waits)
     outside = [one for one in found if place(one.stack).doing is not Doing.COLLECTIVE]
-    found = outside or found
+    # Who makes a group of some of them waits as well.
+    held = [one for one in outside if one.default is None or place(one.stack).doing is not Doing.RENDEZVOUS]
+    found = held or outside or found
     if not found:
         return _unseen(snapshot, waits)
     later = snapshot.still_for(_patience(snapshot, found, waits))
+    if snapshot.stalled and all(_begins(one) and one.works and one.groups for one in found):
+        later = max(0.0, START_PATIENCE - snapshot.stalled)
     if later and not any(reason(one).certain for one in found):
         said = f"the others wait for {ranks_in_words(tuple(one.rank for one in found))}, which may yet come"
         where = tuple(f"rank {one.rank} on {one.node}: {reason(one).why}" for one in found[:MOST])
         found_so_far = Diagnosis(Verdict.NOTHING, said, evidence=(*snapshot.waited(waits), *where))
         return Judgement(found_so_far, certain=False, later=later)
-    return _blame(snapshot, found, waits)
+    parted = not_in_new_group(snapshot, waits, found)
+    return Judgement(parted) if parted else _blame(snapshot, found, waits)
 
 
 def _patience(snapshot: JobSnapshot, ranks: Sequence[RankSeen], waits: Sequence[Waiting]) -> float:
@@ -226,7 +238,7 @@ def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | No
     if posted:
         return Judgement(posted)
     if not stuck:
-        return Judgement(crossed(snapshot, waits))
+        return Judgement(in_a_circle(snapshot, waits) or crossed(snapshot, waits))
     if not snapshot.owed and not snapshot.long_still:
         said = "all ranks are in a collective that may yet end"
         return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=snapshot.waited(waits)), certain=False)
@@ -308,7 +320,8 @@ def _blame(
     first = ranks[0]
     on = f" on {first.node}" if len({one.node for one in ranks}) == 1 else ""
     never = _never(first.rank, waits)
-    said = f"{who}{on}{never}{': ' if never else ' holds the others up: '}{_why(culprits)}"
+    holds = f" hold{'s' if len(ranks) == 1 else ''} the others up"
+    said = f"{who}{on}{never or holds}: {_why(culprits)}"
     evidence = [*snapshot.waited(waits)]
     evidence += [
         f"rank {one.rank} on {one.node} has not come either: {reason(one).why}" for one in late_too[:MOST]

@@ -95,7 +95,7 @@ class RankSeen:
     ``init_process_group`` it has asked for a world of ``world`` ranks and was started as one of
     ``started`` (0: not there), as rank ``asks`` (-1: unknown), at ``store`` (``HOST:PORT``, '' unknown).
     ``rooted`` is the collective with a root that its main thread is in, which names rank ``root`` (-1:
-    unknown).
+    unknown). It has begun to make ``made`` groups, and is about to make ``makes``: its name and its ranks.
     ``threads``: where in the user's code its other threads stand.
     """
 
@@ -130,6 +130,8 @@ class RankSeen:
     store: str = ""
     rooted: str = ""
     root: int = -1
+    made: int = 0
+    makes: tuple[str, ...] = ()
     threads: tuple[str, ...] = ()
 
     @property

@@ -17,6 +17,8 @@ PATIENCE = 5.0
 """Seconds without any movement before what looks like a wait is taken for a hang."""
 WORK_PATIENCE = 10.0
 """The same where a rank is outside of collectives: one that evaluates or saves for all is no hang."""
+BUSY_PATIENCE = 30.0
+"""The same where all that are waited for compute."""
 USUAL = 1.5
 """Times the longest pause that this run has made before."""
 MOST_GROUPS = 16
@@ -49,6 +51,15 @@ class JobSnapshot:
         """Whether nothing has happened for longer than ever before in this run."""
         return self.still_for(max(PATIENCE, USUAL * self.longest_pause)) <= 0
 
+    @property
+    def newest(self) -> float:
+        """When the newest collective was begun, on our clock; 0 without any."""
+        offsets = dict(self.offsets)
+        return max(
+            (record.at - offsets.get(one.node, 0.0) for one in self.seen for record in one.records),
+            default=0.0,
+        )
+
     def still_for(self, seconds: float) -> float:
         """How many of ``seconds`` without any movement have not passed yet; 0: all of them have."""
         if self.stalled:
@@ -75,7 +86,8 @@ class JobSnapshot:
         spans = (sorted((at, rank) for rank, at in of_call.items()) for of_call in begun.values())
         before = [span[-1][0] - span[0][0] for span in spans if span[-1][1] in ranks]
         usual = sorted(before, reverse=True)[1:2]  # once is no custom: it may be a hang that was overcome
-        return max(WORK_PATIENCE, USUAL * self.longest_pause, *(USUAL * one for one in usual))
+        least = BUSY_PATIENCE if all(one.works for one in late) else WORK_PATIENCE
+        return max(least, USUAL * self.longest_pause, *(USUAL * one for one in usual))
 
     @property
     def longest_pause(self) -> float:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import re
 
 from clusterrun.diagnosis.flight_records import EQUAL_SIZES, difference
-from clusterrun.diagnosis.stack_location import short
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.stack_location import place, short
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from clusterrun.diagnosis.evidence import Record
+    from clusterrun.diagnosis.evidence import RankSeen, Record
     from clusterrun.diagnosis.flight_records import Difference, Side
     from clusterrun.diagnosis.printed_errors import Error
     from clusterrun.diagnosis.remains import Remains
 
 _SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
 _PARAMETERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
+_OF_ALL = {
+    *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier"),
+    *("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
+}
+"""Calls that no rank leaves before all others have begun them."""
+_ROUNDED = 8
+"""Bytes: a part of a tensor is a whole number of its elements."""
 _JOINED = re.compile(r"(\d+)/(\d+) clients joined")
 
 
@@ -104,20 +111,33 @@ def _with_aborted(found: Difference, smaller: tuple[int, ...]) -> list[tuple[Sid
 def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Diagnosis | None:
     """All records that are left agree: who aborted had called something smaller than what it was sent.
 
-    The others may have gone on since: what they called then is the newest that is large enough.
+    The others may have gone on since: what they called then is the newest that is large enough. They must
+    be more than those that aborted: of two, either may be wrong.
     """
-    together = tuple(one.rank for one in left.last if one.records)
-    if not together or not smaller or len(smaller) > len(together) or root.row is None:
+    mates = {one.rank: found for one in left.last if (found := _with(one, smaller))}
+    if not mates or not smaller or root.row is None:
         return None
     sent = max(int(sizes[1]) for one in left.errors if (sizes := _SIZES.search(one.text)))
-    records = [record for one in left.last for record in one.records]
+    records = [record for found in mates.values() for record in found]
     large = [record for record in records if _bytes(record.sizes, record.types) >= sent]
-    called = max(large, key=lambda one: one.sequence, default=None)
+    called = max(large, key=lambda one: one.at, default=None)
     if called and called.operation not in EQUAL_SIZES:
         return _sizes_apart(left, root, called)
-    if called is None and (like := _expected(left, records)):
-        return _sender_unknown(left, root, (*smaller, *together), like)
+    if elsewhere := _stood_elsewhere(left, root, smaller):
+        return elsewhere
+    if called:  # of several groups that they share, the one in which it was sent
+        of_group = {
+            rank: [one for one in found if one.group == called.group] for rank, found in mates.items()
+        }
+        mates = {rank: found for rank, found in of_group.items() if found}
+    newest = {rank: max(found, key=lambda one: one.at) for rank, found in mates.items()}
+    alike = {rank: like for rank, like in newest.items() if _is_expected(left, rank, like)}
+    if like := next(iter(alike.values()), None if called else _expected(left, records)):
+        return _sender_unknown(left, root, (*smaller, *(alike or mates)), like)
+    together = tuple(sorted(mates))
     what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
+    if len(together) <= len(smaller):
+        return _either(left, root, together, what)
     others = f"the others' {what}" if what else "what the others called"
     culprits = tuple(
         Culprit(rank, left.node(rank), f"it called something smaller than {others}{_line(left, rank)}")
@@ -129,6 +149,54 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
         f"rank {root.rank}: {root.said}",
     )
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+
+
+def _with(one: RankSeen, ranks: tuple[int, ...]) -> list[Record]:
+    """The records of ``one`` in the groups in which it is together with all of ``ranks``."""
+    spans = {group.name: unfolded(group.ranks) for group in one.groups if group.ranks}
+    return [record for record in one.records if set(ranks) <= set(spans.get(record.group, ranks))]
+
+
+def _is_expected(left: Remains, rank: int, record: Record) -> bool:
+    """Whether who aborted had expected this: the whole of it, or the part that one rank sends at once."""
+    groups = [group for one in left.last if one.rank == rank for group in one.groups]
+    size = next((group.size for group in groups if group.name == record.group), 0) or len(left.nodes)
+    whole = _bytes(record.sizes, record.types)
+    expected = [int(found[2]) for one in left.errors if (found := _SIZES.search(one.text))]
+    parts = (whole, -(-whole // size), -(-whole // (2 * size)))
+    return bool(whole) and any(0 <= found - part < _ROUNDED for found in expected for part in parts)
+
+
+def _stood_elsewhere(left: Remains, root: Error, smaller: tuple[int, ...]) -> Diagnosis | None:
+    """The one rank that stood in another line than all others, who were in a call that none leaves alone."""
+    lines = {one.rank: one.frame for one in left.errors if one.frame}
+    stood = {one.rank: place(one.stack) for one in left.stood}
+    lines.update((rank, at.frame) for rank, at in stood.items())
+    sides: dict[str, list[int]] = {}
+    for rank in range(len(left.nodes)):
+        sides.setdefault(lines.get(rank, ""), []).append(rank)
+    if len(sides) != 2 or "" in sides or root.row is None:
+        return None
+    (there, odd), (here, others) = sorted(sides.items(), key=lambda side: len(side[1]))
+    calls = {stood[rank].operation for rank in others if rank in stood}
+    if len(odd) > 1 or len(others) < 3 or not set(smaller) < set(others) or not calls or not calls <= _OF_ALL:
+        return None
+    (operation,) = calls if len(calls) == 1 else ("collectives",)
+    why = f"it was at {short(there)} where the others were in {operation} at {short(here)}"
+    said = f"rank {odd[0]} on {left.node(odd[0])} did not call what the others called: {why}"
+    culprits = (Culprit(odd[0], left.node(odd[0]), why),)
+    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+
+
+def _either(left: Remains, root: Error, others: tuple[int, ...], called: str) -> Diagnosis:
+    """As many called the one as the other: both are told, and nobody is blamed."""
+    who = left.who(root.rank, root.inner)
+    did = f"called {called}" if called else "called something larger"
+    said = f"{who} was sent more than it expected{_line(left, root.rank)}; {ranks_in_words(others)} {did}: "
+    said += "what is left does not tell which of them is wrong"
+    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
+    return Diagnosis(Verdict.MISMATCH, said, (), (), evidence, root.row.remedy if root.row else "")
 
 
 def _expected(left: Remains, records: list[Record]) -> Record | None:

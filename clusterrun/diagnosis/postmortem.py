@@ -138,10 +138,15 @@ def ended_by_timeout(left: Remains) -> bool:
 def _root(left: Remains) -> Error | None:
     """The earliest error that was not survived; of one moment the known one, then that of who ended first."""
     since = left.failure.at - BEFORE if left.failure else 0.0
+    ended = (
+        unfolded(left.failure.ended) if left.failure else ()
+    )  # with exit code 0, whatever they had printed
     roots = [
         one
         for one in left.errors
-        if not one.consequence and (not one.at or one.at >= since - (DUMPING if is_timeout(one) else 0.0))
+        if not one.consequence
+        and one.rank not in ended
+        and (not one.at or one.at >= since - (DUMPING if is_timeout(one) else 0.0))
     ]
     if not roots or _killed(left):
         return None
@@ -273,7 +278,8 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
         return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), remedy)
     if failure.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         remedy = (
-            "nothing there says that memory ran out: who sends kill -9, a script, a scheduler or a person?"
+            "nothing there says that memory ran out: who sends kill -9, a script, a scheduler, a person, or "
+            "the kernel at a limit of processor time (ulimit -t)?"
         )
     told = _last_word(failure.last_lines)
     last = told.removeprefix(OURS)
@@ -353,6 +359,8 @@ def _of_early_end(left: Remains, failure: Failure) -> Diagnosis:
     if ended != together:
         evidence.append(f"of these, {early} alone was in the groups in which the others failed")
     evidence += [f"its message names an address of {failure.peer}"] if failure.peer else []
+    printed = {one.rank: one for one in left.errors if one.rank in odd and not one.consequence}
+    evidence += [f"{left.name(rank)} had printed: {_cut(one.said)}" for rank, one in sorted(printed.items())]
     said = f"{early} ended with exit code 0 before the others"
     remedy = "let all ranks make the same number of steps: uneven data, or an exit in one rank only"
     return Diagnosis(Verdict.CRASHED, said, culprits, (), tuple(evidence), remedy)

@@ -310,11 +310,11 @@ class _Reader:
         last = self._newest()
         if not self._continued or last is None:
             return False
-        empty = re.fullmatch(r"[\w.<>]+:\s*", last.text) is not None
+        announces = last.text.rstrip().endswith(":")
         if not text.strip():
             return True
         wrapper = text.startswith("-- Process ")
-        goes_on = (text[0].isspace() or empty) and any(map(str.isalnum, text))
+        goes_on = (text[0].isspace() or announces) and any(map(str.isalnum, text))
         if wrapper or _WRAPS.search(last.text) or not goes_on:
             self._continued = 0
             if wrapper:

@@ -1,13 +1,16 @@
-"""Ranks that wait for each other in ``init_process_group``: who asked for something else; pure."""
+"""Ranks that wait for each other to make a group: who asked for something else, or does not come; pure."""
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.stack_location import place
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.stack_location import Doing, place
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterrun.diagnosis.evidence import RankSeen
+    from clusterrun.diagnosis.flight_records import Waiting
     from clusterrun.diagnosis.job_snapshot import JobSnapshot
 
 
@@ -97,6 +100,106 @@ def _may_be(where: str, address: str, ranks: list[RankSeen], snapshot: JobSnapsh
     home = {one.node for one in snapshot.seen if one.rank == 0}
     same_port = where.rpartition(":")[2] == address.rpartition(":")[2]
     return same_port and {one.node for one in ranks} <= home
+
+
+def other_groups(snapshot: JobSnapshot) -> Diagnosis | None:
+    """Ranks that make groups, and not the same ones in the same order: torch numbers them as they come.
+
+    The one that contradicts all others is known where two and more of these are there.
+    """
+    if not snapshot.long_still or not any(one.makes for one in snapshot.seen):
+        return None
+    known = {one.rank: _groups_of(one) for one in snapshot.seen}
+    apart = [
+        (one.rank, two.rank, name)
+        for one in snapshot.seen
+        for two in snapshot.seen
+        if one is not two
+        for name, members in sorted(known[one.rank].items())
+        if _contradicts(two, name, members, known[two.rank], name in one.makes[:1])
+    ]
+    if not apart:
+        return None
+    odd = [one for one in snapshot.seen if all(one.rank in pair[:2] for pair in apart)]
+    passed = [one for one in odd if not one.makes]
+    if len(passed) == 1 and 2 * sum(bool(one.makes) for one in snapshot.seen) > snapshot.size:
+        odd = passed  # the others wait for it, and have come as far as each other
+    culprits = tuple(Culprit(one.rank, one.node, _of_groups(snapshot, one, apart, known)) for one in odd)
+    said = "ranks do not make the same groups in the same order: "
+    if len(odd) == 1:
+        said = f"rank {odd[0].rank} on {odd[0].node} does not make the groups that the others make: "
+        said += culprits[0].why
+    else:
+        one, two, name = apart[0]
+        said += f"group {name} of rank {one} has {_members(known[one][name])}"
+        other = known[two].get(name)
+        said += f", that of rank {two} {_members(other)}" if other else f", and rank {two} made no such group"
+    remedy = "let every rank call new_group for all groups, its own or not, in the same order"
+    return Diagnosis(Verdict.MISMATCH, said, culprits if len(odd) == 1 else (), remedy=remedy)
+
+
+def _groups_of(one: RankSeen) -> dict[str, str]:
+    """The numbered groups that a rank is a member of, the one included that it makes, and their ranks."""
+    found = {group.name: group.ranks for group in one.groups if not group.default}
+    found.update([one.makes] if len(one.makes) == 2 else [])
+    return {name: ranks for name, ranks in found.items() if name.isdigit() and ranks}
+
+
+def _contradicts(two: RankSeen, name: str, members: str, known: dict[str, str], made_now: bool) -> bool:
+    """Whether ``two`` made another group of that number, or has passed the one that waits for it."""
+    if name in known:
+        return known[name] != members
+    return made_now and two.rank in unfolded(members) and two.made > int(name)
+
+
+def _of_groups(
+    snapshot: JobSnapshot,
+    odd: RankSeen,
+    apart: list[tuple[int, int, str]],
+    known: dict[int, dict[str, str]],
+) -> str:
+    """In what it differs from the first rank that it contradicts."""
+    one, two, name = next((pair for pair in apart if pair[0] != odd.rank), apart[0])
+    other = one if one != odd.rank else two
+    line = snapshot.line((odd.rank,))
+    theirs = known[other].get(name, "")
+    mine = known[odd.rank].get(name)
+    its = f"its group {name} is of {_members(mine)}" if mine else f"it made no group {name} with itself in it"
+    return f"{its}, where that of rank {other} is of {_members(theirs)}" + (f"; it is{line}" if line else "")
+
+
+def _members(ranks: str | None) -> str:
+    return ranks_in_words(unfolded(ranks or ""))
+
+
+def not_in_new_group(
+    snapshot: JobSnapshot, waits: Sequence[Waiting], absent: Sequence[RankSeen]
+) -> Diagnosis | None:
+    """All who have not come to a collective are in ``new_group``, where they wait for those who have.
+
+    The few are odd; of equal halves either may be.
+    """
+    makes = [one for one in absent if one.default and place(one.stack).doing is Doing.RENDEZVOUS]
+    if not makes or len(makes) < len(absent) or len(makes) < len(waits):
+        return None
+    if len(makes) + len(waits) < snapshot.size:
+        return None
+    meets = place(makes[0].stack).operation
+    there = tuple(one.rank for one in makes)
+    where = f"{ranks_in_words(there)} wait in {meets}{snapshot.line(there)}"
+    whys = {
+        one.rank: f"it is in {one.record.operation}{snapshot.line((one.rank,))} and has not called {meets}"
+        for one in waits
+    }
+    culprits = tuple(Culprit(rank, snapshot.of(rank).node, why) for rank, why in sorted(whys.items()))
+    inside = tuple(sorted(whys))
+    said = f"{where} for {ranks_in_words(inside)}"
+    said += f", and {'it is' if len(inside) == 1 else 'they are'} in {waits[0].record.operation}"
+    said += snapshot.line(inside)
+    known = len(makes) > len(waits)
+    said += "" if known else ": nothing tells which of both is wrong"
+    remedy = f"every rank must call {meets}, members of the new group or not, in the same order"
+    return Diagnosis(Verdict.MISMATCH, said, culprits if known else (), (), snapshot.waited(waits), remedy)
 
 
 def met_in_vain(snapshot: JobSnapshot) -> Diagnosis:

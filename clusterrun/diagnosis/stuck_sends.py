@@ -1,4 +1,4 @@
-"""Ranks that began several sends and receives together: whose list does not fit those of the others; pure."""
+"""Sends and receives that do not fit: lists begun together, and ranks that wait in a circle; pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_w
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterrun.diagnosis.evidence import PostedOp, RankSeen
+    from clusterrun.diagnosis.flight_records import Waiting
     from clusterrun.diagnosis.job_snapshot import JobSnapshot
 
 _FITS = {"send": "recv", "recv": "send"}
@@ -70,10 +73,52 @@ def _odd(posting: list[RankSeen], size: int) -> RankSeen | None:
     return few[0] if tuple(halves) == rest[0][0] else None
 
 
-def _to(post: PostedOp) -> str:
+def _to(post: PostedOp | RankSeen) -> str:
     return f"{'to' if post.call == 'send' else 'from'} rank {post.peer}"
 
 
 def _listed(one: RankSeen) -> str:
     tagged = [f"{post.call} {_to(post)}" + (f" (tag {post.tag})" if post.tag else "") for post in one.posts]
     return ", ".join(tagged[:_MOST]) + (" and more" if len(tagged) > _MOST else "")
+
+
+def in_a_circle(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+    """Ranks of which each waits in a send or recv for the next: all others wait for them, or for nobody."""
+    ends = {one.rank: one for one in snapshot.seen if one.call in _FITS}
+    unmet = {one.rank for one in waits if one.missing}
+    for start in sorted(ends):
+        circle: list[int] = []
+        rank = start
+        while rank in ends and rank in unmet and rank not in circle:
+            circle.append(rank)
+            rank = ends[rank].peer
+        if len(circle) > 1 and rank == start:
+            return _circle(snapshot, waits, [ends[rank] for rank in circle])
+    return None
+
+
+def _circle(snapshot: JobSnapshot, waits: Sequence[Waiting], circle: list[RankSeen]) -> Diagnosis:
+    """Where all send, or all receive, their order is wrong; else one names another peer than is meant."""
+    calls = {one.call for one in circle}
+    steps = [f"rank {one.rank} {_does(one)} {_to(one)}{snapshot.line((one.rank,))}" for one in circle]
+    shown = ", ".join(steps[:_MOST]) + (" and so on" if len(steps) > _MOST else "")
+    ranks = ranks_in_words(tuple(sorted(one.rank for one in circle)))
+    if len(calls) > 1:
+        said = (
+            f"{ranks} wait for each other in sends and receives: {shown}; which of them is wrong is not told"
+        )
+        remedy = "let each send name as dst who receives it, and each recv as src who sends it"
+        return Diagnosis(Verdict.MISMATCH, said, (), (), snapshot.waited(waits), remedy)
+    first, second = ("send", "receive") if calls == {"send"} else ("receive", "send")
+    said = f"{ranks} wait for each other: each {first}s before it {second}s: {shown}"
+    remedy = f"let one of each two {second} first, or begin both with batch_isend_irecv"
+    all_of_them = len(circle) == snapshot.size
+    culprits = tuple(
+        Culprit(one.rank, one.node, f"it {_does(one)} {_to(one)}{snapshot.line((one.rank,))}")
+        for one in ([] if all_of_them else sorted(circle, key=lambda one: one.rank))
+    )
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
+
+
+def _does(one: RankSeen) -> str:
+    return "sends" if one.call == "send" else "receives"

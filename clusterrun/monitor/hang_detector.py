@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 
-from clusterrun.diagnosis.decide import decide
+from clusterrun.diagnosis.decide import START_PATIENCE, decide
 from clusterrun.diagnosis.evidence import Collected, Digest
 from clusterrun.diagnosis.flight_records import shortest_timeout
 from clusterrun.diagnosis.solo_ranks import ALONE, Together
@@ -44,6 +44,8 @@ QUIET_PERIODS = 3.5
 """So many missed digests make an observer mute."""
 LEAST_LIMIT = 4.0
 """Seconds: a group whose time-out is shorter than a few digests ends its ranks before a look at them."""
+SLACK = 1.0
+"""Seconds: what the clock of a node is known no better than."""
 MOST_LATER = 12.0
 MOST_LOOKS = 3
 """Whoever asks is answered within half a minute, where nodes answer soon."""
@@ -248,7 +250,11 @@ class HangDetector:
         looked, self._round = self._round, None
         stalled = now - self._moved_at if self._stalled else 0.0
         case = looked.case(stalled)
-        if stalled and OWN in self._names and self._too_early(case):
+        if stalled and case.newest > wall - stalled + SLACK:
+            # A collective was begun since: its digest is still to come.
+            self._moved_at, self._stalled, stalled = now - max(0.0, wall - case.newest), False, 0.0
+            case = looked.case(stalled)
+        if OWN in self._names and (not stalled or self._too_early(case)):
             self._names.remove(OWN)
             if not self._names:
                 return []
@@ -265,7 +271,7 @@ class HangDetector:
         self._names, self._looks = [], 0
         diagnosis = replace(judged.diagnosis, at=wall)
         saved: list[VigilAction] = [Save(f"{name}.json", _text(diagnosis)) for name in names]
-        return saved + (self._consequences(diagnosis, stalled) if OWN in names else [])
+        return saved + (self._consequences(diagnosis, stalled, judged.later) if OWN in names else [])
 
     def _too_early(self, snapshot: JobSnapshot) -> bool:
         """The time-out that made us look is of a group that nobody waits in: look again when it is due."""
@@ -277,11 +283,14 @@ class HangDetector:
         self._again_at = self._moved_at + due
         return True
 
-    def _consequences(self, diagnosis: Diagnosis, stalled: float) -> list[VigilAction]:
+    def _consequences(self, diagnosis: Diagnosis, stalled: float, later: float) -> list[VigilAction]:
         """What follows from a stall that nobody asked about."""
         why = f"nothing has moved for {stalled:.0f} s: {diagnosis.said}"
         acts = self._watch.on_hang != "report"
         nothing = diagnosis.verdict is Verdict.NOTHING
+        if nothing and stalled < START_PATIENCE:  # ranks that compute, after a short --hang-after
+            self._again_at = self._moved_at + max(START_PATIENCE, stalled + later)
+            return []
         early = stalled < self._watch.hang_seconds  # told before the process group ends the ranks
         if early and (acts or nothing):
             self._again_at = self._moved_at + self._watch.hang_seconds

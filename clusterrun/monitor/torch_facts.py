@@ -114,6 +114,8 @@ def calls(said: Mapping[str, Any]) -> dict[str, Any]:
         "store": str(found.get("store", "")),
         "rooted": str(found.get("rooted", "")),
         "root": int(found.get("root", -1)),
+        "made": int(found.get("made", 0)),
+        "makes": tuple(str(one) for one in found.get("makes") or ()),
     }
 
 

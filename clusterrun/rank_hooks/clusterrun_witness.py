@@ -23,6 +23,8 @@ RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """NCCL's collectives stand in one of their own, in builds of torch that have it; all others in the second."""
 UNRECORDED = ("_MPI_AVAILABLE", "_UCC_AVAILABLE", "_XCCL_AVAILABLE")
 MEETING = ("_create_c10d_store", "_env_rendezvous_handler", "init_process_group")
+MAKING = "_new_group_with_tag"
+"""What ``new_group`` calls, and a device mesh for each of its groups."""
 STORES = (("hostname", "port"), ("master_addr", "master_port"))
 """What functions that meet call the address of the store."""
 PEERS = {"send": "dst", "recv": "src"}
@@ -82,10 +84,11 @@ def words(number: int, records: int, size: int = 0) -> str:
     if c10d is None or json is None or not hasattr(c10d, "_world"):
         torch = "true" if "torch" in sys.modules else "false"
         return f'{{"ask": {number}, "torch": {torch}}}'
+    made = getattr(c10d._world, "group_count", 0)
     said = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}
     if records:
         said["records"] = flight(json, records)
-        said["call"] = {**call(c10d), "started": size}
+        said["call"] = {**call(c10d), "started": size, "made": made}
     return str(json.dumps(said))
 
 
@@ -100,6 +103,8 @@ def call(c10d: Any) -> dict[str, Any]:
             if name in PEERS:
                 peer, tag = named(c10d, local, PEERS[name]), local.get("tag")
                 return {"name": name, "peer": peer, "tag": tag if isinstance(tag, int) else 0}
+            if name == MAKING and isinstance(local.get("ranks"), list):
+                return {"makes": [str(local.get("group_name", "")), spans(sorted(local["ranks"]))]}
             if name in ROOTS:
                 return {"rooted": name, "root": named(c10d, local, ROOTS[name])}
         frame = frame.f_back

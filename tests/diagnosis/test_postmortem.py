@@ -489,6 +489,74 @@ def test_what_the_others_called_after_the_one_that_was_too_large_is_not_named() 
         assert "[4]" not in str(found)
 
 
+def in_call(number: int, operation: str, line: int) -> RankSeen:
+    """Where a rank stood when it was told to end."""
+    inner = f"/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:1 {operation}"
+    return RankSeen(number, f"n{number}", 0, "S", stack=(inner, f"/home/me/train.py:{line} step"))
+
+
+def gone_on() -> tuple[RankSeen, ...]:
+    """Rank 3 alone left records: a large call, and after it the small one that the others were in."""
+    records = (*last(3, "[272]").records, replace(last(3, "[]").records[0], sequence=7, at=101.0))
+    return (replace(last(3, ""), records=records),)
+
+
+def test_who_stood_in_another_line_than_the_one_that_aborted_and_all_others_is_the_odd_one() -> None:
+    """As seen of a step of scaled gradients that one rank skipped: the one that aborted was right."""
+    dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 20 in step')
+    aborted = heard(0, f"  {ABORTED}".replace("1000 vs 4", "136 vs 4"), *dumped)
+    noticed = heard(3, *traceback(3, PEER, line=20))
+    stood = (in_call(1, "backward", 17), in_call(2, "all_reduce", 20))
+    found = explain(left(*aborted, *noticed, failure=failure(0, -6), last=gone_on(), stood=stood))
+    why = "it was at train.py:17 (step) where the others were in all_reduce at train.py:20 (step)"
+    assert (found.verdict, [(c.rank, c.why) for c in found.culprits]) == (Verdict.MISMATCH, [(1, why)])
+
+
+@pytest.mark.parametrize(
+    "stood",
+    [
+        (),
+        (in_call(1, "backward", 17),),  # of rank 2 nothing is known
+        (in_call(1, "backward", 17), in_call(2, "backward", 17)),  # two and two
+        (in_call(1, "broadcast", 17), in_call(2, "broadcast", 20)),  # which others may leave alone
+    ],
+)
+def test_where_lines_do_not_tell_the_odd_one_nobody_is_blamed(stood: tuple[RankSeen, ...]) -> None:
+    dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 20 in step')
+    aborted = heard(0, f"  {ABORTED}".replace("1000 vs 4", "136 vs 4"), *dumped)
+    noticed = heard(3, *traceback(3, PEER, line=20))
+    found = explain(left(*aborted, *noticed, failure=failure(0, -6), last=gone_on(), stood=stood))
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+
+
+def test_of_two_ranks_of_a_group_whose_sizes_differ_both_are_told_and_ranks_of_others_do_not_count() -> None:
+    """As seen of tensor parallelism: rank 1 is in no group with rank 2 but that of all."""
+    groups = (Group("0", 4, ranks="0-3"), Group("4", 2, ranks="2-3"))
+    record = Record("4", 12, "all_reduce", "[6, 8]", "Float", True, 100.0)
+    mate = RankSeen(3, "n3", 0, "", groups=groups, records=(record,))
+    barrier = Record("0", 1, "barrier", "", "", True, 101.0)
+    other = Record("3", 14, "all_reduce", "[6, 8]", "Float", True, 100.5)
+    apart = RankSeen(1, "n1", 0, "", groups=(groups[0], Group("3", 2, ranks="0-1")), records=(other, barrier))
+    aborted = heard(2, f"  {ABORTED}".replace("1000 vs 4", "48 vs 32"))
+    found = explain(left(*aborted, failure=failure(2, -6), last=(apart, mate)))
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert found.said == (
+        "rank 2 on n2 was sent more than it expected; rank 3 called all_reduce of [6, 8] Float: "
+        "what is left does not tell which of them is wrong"
+    )
+
+
+def test_a_rank_that_ended_well_did_not_end_of_what_it_had_printed() -> None:
+    """It skipped a bad row, made fewer steps than the others, and left with exit code 0."""
+    ended = replace(failure(0), noticed=True, ended="2")
+    found = explain(left(*heard(2, *traceback(2, BAD)), *heard(0, *traceback(0, PEER)), failure=ended))
+    assert (found.said, [(c.rank, c.why) for c in found.culprits]) == (
+        "rank 2 ended with exit code 0 before the others",
+        [(2, "it ended with exit code 0 while others waited for it")],
+    )
+    assert f"rank 2 had printed: {BAD}, at train.py:9 (step)" in found.evidence
+
+
 def test_without_any_record_the_message_alone_is_explained() -> None:
     found = explain(left(*heard(1, f"  {ABORTED}")))
     assert (found.verdict, [c.rank for c in found.culprits]) == (Verdict.MISMATCH, [1])
@@ -601,3 +669,16 @@ def test_an_exception_that_ended_a_rank_wins_however_late_the_others_fail_of_it(
     )
     found = explain(left(*errors, failure=failure(1)))
     assert [one.rank for one in found.culprits] == [3]
+
+
+def test_a_message_that_ends_in_a_colon_goes_on_in_the_next_line() -> None:
+    """As torch.compile tells what its backend raised."""
+    told = [
+        "torch._dynamo.exc.BackendCompilerFailed: backend='own' raised:",
+        "KeyError: 'aten.cosh'",
+        "",
+        "set",
+    ]
+    lines = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 7, in step', *told]
+    (found,) = heard(1, *lines)
+    assert found.said == f"{told[0]} {told[1]}, at train.py:7 (step)"

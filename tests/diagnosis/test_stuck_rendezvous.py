@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.diagnosis.decide import decide
-from clusterrun.diagnosis.evidence import RankSeen
+from clusterrun.diagnosis.evidence import Group, RankSeen
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
-from tests.diagnosis.ranks import MEETING, case, rank, waiter
+from tests.diagnosis.ranks import LIBRARY, LOOP, MEETING, case, rank, waiter
 
 HERE, THERE = "10.0.0.1:29500", "10.0.0.9:29500"
 OTHER_PORT = "10.0.0.1:29999"
@@ -109,3 +109,93 @@ def test_ranks_that_all_wait_for_a_key_blame_nobody() -> None:
         *(rank(number, call="store", stack=("/home/me/train.py:7 <module>",)) for number in range(4))
     )
     assert (found.verdict, found.culprits) == (Verdict.WAITING, ())
+
+
+NEW_GROUP = (
+    f"{LIBRARY}/torch/distributed/distributed_c10d.py:6056 _new_group_with_tag",
+    f"{LIBRARY}/torch/distributed/distributed_c10d.py:5863 new_group",
+    "/home/me/train.py:14 groups",
+)
+PAIRS = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
+
+
+def makes(number: int, ranks: str, *before: str, made: int = 0) -> RankSeen:
+    """A rank that is making a group of ``ranks``, after those of ``before``, each ``NAME=RANKS``."""
+    known = tuple(Group(one.partition("=")[0], 2, 0, ranks=one.partition("=")[2]) for one in before)
+    world = Group("0", 4, 10, True, "gloo", "0-3")
+    name = str(made or len(before) + 1)
+    return rank(
+        number, groups=(world, *known), stack=NEW_GROUP, makes=(name, ranks), made=int(name) + 1, busy=0.0
+    )
+
+
+def test_the_rank_that_makes_groups_in_another_order_is_named() -> None:
+    """As seen of four ranks of which rank 2 made its groups of data before those of tensors."""
+    found = verdict(
+        makes(0, "0,2", "1=0-1", made=3),
+        makes(1, "1,3", "1=0-1", made=4),
+        makes(2, "2-3", "1=0,2", made=4),
+        makes(3, "2-3", made=2),
+    )
+    assert (found.verdict, [(one.rank, one.why) for one in found.culprits]) == (
+        Verdict.MISMATCH,
+        [
+            (
+                2,
+                "its group 1 is of ranks 0 and 2, where that of rank 0 is of ranks 0-1; it is at "
+                "train.py:14 (groups)",
+            )
+        ],
+    )
+
+
+def test_the_rank_that_has_passed_a_group_without_making_it_is_named() -> None:
+    """A device mesh of another shape: its groups are others, and it is in a collective already."""
+    others = [makes(number, ranks, made=1) for number, ranks in ((0, "0,2"), (1, "1,3"), (3, "1,3"))]
+    others[1] = makes(1, "1,3", made=2)
+    others[2] = makes(3, "1,3", made=2)
+    found = verdict(others[0], others[1], waiter(2, made=3), others[2])
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [2])
+    assert "it made no group 1 with itself in it" in found.said
+
+
+def test_of_two_ranks_that_contradict_each_other_both_are_told_and_none_is_blamed() -> None:
+    found = verdict(makes(0, "0,2", "1=0-1", made=3), makes(1, "2-3", "1=1-2", made=3))
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert found.said.endswith("group 1 of rank 0 has ranks 0-1, that of rank 1 ranks 1-2")
+
+
+@pytest.mark.parametrize("destroyed", [(), (2,), (0, 3)])
+def test_groups_in_one_order_contradict_nobody(destroyed: tuple[int, ...]) -> None:
+    """Each is at another group of the same list; some have destroyed their first one."""
+    seen = []
+    for number in range(4):
+        first = next(pair for pair in PAIRS[0] if number in pair)
+        second = next(pair for pair in PAIRS[1] if number in pair)
+        before = [] if number in destroyed else [f"{PAIRS[0].index(first) + 1}={first[0]}-{first[1]}"]
+        made = PAIRS[1].index(second) + 3
+        seen.append(makes(number, f"{second[0]},{second[1]}", *before, made=made))
+    found = verdict(*seen)
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+
+
+@pytest.mark.parametrize(
+    ("meeting", "named"), [((0, 1, 3), [2]), ((2,), [2]), ((0, 1), []), ((1, 2, 3), [0])]
+)
+def test_of_ranks_in_new_group_and_others_in_a_collective_the_few_are_named(
+    meeting: tuple[int, ...], named: list[int]
+) -> None:
+    seen = [rank(n, stack=NEW_GROUP) if n in meeting else waiter(n) for n in range(4)]
+    found = verdict(*seen)
+    assert [one.rank for one in found.culprits] == named
+    assert found.remedy
+    if not named:
+        assert found.said == (
+            "ranks 0-1 wait in new_group at train.py:14 (groups) for ranks 2-3, and they are in all_reduce "
+            "at train.py:11 (step): nothing tells which of both is wrong"
+        )
+
+
+def test_who_is_outside_of_both_new_group_and_collectives_is_named_alone() -> None:
+    found = verdict(rank(0, stack=NEW_GROUP), rank(1, stack=NEW_GROUP), waiter(2), rank(3, stack=LOOP))
+    assert [one.rank for one in found.culprits] == [3]

@@ -7,7 +7,7 @@ import pytest
 from clusterrun.diagnosis.decide import decide
 from clusterrun.diagnosis.evidence import Group, PostedOp, RankSeen
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
-from tests.diagnosis.ranks import case, rank, waiter
+from tests.diagnosis.ranks import BARRIER, LIBRARY, LOOP, case, rank, waiter
 
 STACK = ("/home/me/train.py:16 ring", "/home/me/train.py:30 <module>")
 SIZE = 4
@@ -79,4 +79,36 @@ def test_lists_that_fit_blame_nobody() -> None:
 def test_a_rank_that_has_not_come_is_named_whatever_the_others_posted() -> None:
     late = rank(3, SIZE, stack=("/home/me/train.py:9 load", "/home/me/train.py:30 <module>"))
     found = verdict(ring(0), ring(1, to=2), waiter(2), late)
+    assert [one.rank for one in found.culprits] == [3]
+
+
+def end(number: int, call: str, peer: int, line: int = 8) -> RankSeen:
+    stack = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:2753 {call}", f"/home/me/train.py:{line} swap")
+    return rank(number, SIZE, call=call, peer=peer, stack=stack)
+
+
+@pytest.mark.parametrize("call", ["send", "recv"])
+def test_ranks_that_all_send_first_are_named_and_none_that_waits_for_them(call: str) -> None:
+    found = verdict(waiter(0, stack=BARRIER), end(1, call, 2), end(2, call, 1), waiter(3, stack=BARRIER))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [1, 2])
+    first, second = ("send", "receive") if call == "send" else ("receive", "send")
+    assert f"each {first}s before it {second}s" in found.said
+
+
+def test_a_ring_in_which_every_rank_sends_first_names_no_single_one() -> None:
+    found = verdict(*(end(number, "send", (number + 1) % SIZE) for number in range(SIZE)))
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert "each sends before it receives" in found.said
+
+
+def test_a_circle_of_sends_and_receives_is_told_and_nobody_blamed() -> None:
+    """A pipeline whose last rank receives from another one than sends to it."""
+    found = verdict(end(0, "send", 1), end(1, "send", 2), end(2, "send", 3), end(3, "recv", 1, line=7))
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert "rank 2 sends to rank 3 at train.py:8 (swap), rank 3 receives from rank 1" in found.said
+    assert len(found.evidence) == 5
+
+
+def test_sends_that_lead_to_a_rank_outside_are_no_circle() -> None:
+    found = verdict(end(0, "send", 1), end(1, "send", 2), end(2, "send", 3), rank(3, stack=LOOP))
     assert [one.rank for one in found.culprits] == [3]

@@ -49,9 +49,9 @@ def answer(one: HangDetector, at: float, node: int, number: int, *seen: RankSeen
 
 
 def hangs(one: HangDetector, at: float, number: int) -> list[Any]:
-    """Rank 1 loops, the others wait for it."""
-    looping = rank(1, stack=LOOP, busy=1.0)
-    first = answer(one, at, 0, number, waiter(0, node="n0"), looping)
+    """Rank 1 sleeps in a line of its own, the others wait for it."""
+    sleeping = rank(1, stack=LOOP)
+    first = answer(one, at, 0, number, waiter(0, node="n0"), sleeping)
     return first + answer(one, at, 2, number, waiter(2, node="n2"), waiter(3, node="n2"))
 
 
@@ -74,7 +74,7 @@ def quiet_until(one: HangDetector, end: float) -> None:
 
 
 def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_others_who_ask_wait() -> None:
-    """Rank 1 computes for three seconds so far: after ten seconds that would be a hang."""
+    """Rank 1 saves for three seconds so far: after ten seconds that would be a hang."""
     one = vigil()
     one.asked(1.0, WALL, "diagnose-1", "{}")
 
@@ -82,7 +82,7 @@ def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_othe
         def seen(n: int) -> RankSeen:
             records = tuple(record(k, done=k < 11, at=NOW - waited - 11 + k) for k in range(1, 12))
             of_waiter = waiter(n, node=f"n{n // 2 * 2}", records=records)
-            return of_waiter if n != 1 else rank(1, records=records[:-1], stack=LOOP, busy=1.0)
+            return of_waiter if n != 1 else rank(1, records=records[:-1], stack=LOOP)
 
         return answer(one, at, 0, number, seen(0), seen(1)) + answer(one, at, 2, number, seen(2), seen(3))
 
@@ -171,7 +171,7 @@ def test_a_run_that_stands_still_is_looked_at_once_by_itself() -> None:
     asks = one.tick(61.0, WALL + 61)
     assert [type(ask) for ask in asks] == [AskObserver, AskObserver]
     actions = hangs(one, 62.0, 1)
-    why = "it is busy in user code at train.py:33 (work), 100 % of a processor"
+    why = "it waits in user code at train.py:33 (work)"
     assert list(saved(actions)) == ["diagnosis.json"]
     told = f"nothing has moved for 61 s: rank 1 on n0 never came to all_reduce (11 of group 0): {why}"
     assert others(actions) == [Warn(told)]
@@ -455,3 +455,39 @@ def test_a_hang_below_launchers_that_start_more_ranks_than_we_know_of_is_seen() 
         digest(one, at, 0, pulse(0), pulse(1))
         digest(one, at, 2, pulse(2), pulse(3))
     assert one.tick(80.0, WALL + 80.0) != []
+
+
+def computing(one: HangDetector, at: float, number: int) -> list[Any]:
+    """All ranks are in their group and compute."""
+    seen = [rank(n, node=f"n{n // 2 * 2}", stack=LOOP, busy=0.9) for n in range(4)]
+    return answer(one, at, 0, number, *seen[:2]) + answer(one, at, 2, number, *seen[2:])
+
+
+def test_ranks_that_compute_after_a_short_hang_after_are_warned_about_after_a_minute_only() -> None:
+    """Warming up in the group, or compiling: nothing is printed, and nothing hangs."""
+    one = vigil(10.0, "kill")
+    all_same(one, 1.0)
+    all_same(one, 9.0)
+    assert one.tick(11.5, WALL + 11.5)
+    assert others(computing(one, 12.5, 1)) == []
+    assert one.wakes_at() == 61.0
+    all_same(one, 60.0)
+    assert one.tick(61.5, WALL + 61.5)
+    assert others(computing(one, 62.5, 2)) == [Warn("nothing has moved for 62 s: ranks 0-3 compute")]
+
+
+def test_a_collective_that_was_begun_since_the_last_digest_is_movement() -> None:
+    """Seen under load: "nothing has moved for 11 s" of ranks that had been in a collective for one second."""
+    one = vigil(10.0, "kill")
+    all_same(one, 1.0)
+    all_same(one, 9.0)
+    assert one.tick(11.5, WALL + 11.5)
+
+    def seen(n: int) -> RankSeen:
+        begun = (record(1, done=False, at=WALL + 11.0),)
+        late = rank(1, begun=0, stack=LOOP)
+        return late if n == 1 else waiter(n, node=f"n{n // 2 * 2}", records=begun)
+
+    actions = answer(one, 11.5, 0, 1, seen(0), seen(1)) + answer(one, 11.5, 2, 1, seen(2), seen(3))
+    assert actions == []
+    assert one.wakes_at() == 21.0
