@@ -158,13 +158,16 @@ def _with(one: RankSeen, ranks: tuple[int, ...]) -> list[Record]:
 
 
 def _is_expected(left: Remains, rank: int, record: Record) -> bool:
-    """Whether who aborted had expected this: the whole of it, or the part that one rank sends at once."""
+    """Whether who aborted had expected this, whole or in the parts that ranks send, and was not sent it."""
     groups = [group for one in left.last if one.rank == rank for group in one.groups]
     size = next((group.size for group in groups if group.name == record.group), 0) or len(left.nodes)
     whole = _bytes(record.sizes, record.types)
-    expected = [int(found[2]) for one in left.errors if (found := _SIZES.search(one.text))]
-    parts = (whole, -(-whole // size), -(-whole // (2 * size)))
-    return bool(whole) and any(0 <= found - part < _ROUNDED for found in expected for part in parts)
+    parts = [-(-whole // share) for share in (1, 2, size, 2 * size)] if whole else []
+    pairs = [(int(found[1]), int(found[2])) for one in left.errors if (found := _SIZES.search(one.text))]
+    was_sent, expected = (
+        any(0 <= pair[which] - part < _ROUNDED for pair in pairs for part in parts) for which in (0, 1)
+    )
+    return expected and not was_sent
 
 
 def _stood_elsewhere(left: Remains, root: Error, smaller: tuple[int, ...]) -> Diagnosis | None:

@@ -52,6 +52,8 @@ _WRAPS = re.compile(r"Caught \S+ in |(?:ProcessRaisedException|RemoteTraceback):
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
 _IN_GROUP = re.compile(r"^\s*(?:\| ?|\+(?P<rule>[-+ ]*\d*[ -]*)$)")
 _PARTS = re.compile(r"\(\d+ sub-exceptions?\)$")
+_LOGGED = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d")
+"""How torch, and so the launcher, begins a line of its log."""
 _ROOT_CAUSE = "Root Cause (first observed failure):"
 _CHILD = re.compile(r"^\s+(rank|exitcode)\s+: (-?\d+)\s*\((?:local_rank|pid): \d+\)\s*(?:\((\w+)\))?")
 
@@ -130,7 +132,9 @@ class ErrorListener:
             if one.inner < 0 and not one.consequence:
                 self.errors[place] = replace(one, inner=inner)
                 return
-        self.errors.append(Error(at, self._rank, text, inner=inner))
+        spoken = self._launcher.spoken if self._launcher else ""
+        more = f"; the last line before that: {spoken[:MOST]}" if spoken else ""
+        self.errors.append(Error(at, self._rank, text, inner=inner, more=more))
 
 
 def heard(pieces: Iterable[tuple[int, str, float, str]], launchers: bool = False) -> tuple[Error, ...]:
@@ -158,11 +162,17 @@ class _LauncherReport:
     """The end of what torchrun prints of its children: which failed first, and how."""
 
     def __init__(self) -> None:
-        self._open = False
+        self._open = self._ends = False
         self._rank = -1
+        self.spoken = ""
+        """The last line of its ranks before the launcher ended them; torch marks only those of exceptions."""
 
     def hear(self, line: str) -> tuple[int, str] | None:
         """The rank and how it ended, with the line that completes them."""
+        logged = _LOGGED.match(line) is not None
+        self._ends = self._ends or (logged and "/elastic/" in line) or "torch.distributed.elastic." in line
+        if not (self._ends or logged) and any(map(str.isalnum, line)):
+            self.spoken = line.strip()
         if line.startswith(_ROOT_CAUSE):
             self._open, self._rank = True, -1
         found = _CHILD.match(line) if self._open else None

@@ -262,6 +262,16 @@ def test_a_rank_that_prints_while_the_others_wait_works() -> None:
     assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
 
 
+def test_whom_the_others_wait_for_is_told_with_its_line_while_it_prints() -> None:
+    """A rank that asks for something again and again, and says so, is not blamed; nor is it hidden."""
+    found = verdict(waiter(0), waiter(1), waiter(2), rank(3, stack=LOOP, printed=True, quiet=0.0))
+    assert (found.verdict, found.said) == (
+        Verdict.NOTHING,
+        "the others wait for rank 3, still printing",
+    )
+    assert found.evidence[1] == "rank 3 on n1: it waits in user code at train.py:33 (work)"
+
+
 def test_what_a_waiting_rank_prints_is_no_progress() -> None:
     found = verdict(waiter(0, printed=True, quiet=0.0), waiter(1), waiter(2), rank(3, stack=LOOP))
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])

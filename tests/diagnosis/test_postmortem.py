@@ -321,6 +321,19 @@ Root Cause (first observed failure):
   rank      : 3 (local_rank: 1)
   exitcode  : -9 (pid: 7)  (SIGKILL)
 """
+LEFT = """W1123 02:08:09.761000 9432 torch/distributed/run.py:874] Setting OMP_NUM_THREADS for each process
+loading
+no licence server on this node
+W1123 02:08:25.734000 9432 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 9842
+E1123 02:08:25.901000 9432 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)
+Traceback (most recent call last):
+  File "/venv/bin/torchrun", line 8, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  rank      : 3 (local_rank: 1)
+  exitcode  : 1 (pid: 9844)
+"""
 
 
 def below(text: str) -> Remains:
@@ -336,6 +349,11 @@ def below(text: str) -> Remains:
     [
         (BELOW, "rank 2 on n1 failed first", "rank 2: ValueError: bad tokens, at train.py:6 (step)"),
         (KILLED, "rank 3 on n1 failed first", "rank 3: was killed by signal 9 (SIGKILL)"),
+        (
+            LEFT,
+            "rank 3 on n1 failed first",
+            "rank 3: exited with code 1; the last line before that: no licence server on this node",
+        ),
         ("ValueError: x", "rank 1 on n1 exited with code 1", "node 1 printed nothing"),
         (
             "Traceback (most recent call last):\nValueError: x",
@@ -487,6 +505,19 @@ def test_what_the_others_called_after_the_one_that_was_too_large_is_not_named() 
         why = f"it called something smaller than {others or 'what the others called'}"
         assert [(one.rank, one.why) for one in found.culprits] == [(2, why)]
         assert "[4]" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sent", "named"),
+    [("[8]", "16 vs 10", [1]), ("[8]", "32 vs 20", [1]), ("[272]", "136 vs 4", [1]), ("[1]", "136 vs 4", [])],
+)
+def test_what_was_sent_is_told_from_what_was_expected_by_its_parts(
+    sizes: str, sent: str, named: list[int]
+) -> None:
+    """Recorded of an all_gather of a last batch of 5 where the others had 8: halves of them are sent."""
+    aborted = heard(1, f"  {ABORTED}".replace("1000 vs 4", sent))
+    found = explain(left(*aborted, failure=failure(1, -6), last=(last(0, sizes), last(2, sizes))))
+    assert [one.rank for one in found.culprits] == named
 
 
 def in_call(number: int, operation: str, line: int) -> RankSeen:
