@@ -38,7 +38,6 @@ MACHINES = (
     "coordinator/preflight_gate",
     "coordinator/hang_monitor",
     "coordinator/world_formation",
-    "coordinator/restart",
     "coordinator/notifications",
     "coordinator/lifecycle",
     "coordinator/coordinator",

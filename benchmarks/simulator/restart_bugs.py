@@ -103,13 +103,13 @@ RESTART_BUGS = (
     ),
     Mutant(
         "a pause never ends",
-        "coordinator/restart",
+        "coordinator/lifecycle",
         "self._pause_until = now.steady + ruling.pause",
         "self._pause_until = None",
     ),
     Mutant(
         "an answer that does not come is waited for without end",
-        "coordinator/restart",
+        "coordinator/lifecycle",
         "self._read_by = now.steady + READ_SECONDS",
         "self._read_by = now.steady + 1e9",
     ),
