@@ -111,15 +111,15 @@ def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None
         return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=evidence), certain=not awaited)
     rank = snapshot.of(slow.rank)
     said = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
-    evidence = f"it came last to {slow.last} of the last {slow.of} that were waited for"
-    evidence += f", within {slow.seconds:.1f} s"
+    last = f"it came last to {slow.last} of the last {slow.of} that were waited for"
+    last += f", within {slow.seconds:.1f} s"
     remedy = "has every rank the same work? if so: clusterrun check compares that node with others"
     here = place(rank.stack)
     where = (
         f"; when it was looked at it stood{snapshot.line((slow.rank,))}" if here.doing is Doing.USER else ""
     )
-    culprit = Culprit(slow.rank, rank.node, f"it is slow: {evidence}{where}")
-    return Judgement(Diagnosis(Verdict.SLOW, said, (culprit,), evidence=(evidence,), remedy=remedy))
+    culprit = Culprit(slow.rank, rank.node, f"it is slow: {last}{where}")
+    return Judgement(Diagnosis(Verdict.SLOW, said, (culprit,), evidence=(last,), remedy=remedy))
 
 
 def _progress(snapshot: JobSnapshot) -> tuple[str, ...]:
