@@ -10,7 +10,8 @@ import tempfile
 from collections.abc import Callable, Iterable
 
 from clusterrun.model.errors import BadInput
-from clusterrun.remote.client_there import HOME, refused_there
+from clusterrun.remote.client_install import refused_there
+from clusterrun.remote.client_there import HOME
 from clusterrun.remote.connection import SharedConnection
 from clusterrun.remote.login_shell import command
 from clusterrun.runs.code_snapshot import CARRIED_NOTE, Snapshot, look, note
@@ -21,8 +22,8 @@ _STALE_DAYS = 7
 _UNPACK = """umask 077; c={home}/sent; mkdir -p "$c" && cd "$c" || exit 4
 [ -d {name} ] && {{ touch {name}; exit 0; }}
 find . -mindepth 1 -maxdepth 1 -mtime +{days} -exec rm -rf {{}} +
-rm -rf .new-{name}; mkdir .new-{name} && tar -xzf - -o -C .new-{name} || {{ rm -rf .new-{name}; exit 4; }}
-mv .new-{name} {name}"""
+n=.new-{name}-$$; mkdir "$n" && tar -xzf - -o -C "$n" || {{ rm -rf "$n"; exit 4; }}
+if [ -d {name} ]; then rm -rf "$n"; else mv "$n" {name}; fi"""
 
 
 def send(connection: SharedConnection, cwd: str, include: Iterable[str], say: Callable[[str], None]) -> str:

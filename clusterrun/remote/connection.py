@@ -11,8 +11,6 @@ import fcntl
 import hashlib
 import os
 import shlex
-import socket
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 
@@ -154,9 +152,8 @@ class SharedConnection:
 
     @contextlib.contextmanager
     def log(self) -> Iterator[str]:
-        """A new file for ssh's own messages."""
-        handle, path = tempfile.mkstemp(prefix=f"{self.key}.", suffix=".log", dir=self.folder)
-        os.close(handle)
+        """The path of a new file for ssh's own messages."""
+        path = self.path(f"{os.urandom(4).hex()}.log")
         try:
             yield path
         finally:
@@ -205,7 +202,7 @@ def _open(ours: SharedConnection) -> None:
 def _place(host: HostEntry, environ: Mapping[str, str]) -> SharedConnection:
     folder = os.path.join(settings.home(environ), "ssh")
     private_folder(folder)
-    known = "\0".join((socket.gethostname(), host.host, *host.options))
+    known = "\0".join((os.uname().nodename, host.host, *host.options))
     key = hashlib.sha256(known.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     found = SharedConnection(host, folder, key, os.path.join(folder, key))
     if len(found.socket) <= LONGEST_SOCKET:

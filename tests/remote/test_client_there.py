@@ -11,7 +11,7 @@ import pytest
 
 from clusterrun.model.contract import VERSION
 from clusterrun.model.errors import BadInput
-from clusterrun.remote.client_there import Machine, compatible, refused_there, suited
+from clusterrun.remote.client_install import Machine, compatible, refused_there, suited
 
 MAJOR, MINOR, LAST = (int(one) for one in VERSION.split("."))
 NEEDS = {"click": ">=3.10", "jinja2": ">=3.7", "submitit": ""}
