@@ -18,9 +18,9 @@ from clusterrun.config import profiles
 from clusterrun.model import contract
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
-from clusterrun.remote.client_there import GONE, HOME, forget, prefix
+from clusterrun.remote.client_there import forget, prefix
 from clusterrun.remote.connection import NotConnected, SharedConnection, connect
-from clusterrun.remote.login_shell import command, place, runs
+from clusterrun.remote.login_shell import GONE, HOME, command, place, runs
 from clusterrun.runs.private_files import write_whole
 
 CommandOf = Callable[[str], "click.Command | None"]

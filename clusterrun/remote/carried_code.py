@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 
 from clusterrun.model.errors import BadInput
 from clusterrun.remote.client_install import refused_there
-from clusterrun.remote.client_there import HOME
 from clusterrun.remote.connection import SharedConnection
-from clusterrun.remote.login_shell import command
+from clusterrun.remote.login_shell import HOME, command
 from clusterrun.runs.code_snapshot import CARRIED_NOTE, Snapshot, look, note
 
 SEND_SECONDS = 3600.0

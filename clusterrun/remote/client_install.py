@@ -17,9 +17,8 @@ import clusterrun
 from clusterrun.model.contract import VERSION
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen
-from clusterrun.remote.client_there import GONE, HOME
 from clusterrun.remote.connection import SharedConnection
-from clusterrun.remote.login_shell import command, place
+from clusterrun.remote.login_shell import GONE, HOME, command, place
 
 LOOK_SECONDS, INSTALL_SECONDS = 60.0, 600.0
 CANDIDATES = ("python3", "python3.13", "python3.12", "python3.11", "python3.10", "python3.9", "python")

@@ -13,10 +13,6 @@ from clusterrun.model.contract import VERSION
 from clusterrun.remote.connection import SharedConnection
 from clusterrun.runs.private_files import own_content, write_whole
 
-GONE = 97
-"""What a session ends with where the client that was installed there is not there any more."""
-HOME = '"${CLUSTERRUN_HOME:-$HOME/.clusterrun}"'
-
 
 def prefix(connection: SharedConnection) -> str:
     """What of sh starts clusterrun there; it is installed first where that is needed.

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 
 from clusterrun.model.errors import BadInput
 
+GONE = 97
+"""What a session ends with where the client that was installed there is not there any more."""
+HOME = '"${CLUSTERRUN_HOME:-$HOME/.clusterrun}"'
+"""CLUSTERRUN_HOME there, as a word of sh."""
 LONGEST = 120_000
 """Bytes: sshd gives the whole command to the shell as one argument, and Linux takes 128 KiB."""
 _PLAIN = re.compile(rb"[A-Za-z0-9_@%+=:,./-]")
