@@ -52,14 +52,34 @@ def needs(path: str) -> None:
 )
 def test_the_command_line_starts_without_heavy_libraries(arguments, tmp_path):
     needs("cli/main.py")
-    code = f"sys.argv = ['clusterrun', *{arguments!r}]; from clusterrun.cli.main import main; main()"
+    code = f"from clusterrun.cli.main import main; main({arguments!r})"
     assert loaded(code, tmp_path) & HEAVY == set()
 
 
 def test_to_ask_for_runs_loads_nothing_that_only_other_commands_use(tmp_path):
-    code = "sys.argv = ['clusterrun', 'status']; from clusterrun.cli.main import main; main()"
+    code = "from clusterrun.cli.main import main; main(['status'])"
     others = {"dataclasses", "difflib", "fnmatch", "unicodedata", "hashlib", "tempfile", "random"}
     assert loaded(code, tmp_path) & others == set()
+
+
+def test_a_command_for_another_machine_loads_no_heavy_library(tmp_path):
+    """Its ssh answers every question with yes, and runs nothing."""
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text("#!/bin/sh\nexit 0\n")
+    ssh.chmod(0o755)
+    code = (
+        "import os, json; from clusterrun.config.hosts import HostEntry; "
+        "from clusterrun.remote import client_there, connection; "
+        "ours = connection._place(HostEntry('there', 'there'), os.environ); open(ours.socket, 'w').close(); "
+        "known = {'mark': client_there._mark(ours), 'prefix': 'exec clusterrun'}; "
+        "from clusterrun.runs.private_files import write_whole; "
+        "write_whole(ours.path('client'), json.dumps(known)); "
+        "from clusterrun.cli.main import main; main(['--host', 'there', 'status'])"
+    )
+    found = loaded(code, tmp_path, PATH=f"{ssh.parent}:{os.defpath}")
+    assert found & (HEAVY | {"tarfile", "importlib.metadata", "tempfile"}) == set()
+    assert "clusterrun.cli.host" in found
 
 
 def test_a_submission_to_slurm_loads_no_heavy_library(tmp_path):
@@ -70,7 +90,7 @@ def test_a_submission_to_slurm_loads_no_heavy_library(tmp_path):
     (tmp_path / "slurm.conf").write_text("ClusterName=test\n")
     slurm = {"PATH": f"{tmp_path}:{os.defpath}", "SLURM_CONF": str(tmp_path / "slurm.conf")}
     words = ["submit", "--nodes", "2", "--cluster", "slurm", "--json", "true"]
-    code = f"sys.argv = ['clusterrun', *{words!r}]; from clusterrun.cli.main import main; main()"
+    code = f"from clusterrun.cli.main import main; main({words!r})"
     assert loaded(code, tmp_path, **slurm) & HEAVY == set()
     (orders,) = tmp_path.glob("runs/*/orders.json")
     assert orders.stat().st_size

@@ -1,0 +1,56 @@
+"""The tables `[host.NAME]`: what they mean, and what is refused by the name of file and key."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.config import profiles
+from clusterrun.config.hosts import HostEntry
+from clusterrun.model.errors import BadInput
+
+WHOLE = """[host.a]
+host = "login1"
+python = "~/env/bin/python"
+folder = "/scratch"
+options = ["User=me", "Port=22"]
+[host.b]
+"""
+
+
+def read(tmp_path, text):
+    path = tmp_path / "clusterrun.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    return profiles.read(str(path))
+
+
+def test_a_host_has_what_its_table_says_and_its_name_for_ssh(tmp_path):
+    found = read(tmp_path, WHOLE)
+    assert found.hosts == (
+        HostEntry("a", "login1", "~/env/bin/python", "/scratch", ("User=me", "Port=22")),
+        HostEntry("b", "b"),
+    )
+    assert profiles.host([found], "a") == found.hosts[0]
+    assert profiles.host([found], "unlisted") == HostEntry("unlisted", "unlisted")
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ('[host.a]\npyton = "x"\n', r"\[host\.a\]: unknown key 'pyton'"),
+        ("[host.a]\nfolder = 3\n", r"\[host\.a\] folder: 3 is not a string"),
+        ('[host.a]\noptions = "User=me"\n', "is not a list of KEY=VALUE"),
+        ('[host.a]\noptions = ["-v"]\n', "is not a list of KEY=VALUE"),
+        ('[host.a]\nhost = "-oProxyCommand=id"\n', "is no host for ssh"),
+        ("host = 3\n", "host is not a table"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path, text, seen):
+    with pytest.raises(BadInput, match=seen):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", ["", "-oProxyCommand=id", "a b", "a\nb"])
+def test_a_name_that_ssh_would_take_for_something_else_is_refused(name):
+    with pytest.raises(BadInput, match="is no host for ssh"):
+        profiles.host([], name)
