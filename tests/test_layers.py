@@ -90,8 +90,9 @@ ONE_IMPORTER = {
     "cloudpickle": ("executor.py",),
     "torch": ("training/", "preflight/torch_worker/"),
     "psutil": ("cli/",),
-    "matplotlib": ("bench/plot.py",),
+    "matplotlib": ("bench/plot.py", "bench/sweep_plot.py"),
     "mcp": ("cli/mcp.py",),
+    "optuna": ("operations/sweep_search.py",),
     "tomli": ("config/profiles.py",),
     "subprocess": (
         "system.py",

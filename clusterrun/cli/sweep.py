@@ -20,8 +20,10 @@ from clusterrun.cli.submit_options import dry_run_option, options, profile_optio
 from clusterrun.config import option_table, settings
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import NoSuchRun
+from clusterrun.model.frozen import replace
+from clusterrun.model.spec import JobSpec
 from clusterrun.operations.context import Context
-from clusterrun.runs.sweep_records import SweepRecord, Sweeps
+from clusterrun.runs.sweep_records import SweepRecord, Sweeps, SweepSearch
 
 _WITHOUT = ("follow", "wait")
 
@@ -82,6 +84,26 @@ def sweep() -> None:
     common=True,
     group="resources",
 )
+@click.option(
+    "--optuna",
+    "trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Let Optuna ask for N points; spans: --set 'lr=log(1e-5,0.1)', uniform, int.",
+    cls=GroupedOption,
+    group="resources",
+)
+@click.option(
+    "--by",
+    metavar="NAME",
+    default="",
+    help="Optuna learns from this result.",
+    cls=GroupedOption,
+    group="resources",
+)
+@click.option(
+    "--max", "largest", is_flag=True, help="The largest is the best.", cls=GroupedOption, group="resources"
+)
 @options(option_table.RESOURCES)
 @profile_option
 @options(option_table.PREFLIGHT)
@@ -104,6 +126,9 @@ def begin(
     sets: tuple[str, ...],
     file: str,
     at_most: int | None,
+    trials: int | None,
+    by: str,
+    largest: bool,
     after: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
@@ -121,10 +146,15 @@ def begin(
       clusterrun sweep --set lr=0.1,0.01 --set seed='range(5)' train.py --lr {lr} --seed {seed}
       clusterrun sweep --nodes 2 --gpus 8 --at-most 4 --points points.csv train.py --lr {lr}
       clusterrun sweep --dry-run --set lr=0.1,0.01 train.py --lr {lr}
+      clusterrun sweep --optuna 50 --by loss --set 'lr=log(1e-5,0.1)' train.py --lr {lr}
     """
     from clusterrun.config.sweep_points import points
     from clusterrun.operations.sweep import new_sweep, start
 
+    if not trials and (by or largest):
+        raise click.UsageError(
+            "--by and --max are for --optuna; without it: clusterrun sweep results --by NAME"
+        )
     if not sets and not file:
         raise click.UsageError(
             "a sweep needs --set NAME=VALUES or --points FILE; for one run: clusterrun submit"
@@ -132,12 +162,35 @@ def begin(
     values = settled(given, profile)
     for sentence in settings.misspelt(os.environ):
         say(sentence)
-    context = Context(tell=say)
-    made = new_sweep(to_spec(command, values, after), points(sets, file), at_most or 0, context)
+    context, spec = Context(tell=say), to_spec(command, values, after)
+    if trials:
+        if file:
+            raise click.UsageError("--optuna asks for the points itself: give --set, not --points")
+        return _search(spec, SweepSearch(sets, trials, by, largest, at_most or 0), context, dry_run, as_json)
+    made = new_sweep(spec, points(sets, file), at_most or 0, context)
     if dry_run:
         return _dry(made, context, as_json)
     made = start(made, context, say)
     return _announce(made, as_json)
+
+
+def _search(spec: JobSpec, search: SweepSearch, context: Context, dry_run: bool, as_json: bool) -> int:
+    from clusterrun.operations.sweep_search import foreseen, new_search
+
+    made = new_search(spec, search, context)
+    if dry_run:
+        say(f"Optuna would ask for {search.trials} points; the first might be these")
+        return _dry(foreseen(made), context, as_json)
+    return _go_on(made, context, as_json)
+
+
+def _go_on(made: SweepRecord, context: Context, as_json: bool) -> int:
+    from clusterrun.operations.sweep_search import searched
+
+    assert made.search is not None
+    say(f"sweep {made.name}: Optuna asks for {made.unasked} points, {made.search.at_once} at once")
+    say(f"Ctrl-C leaves it; to go on later: clusterrun sweep continue {made.name}")
+    return _announce(searched(made, context, say), as_json)
 
 
 def _dry(made: SweepRecord, context: Context, as_json: bool) -> int:
@@ -162,9 +215,9 @@ def _dry(made: SweepRecord, context: Context, as_json: bool) -> int:
 
 
 def _announce(made: SweepRecord, as_json: bool) -> int:
-    left = len(made.waiting)
-    queued = len(made.points) - left
-    say(f"sweep {made.name}: {queued} of {len(made.points)} runs queued")
+    left = len(made.waiting) + made.unasked
+    queued = len(made.run_ids)
+    say(f"sweep {made.name}: {queued} of {queued + left} runs queued")
     if as_json:
         rows = [{"run_id": one.run_id or None, "point": dict(one.values)} for one in made.points]
         print(
@@ -189,10 +242,13 @@ def _named(context: Context, word: str) -> SweepRecord:
 @sweep.command()
 @click.option("--by", metavar="NAME", default="", help="Sort by this result.  [default: the first]")
 @click.option("--max", "largest", is_flag=True, help="The largest is the best.")
+@click.option(
+    "--plot", metavar="FILE", default="", shell_complete=files, help="Draw it: FILE is .png or .svg."
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
-def results(word: str, by: str, largest: bool, as_csv: bool, as_json: bool) -> int:
+def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json: bool) -> int:
     """Show what the runs of SWEEP reported, best first: the smallest, or with --max the largest.
 
     A result is what rank 0 gave to clusterrun.training.report(loss=…) last; where it gave nothing,
@@ -202,13 +258,20 @@ def results(word: str, by: str, largest: bool, as_csv: bool, as_json: bool) -> i
     Examples:
       clusterrun sweep results last
       clusterrun sweep results train --by accuracy --max --csv
+      clusterrun sweep results last --plot sweep.svg
     """
     from clusterrun.operations.sweep_results import gathered
 
     if as_csv and as_json:
         raise click.UsageError("--csv and --json do not go together")
     context = Context(tell=say)
-    found = gathered(_named(context, word), context, by, largest, say)
+    made = _named(context, word)
+    found = gathered(made, context, by, largest, say)
+    if plot:
+        from clusterrun.bench.sweep_plot import draw_sweep
+
+        draw_sweep(found, made.name, plot)
+        say(f"drawn: {plot}")
     if as_json:
         print(json.dumps(found.document(), allow_nan=False))
     elif as_csv:
@@ -239,16 +302,27 @@ def retry(word: str, failed: bool) -> int:
 
 
 @sweep.command("continue")
+@click.option(
+    "--trials", type=click.IntRange(min=1), metavar="N", help="With --optuna: so many points in all."
+)
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
-def go_on(word: str) -> int:
-    """Queue the points of SWEEP that are not queued yet.
+def go_on(word: str, trials: int | None) -> int:
+    """Queue the points of SWEEP that are not queued yet; where Optuna asks for them, go on with that.
 
     \b
     Examples:
       clusterrun sweep continue last
+      clusterrun sweep continue --trials 100 last
     """
     context = Context(tell=say)
-    return _queue_rest(context, _named(context, word), "all its points are queued")
+    made = _named(context, word)
+    if made.search:
+        return _go_on(
+            replace(made, search=replace(made.search, trials=trials or made.search.trials)), context, False
+        )
+    if trials:
+        raise click.UsageError("--trials is for a sweep with --optuna: this one has all its points")
+    return _queue_rest(context, made, "all its points are queued")
 
 
 def _queue_rest(context: Context, made: SweepRecord, otherwise: str) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import replace
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.spec import JobSpec
 
 MOST_POINTS = 10_000
@@ -23,6 +23,7 @@ EACH = "each point is a run with files of its own: sweep over parts of them in t
 Point = tuple[tuple[str, str], ...]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}", re.ASCII)
+_SPAN = re.compile(r"(uniform|log|int)\(([^,()]*),([^,()]*)\)", re.ASCII)
 _NUMBER = r"\s*(-?\d{1,9})\s*"
 _RANGE = re.compile(rf"range\({_NUMBER}(?:,{_NUMBER})?(?:,{_NUMBER})?\)", re.ASCII)
 
@@ -77,6 +78,45 @@ def _distinct(found: list[Point], where: str) -> tuple[Point, ...]:
     return tuple(found)
 
 
+@frozen
+class Axis:
+    """A name to search over: between two numbers (``uniform``, ``log``, ``int``) or ``any`` of several."""
+
+    name: str
+    kind: str
+    values: tuple[str, ...]
+
+
+def search_space(sets: Sequence[str]) -> tuple[Axis, ...]:
+    """What `--set` says where points are asked for: `lr=log(1e-5,0.1)`, or values. Raises ``BadInput``."""
+    found = []
+    for text in sets:
+        name, _, listed = text.partition("=")
+        if match := _SPAN.fullmatch(listed.strip()):
+            kind, *ends = match.groups()
+            found.append(Axis(name, kind, _ends(text, kind, ends)))
+        else:
+            name, values = _axis(text)
+            found.append(Axis(name, "any", tuple(values)))
+    combined([{}], [(axis.name, ("",)) for axis in found], "--set")
+    return tuple(found)
+
+
+def _ends(text: str, kind: str, ends: Sequence[str]) -> tuple[str, ...]:
+    try:
+        low, high = map(int if kind == "int" else float, ends)
+    except ValueError:
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high and (low > 0 or kind != "log")):
+        seen = f"--set {text!r}: {kind} is from a number to a larger one" + (
+            ", above 0" if kind == "log" else ""
+        )
+        raise BadInput(
+            seen, f"--set '{text.partition('=')[0]}={kind}({'2,8' if kind == 'int' else '1e-5,0.1'})'"
+        )
+    return str(low), str(high)
+
+
 def said(point: Iterable[tuple[str, str]]) -> str:
     """A point in words: ``lr=0.1 seed=3``."""
     return " ".join(f"{name}={value}" for name, value in point)
@@ -95,6 +135,10 @@ def _axis(text: str) -> tuple[str, list[str]]:
     name, equals, listed = text.partition("=")
     if not equals or not _NAME.fullmatch(name):
         raise BadInput(f"--set {text!r} is not NAME=VALUES", "--set lr=0.1,0.01 or --set seed='range(5)'")
+    if _SPAN.fullmatch(listed.strip()):
+        raise BadInput(
+            f"--set {text!r} is a span, of which points are asked for", "add --optuna 20 --by loss"
+        )
     if match := _RANGE.fullmatch(listed.strip()):
         first, second, step = (int(part) if part else None for part in match.groups())
         if step == 0 or not (values := range(*(n for n in (first, second, step) if n is not None))):

@@ -109,7 +109,8 @@ def start(
     found, first, notices = checked(sweep, context)
     for notice in dict.fromkeys(notices):
         tell(notice)
-    sweep = replace(sweep, cancelled=False)
+    if not sweep.search:  # who asks for points minds himself whether he may go on
+        sweep = replace(sweep, cancelled=False)
     if sweep.spec.snapshot:
         sweep, found = _copied(sweep, found, context)
     Sweeps(context.store).save(sweep)
@@ -320,6 +321,10 @@ class _Arrays(_Feeder):
 
 def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
     """``sweep`` with each point waiting again whose run has ended otherwise than well; queues nothing."""
+    if sweep.search:
+        seen = f"Optuna has asked for the points of {sweep.name}, and was told which of them failed"
+        more = f"clusterrun sweep continue --trials {len(sweep.points) + 10} {sweep.name}"
+        raise BadInput(seen, f"it asks for others: {more}")
     statuses = {one.run_id: one for one in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
     listed = []
     for point in sweep.points:

@@ -95,7 +95,9 @@ def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell:
         found.append(
             SweepResult(f"{sweep.name}.{place}", point.run_id, state, point.values, tuple(told.items()))
         )
-    names = list(dict.fromkeys(name for one in found for name, value in one.reported if _is_number(value)))
+    names = list(dict.fromkeys(name for one in found for name, value in one.reported if is_number(value)))
+    if sweep.search and not by and sweep.search.by in names:
+        by, largest = sweep.search.by, largest or sweep.search.largest
     if by and by not in names:
         there = (
             f"there are {', '.join(names)}" if names else "report numbers: clusterrun.training.report(loss=…)"
@@ -143,7 +145,8 @@ def _plain(found: dict[str, Value]) -> dict[str, Value]:
     return {name: value for name, value in found.items() if not isinstance(value, (dict, list))}
 
 
-def _is_number(value: Value) -> bool:
+def is_number(value: Value) -> bool:
+    """Whether runs can be sorted by it; NaN comes last."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -153,7 +156,7 @@ def _is_odd(value: Value) -> bool:
 
 def _place(value: Value, largest: bool) -> tuple[bool, float]:
     """By which a result is sorted: what is no number, and NaN, comes last."""
-    if not _is_number(value) or math.isnan(value):
+    if not is_number(value) or math.isnan(value):
         return True, 0.0
     return False, -float(value) if largest else float(value)
 

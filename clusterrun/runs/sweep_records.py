@@ -30,11 +30,25 @@ class SweepPoint:
 
 
 @frozen
+class SweepSearch:
+    """What Optuna is asked for: ``sets`` as `--set` had them, ``trials`` points, ``at_once`` at a time.
+
+    The best has the smallest value of the result ``by``, or the ``largest``.
+    """
+
+    sets: tuple[str, ...]
+    trials: int
+    by: str
+    largest: bool = False
+    at_once: int = 0
+
+
+@frozen
 class SweepRecord:
     """``sweep.json``, 0600: it holds the environment. ``spec`` is as asked, its command with the places.
 
     ``at_most`` runs are to live at once (0: as many as the cluster takes). ``job_id`` is the newest array.
-    ``cancelled``: no point is queued any more unless somebody asks again.
+    ``cancelled``: no point is queued any more unless somebody asks again. With ``search`` more points come.
     """
 
     sweep_id: str
@@ -45,6 +59,7 @@ class SweepRecord:
     at_most: int = 0
     job_id: str = ""
     cancelled: bool = False
+    search: SweepSearch | None = None
     format: int = contract.FORMAT
 
     @property
@@ -56,6 +71,11 @@ class SweepRecord:
     def waiting(self) -> list[int]:
         """The places of the points that were not queued."""
         return [place for place, point in enumerate(self.points) if not point.run_id]
+
+    @property
+    def unasked(self) -> int:
+        """How many points are still to come."""
+        return max(0, self.search.trials - len(self.points)) if self.search else 0
 
 
 class Sweeps:
@@ -129,7 +149,7 @@ class Sweeps:
     def called_off(self, word: str) -> list[str]:
         """The runs that ``word`` means, to be ended; of a sweep no more points are queued from now on."""
         ids, found = self.runs_of(word), self.find(word)
-        if found and ids == found.run_ids and found.waiting:
+        if found and ids == found.run_ids and (found.waiting or found.unasked):
             self.save(replace(found, cancelled=True))
         return ids
 
