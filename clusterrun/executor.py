@@ -48,6 +48,9 @@ class NotSubmitted(BadInput, RuntimeError):
 class ClusterrunJob(core.Job[Any]):
     """A call as a run: its id, its state, what it printed and what it returned."""
 
+    max_result_size_gb = 8.0
+    """A result is read whole: a larger one is not, unless somebody raises this."""
+
     def __init__(
         self,
         folder: str | Path,
@@ -113,7 +116,7 @@ class ClusterrunJob(core.Job[Any]):
             last = (self.stderr() or "").strip()[-2000:]
             lines = [told + (f": {status.reason}" if status.reason else ""), *([last] if last else [])]
             raise utils.UncompletedJobError("\n".join([*lines, f"clusterrun diagnose {self.job_id}"]))
-        return _loaded(path)
+        return _loaded(path, self.max_result_size_gb)
 
     def submission(self) -> utils.DelayedSubmission:
         """The call that was submitted."""
@@ -124,12 +127,16 @@ class ClusterrunJob(core.Job[Any]):
         return {**self.__dict__, "_context": None, "_watch": None}
 
 
-def _loaded(path: Path) -> tuple[str, Any]:
+def _loaded(path: Path, most: float) -> tuple[str, Any]:
     check_ours(path)
+    size = path.stat().st_size / GIGABYTE
+    if size > most:
+        seen = f"the result in {path} has {size:.3g} GiB and would be read whole: up to {most:g} GiB are"
+        remedy = f"return the path of what is large; or say type(job).max_result_size_gb = {size + 1:.0f}"
+        raise utils.UncompletedJobError(f"{seen}\n{remedy}")
     try:
         outcome: tuple[str, Any] = utils.pickle_load(path)
     except (MemoryError, EOFError, pickle.UnpicklingError, AttributeError, ImportError) as error:
-        size = path.stat().st_size / GIGABYTE
         seen = f"the result in {path} ({size:.3g} GiB) cannot be read here: {type(error).__name__}: {error}"
         raise utils.UncompletedJobError(seen) from error
     return outcome

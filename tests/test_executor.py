@@ -84,6 +84,8 @@ def test_a_call_that_is_cancelled_says_so_and_a_pickle_of_others_is_not_opened(
     path = job.paths.result_pickle
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(pickle.dumps(("success", 1)))
+    os.truncate(path, 10 << 30)
+    assert "has 10 GiB and would be read whole" in str(job.exception())
     path.chmod(0o666)
     with pytest.raises(NotOurs, match="a pickle runs code"):
         job.result()

@@ -17,7 +17,7 @@ from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.node_history import keep_off
 from clusterrun.runs.code_snapshot import Snapshot, look, take
 from clusterrun.runs.node_records import findings_folder, recall
-from clusterrun.runs.private_files import DiskRefused, private_folder, refusal, share, write_whole
+from clusterrun.runs.private_files import DiskRefused, empty_file, private_folder, refusal, share, write_whole
 from clusterrun.runs.store import run_id
 from clusterrun.script import sbatch_options
 from clusterrun.script.checks import check, ranks_python
@@ -344,7 +344,7 @@ def _write_plan(planned: Plan, paths: RunPaths, sync: bool) -> None:
     if planned.orders.preflight.findings:
         private_folder(planned.orders.preflight.findings)
     # Before Slurm makes it with the mode that the umask leaves.
-    write_whole(paths.job_output, "", sync=sync)
+    empty_file(paths.job_output)
     write_whole(paths.orders, _json(planned), sync=sync)
     if planned.script:
         write_whole(paths.script, planned.script, 0o700, sync=False)

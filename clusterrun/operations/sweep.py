@@ -39,7 +39,7 @@ from clusterrun.operations.submit import (
     submit_facts,
 )
 from clusterrun.runs.code_snapshot import look, take
-from clusterrun.runs.private_files import own_content, private_folder, write_whole
+from clusterrun.runs.private_files import empty_file, own_content, private_folder, write_whole
 from clusterrun.runs.store import run_id
 from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps
 from clusterrun.script.array_script import array_script
@@ -289,8 +289,7 @@ class _Arrays(_Feeder):
         script = os.path.join(paths.run_dir, f"array-{token}.sh")
         text = array_script(head.script, self._context.store.runs, [record.run_id for record in records])
         write_whole(script, text, 0o700)
-        if not os.path.exists(paths.job_output):
-            write_whole(paths.job_output, "")
+        empty_file(paths.job_output)
         throttle = f"%{self._sweep.at_most}" if self._sweep.at_most else ""
         return (*head.argv[:-1], f"--array=0-{len(records) - 1}{throttle}", script)
 

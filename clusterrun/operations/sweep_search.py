@@ -20,7 +20,7 @@ from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.sweep import LOOK_EVERY, WAVE_SECONDS, new_sweep, run_name, start
 from clusterrun.operations.sweep_results import is_number, reported
-from clusterrun.runs.private_files import private_folder, write_whole
+from clusterrun.runs.private_files import empty_file, private_folder
 from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps, SweepSearch
 
 AT_ONCE = 4
@@ -151,8 +151,7 @@ def _study(sweep: SweepRecord, search: SweepSearch, folder: str) -> Any:
     from optuna.storages.journal import JournalFileBackend, JournalStorage
 
     path = os.path.join(folder, "study.journal")
-    if not os.path.exists(path):
-        write_whole(path, "")
+    empty_file(path)  # before Optuna makes it with the mode that the umask leaves
     return _optuna().create_study(
         study_name=sweep.sweep_id,
         storage=JournalStorage(JournalFileBackend(path)),

@@ -76,6 +76,19 @@ def write_whole(path: str, data: str | bytes, mode: int = 0o600, sync: bool = Tr
         raise refusal(path, error) from error
 
 
+def empty_file(path: str) -> None:
+    """Make an empty file, 0600 whatever the umask, where there is none. Raises ``DiskRefused``."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        handle = os.open(path, flags, 0o600)
+        try:
+            os.fchmod(handle, 0o600)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise refusal(path, error) from error
+
+
 def share(source: str, path: str) -> None:
     """Let ``path`` be the file ``source``, which nobody ever changes: linked where it can be, else copied.
 

@@ -22,6 +22,7 @@ from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
 from clusterrun.runs.private_files import (
     DiskRefused,
+    empty_file,
     names_in,
     new_folder,
     private_folder,
@@ -139,7 +140,8 @@ class Store:
 
     def save(self, record: RunRecord, sync: bool = True) -> None:
         """Write ``record.json`` whole, to outlive a crash: it leads to the job. Mark the run as live."""
-        write_whole(os.path.join(self.live, record.run_id), "", sync=False)
+        if not os.path.lexists(mark := os.path.join(self.live, record.run_id)):
+            empty_file(mark)
         write_whole(self.paths(record.run_id).record, _text(encode_set(record)), sync=sync)
 
     def read(self, run_id: str) -> RunRecord:
@@ -195,7 +197,7 @@ class Store:
 
     def reopen(self, run_id: str) -> None:
         """Take back the last word on a run: it lives. Raises ``DiskRefused``."""
-        write_whole(os.path.join(self.live, run_id), "", sync=False)
+        empty_file(os.path.join(self.live, run_id))
         try:
             os.unlink(self.paths(run_id).ended)
         except FileNotFoundError:
