@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -19,12 +19,15 @@ from clusterrun.cli.submit import OptionsThenProgram
 from clusterrun.cli.terminal import coloured, folded, painted
 from clusterrun.model import duration
 from clusterrun.model.contract import ExitCode
-from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import BadInput, SchedulerError
+from clusterrun.model.frozen import replace
 
 if TYPE_CHECKING:
     from clusterrun.rehearse.rehearsal import Rehearsal, Result
 
 TITLE = 18
+MORE_SECONDS = 300
+"""Of an allocation, beyond the budget: for its start and its end."""
 STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 
 
@@ -32,6 +35,13 @@ STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 @click.option("--nodes", type=click.IntRange(1), default=2, show_default=True, help="Simulated nodes.")
 @click.option("--ranks-per-node", type=click.IntRange(1), default=2, show_default=True, help="Ranks on each.")
 @click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs per node, where there are some here.")
+@click.option(
+    "--cluster",
+    type=click.Choice(["local", "slurm"]),
+    default="local",
+    show_default=True,
+    help="This machine, or one allocation of Slurm's: this shell's, or a new one.",
+)
 @click.option(
     "--steps",
     type=click.IntRange(4),
@@ -59,7 +69,7 @@ def rehearse(
     list_faults: bool,
     **given: Any,
 ) -> int:
-    """Prove on this machine that a script resumes: run it under each fault and compare.
+    """Prove, on this machine or through Slurm, that a script resumes: run it under each fault, compare.
 
     COMMAND is a script, module or program as in submit, unchanged, with its arguments. It runs twice
     undisturbed, then once under each fault, each time in a copy of this directory. What differs
@@ -71,13 +81,17 @@ def rehearse(
       clusterrun rehearse train.py --checkpoint-dir checkpoints
       clusterrun rehearse --steps 100 --junit rehearsal.xml --html rehearsal.html train.py
       clusterrun rehearse --nodes 1 --faults kill,mid-save train.py
+      clusterrun rehearse --cluster slurm --elastic train.py
     """
     if list_faults:
         return _list()
     if not command:
         raise click.UsageError("say what to rehearse: clusterrun rehearse train.py")
     names = _names(faults)
-    keep, folder = given["keep"], _folder(given["keep"])
+    slurm = given["cluster"] == "slurm"
+    if slurm and not os.environ.get("SLURM_JOB_ID"):
+        _in_new_allocation(duration.parse(budget), given)
+    keep, folder = given["keep"], _folder(given["keep"], slurm)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # our runs are ended before we are
     try:
         rehearsal = _rehearsal(command, folder, duration.parse(budget), duration.parse(notice), given)
@@ -112,10 +126,42 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _folder(keep: str | None) -> str:
-    """Where copies and runs are. Raises ``BadInput`` for one that is there already."""
+def _in_new_allocation(budget: int, given: dict[str, Any]) -> NoReturn:
+    """Type the same inside an allocation of salloc's, which ends with it. Raises ``ClusterrunError``."""
+    from clusterrun.cli.submit_options import settled, to_spec
+    from clusterrun.operations.context import Context
+    from clusterrun.operations.submit import allocation_argv
+    from clusterrun.script.environment import scrubbed
+
+    size = {
+        "nodes": given["nodes"] + given["elastic"],
+        "gpus": given["gpus"],
+        "ranks_per_node": None if given["gpus"] else given["ranks_per_node"],
+        "time": budget + MORE_SECONDS,
+    }
+    context = Context()
+    again = (sys.executable, "-m", "clusterrun", *sys.argv[1:])
+    spec = to_spec(again, settled(size, None))
+    argv, notices = allocation_argv(replace(spec, name="rehearse"), context, again)
+    for notice in notices:
+        say(notice)
+    say(shlex.join(argv))
+    sys.stdout.flush()
+    try:
+        os.execvpe(argv[0], argv, scrubbed(context.environ))
+    except OSError as error:
+        raise SchedulerError(f"salloc could not be started: {error}", "run this where Slurm is") from error
+
+
+def _folder(keep: str | None, shared: bool) -> str:
+    """Where copies and runs are; ``shared``: with nodes. Raises ``BadInput`` for what is there already."""
+    from clusterrun.operations.context import Context
+
     if not keep:
-        return tempfile.mkdtemp(prefix="clusterrun-rehearse-")
+        home = Context().store.home if shared else None
+        if home:
+            os.makedirs(home, 0o700, exist_ok=True)
+        return tempfile.mkdtemp(prefix="clusterrun-rehearse-", dir=home)
     try:
         os.makedirs(keep, 0o700)
     except OSError as error:
@@ -127,18 +173,22 @@ def _rehearsal(
     command: tuple[str, ...], folder: str, budget: int, notice: int, given: dict[str, Any]
 ) -> Rehearsal:
     from clusterrun.api import spec_of
+    from clusterrun.rehearse.in_allocation import AllocationRehearsal
     from clusterrun.rehearse.rehearsal import Rehearsal, RehearsalLimits, outside
 
-    wishes = {"nodes": given["nodes"], "gpus": given["gpus"], "preflight": "off", "cluster": "local"}
+    slurm = given["cluster"] == "slurm"
+    wishes = {key: given[key] for key in ("nodes", "gpus", "cluster")} | {"preflight": "off"}
     wishes["ranks_per_node"] = 0 if given["gpus"] else given["ranks_per_node"]
     wishes["env"] = list(given["env"])
     cwd = os.getcwd()
     spec = spec_of(command, cwd, wishes, os.environ, no_progress=0)
+    limits = RehearsalLimits(float(budget), given["steps"] or 0, float(notice))
+    rehearsal = (AllocationRehearsal if slurm else Rehearsal)(spec, folder, dict(os.environ), limits, say)
+    rehearsal.fit(given["nodes"] + given["elastic"])
     for place in outside(command[1:], cwd):
         say(f"{place} lies outside of this directory: it is not copied, all runs share it")
     say(f"each run works in a copy of {cwd}")
-    limits = RehearsalLimits(float(budget), given["steps"] or 0, float(notice))
-    return Rehearsal(spec, folder, dict(os.environ), limits, say)
+    return rehearsal
 
 
 def _show(result: Result) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.rehearse.loss_spread import LossSpread, spread
 from clusterrun.rehearse.rank_trace import Life, SavedFile, pattern
 from clusterrun.rehearse.resumption import (
     FirstDifference,
@@ -119,17 +120,23 @@ def control(first: Life, second: Life) -> tuple[Discovery, ...]:
     if differs is None:
         same = Discovery(Severity.OK, Cause.NONE, f"2 runs of {n} steps, equal to the last bit")
     else:
-        what = WORDS.get(differs.part, differs.part)
+        what = UNDISTURBED.get(differs.part) or WORDS.get(differs.part, differs.part)
         said = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
         same = Discovery(
             Severity.NOTE,
             Cause.NOT_DETERMINISTIC,
             f"{said}{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
-            " what is computed after it is not",
+            " losses after it by the spread of these two runs",
             "seed all generators, torch.use_deterministic_algorithms(True)",
             step=differs.step,
         )
     return (same, *files(first))
+
+
+UNDISTURBED = {
+    "parameters": "the arithmetic (samples and random numbers are the same, the weights are not)",
+    "rounding": "the arithmetic (the sum of the gradients of several ranks)",
+}
 
 
 def divergence(first: Life, second: Life) -> FirstDifference | None:
@@ -208,8 +215,11 @@ def amount(size: float) -> str:
 # --- a fault ---
 
 
-def judge(first: Life, differs: str, seen: Observed) -> tuple[Discovery, ...]:
-    """What a fault showed, the cause first; ``differs``: the part in which undisturbed runs differ, or ''."""
+def judge(first: Life, differs: str, seen: Observed, second: Life | None = None) -> tuple[Discovery, ...]:
+    """What a fault showed, the cause first.
+
+    ``differs``: the part in which the undisturbed runs ``first`` and ``second`` differ, or ''.
+    """
     if len(seen.lives) < 2:
         return (unknown(f"the ranks were not started again: {seen.tail}"),)
     start, last = seen.lives[0], seen.restarted
@@ -237,7 +247,8 @@ def judge(first: Life, differs: str, seen: Observed) -> tuple[Discovery, ...]:
         count = counted(known, (start, last), at, at + last.last) if found[0].part == "data" else (0, 0)
         causes = [_difference(one, first_word if not i else "", seen, count) for i, one in enumerate(found)]
         return (*causes, *notice)
-    return (_equal(seen, at, last, not differs, notice),) + tuple(
+    apart = spread(first, second, last, at) if differs and second else None
+    return (_equal(seen, at, last, not differs, notice, apart),) + tuple(
         one for one in notice if one.level is not Severity.OK
     )
 
@@ -275,16 +286,25 @@ def unknown(said: str) -> Discovery:
 
 
 def _equal(
-    seen: Observed, at: int, last: Life, deterministic: bool, notice: Sequence[Discovery]
+    seen: Observed,
+    at: int,
+    last: Life,
+    deterministic: bool,
+    notice: Sequence[Discovery],
+    apart: LossSpread | None,
 ) -> Discovery:
     if last.last < 1:
         return unknown(f"resumed at step {at}, but no step was taken after it: {seen.tail}")
+    if apart and apart.parted:
+        why = "what was not restored cannot be named while undisturbed runs differ"
+        return unknown(f"resumed at step {at}; then {apart}: {why}")
     heard = next((one for one in notice if one.level is Severity.OK), None)
     if heard:
         return heard
     lost = max(0, seen.struck_at - at)
     cost = f", {lost} steps done again" if lost else ""
     same = f"{last.last} steps equal to the last bit" if deterministic else "what was saved is restored"
+    same += f", {apart}" if apart else ""
     return Discovery(Severity.OK, Cause.NONE, f"resumed at step {at}{cost}; {same}", step=at)
 
 

@@ -103,6 +103,7 @@ class Rehearsal:
         self._context = Context({**environ, "CLUSTERRUN_HOME": os.path.join(folder, "home")})
         self._until = time.monotonic() + limits.budget
         self._live: set[str] = set()
+        self._first_run: Run | None = None
         self.control: tuple[Life, Life] | None = None
         self.plan: Schedule | None = None
 
@@ -128,7 +129,8 @@ class Rehearsal:
         try:
             result = self._control(began)
         except BudgetSpent:
-            yield Result("control", "control", (self._late("control"),), time.monotonic() - began)
+            late = too_slow(self._seen_of_control(), self._budget)
+            yield Result("control", "control", (late,), time.monotonic() - began)
             return
         yield result
         plan = self.plan
@@ -146,6 +148,10 @@ class Rehearsal:
             except BaseException:
                 self._until = 0.0
                 raise
+
+    def _seen_of_control(self) -> Life:
+        """What the first run has shown so far."""
+        return read(self._first_run.paths.attempt(0).folder) if self._first_run else Life({})
 
     def _late(self, what: str) -> Discovery:
         said = f"not done within --budget {self._budget:g} s"
@@ -183,7 +189,7 @@ class Rehearsal:
 
     def _first(self, folder: str) -> tuple[Life, RunStatus]:
         """Runs until some checkpoints are written, or --steps are done, or it ends by itself."""
-        run = self._run("control-1", folder, {"steps": self._steps})
+        run = self._first_run = self._run("control-1", folder, {"steps": self._steps})
         attempt = run.paths.attempt(0).folder
         while not self._over(run):
             self._check_time(run)
@@ -237,7 +243,7 @@ class Rehearsal:
         assert self.control is not None
         first, second = self.control
         different = causes.divergence(first, second)
-        findings = causes.judge(first, different.part if different else "", seen)
+        findings = causes.judge(first, different.part if different else "", seen, second)
         known = reference(first, seen.lives[0])
         curves = tuple(curve(life, begins(known, life)) for life in seen.lives)
         return Result(fault.name, fault.title, findings, time.monotonic() - began, curves)
@@ -512,6 +518,25 @@ def no_steps(life: Life, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
         "no step of a torch optimizer was seen: what this script computes cannot be compared",
         "a script that starts its ranks by itself is not seen: let clusterrun start them (--ranks-per-node)",
     )
+
+
+def too_slow(life: Life, budget: float) -> Discovery:
+    """What to say of an undisturbed run that the budget ended: no step at all, or how long each takes."""
+    if life.last < 1:
+        said = f"no optimizer step within --budget {budget:g} s"
+        remedy = (
+            "see what the ranks printed: --keep, then clusterrun logs; a slow start needs a larger --budget"
+        )
+        return Discovery(Severity.FAIL, Cause.NO_STEPS, said, remedy)
+    steps = life.ranks[min(life.ranks)].steps
+    each = (steps[-1].at - steps[0].at) / max(1, len(steps) - 1)
+    saved = len({save.step for save in life.saves if save.size})
+    pace = f"{life.last} steps of {each:.2g} s and {saved} checkpoints within --budget {budget:g} s: too few"
+    remedy = (
+        "rehearse a smaller model or batch, save more often, end runs sooner (--steps), or give more:"
+        f" --budget {2 * budget:g}s"
+    )
+    return Discovery(Severity.UNKNOWN, Cause.UNDETERMINED, pace, remedy)
 
 
 def cut_to(life: Life, steps: int) -> Life:

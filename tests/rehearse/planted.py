@@ -17,6 +17,8 @@ class Patch:
     causes: tuple[str, ...] = ()
     faults: tuple[str, ...] = ("kill",)
     ranks: int = 1
+    noisy: bool = False
+    """Two undisturbed runs differ: that this is noted is right."""
 
     @property
     def text(self) -> str:
@@ -55,6 +57,12 @@ EACH_RANK = (
     ('path = f"{FOLDER}/step-{step:06d}.pt"', 'path = f"{FOLDER}/rank{RANK}-step-{step:06d}.pt"'),
     ("    if RANK == 0:\n        try", "    if True:\n        try"),
     ('glob.glob(f"{FOLDER}/step-*.pt")', 'glob.glob(f"{FOLDER}/rank{RANK}-step-*.pt")'),
+)
+
+BACKWARD = "                scaler.scale(loss).backward()\n"
+NOISE = (
+    ("    data = Points()\n", "    data = Points()\n    noise = torch.Generator()\n    noise.seed()\n"),
+    (BACKWARD, BACKWARD.replace("loss", "loss * (1 + 1e-2 * torch.rand((), generator=noise))")),
 )
 
 BUGS = (
@@ -262,6 +270,28 @@ BUGS = (
     ),
 )
 
+NOISY_BUGS = (
+    Patch(
+        "noise, and the optimizer not loaded",
+        (*NOISE, (OPTIMIZER, "")),
+        ("optimizer-not-restored",),
+        noisy=True,
+    ),
+    Patch(
+        "noise, and the epoch begins anew",
+        (*NOISE, ("used = step - epoch * per_epoch", "used = 0")),
+        ("data-order-not-restored",),
+        noisy=True,
+    ),
+    Patch(
+        "noise, and other targets after a restart",
+        (*NOISE, ("(model(x) - y)", "(model(x) - (y if checkpoint is None else 9 * y))")),
+        ("undetermined",),
+        noisy=True,
+    ),
+)
+"""Where bits say nothing, what is loaded is still named, and what spoils losses is not passed over."""
+
 ALL = ("kill", "mid-save", "time-limit", "damaged")
 PLAIN = (
     ("nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1)", "nn.ReLU()"),
@@ -346,5 +376,13 @@ CORRECT = (
         "no averages",
         (("value.is_floating_point()}", "False}"),),
         faults=ALL,
+    ),
+    Patch("noise", NOISE, faults=ALL, noisy=True),
+    Patch("noise, two ranks", NOISE, faults=ALL, ranks=2, noisy=True),
+    Patch(
+        "an order that is another one each time",
+        (("seed=3", 'seed=int.from_bytes(os.urandom(2), "big")'),),
+        faults=("kill", "damaged"),
+        noisy=True,
     ),
 )

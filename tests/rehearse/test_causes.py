@@ -314,6 +314,58 @@ def test_two_runs_that_differ_say_where() -> None:
     (first, *_) = causes.control(CONTROL, other)
     assert (first.level, first.cause.value, first.step) == (Severity.NOTE, "not-deterministic", 7)
 
+    assert "from step 7 on, rank 0: the arithmetic (samples and random numbers are the same" in first.said
+
+
+def noisy(right: Life, apart: float) -> Life:
+    """The same run with other losses and weights, as arithmetic that does not repeat itself gives."""
+    ranks = {
+        rank: replace(
+            one,
+            steps=tuple(
+                replace(
+                    s,
+                    loss=s.loss and s.loss + apart * (-1) ** s.n,
+                    parameters=s.parameters + int(apart * 1e6),
+                )
+                for s in one.steps
+            ),
+        )
+        for rank, one in right.ranks.items()
+    }
+    return Life(ranks)
+
+
+@pytest.mark.parametrize(
+    "second, restart, level, words",
+    [
+        (0.01, 0.002, "ok", "12 losses are within 4 times the spread of undisturbed runs"),
+        (0.01, 0.03, "ok", "12 losses are within 4 times the spread of undisturbed runs"),
+        (
+            0.01,
+            0.5,
+            "unknown",
+            "the losses of 12 steps lie 0.49 from those of the undisturbed runs, which lie 0.01",
+        ),
+        (1e-7, 1e-4, "ok", "12 losses are within 5% of undisturbed runs"),
+        (1e-7, 0.02, "unknown", "what was not restored cannot be named while undisturbed runs differ"),
+    ],
+)
+def test_where_undisturbed_runs_differ_losses_are_compared_by_their_spread(
+    second: float, restart: float, level: str, words: str
+) -> None:
+    seen = Observed("kill", (BEFORE, noisy(after(), restart)), KILLED)
+    (one,) = causes.judge(CONTROL, "parameters", seen, noisy(CONTROL, second))
+    assert (one.level.value, words in one.said) == (level, True), one.said
+
+
+def test_too_few_losses_say_nothing_of_a_spread() -> None:
+    short = Life({rank: replace(one, steps=one.steps[:3]) for rank, one in after().ranks.items()})
+    (one,) = causes.judge(
+        CONTROL, "parameters", Observed("kill", (BEFORE, noisy(short, 9.0)), KILLED), noisy(CONTROL, 0.01)
+    )
+    assert (one.level.value, "losses" in one.said) == ("ok", False), one.said
+
 
 def changed_at_7(one: Step) -> Step:
     return replace(one, parameters=1) if one.n >= 7 else one

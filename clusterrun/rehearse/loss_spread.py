@@ -1,0 +1,73 @@
+"""Losses after a restart against the spread of undisturbed runs, where these differ by themselves; pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from clusterrun.model.frozen import frozen
+from clusterrun.rehearse.rank_trace import Life
+
+LOOKED_AT = 12
+"""Steps after a restart: what was not restored shows there, if anywhere."""
+LEAST = 4
+"""Losses below which nothing is said."""
+TIMES = 4.0
+"""How much farther than undisturbed runs from each other a restart's losses must lie to be said to part."""
+SHARE = 0.05
+"""Of the loss itself, that they must part by too: two runs may happen to lie close together."""
+
+
+@frozen
+class LossSpread:
+    """Medians over steps: how far the restart's losses lie from the undisturbed runs', and these apart."""
+
+    own: float
+    undisturbed: float
+    level: float
+    steps: int
+
+    @property
+    def parted(self) -> bool:
+        """Whether no spread of undisturbed runs explains it."""
+        return self.own > max(TIMES * self.undisturbed, SHARE * self.level)
+
+    def __str__(self) -> str:
+        if self.parted:
+            return (
+                f"the losses of {self.steps} steps lie {self.own:.3g} from those of the undisturbed runs,"
+                f" which lie {self.undisturbed:.3g} apart"
+            )
+        spread = f"{TIMES:g} times the spread of undisturbed runs"
+        within = spread if self.own <= TIMES * self.undisturbed else f"{SHARE:.0%} of undisturbed runs"
+        return f"{self.steps} losses are within {within}"
+
+
+def spread(first: Life, second: Life, last: Life, at: int) -> LossSpread | None:
+    """The losses of ``last``, which goes on after step ``at``; None where too few can be compared."""
+    undisturbed = {(rank, n): pair for rank in first.ranks for n, pair in _pairs(first, second, rank).items()}
+    everywhere = [abs(one - two) for one, two in undisturbed.values()]
+    here, own, level, steps = [], [], [], set()
+    for rank, trace in last.ranks.items():
+        for step in trace.steps[:LOOKED_AT]:
+            pair = undisturbed.get((rank, at + step.n))
+            if pair and step.loss is not None and math.isfinite(step.loss):
+                here.append(abs(pair[0] - pair[1]))
+                own.append(min(abs(step.loss - one) for one in pair))
+                level.append(abs(sum(pair)) / 2)
+                steps.add(step.n)
+    if len(steps) < LEAST:
+        return None
+    between = max(map(statistics.median, (here, everywhere)))
+    return LossSpread(statistics.median(own), between, statistics.median(level), len(steps))
+
+
+def _pairs(first: Life, second: Life, rank: int) -> dict[int, tuple[float, float]]:
+    """By step: the losses of both undisturbed runs."""
+    one, two = (_losses(life, rank) for life in (first, second))
+    return {n: (one[n], two[n]) for n in one.keys() & two.keys()}
+
+
+def _losses(life: Life, rank: int) -> dict[int, float]:
+    steps = life.ranks[rank].steps if rank in life.ranks else ()
+    return {step.n: step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)}
