@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 WAIT_SECONDS = 30.0
-"""For the other ranks at the limit of steps, and for whoever strikes while all ranks hold."""
+"""For the other ranks at the limit of steps."""
+HOLD_SECONDS = 300.0
+"""For whoever strikes while all ranks hold: through Slurm that takes a step of its own, on a node in use."""
 MOST_ROWS = 512
 """Samples of one batch that are told apart."""
 MOST_COPIES = 100_000
@@ -517,7 +519,7 @@ class RankWatch:
         if self._kill and self._kill["kind"] == "kill" and self.step == self._kill["step"]:
             self._die()
         if self._hold and self.step == self._hold:
-            self._wait_for(lambda: os.path.exists(f"{self.folder}/rehearsal.go"), "hold")
+            self._wait_for(lambda: os.path.exists(f"{self.folder}/rehearsal.go"), "hold", HOLD_SECONDS)
 
     def _of(self, optimizer: Any) -> tuple[int, int]:
         """Checksums of the parameters and of the state of an optimizer."""
@@ -606,9 +608,9 @@ class RankWatch:
         self.tell("strike", what="kill")
         os.kill(self.pid, signal.SIGKILL)
 
-    def _wait_for(self, there: Callable[[], bool], why: str) -> None:
+    def _wait_for(self, there: Callable[[], bool], why: str, seconds: float = WAIT_SECONDS) -> None:
         self.tell(why)
-        until = time.monotonic() + WAIT_SECONDS
+        until = time.monotonic() + seconds
         while not there() and time.monotonic() < until:
             time.sleep(0.02)
 
@@ -638,7 +640,7 @@ class RankWatch:
             if not any(part in name for part in LIBRARIES) and os.path.basename(name) not in OWN:
                 line = f"{os.path.basename(name)}:{inner.tb_lineno}"
             inner = inner.tb_next
-        self.tell("error", what=kind.__name__, text=str(error)[:500], line=line)
+        self.tell("error", what=kind.__name__, text=str(error)[:500], line=line, at=time.time())
         sys.__excepthook__(kind, error, trace)
 
 

@@ -236,7 +236,8 @@ def judge(first: Life, differs: str, seen: Observed, second: Life | None = None)
         return (wrong,)  # what that loses is no fault of how the notice was met
     at = next(step for step in steps.values() if step is not None)
     if seen.elastic:
-        return (Discovery(Severity.OK, Cause.NONE, f"resumed at step {at} on {len(last.ranks)} ranks"),)
+        size = f"{len(last.ranks)} rank{'s' if len(last.ranks) > 1 else ''}"
+        return (Discovery(Severity.OK, Cause.NONE, f"resumed at step {at} on {size}"),)
     found = differences(known, last, at)
     if differs:  # arithmetic may differ by itself; what a checkpoint holds may not
         found = tuple(one for one in found if one.part in RESTORED and one.part != differs)

@@ -68,6 +68,7 @@ class RankTrace:
     removes: tuple[str, ...] = ()
     calls: tuple[tuple[str, str, str], ...] = ()
     error: tuple[str, str, str] = ("", "", "")
+    failed_at: float = 0.0
     end: str = ""
     struck: bool = False
     blind: str = ""
@@ -103,8 +104,14 @@ class Life:
 
     @property
     def errors(self) -> tuple[tuple[str, str, str], ...]:
-        """The exceptions that ended ranks: line, kind, text."""
-        return tuple(rank.error for rank in self.ranks.values() if rank.error[1])
+        """The exceptions that ended ranks, the first in time first: line, kind, text.
+
+        Those after it may only say that a peer has gone.
+        """
+        failed = sorted(
+            (rank for rank in self.ranks.values() if rank.error[1]), key=lambda one: one.failed_at
+        )
+        return tuple(rank.error for rank in failed)
 
     @property
     def loaded(self) -> tuple[tuple[str, str], ...]:
@@ -157,6 +164,7 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         tuple(said["path"] for said in found["remove"]),
         tuple((said["what"], said["name"], said["line"]) for said in found["call"]),
         (error.get("line", ""), error.get("what", ""), error.get("text", "")),
+        error.get("at", 0.0),
         "" if end is None else "limit" if end["limit"] else "exit",
         "strike" in last,
         last.get("blind", {}).get("why", ""),

@@ -177,7 +177,8 @@ class Rehearsal:
             self._tell(f"not all of this script can be seen: {blind}")
         self._refuse_escapes(first)
         plan = schedule(first, self._steps or first.last)
-        again = self._run("control-2", self._copy("control-2"), {"steps": 0 if plan.natural else plan.steps})
+        limit = 0 if plan.natural else plan.steps
+        again = self._run("control-2", self._copy("control-2"), {"steps": limit}, restarts=0)
         self._finish(again)
         second = self._lives(again)[-1]
         cut = cut_to(first, plan.steps)
@@ -189,7 +190,7 @@ class Rehearsal:
 
     def _first(self, folder: str) -> tuple[Life, RunStatus]:
         """Runs until some checkpoints are written, or --steps are done, or it ends by itself."""
-        run = self._first_run = self._run("control-1", folder, {"steps": self._steps})
+        run = self._first_run = self._run("control-1", folder, {"steps": self._steps}, restarts=0)
         attempt = run.paths.attempt(0).folder
         while not self._over(run):
             self._check_time(run)
@@ -516,7 +517,8 @@ def no_steps(life: Life, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
         )
     return (
         "no step of a torch optimizer was seen: what this script computes cannot be compared",
-        "a script that starts its ranks by itself is not seen: let clusterrun start them (--ranks-per-node)",
+        "it must train with an optimizer of torch's, in the process that clusterrun starts: ranks that the script"
+        " starts by itself are not seen (--ranks-per-node starts them)",
     )
 
 

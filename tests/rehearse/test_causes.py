@@ -168,6 +168,20 @@ def test_ranks_that_go_on_after_different_steps_are_named() -> None:
     assert judged(last) == [("FAIL", "ranks-resume-at-different-steps")]
 
 
+def test_of_ranks_that_raise_the_first_in_time_is_named() -> None:
+    gone = ("train.py:9", "RuntimeError", "Connection closed by peer")
+    ranks = {
+        0: trace(0, 0, before={}, error=gone, failed_at=20.0),
+        1: trace(
+            0, 0, 1, before={}, error=("train.py:5", "IndexError", "list index out of range"), failed_at=19.9
+        ),
+    }
+    (one,) = causes.judge(CONTROL, "", Observed("more", (BEFORE, Life(ranks)), KILLED, elastic=True))
+    assert (one.cause.value, one.lines) == ("restart-fails", ("train.py:5 raises it",))
+    line = parsed(0, ['{"t": "error", "n": 0, "what": "IndexError", "text": "x", "line": "a:1", "at": 7.5}'])
+    assert (line.error, line.failed_at) == (("a:1", "IndexError", "x"), 7.5)
+
+
 def test_the_first_start_after_the_fault_that_took_a_step_is_judged() -> None:
     struck = Life({0: replace(trace(SAVED, SAVED + 1), struck=True)})
     nothing = Life({0: replace(trace(SAVED, SAVED), before={})})
