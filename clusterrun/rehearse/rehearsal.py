@@ -71,6 +71,15 @@ class Result:
         return max((one.level for one in self.findings), key=order.index, default=Severity.OK)
 
 
+NO_NETWORK = (
+    *("URLError", "HTTPError", "gaierror", "ConnectionError", "ConnectTimeout", "ConnectError"),
+    *("MaxRetryError", "LocalEntryNotFoundError", "OfflineModeIsEnabled"),
+)
+"""Exceptions of scripts that load something from a network, by the names that libraries give them."""
+MADE_BYTES = 10 << 20
+"""A file as large as that, which is no checkpoint, was probably downloaded."""
+
+
 class BudgetSpent(Exception):
     """The budget is used up."""
 
@@ -176,6 +185,9 @@ class Rehearsal:
         if blind:
             self._tell(f"not all of this script can be seen: {blind}")
         self._refuse_escapes(first)
+        for name, size in made(self._root(), os.path.join(self._folder, "control-1"), first):
+            here = f"the script makes {name} of {causes.amount(size)} in its working directory"
+            self._tell(f"{here}, and so does each run: quicker if it lies here before")
         plan = schedule(first, self._steps or first.last)
         limit = 0 if plan.natural else plan.steps
         again = self._run("control-2", self._copy("control-2"), {"steps": limit}, restarts=0)
@@ -509,6 +521,8 @@ def no_steps(life: Life, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
         first = said.splitlines()[0] if said else ""
         gpus = "CUDA" in said or "cuda" in said or "NCCL" in said
         remedy = "rehearse it with --gpus where there are some, or tell it to use the CPU" if gpus else ""
+        if kind in NO_NETWORK:
+            remedy = "what it downloads must lie here before: load it once, and give the script its path"
         return f"the script ends before its first step{place}: {kind}: {first}", remedy
     if not life.ranks:
         return (
@@ -517,9 +531,21 @@ def no_steps(life: Life, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
         )
     return (
         "no step of a torch optimizer was seen: what this script computes cannot be compared",
-        "it must train with an optimizer of torch's, in the process that clusterrun starts: ranks that the script"
-        " starts by itself are not seen (--ranks-per-node starts them)",
+        "it must train with an optimizer of torch's in the processes that clusterrun starts"
+        " (--ranks-per-node): ranks that the script starts by itself are not seen",
     )
+
+
+def made(source: str, copy: str, life: Life) -> Iterator[tuple[str, int]]:
+    """The large files that a run made in its copy and that are no checkpoints, with their sizes."""
+    saved = {os.path.dirname(save.path) for save in life.saves}
+    for folder, _, files in os.walk(copy):
+        for name in files:
+            path = os.path.join(folder, name)
+            inside = os.path.relpath(path, copy)
+            mine = os.path.lexists(os.path.join(source, inside)) or os.path.islink(path)
+            if not mine and folder not in saved and os.path.getsize(path) >= MADE_BYTES:
+                yield inside, os.path.getsize(path)
 
 
 def too_slow(life: Life, budget: float) -> Discovery:

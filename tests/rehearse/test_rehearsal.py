@@ -13,7 +13,8 @@ import pytest
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
-from clusterrun.rehearse.rehearsal import copy_folder, moved, outside
+from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile
+from clusterrun.rehearse.rehearsal import copy_folder, made, moved, outside, too_slow
 from tests.hostile.conftest import ROOT, Person
 from tests.rehearse.planted import BUGS, CORRECT, Patch
 
@@ -115,6 +116,31 @@ def test_a_copy_leaves_out_what_is_no_part_of_a_script(tmp_path: Path) -> None:
     found = sorted(str(p.relative_to(tmp_path / "copy")) for p in (tmp_path / "copy").rglob("*"))
     assert found == ["a", "a/b.py", "large.bin"]
     assert os.readlink(tmp_path / "copy" / "large.bin") == str(source / "large.bin")
+
+
+def test_a_script_that_loads_something_first_is_told_to_do_so_once(tmp_path: Path) -> None:
+    for name in ("source", "copy/data", "copy/checkpoints"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("copy/data/set.bin", "copy/checkpoints/1.pt", "copy/checkpoints/1.json"):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(11 << 20)
+    save = SavedFile(1, 0, str(tmp_path / "copy/checkpoints/1.pt"), "", 1, 0.1, "")
+    life = Life({0: RankTrace(0, {}, (), (save,))})
+    assert list(made(str(tmp_path / "source"), str(tmp_path / "copy"), life)) == [("data/set.bin", 11 << 20)]
+
+
+def test_what_a_budget_ends_is_told_by_its_pace() -> None:
+    assert too_slow(Life({}), 40.0).said == "no optimizer step within --budget 40 s"
+    from tests.rehearse.test_causes import life
+
+    slow = too_slow(life(0, 5), 40.0)  # a step a second
+    assert slow.said == "5 steps of 1 s and 0 checkpoints within --budget 40 s: too few"
+    assert "--steps" in slow.remedy
+
+
+def test_gpus_that_are_not_there_are_refused_before_anything_starts(person: Person) -> None:
+    done = person.types("rehearse", "--gpus", "64", "train.py")
+    assert (done.code, "2 nodes of 64 GPUs are wanted; this machine has" in done.err) == (2, True), done.err
 
 
 def test_a_fault_that_is_not_there_is_refused(person: Person) -> None:
