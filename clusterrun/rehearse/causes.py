@@ -586,7 +586,11 @@ def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
         why += "" if saved else f", nor {name}.state_dict when saving"
     else:
         why = f"{name}.load_state_dict was called at {loaded}, and something changed it afterwards"
-    remedy = f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
+    remedy = (
+        f"call {name}.load_state_dict(…) after the last line that makes or sets the {name} anew"
+        if loaded
+        else f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
+    )
     lines = ((f"{saved} takes {name}.state_dict()",) if saved else ()) + _made(seen)
     return Discovery(Severity.FAIL, cause, f"{head}{words} (rank {one.rank}): {why}", remedy, lines, one.step)
 
