@@ -155,22 +155,20 @@ class CheckpointWatch:
 
     def __init__(self, tell: Callable[..., None], strike: Any, run_dir: str) -> None:
         self._tell, self._strike, self._run_dir = tell, strike, run_dir
-        self._open: dict[str, tuple[float, str, str]] = {}
+        self._open: dict[str, tuple[float, str, str, int]] = {}
+        self._begun = 0
         self.step = 0
-        self._window, self._in_window = 0, 0
         self._old_limit: tuple[int, int] | None = None
 
     def begun(self, path: str, how: str) -> None:
-        """Something opens ``path`` for writing."""
+        """Something opens ``path`` for writing; a temporary file counts once it gets a checkpoint's name."""
         path = os.path.abspath(path)
         if path in self._open or path.startswith((self._run_dir + os.sep, "/dev/", "/proc/")):
             return
-        if not self._open and not self._in_window:
-            self._window += self.step > 0
-        self._open[path] = (time.time(), script_line(), how)
-        self._in_window += 1
+        self._begun += 1
+        self._open[path] = (time.time(), script_line(), how, self._begun)
         strike = self._strike
-        if strike and self.step and (self._window, self._in_window) == (strike["save"], strike["file"]):
+        if strike and self.step and (self.step, self._begun) == (strike["step"], strike["file"]):
             self._limit(strike)
 
     def _limit(self, strike: Any) -> None:
@@ -206,10 +204,12 @@ class CheckpointWatch:
             self._old_limit = None
         for path in list(self._open):
             self._written(path, path)
-        self._in_window = 0
+        self._begun = 0
 
     def _written(self, source: str, target: str) -> None:
-        at, line, how = self._open.pop(source)
+        at, line, how, nth = self._open.pop(source)
+        if how != "torch.save" and not target.endswith(KINDS):
+            return
         try:
             seen = os.stat(source)
         except OSError:
@@ -222,6 +222,7 @@ class CheckpointWatch:
             secs=round(max(0.0, seen.st_mtime - at), 4),
             line=line,
             how=how,
+            nth=nth,
         )
 
 
@@ -293,7 +294,8 @@ class RankWatch:
                 return
             path = os.fsdecode(path)
             writes = bool(flags & (os.O_WRONLY | os.O_RDWR)) or any(c in (mode or "") for c in "wxa+")
-            if writes and path.endswith(KINDS):
+            temporary = flags & os.O_EXCL and "__pycache__" not in path
+            if writes and (temporary or path.endswith(KINDS)):
                 self.files.begun(path, "open")
             elif not writes and path.endswith("notice.json"):
                 self._called.add("notice.json")

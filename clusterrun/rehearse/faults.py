@@ -138,8 +138,7 @@ def _in_save(fault: Strike, plan: Schedule) -> list[dict[str, Any]]:
     """In the middle of the largest file that the rank with the most bytes writes."""
     files = plan.saves[plan.group - 1][1]
     most = max(files, key=lambda save: save.size)
-    mine = [save for save in files if save.rank == most.rank]
-    where = {"attempt": 0, "rank": most.rank, "save": plan.group, "file": mine.index(most) + 1}
+    where = {"attempt": 0, "rank": most.rank, "step": plan.saved_at, "file": most.nth}
     kind = "torn" if fault.name == "mid-save" else "full"
     found: list[dict[str, Any]] = [{**where, "kind": kind, "size": max(1, most.size // 2)}]
     if kind == "full":

@@ -41,7 +41,10 @@ class Step:
 
 @frozen
 class SavedFile:
-    """A file that was written after ``step`` steps; ``temp`` is the name it was written under before."""
+    """A file that was written after ``step`` steps; ``temp`` is the name it was written under before.
+
+    ``nth``: its place among the files that this rank began after that step, temporary ones too.
+    """
 
     step: int
     rank: int
@@ -50,6 +53,7 @@ class SavedFile:
     size: int
     seconds: float
     line: str
+    nth: int = 1
 
 
 @frozen
@@ -193,7 +197,9 @@ def _step(said: Mapping[str, Any]) -> Step:
 
 
 def _save(rank: int, said: Mapping[str, Any]) -> SavedFile:
-    return SavedFile(said["n"], rank, said["path"], said["temp"], said["size"], said["secs"], said["line"])
+    return SavedFile(
+        said["n"], rank, said["path"], said["temp"], said["size"], said["secs"], said["line"], said["nth"]
+    )
 
 
 def read(attempt: str) -> Life:

@@ -1,4 +1,4 @@
-"""What a rank under watch says of files that are deleted, by whichever call."""
+"""What a rank under watch says of files that are written and deleted, by whichever call."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.rehearse.rank_trace import read
+from clusterrun.rehearse.rank_trace import Life, read
 
 HOOK = Path(__file__).parents[2] / "clusterrun/rank_hooks/clusterrun_rehearsal.py"
 WATCHED = """
-import os, shutil, sys
+import os, shutil, sys, tempfile
 hook, attempt, run, path = sys.argv[1:]
 space = {"__name__": "clusterrun_rehearsal"}
 exec(compile(open(hook).read(), hook, "exec"), space)
@@ -29,21 +29,36 @@ space["begin"](attempt, 0, run)
     ],
 )
 def test_a_checkpoint_that_is_deleted_is_seen(tmp_path: Path, remove: str) -> None:
-    attempt, path = tmp_path / "attempt", tmp_path / "checkpoint-4" / "optimizer.pt"
-    for folder in (attempt, path.parent):
-        folder.mkdir()
+    path = tmp_path / "checkpoint-4" / "optimizer.pt"
+    path.parent.mkdir()
     path.touch()
-    words = (
-        sys.executable,
-        "-c",
-        WATCHED + remove,
-        str(HOOK),
-        str(attempt),
-        str(tmp_path / "run"),
-        str(path),
-    )
+    told = watched(tmp_path, remove, path)
+    assert not path.exists() and told.dropped(str(path))
+
+
+def watched(folder: Path, does: str, path: Path) -> Life:
+    """What the ranks' trace says of a program that does this with ``path``."""
+    attempt = folder / "attempt"
+    attempt.mkdir(exist_ok=True)
+    words = (sys.executable, "-c", WATCHED + does, str(HOOK), str(attempt), str(folder / "run"), str(path))
     done = subprocess.run(
         words, env={"CLUSTERRUN_REHEARSAL": "{}"}, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert not path.exists() and read(str(attempt)).dropped(str(path))
+    return read(str(attempt))
+
+
+def test_a_temporary_file_is_a_checkpoint_once_it_has_the_name_of_one(tmp_path: Path) -> None:
+    """As Lightning writes, by fsspec: nothing in the first name says that it is a checkpoint."""
+    does = """
+def whole(final):
+    number, name = tempfile.mkstemp(dir=os.path.dirname(path))
+    with open(number, "wb") as file:
+        file.write(bytes(10))
+    shutil.move(name, final)
+whole(path + ".log")
+whole(path)
+"""
+    path = tmp_path / "epoch=1.ckpt"
+    (saved,) = watched(tmp_path, does, path).ranks[0].saves
+    assert (saved.path, saved.size, saved.nth, bool(saved.temp)) == (str(path), 10, 2, True)

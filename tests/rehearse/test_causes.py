@@ -503,7 +503,7 @@ def test_faults_come_around_the_second_checkpoint() -> None:
     made = {fault.name: strikes(fault, plan) for fault in FAULTS}
     assert made["kill"] == [{"attempt": 0, "kind": "kill", "rank": 1, "step": 13}]
     assert made["after-save"] == [{"attempt": 0, "kind": "kill-before", "rank": 1, "step": 10}]
-    assert made["mid-save"] == [{"attempt": 0, "rank": 0, "save": 2, "file": 1, "kind": "torn", "size": 50}]
+    assert made["mid-save"] == [{"attempt": 0, "rank": 0, "step": 10, "file": 1, "kind": "torn", "size": 50}]
     assert made["node"] == [{"attempt": 0, "kind": "hold", "step": 13}]
     assert made["twice"] == [*made["kill"], {"attempt": 1, "kind": "kill", "rank": 0, "step": 8}]
     often = schedule(life(0, LAST, saves=tuple(saved(n) for n in range(1, LAST))), 0)
