@@ -317,7 +317,8 @@ def _no_step(seen: Observed) -> Discovery:
         return unknown(f"the restarted ranks took no step, and no exception says why: {seen.tail}")
     line, kind, text = last.errors[0] if last.errors else ("", "", "")
     words = f"{kind}: {text.splitlines()[0][:160] if text else ''}" if kind else "no step"
-    folder = _unfinished(seen.damaged, text)
+    newest = seen.lives[0].saves[-1:] if kind == "FileNotFoundError" else ()
+    folder = _unfinished((*seen.damaged, *(save.path for save in newest)), text)
     if not torn and folder:
         return Discovery(
             Severity.FAIL,

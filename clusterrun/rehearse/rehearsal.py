@@ -20,6 +20,7 @@ from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import JobSpec
+from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.rehearse import causes
 from clusterrun.rehearse.causes import Cause, Discovery, Observed, Severity
@@ -528,6 +529,11 @@ def no_steps(life: Life, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
         return (
             f"no rank was seen ({status.state.value}: {status.reason}): is the command a Python script?",
             "see what the ranks printed: --keep, then clusterrun logs",
+        )
+    if status.state is State.FAILED:
+        return (
+            f"the script ends before its first step: {status.reason}",
+            "see what it printed: --keep FOLDER, then cat FOLDER/home/runs/*/attempts/000/*.err",
         )
     return (
         "no step of a torch optimizer was seen: what this script computes cannot be compared",

@@ -455,17 +455,15 @@ def test_a_loader_that_is_a_batch_ahead_is_followed_into_the_next_epoch(
     assert (one.level.value, one.cause.value) == found, one.said
 
 
-def test_a_folder_that_was_not_written_to_its_end_is_named() -> None:
-    path = "/data/out/checkpoint-8/optimizer.pt"
-    error = ("train.py:23", "FileNotFoundError", "no file: 'out/checkpoint-8/trainer_state.json'")
-    seen = Observed(
-        "mid-save",
-        (BEFORE, Life({0: replace(CRASHED.ranks[0], loads=(), error=error)})),
-        KILLED,
-        damaged=(path,),
-    )
-    (one,) = causes.judge(CONTROL, "", seen)
-    assert one.cause.value == "torn-checkpoint-loaded" and "checkpoint-8 is unfinished" in one.said
+@pytest.mark.parametrize("fault, damaged", [("mid-save", True), ("preemption", False)])
+def test_a_folder_that_was_not_written_to_its_end_is_named(fault: str, damaged: bool) -> None:
+    """Cut off by the fault, or by the end of the run in the middle of a save."""
+    path = "/data/out/checkpoint-10/optimizer.pt"
+    told = Life({0: trace(0, KILLED, saves=(saved(5), saved(SAVED, path=path, temp="")))})
+    error = ("train.py:23", "FileNotFoundError", "no file: 'out/checkpoint-10/trainer_state.json'")
+    last = Life({0: replace(CRASHED.ranks[0], loads=(), error=error)})
+    (one,) = causes.judge(CONTROL, "", Observed(fault, (told, last), KILLED, damaged=(path,) * damaged))
+    assert one.cause.value == "torn-checkpoint-loaded" and "checkpoint-10 is unfinished" in one.said
 
 
 def test_the_remedy_fits_where_the_samples_come_from() -> None:

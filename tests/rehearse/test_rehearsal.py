@@ -8,13 +8,16 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
+from clusterrun.model.states import State
 from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile
-from clusterrun.rehearse.rehearsal import copy_folder, made, moved, outside, too_slow
+from clusterrun.rehearse.rehearsal import copy_folder, made, moved, no_steps, outside, too_slow
 from tests.hostile.conftest import ROOT, Person
 from tests.rehearse.planted import BUGS, CORRECT, Patch
 
@@ -90,6 +93,15 @@ def test_a_script_that_never_steps_is_told_so() -> None:
     )
     assert "RuntimeError: No CUDA GPUs" in one.said
     assert "--gpus" in one.remedy
+
+
+def test_a_script_that_exits_before_its_first_step_is_not_said_to_hide_them() -> None:
+    """As for a wrong option, where argparse exits with code 2 and raises nothing that a hook sees."""
+    status: Any = SimpleNamespace(state=State.FAILED, reason="rank 0 on local-0 exited with code 2")
+    spec: Any = None
+    said, remedy = no_steps(Life({0: RankTrace(0, {}, ())}), status, spec)
+    assert said == "the script ends before its first step: rank 0 on local-0 exited with code 2"
+    assert "--keep" in remedy
 
 
 def test_checkpoints_outside_of_the_copy_are_refused(tmp_path: Path) -> None:
