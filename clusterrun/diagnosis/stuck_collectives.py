@@ -61,9 +61,17 @@ def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
     if not differing:
         return None
     (group, sequence), roots = min(differing)
-    sides = sorted(roots.items(), key=lambda side: _support(snapshot, waits, *side), reverse=True)
-    first, second = (_support(snapshot, waits, *side) for side in sides[:2])
-    odd = sides[1:] if first > second else []
+    agree = {root: _agree(snapshot, waits, root, ranks) for root, ranks in roots.items()}
+    sides = sorted(roots.items(), key=lambda side: (-len(agree[side[0]]), side[0] not in side[1], side[0]))
+    # Who has left the call may have named any root, itself above all.
+    left = set(members(snapshot.of(sides[0][1][0]), group, snapshot.seen)).difference(*agree.values())
+    most, *fewer = (len(agree[root]) for root, _ in sides)
+    deny = {root: any(root in ranks for other, ranks in sides if other != root) for root, _ in sides}
+    wrong = [
+        (deny[root] and not deny[sides[0][0]]) or most > few + len(left)
+        for (root, _), few in zip(sides[1:], fewer)
+    ]
+    odd = sides[1:] if all(wrong) else []
     operation = snapshot.of(sides[0][1][0]).rooted
     lines = [
         f"{ranks_in_words(tuple(ranks))} name{'s' if len(ranks) == 1 else ''} rank {root}"
@@ -85,15 +93,12 @@ def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
 
 
-def _support(
-    snapshot: JobSnapshot, waits: Sequence[Waiting], root: int, ranks: list[int]
-) -> tuple[int, bool]:
-    """How many name ``root``, those included who are in a later call of that line; whether itself does."""
+def _agree(snapshot: JobSnapshot, waits: Sequence[Waiting], root: int, ranks: list[int]) -> set[int]:
+    """Who names ``root``, those included who are in a later call of that line."""
     groups = {one.record.group for one in waits if one.rank in ranks}
     calls = {(snapshot.of(rank).rooted, place(snapshot.of(rank).stack).line) for rank in ranks}
     known = [snapshot.of(one.rank) for one in waits if one.record.group in groups]
-    agree = [one for one in known if one.root == root and (one.rooted, place(one.stack).line) in calls]
-    return len(agree), root in ranks
+    return {one.rank for one in known if one.root == root and (one.rooted, place(one.stack).line) in calls}
 
 
 def other_tags(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:

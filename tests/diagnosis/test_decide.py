@@ -703,7 +703,9 @@ def in_broadcast(number: int, root: int | None) -> RankSeen:
     [
         ((0, 0, 1, 0), [2]),
         ((1, 0, 0, 0), [0]),
-        ((0, None, 1, None), [2]),  # rank 1 has gone on, so it was no root
+        ((0, None, 1, None), []),  # as seen: a root of few bytes has sent them, and goes on
+        ((0, 0, None, 2), []),  # two and two, of whom one has gone on as the root that it named
+        ((0, 0, 1, None), [2]),  # rank 1 is there, and no root
         ((0, None, 2, None), []),
         ((0, 0, 1, 2), [2, 3]),
     ],
