@@ -103,12 +103,13 @@ def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None
         return None
     slow = late(snapshot.seen, dict(snapshot.offsets))
     if slow is None:
-        said, evidence = "the ranks are making progress", _progress(snapshot)
+        said = "the ranks are making progress"
+        shown = _progress(snapshot)
         if awaited and not any(one.moved for one in snapshot.seen):
             said = f"the others wait for {ranks_in_words(tuple(one.rank for one in works))}, still printing"
-            lines = (f"rank {one.rank} on {one.node}: {reason(one).why}" for one in works[:MOST])
-            evidence = (*snapshot.waited(waits), *lines)
-        return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=evidence), certain=not awaited)
+            lines = tuple(f"rank {one.rank} on {one.node}: {reason(one).why}" for one in works[:MOST])
+            shown = snapshot.waited(waits) + lines
+        return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=shown), certain=not awaited)
     rank = snapshot.of(slow.rank)
     said = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
     last = f"it came last to {slow.last} of the last {slow.of} that were waited for"

@@ -7,6 +7,7 @@ that did pass. Where no group as large has passed yet, tests are chosen that are
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -29,6 +30,9 @@ WITHOUT = 2
 """So many of them must have been without each other node: one may have failed by chance."""
 BLIND = 4
 """Rounds of groups drawn anew where no single node explains what failed: two nodes may."""
+PAIRS = 24
+"""Rounds of groups chosen to leave out two nodes that explain all failures, and the most nodes for which
+all such pairs are weighed: of more nodes groups that are drawn leave out any two soon enough."""
 BALANCE = 0.5
 """The chance of failing that makes a test tell most."""
 
@@ -256,17 +260,36 @@ class GroupSearch:
 
     def _anew(self, rest: Group, failing: list[Group], size: int) -> list[Group]:
         """What may have failed by chance once more, then groups drawn anew."""
-        if self._blind >= BLIND or max(map(self._works.__getitem__, rest)) >= size:
+        few = len(rest) <= PAIRS and 2 * size > len(rest)
+        if self._blind >= (PAIRS if few else BLIND) or max(map(self._works.__getitem__, rest)) >= size:
             return []
         self._blind += 1
         for group in reversed(failing):
             others = [one for one in failing if one not in (group, rest)]
             if self._failed[group] == 1 and (not others or (others[1:] and frozenset.intersection(*others))):
                 return [group]
+        if few:
+            return self._without_two(rest, failing, size)
         order = sorted(rest)
         random.Random(self._rounds).shuffle(order)
         groups = [frozenset(order[at : at + size]) for at in range(0, len(order) - size + 1, size)]
         return [group for group in groups if group not in self._failed]
+
+    def _without_two(self, rest: Group, failing: list[Group], size: int) -> list[Group]:
+        """The group that leaves out as many as it can of the pairs of nodes that explain all failures."""
+        pairs = [
+            frozenset(pair)
+            for pair in itertools.combinations(sorted(rest), 2)
+            if all(group & frozenset(pair) for group in failing)
+        ]
+        if not pairs or len(rest) - size < len(pairs[0]):
+            return []
+        out = pairs[0]
+        while len(out) < len(rest) - size:
+            degree = Counter(one for pair in pairs if pair & out for one in pair - out)
+            out |= {min(rest - out, key=lambda one: (-degree[one], one))}
+        made = rest - out
+        return [made] if made not in self._failed else []
 
     def _halves(self, failing: list[Group]) -> list[Group]:
         """Both halves of groups that failed, of which no half was tested yet."""
@@ -302,4 +325,4 @@ class GroupSearch:
 
 def most_rounds(count: int) -> int:
     """No more rounds than that are asked for where so many nodes failed together."""
-    return 5 * math.ceil(math.log2(max(count, 2))) + 12
+    return 5 * math.ceil(math.log2(max(count, 2))) + 12 + (PAIRS if count <= PAIRS else 0)

@@ -37,6 +37,9 @@ def test_of_two_such_nodes_none_is_taken_for_another_and_both_are_named_where_ma
     assert "wrong" not in {how for _, how in seen}
     among_many = [how for world, how in seen if world.count >= 24]
     assert sum(how in ("exact", "set") for how in among_many) >= 0.95 * len(among_many)
+    # Of larger groups one of the two is in each: what they do differs from no fault of the set.
+    few = [how for world, how in seen if world.count <= 12 and max(world.nodes.values()) <= world.count - 2]
+    assert sum(how in ("exact", "set") for how in few) >= 0.93 * len(few)
 
 
 @pytest.mark.parametrize("flakes", [0.0, 0.01, 0.02])
