@@ -31,6 +31,8 @@ from clusterrun.system import RealClock
 
 Files = Sequence[tuple[str, bytes]]
 """Names in the run directory, and what stands there."""
+SRUN_PORTS, SRUN_PORTS_MORE, SRUN_HOSTS = 3, 2, 48
+"""An srun listens on three ports, and on two more for every 48 hosts (slurm.conf(5))."""
 OFFER_SECONDS = 1.0
 """How long a submission waits for the partitions' offers; what is wrong then, sbatch says too, if later."""
 
@@ -78,7 +80,8 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
     spec, whole = _whole_nodes(spec, context) if offered else (spec, ())
     spec, avoided = _keeping_off(spec, context, site, offered)
     site, shared = _sharing_cpus(spec, context, site, offered)
-    return SubmitFacts(spec, site, (*whole, *avoided, *shared), offered)
+    few = _few_ports(spec, context) if site.slurm else ()
+    return SubmitFacts(spec, site, (*whole, *avoided, *shared, *few), offered)
 
 
 def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
@@ -162,6 +165,18 @@ def _whole_nodes(spec: JobSpec, context: Context) -> tuple[JobSpec, tuple[str, .
             f"name such nodes: --gpus {spec.gpus} --constraint {spec.gpu_type}, or --partition",
         )
     return replace(spec, gpus_from="node"), (f"{seen}: those that each node has are used (--gpus-from node)",)
+
+
+def _few_ports(spec: JobSpec, context: Context) -> tuple[str, ...]:
+    """A notice where the ports of ``SrunPortRange`` are too few for a launch beside one that still ends."""
+    ports = context.client().srun_ports()
+    needed = SRUN_PORTS + SRUN_PORTS_MORE * -(-spec.nodes // SRUN_HOSTS)
+    if not ports or ports >= 2 * needed:
+        return ()
+    return (
+        f"SrunPortRange of slurm.conf has {ports} ports, and srun over {spec.nodes} nodes opens {needed}: "
+        "a launch may fail for want of ports; Slurm's manual advises 1,000 and more (ask its administrators)",
+    )
 
 
 def _keeping_off(

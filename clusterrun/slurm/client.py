@@ -202,6 +202,12 @@ class SlurmClient:
         """
         return _setting(self._configuration(), "SelectType").lower() == "select/linear"
 
+    def srun_ports(self) -> int:
+        """From how many ports an srun may choose its own (``SrunPortRange``); 0: from the kernel's."""
+        first, dash, last = _setting(self._configuration(), "SrunPortRange").partition("-")
+        known = dash and first.isdecimal() and last.isdecimal() and int(first)
+        return max(0, int(last) - int(first) + 1) if known else 0
+
     def _configuration(self) -> str:
         """The first configuration that names the cluster, found out once; '' where nobody answers."""
         if self._configured is None:

@@ -387,6 +387,25 @@ def test_whether_slurm_gives_whole_nodes_stands_in_its_configuration(
 
 
 @pytest.mark.parametrize(
+    ("text", "ports"),
+    [
+        ("SrunPortRange=60001-60010", 10),
+        ("SrunPortRange = 60001-63000  # many", 3000),
+        ("SrunPortRange=0-0", 0),
+        ("#SrunPortRange=60001-60010", 0),
+        ("SrunPortRange=(null)", 0),
+        ("", 0),
+    ],
+)
+def test_how_many_ports_an_srun_may_choose_from_stands_in_slurms_configuration(
+    tmp_path: Path, text: str, ports: int
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"ClusterName=x\n{text}\n")
+    client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms())
+    assert client.srun_ports() == ports
+
+
+@pytest.mark.parametrize(
     "said, remedy",
     [
         ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", "sacctmgr"),

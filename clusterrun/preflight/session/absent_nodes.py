@@ -39,7 +39,10 @@ _HANGS = (
 )
 _MTU = "let the MTU of {} be what the switches carry: ping -M do -s 1472 to it"
 _NO_NAME = "its name does not resolve on the first node: getent hosts; add it to DNS or /etc/hosts"
-_NO_PYTHON = "see job.out: was there a Python to start it?"
+_NO_PYTHON = (
+    "see job.out: was there a Python to start it? does its Prolog take so long, which Slurm runs before the "
+    "first step there: scontrol show config | grep Prolog (PrologFlags=Alloc runs it before the job)"
+)
 _NO_ANSWER = "look at the node: sinfo -N -l, and job.out in the run directory"
 _REMEDIES = (
     (contract.NO_CONNECTION, True, _OUTGOING),

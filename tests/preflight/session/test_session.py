@@ -612,6 +612,8 @@ def test_several_that_did_not_join_for_no_known_reason_are_not_to_blame_and_one_
     assert {known.report.nodes[node].verdict for node in away} == {Grade.FAIL}
     alone = examined(orders(7), Faults(agentless={3}, why=why))
     assert (blamed(alone), alone.report.nodes[3].verdict) == ({3}, Grade.FAIL)
+    remedies = " ".join(one.remedy for one in alone.report.nodes[3].findings)
+    assert "does its Prolog take so long" in remedies
 
 
 @pytest.mark.parametrize("away", [set(), {5}, {4, 5}])
