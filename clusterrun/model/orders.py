@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import enum
-
 from clusterrun.model import contract
 from clusterrun.model.container import Container
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.states import Word
 
 
-class Level(str, enum.Enum):
+class Level(Word):
     """How much is checked before ranks start, equal to its word."""
 
     FULL = "full"
     QUICK = "quick"
     OFF = "off"
-
-    def __str__(self) -> str:
-        """The word alone."""
-        return self.value
 
 
 @frozen

@@ -43,83 +43,41 @@ import os
 from clusterrun.model.frozen import frozen
 
 
+class _Below:
+    """A file, or a folder, of this name in the folder that its owner's only field names."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: RunPaths | AttemptPaths, kind: type) -> str:
+        (folder,) = vars(owner).values()
+        return os.path.join(folder, self._name)
+
+
 @frozen
 class RunPaths:
     """The files of one run below its run directory (an absolute path)."""
 
     run_dir: str
 
-    @property
-    def record(self) -> str:
-        return os.path.join(self.run_dir, "record.json")
-
-    @property
-    def orders(self) -> str:
-        return os.path.join(self.run_dir, "orders.json")
-
-    @property
-    def script(self) -> str:
-        return os.path.join(self.run_dir, "script.sh")
-
-    @property
-    def agent(self) -> str:
-        return os.path.join(self.run_dir, "agent.pyz")
-
-    @property
-    def snapshot(self) -> str:
-        return os.path.join(self.run_dir, "snapshot")
-
-    @property
-    def snapshot_note(self) -> str:
-        return os.path.join(self.run_dir, "snapshot.txt")
-
-    @property
-    def cancel(self) -> str:
-        return os.path.join(self.run_dir, "cancel")
-
-    @property
-    def state(self) -> str:
-        return os.path.join(self.run_dir, "state.json")
-
-    @property
-    def reserve(self) -> str:
-        return os.path.join(self.run_dir, "reserve")
-
-    @property
-    def successor(self) -> str:
-        return os.path.join(self.run_dir, "successor.json")
-
-    @property
-    def next(self) -> str:
-        return os.path.join(self.run_dir, "next.json")
-
-    @property
-    def left(self) -> str:
-        return os.path.join(self.run_dir, "left.json")
-
-    @property
-    def save_now(self) -> str:
-        return os.path.join(self.run_dir, "save_now")
-
-    @property
-    def asks(self) -> str:
-        return os.path.join(self.run_dir, "asks")
-
-    @property
-    def prelude(self) -> str:
-        return os.path.join(self.run_dir, "prelude")
-
-    @property
-    def ended(self) -> str:
-        return os.path.join(self.run_dir, "ended.json")
-
-    @property
-    def job_output(self) -> str:
-        return os.path.join(self.run_dir, "job.out")
-
-    @property
-    def attempts(self) -> str:
-        return os.path.join(self.run_dir, "attempts")
+    record = _Below("record.json")
+    orders = _Below("orders.json")
+    script = _Below("script.sh")
+    agent = _Below("agent.pyz")
+    snapshot = _Below("snapshot")
+    snapshot_note = _Below("snapshot.txt")
+    cancel = _Below("cancel")
+    state = _Below("state.json")
+    reserve = _Below("reserve")
+    successor = _Below("successor.json")
+    next = _Below("next.json")
+    left = _Below("left.json")
+    save_now = _Below("save_now")
+    asks = _Below("asks")
+    prelude = _Below("prelude")
+    ended = _Below("ended.json")
+    job_output = _Below("job.out")
+    attempts = _Below("attempts")
 
     def attempt(self, epoch: int) -> AttemptPaths:
         """The files of attempt number ``epoch``."""
@@ -132,29 +90,12 @@ class AttemptPaths:
 
     folder: str
 
-    @property
-    def coordinator_log(self) -> str:
-        return os.path.join(self.folder, "coordinator.log")
-
-    @property
-    def preflight(self) -> str:
-        return os.path.join(self.folder, "preflight.json")
-
-    @property
-    def notice(self) -> str:
-        return os.path.join(self.folder, "notice.json")
-
-    @property
-    def progress(self) -> str:
-        return os.path.join(self.folder, "progress.json")
-
-    @property
-    def results(self) -> str:
-        return os.path.join(self.folder, "results.json")
-
-    @property
-    def hooks_log(self) -> str:
-        return os.path.join(self.folder, "hooks.log")
+    coordinator_log = _Below("coordinator.log")
+    preflight = _Below("preflight.json")
+    notice = _Below("notice.json")
+    progress = _Below("progress.json")
+    results = _Below("results.json")
+    hooks_log = _Below("hooks.log")
 
     def out(self, rank: int) -> str:
         return os.path.join(self.folder, f"{rank:05d}.out")

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import enum
-
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
+from clusterrun.model.states import Word
 
 
-class Grade(str, enum.Enum):
+class Grade(Word):
     """How fit something is, equal to its word; ``UNDETERMINED``: it could not be found out."""
 
     PASS = "pass"
     WARN = "warn"
     FAIL = "fail"
     UNDETERMINED = "undetermined"
-
-    def __str__(self) -> str:
-        """The word alone."""
-        return self.value
 
 
 WORST_FIRST = (Grade.FAIL, Grade.UNDETERMINED, Grade.WARN, Grade.PASS)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import enum
 
 
-class State(str, enum.Enum):
+class Word(str, enum.Enum):
+    """A value that is equal to its word, and printed as that word alone."""
+
+    def __str__(self) -> str:
+        return str.__str__(self)
+
+
+class State(Word):
     """The state of a run as users see it, equal to its word. ``UNKNOWN`` never means ended."""
 
     PENDING = "PENDING"
@@ -19,17 +26,13 @@ class State(str, enum.Enum):
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     UNKNOWN = "UNKNOWN"
 
-    def __str__(self) -> str:
-        """The word alone."""
-        return self.value
-
     @property
     def ended(self) -> bool:
         """Nothing further comes from a run in this state."""
         return self not in (State.PENDING, State.RUNNING, State.UNKNOWN)
 
 
-class Phase(str, enum.Enum):
+class Phase(Word):
     """How far a live run is, equal to its word."""
 
     QUEUED = "queued"
@@ -43,7 +46,3 @@ class Phase(str, enum.Enum):
     def before_ranks(self) -> bool:
         """No rank runs yet: what is said of it is what is being done, and no cause of an end."""
         return self in (Phase.STARTING, Phase.PREFLIGHT)
-
-    def __str__(self) -> str:
-        """The word alone."""
-        return self.value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
@@ -14,7 +14,10 @@ ARROWS = {"a->b": "→", "b->a": "←"}
 
 @frozen
 class NodeBlame:
-    """Who (nodes that share their findings, a link, or all), and what is said of them, worst first."""
+    """Who (nodes that share their findings, a link, or all), and what is said of them, worst first.
+
+    ``word`` is empty of all together; findings of a node name their check.
+    """
 
     title: str
     grade: Grade
@@ -22,15 +25,15 @@ class NodeBlame:
     said: tuple[Finding, ...]
 
 
-def blamed(report: Report) -> tuple[NodeBlame, ...]:
-    """All that has something to say, worst first."""
-    found = [*_nodes(report), *_links(report), *_set(report)]
-    return tuple(sorted(found, key=lambda one: WORST_FIRST.index(one.grade)))
-
-
 def between(link: LinkReport) -> str:
     """Both ends, with an arrow where only one direction is bad."""
     return f"{link.a} {ARROWS.get(link.direction, '↔')} {link.b}"
+
+
+def blamed(report: Report, ends: Callable[[LinkReport], str] = between) -> list[NodeBlame]:
+    """All that has something to say, worst first; ``ends`` names a link."""
+    found = [*_nodes(report), *_links(report, ends), *_set(report)]
+    return sorted(found, key=lambda one: WORST_FIRST.index(one.grade))
 
 
 def told(node: NodeReport) -> tuple[Finding, ...]:
@@ -49,14 +52,14 @@ def _nodes(report: Report) -> Iterator[NodeBlame]:
         yield NodeBlame(fold(names), grade, ", ".join(words), said)
 
 
-def _links(report: Report) -> Iterator[NodeBlame]:
+def _links(report: Report, ends: Callable[[LinkReport], str]) -> Iterator[NodeBlame]:
     for link in report.links:
         if link.verdict is not Grade.PASS:
             said = Finding("", link.verdict, link.said, link.remedy)
-            yield NodeBlame(f"link {between(link)}", link.verdict, link.verdict.value, (said,))
+            yield NodeBlame(f"link {ends(link)}", link.verdict, link.verdict.value, (said,))
 
 
 def _set(report: Report) -> Iterator[NodeBlame]:
     if report.set_said:
         grade = report.verdict if report.verdict is not Grade.PASS else Grade.WARN
-        yield NodeBlame("all nodes together", grade, "the set", (Finding("", grade, report.set_said),))
+        yield NodeBlame("all nodes together", grade, "", (Finding("", grade, report.set_said),))

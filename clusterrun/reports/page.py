@@ -99,7 +99,7 @@ def _finding(one: NodeBlame) -> Markup:
         )
         for said in one.said
     ]
-    title = tag("h3", one.title, tag("span", one.word, class_="chip"))
+    title = tag("h3", one.title, tag("span", one.word or "the set", class_="chip"))
     return tag("div", title, tag("ul", *lines), class_=f"finding {one.grade.value}")
 
 

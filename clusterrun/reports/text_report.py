@@ -8,22 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from clusterrun.diagnosis.known_error_lookup import meaning
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
-from clusterrun.model.preflight_report import (
-    WORST_FIRST,
-    Finding,
-    Grade,
-    LinkReport,
-    Measurement,
-    NodeReport,
-    Report,
-)
+from clusterrun.model.preflight_report import Grade, LinkReport, Measurement, Report
 from clusterrun.model.visible import visible
+from clusterrun.reports.findings import NodeBlame, blamed
 
 MOST_BLOCKS = 12
 """Nodes and links that are shown one by one: of more, the rest are named together."""
 MOST_WORDS = 3
 """Of what failed tests said: mostly all say the same."""
-ROLES = {"excluded": ", left out", "spare": ", a spare", "rank": ""}
 
 
 @frozen
@@ -34,23 +26,14 @@ class ReportLine:
     grade: Grade | None = None
 
 
-@frozen
-class _Block:
-    """A node (or several with the same findings), a link, or the set, and what is said of it."""
-
-    title: str
-    grade: Grade
-    said: tuple[tuple[str, str], ...]
-
-
 def screen(report: Report, width: int = 100) -> list[ReportLine]:
     """``report`` in lines of at most ``width`` columns."""
-    blocks = sorted(_blocks(report), key=lambda block: WORST_FIRST.index(block.grade))
+    blocks = blamed(report, _between)
     lines = [*_wrapped([headline(report)], width, "", report.verdict), *_wrapped([_facts(report)], width)]
     for block in blocks[:MOST_BLOCKS]:
         lines += [ReportLine(""), *_shown(block, width)]
     if len(blocks) > MOST_BLOCKS:
-        rest = "; ".join(block.title for block in blocks[MOST_BLOCKS:])
+        rest = "; ".join(map(_title, blocks[MOST_BLOCKS:]))
         lines += [
             ReportLine(""),
             *_wrapped([f"and {len(blocks) - MOST_BLOCKS} more (--json has all): {rest}"], width),
@@ -90,15 +73,15 @@ def _fit(report: Report, failed: int) -> Iterator[str]:
     elif report.set_said and not report.links:
         yield "no node and no link is to blame"
     else:
-        yield f"all {count} nodes are fit" if count > 1 else f"{fold(_names(report.nodes))} is fit"
+        yield (
+            f"all {count} nodes are fit"
+            if count > 1
+            else f"{fold([one.node for one in report.nodes])} is fit"
+        )
 
 
 def _named(report: Report, grade: Grade) -> list[str]:
     return [node.node for node in report.nodes if node.verdict is grade]
-
-
-def _names(nodes: Iterable[NodeReport]) -> list[str]:
-    return [node.node for node in nodes]
 
 
 def _is(names: Sequence[str]) -> str:
@@ -120,40 +103,18 @@ def _facts(report: Report) -> str:
     )
 
 
-def _blocks(report: Report) -> Iterator[_Block]:
-    told = [node for node in report.nodes if node.verdict is not Grade.PASS or _told(node)]
-    groups: dict[tuple[object, ...], list[NodeReport]] = {}
-    for node in told:
-        groups.setdefault((node.verdict, node.role, *_told(node)), []).append(node)
-    for nodes in groups.values():
-        title = f"{fold(_names(nodes))}: {nodes[0].verdict.value}{ROLES.get(nodes[0].role, '')}"
-        yield _Block(title, nodes[0].verdict, tuple(map(_finding, _told(nodes[0]))))
-    for link in report.links:
-        if link.verdict is not Grade.PASS:
-            title = f"link {_between(link)}: {link.verdict.value}"
-            yield _Block(title, link.verdict, ((link.said, link.remedy),))
-    if report.set_said:
-        grade = report.verdict if report.verdict is not Grade.PASS else Grade.WARN
-        yield _Block("all nodes together", grade, ((report.set_said, ""),))
+def _title(one: NodeBlame) -> str:
+    return f"{one.title}: {one.word}" if one.word else one.title
 
 
-def _told(node: NodeReport) -> list[Finding]:
-    """What there is to say of a node, worst first."""
-    found = [finding for finding in node.findings if finding.verdict is not Grade.PASS]
-    return sorted(found, key=lambda finding: WORST_FIRST.index(finding.verdict))
-
-
-def _finding(finding: Finding) -> tuple[str, str]:
-    mark = "" if finding.verdict is Grade.FAIL else f" ({finding.verdict.value})"
-    return f"{finding.check}{mark}: {finding.said}", finding.remedy
-
-
-def _shown(block: _Block, width: int) -> Iterator[ReportLine]:
-    yield from _wrapped([block.title], width, "", block.grade)
-    for said, remedy in block.said:
-        yield from _wrapped([said], width, "  ")
-        if remedy:
-            yield from _wrapped([f"-> {remedy}"], width, "     ")
+def _shown(one: NodeBlame, width: int) -> Iterator[ReportLine]:
+    yield from _wrapped([_title(one)], width, "", one.grade)
+    for finding in one.said:
+        mark = "" if finding.verdict is Grade.FAIL else f" ({finding.verdict.value})"
+        check = f"{finding.check}{mark}: " if finding.check else ""
+        yield from _wrapped([f"{check}{finding.said}"], width, "  ")
+        if finding.remedy:
+            yield from _wrapped([f"-> {finding.remedy}"], width, "     ")
 
 
 def _words(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[ReportLine]:
