@@ -19,6 +19,7 @@ from typing import Any
 
 from clusterrun.agent import actions, events
 from clusterrun.agent.agent import Agent
+from clusterrun.protocol import messages
 from clusterrun.protocol.bootstrap import Bootstrap, read_bootstrap
 from clusterrun.protocol.codec import Encoder
 from clusterrun.protocol.handshake import ClientEnd, WireError
@@ -94,9 +95,9 @@ class FakeNode:
         if isinstance(action, actions.Tell):
             self.socket.sendall(self.end.seal(ENCODER.body(action.message)))
         elif isinstance(action, actions.HoldPort):
-            return [events.PortHeld(action.epoch, 4000)]
-        elif isinstance(action, actions.Spawn):
-            return [events.RanksSpawned(action.epoch)]
+            return [messages.PortReserved(action.epoch, 4000)]
+        elif isinstance(action, messages.StartRanks):
+            return [messages.RanksStarted(action.epoch)]
         elif isinstance(action, actions.SignalLocal):
             ranks = range(self.number * RANKS, (self.number + 1) * RANKS)
             return [events.RankEnded(0, rank, -action.number) for rank in ranks]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.agent.agent import Agent
-from clusterrun.agent.events import RankEnded, RanksSpawned, Swept, Told, Welcomed
+from clusterrun.agent.events import RankEnded, Swept, Told, Welcomed
 from clusterrun.coordinator.actions import ReadProgress, Send
 from clusterrun.coordinator.coordinator import Coordinator
 from clusterrun.coordinator.events import AgentJoined, EpochClaimed, MessageCame, Progressed
@@ -76,7 +76,7 @@ def story(trace: Trace) -> None:
     for message in (Beat(0), PortReserved(0, 29000), RanksStarted(0)):
         coordinator.on(Now(1.0, WALL + 1.0), MessageCame(0, message))
     start = Told(StartRanks(0, World(("n0",), 2), 0, Meeting("10.0.0.1", 29000)))
-    for told in (Welcomed(), Told(Ack(0, WALL)), Told(ReservePort(0)), start, RanksSpawned(0)):
+    for told in (Welcomed(), Told(Ack(0, WALL)), Told(ReservePort(0)), start, RanksStarted(0)):
         agent.on(Now(1.0, WALL + 1.0), told)
 
     def coordinator_hears(time: float, event: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterrun.agent import actions, events
 from clusterrun.model import contract
+from clusterrun.protocol import messages
 from clusterrun.runtime import machine_events
 
 from .actors import Actor
@@ -51,19 +52,19 @@ class AgentActor(Actor):
         self.port_epoch = action.epoch
         port, why = (0, "none is free") if self.world.no_port() else (20000 + action.epoch, "")
         delay = 0.01 * self.world.process_chance.random()
-        self.world.clock.after(delay, self.feed, events.PortHeld(action.epoch, port, why))
+        self.world.clock.after(delay, self.feed, messages.PortReserved(action.epoch, port, why))
 
     def _release_port(self, action: actions.ReleasePort) -> None:
         self.world.watch.port_released(self)
         self.port_epoch = None
 
-    def _spawn(self, action: actions.Spawn) -> None:
+    def _spawn(self, action: messages.StartRanks) -> None:
         self.world.watch.spawned(self, action)
         self.seen_epoch = action.epoch
         delay = 0.3 * self.world.process_chance.random()
         self.feed_later(delay, lambda: self._start(action))
 
-    def _start(self, action: actions.Spawn) -> None:
+    def _start(self, action: messages.StartRanks) -> None:
         fails = self.world.no_spawn()
         processes = self.world.scenario.processes
         for rank in range(action.node * processes, (action.node + 1) * processes):
@@ -72,9 +73,9 @@ class AgentActor(Actor):
             process = Process(self, action.epoch, rank)
             self.world.program.rank_started(process)
         event = (
-            events.SpawnFailed(action.epoch, "no such program")
+            messages.StartFailed(action.epoch, "no such program")
             if fails
-            else events.RanksSpawned(action.epoch)
+            else messages.RanksStarted(action.epoch)
         )
         self.world.clock.after(0.01, self.feed, event)
 
@@ -95,7 +96,7 @@ class AgentActor(Actor):
         slurm = self.world.slurm
         mine = [p for p in self.node.processes if p.agent is self and not p.child]
         catches = slurm is not None and slurm.plan.catches
-        passed = events.Passed(self.seen_epoch, contract.NOTICE_SIGNAL, len(mine) if catches else 0)
+        passed = messages.SignalTaken(self.seen_epoch, contract.NOTICE_SIGNAL, len(mine) if catches else 0)
         self.world.clock.after(0.01, self.feed, passed)
         for process in mine if catches else ():
             run = self.world.program.runs[(process.run, process.epoch)]
@@ -116,10 +117,10 @@ class AgentActor(Actor):
         left = [process for process in self.node.processes if process.epoch <= action.epoch]
         self.feed(events.Swept(action.epoch, tuple(f"rank {process.rank} in D" for process in left)))
 
-    def _pass_on(self, action: actions.PassOn) -> None:
+    def _pass_on(self, action: messages.AskSidecar) -> None:
         found = [c for c in self.node.sidecars if c.agent is self and c.name == action.sidecar]
         if not found and self.world.scenario.examiner(self.node.index) == "never starts":
-            gone = events.SidecarGone(action.epoch, action.sidecar, "no such program")
+            gone = messages.SidecarEnded(action.epoch, action.sidecar, "no such program")
             self.world.clock.after(0.01, self.feed, gone)
             return
         sidecar = found[0] if found else Companion(self, action.epoch, action.sidecar)
@@ -179,10 +180,10 @@ class AgentActor(Actor):
         actions.Tell: _tell,
         actions.HoldPort: _hold_port,
         actions.ReleasePort: _release_port,
-        actions.Spawn: _spawn,
+        messages.StartRanks: _spawn,
         actions.SignalLocal: _signal,
         actions.Sweep: _sweep,
-        actions.PassOn: _pass_on,
+        messages.AskSidecar: _pass_on,
         actions.Accompany: _accompany,
         actions.Dismiss: _dismiss,
         actions.RenewLease: _renew,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.agent.events import RankEnded, SidecarGone, SidecarSpoke
+from clusterrun.agent.events import RankEnded
 from clusterrun.model import contract
+from clusterrun.protocol.messages import SidecarEnded, SidecarSaid
 from clusterrun.runtime.standstill import OVERSLEPT_SECONDS
 
 if TYPE_CHECKING:
@@ -186,13 +187,13 @@ class Companion:
 
     def _say(self, number: int, answer: str) -> None:
         if self.alive:
-            told = SidecarSpoke(self.epoch, self.name, number, answer)
+            told = SidecarSaid(self.epoch, self.name, number, answer)
             self.node.world.clock.after(0.001, self.agent.feed, told)
 
     def _die(self) -> None:
         if self.alive:
             self.kill()
-            gone = SidecarGone(self.epoch, self.name, "was killed")
+            gone = SidecarEnded(self.epoch, self.name, "was killed")
             self.node.world.clock.after(0.001, self.agent.feed, gone)
 
 

@@ -107,7 +107,7 @@ class Watch:
         if isinstance(message, msg.Ack):
             self._granted[agent.name] = True
 
-    def spawned(self, agent: AgentActor, action: agent_actions.Spawn) -> None:
+    def spawned(self, agent: AgentActor, action: msg.StartRanks) -> None:
         if not self._granted.get(agent.name) or agent.lease_until <= self.world.clock.now - SLACK:
             self.fail(f"{agent.name} starts ranks without a lease")
         if action.epoch <= agent.seen_epoch:

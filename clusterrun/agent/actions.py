@@ -1,16 +1,18 @@
-"""What the agent orders to be done; values only, carried out in the order in which they come."""
+"""What the agent orders to be done; values only, carried out in the order in which they come.
+
+``StartRanks`` and ``AskSidecar`` of the coordinator are passed on as they came, when they may be carried out.
+"""
 
 from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
-from clusterrun.model.world import Meeting, World
 from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 
-    from clusterrun.protocol.messages import ToCoordinator
+    from clusterrun.protocol.messages import AskSidecar, StartRanks, ToCoordinator
 
 
 @frozen
@@ -30,31 +32,6 @@ class HoldPort:
 @frozen
 class ReleasePort:
     """Give the held port back."""
-
-
-@frozen
-class Spawn:
-    """Start the ranks of node number ``node``; ends in ``RanksSpawned`` or ``SpawnFailed``."""
-
-    epoch: int
-    world: World
-    node: int
-    meeting: Meeting
-    environment: tuple[tuple[str, str], ...] = ()
-    last_epoch: int = 0
-
-
-@frozen
-class PassOn:
-    """Hand a question to a sidecar process, started where it does not run; ends in ``SidecarSpoke``.
-
-    Where it ends, or cannot be started, in ``SidecarGone``.
-    """
-
-    epoch: int
-    sidecar: str
-    number: int
-    body: str
 
 
 @frozen
@@ -108,8 +85,8 @@ if TYPE_CHECKING:
         Tell,
         HoldPort,
         ReleasePort,
-        Spawn,
-        PassOn,
+        StartRanks,
+        AskSidecar,
         Accompany,
         Dismiss,
         SignalLocal,

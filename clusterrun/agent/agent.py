@@ -22,20 +22,7 @@ from __future__ import annotations
 import signal
 
 from clusterrun.agent.actions import Exit, RenewLease, Tell
-from clusterrun.agent.events import (
-    Disconnected,
-    Passed,
-    PortHeld,
-    RankEnded,
-    RanksSpawned,
-    ShimLost,
-    SidecarGone,
-    SidecarSpoke,
-    SpawnFailed,
-    Swept,
-    Told,
-    Welcomed,
-)
+from clusterrun.agent.events import Disconnected, RankEnded, ShimLost, Swept, Told, Welcomed
 from clusterrun.agent.lease import Lease
 from clusterrun.agent.ranks import Ranks, RankStage
 from clusterrun.agent.sidecars import Sidecars
@@ -45,9 +32,15 @@ from clusterrun.protocol.messages import (
     AskSidecar,
     EndSidecar,
     Farewell,
+    PortReserved,
+    RanksStarted,
     ReservePort,
+    SidecarEnded,
+    SidecarSaid,
     SignalRanks,
     SignalSeen,
+    SignalTaken,
+    StartFailed,
     StartRanks,
     StopRanks,
 )
@@ -237,7 +230,7 @@ class Agent:
             return
         self._ranks.swept(event, self._objection(now) if cleaning else "")
 
-    def _spawned(self, now: Now, event: RanksSpawned) -> None:
+    def _spawned(self, now: Now, event: RanksStarted) -> None:
         self._ranks.spawned(now, event)
         if self._observed and self._ranks.stage is RankStage.RUNNING and event.epoch == self._ranks.epoch:
             self._observe_at = now.steady + OBSERVE_AFTER_SECONDS
@@ -313,14 +306,14 @@ _EVENTS: dict[type, Callable[[Agent, Now, Any], None]] = {
     Disconnected: Agent._disconnected,
     ShimLost: Agent._shim_lost,
     SignalCame: Agent._signal_came,
-    PortHeld: lambda self, now, event: self._ranks.port.held(event),
-    RanksSpawned: Agent._spawned,
-    SpawnFailed: lambda self, now, event: self._ranks.spawn_failed(event),
+    PortReserved: lambda self, now, event: self._ranks.port.held(event),
+    RanksStarted: Agent._spawned,
+    StartFailed: lambda self, now, event: self._ranks.spawn_failed(event),
     RankEnded: lambda self, now, event: self._ranks.ended(now, event),
-    Passed: lambda self, now, event: self._ranks.passed(event),
+    SignalTaken: lambda self, now, event: self._ranks.passed(event),
     Swept: Agent._was_swept,
-    SidecarSpoke: lambda self, now, event: self._sidecars.spoke(event),
-    SidecarGone: lambda self, now, event: self._sidecars.gone(event),
+    SidecarSaid: lambda self, now, event: self._sidecars.spoke(event),
+    SidecarEnded: lambda self, now, event: self._sidecars.gone(event),
     StoodStill: Agent._stood_still,
 }
 _MESSAGES: dict[type, Callable[[Agent, Now, Any], None]] = {

@@ -12,12 +12,12 @@ import signal
 import time
 
 from clusterrun import container_runtimes, proc
-from clusterrun.agent.events import RanksSpawned, SpawnFailed
 from clusterrun.agent.rank_processes import RankProcesses
 from clusterrun.agent.sidecar_processes import Sidecar
 from clusterrun.model.container import PYTHON
 from clusterrun.model.frozen import replace
 from clusterrun.model.world import Lineage, run_environment
+from clusterrun.protocol.messages import RanksStarted, StartFailed
 from clusterrun.runtime.event_loop import steady
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.kill_tree import send
@@ -28,9 +28,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from clusterrun.agent.actions import Spawn
     from clusterrun.agent.events import RankEnded, Swept
     from clusterrun.agent.log_tail import LastWords
+    from clusterrun.protocol.messages import StartRanks
     from clusterrun.runtime.event_loop import EventLoop
     from clusterrun.runtime.processes import ProcessEnd
 
@@ -51,16 +51,16 @@ class ContainedRanks(RankProcesses):
         super().__init__(*made)
         self.loop = loop
         self._box: Sidecar | None = None
-        self._order: Spawn
+        self._order: StartRanks
         self._log = ""
         self._spawned = False
         self._until = 0.0
         self._why_gone = ""
         self._reaping = self._ending = False
-        self._news: list[RanksSpawned | SpawnFailed | RankEnded] = []
+        self._news: list[RanksStarted | StartFailed | RankEnded] = []
         self._ends: list[tuple[int, int]] = []
 
-    def _start(self, order: Spawn, programs: list[Program]) -> tuple[RanksSpawned | SpawnFailed, ...]:
+    def _start(self, order: StartRanks, programs: list[Program]) -> tuple[RanksStarted | StartFailed, ...]:
         """Start the container; what came of it is told by ``reap``."""
         self._order, self._news, self._ends, self._why_gone = order, [], [], ""
         self._spawned = False
@@ -95,7 +95,9 @@ class ContainedRanks(RankProcesses):
         self._look(self._box)
         return ()
 
-    def _order_for_forker(self, order: Spawn, programs: list[Program], said: list[str]) -> dict[str, Any]:
+    def _order_for_forker(
+        self, order: StartRanks, programs: list[Program], said: list[str]
+    ) -> dict[str, Any]:
         """What most ranks have alike is said once."""
         paths = self._paths.attempt(order.epoch)
         found = [container_runtimes.for_inside(dict(one.environment), said) for one in programs]
@@ -117,7 +119,7 @@ class ContainedRanks(RankProcesses):
             return
         if steady() > self._until or not self.wanted():
             late = f"the container did not start within {START_SECONDS:.0f} s"
-            self._tell(SpawnFailed(self._epoch, late if self.wanted() else "this node has been told to end"))
+            self._tell(StartFailed(self._epoch, late if self.wanted() else "this node has been told to end"))
             return
         self.loop.after(_LOOK_SECONDS, lambda: self._look(box))
 
@@ -127,12 +129,12 @@ class ContainedRanks(RankProcesses):
         if "pids" in said:
             if said["space"] != os.readlink("/proc/self/ns/pid"):
                 why = "the container numbers its processes by itself; let it share the host's process ids"
-                self._tell(SpawnFailed(self._epoch, why))
+                self._tell(StartFailed(self._epoch, why))
                 return
             self._spawned = True
             self._tell(self._begun(self._order, said["pids"]))
         elif "failed" in said:
-            self._tell(SpawnFailed(self._epoch, str(said["failed"])))
+            self._tell(StartFailed(self._epoch, str(said["failed"])))
         elif "ended" in said:
             self._ends.append((int(said["ended"]), int(said["code"])))
             self._changed()
@@ -142,7 +144,7 @@ class ContainedRanks(RankProcesses):
         if self._box:
             self._gone(self._box)
 
-    def _tell(self, event: RanksSpawned | SpawnFailed) -> None:
+    def _tell(self, event: RanksStarted | StartFailed) -> None:
         self._news.append(event)
         self._changed()
 
@@ -150,7 +152,7 @@ class ContainedRanks(RankProcesses):
         if not self._reaping:
             self.changed()
 
-    def reap(self, wall: float) -> list[RanksSpawned | SpawnFailed | RankEnded]:
+    def reap(self, wall: float) -> list[RanksStarted | StartFailed | RankEnded]:
         """As ``RankProcesses.reap``, and what the container told."""
         self._reaping = True
         found = super().reap(wall)
@@ -179,7 +181,7 @@ class ContainedRanks(RankProcesses):
         box.close()
         if not self._spawned:
             words = _tail(self._log)
-            self._tell(SpawnFailed(self._epoch, f"{self._why_gone}{': ' if words else ''}{words}"))
+            self._tell(StartFailed(self._epoch, f"{self._why_gone}{': ' if words else ''}{words}"))
         for process in self._processes:
             send(process, signal.SIGKILL)
         told = {pid for pid, _ in self._ends}
@@ -194,14 +196,14 @@ class ContainedRanks(RankProcesses):
 
     # --- its end ---
 
-    def sweep(self, epoch: int, wall: float) -> list[RanksSpawned | SpawnFailed | RankEnded | Swept]:
+    def sweep(self, epoch: int, wall: float) -> list[RanksStarted | StartFailed | RankEnded | Swept]:
         """End the container in good order, then leave nothing of it."""
         self._ending = True
         box, until = self._box, steady() + _END_SECONDS
         if box:
             box.last_words()
             box.stop_asking()  # the forker kills all that is below it, and ends
-        ended: list[RanksSpawned | SpawnFailed | RankEnded | Swept] = []
+        ended: list[RanksStarted | StartFailed | RankEnded | Swept] = []
         while self._box is box is not None and steady() < until:
             ended += self.reap(wall)
             time.sleep(_PAUSE)

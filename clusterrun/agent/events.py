@@ -1,4 +1,7 @@
-"""What can happen to an agent: events go in, with a reading of the clocks; values only."""
+"""What can happen to an agent: events go in, with a reading of the clocks; values only.
+
+What came of an order, or of a sidecar, is the message that says so to the coordinator.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 
-    from clusterrun.protocol.messages import ToAgent
+    from clusterrun.protocol.messages import (
+        PortReserved,
+        RanksStarted,
+        SidecarEnded,
+        SidecarSaid,
+        SignalTaken,
+        StartFailed,
+        ToAgent,
+    )
 
 
 @frozen
@@ -45,63 +56,11 @@ class RankEnded:
 
 
 @frozen
-class RanksSpawned:
-    """Every rank of ``Spawn`` was started."""
-
-    epoch: int
-
-
-@frozen
-class SpawnFailed:
-    """``Spawn`` failed; those already started are to be swept."""
-
-    epoch: int
-    why: str
-
-
-@frozen
-class PortHeld:
-    """``HoldPort`` was carried out; port 0 and ``why`` where it failed."""
-
-    epoch: int
-    port: int
-    why: str = ""
-
-
-@frozen
-class Passed:
-    """``SignalLocal`` was carried out: ``ranks`` processes got the signal."""
-
-    epoch: int
-    number: int
-    ranks: int
-
-
-@frozen
 class Swept:
     """After ``Sweep``: nothing of ``epoch`` is left but ``stuck``."""
 
     epoch: int
     stuck: tuple[str, ...] = ()
-
-
-@frozen
-class SidecarSpoke:
-    """A sidecar said something; ``number`` is that of the question, 0 where nobody asked."""
-
-    epoch: int
-    sidecar: str
-    number: int
-    body: str
-
-
-@frozen
-class SidecarGone:
-    """A sidecar ended, or could not be started, without a ``Dismiss`` or ``Sweep``."""
-
-    epoch: int
-    sidecar: str
-    why: str
 
 
 @frozen
@@ -117,13 +76,13 @@ if TYPE_CHECKING:
         Disconnected,
         SignalCame,
         RankEnded,
-        Passed,
-        RanksSpawned,
-        SpawnFailed,
-        PortHeld,
+        SignalTaken,
+        RanksStarted,
+        StartFailed,
+        PortReserved,
         Swept,
-        SidecarSpoke,
-        SidecarGone,
+        SidecarSaid,
+        SidecarEnded,
         ShimLost,
         StoodStill,
     ]

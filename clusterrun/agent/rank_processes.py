@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 
 from clusterrun import proc
 from clusterrun.agent import rank_environment
-from clusterrun.agent.actions import Spawn
-from clusterrun.agent.events import Passed, RankEnded, RanksSpawned, SpawnFailed, Swept
+from clusterrun.agent.events import RankEnded, Swept
 from clusterrun.agent.log_tail import LastWords, last_words
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
@@ -17,6 +16,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage
+from clusterrun.protocol.messages import RanksStarted, SignalTaken, StartFailed, StartRanks
 from clusterrun.runtime.exit_status import STARVED
 from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
 from clusterrun.runtime.network import interface_of
@@ -74,7 +74,7 @@ class RankProcesses:
         self._stacks = ""
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-    def spawn(self, order: Spawn, again: bool) -> tuple[RanksSpawned | SpawnFailed, ...] | None:
+    def spawn(self, order: StartRanks, again: bool) -> tuple[RanksStarted | StartFailed, ...] | None:
         """Start the ranks of this node; None: a file failed, and ``again`` allows another try."""
         self._epoch = order.epoch
         self._started.add(order.epoch)
@@ -82,34 +82,34 @@ class RankProcesses:
         try:
             return self._start(order, self._programs(order))
         except ClusterrunError as error:
-            return (SpawnFailed(order.epoch, f"{error.seen}; {error.remedy}"),)
+            return (StartFailed(order.epoch, f"{error.seen}; {error.remedy}"),)
         except OSError as error:
             self._close_index()
             if again and may_pass(error):
                 return None
-            return (SpawnFailed(order.epoch, f"a log cannot be opened: {in_words(error)}"),)
+            return (StartFailed(order.epoch, f"a log cannot be opened: {in_words(error)}"),)
 
-    def _start(self, order: Spawn, programs: list[Program]) -> tuple[RanksSpawned | SpawnFailed, ...]:
+    def _start(self, order: StartRanks, programs: list[Program]) -> tuple[RanksStarted | StartFailed, ...]:
         return (self._begun(order, start_all(programs)),)
 
-    def _begun(self, order: Spawn, pids: list[int]) -> RanksSpawned:
+    def _begun(self, order: StartRanks, pids: list[int]) -> RanksStarted:
         self._ranks = dict(zip(pids, self._numbers(order)))
         self._sessions = self._sessions | frozenset(pids)
         self._processes = [process for process in map(proc.read, pids) if process]
-        return RanksSpawned(order.epoch)
+        return RanksStarted(order.epoch)
 
     @property
     def living(self) -> dict[int, int]:
         """The process id of every rank that runs."""
         return {rank: pid for pid, rank in self._ranks.items()}
 
-    def _numbers(self, order: Spawn) -> range:
+    def _numbers(self, order: StartRanks) -> range:
         """The ranks here; with one launcher per node, the node's own number."""
         if self._orders.per_node:
             return range(order.node, order.node + 1)
         return order.world.ranks_on(order.node)
 
-    def _programs(self, order: Spawn) -> list[Program]:
+    def _programs(self, order: StartRanks) -> list[Program]:
         paths = self._paths.attempt(order.epoch)
         logs: dict[tuple[int, str], int] = {}
         self._index = GrowthIndex(paths, order.node, logs)
@@ -133,7 +133,7 @@ class RankProcesses:
             )
         return programs
 
-    def _environment(self, order: Spawn, rank: int, error_file: str, interface: str) -> dict[str, str]:
+    def _environment(self, order: StartRanks, rank: int, error_file: str, interface: str) -> dict[str, str]:
         o = self._orders
         lineage = Lineage(o.run_id, o.run_name, self._paths.run_dir, order.epoch, order.last_epoch)
         if o.per_node:
@@ -146,7 +146,7 @@ class RankProcesses:
             )
         return self._dressed(rank_environment.with_chosen(own, order.environment, self._base, o))
 
-    def signal(self, number: int) -> Passed:
+    def signal(self, number: int) -> SignalTaken:
         """Signal the rank processes alone; a stopped one gets a TERM only when it goes on.
 
         A notice, or a signal of the user's, is for those that catch it, be they started by a launcher of
@@ -163,7 +163,7 @@ class RankProcesses:
             send(process, number)
             if number == signal.SIGTERM:
                 send(process, signal.SIGCONT)
-        return Passed(self._epoch, number, len(processes))
+        return SignalTaken(self._epoch, number, len(processes))
 
     def _rank_processes(self) -> list[proc.Process]:
         if not self.per_node:
@@ -173,12 +173,12 @@ class RankProcesses:
         ranks = [p for p in started if p.parent in launchers and _LOCAL_RANK in proc.environment(p.pid)]
         return [*self._processes, *ranks]
 
-    def reap(self, wall: float) -> list[RanksSpawned | SpawnFailed | RankEnded]:
+    def reap(self, wall: float) -> list[RanksStarted | StartFailed | RankEnded]:
         """The ranks that ended since the last time, with their last words.
 
         Companions and orphans that came to us are taken as well, without a word here.
         """
-        ended: list[RanksSpawned | SpawnFailed | RankEnded] = []
+        ended: list[RanksStarted | StartFailed | RankEnded] = []
         for child in ended_children():
             rank = self._ranks.pop(child.pid, None)
             if rank is None:
@@ -217,9 +217,9 @@ class RankProcesses:
         self._index.note(wall)
         return True
 
-    def sweep(self, epoch: int, wall: float) -> list[RanksSpawned | SpawnFailed | RankEnded | Swept]:
+    def sweep(self, epoch: int, wall: float) -> list[RanksStarted | StartFailed | RankEnded | Swept]:
         """Leave nothing of this run up to ``epoch`` on this node; the ends of ranks come first."""
-        ended: list[RanksSpawned | SpawnFailed | RankEnded | Swept] = []
+        ended: list[RanksStarted | StartFailed | RankEnded | Swept] = []
         target = KillTarget(self._orders.run_id, epoch, self._site.node)
         everywhere = epoch not in self._started or not self._whole_lineage
 

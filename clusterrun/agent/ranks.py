@@ -5,24 +5,26 @@ from __future__ import annotations
 import enum
 import signal
 
-from clusterrun.agent.actions import HoldPort, ReleasePort, SignalLocal, Spawn, Sweep, Tell
+from clusterrun.agent.actions import HoldPort, ReleasePort, SignalLocal, Sweep, Tell
+from clusterrun.agent.events import RankEnded, Swept
 from clusterrun.model import contract
 from clusterrun.protocol.messages import (
     PortReserved,
     RankExited,
     RanksGone,
     RanksStarted,
+    ReservePort,
+    SignalRanks,
     SignalTaken,
     StartFailed,
+    StartRanks,
+    StopRanks,
 )
-from clusterrun.runtime.machine_events import Note
+from clusterrun.runtime.machine_events import Note, Now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.agent.actions import AgentAction
-    from clusterrun.agent.events import Passed, PortHeld, RankEnded, RanksSpawned, SpawnFailed, Swept
-    from clusterrun.protocol.messages import ReservePort, SignalRanks, StartRanks, StopRanks
-    from clusterrun.runtime.machine_events import Now
 
 
 class RankStage(enum.Enum):
@@ -53,10 +55,10 @@ class MasterPort:
         self.epoch = order.epoch
         self._actions.append(HoldPort(order.epoch))
 
-    def held(self, event: PortHeld) -> None:
+    def held(self, event: PortReserved) -> None:
         """It is held, or cannot be."""
         if event.epoch == self.epoch:
-            self._actions.append(Tell(PortReserved(event.epoch, event.port, event.why)))
+            self._actions.append(Tell(event))
 
     def release(self) -> None:
         """Give it back, where one is held."""
@@ -122,26 +124,25 @@ class Ranks:
     def _spawn(self, order: StartRanks) -> None:
         self.stage = RankStage.SPAWNING
         self._alive = self._processes
-        where = (order.world, order.node, order.meeting)
-        self._actions.append(Spawn(order.epoch, *where, order.environment, order.last_epoch))
+        self._actions.append(order)
 
-    def spawned(self, now: Now, event: RanksSpawned) -> None:
+    def spawned(self, now: Now, event: RanksStarted) -> None:
         """All processes exist; a request to end that came meanwhile is carried out now."""
         if self.stage is not RankStage.SPAWNING or event.epoch != self.epoch:
             return
         self.stage = RankStage.RUNNING
-        self._actions.append(Tell(RanksStarted(self.epoch)))
+        self._actions.append(Tell(event))
         if self._alive == 0:
             self._sweep()
         elif self._ending:
             self._actions.append(SignalLocal(signal.SIGTERM))
             self.kill_when_due(now)
 
-    def spawn_failed(self, event: SpawnFailed) -> None:
+    def spawn_failed(self, event: StartFailed) -> None:
         """Not all could be started: those that were are swept."""
         if self.stage is RankStage.SPAWNING and event.epoch == self.epoch:
             self._ending = True
-            self._actions.append(Tell(StartFailed(event.epoch, event.why)))
+            self._actions.append(Tell(event))
             self._sweep()
 
     # --- running ---
@@ -163,10 +164,10 @@ class Ranks:
             self.told = False
             self._actions.append(SignalLocal(order.number))
 
-    def passed(self, event: Passed) -> None:
+    def passed(self, event: SignalTaken) -> None:
         """A notice was passed on."""
         if event.number == contract.NOTICE_SIGNAL:
-            self._actions.append(Tell(SignalTaken(event.epoch, event.number, event.ranks)))
+            self._actions.append(Tell(event))
 
     # --- ending ---
 

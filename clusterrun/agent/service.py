@@ -11,6 +11,7 @@ from clusterrun.agent import actions, events
 from clusterrun.agent.agent import Agent
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
+from clusterrun.protocol import messages
 from clusterrun.protocol.clock_sync import RemoteClock
 from clusterrun.protocol.codec import Encoder
 from clusterrun.protocol.connection import Connection
@@ -179,9 +180,9 @@ class AgentService:
     def _hold_port(self, order: actions.HoldPort) -> None:
         try:
             self._port = held_port()
-            self._driver.happened(events.PortHeld(order.epoch, self._port.getsockname()[1]))
+            self._driver.happened(messages.PortReserved(order.epoch, self._port.getsockname()[1]))
         except OSError as error:
-            self._driver.happened(events.PortHeld(order.epoch, 0, error.strerror or str(error)))
+            self._driver.happened(messages.PortReserved(order.epoch, 0, error.strerror or str(error)))
 
     def _release_port(self) -> None:
         if self._port:
@@ -193,14 +194,14 @@ class AgentService:
         # sent away from this node must not have the first one's ranks swept.
         self._shim.tell(f"run {self._rank_processes.run_id}")
 
-    def _spawn(self, order: actions.Spawn) -> None:
+    def _spawn(self, order: messages.StartRanks) -> None:
         self._spawned_at = steady()
         self._claim_mark()
         if self._rank_processes.per_node:
             self._release_port()  # launchers of their own look whether it is free, or bind it for themselves
         self._start_ranks(order)
 
-    def _start_ranks(self, order: actions.Spawn) -> None:
+    def _start_ranks(self, order: messages.StartRanks) -> None:
         in_time = steady() < self._spawned_at + _LOG_SECONDS
         started = self._rank_processes.spawn(order, again=in_time and self._machine.wants_ranks)
         if started is None:
@@ -209,7 +210,7 @@ class AgentService:
         self._driver.all_happened(started)
         self._watch_growth()
 
-    def _pass_on(self, order: actions.PassOn) -> None:
+    def _pass_on(self, order: messages.AskSidecar) -> None:
         self._claim_mark()
         self._sidecars.ask(order)
 
@@ -232,8 +233,8 @@ _CARRY_OUT: dict[type, Callable[[AgentService, Any], object]] = {
     actions.Tell: AgentService._tell,
     actions.HoldPort: AgentService._hold_port,
     actions.ReleasePort: lambda self, order: self._release_port(),
-    actions.Spawn: AgentService._spawn,
-    actions.PassOn: AgentService._pass_on,
+    messages.StartRanks: AgentService._spawn,
+    messages.AskSidecar: AgentService._pass_on,
     actions.Accompany: lambda self, order: self._sidecars.start(order.epoch, order.sidecar),
     actions.Dismiss: lambda self, order: self._sidecars.end(order.sidecar),
     actions.SignalLocal: lambda self, order: self._driver.happened(self._rank_processes.signal(order.number)),

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from clusterrun import proc
 from clusterrun.agent import rank_environment
-from clusterrun.agent.actions import PassOn
-from clusterrun.agent.events import SidecarGone, SidecarSpoke
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage, run_environment
+from clusterrun.protocol.messages import AskSidecar, SidecarEnded, SidecarSaid
 from clusterrun.runtime.event_loop import READABLE, WRITABLE, EventLoop
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.kill_tree import below, sweep
@@ -178,7 +177,7 @@ class SidecarProcesses:
     """
 
     def __init__(self, orders: Orders, paths: RunPaths, place: SidecarPlace, loop: EventLoop) -> None:
-        self.happened: Callable[[SidecarSpoke | SidecarGone], None]
+        self.happened: Callable[[SidecarSaid | SidecarEnded], None]
         self.reap: Callable[[], None]
         self.clear: Callable[[], bool]
         self.ranks: Callable[[], Mapping[int, int]]
@@ -186,7 +185,7 @@ class SidecarProcesses:
         self._loop = loop
         self._living: dict[str, Sidecar] = {}
 
-    def ask(self, order: PassOn) -> None:
+    def ask(self, order: AskSidecar) -> None:
         """Pass a question on; a sidecar that does not run is started first."""
         if order.sidecar not in self._living:
             self.start(order.epoch, order.sidecar)
@@ -205,12 +204,12 @@ class SidecarProcesses:
             pid = start_all([self._program(epoch, name, (questions, answers, log))])[0]
         except (NotStarted, OSError) as error:
             _close(fds)
-            self.happened(SidecarGone(epoch, name, _in_words(error)))
+            self.happened(SidecarEnded(epoch, name, _in_words(error)))
             return
         _close((questions, answers, log))
         sidecar = self._living[name] = Sidecar(self._loop, pid, epoch, (ours, theirs))
         sidecar.open(
-            lambda number, body: self.happened(SidecarSpoke(epoch, name, number, body)),
+            lambda number, body: self.happened(SidecarSaid(epoch, name, number, body)),
             lambda why: self._broke(name, pid, why),
             self.clear,
         )
@@ -263,7 +262,7 @@ class SidecarProcesses:
         sidecar = self._living.get(name)
         if sidecar is not None and sidecar.pid == pid:
             self.end(name)
-            self.happened(SidecarGone(sidecar.epoch, name, f"the {name} {why}"))
+            self.happened(SidecarEnded(sidecar.epoch, name, f"the {name} {why}"))
 
     def end(self, name: str) -> None:
         """Kill it, where it lives, and all that it started; returns when they are gone, or after 3 s."""

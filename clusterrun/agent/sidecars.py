@@ -5,17 +5,14 @@ A pre-flight worker and ranks never live at once: both use the GPUs, and what is
 
 from __future__ import annotations
 
-from clusterrun.agent.actions import Accompany, Dismiss, PassOn, Tell
-from clusterrun.agent.ranks import RankStage
+from clusterrun.agent.actions import Accompany, Dismiss, Tell
+from clusterrun.agent.ranks import Ranks, RankStage
 from clusterrun.model import contract
-from clusterrun.protocol.messages import SidecarEnded, SidecarSaid
+from clusterrun.protocol.messages import AskSidecar, EndSidecar, SidecarEnded, SidecarSaid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.agent.actions import AgentAction
-    from clusterrun.agent.events import SidecarGone, SidecarSpoke
-    from clusterrun.agent.ranks import Ranks
-    from clusterrun.protocol.messages import AskSidecar, EndSidecar
 
 
 class Sidecars:
@@ -36,7 +33,7 @@ class Sidecars:
         if known is not None and known < order.epoch:
             self.dismiss(order.sidecar)
         self._epochs[order.sidecar] = order.epoch
-        self._actions.append(PassOn(order.epoch, order.sidecar, order.number, order.body))
+        self._actions.append(order)
 
     def _objection(self, order: AskSidecar) -> str:
         ranks = self._ranks
@@ -63,13 +60,13 @@ class Sidecars:
         if self._epochs.pop(sidecar, None) is not None:
             self._actions.append(Dismiss(sidecar))
 
-    def spoke(self, event: SidecarSpoke) -> None:
+    def spoke(self, event: SidecarSaid) -> None:
         """Pass an answer on."""
         if self._epochs.get(event.sidecar) == event.epoch:
-            self._actions.append(Tell(SidecarSaid(event.epoch, event.sidecar, event.number, event.body)))
+            self._actions.append(Tell(event))
 
-    def gone(self, event: SidecarGone) -> None:
+    def gone(self, event: SidecarEnded) -> None:
         """It ended by itself."""
         if self._epochs.get(event.sidecar) == event.epoch:
             del self._epochs[event.sidecar]
-            self._actions.append(Tell(SidecarEnded(event.epoch, event.sidecar, event.why)))
+            self._actions.append(Tell(event))

@@ -7,20 +7,9 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent.actions import Exit, HoldPort, ReleasePort, RenewLease, SignalLocal, Spawn, Sweep, Tell
+from clusterrun.agent.actions import Exit, HoldPort, ReleasePort, RenewLease, SignalLocal, Sweep, Tell
 from clusterrun.agent.agent import Agent
-from clusterrun.agent.events import (
-    Disconnected,
-    Passed,
-    PortHeld,
-    RankEnded,
-    RanksSpawned,
-    ShimLost,
-    SpawnFailed,
-    Swept,
-    Told,
-    Welcomed,
-)
+from clusterrun.agent.events import Disconnected, RankEnded, ShimLost, Swept, Told, Welcomed
 from clusterrun.protocol.messages import (
     Ack,
     Beat,
@@ -34,6 +23,7 @@ from clusterrun.protocol.messages import (
     SignalSeen,
     SignalTaken,
     StartFailed,
+    StartRanks,
     StopRanks,
 )
 from clusterrun.runtime.machine_events import SignalCame, StoodStill
@@ -44,7 +34,10 @@ TERM = SignalLocal(signal.SIGTERM)
 
 def running() -> Tape:
     tape = agent()
-    assert tape.does(1.0, start(), RanksSpawned(0)) == [Spawn(0, WORLD, 0, MEETING), Tell(RanksStarted(0))]
+    assert tape.does(1.0, start(), RanksStarted(0)) == [
+        StartRanks(0, WORLD, 0, MEETING),
+        Tell(RanksStarted(0)),
+    ]
     return tape
 
 
@@ -108,7 +101,7 @@ def test_a_stop_for_an_epoch_that_never_ran_is_answered_at_once_and_forbids_it_f
 def test_older_attempts_are_swept_before_a_later_one_starts() -> None:
     tape = agent()
     assert tape.does(1.0, start(3)) == [Sweep(2)]
-    assert tape.does(1.1, Swept(2)) == [Spawn(3, WORLD, 0, MEETING)]
+    assert tape.does(1.1, Swept(2)) == [StartRanks(3, WORLD, 0, MEETING)]
 
 
 def test_what_an_older_attempt_left_in_d_state_forbids_a_start() -> None:
@@ -165,14 +158,14 @@ def test_a_stop_while_ranks_are_being_started_is_carried_out_when_they_are() -> 
     tape = agent()
     tape.at(1.0, start())
     assert tape.does(1.1, Told(StopRanks(0, 8.0))) == []
-    assert tape.does(1.2, RanksSpawned(0)) == [Tell(RanksStarted(0)), TERM]
+    assert tape.does(1.2, RanksStarted(0)) == [Tell(RanksStarted(0)), TERM]
     assert tape.does(9.1)[-1] == Sweep(0)
 
 
 def test_a_start_that_fails_is_told_and_swept() -> None:
     tape = agent()
     tape.at(1.0, start())
-    assert tape.does(1.1, SpawnFailed(0, "no such program")) == [
+    assert tape.does(1.1, StartFailed(0, "no such program")) == [
         Tell(StartFailed(0, "no such program")),
         Sweep(0),
     ]
@@ -181,16 +174,16 @@ def test_a_start_that_fails_is_told_and_swept() -> None:
 def test_the_port_is_held_until_the_epoch_is_over() -> None:
     tape = agent()
     assert tape.does(1.0, Told(ReservePort(0))) == [HoldPort(0)]
-    assert tape.does(1.0, PortHeld(0, 29000)) == [Tell(PortReserved(0, 29000))]
+    assert tape.does(1.0, PortReserved(0, 29000)) == [Tell(PortReserved(0, 29000))]
     assert ReleasePort() not in tape.does(
-        1.1, start(), RanksSpawned(0), RankEnded(0, 0, 0), RankEnded(0, 1, 0)
+        1.1, start(), RanksStarted(0), RankEnded(0, 0, 0), RankEnded(0, 1, 0)
     )
     assert tape.does(2.0, Swept(0)) == [Tell(RanksGone(0)), ReleasePort()]
 
 
 def test_a_port_for_a_start_that_never_came_is_given_back() -> None:
     tape = agent()
-    tape.at(1.0, Told(ReservePort(0)), PortHeld(0, 29000))
+    tape.at(1.0, Told(ReservePort(0)), PortReserved(0, 29000))
     assert tape.does(2.0, Told(StopRanks(0, 8.0))) == [ReleasePort(), Tell(RanksGone(0))]
 
 
@@ -230,8 +223,8 @@ def test_ranks_that_were_told_of_the_end_while_time_is_left_end_for_reasons_of_t
 
 def test_how_many_ranks_took_a_notice_is_told() -> None:
     tape = running()
-    assert told(tape.at(2.0, Passed(0, signal.SIGUSR2, 1))) == [SignalTaken(0, signal.SIGUSR2, 1)]
-    assert told(tape.at(2.0, Passed(0, signal.SIGTERM, 2))) == []
+    assert told(tape.at(2.0, SignalTaken(0, signal.SIGUSR2, 1))) == [SignalTaken(0, signal.SIGUSR2, 1)]
+    assert told(tape.at(2.0, SignalTaken(0, signal.SIGTERM, 2))) == []
 
 
 def test_a_notice_is_told_and_touches_no_rank_until_the_coordinator_says_so() -> None:
@@ -290,7 +283,7 @@ def test_a_start_that_reaches_a_node_which_stood_still_waits_for_the_answer() ->
     tape = agent()
     assert tape.does(72.0, StoodStill(70.0)) == [Tell(Beat(1))]
     assert tape.does(72.1, start()) == []
-    assert Spawn(0, WORLD, 0, MEETING) in tape.does(72.2, Told(Ack(1, WALL)))
+    assert StartRanks(0, WORLD, 0, MEETING) in tape.does(72.2, Told(Ack(1, WALL)))
 
 
 def test_what_was_cleaned_on_a_node_that_stood_still_starts_ranks_only_after_the_answer() -> None:
@@ -298,7 +291,7 @@ def test_what_was_cleaned_on_a_node_that_stood_still_starts_ranks_only_after_the
     assert tape.does(1.0, start(1)) == [Sweep(0)]
     assert tape.does(72.0, StoodStill(70.0)) == [Tell(Beat(1))]
     assert tape.does(72.1, Swept(0)) == []
-    assert Spawn(1, WORLD, 0, MEETING) in tape.does(72.2, Told(Ack(1, WALL)))
+    assert StartRanks(1, WORLD, 0, MEETING) in tape.does(72.2, Told(Ack(1, WALL)))
 
 
 def test_what_was_cleaned_on_a_node_that_nobody_answers_starts_nothing() -> None:

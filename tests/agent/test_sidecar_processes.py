@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from clusterrun import proc
-from clusterrun.agent.actions import PassOn
-from clusterrun.agent.events import SidecarGone, SidecarSpoke
 from clusterrun.agent.sidecar_processes import SidecarPlace, SidecarProcesses
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage
+from clusterrun.protocol.messages import AskSidecar, SidecarEnded, SidecarSaid
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.processes import ended_children
 from tests.coordinator.tapes import ORDERS
@@ -66,7 +65,7 @@ class Stage:
             self.sidecars.reaped(child)
 
     def ask(self, number: int, body: str, name: str = "examiner") -> None:
-        self.sidecars.ask(PassOn(4, name, number, body))
+        self.sidecars.ask(AskSidecar(4, name, number, body))
 
     def until(self, condition: Callable[[], Any], seconds: float = 90.0) -> Any:
         end = time.monotonic() + seconds
@@ -103,8 +102,8 @@ def uncollected() -> list[int]:
     return [p.pid for p in proc.everyone() if p.parent == os.getpid() and p.state in proc.GONE_STATES]
 
 
-def said(number: int, body: str, name: str = "examiner") -> SidecarSpoke:
-    return SidecarSpoke(4, name, number, body)
+def said(number: int, body: str, name: str = "examiner") -> SidecarSaid:
+    return SidecarSaid(4, name, number, body)
 
 
 def test_a_question_starts_the_sidecar_and_its_answers_come_in_order(stage: Stage) -> None:
@@ -166,7 +165,7 @@ def test_where_no_log_can_be_written_it_runs_all_the_same(stage: Stage) -> None:
 ])  # fmt: skip
 def test_whatever_else_it_does_is_its_end_and_is_named(stage: Stage, asked: str, why: str) -> None:
     stage.ask(1, asked)
-    gone = stage.until(lambda: next((e for e in stage.events if isinstance(e, SidecarGone)), None))
+    gone = stage.until(lambda: next((e for e in stage.events if isinstance(e, SidecarEnded)), None))
     assert (gone.epoch, gone.sidecar) == (4, "examiner") and why in gone.why
     assert asked.startswith("exit") == (said(1, "last words") in stage.events)
     stage.until(lambda: not stage.mine())
@@ -185,7 +184,7 @@ def test_one_that_does_not_read_never_blocks_and_is_ended_when_too_much_waits(st
     stage.ask(1, "sleep")
     for number in range(2, 60):
         stage.ask(number, "x" * 100_000)
-    assert stage.events == [SidecarGone(4, "examiner", "the examiner reads nothing of what it is asked")]
+    assert stage.events == [SidecarEnded(4, "examiner", "the examiner reads nothing of what it is asked")]
 
 
 def test_what_nobody_can_take_waits_in_the_pipe(stage: Stage) -> None:

@@ -7,18 +7,9 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent.actions import Accompany, Dismiss, Exit, PassOn, Spawn, Sweep, Tell
+from clusterrun.agent.actions import Accompany, Dismiss, Exit, Sweep, Tell
 from clusterrun.agent.agent import OBSERVE_AFTER_SECONDS, Agent
-from clusterrun.agent.events import (
-    Disconnected,
-    RankEnded,
-    RanksSpawned,
-    SidecarGone,
-    SidecarSpoke,
-    Swept,
-    Told,
-    Welcomed,
-)
+from clusterrun.agent.events import Disconnected, RankEnded, Swept, Told, Welcomed
 from clusterrun.protocol.messages import (
     Ack,
     AskSidecar,
@@ -27,6 +18,7 @@ from clusterrun.protocol.messages import (
     RanksStarted,
     SidecarEnded,
     SidecarSaid,
+    StartRanks,
 )
 from clusterrun.runtime.machine_events import SignalCame, Tick
 from tests.coordinator.tapes import MEETING, WALL, WORLD, Tape, agent, start, told
@@ -49,21 +41,21 @@ def watched() -> Tape:
 
 def test_a_question_is_passed_on_and_its_answer_told() -> None:
     tape = agent()
-    assert tape.does(1.0, ASK) == [PassOn(0, "examiner", 1, "look")]
-    assert tape.does(2.0, SidecarSpoke(0, "examiner", 1, "well")) == [
+    assert tape.does(1.0, ASK) == [AskSidecar(0, "examiner", 1, "look")]
+    assert tape.does(2.0, SidecarSaid(0, "examiner", 1, "well")) == [
         Tell(SidecarSaid(0, "examiner", 1, "well"))
     ]
 
 
 def test_a_sidecar_that_ended_is_told_once_and_may_be_asked_again() -> None:
     tape = examined()
-    gone = SidecarGone(0, "examiner", "exited with code 3")
+    gone = SidecarEnded(0, "examiner", "exited with code 3")
     assert told(tape.does(2.0, gone, gone)) == [SidecarEnded(0, "examiner", "exited with code 3")]
-    assert tape.does(3.0, ASK) == [PassOn(0, "examiner", 1, "look")]
+    assert tape.does(3.0, ASK) == [AskSidecar(0, "examiner", 1, "look")]
 
 
 def test_an_examiner_is_gone_before_ranks_start() -> None:
-    assert examined().does(2.0, start()) == [Dismiss("examiner"), Spawn(0, WORLD, 0, MEETING)]
+    assert examined().does(2.0, start()) == [Dismiss("examiner"), StartRanks(0, WORLD, 0, MEETING)]
 
 
 def test_an_examiner_is_gone_before_what_an_older_attempt_left_is_swept() -> None:
@@ -74,13 +66,13 @@ def test_an_examiner_is_gone_before_what_an_older_attempt_left_is_swept() -> Non
 def test_what_a_dismissed_sidecar_still_said_is_dropped() -> None:
     tape = examined()
     tape.at(2.0, Told(EndSidecar(0, "examiner")))
-    late = (SidecarSpoke(0, "examiner", 1, "well"), SidecarGone(0, "examiner", "killed"))
+    late = (SidecarSaid(0, "examiner", 1, "well"), SidecarEnded(0, "examiner", "killed"))
     assert tape.does(3.0, *late) == []
 
 
 def test_a_start_that_is_refused_costs_no_examiner() -> None:
     tape = agent()
-    tape.at(1.0, start(), RanksSpawned(0), RankEnded(0, 0, 1), RankEnded(0, 1, 1), Swept(0))
+    tape.at(1.0, start(), RanksStarted(0), RankEnded(0, 0, 1), RankEnded(0, 1, 1), Swept(0))
     tape.at(2.0, Told(AskSidecar(1, "examiner", 1, "look")))
     assert tape.does(3.0, start(0)) == []
 
@@ -88,23 +80,23 @@ def test_a_start_that_is_refused_costs_no_examiner() -> None:
 @pytest.mark.parametrize("order", [ASK, Told(AskSidecar(1, "examiner", 1, "look"))])
 def test_no_examiner_is_asked_while_ranks_live(order: Any) -> None:
     tape = agent()
-    tape.at(1.0, start(), RanksSpawned(0))
+    tape.at(1.0, start(), RanksStarted(0))
     (answer,) = told(tape.does(2.0, order))
     assert answer == SidecarEnded(order.message.epoch, "examiner", "ranks were started on this node")
 
 
 def test_no_examiner_is_asked_for_an_epoch_that_was_started() -> None:
     tape = agent()
-    tape.at(1.0, start(), RanksSpawned(0), RankEnded(0, 0, 1), RankEnded(0, 1, 1), Swept(0))
+    tape.at(1.0, start(), RanksStarted(0), RankEnded(0, 0, 1), RankEnded(0, 1, 1), Swept(0))
     assert told(tape.does(2.0, ASK)) == [SidecarEnded(0, "examiner", "ranks were started on this node")]
-    assert tape.does(2.0, Told(AskSidecar(1, "examiner", 1, "x"))) == [PassOn(1, "examiner", 1, "x")]
+    assert tape.does(2.0, Told(AskSidecar(1, "examiner", 1, "x"))) == [AskSidecar(1, "examiner", 1, "x")]
 
 
 def test_a_question_of_a_later_epoch_ends_the_sidecar_of_the_older_one() -> None:
     tape = examined()
     assert tape.does(2.0, Told(AskSidecar(1, "examiner", 9, "x"))) == [
         Dismiss("examiner"),
-        PassOn(1, "examiner", 9, "x"),
+        AskSidecar(1, "examiner", 9, "x"),
     ]
     assert told(tape.does(3.0, ASK)) == [SidecarEnded(0, "examiner", "a sidecar of epoch 1 is here")]
 
@@ -123,36 +115,36 @@ def test_an_examiner_keeps_no_agent_from_leaving(end: Any, code: int) -> None:
 def test_an_observer_comes_soon_after_the_ranks_and_only_where_it_was_ordered() -> None:
     started, due = Tell(RanksStarted(0)), 1.0 + OBSERVE_AFTER_SECONDS
     tape = watched()
-    assert tape.does(1.0, RanksSpawned(0)) == [started]
+    assert tape.does(1.0, RanksStarted(0)) == [started]
     assert Accompany(0, "observer") not in tape.does(due - 0.1, Tick())
     assert tape.machine.wakes_at() == due
     assert Accompany(0, "observer") in tape.does(due, Tick())
     assert Accompany(0, "observer") not in tape.does(due + 1, Tick())
     tape = agent()
     tape.at(1.0, start())
-    assert tape.does(1.0, RanksSpawned(0)) == [started]
+    assert tape.does(1.0, RanksStarted(0)) == [started]
     assert Accompany(0, "observer") not in tape.does(due, Tick())
 
 
 def test_an_observer_that_a_question_brought_does_not_come_twice() -> None:
     tape = watched()
-    tape.at(1.0, RanksSpawned(0))
+    tape.at(1.0, RanksStarted(0))
     question = AskSidecar(0, "observer", 1, "s")
-    assert tape.does(1.5, Told(question)) == [PassOn(0, "observer", 1, "s")]
+    assert tape.does(1.5, Told(question)) == [AskSidecar(0, "observer", 1, "s")]
     assert Accompany(0, "observer") not in tape.does(1.0 + OBSERVE_AFTER_SECONDS, Tick())
 
 
 def test_ranks_that_have_ended_already_are_not_observed() -> None:
     tape = watched()
     tape.at(1.0, RankEnded(0, 0, 1), RankEnded(0, 1, 1))
-    tape.at(1.1, RanksSpawned(0))
+    tape.at(1.1, RanksStarted(0))
     assert Accompany(0, "observer") not in tape.does(1.1 + OBSERVE_AFTER_SECONDS, Tick())
 
 
 def test_an_observer_is_asked_beside_the_ranks_of_its_epoch_only() -> None:
     tape = watched()
-    tape.at(1.0, RanksSpawned(0))
-    for epoch, answer in ((0, [PassOn(0, "observer", 1, "s")]), (1, "no ranks live here")):
+    tape.at(1.0, RanksStarted(0))
+    for epoch, answer in ((0, [AskSidecar(0, "observer", 1, "s")]), (1, "no ranks live here")):
         does = tape.does(2.0, Told(AskSidecar(epoch, "observer", 1, "s")))
         assert does == answer or told(does) == [SidecarEnded(epoch, "observer", answer)]
     tape.at(3.0, RankEnded(0, 0, 1), RankEnded(0, 1, 1), Swept(0))

@@ -6,17 +6,17 @@ import itertools
 import signal
 from typing import Any
 
-from clusterrun.agent.actions import Exit, Spawn, Sweep, Tell
-from clusterrun.agent.events import Disconnected, RankEnded, RanksSpawned, ShimLost, SpawnFailed, Swept, Told
-from clusterrun.protocol.messages import Farewell, RanksGone, StopRanks
+from clusterrun.agent.actions import Exit, Sweep, Tell
+from clusterrun.agent.events import Disconnected, RankEnded, ShimLost, Swept, Told
+from clusterrun.protocol.messages import Farewell, RanksGone, RanksStarted, StartFailed, StartRanks, StopRanks
 from clusterrun.runtime.machine_events import Now, SignalCame, Tick
 from tests.coordinator.tapes import WALL, agent, start
 
 EVENTS = (
     start(0),
     start(1),
-    RanksSpawned(0),
-    SpawnFailed(0, "no such program"),
+    RanksStarted(0),
+    StartFailed(0, "no such program"),
     RankEnded(0, 0, 1),
     Swept(0),
     Told(StopRanks(0, 8.0)),
@@ -43,16 +43,16 @@ def history(events: tuple[Any, ...]) -> list[Any]:
 
 def objection(events: list[Any]) -> str:
     """Which law a history breaks."""
-    spawned = [event.epoch for event in events if isinstance(event, Spawn)]
+    spawned = [event.epoch for event in events if isinstance(event, StartRanks)]
     if spawned != sorted(set(spawned)):
         return "an epoch starts twice, or after a later one"
     ends = [place for place, event in enumerate(events) if isinstance(event, Exit)]
-    if ends and any(isinstance(event, (Tell, Sweep, Spawn, Exit)) for event in events[ends[0] + 1 :]):
+    if ends and any(isinstance(event, (Tell, Sweep, StartRanks, Exit)) for event in events[ends[0] + 1 :]):
         return "something is done after the end"
     swept = started = False
     for event in events:
-        started = started or isinstance(event, Spawn)
-        swept = (swept or isinstance(event, Swept)) and not isinstance(event, Spawn)
+        started = started or isinstance(event, StartRanks)
+        swept = (swept or isinstance(event, Swept)) and not isinstance(event, StartRanks)
         gone = isinstance(event, Tell) and isinstance(event.message, RanksGone)
         if started and not swept and (isinstance(event, Exit) or (gone and event.message.epoch in spawned)):
             return "ranks are called gone, or left behind, without a sweep"
