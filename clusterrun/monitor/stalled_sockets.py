@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import Backlog
 from clusterrun.model.frozen import frozen
@@ -23,14 +21,14 @@ class Connections:
 
 def connections(pid: int) -> Connections:
     """The TCP connections of ``pid``; the longest in debt come first."""
-    sockets = {target[8:-1] for target in proc.descriptors(pid).values() if target.startswith("socket:[")}
+    sockets = proc.sockets(pid)
     found: dict[str, Backlog] = {}
     own: set[str] = set()
     for table in ("tcp", "tcp6") if sockets else ():
         for line in proc.content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
             words = line.split()
             if len(words) > 9 and words[9] in sockets:
-                own.add(_address(words[1].partition(":")[0]))
+                own.add(proc.address(words[1].partition(":")[0]))
                 _add(found, words)
     owed = sorted(found.values(), key=lambda one: (-one.retries, -one.waiting, one.peer))
     return Connections(tuple(sorted(own))[:_MOST], tuple(owed[:_MOST]))
@@ -40,18 +38,6 @@ def _add(found: dict[str, Backlog], words: list[str]) -> None:
     waiting, retries = int(words[4].partition(":")[0], 16), int(words[6], 16)
     if not waiting or retries < LEAST_RETRIES:
         return
-    peer = _address(words[2].partition(":")[0])
+    peer = proc.address(words[2].partition(":")[0])
     before = found.get(peer, Backlog(peer, 0, 0))
     found[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
-
-
-def _address(hexadecimal: str) -> str:
-    """The kernel prints addresses as words of four bytes, each in the machine's own order."""
-    words = [bytes.fromhex(hexadecimal[i : i + 8])[::-1] for i in range(0, len(hexadecimal), 8)]
-    data = b"".join(words)
-    if len(data) == 4:
-        return socket.inet_ntop(socket.AF_INET, data)
-    mapped = data.startswith(b"\0" * 10 + b"\xff\xff")
-    if mapped:
-        return socket.inet_ntop(socket.AF_INET, data[12:])
-    return socket.inet_ntop(socket.AF_INET6, data)

@@ -44,7 +44,7 @@ def test_that_it_waits_for_nobody_is_said_where_somebody_is_connected(capfd, mon
         "   0: 00000000:8377 00000000:0000 0A 0 0 0 0 0 1 1",
     ]
     monkeypatch.setattr(launcher_links, "_rows", lambda: rows)
-    monkeypatch.setattr(launcher_links, "_sockets_of", lambda process: {"1", "2", "3"})
+    monkeypatch.setattr(launcher_links.proc, "sockets", lambda process: {"1", "2", "3"})
     launcher_links.main(1, ["localhost"])
     assert capfd.readouterr().out == f"localhost\n{SETTLED}\n"
     rows.append("   2: 0100007F:9000 0100007F:1AA2 01 0 0 0 0 0 3 1")

@@ -5,9 +5,10 @@ It looks names up, which may take long, and so it runs in a process of its own; 
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from clusterrun import proc
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED, _DIALLED, _LISTENING = "01", "02", "0A"
@@ -20,7 +21,7 @@ def main(process: int, names: Sequence[str]) -> int:
 
     And ``SETTLED`` where there are any, and ``process`` itself waits for an answer of none of the nodes.
     """
-    rows, sockets = list(_rows()), _sockets_of(process)
+    rows, sockets = list(_rows()), proc.sockets(process)
     peers, asked = connected(rows, sockets), dialled(rows, sockets)
     addresses = {name: _addresses(name) for name in names}
     found = [name for name in names if peers & addresses[name]]
@@ -47,19 +48,10 @@ def _peers(rows: Iterable[str], sockets: set[str], states: Collection[str], acce
     found = [words for words in map(str.split, rows) if len(words) > 9 and words[9] in sockets]
     ports = {words[1].rpartition(":")[2] for words in found if words[3] == _LISTENING}
     return {
-        _address(words[2].rpartition(":")[0])
+        proc.address(words[2].rpartition(":")[0])
         for words in found
         if words[3] in states and (words[1].rpartition(":")[2] in ports) == accepted
     }
-
-
-def _address(digits: str) -> str:
-    """``0200640A`` is 10.100.0.2: words of four bytes in the order of this machine."""
-    words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
-    packed = b"".join(word.to_bytes(4, "little") for word in words)
-    if len(packed) == 16 and packed.startswith(bytes(10) + b"\xff\xff"):
-        packed = packed[12:]
-    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 def _rows() -> Iterator[str]:
@@ -69,17 +61,6 @@ def _rows() -> Iterator[str]:
                 yield from file.read().splitlines()[1:]
         except OSError:
             continue
-
-
-def _sockets_of(process: int) -> set[str]:
-    folder, found = f"/proc/{process}/fd", set()
-    try:
-        for name in os.listdir(folder):
-            kind, _, number = os.readlink(f"{folder}/{name}").partition(":[")
-            found |= {number.rstrip("]")} if kind == "socket" else set()
-    except OSError:  # it has just ended, and what was seen counts
-        pass
-    return found
 
 
 def _addresses(name: str) -> set[str]:
