@@ -55,6 +55,7 @@ def submit(
     preflight_limit: Mapping[str, float] | Iterable[str] | None = None,
     avoid_bad: bool | None = None,
     bad_since: float | str | timedelta | None = None,
+    shapes: str | None = None,
     per_node: bool | None = None,
     elastic: bool | None = None,
     snapshot: bool | None = None,
@@ -117,6 +118,7 @@ def submit(
         preflight_limit: A limit of the pre-flight check, as clusterrun help preflight names them.
         avoid_bad: Exclude nodes that were lately found unfit.
         bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
+        shapes: Queue several sizes, keep the first that starts: '4x8 2x8,time=8h' (nodes x GPUs).
         per_node: Start COMMAND once per node, not once per rank.
         elastic: With --nodes MIN-MAX: each job of the run may have more or fewer.
         snapshot: Copy the code into the run directory, and run the copy in that directory.

@@ -305,7 +305,10 @@ def launch(
 
     After ``SchedulerUnreachable`` the run may be queued.
     """
-    from clusterrun.operations.submit import send
+    if spec.shapes:
+        from clusterrun.operations.submit_shapes import send
+    else:
+        from clusterrun.operations.submit import send
 
     record, dropped = send(spec, context, tell, files)
     return Run(record, context, dropped)

@@ -40,7 +40,7 @@ OF_A_JOB = (
         "cluster",
     ),
     *("avoid-bad", "bad-since", "on-unfit", "requeue", "requeue-by", "notice"),
-    *("max-preemptions", "max-time-limits", "elastic"),
+    *("max-preemptions", "max-time-limits", "elastic", "shapes"),
 )
 """What only a job that is still to be queued can have; in a configuration it is meant for ``submit``."""
 OF_THE_ALLOCATION = ("nodes", "gpus", "nodelist", "exclude")

@@ -143,6 +143,8 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     from clusterrun.script.containers import in_words
     from clusterrun.script.requeue_options import described
 
+    if spec.shapes:
+        return _dry_shapes(spec, context, as_json)
     made = draft(spec, context)
     for notice in made.notices:
         say(notice)
@@ -165,6 +167,27 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     return ExitCode.DONE
 
 
+def _dry_shapes(spec: JobSpec, context: Context, as_json: bool) -> int:
+    """Print the script of each shape, one of which would run."""
+    from clusterrun.operations.submit_shapes import drafts
+
+    made = drafts(spec, context)
+    for notice in dict.fromkeys(notice for one in made for notice in one.notices):
+        say(notice)
+    if as_json:
+        shapes = [
+            {"shape": word, "script": one.plan.script, "argv": one.plan.argv}
+            for word, one in zip(spec.shape_words, made)
+        ]
+        print(json.dumps({**_document(made[0].plan, ""), **_planned(made[0].plan), "shapes": shapes}))
+        return ExitCode.DONE
+    say(f"would submit {_what(made[0].plan.spec)}\nrun directory {made[0].plan.run_dir}")
+    for word, one in zip(spec.shape_words, made):
+        say(f"{word}: would run {shlex.join(one.plan.argv)}\nwith this script:")
+        print(one.plan.script, end="")
+    return ExitCode.DONE
+
+
 def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: bool) -> int:
     from clusterrun.api import launch
 
@@ -180,7 +203,10 @@ def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: 
 
 
 def _announce(run: Run, as_json: bool, follow: bool) -> None:
-    job = f"job {run.job_id}" if run.record.cluster == Cluster.SLURM.value else f"process {run.job_id}"
+    others = "".join(f", job {one}" for one in run.record.others)
+    job = (
+        f"job {run.job_id}{others}" if run.record.cluster == Cluster.SLURM.value else f"process {run.job_id}"
+    )
     if follow:
         say(f"run {run.run_id}")  # stdout is for what the ranks print
     say(f"submitted {_what(run.record.spec)}: {job}")
@@ -198,11 +224,13 @@ def _announce(run: Run, as_json: bool, follow: bool) -> None:
 def _what(spec: JobSpec) -> str:
     """Name, place and size in words."""
     where = "Slurm" if spec.cluster is Cluster.SLURM else "this machine"
-    if spec.per_node:
+    if spec.shapes:
+        size = f"{' or '.join(spec.shape_words)}, whichever starts first"
+    elif spec.per_node:
         size = f"{spec.nodes_asked} node{'s' if spec.nodes > 1 else ''}, one process each"
     else:
         size = size_words(spec.nodes, spec.local_size, spec.gpu_type, spec.gpus, spec.min_nodes)
-    return f"{spec.name} to {where}, {size}"
+    return f"{spec.name or spec.command[0]} to {where}, {size}"
 
 
 def _planned(plan: Plan) -> dict[str, Any]:

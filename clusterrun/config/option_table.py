@@ -236,6 +236,12 @@ PREFLIGHT = _of(
 SUBMISSION = (
     *_of(
         "resources",
+        Option(
+            "shapes",
+            "text",
+            "Queue several sizes, keep the first that starts: '4x8 2x8,time=8h' (nodes x GPUs).",
+            "LIST",
+        ),
         Option("per-node", "switch", "Start COMMAND once per node, not once per rank.", "", False),
         Option(
             "elastic",

@@ -113,6 +113,8 @@ JOIN_SECONDS = 120.0
 """From the launch of the agents until all must have joined."""
 EXCLUDED_PLACE, DEPENDENCY_PLACE = "{excluded}", "{dependency}"
 """In the arguments that queue a run once more: where its bad nodes go, and the job that it is to wait for."""
+SHAPE_MARK = "shape="
+"""In the comment of a job of a run with several shapes: before the number of its own."""
 MOST_RESUBMITS = 3
 """How often a run queues itself anew without its unfit nodes."""
 NO_CONNECTION = "opened no connection"

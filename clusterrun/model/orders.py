@@ -107,7 +107,8 @@ class Orders:
     ``time_limit`` is in seconds, 0 where the scheduler keeps the time. ``nodes`` is how many train, at
     most where ``min_nodes`` (0: exactly ``nodes``) may do, and ``elastic`` where attempts may differ in that;
     ``spares`` more are allocated, for those that turn out to be unfit. ``in_allocation``: the job is
-    of the user's, which is there before and after the run: nobody gives it back.
+    of the user's, which is there before and after the run: nobody gives it back. ``shape`` is which of
+    several shapes of the run this is, -1 where it has but one.
     """
 
     run_id: str
@@ -135,6 +136,7 @@ class Orders:
     interpreter: Interpreter = Interpreter()
     container: Container = Container()
     in_allocation: bool = False
+    shape: int = -1
     format: int = contract.FORMAT
 
     @property

@@ -6,6 +6,8 @@ The layout is what the README documents and scripts rely on; each file has one w
     orders.json      what the nodes are to do, 0600: it holds the environment   (the client, at submit)
     script.sh        the batch script as submitted   (the client)
     agent.pyz        the node-side program, one file   (the client)
+    shapes/0/        orders.json and script.sh of one of several shapes   (the client); the first that starts
+                     makes orders.json above a link to its own, once and for all
     snapshot/        the code as it was, if asked for   (the client)
     snapshot.txt     the commit it was at, and what differed from it   (the client)
     cancel           left by whoever cancelled the run   (the client)
@@ -41,6 +43,8 @@ from __future__ import annotations
 import os
 
 from clusterrun.model.frozen import frozen
+
+SHAPES = "shapes"
 
 
 class _Below:
@@ -78,6 +82,10 @@ class RunPaths:
     ended = _Below("ended.json")
     job_output = _Below("job.out")
     attempts = _Below("attempts")
+
+    def shape(self, number: int) -> RunPaths:
+        """The orders and the script of one of several shapes of the run."""
+        return RunPaths(os.path.join(self.run_dir, SHAPES, str(number)))
 
     def attempt(self, epoch: int) -> AttemptPaths:
         """The files of attempt number ``epoch``."""

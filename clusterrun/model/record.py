@@ -22,6 +22,8 @@ class RunRecord:
     homes are shared between clusters, and another one's Slurm knows nothing of this job. ``sweep`` is the
     id of the sweep that the run is a point of, ``point`` the point in words, ``lr=0.1 seed=3``.
 
+    ``others`` are the jobs of its further shapes, where it has several.
+
     ``in_allocation``: the run was started in an allocation of its user's, which is there before and after it:
     ``job_id`` is that one's, and nobody who ends the run may end the job. ``process`` is then its
     coordinator on ``host``, as ``PID.START`` ('': not started yet).
@@ -41,6 +43,7 @@ class RunRecord:
     must_understand: tuple[str, ...] = ()
     sweep: str = ""
     point: str = ""
+    others: tuple[str, ...] = ()
     format: int = contract.FORMAT
 
     @property

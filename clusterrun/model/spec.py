@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 import re
 
-from clusterrun.model import container, contract, gpu_request, limits, node_range
+from clusterrun.model import container, contract, gpu_request, limits, node_range, shapes
 from clusterrun.model.container import RUNTIMES
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Level
 
 
@@ -71,7 +71,7 @@ class JobSpec:
     absolute. ``time`` is in seconds (0: the site's default; the duration as typed is not kept), and so is
     ``time_min``: with less than ``time`` the job may start where it would not end in time (0: with no less).
     ``nodes`` is the most that train, ``min_nodes`` the least (0: exactly ``nodes``). ``elastic``: attempts
-    may differ in how many.
+    may differ in how many. ``shapes`` are several sizes, of which the first that starts is kept.
     ``gpus`` is per node, of ``gpu_type`` ('': any); Slurm is asked for them, or with ``gpus_from``
     ``node`` they are those of whole nodes. With 0 of them ``ranks_per_node`` CPU ranks run on each
     node.
@@ -91,6 +91,7 @@ class JobSpec:
     nodes: int = 1
     min_nodes: int = 0
     elastic: bool = False
+    shapes: str = ""
     gpus: int = 0
     gpu_type: str = ""
     gpus_from: str = "slurm"
@@ -179,6 +180,7 @@ class JobSpec:
             raise BadInput(
                 f"--nodes {self.min_nodes}-{self.nodes}: the least comes first", "give --nodes 1-4"
             )
+        shapes.read(self.shapes)
         if 0 < self.time < self.time_min:
             raise BadInput("--time-min is longer than --time", "give a --time-min below --time")
 
@@ -240,6 +242,20 @@ class JobSpec:
     def level(self) -> Level:
         """How much is checked before ranks start."""
         return Level(self.preflight or ("full" if self.nodes > 1 or self.alone else "quick"))
+
+    @property
+    def shape_words(self) -> tuple[str, ...]:
+        """Each shape as it was written; none where there is no choice."""
+        return tuple(word for word, _ in shapes.read(self.shapes))
+
+    @property
+    def said_by_shapes(self) -> tuple[str, ...]:
+        """The fields that some shape says."""
+        return tuple({name: "" for _, said in shapes.read(self.shapes) for name, _ in said})
+
+    def shaped(self, shape: int) -> JobSpec:
+        """This spec in the shape of that number."""
+        return replace(self, **dict(shapes.read(self.shapes)[shape][1]))
 
     @property
     def fits_holes(self) -> bool:

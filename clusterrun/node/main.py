@@ -6,7 +6,7 @@ import os
 
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.model.paths import RunPaths
+from clusterrun.model.paths import SHAPES, RunPaths
 from clusterrun.runtime.stderr import say
 from clusterrun.slurm_text.job_row import own_id
 
@@ -59,11 +59,20 @@ def coordinate(run_dir: str, timeouts: Timeouts | None = None, kept: SupervisorN
     from clusterrun.coordinator.io.start_coordinator import opened
     from clusterrun.node.rank_interpreter import settled
     from clusterrun.protocol.timeouts import timeouts_for
-    from clusterrun.runtime.run_files import check_run_directory, patiently, read_orders, read_state
+    from clusterrun.runtime.run_files import (
+        check_run_directory,
+        claim_shape,
+        patiently,
+        read_orders,
+        read_state,
+    )
 
-    run_dir = os.path.abspath(run_dir)
+    run_dir, shape = _shape(os.path.abspath(run_dir))
     paths = RunPaths(run_dir)
     patiently(lambda: check_run_directory(run_dir))
+    if shape >= 0 and not patiently(lambda: claim_shape(paths, shape)):
+        say("clusterrun: the run began in another of its shapes; this job ends, and started no rank")
+        return contract.ExitCode.DONE
     orders = patiently(lambda: read_orders(paths))
     if orders.survival.requeue:
         from clusterrun.coordinator.recovery import is_over
@@ -82,6 +91,13 @@ def coordinate(run_dir: str, timeouts: Timeouts | None = None, kept: SupervisorN
     names = tuple(name for name in (os.environ.get("SLURMD_NODENAME"), os.uname().nodename) if name)
     timeouts = timeouts or timeouts_for(orders.allocated)
     return opened(orders, paths, names, dict(os.environ), timeouts, kept).run()
+
+
+def _shape(path: str) -> tuple[str, int]:
+    """The run directory, and which of the run's shapes this is (-1: it has but one)."""
+    folder, number = os.path.split(path)
+    run_dir, name = os.path.split(folder)
+    return (run_dir, int(number)) if name == SHAPES and number.isdecimal() else (path, -1)
 
 
 def agent(run_dir: str) -> int:

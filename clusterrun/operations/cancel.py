@@ -78,7 +78,7 @@ def _away(runs: Sequence[tuple[str, str]]) -> SchedulerError:
 
 def _goes_on(record: RunRecord) -> bool:
     """Whether jobs may be queued for the run while it lives."""
-    return bool(record.spec.goes_on) or record.spec.on_unfit is OnUnfit.RESUBMIT
+    return bool(record.spec.goes_on or record.spec.shapes) or record.spec.on_unfit is OnUnfit.RESUBMIT
 
 
 class Queue:

@@ -29,7 +29,7 @@ def end_report(context: Context, status: RunStatus) -> EndReport | None:
         return None
     if state is None or not state.attempts:
         return None
-    record = replace(record, spec=formed(record.spec, state))
+    record = replace(record, spec=formed(record.spec, state, context.store.shape(status.run_id)))
     until = context.clock.monotonic() + READ_SECONDS
     nodes = record.spec.nodes + record.spec.spares
     measured = [_measured(context, status.run_id, one, nodes, until) for one in state.attempts]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from clusterrun.model.contract import SHAPE_MARK
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import expand
@@ -77,6 +78,9 @@ class Jobs:
         job, what the run directory names is none of the run's), the oldest that is not over is.
         """
         rows = [row for row in self.of(files.record, files.waiting) if not _refused(row)]
+        if files.shape is not None:
+            mark = f"{SHAPE_MARK}{files.shape}"
+            rows = [row for row in rows if mark in row.comment.split()]
         own = next((row for row in rows if row.job_id == files.record.job_id), None)
         if own is None:
             own = next((row for row in rows if not row.state.ended), rows[-1] if rows else None)

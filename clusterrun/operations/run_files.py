@@ -24,7 +24,8 @@ class RunFiles:
     """One run; ``damage`` says why its state cannot be read, where it cannot.
 
     ``waiting`` is the job that waits for the end of the run's own, as the run directory says
-    ('': none), ``doubt`` why the run directory does not tell which its jobs are.
+    ('': none), ``doubt`` why the run directory does not tell which its jobs are. ``shape`` is which of
+    several the run has begun in (None: in none yet, or it has but one).
     """
 
     record: RunRecord
@@ -33,6 +34,7 @@ class RunFiles:
     damage: str = ""
     waiting: str = ""
     doubt: str = ""
+    shape: int | None = None
 
     def open(self, now: float) -> bool:
         """Whether a scheduler could still add something."""
@@ -66,7 +68,8 @@ def read(store: Store, run_id: str) -> RunFiles | RunStatus:
     except ClusterrunError as error:
         state, damage = None, error.seen
     further = store.further_jobs(run_id) if record.cluster == Cluster.SLURM.value else SuccessorJobs()
-    return RunFiles(record, state, _ended(store, run_id), damage, further.waiting, further.damage)
+    shape = store.shape(run_id) if record.spec.shapes else None
+    return RunFiles(record, state, _ended(store, run_id), damage, further.waiting, further.damage, shape)
 
 
 def _ended(store: Store, run_id: str) -> EndedRun | None:

@@ -48,7 +48,7 @@ class RunEvidence:
     that holds the run's jobs, where another one was asked: its silence means nothing. ``script_error``
     is what the batch script printed about its own end, before any coordinator. ``before`` says, where
     the job waits in vain for another run, how that one ended. ``left`` is the newest word of agents
-    whose coordinator is gone.
+    whose coordinator is gone. ``shape`` is which of several the run has begun in.
     """
 
     record: RunRecord
@@ -64,6 +64,7 @@ class RunEvidence:
     script_error: str = ""
     before: str = ""
     left: LeftBehind | None = None
+    shape: int | None = None
 
 
 @frozen
@@ -83,7 +84,7 @@ def judge(evidence: RunEvidence) -> RunStatus:
     else:
         verdict = _local(evidence) if evidence.record.cluster == Cluster.LOCAL.value else _slurm(evidence)
     record, state, row = evidence.record, evidence.state, evidence.row
-    spec = formed(record.spec, state)
+    spec = formed(record.spec, state, evidence.shape)
     ended = verdict.state.ended
     attempts = state.attempts if state else ()
     return RunStatus(

@@ -139,7 +139,7 @@ class StatusQuery:
         """An answer must not bury a job that it should know, nor tell of one that has ended since."""
         if files.state and files.state.state.ended:
             return files.state.state is not State.COMPLETED and answered_at < files.state.updated_at
-        if files.damage or (found and files.record.job_id in ("", found.own)):
+        if files.damage or (found and (files.record.spec.shapes or files.record.job_id in ("", found.own))):
             return False
         return bool(files.record.job_id) or self._clock.now() - files.record.submitted_at > QUEUEING_SECONDS
 
@@ -187,6 +187,7 @@ class StatusQuery:
                 elsewhere=dict(reply.elsewhere).get(record.run_id, ""),
                 script_error="" if files.state else self._store.script_error(record.run_id),
                 before=self._before(record) if row and row.reason == NEVER else "",
+                shape=files.shape,
                 left=self._store.left_behind(record.run_id) if row and _silent(files, now) else None,
             )
         )

@@ -23,7 +23,15 @@ from clusterrun.script import sbatch_options
 from clusterrun.script.checks import check, ranks_python
 from clusterrun.script.containers import runtimes_here
 from clusterrun.script.environment import dropped, scrubbed
-from clusterrun.script.plan import MachineFacts, Plan, about_python, default_name, plan, wished
+from clusterrun.script.plan import (
+    MachineFacts,
+    Plan,
+    about_python,
+    default_name,
+    marked,
+    plan,
+    wished,
+)
 from clusterrun.slurm import partition_limits, submit_once
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import PartitionOffer
@@ -84,20 +92,34 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
     return SubmitFacts(spec, site, (*whole, *avoided, *shared, *few), offered)
 
 
-def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
-    """The whole submission of ``spec``, checked; makes no file. Raises ``ClusterrunError``."""
+def named(spec: JobSpec, context: Context) -> tuple[str, str]:
+    """A new run id, and a token for its jobs."""
+    name = spec.name or default_name(spec.command)
+    return run_id(name, context.clock.now(), os.urandom(2)), os.urandom(8).hex()
+
+
+def draft(
+    spec: JobSpec,
+    context: Context,
+    allocation: str = "",
+    place: tuple[str, str] | None = None,
+    shape: int = -1,
+) -> Draft:
+    """The whole submission of ``spec``, checked; makes no file. Raises ``ClusterrunError``.
+
+    ``place`` is what ``named`` gave, for a run in several shapes; ``shape`` is then which one ``spec`` is.
+    """
     found = submit_facts(spec, context, allocation)
     spec, site = found.spec, found.site
-    chosen = run_id(spec.name or default_name(spec.command), context.clock.now(), os.urandom(2))
+    chosen, token = place or named(spec, context)
     paths = context.store.paths(chosen)
-    token = os.urandom(8).hex()
-    as_asked = plan(spec, chosen, token, paths.run_dir, site)
+    as_asked = plan(spec, chosen, token, paths.run_dir, site, shape)
     said = found.check(as_asked, context.environ)
     if not spec.snapshot:
         idle = ("--snapshot-include has no effect without --snapshot",) if spec.snapshot_include else ()
         return Draft(as_asked, as_asked.notices + said + idle)
     snapshot = look(spec.cwd, spec.snapshot_include)
-    planned = plan(moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
+    planned = plan(moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site, shape)
     where = f"ranks run in the copy: files that they write by a relative path are below {planned.spec.cwd}"
     return Draft(planned, (*planned.notices, *said, str(snapshot), where), snapshot)
 
@@ -269,7 +291,7 @@ def _job_ids(words: Iterable[str], context: Context) -> Iterable[str]:
                 f"--after {word}: the run {status.run_id} is on the cluster {other}",
                 f"submit there, or wait for it first: clusterrun wait {status.run_id}",
             )
-        if record.spec.goes_on == "chain":
+        if record.spec.goes_on == "chain" or record.spec.shapes:
             raise BadInput(
                 f"--after {word}: the run {status.run_id} may end in a job that is not queued yet",
                 f"wait for it first: clusterrun wait {status.run_id}",
@@ -316,12 +338,13 @@ def prepare(
     sync: bool = True,
     files: Files = (),
     program: str = "",
+    others: Sequence[Plan] = (),
 ) -> RunRecord:
     """Everything in the run directory; nothing of it is left where that fails.
 
     The record comes last. It, the orders and the program outlive a crash once this has returned: the job
     that is queued then needs them (with ``sync``). Slurm keeps a copy of the script. ``program`` is
-    what ``program_for_nodes`` gave, where it was asked before.
+    what ``program_for_nodes`` gave, where it was asked before. ``others`` are the run's further shapes.
     """
     planned = made.plan
     paths = RunPaths(planned.run_dir)
@@ -336,7 +359,7 @@ def prepare(
         slurm=context.client().identity() if planned.spec.cluster is Cluster.SLURM else "",
         job_id=planned.allocation,
         in_allocation=bool(planned.allocation),
-        must_understand=("in_allocation",) if planned.allocation else (),
+        must_understand=_must_understand(planned),
         sweep=sweep,
         point=point,
     )
@@ -345,7 +368,7 @@ def prepare(
         if made.snapshot:
             take(made.snapshot, paths.snapshot, paths.snapshot_note)
         share(program or program_for_nodes(context), paths.agent)
-        _write_plan(planned, paths, sync)
+        _write_plans((planned, *others), paths, sync)
         for name, content in files:
             write_whole(os.path.join(paths.run_dir, name), content, sync=sync)
         context.store.save(record, sync)
@@ -355,14 +378,28 @@ def prepare(
     return record
 
 
+def _must_understand(planned: Plan) -> tuple[str, ...]:
+    """Without which fields a reader would take the run's jobs for others."""
+    return ("in_allocation",) if planned.allocation else ("others",) if planned.shape >= 0 else ()
+
+
+def _write_plans(plans: Sequence[Plan], paths: RunPaths, sync: bool) -> None:
+    # Before Slurm makes it with the mode that the umask leaves.
+    empty_file(paths.job_output)
+    for planned in plans:
+        _write_plan(planned, paths, sync)
+
+
 def _write_plan(planned: Plan, paths: RunPaths, sync: bool) -> None:
     if planned.orders.preflight.findings:
         private_folder(planned.orders.preflight.findings)
-    # Before Slurm makes it with the mode that the umask leaves.
-    empty_file(paths.job_output)
-    write_whole(paths.orders, _json(planned), sync=sync)
+    own = paths.shape(planned.shape) if planned.shape >= 0 else paths
+    if own is not paths:
+        private_folder(os.path.dirname(own.run_dir))
+        private_folder(own.run_dir)
+    write_whole(own.orders, _json(planned), sync=sync)
     if planned.script:
-        write_whole(paths.script, planned.script, 0o700, sync=False)
+        write_whole(own.script, planned.script, 0o700, sync=False)
 
 
 def _without_secrets(spec: JobSpec) -> JobSpec:
@@ -389,23 +426,27 @@ def _json(planned: Plan) -> str:
 
 def queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str:
     """Slurm's number of the job, or the id of the coordinator's process on this machine."""
-    environment = scrubbed(context.environ)
     try:
         if planned.spec.cluster is Cluster.LOCAL:
             from clusterrun.local.start_run import start
 
-            return start(planned, environment)
-        return submit_once.send(
-            SlurmClient(environment),
-            planned.argv,
-            cwd=planned.spec.cwd,
-            token=planned.token,
-            partition=planned.spec.partition,
-            clock=RealClock(),
-            log=tell,
-        )
+            return start(planned, scrubbed(context.environ))
+        return queued(planned, context, tell)
     except SchedulerUnreachable:
         raise  # it may be queued: the record stays, and its token finds the job
     except (SchedulerError, BadInput):
         context.store.discard(record.run_id)  # refused in plain words: nothing is queued
         raise
+
+
+def queued(planned: Plan, context: Context, tell: Tell) -> str:
+    """The number of the job that Slurm has taken. Raises as ``submit_once.send``."""
+    return submit_once.send(
+        SlurmClient(scrubbed(context.environ)),
+        planned.argv,
+        cwd=planned.spec.cwd,
+        token=marked(planned.token, planned.shape),
+        partition=planned.spec.partition,
+        clock=RealClock(),
+        log=tell,
+    )

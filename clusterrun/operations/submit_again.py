@@ -59,7 +59,7 @@ def _words(option: Option, spec: JobSpec, plain: JobSpec) -> Iterator[str]:
         yield from (name, spec.gpus_asked) if spec.gpus else ()
         return
     if option.name == "nodes":
-        yield from (name, spec.nodes_asked) if spec.nodes != 1 else ()
+        yield from (name, spec.nodes_asked) if spec.nodes != 1 and not spec.shapes else ()
         return
     field = option.name.replace("-", "_")
     value: Any = getattr(spec, field)

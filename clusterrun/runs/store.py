@@ -156,6 +156,14 @@ class Store:
         job_id = further_jobs(self.paths(record.run_id)).job_id
         return replace(record, job_id=job_id) if job_id else record
 
+    def shape(self, run_id: str) -> int | None:
+        """Which of its shapes a run has begun in; None before that, and where it has but one."""
+        try:
+            number = os.readlink(self.paths(run_id).orders).split(os.sep)[1:2]
+        except OSError:
+            return None
+        return int(number[0]) if number and number[0].isdecimal() else None
+
     def further_jobs(self, run_id: str) -> SuccessorJobs:
         """The jobs that the run has queued itself."""
         return further_jobs(self.paths(run_id))
@@ -272,7 +280,7 @@ class Store:
 
     def _is_job(self, word: str, record: RunRecord) -> bool:
         further = self.further_jobs(record.run_id)
-        return word in (record.job_id, further.job_id, further.waiting)
+        return word in (record.job_id, further.job_id, further.waiting, *record.others)
 
     def _earlier_jobs(self, run_id: str) -> set[str]:
         """The jobs of a long chain: elsewhere only the first and the last of them stand."""

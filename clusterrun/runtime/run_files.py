@@ -15,6 +15,7 @@ from clusterrun.atomic_file import draft_prefix, remove, sync_names, write_all, 
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.orders import Orders
+from clusterrun.model.paths import SHAPES
 from clusterrun.runtime.event_loop import steady
 from clusterrun.runtime.stderr import say
 
@@ -168,6 +169,21 @@ def claim_attempt(paths: RunPaths, epoch: int) -> bool:
     except OSError as error:
         say(f"clusterrun: {in_words(error)}; attempt {epoch} goes on")
     return True
+
+
+def claim_shape(paths: RunPaths, shape: int) -> bool:
+    """Take the run for one of its shapes; False where another one has it. Raises ``OSError``.
+
+    The claim is the link to the shape's orders, so there is nothing between the two that a crash could
+    leave undone. A file server may make the link and lose its answer: what it says counts.
+    """
+    ours = os.path.join(SHAPES, str(shape), os.path.basename(paths.orders))
+    try:
+        os.symlink(ours, paths.orders)
+        sync_names(paths.run_dir)
+    except FileExistsError:
+        pass
+    return os.readlink(paths.orders) == ours
 
 
 def open_log(path: str) -> int:

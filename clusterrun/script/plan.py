@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from clusterrun import container_runtimes
 from clusterrun.model import contract
 from clusterrun.model.container import PYTHON, Container
+from clusterrun.model.contract import SHAPE_MARK
 from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, WatchOrders
@@ -66,6 +67,8 @@ class MachineFacts:
 class Plan:
     """One submission, complete: ``submit`` sends it, ``--dry-run`` prints it.
 
+    ``shape`` is which of several shapes of the run it is, -1 where there is but one.
+
     ``spec`` is resolved: name, Python, cluster and GPUs are said. ``argv`` is what is run:
     sbatch, or on this machine and in an ``allocation`` (its job id) the script itself. ``notices``
     are for the person who submits, ``cpus`` says how many CPUs a rank gets, and why, where Slurm is asked
@@ -82,10 +85,11 @@ class Plan:
     notices: tuple[str, ...] = ()
     cpus: str = ""
     allocation: str = ""
+    shape: int = -1
 
 
-def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
-    """The whole submission for ``spec``. ``spec.after`` holds Slurm job ids by now.
+def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1) -> Plan:
+    """The whole submission for ``spec``, in one of its shapes. ``spec.after`` holds Slurm job ids by now.
 
     Reads a template and nothing else. Raises ``BadInput``.
     """
@@ -105,13 +109,19 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
             on_unfit=OnUnfit.FAIL if off else spec.on_unfit,
         )
     )
+    if spec.shapes and (site.allocation or cluster is Cluster.LOCAL):
+        raise BadInput("--shapes is for Slurm's queue, and this run starts at once", "say --nodes and --gpus")
     make = _in_allocation if site.allocation else _local if cluster is Cluster.LOCAL else _slurm
     if asked.python and not inside.image:
         site = replace(site, python=spec.python, why_python=NAMED)
     if inside.image:
         why = NAMED if asked.python else "the image's"
         site = replace(site, inside=inside, python=asked.python or PYTHON, why_python=why)
-    made = make(spec, run_id, token, run_dir, site)
+    made = (
+        _slurm(spec, run_id, token, run_dir, site, shape)
+        if make is _slurm
+        else make(spec, run_id, token, run_dir, site)
+    )
     said = (_idle(asked) if off else ()) + requeue_options.notices(asked, made.spec)
     return replace(made, notices=made.notices + said)
 
@@ -186,23 +196,32 @@ def about_python(made: Plan, site: MachineFacts) -> tuple[str, ...]:
     )
 
 
-def comment(run_id: str, token: str) -> str:
+def comment(run_id: str, token: str, shape: int = -1) -> str:
     """What stands in the job's comment, so that a job whose id was never heard is found."""
-    return f"clusterrun:{run_id}:{token}"
+    return f"clusterrun:{run_id}:{marked(token, shape)}"
 
 
-def wished(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> list[str]:
+def marked(token: str, shape: int = -1) -> str:
+    """What of the comment is that of one job alone, where the run has several shapes."""
+    return f"{token} {SHAPE_MARK}{shape}" if shape >= 0 else token
+
+
+def wished(
+    spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1
+) -> list[str]:
     """All that sbatch is asked for, as it stands on a command line."""
-    said, paths = comment(run_id, token), RunPaths(run_dir)
+    said, paths = comment(run_id, token, shape), RunPaths(run_dir)
     wanted = sbatch_options.job_options(spec, said, paths, requeue_options.words(spec), site.cpus_per_gpu)
     return [sbatch_options.word(option) for option in wanted]
 
 
-def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
+def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1) -> Plan:
     paths = RunPaths(run_dir)
-    words = wished(spec, run_id, token, run_dir, site)
+    words = wished(spec, run_id, token, run_dir, site, shape)
+    own = paths.shape(shape) if shape >= 0 else paths
     values = _values(spec, run_id, paths, [word for word in words if quoting.carries(word)])
-    argv = ("sbatch", "--parsable", *(word for word in words if not quoting.carries(word)), paths.script)
+    values["run_dir"] = own.run_dir  # what the job begins as tells its shape
+    argv = ("sbatch", "--parsable", *(word for word in words if not quoting.carries(word)), own.script)
     return Plan(
         run_id=run_id,
         token=token,
@@ -210,7 +229,8 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
         spec=spec,
         script=_from_template(spec, values, token) if spec.template else _from_shipped(values),
         argv=argv,
-        orders=_orders(spec, run_id, site, _launch(spec, paths, site), argv),
+        orders=replace(_orders(spec, run_id, site, _launch(spec, paths, site), argv), shape=shape),
+        shape=shape,
         notices=sbatch_options.replaced(spec),
         cpus=_cpus(spec, site),
     )

@@ -29,6 +29,7 @@ EVERY: dict[str, Any] = {
     "cpus_per_rank": 3,
     "time": 5400,
     "time_min": 600,
+    "shapes": "4x8 2x8,time=8h",
     "partition": "gpu",
     "account": "a b",
     "qos": "high",

@@ -142,6 +142,9 @@ class CoordinatorService:
     def _to_scheduler(self, order: Any) -> None:
         if isinstance(order, actions.AskJob):
             self._look_for_cancel()  # whoever left that word has told the scheduler next
+        self._scheduler().carry_out(order)
+
+    def _scheduler(self) -> Scheduler:
         if self._slurm is None:  # loaded when first needed, which is after the launch
             from clusterrun.coordinator.io.scheduler import Scheduler
             from clusterrun.coordinator.slurm_job import SlurmJob
@@ -151,7 +154,7 @@ class CoordinatorService:
             commands = CommandRunner(self._loop, self._environment)
             job = SlurmJob(*job_of(self._environment), self._began_wall)
             self._slurm = Scheduler(commands, job, self._orders, self._filing, self._note, self._happened)
-        self._slurm.carry_out(order)
+        return self._slurm
 
     def _announce(self, order: actions.Announce) -> None:
         if self._hooks is None:
@@ -253,6 +256,8 @@ class CoordinatorService:
         except OSError:
             pass
         self._filing.arrive(own_id(self._environment))
+        if self._orders.shape >= 0:
+            self._scheduler().drop_shapes(self._orders.shape)
         dead = (self._kept.dead_since, self._kept.dead) if self._kept else (None, None)
         # Before what came meanwhile: an end that is told without them would cost the record its attempts.
         self._driver.first_of_all(first_claim(epoch, state, *dead))

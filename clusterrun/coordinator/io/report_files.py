@@ -86,6 +86,8 @@ class ReportFiles:
         if waited.get("job_id") == job_id and isinstance(excluded, list):
             self.successor(job_id, tuple(map(str, excluded)))
             self.no_next()
+        elif self._orders.shape >= 0 and not os.path.exists(self._paths.successor):
+            self.successor(job_id, ())  # of several jobs the run's own is this one
 
     def notice(self, order: WriteNotice) -> None:
         """The announced end, for ranks that look for it."""

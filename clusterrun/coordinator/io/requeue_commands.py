@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clusterrun.coordinator.io.report_files import ReportFiles
+from clusterrun.model.contract import SHAPE_MARK
 from clusterrun.model.hostlist import fold
 from clusterrun.runtime.commands import CommandDone, CommandRunner
 from clusterrun.runtime.event_loop import steady
@@ -57,6 +58,45 @@ class RequeueCommands:
             told(answer.why)
 
         self._commands.run(("scontrol", "requeue", self._job_id), _GIVE_BACK_SECONDS, done)
+
+    # --- instead of other jobs ---
+
+    def drop_shapes(self, shape: int) -> None:
+        """Cancel the jobs in which the run would have begun in another shape than this one.
+
+        A controller that is away is waited for; a job that starts before ends by itself.
+        """
+        away = ControllerAway()
+
+        def done(answer: CommandDone) -> None:
+            again = away.next_at(steady(), (answer.why,)) if answer.why else None
+            if again is not None:
+                self._commands.later(again - steady(), look)
+            elif answer.why:
+                self._note(f"the jobs of other shapes end when they start: {answer.why}")
+
+        def looked(answer: CommandDone) -> None:
+            rows = [line.split("|", 1) for line in answer.lines if "|" in line]
+            others = [job_id for job_id, comment in rows if self._is_other(comment, shape)]
+            if answer.why or not others:
+                done(answer)
+            else:
+                self._note(
+                    f"the run begins here, so job {' and '.join(others)} of another shape is cancelled"
+                )
+                self._commands.run(("scancel", *others), _LOOK_SECONDS, done)
+
+        def look() -> None:
+            self._commands.run(("squeue", "-h", "--me", "-o", "%i|%k"), _LOOK_SECONDS, looked)
+
+        look()
+
+    def _is_other(self, comment: str, shape: int) -> bool:
+        """Of this run, and of another shape."""
+        words = comment.split()
+        ours = any(word.startswith(f"clusterrun:{self._run_id}:") for word in words)
+        shapes = [word for word in words if word.startswith(SHAPE_MARK)]
+        return ours and bool(shapes) and shapes[0] != f"{SHAPE_MARK}{shape}"
 
     # --- after this job ---
 

@@ -45,6 +45,10 @@ class Scheduler:
         """One of the actions that concern the scheduler; its answer comes as an event."""
         _CARRY_OUT[type(order)](self, order)
 
+    def drop_shapes(self, shape: int) -> None:
+        """The run has begun in this shape: nobody begins it in another one."""
+        self._succession.drop_shapes(shape)
+
     def _ask(self, order: actions.AskJob) -> None:
         """About this job."""
 
