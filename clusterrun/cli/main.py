@@ -18,6 +18,9 @@ COMPLETION_VARIABLE = "_CLUSTERRUN_COMPLETE"
 
 DOORS = {
     "submit": CommandEntry("clusterrun.cli.submit", "submit", "Submit a training script to many nodes."),
+    "plan": CommandEntry(
+        "clusterrun.cli.queue_forecast", "plan", "Say when which shape of a run is expected to start."
+    ),
     "run": CommandEntry(
         "clusterrun.cli.run", "run", "Start a training script in an allocation that is there."
     ),

@@ -13,7 +13,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.slurm import allocation, queries, sbatch_errors
 from clusterrun.slurm.allocation import Allocation
-from clusterrun.slurm.queries import JobRow, PartitionOffer
+from clusterrun.slurm.queries import JobRow, NodeRow, PartitionOffer, QueueRow
 from clusterrun.slurm.sbatch_errors import SbatchAnswer
 
 ANSWER_SECONDS = 30.0
@@ -177,6 +177,16 @@ class SlurmClient:
         """What the partitions that this user may see offer."""
         mark = _mark()
         return queries.read_partitions(self._ask(queries.partitions_argv(mark)), mark)
+
+    def queue(self) -> tuple[QueueRow, ...]:
+        """Everybody's jobs that run or wait, as far as this user is shown them. Raises as ``jobs`` does."""
+        mark = _mark()
+        return queries.read_queue(self._ask(queries.queue_argv(mark)), mark)
+
+    def nodes(self) -> tuple[NodeRow, ...]:
+        """Every node in each of its partitions. Raises as ``jobs`` does."""
+        mark = _mark()
+        return queries.read_nodes(self._ask(queries.nodes_argv(mark)), mark)
 
     def cluster_name(self) -> str:
         """What this cluster calls itself; ``slurm`` where that cannot be found out soon.

@@ -78,6 +78,28 @@ class PartitionOffer:
     kinds: tuple[tuple[int, int], ...] = ()
 
 
+@frozen
+class QueueRow:
+    """A job of anybody's that runs, or waits: where and how long, or where and when Slurm has planned it."""
+
+    word: str
+    partition: str
+    nodelist: str
+    planned_nodes: str
+    start: float | None
+    end: float | None
+
+
+@frozen
+class NodeRow:
+    """A node in a partition: its state in Slurm's long word, and its GPUs."""
+
+    name: str
+    partition: str
+    state: str
+    gpus: int
+
+
 def text(cell: str) -> str:
     """A cell as it is, where Slurm has an answer at all."""
     return "" if cell in ("(null)", "N/A", "None assigned", "Unknown") else cell
@@ -154,6 +176,42 @@ PARTITIONS = (
     Field("memory", "%m", number),
     Field("gpus", "%G", gpus),
 )
+
+
+QUEUE = (
+    Field("word", "%T", text),
+    Field("partition", "%P", text),
+    Field("nodelist", "%N", text),
+    Field("planned_nodes", "%Y", text),
+    Field("start", "%S", moment),
+    Field("end", "%e", moment),
+)
+NODES = (
+    Field("name", "%n", text),
+    Field("partition", "%R", text),
+    Field("state", "%T", text),
+    Field("gpus", "%G", gpus),
+)
+
+
+def queue_argv(mark: str) -> tuple[str, ...]:
+    """``squeue`` for everybody's jobs, as far as this user is shown them."""
+    return ("squeue", "--noheader", f"--format={_format(QUEUE, mark)}")
+
+
+def nodes_argv(mark: str) -> tuple[str, ...]:
+    """``sinfo`` for each node."""
+    return ("sinfo", "--noheader", "--Node", "--exact", f"--format={_format(NODES, mark)}")
+
+
+def read_queue(out: str, mark: str) -> tuple[QueueRow, ...]:
+    """The answer to ``queue_argv``. Raises ``SchedulerError``."""
+    return tuple(QueueRow(**cells) for cells in _marked_rows(QUEUE, out, mark))
+
+
+def read_nodes(out: str, mark: str) -> tuple[NodeRow, ...]:
+    """The answer to ``nodes_argv``. Raises ``SchedulerError``."""
+    return tuple(NodeRow(**cells) for cells in _marked_rows(NODES, out, mark))
 
 
 def jobs_argv(user: int, mark: str) -> tuple[str, ...]:

@@ -111,6 +111,16 @@ def test_the_nodes_that_were_unfit(ended: CommandLine) -> None:
     assert problems("nodes", document) == []
 
 
+def test_a_forecast_of_the_queue() -> None:
+    from clusterrun.cli.queue_forecast import _entry
+    from clusterrun.operations.queue_forecast import ShapeForecast, Waits
+
+    known = ShapeForecast("2x8", 2, 2, 8, 60.0, "big", 9.0, 2, 0, 0, Waits(1, 2.0, 2.0), None)
+    unknown = ShapeForecast("4", 4, 1, 0, 60.0, "big", None, 0, 1, 2, None, Waits(2, -3.0, 9.0))
+    shapes = [_entry(known), _entry(unknown)]
+    assert problems("plan", {"asked_at": "2026-11-20T09:28:00+00:00", "shapes": shapes}) == []
+
+
 def test_a_study(clusterrun: CommandLine) -> None:
     script = clusterrun.folder / "paced.py"
     script.write_text("print('steps_per_second=12.5 samples_per_second=100 steps=10')\n")

@@ -1,0 +1,70 @@
+"""When how many nodes are free, from what Slurm says of its nodes, its jobs and its plans."""
+
+from __future__ import annotations
+
+from clusterrun.slurm.node_calendar import calendar, seconds_of
+from clusterrun.slurm.queries import (
+    NODES,
+    QUEUE,
+    NodeRow,
+    QueueRow,
+    nodes_argv,
+    queue_argv,
+    read_nodes,
+    read_queue,
+)
+
+NOW = 1000.0
+FOUR = [NodeRow(f"n{one}", "big", "idle", 8) for one in range(1, 5)]
+RUNNING = QueueRow("RUNNING", "big", "n[1-2]", "", 0.0, 2200.0)
+PLANNED = QueueRow("PENDING", "big", "", "n[1-4]", 2200.0, 5800.0)
+BUSY = [NodeRow(one.name, "big", "allocated" if one.name in ("n1", "n2") else "idle", 8) for one in FOUR]
+
+
+def test_idle_nodes_are_free_now_and_those_of_a_job_at_its_limit() -> None:
+    seen = calendar(BUSY, [RUNNING], "big")
+    assert seen.earliest(2, 600.0, NOW) == (NOW, 2)
+    assert seen.earliest(3, 600.0, NOW) == (2200.0, 4)
+    assert seen.earliest(5, 600.0, NOW) is None
+
+
+def test_a_planned_start_leaves_a_hole_for_what_ends_before_it() -> None:
+    seen = calendar(BUSY, [RUNNING, PLANNED], "big")
+    assert seen.earliest(2, 1200.0, NOW) == (NOW, 2)
+    assert seen.earliest(2, 1201.0, NOW) == (5800.0, 4)
+    assert seen.earliest(4, 60.0, NOW) == (5800.0, 4)
+
+
+def test_nodes_that_take_no_job_or_are_not_meant_do_not_count() -> None:
+    nodes = [
+        *FOUR[:2],
+        NodeRow("n5", "big", "drained", 8),
+        NodeRow("n6", "big", "idle*", 8),
+        NodeRow("n7", "small", "idle", 8),
+        NodeRow("n8", "big", "idle", 4),
+    ]
+    assert calendar(nodes, [], "big", gpus=8).earliest(1, 60.0, NOW) == (NOW, 2)
+    assert calendar(nodes, [], "big", gpus=8, excluded="n[1,9]").earliest(1, 60.0, NOW) == (NOW, 1)
+    assert calendar(nodes, [], "big").earliest(3, 60.0, NOW) == (NOW, 3)
+
+
+def test_what_nobody_can_know_is_counted_and_promises_nothing() -> None:
+    waiting = QueueRow("PENDING", "small,big", "", "", None, None)
+    unseen = calendar(BUSY, [waiting, QueueRow("RUNNING", "big", "n1", "", 0.0, 2200.0)], "big")
+    assert (unseen.hidden, unseen.unplanned) == (("n2",), 1)
+    assert unseen.earliest(4, 60.0, NOW) is None
+    endless = calendar(BUSY, [QueueRow("RUNNING", "big", "n[1-2]", "", 0.0, None)], "big")
+    assert (endless.earliest(2, 60.0, NOW), endless.earliest(3, 60.0, NOW)) == ((NOW, 2), None)
+
+
+def test_limits_are_read_as_sinfo_writes_them() -> None:
+    assert (seconds_of("1-00:00:00"), seconds_of("infinite")) == (86400.0, None)
+
+
+def test_question_and_answer_are_of_the_same_columns() -> None:
+    mark = "<m>"
+    for fields, argv in ((QUEUE, queue_argv(mark)), (NODES, nodes_argv(mark))):
+        assert all(field.column in argv[-1] for field in fields)
+    told = "[<m>]PENDING<m>big<m><m>n[1-4]<m>2200<m>5800\n[<m>]RUNNING<m>big<m>n[1-2]<m>(null)<m>0<m>2200\n"
+    assert read_queue(told, mark) == (PLANNED, RUNNING)
+    assert read_nodes("[<m>]n1<m>big<m>idle<m>gpu:8\n", mark) == (FOUR[0],)
