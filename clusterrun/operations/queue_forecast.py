@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from clusterrun.model.document import BadDocument, decode, encode
-from clusterrun.model.errors import BadInput, ClusterrunError
+from clusterrun.model.errors import BadInput, ClusterrunError, SchedulerError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
@@ -72,8 +72,10 @@ class ShapeForecast:
 
 def forecasts(spec: JobSpec, context: Context) -> list[ShapeForecast]:
     """Each shape of ``spec``, or its size and smaller ones. Raises ``ClusterrunError``."""
-    if spec.cluster is Cluster.LOCAL or context.client().why_not():
-        raise BadInput("a run on this machine starts at once: there is no queue", "run this where Slurm is")
+    if why := context.client().why_not():
+        raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
+    if spec.cluster is Cluster.LOCAL:
+        raise BadInput("a run on this machine starts at once: there is no queue", "leave --cluster local out")
     client, now = context.client(), context.clock.now()
     offers, nodes, queue = client.partitions(), client.nodes(), client.queue()
     runs, earlier = list(_runs(context)), _remembered(context)
