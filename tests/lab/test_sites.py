@@ -1,0 +1,500 @@
+"""Sites as they are: a run, its restart, logs and cancel under each trait of the table in docs/sites.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.lab import conf, daemons
+from clusterrun.lab.lab import Lab
+from clusterrun.lab.site import LabSite
+from clusterrun.lab.spec import LabSpec, Layout
+from tests.lab.test_slurm_runs import Site, site, until
+from tests.lab.test_without_rights import PATHS, python_for
+from tests.lab_fixture import MakeLab, leftovers
+
+pytestmark = pytest.mark.lab
+
+WORK = """
+import json, os, sys, time
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+names = ("WORLD_SIZE", "FROM_TASK_PROLOG", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "MASTER_ADDR")
+if "fail" in sys.argv and attempt == 0:
+    sys.exit(7 if os.environ["RANK"] == "3" else time.sleep(600))
+print(json.dumps({name: os.environ.get(name, "") for name in names} | {
+    "attempt": attempt, "python": list(sys.version_info[:2]), "zone": time.tzname[0],
+    "here": os.listdir("/tmp"), "node": os.uname().nodename, "cpus": len(os.sched_getaffinity(0)),
+}), flush=True)
+if "stay" in sys.argv:
+    time.sleep(600)
+"""
+SIZE = ("--nodes", "2", "--gpus", "2")
+SYSTEM_PYTHON = "/usr/bin/python3"
+"""Of the distribution, without torch: what is tried here needs none, and starts sooner."""
+
+
+class Trained:
+    """A run of 2 × 2 ranks on a site: checked, failed once, restarted in place and done; and what it left."""
+
+    def __init__(self, here: Site, *options: str) -> None:
+        self.here = here
+        words = (*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "quick", "--max-restarts", "1", *options)
+        self.answer = here.submit(*words, "work.py", "fail")
+        self.waited = here.run("wait", self.answer["run_id"], limit=240)
+        self.status = here.status(self.answer["run_id"])
+        self.ranks = {rank: json.loads(text) for rank, text in here.outputs(self.answer, 1).items() if text}
+
+    def check(self) -> None:
+        """The law of every site on which a run works."""
+        seen = self.waited.code, self.status["state"], [one["cause"] for one in self.status["attempts"]]
+        assert seen == (0, "COMPLETED", ["first", "failure"]), (self.waited.err, self.status["reason"])
+        assert {
+            rank: (one["WORLD_SIZE"], one["attempt"]) for rank, one in self.ranks.items()
+        } == dict.fromkeys(range(4), ("4", 1))
+        logs = self.here.run("logs", self.answer["run_id"])
+        assert (logs.code, logs.out.count('"WORLD_SIZE": "4"')) == (0, 4), logs.err
+
+
+def cancelled(here: Site, *options: str) -> None:
+    """A run that trains is cancelled, and nothing is left of it."""
+    answer = here.submit(*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", *options, "work.py", "stay")
+    until(lambda: len(list(filter(None, here.outputs(answer).values()))) == 4)
+    assert here.run("cancel", answer["run_id"]).code == 0
+    assert (here.status(answer["run_id"])["state"], leftovers(here.lab)) == ("CANCELLED", [])
+
+
+def project(lab: Lab, folder: Path) -> Site:
+    here = site(lab, folder)
+    (here.project / "work.py").write_text(WORK)
+    return here
+
+
+def script(folder: Path, name: str, *lines: str) -> str:
+    """The path of a shell script that Slurm runs."""
+    path = folder / name
+    path.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    path.chmod(0o755)
+    return str(path)
+
+
+# --- a site with many rules, on which runs work ---
+
+RULES = """
+function slurm_job_submit(job, partitions, user)
+  if job.comment ~= nil and string.find(job.comment, "without project") then
+    slurm.log_user("Name a project for this host with --account.")
+    return slurm.ERROR
+  end
+  return slurm.SUCCESS
+end
+function slurm_job_modify(job, record, partitions, user) return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+
+
+@pytest.fixture(scope="module")
+def strict(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Every rule of a strict site that lets a run through."""
+    folder = tmp_path_factory.mktemp("strict")
+    folder.chmod(0o755)
+    mark = folder / "epilog.log"
+    settings = {
+        "SelectTypeParameters": "CR_CPU",
+        "TaskPlugin": "task/affinity",
+        "PrologFlags": "Alloc,Contain",
+        "Prolog": script(folder, "prolog", "sleep 0.5"),
+        "Epilog": script(folder, "epilog", f'echo "$SLURM_JOB_ID" >>{mark}', "sleep 0.5"),
+        "TaskProlog": script(folder, "task-prolog", "echo print welcome", "echo export FROM_TASK_PROLOG=yes"),
+        "SrunProlog": script(folder, "srun-prolog", "echo words of a site"),
+        "SrunPortRange": "61100-61120",
+        "EnforcePartLimits": "ALL",
+        "DefMemPerCPU": "1000",
+        "MaxMemPerCPU": "1000",
+        "JobRequeue": "0",
+        "PrivateData": "jobs",
+        "DebugFlags": "NO_CONF_HASH",
+    }
+    lab = make_lab(nodes=2, gpus=2, settings=settings)
+    return project(lab, folder)
+
+
+@pytest.fixture(scope="module")
+def trained(strict: Site) -> Trained:
+    return Trained(strict)
+
+
+CONFIGURED = {
+    "SelectType": "select/cons_tres",
+    "TaskPlugin": "task/affinity",
+    "PrologFlags": "Alloc,Contain",
+    "SrunPortRange": "61100-61120",
+    "EnforcePartLimits": "ALL",
+    "DefMemPerCPU": "1000",
+    "JobRequeue": "0",
+    "PrivateData": "jobs",
+}
+
+
+@pytest.mark.parametrize("trait", CONFIGURED)
+def test_a_run_works_where_slurm_is_set_so(trained: Trained, trait: str) -> None:
+    shown = trained.here.lab.exec(["scontrol", "show", "config"]).out
+    (found,) = re.findall(rf"(?m)^{trait}\s*= (.*)$", shown)
+    assert found.strip().lower().startswith(CONFIGURED[trait].lower())
+    trained.check()
+
+
+def test_prolog_and_epilog_run_and_what_the_task_prolog_exports_reaches_the_ranks(trained: Trained) -> None:
+    trained.check()
+    assert {one["FROM_TASK_PROLOG"] for one in trained.ranks.values()} == {"yes"}
+    ended = trained.here.project.parent / "epilog.log"
+    until(lambda: ended.exists() and ended.read_text().split().count(trained.answer["job_id"]) == 2)
+
+
+def test_ranks_share_all_cpus_of_the_job_where_slurm_binds_tasks(trained: Trained) -> None:
+    assert {one["cpus"] for one in trained.ranks.values()} == {len(os.sched_getaffinity(0))}
+
+
+def test_a_strict_site_leaves_nothing_of_a_cancelled_run(strict: Site) -> None:
+    cancelled(strict)
+
+
+def test_requeue_is_asked_for_by_itself_where_the_site_has_switched_it_off(strict: Site) -> None:
+    answer = strict.submit("--requeue", "--sbatch", "hold", "work.py")
+    shown = strict.lab.exec(["scontrol", "show", "job", answer["job_id"]]).out
+    assert "Requeue=1 " in shown
+    assert strict.run("cancel", answer["run_id"]).code == 0
+
+
+def test_a_run_that_slurm_suspends_goes_on_when_it_is_resumed(strict: Site) -> None:
+    words = (*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", "--hang-after", "20", "work.py", "stay")
+    answer = strict.submit(*words)
+    until(lambda: len(list(filter(None, strict.outputs(answer).values()))) == 4)
+    assert strict.lab.exec(["scontrol", "suspend", answer["job_id"]]).code == 0
+    until(lambda: "suspended" in strict.status(answer["run_id"])["reason"])
+    assert strict.lab.exec(["scontrol", "resume", answer["job_id"]]).code == 0
+    until(lambda: strict.status(answer["run_id"])["state"] == "RUNNING")
+    assert strict.run("cancel", answer["run_id"]).code == 0
+    assert [one["cause"] for one in strict.status(answer["run_id"])["attempts"]] == ["first"]
+
+
+REFUSED: dict[str, tuple[str, tuple[str, ...], str, str]] = {
+    "a partition's time": (
+        "MaxTime=10",
+        ("--time", "1h"),
+        "Requested time limit is invalid",
+        "change --time",
+    ),
+    "a partition's nodes": ("MaxNodes=1", (), "Node count specification invalid", "change --nodes"),
+    "a partition's memory": (
+        "MaxMemPerNode=1000",
+        ("--mem", "5G"),
+        "Memory required by task is not available",
+        "lower --mem, or leave it out",
+    ),
+    "a rule of the site": (
+        "",
+        ("--sbatch", "comment=without project"),
+        "Name a project for this host with --account.",
+        "a rule of this site refuses the job: do what its words ask for",
+    ),
+}
+"""What the administrator sets on the partition, what is asked, Slurm's words, and the remedy."""
+LIFTED = ("MaxTime=UNLIMITED", "MaxNodes=UNLIMITED", "MaxMemPerNode=60000")
+
+
+@pytest.fixture
+def with_rules(strict: Site) -> Site:
+    """The same with a job_submit plug-in, whose rules stand in a file beside slurm.conf."""
+    folder = strict.lab.place.conf
+    if not (folder / "job_submit.lua").exists():
+        (folder / "job_submit.lua").write_text(RULES)
+        with open(strict.lab.slurm_conf, "a", encoding="utf-8") as file:
+            file.write("JobSubmitPlugins=lua\n")
+        strict.lab.fault("controller")
+        strict.lab.heal()
+        assert strict.lab.wait_idle()
+    return strict
+
+
+@pytest.mark.parametrize("limit", REFUSED)
+def test_what_a_site_does_not_allow_is_refused_at_once_with_a_remedy_and_leaves_no_run(
+    with_rules: Site, limit: str
+) -> None:
+    setting, options, words, remedy = REFUSED[limit]
+    runs = with_rules.home / "runs"
+    before = sorted(runs.iterdir()) if runs.is_dir() else []
+    if setting:
+        assert with_rules.lab.exec(["scontrol", "update", "partition=debug", setting]).code == 0
+    try:
+        done = with_rules.run("submit", *SIZE, *options, "work.py")
+    finally:
+        lifted = [with_rules.lab.exec(["scontrol", "update", "partition=debug", one]) for one in LIFTED]
+        assert [one.code for one in lifted] == [0] * len(LIFTED), lifted
+    assert (done.code, words in done.err, remedy in done.err) == (4, True, True), done.err
+    assert (done.seconds < 60, sorted(runs.iterdir())) == (True, before)
+
+
+ACCOUNTED = (
+    "add account project",
+    "add qos small",
+    "modify qos small set MaxTRESPerJob=node=1 Flags=DenyOnLimit",
+    "add user root account=project defaultaccount=project",
+    "modify user root set qos+=small",
+)
+
+
+@pytest.mark.slow
+def test_accounts_and_limits_that_slurm_enforces_refuse_with_the_place_to_look(
+    make_lab: MakeLab, tmp_path: Path
+) -> None:
+    settings = {"AccountingStorageEnforce": "limits,qos"}
+    lab = make_lab(nodes=2, gpus=2, accounting=True, settings=settings)
+    here = project(lab, tmp_path)
+    for words in ACCOUNTED:
+        done = lab.exec(["sacctmgr", "--immediate", *words.split()])
+        assert done.code == 0, (words, done)
+    runs = ("submit", *SIZE, "--preflight", "off", "--python", SYSTEM_PYTHON)
+    for option, words in (
+        (("--account", "nope"), "Invalid account"),
+        (("--qos", "nope"), "Invalid qos"),
+        (("--qos", "small"), "QOSMaxNodePerJobLimit"),
+    ):
+        done = here.run(*runs, *option, "work.py")
+        assert (done.code, words in done.err, "sacctmgr show assoc user=$USER" in done.err) == (
+            4,
+            True,
+            True,
+        ), done.err
+    assert here.run(*runs, "--wait", "work.py").code == 0
+    lab.down()
+
+
+# --- sites whose nodes differ from the login host ---
+
+
+def named_otherwise(spec: LabSpec, layout: Layout) -> str:
+    """Node names that are not host names: c1, c2 on the hosts n0001, n0002."""
+    own = NODES(spec, layout)
+    return own.replace(
+        f"NodeName={layout.node_range}", f"NodeName=c[1-{spec.nodes}] NodeHostname={layout.node_range}"
+    )
+
+
+def of_these(spec: LabSpec, layout: Layout) -> str:
+    return PARTITIONS(spec, layout).replace(f"Nodes={layout.node_range}", f"Nodes=c[1-{spec.nodes}]")
+
+
+NODES, PARTITIONS = conf._nodes, conf._partitions
+ZONES = {"n0001": "Asia/Tokyo", "n0002": "America/New_York"}
+
+
+@pytest.fixture(scope="module")
+def foreign(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
+    """Node names that are no host names, a /tmp, a time zone and a Python of each node's own."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(conf, "_nodes", named_otherwise)
+    patch.setattr(conf, "_partitions", of_these)
+    try:
+        lab = make_lab(nodes=2, gpus=2, settings={"PrivateData": "jobs"})
+    finally:
+        patch.undo()
+    hosts = LabSite(lab.place, lab.state)
+    folder = lab.place.folder / "shared"  # below no /tmp
+    folder.mkdir()
+    here = project(lab, folder)
+    for host in lab.nodes:
+        hosts.on_outside_root(host, "mount", "-t", "tmpfs", "tmpfs", (lab.state.root or "") + "/tmp")
+        hosts.on(host, "touch", f"/tmp/of-{host}")
+        clock = hosts.on(host, "readlink", "-f", "/etc/localtime").strip()
+        hosts.on(host, "mount", "--bind", f"/usr/share/zoneinfo/{ZONES[host]}", clock)
+    second_network(lab)
+    yield Trained(here)
+
+
+def second_network(lab: Lab) -> None:
+    """A quick cable between the two nodes, beside the slow one that their names lead to."""
+    ends = [["netns", str(lab.state.processes[host])] for host in lab.nodes]
+    words = ["link", "add", "fast0", *ends[0], "type", "veth", "peer", "name", "fast0", *ends[1]]
+    subprocess.run(["ip", *words], check=True, timeout=60)
+    for number, host in enumerate(lab.nodes, 1):
+        hosts = LabSite(lab.place, lab.state)
+        hosts.on_outside_root(host, "ip", "addr", "add", f"192.168.77.{number}/24", "dev", "fast0")
+        hosts.on_outside_root(host, "ip", "link", "set", "fast0", "up")
+
+
+def test_the_interface_that_somebody_names_wins_over_the_one_that_the_nodes_names_lead_to(
+    foreign: Trained,
+) -> None:
+    foreign.check()
+    assert {one["GLOO_SOCKET_IFNAME"] for one in foreign.ranks.values()} == {"eth0"}
+    named = Trained(foreign.here, "--env", "GLOO_SOCKET_IFNAME=fast0")
+    named.check()
+    assert {one["GLOO_SOCKET_IFNAME"] for one in named.ranks.values()} == {"fast0"}
+    wrong = foreign.here.submit(
+        "--preflight", "quick", *SIZE, "--python", SYSTEM_PYTHON, "--env", "GLOO_SOCKET_IFNAME=ib0", "work.py"
+    )
+    told = foreign.here.run("wait", wrong["run_id"], limit=240)
+    assert (told.code, "ib0" in told.err) == (3, True), told.err
+
+
+def test_a_run_works_where_node_names_are_no_host_names_and_nobody_is_warned_of(foreign: Trained) -> None:
+    foreign.check()
+    assert (foreign.status["nodelist"], {one["node"] for one in foreign.ranks.values()}) == (
+        "c[1-2]",
+        set(ZONES),
+    )
+    told = foreign.here.run("report", foreign.answer["run_id"])
+    assert "cannot resolve" not in told.out + told.err
+
+
+def test_a_run_works_where_every_node_has_a_tmp_of_its_own(foreign: Trained) -> None:
+    foreign.check()
+    assert {(one["node"], f"of-{one['node']}" in one["here"]) for one in foreign.ranks.values()} == {
+        (host, True) for host in ZONES
+    }
+
+
+def test_times_are_right_where_every_node_has_a_time_zone_of_its_own(foreign: Trained) -> None:
+    foreign.check()
+    assert {one["zone"] for one in foreign.ranks.values()} == {"JST", "EST"}
+    times = [
+        datetime.fromisoformat(foreign.status[f"{what}_at"]) for what in ("submitted", "started", "ended")
+    ]
+    assert times == sorted(times) and times[2] - times[0] < timedelta(minutes=30)
+
+
+def other_python() -> str:
+    """A Python of another release than the distribution's; skips where there is none."""
+    own = os.path.realpath(SYSTEM_PYTHON)
+    for path in sorted(Path("/root/.pyenv/versions").glob("3.*/bin/python3.[0-9]*[0-9]")):
+        if path.name != Path(own).name and not path.is_symlink():
+            return str(path)
+    pytest.skip("one Python alone is installed here")
+
+
+def test_a_run_works_where_nodes_have_another_python_than_the_login_host(
+    foreign: Trained, tmp_path: Path
+) -> None:
+    lab, other = foreign.here.lab, other_python()
+    if lab.state.root:
+        pytest.skip("the nodes' Python is that of another distribution already")
+    hosts, own = LabSite(lab.place, lab.state), os.path.realpath(SYSTEM_PYTHON)
+    for host in lab.nodes:
+        hosts.on(host, "mount", "--bind", other, own)
+    try:
+        trained = Trained(foreign.here)
+    finally:
+        for host in lab.nodes:
+            hosts.on(host, "umount", own)
+    trained.check()
+    release = [int(part) for part in Path(other).name[len("python") :].split(".")]
+    assert [one["python"] for one in trained.ranks.values()] == [release] * 4
+
+
+NO_UTF_8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("words", ["status", "status last", "logs last", "submit --dry-run work.py", "help"])
+def test_every_command_prints_where_the_locale_is_not_utf_8(foreign: Trained, words: str) -> None:
+    done = foreign.here.run(*words.split(), **NO_UTF_8)
+    assert (done.code, "Traceback" in done.err) == (0, False), done.err
+
+
+def test_a_run_works_where_root_may_not_read_the_home(make_lab: MakeLab, foreign: Trained) -> None:
+    lab = foreign.here.lab
+    python, rights = python_for(lab, "alice"), "-dac_override,-dac_read_search"
+    squashed = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
+    home = lab.place.homes / "alice"
+    for process in lab.processes():
+        if process.name == "slurmd":
+            os.kill(process.process, signal.SIGKILL)
+    for host in lab.nodes:
+        daemons.start(lab.place, lab.state, host, [*squashed, "slurmd", "-D"], f"slurmd.{host}.out")
+    assert lab.wait_idle()
+    assert lab.exec([*squashed, "ls", str(home)], host="n0001", cwd="/").code != 0
+
+    def types(*words: str) -> Any:
+        argv = ["env", "NO_COLOR=1", "sh", "-c", 'cd && exec "$@"', "-", python, "-m", "clusterrun", *words]
+        return lab.exec(argv, user="alice", cwd="/", timeout=240, env={"PYTHONPATH": PATHS})
+
+    assert lab.exec(["sh", "-c", 'cd && printf %s "$1" >work.py', "-", WORK], user="alice", cwd="/").code == 0
+    size = (*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "quick", "--max-restarts", "1")
+    done = types("submit", "--cluster", "slurm", *size, "--wait", "work.py", "fail")
+    assert done.code == 0, done.err
+    assert types("logs", "last").out.count('"WORLD_SIZE": "4"') == 4
+    ended = json.loads(types("status", "--json", "last").out)["runs"][0]
+    assert (ended["state"], [one["cause"] for one in ended["attempts"]]) == (
+        "COMPLETED",
+        ["first", "failure"],
+    )
+    others = lab.exec(["squeue", "--noheader", "--states=all"], user="bob", cwd="/")
+    assert (others.code, others.out) == (0, "")  # PrivateData=jobs
+
+
+# --- how Slurm gives out nodes and tracks what runs on them ---
+
+KINDS: dict[str, dict[str, Any]] = {
+    "whole nodes": {"settings": {"SelectType": "select/linear", "SelectTypeParameters": "CR_Memory"}},
+    "cgroup and affinity": {
+        "proctrack": "cgroup",
+        "settings": {"TaskPlugin": "task/cgroup,task/affinity", "PrologFlags": "Contain"},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_works_and_leaves_nothing_on_each_kind_of_site(
+    make_lab: MakeLab, tmp_path: Path, kind: str
+) -> None:
+    if KINDS[kind].get("proctrack") == "cgroup" and not os.path.isdir("/sys/fs/cgroup/freezer"):
+        pytest.skip("no freezer of cgroup version 1 here")
+    lab = make_lab(nodes=2, gpus=2, **KINDS[kind])
+    here = project(lab, tmp_path)
+    Trained(here).check()
+    cancelled(here)
+    lab.down()
+
+
+def test_gpus_of_whole_nodes_are_told_and_a_type_is_refused(make_lab: MakeLab, tmp_path: Path) -> None:
+    lab = make_lab(nodes=1, gpus=2, **KINDS["whole nodes"])
+    here = project(lab, tmp_path)
+    dry = here.run("submit", "--dry-run", "--gpus", "2", "work.py")
+    assert (dry.code, "SelectType=select/linear" in dry.err, "--gpus-per-node" in dry.out) == (0, True, False)
+    typed = here.run("submit", "--gpus", "h100:2", "work.py")
+    assert (typed.code, "--gpus 2 --constraint h100" in typed.err) == (2, True), typed.err
+    lab.down()
+
+
+def test_a_run_preempted_with_a_grace_time_goes_back_to_the_queue_by_itself(
+    make_lab: MakeLab, tmp_path: Path
+) -> None:
+    lab = make_lab(nodes=2, gpus=2, preempt="requeue")
+    assert lab.exec(["scontrol", "update", "partition=debug", "GraceTime=60"]).code == 0
+    here = project(lab, tmp_path)
+    answer = here.submit(*SIZE, "--python", SYSTEM_PYTHON, "--requeue", "work.py", "stay")
+    until(lambda: len(list(filter(None, here.outputs(answer).values()))) == 4)
+    taken = lab.exec(["srun", "-p", "urgent", "-N2", "--exclusive", "true"], timeout=120)
+    assert taken.code == 0, taken.err
+    until(lambda: here.status(answer["run_id"])["reason"].startswith("preempted: "))
+    assert here.run("cancel", answer["run_id"]).code == 0
+    assert [one["outcome"] for one in here.status(answer["run_id"])["attempts"]] == ["PREEMPTED"]
+    lab.down()
+
+
+def test_a_job_whose_prolog_fails_says_where_to_look(make_lab: MakeLab, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    bad = script(tmp_path, "prolog", '[ "$(hostname)" != n0002 ]')
+    lab = make_lab(nodes=2, gpus=2, settings={"Prolog": bad, "PrologFlags": "Alloc"})
+    here = project(lab, tmp_path)
+    done = here.run("submit", *SIZE, "--preflight", "off", "--wait", "work.py", limit=240)
+    assert (done.code, "sinfo -R shows such a node" in done.err) == (1, True), done.err
+    lab.down()
