@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 
 import pytest
@@ -125,6 +126,26 @@ def test_one_session_at_a_time_is_enough_and_a_second_one_is_told(make_far):
         assert "MaxSessions" in refused.stderr, refused.stderr
         assert refused.returncode == 1
     assert far.there("cancel", done.stdout.strip()).returncode == 0
+    with far.started("submit", "--follow", "sh", "-c", "echo on; sleep 600") as process:
+        assert "on" in process.stdout.readline()
+        (master,) = far.masters()
+        os.kill(master, signal.SIGKILL)
+        assert process.wait(LIMIT) == 1
+        said = process.stderr.read()
+    assert "the connection to cluster was lost; what runs there goes on" in said
+    assert "clusterrun --host cluster status" in said
+    far.open()
+    assert far.there("cancel", "last").returncode == 0
+
+
+def test_an_open_master_of_the_users_own_is_used(make_far):
+    far = make_far()
+    far.write_config(f"ControlPath {far.folder}/own-%C", "ControlMaster auto")
+    words = ("ssh", "-fN", "-o", "ControlPersist=yes", "cluster")
+    subprocess.run(words, env=far.environment, check=True, timeout=LIMIT, stderr=subprocess.DEVNULL)
+    before = far.logins
+    assert far.there("status").returncode == 0
+    assert far.logins == before
 
 
 def test_another_host_key_is_refused_with_the_command_that_follows(make_far):
