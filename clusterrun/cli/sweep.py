@@ -18,6 +18,7 @@ from clusterrun.cli.shell_complete import files, sweeps
 from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.config import option_table, settings
+from clusterrun.config.sweep_points import MOST_POINTS
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import replace
@@ -87,7 +88,7 @@ def sweep() -> None:
 @click.option(
     "--optuna",
     "trials",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MOST_POINTS),
     metavar="N",
     help="Let Optuna ask for N points; spans: --set 'lr=log(1e-5,0.1)', uniform, int.",
     cls=GroupedOption,
@@ -303,7 +304,7 @@ def retry(word: str, failed: bool) -> int:
 
 @sweep.command("continue")
 @click.option(
-    "--trials", type=click.IntRange(min=1), metavar="N", help="With --optuna: so many points in all."
+    "--trials", type=click.IntRange(1, MOST_POINTS), metavar="N", help="With --optuna: so many points in all."
 )
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
 def go_on(word: str, trials: int | None) -> int:
