@@ -14,7 +14,9 @@ import pytest
 from tests.test_startup import pythons
 
 ROOT = Path(__file__).resolve().parents[1]
-SHIPPED = sorted([*(ROOT / "clusterrun").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")])
+SHIPPED = sorted(
+    path for name in ("clusterrun", "hydra_plugins", "jobs") for path in (ROOT / name).rglob("*.py")
+)
 TYPES = {"None", "str", "int", "float", "bool", "bytes", "tuple", "list", "dict", "set", "object", "Path"}
 NEWER = {"pairwise", "aiter", "anext", "bit_count", "file_digest", "assert_never", "StrEnum", "batched"}
 """What came to the standard library later, by names that nothing of ours has."""
@@ -52,6 +54,7 @@ class Finder:
     def exec_module(self, module): pass
 
 LIBRARIES = set("click rich jinja2 markupsafe submitit psutil torch numpy matplotlib tomli".split())
+LIBRARIES |= {"hydra", "omegaconf"}
 sys.meta_path.insert(0, Finder())
 failed = []
 for name in sys.argv[3:]:
