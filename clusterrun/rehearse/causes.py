@@ -342,6 +342,11 @@ def _no_step(seen: Observed) -> Discovery:
             " (clusterrun.training.Checkpoints does both)",
             (*_raises(line), *_writes(seen)),
         )
+    return _no_other(name, words, line, seen)
+
+
+def _no_other(name: str, words: str, line: str, seen: Observed) -> Discovery:
+    """The checkpoint that is cut off was the only one."""
     if seen.fault == "damaged":
         return Discovery(
             Severity.NOTE,
