@@ -455,7 +455,8 @@ class RankWatch:
         self._global_hooks = []
         self._depth = 0
         for module in self._parts.get("root", {}).values():
-            module.register_forward_pre_hook(self._guarded(self._given), prepend=True)
+            ours = module.register_forward_pre_hook(self._guarded(self._given), prepend=True).id
+            pickle_without(type(module), ours)
 
     def _given(self, module: Any, args: Any) -> None:
         if module.training and self.torch.is_grad_enabled() and len(self._inputs) < 64:
@@ -644,6 +645,23 @@ class RankWatch:
             inner = inner.tb_next
         self.tell("error", what=kind.__name__, text=str(error)[:500], line=line, at=time.time())
         sys.__excepthook__(kind, error, trace)
+
+
+def pickle_without(kind: Any, hook: int) -> None:
+    """Let modules of this class be pickled and copied without our hook: a script may save them whole."""
+    state_of = getattr(kind, "__getstate__", None)
+
+    def clean(module: Any) -> Any:
+        state = state_of(module) if state_of else module.__dict__
+        hooks = state.get("_forward_pre_hooks") if isinstance(state, dict) else None
+        if hooks and hook in hooks:
+            state = {
+                **state,
+                "_forward_pre_hooks": type(hooks)((k, v) for k, v in hooks.items() if k != hook),
+            }
+        return state
+
+    kind.__getstate__ = clean
 
 
 def beside(path: str, folder: Any) -> str:

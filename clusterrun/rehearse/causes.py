@@ -42,6 +42,7 @@ class Cause(enum.Enum):
     NONE = ""
     NOT_DETERMINISTIC = "not-deterministic"
     NO_STEPS = "no-steps"
+    SCRIPT_FAILS = "script-fails"
     NO_CHECKPOINT = "no-checkpoint"
     TWO_WRITERS = "two-writers"
     NEVER_DROPPED = "never-dropped"

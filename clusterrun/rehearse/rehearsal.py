@@ -174,14 +174,11 @@ class Rehearsal:
     def _control(self, began: float) -> Result:
         first, status = self._first(self._copy("control-1"))
         seconds = time.monotonic() - began
-        if not first.ranks or first.last < 1:
+        failed = status.state is State.FAILED and bool(first.errors)
+        if failed or not first.ranks or first.last < 1:
             said, remedy = no_steps(first, status, self._spec)
-            return Result(
-                "control",
-                "control",
-                (Discovery(Severity.FAIL, Cause.NO_STEPS, said, remedy),),
-                seconds,
-            )
+            cause = Cause.SCRIPT_FAILS if failed and first.last else Cause.NO_STEPS
+            return Result("control", "control", (Discovery(Severity.FAIL, cause, said, remedy),), seconds)
         blind = next((one.blind for one in first.ranks.values() if one.blind), "")
         if blind:
             self._tell(f"not all of this script can be seen: {blind}")
@@ -524,7 +521,8 @@ def no_steps(life: Life, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
         remedy = "rehearse it with --gpus where there are some, or tell it to use the CPU" if gpus else ""
         if kind in NO_NETWORK:
             remedy = "what it downloads must lie here before: load it once, and give the script its path"
-        return f"the script ends before its first step{place}: {kind}: {first}", remedy
+        when = f"after {life.last} steps" if life.last else "before its first step"
+        return f"the script ends {when}{place}: {kind}: {first}", remedy
     if not life.ranks:
         return (
             f"no rank was seen ({status.state.value}: {status.reason}): is the command a Python script?",

@@ -42,7 +42,12 @@ def watched(folder: Path, does: str, path: Path) -> Life:
     attempt.mkdir(exist_ok=True)
     words = (sys.executable, "-c", WATCHED + does, str(HOOK), str(attempt), str(folder / "run"), str(path))
     done = subprocess.run(
-        words, env={"CLUSTERRUN_REHEARSAL": "{}"}, capture_output=True, text=True, timeout=60, check=False
+        words,
+        env={"CLUSTERRUN_REHEARSAL": "{}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return read(str(attempt))
@@ -62,3 +67,23 @@ whole(path)
     path = tmp_path / "epoch=1.ckpt"
     (saved,) = watched(tmp_path, does, path).ranks[0].saves
     assert (saved.path, saved.size, saved.nth, bool(saved.temp)) == (str(path), 10, 2, True)
+
+
+def test_a_module_that_is_saved_whole_holds_nothing_of_the_watch(tmp_path: Path) -> None:
+    """As torch's word_language_model saves it."""
+    pytest.importorskip("torch")
+    does = """
+import copy, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+step()
+torch.save(model, path)
+for other in (torch.load(path, weights_only=False), copy.deepcopy(model)):
+    assert not other._forward_pre_hooks, other._forward_pre_hooks
+step()
+"""
+    told = watched(tmp_path, does, tmp_path / "model.pt").ranks[0]
+    assert [(len(one.rows), told.blind) for one in told.steps] == [(2, ""), (2, "")]

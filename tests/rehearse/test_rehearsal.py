@@ -20,6 +20,7 @@ from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile
 from clusterrun.rehearse.rehearsal import copy_folder, made, moved, no_steps, outside, too_slow
 from tests.hostile.conftest import ROOT, Person
 from tests.rehearse.planted import BUGS, CORRECT, Patch
+from tests.rehearse.test_causes import step
 
 pytest.importorskip("torch", reason="a rehearsed script trains")
 pytestmark = pytest.mark.slow
@@ -102,6 +103,9 @@ def test_a_script_that_exits_before_its_first_step_is_not_said_to_hide_them() ->
     said, remedy = no_steps(Life({0: RankTrace(0, {}, ())}), status, spec)
     assert said == "the script ends before its first step: rank 0 on local-0 exited with code 2"
     assert "--keep" in remedy
+    raised = RankTrace(0, {}, (step(1),), error=("main.py:237", "ValueError", "no such file"))
+    said, _ = no_steps(Life({0: raised}), status, spec)
+    assert said == "the script ends after 1 steps at main.py:237: ValueError: no such file"
 
 
 def test_checkpoints_outside_of_the_copy_are_refused(tmp_path: Path) -> None:
