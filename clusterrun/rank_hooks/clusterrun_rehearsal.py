@@ -531,7 +531,7 @@ class RankWatch:
         held: list[Any] = []
         plain = 0
         for parameter in parameters:
-            mine = state.get(parameter, {}) if hasattr(state, "get") else {}
+            mine = (state.get(parameter) if hasattr(state, "get") else None) or {}
             for name in sorted(mine, key=str):
                 value = mine[name]
                 if hasattr(value, "data_ptr"):
