@@ -74,12 +74,13 @@ def record(version: str, slurm: str) -> None:
             "squeue": (queries.JOBS, queries.jobs_argv(0, MARK)),
             "sinfo": (queries.PARTITIONS, queries.partitions_argv(MARK)),
             "sacct": (queries.FINISHED, queries.finished_argv(ended, MARK)),
+            "energy": (queries.ENERGY, queries.energy_argv(ended, MARK)),
         }
         folder = RECORDED / short(version)
         folder.mkdir(exist_ok=True)
-        for program, (_, argv) in questions.items():
-            (folder / f"{program}.txt").write_text(ask(lab, *argv))
-        columns = {program: [field.column for field in fields] for program, (fields, _) in questions.items()}
+        for name, (_, argv) in questions.items():
+            (folder / f"{name}.txt").write_text(ask(lab, *argv))
+        columns = {name: [field.column for field in fields] for name, (fields, _) in questions.items()}
         (folder / "columns.json").write_text(json.dumps(columns, indent=1) + "\n")
         print(f"recorded Slurm {version} into {folder}")
     finally:

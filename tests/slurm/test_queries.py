@@ -27,7 +27,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
 
     def answer(version: str, program: str) -> str:
         columns = columns_of(version)[program]
-        name = {"squeue": "JOBS", "sacct": "FINISHED", "sinfo": "PARTITIONS"}[program]
+        name = {"squeue": "JOBS", "sacct": "FINISHED", "sinfo": "PARTITIONS", "energy": "ENERGY"}[program]
         asked = {field.column: field for field in getattr(queries, name)}
         asked["JobIDRaw"] = asked.get("JobID", queries.JOBS[0])  # it was asked for before there were arrays
         monkeypatch.setattr(queries, name, tuple(asked[column] for column in columns))
@@ -42,7 +42,12 @@ def columns_of(version: str) -> dict[str, list[str]]:
 
 
 def test_a_release_was_recorded_with_every_column_that_is_asked_for() -> None:
-    asked = {"squeue": queries.JOBS, "sinfo": queries.PARTITIONS, "sacct": queries.FINISHED}
+    asked = {
+        "squeue": queries.JOBS,
+        "sinfo": queries.PARTITIONS,
+        "sacct": queries.FINISHED,
+        "energy": queries.ENERGY,
+    }
     columns = {program: [field.column for field in fields] for program, fields in asked.items()}
     assert columns in [columns_of(version) for version in VERSIONS], "run `make recordings`"
 
@@ -119,6 +124,16 @@ def test_the_accounting_of_each_release_is_read_with_exit_codes_and_signals(
         ("sig", State.FAILED, 137, reasons[2], "n00"),
     ]
     assert all(row.start and row.end and row.start <= row.end for row in rows)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_energy_of_jobs_is_not_known_where_a_release_measured_none(
+    version: str, recorded: Callable[[str, str], str]
+) -> None:
+    told = recorded(version, "energy")
+    job_ids = [line.partition(MARK)[0] for line in told.splitlines()]
+    assert (len(job_ids), all(map(str.isdecimal, job_ids))) == (3, True)
+    assert queries.read_energy(told, job_ids, MARK) is None
 
 
 @pytest.mark.parametrize(
