@@ -63,15 +63,8 @@ def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
     (group, sequence), roots = min(differing)
     agree = {root: _agree(snapshot, waits, root, ranks) for root, ranks in roots.items()}
     sides = sorted(roots.items(), key=lambda side: (-len(agree[side[0]]), side[0] not in side[1], side[0]))
-    # Who has left the call may have named any root, itself above all.
     left = set(members(snapshot.of(sides[0][1][0]), group, snapshot.seen)).difference(*agree.values())
-    most, *fewer = (len(agree[root]) for root, _ in sides)
-    deny = {root: any(root in ranks for other, ranks in sides if other != root) for root, _ in sides}
-    wrong = [
-        (deny[root] and not deny[sides[0][0]]) or most > few + len(left)
-        for (root, _), few in zip(sides[1:], fewer)
-    ]
-    odd = sides[1:] if all(wrong) else []
+    odd = sides[1:] if _are_wrong(sides, agree, len(left)) else []
     operation = snapshot.of(sides[0][1][0]).rooted
     lines = [
         f"{ranks_in_words(tuple(ranks))} name{'s' if len(ranks) == 1 else ''} rank {root}"
@@ -91,6 +84,20 @@ def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
     said += "" if odd else "; nothing tells which is right"
     remedy = f"let every rank give {operation} the same root (src, dst)"
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
+
+
+def _are_wrong(sides: list[tuple[int, list[int]]], agree: dict[int, set[int]], left: int) -> bool:
+    """Whether all roots but the first are wrong: named by fewer, or by none of those who know best.
+
+    The ``left`` that have gone on may have named any, itself above all; a root that is still there and
+    names another one is none.
+    """
+    deny = {root: any(root in ranks for other, ranks in sides if other != root) for root, _ in sides}
+    first = sides[0][0]
+    return all(
+        (deny[root] and not deny[first]) or len(agree[first]) > len(agree[root]) + left
+        for root, _ in sides[1:]
+    )
 
 
 def _agree(snapshot: JobSnapshot, waits: Sequence[Waiting], root: int, ranks: list[int]) -> set[int]:
