@@ -140,16 +140,21 @@ class JobSnapshot:
         if silent:
             yield f"{ranks_in_words(silent)} said nothing about groups (no Python, no prelude, or too busy)"
         yield from (f"ncclras: {line}" for line in self.ras)
+        beyond = tuple(sorted(rank for ranks, _ in self._stacks()[MOST_GROUPS:] for rank in ranks))
+        if beyond:
+            yield f"{MOST_GROUPS} stacks are shown: that of {ranks_in_words(beyond)} is not"
         if self.stalled:
             yield f"nothing has moved for {self.stalled:.0f} s"
 
     def stacks(self) -> tuple[Stacks, ...]:
         """Ranks whose stacks are equal, the smallest group first: the few are the suspects."""
+        return tuple(Stacks(folded(tuple(ranks)), stack) for ranks, stack in self._stacks()[:MOST_GROUPS])
+
+    def _stacks(self) -> list[tuple[list[int], tuple[str, ...]]]:
         found: dict[tuple[str, ...], list[int]] = {}
         for one in self.seen:
             found.setdefault(one.stack, []).append(one.rank)
-        ordered = sorted(found.items(), key=lambda item: (len(item[1]), item[1]))
-        return tuple(Stacks(folded(tuple(ranks)), stack) for stack, ranks in ordered[:MOST_GROUPS])
+        return sorted(((ranks, stack) for stack, ranks in found.items()), key=lambda it: (len(it[0]), it[0]))
 
 
 def _usual_gap(times: Sequence[float]) -> float:

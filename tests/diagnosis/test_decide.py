@@ -788,3 +788,14 @@ def test_a_rank_that_is_busy_importing_is_given_its_minute_after_a_short_hang_af
     judged = decide(case(*seen, stalled=stalled))
     assert [one.rank for one in judged.diagnosis.culprits] == named
     assert judged.later == (0.0 if named else 48.0)
+
+
+@pytest.mark.parametrize("apart", [16, 17, 20])
+def test_of_more_stacks_than_are_shown_the_ranks_left_out_are_said(apart: int) -> None:
+    """Each rank stands in a line of its own."""
+    seen = [rank(n, apart, stack=(f"/home/me/train.py:{n + 1} <module>",)) for n in range(apart)]
+    found = verdict(*seen, stalled=60.0)
+    left_out = {17: "rank 16", 20: "ranks 16-19"}.get(apart)
+    said = [line for line in found.evidence if "stacks are shown" in line]
+    assert len(found.groups) == 16
+    assert said == ([f"16 stacks are shown: that of {left_out} is not"] * bool(left_out))
