@@ -17,7 +17,7 @@ PATIENCE = 5.0
 """Seconds without any movement before what looks like a wait is taken for a hang."""
 WORK_PATIENCE = 10.0
 """The same where a rank is outside of collectives: one that evaluates or saves for all is no hang."""
-BUSY_PATIENCE = 30.0
+BUSY_PATIENCE = 20.0
 """The same where all that are waited for compute."""
 USUAL = 1.5
 """Times the longest pause that this run has made before."""
