@@ -158,6 +158,21 @@ def test_who_a_call_names_is_read_from_its_arguments(
     assert caller["ask"]() == {}
 
 
+@pytest.mark.parametrize(("ranks", "told"), [([2, 0], "0,2"), ([1, 2, 3], "1-3")])
+def test_a_rank_that_makes_a_group_tells_its_name_and_ranks_and_how_many_it_has_begun(
+    witness: Callable[..., dict[str, Any]], ranks: list[int], told: str
+) -> None:
+    space = witness({})
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    c10d.__name__, c10d._world.group_count = "c10d", 8
+    caller: dict[str, Any] = {"__name__": "c10d", "ask": lambda: json.loads(space["words"](1, 16, 4))}
+    exec("def _new_group_with_tag(ranks, group_name): return ask()", caller)
+    sys.modules["torch._C._distributed_c10d"].__dict__["_dump_fr_trace_json"] = dump()
+    found = calls(caller["_new_group_with_tag"](ranks, "7"))
+    assert (found["makes"], found["made"]) == (("7", told), 8)
+    assert calls(caller["ask"]())["makes"] == ()
+
+
 class P2POp(SimpleNamespace):
     """What torch makes of a send or receive that is begun with others."""
 
