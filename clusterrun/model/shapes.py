@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clusterrun.model import duration, gpu_request, node_range
 from clusterrun.model.errors import BadInput
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Fields = tuple[tuple[str, Any], ...]
 
 MOST = 9
 """More jobs of one run would crowd out the user's own."""
@@ -14,12 +18,9 @@ TIMES = ("time", "time-min")
 NUMBERS = ("ranks-per-node", "cpus-per-rank")
 _FORM = 'give --shapes "4x8 2x8,time=8h": nodes x GPUs, then what else differs, shapes apart by a blank'
 
-Fields = tuple[tuple[str, Any], ...]
-"""The fields of a spec that a shape says, by name."""
-
 
 def read(text: str) -> tuple[tuple[str, Fields], ...]:
-    """Each shape as it was written, and what it means. Raises ``BadInput``."""
+    """Each shape as it was written, and the fields of a spec that it says. Raises ``BadInput``."""
     words = text.split()
     if words and not 1 < len(words) <= MOST:
         raise BadInput(f"--shapes {text!r}: {len(words)} of them; a choice has 2 to {MOST}", _FORM)
