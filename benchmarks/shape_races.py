@@ -18,11 +18,12 @@ from typing import Any
 
 from clusterrun.coordinator.io.requeue_commands import RequeueCommands
 from clusterrun.model.errors import ClusterrunError, SchedulerError, SchedulerUnreachable
+from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations import submit_shapes
 from clusterrun.operations.context import Context, quiet
 from clusterrun.operations.submit import Draft, prepare
-from clusterrun.runs.store import run_id
+from clusterrun.runs.store import Store, run_id
 from clusterrun.runtime.commands import CommandDone
 from clusterrun.runtime.run_files import claim_shape
 from clusterrun.script.plan import MachineFacts, Plan, comment, plan
@@ -225,6 +226,16 @@ class _Client(SlurmClient):
         return ""
 
 
+class _Store(Store):
+    """No race is to outlive a crash of this machine."""
+
+    def claim(self, run_id: str, sync: bool = True) -> None:
+        super().claim(run_id, False)
+
+    def save(self, record: RunRecord, sync: bool = True) -> None:
+        super().save(record, False)
+
+
 @contextmanager
 def _in_the_place_of(**parts: Any) -> Any:
     kept = {name: getattr(submit_shapes, name) for name in parts}
@@ -241,6 +252,7 @@ def races(count: int, seed: int, home: str, shapes: int = 2, **changes: Any) -> 
     """So many of them; ``home`` is a folder for their runs, ``changes`` replaces parts of each."""
     client = _Client({})
     context = Context({**os.environ, "CLUSTERRUN_HOME": home}, client=client)
+    context.store = _Store(home)
     made = []
     for number in range(count):
         race = Race(random.Random(f"{seed}.{number}"), shapes, **changes)
