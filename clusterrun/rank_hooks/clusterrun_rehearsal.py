@@ -525,9 +525,10 @@ class RankWatch:
             self._wait_for(lambda: os.path.exists(f"{self.folder}/rehearsal.go"), "hold", HOLD_SECONDS)
 
     def _of(self, optimizer: Any) -> tuple[int, int]:
-        """Checksums of the parameters and of the state of an optimizer."""
+        """Checksums of the parameters and of the state of an optimizer; ZeRO has that of its shard inside."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        state = optimizer.state
+        inner = getattr(optimizer, "optim", None)
+        state = inner.state if isinstance(inner, self.torch.optim.Optimizer) else optimizer.state
         held: list[Any] = []
         plain = 0
         for parameter in parameters:

@@ -88,3 +88,27 @@ step()
 """
     told = watched(tmp_path, does, tmp_path / "model.pt").ranks[0]
     assert [(len(one.rows), told.blind) for one in told.steps] == [(2, ""), (2, "")]
+
+
+def test_the_state_of_a_zero_optimizer_is_that_of_its_shard(tmp_path: Path) -> None:
+    """It keeps none of its own until one is loaded: that was taken for a state that is not restored."""
+    pytest.importorskip("torch")
+    does = """
+import torch, torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer as Zero
+dist.init_process_group("gloo", init_method="file://" + path, rank=0, world_size=1)
+model = torch.nn.Linear(4, 1)
+def made():
+    return Zero(model.parameters(), optimizer_class=torch.optim.Adam, lr=0.1)
+def step(optimizer):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+first, second = made(), made()
+step(first)
+first.consolidate_state_dict(0)
+second.load_state_dict(first.state_dict())
+step(second)
+"""
+    told = watched(tmp_path, does, tmp_path / "store").ranks[0]
+    assert told.blind == "" and told.steps[0].state not in (0, told.steps[1].state)
+    assert told.before[1] == (told.steps[0].parameters, told.steps[0].state)
