@@ -332,7 +332,11 @@ def _no_step(seen: Observed) -> Discovery:
     if not torn:
         said = f"the restarted script ends with {words}"
         return Discovery(Severity.FAIL, Cause.CRASH, said, "", _raises(line))
-    name = os.path.basename(torn[-1])
+    return _torn(seen, os.path.basename(torn[-1]), line, words)
+
+
+def _torn(seen: Observed, name: str, line: str, words: str) -> Discovery:
+    """The restarted script loads a file that is cut off, and makes no step."""
     if _whole_before(seen):
         return Discovery(
             Severity.FAIL,
