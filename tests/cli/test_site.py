@@ -88,5 +88,5 @@ def test_a_message_names_a_page_that_is_there() -> None:
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "clusterrun").rglob("*.py")]
     named = {name for text in texts for name in re.findall(r"clusterrun help ([a-z-]{4,})", text)}
     assert named >= {"preflight", "frameworks", "templates"}
-    assert named - {*PAGES, "logs", "lists"} == set()
+    assert named - {*PAGES, "logs", "lists", "skill"} == set()
     assert not any(re.search(r"docs/[a-z-]+\.md (?:says|lists|shows|names)", text) for text in texts)
