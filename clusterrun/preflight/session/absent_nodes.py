@@ -65,39 +65,36 @@ _GROUP = 2
 _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
 
 
-def rounds(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Let those that are there knock at those that are not, by the addresses to which names lead them.
 
     One that answers all but the coordinator's node is looked at through another.
     """
     missing = [one for one in state.subjects.values() if one.absent]
     asked = False
-    yield from _names(state, nonce, missing)
+    yield from _names(state, missing)
     for one in state.present()[:_MOST_WITNESSES]:
         known = ((other, one.resolved.get(other.name, "").split()) for other in missing)
         targets = tuple(Target(to.node, to.name, found[0], _PORTS, _PORTS[0]) for to, found in known if found)
         if targets:
             asked = True
-            task = DialTask(nonce, one.node, targets, (), _SECONDS, sizes=True)
+            task = DialTask(state.nonce, one.node, targets, (), _SECONDS, sizes=True)
             state.ask(one.node, task, _SECONDS + _SLACK_SECONDS)
     if asked:
         state.label = "a look at the nodes whose agents did not join"
         yield (DialTask,)
-        yield from indirect_probe.rounds(
-            state, nonce, [one for one in missing if _answers(state, one)[1] == [HOST]]
-        )
+        yield from indirect_probe.rounds(state, [one for one in missing if _answers(state, one)[1] == [HOST]])
     if missing:
         write(state)
 
 
-def _names(state: SessionState, nonce: str, missing: list[NodeState]) -> Iterator[tuple[type, ...]]:
+def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type, ...]]:
     """Where one node is alone nobody was dialled yet, and no name looked up."""
     there = state.present()
     if missing and len(there) == 1 and state.orders.launch and not there[0].resolved:
         names = tuple(one.name for one in missing)
-        state.ask(
-            there[0].node, DialTask(nonce, there[0].node, (), names, _SECONDS), _SECONDS + _SLACK_SECONDS
-        )
+        task = DialTask(state.nonce, there[0].node, (), names, _SECONDS)
+        state.ask(there[0].node, task, _SECONDS + _SLACK_SECONDS)
         yield (DialTask,)
 
 

@@ -1,20 +1,22 @@
-"""The collective rounds: products, pairs, the whole set and its parts; pure, knows no words for findings."""
+"""The collective rounds: products, pairs, the whole set and its parts; pure."""
 
 from __future__ import annotations
 
+from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight import registry
-from clusterrun.preflight.search.bisect import GroupOutcome
+from clusterrun.preflight.search.bisect import Bisect, GroupOutcome
 from clusterrun.preflight.search.group_search import GroupSearch
 from clusterrun.preflight.search.link_distance import levels
 from clusterrun.preflight.search.search import PairOutcome, Search
-from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings, slow_set
+from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings
+from clusterrun.preflight.session.consistency import NodeFinding
 from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET
 from clusterrun.preflight.tasks import GroupTask, WarmTask
 from clusterrun.preflight.thresholds import for_backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
     from clusterrun.preflight.search.search import Pair
     from clusterrun.preflight.session.group_test import GroupTest
@@ -30,6 +32,11 @@ SET_SHARE = 0.25
 _PRODUCTS_AGAIN = 2
 _MOST_SETS = 4
 _WARM_AGAIN_SECONDS = 20.0
+LEAST_HALVES = 4
+"""Of fewer nodes one half would be a single node, which says nothing of the network."""
+LEAST_HALVES_SECONDS = 6.0
+"""With less time left the halves are not tested."""
+_SLOW_PART = "look at the links between these and the others: clusterrun check --all-pairs"
 _RING = 3
 """In a ring of so many nodes every two are neighbours."""
 
@@ -177,8 +184,8 @@ def warm_again(state: SessionState) -> Waits:
 class WholeSet:
     """The whole set, as often as somebody had to be left out of it."""
 
-    def __init__(self, state: SessionState, trials: GroupTests, pairs: PairTests, nonce: str) -> None:
-        self._case, self._trials, self._pairs, self._nonce = state, trials, pairs, nonce
+    def __init__(self, state: SessionState, trials: GroupTests, pairs: PairTests) -> None:
+        self._case, self._trials, self._pairs = state, trials, pairs
 
     def rounds(self) -> Waits:
         """Test those who would train; where it fails find out why, and test those who are then left."""
@@ -219,13 +226,13 @@ class WholeSet:
     def _hasten(self, trial: GroupTest) -> Waits:
         """Where somebody may be slow: pairs, unless they were timed; then the parts of a set too slow."""
         case, known = self._case, self._pairs.search is not None
-        if not (yield from slow_set.suspected(case, self._trials, trial, known)):
+        if not (yield from _suspected(case, self._trials, trial, known)):
             return
         before = case.choice().world
         if not known:
             yield from self._pairs.rounds()
-        if case.choice().world == before and slow_set.below_floor(case, trial):
-            yield from slow_set.parts(case, self._trials, trial)
+        if case.choice().world == before and _below_floor(case, trial):
+            yield from _slow_parts(case, self._trials, trial)
 
     def _look(self, failed: GroupTest) -> Waits:
         """Why the whole set failed: links that no ring tested, then the set once more, then its parts."""
@@ -250,7 +257,7 @@ class WholeSet:
             return
         if self._pairs.search is None:
             yield self._pairs.rounds()
-        yield network_phase.everyone(self._case, self._nonce)
+        yield network_phase.everyone(self._case)
         if (
             not self._pairs.every
             and len(failed.nodes) > _RING
@@ -274,3 +281,54 @@ class WholeSet:
             done = self._trials.finish()
             search.take([GroupOutcome(one.nodes, one.passed, one.rate, bool(one.wrong)) for one in done])
             pair_findings.of_set(case, failed, search.result(), bool(search.next_round()))
+
+
+# --- a set that works, but slower than it should: whether some part of it is to blame ---
+
+
+def _suspected(
+    state: SessionState, trials: GroupTests, trial: GroupTest, pairs_known: bool
+) -> Generator[tuple[type, ...], None, bool]:
+    """Whether somebody may be slow: the set is below its floor, or, where no pair was timed, a half is."""
+    if _below_floor(state, trial):
+        return True
+    if pairs_known or len(trial.nodes) < LEAST_HALVES or state.left < LEAST_HALVES_SECONDS:
+        return False
+    middle = len(trial.nodes) // 2
+    done = yield from _tested(state, trials, (trial.nodes[:middle], trial.nodes[middle:]))
+    rates = [one.rate for one in done if one.passed and one.rate is not None]
+    limits = for_backend(state.limits, state.backend)
+    return len(rates) == len(done) and min(rates) < max(rates) * (1 - limits.slow_few)
+
+
+def _below_floor(state: SessionState, trial: GroupTest) -> bool:
+    """Slower than this hardware, or the user's number, lets expect."""
+    return trial.rate is not None and trial.rate < expected_bandwidth.floor_of(state, trial.nodes)[0]
+
+
+def _slow_parts(state: SessionState, trials: GroupTests, trial: GroupTest) -> Waits:
+    """Which parts of it are below the floor as well: both halves at once, then the halves of those."""
+    floor = expected_bandwidth.floor_of(state, trial.nodes)[0]
+    bisect = Bisect(trial.nodes, floor)
+    while len(trial.nodes) > 2 and state.left > 1.0:
+        groups = bisect.next_round()
+        if not groups:
+            break
+        done = yield from _tested(state, trials, groups)
+        bisect.take([GroupOutcome(one.nodes, one.passed, one.rate, bool(one.wrong)) for one in done])
+    found = [nodes for nodes in bisect.result().subsets if len(nodes) < len(trial.nodes)]
+    state.write("slow parts", (NodeFinding(None, _slow_part(state, nodes, floor)) for nodes in found))
+
+
+def _slow_part(state: SessionState, nodes: Sequence[int], floor: float) -> Finding:
+    said = f"{state.names(nodes)} are slow together, twice (limit {floor:.3g} GB/s); the other parts are not"
+    return Finding("set", Grade.WARN, said, _SLOW_PART)
+
+
+def _tested(
+    state: SessionState, trials: GroupTests, groups: Sequence[tuple[int, ...]]
+) -> Generator[tuple[type, ...], None, list[GroupTest]]:
+    state.label = f"parts of the set: {len(groups)}"
+    trials.begin(HALF, groups)
+    yield (GroupTask,)
+    return trials.finish()

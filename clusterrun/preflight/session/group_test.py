@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
 
 @frozen
 class GroupTest:

@@ -22,7 +22,7 @@ _DIAL_SECONDS = 5.0
 _SLACK_SECONDS = 6.0
 
 
-def rounds(state: SessionState, nonce: str, nodes: Sequence[NodeState]) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[tuple[type, ...]]:
     """Start an examiner on each, ask for its own checks, and let it and the coordinator's node dial."""
     sent = [
         one
@@ -33,25 +33,24 @@ def rounds(state: SessionState, nonce: str, nodes: Sequence[NodeState]) -> Itera
         return
     state.label = "a look through others at nodes whose agents did not join"
     for one in sent:
-        _through(state, one, ListenTask(nonce), _START_SECONDS)
+        _through(state, one, ListenTask(state.nonce), _START_SECONDS)
     yield (ThroughTask,)
     for one in sent:
         if one.listening is not None:
-            _ask(state, nonce, one)
+            _ask(state, one)
     yield (ThroughTask, DialTask)
     for one in sent:
         _through(state, one, None, 0.0)
     yield (ThroughTask,)
 
 
-def _ask(state: SessionState, nonce: str, node: NodeState) -> None:
+def _ask(state: SessionState, node: NodeState) -> None:
     host = state.subjects[HOST]
     _through(state, node, LocalTask(state.asked, registry.names(state.asked)), _LOCAL_SECONDS)
     here, there = _target(state, host, host.address), _target(state, node, _address(state, node))
-    _through(
-        state, node, DialTask(nonce, node.node, (here,), (), _DIAL_SECONDS), _DIAL_SECONDS + _SLACK_SECONDS
-    )
-    task = DialTask(nonce, host.node, (there,), (), _DIAL_SECONDS)
+    task = DialTask(state.nonce, node.node, (here,), (), _DIAL_SECONDS)
+    _through(state, node, task, _DIAL_SECONDS + _SLACK_SECONDS)
+    task = DialTask(state.nonce, host.node, (there,), (), _DIAL_SECONDS)
     state.ask(host.node, task, _DIAL_SECONDS + _SLACK_SECONDS)
 
 

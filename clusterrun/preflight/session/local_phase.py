@@ -24,7 +24,7 @@ PATIENCE = 4.0
 LOCAL_SLACK_SECONDS = 6.0
 
 
-def rounds(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Everything that needs no collective.
 
     How long torch takes depends on the file system: nobody is blamed unless most others were faster. What
@@ -33,14 +33,14 @@ def rounds(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
     extra = DRIVER_SECONDS if state.asked.gpus else 0.0
     state.end_at += extra
     for one in state.present():
-        state.ask(one.node, ListenTask(nonce), LISTEN_SECONDS)
+        state.ask(one.node, ListenTask(state.nonce), LISTEN_SECONDS)
         look_at(state, one.node)
         if state.orders.preflight.python:
             warm_up(state, one.node)
     yield (ListenTask,)
-    yield from network_phase.rounds(state, nonce)
-    yield from absent_nodes.rounds(state, nonce)
-    yield from loss_phase.begin(state, nonce)
+    yield from network_phase.rounds(state)
+    yield from absent_nodes.rounds(state)
+    yield from loss_phase.begin(state)
     state.label = "local round"
     yield (LocalTask,)
     state.label = "torch is being imported"

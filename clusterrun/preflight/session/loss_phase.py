@@ -27,7 +27,7 @@ _REMEDY = "look at cable, switch port and duplex of {}: ethtool -S, ip -s link, 
 _ALL = "look at the switches between the nodes: dropped packets, buffers, flow control"
 
 
-def begin(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Let every node exchange messages with the next in the ring, and with one on its other side."""
     there = [one for one in state.present() if one.listening is not None]
     for place, one in enumerate(there if len(there) > 1 else ()):
@@ -39,17 +39,17 @@ def begin(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
             if other.listening is not None and not state.is_cut(one.node, other.node)
         )
         if targets:
-            state.ask(one.node, WatchTask(nonce, one.node, targets, 0.0), _ANSWER_SECONDS)
+            state.ask(one.node, WatchTask(state.nonce, one.node, targets, 0.0), _ANSWER_SECONDS)
             state.watched.append(one.node)
     yield (WatchTask,)
 
 
-def read(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def read(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Hear what was seen; for some more seconds where that is needed to tell who is to blame."""
-    yield from _ask(state, nonce, 0.0)
+    yield from _ask(state, 0.0)
     if _suspicious(state) and state.left > MORE_SECONDS + _ANSWER_SECONDS:
         state.label = "a longer look at messages that had to be sent again"
-        yield from _ask(state, nonce, MORE_SECONDS)
+        yield from _ask(state, MORE_SECONDS)
     write(state)
 
 
@@ -60,10 +60,10 @@ def _suspicious(state: SessionState) -> list[LossyWay]:
     ]
 
 
-def _ask(state: SessionState, nonce: str, seconds: float) -> Iterator[tuple[type, ...]]:
+def _ask(state: SessionState, seconds: float) -> Iterator[tuple[type, ...]]:
     for one in state.present():
         if one.node in state.watched:
-            state.ask(one.node, WatchTask(nonce, one.node, (), seconds), seconds + _ANSWER_SECONDS)
+            state.ask(one.node, WatchTask(state.nonce, one.node, (), seconds), seconds + _ANSWER_SECONDS)
     yield (WatchTask,)
 
 

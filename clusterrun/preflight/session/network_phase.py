@@ -33,7 +33,7 @@ _CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
 _PATH = "let the MTU of {} be what the switches carry: ping -M do -s 8972 from the one to the other"
 
 
-def rounds(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Dial along the ring and to and from rank 0; where something was wrong, again and with witnesses.
 
     Where nodes are few, everybody dials everybody: a bad link off the ring stops the whole set too.
@@ -42,23 +42,23 @@ def rounds(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
     if not plan:
         return
     state.label = "control round"
-    _ask(state, nonce, plan, _with_names(state, plan))
+    _ask(state, plan, _with_names(state, plan))
     yield (DialTask,)
-    yield from _clear_up(state, nonce)
+    yield from _clear_up(state)
 
 
-def around(state: SessionState, nonce: str, nodes: Collection[int]) -> Iterator[tuple[type, ...]]:
+def around(state: SessionState, nodes: Collection[int]) -> Iterator[tuple[type, ...]]:
     """Let these dial the others, and be dialled by them; about the others nothing is in doubt."""
     plan = _plan_around(state, nodes)
     if not plan:
         return
     state.label = "control round"
-    _ask(state, nonce, plan, _with_names(state, nodes))
+    _ask(state, plan, _with_names(state, nodes))
     yield (DialTask,)
-    yield from _clear_up(state, nonce)
+    yield from _clear_up(state)
 
 
-def everyone(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def everyone(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Let everybody dial everybody, where that was too much to begin with."""
     there = [one for one in state.present() if one.listening is not None]
     if len(there) <= FEW or state.left < DIAL_SECONDS:
@@ -68,18 +68,18 @@ def everyone(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
         one.node: {to.node: _some(to, at)[:1] for to in there if to is not one}
         for at, one in enumerate(there)
     }
-    _ask(state, nonce, plan, ())
+    _ask(state, plan, ())
     yield (DialTask,)
-    yield from _clear_up(state, nonce)
+    yield from _clear_up(state)
 
 
-def _clear_up(state: SessionState, nonce: str) -> Iterator[tuple[type, ...]]:
+def _clear_up(state: SessionState) -> Iterator[tuple[type, ...]]:
     for _ in range(AGAIN):
         plan = _again(state)
         if not plan or state.left < DIAL_SECONDS:
             break
         state.label = "control round, again where something did not answer"
-        _ask(state, nonce, plan, ())
+        _ask(state, plan, ())
         yield (DialTask,)
     write(state)
 
@@ -162,7 +162,7 @@ def _both_ways(plan: Plan, node: NodeState, other: NodeState) -> None:
     plan.setdefault(other.node, {})[node.node] = _ports(node)
 
 
-def _ask(state: SessionState, nonce: str, plan: Plan, namers: Collection[int]) -> None:
+def _ask(state: SessionState, plan: Plan, namers: Collection[int]) -> None:
     """``namers`` are those who resolve names as well."""
     there = [one.name for one in state.subjects.values() if one.listening is not None]
     absent = [one.name for one in state.subjects.values() if one.absent]
@@ -170,7 +170,7 @@ def _ask(state: SessionState, nonce: str, plan: Plan, namers: Collection[int]) -
         near = [state.subjects[other].name for other in (node, *targets)]
         asked = (*(there if len(there) <= FEW else near), *absent) if node in namers else ()
         goals = tuple(_target(state.subjects[other], ports) for other, ports in targets.items())
-        task = DialTask(nonce, node, goals, asked, DIAL_SECONDS)
+        task = DialTask(state.nonce, node, goals, asked, DIAL_SECONDS)
         state.ask(node, task, DIAL_SECONDS + _SLACK_SECONDS)
 
 

@@ -41,11 +41,10 @@ class Recheck:
         state: SessionState,
         trials: GroupTests,
         pairs: collective_phase.PairTests,
-        nonce: str,
         suspects: Sequence[int],
         network: bool,
     ) -> None:
-        self._case, self._trials, self._pairs, self._nonce = state, trials, pairs, nonce
+        self._case, self._trials, self._pairs = state, trials, pairs
         self._network = network
         self._suspects = [one.node for one in state.present() if one.node in suspects]
         state.set_wanted = network
@@ -58,11 +57,11 @@ class Recheck:
             return
         case.notice(f"a short check: of {case.names(looked)} alone")
         for one in case.present():
-            case.ask(one.node, ListenTask(self._nonce), local_phase.LISTEN_SECONDS)
+            case.ask(one.node, ListenTask(case.nonce), local_phase.LISTEN_SECONDS)
         for node in looked:
             local_phase.look_at(case, node)
         yield (ListenTask,)
-        yield from network_phase.around(case, self._nonce, looked)
+        yield from network_phase.around(case, looked)
         case.label = "local round"
         yield (LocalTask,)
         local_phase.write(case)
@@ -103,7 +102,7 @@ class Recheck:
             return
         yield from self._pairs.rounds()
         if self._network:
-            yield from collective_phase.WholeSet(case, self._trials, self._pairs, self._nonce).rounds()
+            yield from collective_phase.WholeSet(case, self._trials, self._pairs).rounds()
 
     def _members(self, looked: Sequence[int]) -> list[int]:
         """Who is looked at, and as partners their neighbours in the ring, near ones first."""

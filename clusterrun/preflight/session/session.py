@@ -11,13 +11,12 @@ import math
 from collections.abc import Generator, Sequence
 
 from clusterrun.model.document import BadDocument
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Finding, Grade, Report
 from clusterrun.preflight import task_codec
 from clusterrun.preflight.session import (
     absent_nodes,
-    answers,
     collective_phase,
     local_phase,
     loss_phase,
@@ -26,20 +25,31 @@ from clusterrun.preflight.session import (
     recheck,
 )
 from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.group_tests import GroupTests
+from clusterrun.preflight.session.group_tests import PRODUCT, GroupTests
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.outcome import SessionOutcome, concluded, pairs_wanted, unverified
 from clusterrun.preflight.session.requests import AskWorker, Request
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import (
+    DialAnswer,
     DialTask,
+    GroupResult,
     GroupTask,
+    ListenAnswer,
     ListenTask,
+    LocalAnswer,
     LocalTask,
+    ThroughAnswer,
     ThroughTask,
     WarmTask,
+    WarmUp,
+    WatchAnswer,
     WatchTask,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.preflight.task_codec import Answer
 
 __all__ = ["AskWorker", "Session", "SessionNode", "SessionOutcome"]
 
@@ -113,12 +123,10 @@ class Session:
                 known[one.node].leave("agent", one.absent, absent_nodes.look_at(one.absent, lives=False))
         after = short.after if short else None
         self.outcome: SessionOutcome | None = None
-        self._case = SessionState(orders, recheck.in_order(known, after), now, wall, place.run_dir)
+        nonce = place.nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
+        self._case = SessionState(orders, recheck.in_order(known, after), now, wall, place.run_dir, nonce)
         self._trials = GroupTests(self._case)
         self._pairs = collective_phase.PairTests(self._case, self._trials)
-        self._nonce = (
-            place.nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
-        )
         self._awaited: tuple[type, ...] = ()
         self._naps_until: float | None = None
         if short is not None and after is not None:
@@ -155,7 +163,7 @@ class Session:
         if question is None or self.outcome is not None:
             return []
         try:
-            answers.take(self._case, self._trials, question, task_codec.answer(question.task, body))
+            _take(self._case, self._trials, question, task_codec.answer(question.task, body))
         except BadDocument as error:
             self._silent(question, f"answered {_WORDS[type(question.task)]} with nonsense: {error}")
         return self._proceed()
@@ -211,26 +219,26 @@ class Session:
         case = self._case
         for source in ("port sweep", "loss"):
             case.write(source, ())  # a cause that they find stands before what comes of it
-        yield from local_phase.rounds(case, self._nonce)
+        yield from local_phase.rounds(case)
         # What is wrong with all together is the same in every test of theirs.
         if not case.backend or Grade.FAIL in [one.verdict for one in case.together]:
-            yield from loss_phase.read(case, self._nonce)
+            yield from loss_phase.read(case)
             return
         yield from collective_phase.products(case, self._trials)
         local_phase.write(case)
         if pairs_wanted(case):
             yield from self._pairs.rounds()
         yield from port_sweep.rounds(case)
-        yield from loss_phase.read(case, self._nonce)
-        yield from collective_phase.WholeSet(case, self._trials, self._pairs, self._nonce).rounds()
+        yield from loss_phase.read(case)
+        yield from collective_phase.WholeSet(case, self._trials, self._pairs).rounds()
         before = case.choice().world
         yield from port_sweep.rounds(case)
-        yield from loss_phase.read(case, self._nonce)
+        yield from loss_phase.read(case)
         if case.choice().world != before:
-            yield from collective_phase.WholeSet(case, self._trials, self._pairs, self._nonce).rounds()
+            yield from collective_phase.WholeSet(case, self._trials, self._pairs).rounds()
 
     def _short(self, suspects: Sequence[int], network: bool) -> Generator[tuple[type, ...], None, None]:
-        parts = (self._case, self._trials, self._pairs, self._nonce)
+        parts = (self._case, self._trials, self._pairs)
         yield from recheck.Recheck(*parts, suspects, network).rounds()
 
     def _proceed(self) -> list[AskWorker]:
@@ -296,3 +304,61 @@ class Session:
             case.notice(words)
         case.asks.clear()
         self.outcome = concluded(case)
+
+
+# --- where an answer belongs ---
+
+
+def _take(state: SessionState, trials: GroupTests, question: Request, value: Answer) -> None:
+    """Take the answer to ``question``."""
+    subject = state.subjects[question.node]
+    if isinstance(value, LocalAnswer):
+        subject.local = value
+    elif isinstance(value, ListenAnswer):
+        subject.listening = value
+        _time(state, question, value.wall)
+    elif isinstance(value, DialAnswer):
+        subject.resolved.update(value.resolved)
+        subject.naming = max(subject.naming, value.naming)
+        if isinstance(question.task, DialTask) and question.task.closed:
+            for one in value.dialled:
+                state.swept[question.node, one.node] = frozenset(one.silent)
+        elif isinstance(question.task, DialTask):
+            state.crossings.take(question.task, value)
+        _time(state, question, value.wall)
+    elif isinstance(value, WatchAnswer):
+        state.losses.take(question.node, value)
+    elif isinstance(value, WarmUp):
+        subject.warm_up(value)
+    elif isinstance(value, GroupResult):
+        _tested(state, trials, question, value)
+    elif isinstance(value, ThroughAnswer):
+        _from_through(state, trials, question, value)
+    local_phase.hurry(state, type(question.task))
+
+
+def _time(state: SessionState, question: Request, wall: float) -> None:
+    subject = state.subjects[question.node]
+    subject.told_time(wall, state.wall_at(question.asked), state.wall_at(state.now))
+
+
+def _tested(state: SessionState, trials: GroupTests, question: Request, result: GroupResult) -> None:
+    subject = state.subjects[question.node]
+    if result.stage == "warm":
+        subject.grow_cold(result.why)
+    elif isinstance(question.task, GroupTask) and question.task.kind == PRODUCT:
+        subject.multiplied(result)
+    trials.take(question, result)
+
+
+def _from_through(state: SessionState, trials: GroupTests, question: Request, value: ThroughAnswer) -> None:
+    """It is the answer of the node that was looked at through the one that was asked."""
+    if not isinstance(question.task, ThroughTask) or not value.body:
+        return
+    name, inner = question.task.name, task_codec.task(question.task.body)
+    node = next(one.node for one in state.subjects.values() if one.name == name)
+    try:
+        said = task_codec.answer(inner, value.body)
+    except BadDocument:  # the nonsense is not that of the node that passed it on
+        return
+    _take(state, trials, replace(question, node=node, task=inner), said)

@@ -32,12 +32,21 @@ class FaultyLink:
 
 
 class SessionState:
-    """``now`` is the steady time of the last event; ``end_at`` that when the budget is spent."""
+    """``now`` is the steady time of the last event; ``end_at`` that when the budget is spent.
+
+    ``nonce`` is what only the examiners of this check know.
+    """
 
     def __init__(
-        self, orders: Orders, subjects: Sequence[NodeState], now: float, wall: float, run_dir: str
+        self,
+        orders: Orders,
+        subjects: Sequence[NodeState],
+        now: float,
+        wall: float,
+        run_dir: str,
+        nonce: str = "",
     ) -> None:
-        self.orders = orders
+        self.orders, self.nonce = orders, nonce
         self.subjects = {one.node: one for one in subjects}
         self.now = self.began = now
         self.wall = wall

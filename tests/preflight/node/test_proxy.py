@@ -101,5 +101,5 @@ def test_the_program_that_starts_agents_is_turned_to_start_an_examiner_on_one_no
 def test_nobody_is_looked_at_where_all_nodes_are_one_machine():
     subjects = [NodeState(node, name(node), "127.0.0.1") for node in range(3)]
     case = SessionState(orders(3), subjects, 0.0, 0.0, "/r")
-    assert list(indirect_probe.rounds(case, NONCE, [])) == []
+    assert list(indirect_probe.rounds(case, [])) == []
     assert case.asks == []
