@@ -12,6 +12,7 @@ import signal
 from functools import partial
 
 from clusterrun import container_runtimes
+from clusterrun.atomic_file import write_all
 from clusterrun.model import contract
 from clusterrun.runtime.kill_tree import below, sweep
 from clusterrun.runtime.processes import NotStarted, Program, become_subreaper, ended_children, start_all
@@ -94,9 +95,7 @@ def _tell_ends(out: int, pids: list[int]) -> None:
 
 
 def _say(out: int, body: dict[str, Any]) -> None:
-    data = json.dumps({"number": 0, "body": json.dumps(body)}).encode() + b"\n"
     try:
-        while data:
-            data = data[os.write(out, data) :]
+        write_all(out, json.dumps({"number": 0, "body": json.dumps(body)}).encode() + b"\n")
     except OSError:  # the agent is gone, which ends us
         pass

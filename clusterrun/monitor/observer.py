@@ -11,6 +11,7 @@ import os
 import select
 import time
 
+from clusterrun.atomic_file import write_all
 from clusterrun.diagnosis.evidence import LookOptions
 from clusterrun.model.document import BadDocument, decode
 from clusterrun.model.orders import Orders, WatchOrders
@@ -159,9 +160,7 @@ class Observer:
 
     def _send(self, number: int, bodies: list[str]) -> None:
         for body in bodies:
-            data = memoryview(json.dumps({"number": number, "body": body}).encode("ascii") + b"\n")
-            while data:
-                data = data[os.write(self._sink, data) :]
+            write_all(self._sink, json.dumps({"number": number, "body": body}).encode("ascii") + b"\n")
 
 
 def _asked(part: Part, number: int, wish: Mapping[str, Any]) -> list[str]:

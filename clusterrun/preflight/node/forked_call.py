@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from clusterrun import proc
+from clusterrun.atomic_file import write_all
 
 _PR_SET_PDEATHSIG = 1
 _MOST_BYTES = 600_000
@@ -132,7 +133,7 @@ def _make(work: Callable[[], Iterable[object]], output: int) -> None:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(2, 1)
-        _close_all_but(output)
+        close_all_but((output,))
         for value in work():
             _write(output, json.dumps({"value": value}))
     except BaseException as error:  # noqa: BLE001 (a probe may raise anything: that is its answer)
@@ -142,15 +143,13 @@ def _make(work: Callable[[], Iterable[object]], output: int) -> None:
 
 
 def _write(output: int, line: str) -> None:
-    data = memoryview(line.encode() + b"\n")
-    while data:
-        data = data[os.write(output, data) :]
+    write_all(output, line.encode() + b"\n")
 
 
-def _close_all_but(kept: int) -> None:
-    """A child that lives on (in a D-state) must hold no port of ours."""
+def close_all_but(kept: Collection[int]) -> None:
+    """A child that lives on (in a D-state) must hold no port of ours, and no pipe of another child."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != kept:
+        if int(name) > 2 and int(name) not in kept:
             try:
                 os.close(int(name))
             except OSError:  # the descriptor of the listing itself

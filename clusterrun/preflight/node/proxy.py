@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from clusterrun.atomic_file import write_all
 from clusterrun.preflight.node.forked_call import execute
 from clusterrun.preflight.node.listener import READ
 from clusterrun.preflight.tasks import ThroughAnswer, ThroughTask
@@ -32,10 +33,8 @@ class Scout:
     def tell(self, body: str) -> int:
         """Put a task to it; the number under which the answer will be heard."""
         self._last += 1
-        data = memoryview(json.dumps({"number": self._last, "body": body}).encode() + b"\n")
         with suppress(OSError):  # it ended: its output tells that, and why
-            while data:
-                data = data[os.write(self._input, data) :]
+            write_all(self._input, json.dumps({"number": self._last, "body": body}).encode() + b"\n")
         return self._last
 
     def end(self) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 
+from clusterrun.atomic_file import write_all
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
@@ -80,10 +81,8 @@ class TorchWorkerClient:
             self._say(number, _unmade(task.test, "there is no torch worker", False))
             return
         self._tests[task.test] = (number, time.monotonic() + task.limit + SLACK_SECONDS)
-        line = memoryview(json.dumps(encode(task)).encode() + b"\n")
         try:
-            while line:
-                line = line[os.write(self._input, line) :]
+            write_all(self._input, json.dumps(encode(task)).encode() + b"\n")
         except OSError:
             self._kill("the torch worker has ended")
 

@@ -9,6 +9,7 @@ import selectors
 import sys
 import time
 
+from clusterrun.atomic_file import write_all
 from clusterrun.model.document import BadDocument
 from clusterrun.preflight import task_codec
 from clusterrun.preflight.node.listener import Listener
@@ -170,6 +171,4 @@ class Worker:
 
     def _answer(self, number: int, value: Any) -> None:
         line = json.dumps({"number": number, "body": task_codec.said(value)}) + "\n"
-        data = memoryview(line.encode())
-        while data:
-            data = data[os.write(self._said, data) :]
+        write_all(self._said, line.encode())

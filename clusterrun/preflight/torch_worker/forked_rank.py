@@ -5,23 +5,16 @@ The process that forks must do so from its main thread, and before it touched CU
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
 import time
 from collections.abc import Callable, Collection
 
-_PR_SET_PDEATHSIG = 1
+from clusterrun.atomic_file import write_all
+from clusterrun.preflight.node.forked_call import close_all_but, die_with
+
 _MOST_OUTPUT = 256 * 1024
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def end_with(parent: int) -> None:
-    """Be killed when ``parent``, which must be the parent, dies; end now if it already has."""
-    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 class ForkedRank:
@@ -108,12 +101,12 @@ def _be_child(
 ) -> None:
     code = 1
     try:
-        end_with(parent)
+        die_with(parent)
         os.setsid()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         _settle_descriptors(output, {writable, *keep})
-        body(lambda line: _write(writable, line))
+        body(lambda line: write_all(writable, line.encode() + b"\n"))
         code = 0
     finally:
         os._exit(code)
@@ -123,19 +116,7 @@ def _settle_descriptors(output: int, keep: set[int]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    # The ports of other tests, the pipes of other children: a peer must see them close when they close.
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in keep:
-            try:
-                os.close(int(name))
-            except OSError:  # that of the listing itself
-                pass
-
-
-def _write(pipe: int, line: str) -> None:
-    data = line.encode() + b"\n"
-    while data:
-        data = data[os.write(pipe, data) :]
+    close_all_but(keep)  # a peer must see ports of other tests close when they close
 
 
 def await_lines(child: ForkedRank, seconds: float) -> list[str]:

@@ -13,12 +13,14 @@ import select
 import time
 from functools import partial
 
+from clusterrun.atomic_file import write_all
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import replace
+from clusterrun.preflight.node.forked_call import die_with
 from clusterrun.preflight.tasks import GroupResult, GroupTask, WarmUp
 from clusterrun.preflight.torch_worker import rank_report
 from clusterrun.preflight.torch_worker.error_text import of_error
-from clusterrun.preflight.torch_worker.forked_rank import end_with, fork
+from clusterrun.preflight.torch_worker.forked_rank import fork
 from clusterrun.preflight.torch_worker.group_test_run import GroupTestRun
 from clusterrun.preflight.torch_worker.listening_ports import ListeningPorts
 
@@ -40,7 +42,7 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
     ``gpus`` as in ``WarmTask``.
     """
     began = time.monotonic()
-    end_with(os.getppid())
+    die_with(os.getppid())
     out = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not get among the answers
     try:
@@ -87,9 +89,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def _write(descriptor: int, value: object) -> None:
-    data = json.dumps(encode(value), separators=(",", ":")).encode() + b"\n"
-    while data:
-        data = data[os.write(descriptor, data) :]
+    write_all(descriptor, json.dumps(encode(value), separators=(",", ":")).encode() + b"\n")
 
 
 class TorchServer:
