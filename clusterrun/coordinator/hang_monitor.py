@@ -13,7 +13,7 @@ from clusterrun.runtime.machine_events import Note
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Any, Protocol
+    from typing import Any
 
     from clusterrun.coordinator.actions import CoordinatorAction
     from clusterrun.coordinator.attempt import LiveAttempt
@@ -21,20 +21,11 @@ if TYPE_CHECKING:
     from clusterrun.coordinator.membership import Member, Membership
     from clusterrun.coordinator.run_state import RunStateKeeper
     from clusterrun.model.orders import Orders
+    from clusterrun.monitor.hang_detector import HangDetector
     from clusterrun.protocol.messages import SidecarSaid
     from clusterrun.runtime.machine_events import Now
 
-    class Detector(Protocol):
-        """What judges whether ranks make progress: ``monitor/hang_detector.py``."""
-
-        def said(self, now: float, wall: float, node: int, number: int, body: str) -> Sequence[Any]: ...
-        def lost(self, now: float, wall: float, node: int, why: str) -> Sequence[Any]: ...
-        def asked(self, now: float, wall: float, name: str, body: str) -> Sequence[Any]: ...
-        def tick(self, now: float, wall: float) -> Sequence[Any]: ...
-        def over(self, now: float, wall: float, completed: bool) -> Sequence[Any]: ...
-        def wakes_at(self) -> float | None: ...
-
-    Watch = Callable[[Orders, int, Sequence[tuple[int, str]], float, float], Detector]
+    Watch = Callable[[Orders, int, Sequence[tuple[int, str]], float, float], HangDetector]
 
 
 class HangMonitor:
@@ -42,7 +33,7 @@ class HangMonitor:
 
     def __init__(
         self,
-        detector: Detector,
+        detector: HangDetector,
         live: LiveAttempt,
         membership: Membership,
         state_keeper: RunStateKeeper,

@@ -18,7 +18,7 @@ from clusterrun.slurm_text.exclude_list import filled, folded
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Optional, Protocol, Union
+    from typing import Optional, Union
 
     from clusterrun.coordinator.actions import CoordinatorAction
     from clusterrun.coordinator.events import Resubmitted
@@ -28,52 +28,16 @@ if TYPE_CHECKING:
     from clusterrun.coordinator.run_state import RunStateKeeper
     from clusterrun.model.orders import Orders
     from clusterrun.model.preflight_report import LinkReport, NodeReport
+    from clusterrun.preflight.session.session import AskWorker, Session, SessionOutcome
     from clusterrun.protocol.messages import SidecarSaid
     from clusterrun.runtime.machine_events import Now
 
     Consequence = Union[NodesChosen, TooFewNodes, RunOver, None]
 
-    class Ask(Protocol):
-        """A question to the worker of a node."""
-
-        @property
-        def node(self) -> int: ...
-        @property
-        def number(self) -> int: ...
-        @property
-        def body(self) -> str: ...
-
-    class Examined(Protocol):
-        """How an examination ended (see ``preflight/session/session.py``)."""
-
-        @property
-        def fit(self) -> bool: ...
-        @property
-        def report(self) -> Report: ...
-        @property
-        def world(self) -> tuple[int, ...]: ...
-        @property
-        def environment(self) -> tuple[tuple[str, str], ...]: ...
-        @property
-        def excluded(self) -> tuple[str, ...]: ...
-
-    class Examination(Protocol):
-        """What decides which questions are asked."""
-
-        @property
-        def progress(self) -> str: ...
-        @property
-        def outcome(self) -> Examined | None: ...
-        def begin(self) -> Sequence[Ask]: ...
-        def answered(self, now: float, node: int, number: int, body: str) -> Sequence[Ask]: ...
-        def lost(self, now: float, node: int, why: str) -> Sequence[Ask]: ...
-        def tick(self, now: float) -> Sequence[Ask]: ...
-        def wakes_at(self) -> float | None: ...
-
     Absent = tuple[int, str, str]
     """A node that has not joined: its number in the allocation, its name, why."""
     Examine = Callable[
-        [Orders, Sequence["Examinee"], Sequence[Absent], float, float, Optional["Again"]], Examination
+        [Orders, Sequence["Examinee"], Sequence[Absent], float, float, Optional["Again"]], Session
     ]
 
 RESUBMIT_SECONDS = 120.0
@@ -131,8 +95,8 @@ class PreflightGate:
         self._lost: FailureEvent | None = None
         self._brief = False
         self._missing: list[str] = []
-        self._examination: Examination | None = None
-        self._examined: Examined | None = None
+        self._examination: Session | None = None
+        self._examined: SessionOutcome | None = None
         self._unfit: RunOutcome | None = None
         self._overdue_at: float | None = None
         self._epoch = -1
@@ -196,7 +160,7 @@ class PreflightGate:
         self._missing.append(member.name)
         return self.lost(now, member, failure_event.failure.why)
 
-    def _go_on(self, now: Now, examination: Examination, asks: Iterable[Ask]) -> Consequence:
+    def _go_on(self, now: Now, examination: Session, asks: Iterable[AskWorker]) -> Consequence:
         for ask in asks:
             member = self._membership.members[ask.node]
             if member is not None and member.present and not member.lost:
@@ -216,7 +180,7 @@ class PreflightGate:
         words = f"pre-flight: it came to no end within {longest(self._orders):g} s"
         return RunOver(RunOutcome(State.FAILED, words, contract.ExitCode.FAILED))
 
-    def _done(self, now: Now, outcome: Examined) -> Consequence:
+    def _done(self, now: Now, outcome: SessionOutcome) -> Consequence:
         self._examination = self._overdue_at = None
         report = outcome.report
         # Whoever stays keeps his place: the places are those of the last ones who trained.
@@ -230,7 +194,7 @@ class PreflightGate:
             return TooFewNodes(self._lost)
         return self.decide(now)
 
-    def _unfit_of(self, outcome: Examined) -> tuple[str, ...]:
+    def _unfit_of(self, outcome: SessionOutcome) -> tuple[str, ...]:
         return tuple(name for name in outcome.excluded if name not in self._missing)
 
     def decide(self, now: Now) -> Consequence:
@@ -249,7 +213,7 @@ class PreflightGate:
         fit = sum(node.role != "excluded" for node in outcome.report.nodes)
         return self._succeed(now, _unfit_end(outcome.report, fit, self._orders.nodes))
 
-    def _choose(self, outcome: Examined) -> NodesChosen:
+    def _choose(self, outcome: SessionOutcome) -> NodesChosen:
         for words in _swaps(outcome.report):
             self._actions.append(Note(words))
             self._state_keeper.warn(words)

@@ -335,15 +335,15 @@ class Rendezvous:
 
     # --- a launch that cannot reach all nodes ---
 
+    @property
+    def _may_launch_again(self) -> bool:
+        """Agents may be launched once more without some nodes, which are known by name."""
+        again = self._means.relaunch and self._relaunches < MOST_RELAUNCHES
+        return again and self._membership.names_known
+
     def _silent(self) -> list[int]:
         """Nodes of which the launcher may still try to reach them, and give all others up at last."""
-        if (
-            not self._means.relaunch
-            or self._relaunches >= MOST_RELAUNCHES
-            or not self._membership.names_known
-        ):
-            return []
-        return self._missing.unnamed()
+        return self._missing.unnamed() if self._may_launch_again else []
 
     def _begin_again(self, now: Now) -> None:
         """End the launcher, which still tries, to launch once more without those who are missing."""
@@ -362,13 +362,7 @@ class Rendezvous:
 
     def _unreached(self) -> list[int]:
         """The nodes of which the launcher says that it could not reach them."""
-        if (
-            not self._means.relaunch
-            or self._relaunches >= MOST_RELAUNCHES
-            or not self._membership.names_known
-        ):
-            return []
-        return self._missing.unreached()
+        return self._missing.unreached() if self._may_launch_again else []
 
     # --- those who do not come ---
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from clusterrun.coordinator.hang_monitor import Watch
     from clusterrun.coordinator.io.supervisor import SupervisorNews
-    from clusterrun.coordinator.preflight_gate import Absent, Again, Examination, Examine, Examinee
+    from clusterrun.coordinator.preflight_gate import Absent, Again, Examine, Examinee
     from clusterrun.model.orders import Orders
     from clusterrun.model.paths import RunPaths
     from clusterrun.protocol.timeouts import Timeouts
@@ -97,7 +97,7 @@ def _examine(paths: RunPaths) -> Examine:
         now: float,
         wall: float,
         again: Again | None,
-    ) -> Examination:
+    ) -> session.Session:
         nodes = [session.SessionNode(one.node, one.name, one.address) for one in here]
         nodes += [session.SessionNode(node, name, absent=why) for node, name, why in absent]
         place = session.SessionPlace(paths.run_dir, os.urandom(16).hex())

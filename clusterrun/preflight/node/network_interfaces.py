@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 
+from clusterrun import proc
 from clusterrun.preflight.tasks import Interface
 
 _SIOCGIFCONF, _SIOCGIFMTU = 0x8912, 0x8921
@@ -73,8 +74,4 @@ def _kind(name: str) -> str:
 
 
 def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+    return proc.content(path).decode("ascii", "replace")
