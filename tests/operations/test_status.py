@@ -43,6 +43,9 @@ class Slurm:
     def identity(self) -> str:
         return f"{self.cluster}@ctl"
 
+    def srun_ports(self) -> int:
+        return 0
+
     def jobs(self) -> tuple[JobRow, ...]:
         self.asked.append("jobs")
         if self.down:
