@@ -31,6 +31,10 @@ ASKED_INSIDE = "by Ctrl-C or clusterrun cancel"
 SILENT = "ended without giving a reason"
 NEVER = "DependencyNeverSatisfied"
 BEFORE_RANKS = "ended before any rank"
+NEVER_BEGAN = (
+    "its job ended with exit code 0 before any rank was started"
+    " (does a line of --setup end the script?); see job.out"
+)
 CANCELLED_UNASKED = "cancelled, but not by clusterrun cancel"
 CANCELLED_AT_START = (
     f"{CANCELLED_UNASKED}: it had its nodes and nothing was started on them"
@@ -48,7 +52,8 @@ class RunEvidence:
     that holds the run's jobs, where another one was asked: its silence means nothing. ``script_error``
     is what the batch script printed about its own end, before any coordinator. ``before`` says, where
     the job waits in vain for another run, how that one ended. ``left`` is the newest word of agents
-    whose coordinator is gone. ``shape`` is which of several the run has begun in.
+    whose coordinator is gone. ``shape`` is which of several the run has begun in. ``damaged``: there is a
+    state, and it cannot be read.
     """
 
     record: RunRecord
@@ -65,6 +70,7 @@ class RunEvidence:
     before: str = ""
     left: LeftBehind | None = None
     shape: int | None = None
+    damaged: bool = False
 
 
 @frozen
@@ -192,6 +198,10 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
         unasked = CANCELLED_UNASKED if evidence.state or not row.nodelist else CANCELLED_AT_START
         why = told or by_slurm or unasked
         return _Verdict(State.CANCELLED, Phase.ENDED, why, row.end)
+    if row.state is State.COMPLETED and evidence.state is None and not evidence.damaged:
+        if evidence.now - (row.end or 0.0) < STALE_SECONDS:  # files of another machine may come late
+            return _Verdict(State.RUNNING, Phase.STARTING, "its job has ended; its last word is awaited")
+        return _Verdict(State.FAILED, Phase.ENDED, evidence.script_error or NEVER_BEGAN, row.end)
     where = f" on {first}" if (first := lost_nodes.first_of(row)) else ""
     silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"
     if evidence.script_error:

@@ -261,7 +261,7 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
         (["logs", "--output", "x"], 2, "there is no option --output"),
         (["submit", "--cpus-per-task", "2", "train.py"], 2, "Did you mean --cpus-per-rank?"),
         (["submit", "--nodes", "0", "train.py"], 2, "--nodes must be at least 1, not 0"),
-        (["submit", "--nodes", "x", "train.py"], 2, "error: --nodes: 'x' is not a valid int"),
+        (["submit", "--nodes", "x", "train.py"], 2, "error: --nodes 'x': not a number of nodes"),
         (["submit", "--time", "soon", "train.py"], 2, "--time 'soon' is not a duration"),
         (["submit", "missing.py"], 2, "there is no script"),
         (["submit", "--python", "/no/python", "train.py"], 2, "there is no Python '/no/python'"),

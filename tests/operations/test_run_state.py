@@ -75,6 +75,10 @@ def said(**changes: Any) -> RunEvidence:
         ({"row": row("COMPLETING"), "state": RESUBMITTED}, (State.PENDING, Phase.QUEUED)),
         ({"row": row("TIMEOUT"), "state": RESUBMITTED}, (State.TIMEOUT, Phase.ENDED)),
         ({"row": row("CANCELLED"), "state": RESUBMITTED}, (State.CANCELLED, Phase.ENDED)),
+        # a line of --setup ended the script well, and nothing was started; files may come late
+        ({"row": row("COMPLETED", end=NOW - 60)}, (State.FAILED, Phase.ENDED)),
+        ({"row": row("COMPLETED", end=NOW - 5)}, (State.RUNNING, Phase.STARTING)),
+        ({"row": row("COMPLETED", end=NOW - 60), "damaged": True}, (State.COMPLETED, Phase.ENDED)),
         # a node was lost on the way, and all ranks ended well
         ({"row": row("NODE_FAIL"), "state": state(State.COMPLETED)}, (State.COMPLETED, Phase.ENDED)),
         # the node of the coordinator died, and nothing of the job was left to say so

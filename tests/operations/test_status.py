@@ -126,9 +126,9 @@ def test_a_controller_that_does_not_answer_is_said_and_ends_no_run(
     add(context)
     assert [s.state for s in statuses(context=context, tell=said.append)] == [State.UNKNOWN]
     assert said == ["Slurm does not answer: timed out: what follows is what the run directories say"]
-    slurm.down, slurm.rows = False, [row("COMPLETED")]
+    slurm.down, slurm.rows = False, [row("FAILED")]
     clock.time += 10
-    assert [s.state for s in statuses(context=context)] == [State.COMPLETED]
+    assert [s.state for s in statuses(context=context)] == [State.FAILED]
 
 
 def test_a_controller_that_does_not_answer_leaves_its_older_news_with_their_age(
