@@ -16,7 +16,7 @@ from clusterrun.lab.namespaces import LabError
 from clusterrun.model.errors import ClusterrunError
 from tests.lab_fixture import SLURM_VARIABLE
 
-LIMIT = 3600.0
+LIMIT = 7200.0
 """Seconds for the tests on one release."""
 
 
