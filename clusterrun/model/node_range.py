@@ -6,7 +6,7 @@ import re
 
 from clusterrun.model.errors import BadInput
 
-_WORDS = re.compile(r"(?P<least>\d{1,6})(?:-(?P<most>\d{1,6}))?", re.ASCII)
+_WORDS = re.compile(r"(?P<least>-?\d{1,18})(?:-(?P<most>\d{1,18}))?", re.ASCII)
 
 
 def read(text: str, where: str = "--nodes") -> tuple[int, int]:
