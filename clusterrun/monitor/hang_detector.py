@@ -47,7 +47,7 @@ LEAST_LIMIT = 4.0
 SLACK = 1.0
 """Seconds: what the clock of a node is known no better than."""
 MOST_LATER = 12.0
-MOST_LOOKS = 3
+MOST_LOOKS = 4
 """Whoever asks is answered within half a minute, where nodes answer soon."""
 COMPUTES = 0.03
 """Of a processor: a rank that loads torch from a slow file system, on a crowded node, gets little more."""
