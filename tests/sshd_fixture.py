@@ -259,9 +259,9 @@ def on_terminal(
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), seen
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def make_far(tmp_path_factory):
-    """``make_far("MaxSessions 1", …)``: an sshd with these settings, until the session ends."""
+    """``make_far("MaxSessions 1", …)``: an sshd with these settings, until the tests of the file end."""
     if not sshd_program() or not shutil.which("ssh"):
         pytest.skip("no sshd here: as root on Debian or Ubuntu, apt-get install openssh-server")
     made = []
@@ -277,9 +277,9 @@ def make_far(tmp_path_factory):
         far.end()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def far(make_far) -> Far:
-    """The cluster that the session shares, with an open connection."""
+    """The cluster that the tests of a file share, with an open connection."""
     found = make_far()
     found.open()
     return found

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sshd_fixture import Far
+from tests.sshd_fixture import Far, wait_until
 
 TICKS = """import sys, time
 for number in range(100_000):
@@ -16,7 +16,7 @@ for number in range(100_000):
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def project(far: Far):
     """A project on the laptop: a commit, and a change after it."""
     folder = far.folder / "project"
@@ -30,11 +30,12 @@ def project(far: Far):
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def live(far: Far, project) -> Iterator[str]:
-    """The id of a run that lasts."""
+    """The id of a run that lasts, and that trains."""
     done = far.there("submit", "--name", "ticks", "ticks.py", cwd=project)
     assert done.returncode == 0, done.stderr
+    wait_until(lambda: '"phase": "training"' in far.there("status", "--json", done.stdout.strip()).stdout)
     yield done.stdout.strip()
     far.there("cancel", done.stdout.strip())
     far.there("wait", done.stdout.strip())
