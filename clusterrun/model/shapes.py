@@ -34,7 +34,7 @@ def _shape(word: str) -> Fields:
     nodes, cross, gpus = size.partition("x")
     where = f"--shapes {word!r}: nodes"
     most, least = node_range.read(nodes, where)
-    if not most:
+    if most < 1:
         raise BadInput(f"{where} must be at least 1", _FORM)
     found: dict[str, Any] = {"nodes": most, "min_nodes": least}
     if cross:

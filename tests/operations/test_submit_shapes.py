@@ -41,6 +41,7 @@ def test_a_shape_is_nodes_and_gpus_and_what_else_differs() -> None:
         ("4x8 4x8", "stands there twice"),
         ("4x8 2y8", "not a number of nodes"),
         ("4x8 0x8", "nodes must be at least 1"),
+        ("4x8 -1x8", "nodes must be at least 1"),
         ("4x8 2x", "not a number of GPUs"),
         ("4x8 2x8,colour=red", "'colour=red' is none of time, time-min"),
         ("4x8 2x8,time=", "'time=' is none of"),
