@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -16,6 +16,9 @@ from clusterrun.cli.submit_options import dry_run_option, options, profile_optio
 from clusterrun.config import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from clusterrun.operations.context import Context
 
 NOT_OF_AN_ALLOCATION = ("template", "cluster", "srun", "preflight-budget", "preflight-limit")
 _OPTIONS = tuple(
@@ -43,7 +46,6 @@ def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **given:
     """
     from clusterrun.operations.context import Context
     from clusterrun.operations.submit import allocation_argv
-    from clusterrun.script.environment import scrubbed
 
     context = Context()
     spec = to_spec(command or ("bash",), settled(given, profile))
@@ -54,6 +56,13 @@ def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **given:
         print(shlex.join(argv))
         return ExitCode.DONE
     say(f"{shlex.join(argv)}\n  run     clusterrun run COMMAND, in the shell; its end gives the nodes back")
+    return become(argv, context)
+
+
+def become(argv: tuple[str, ...], context: Context) -> NoReturn:
+    """End this process, and be the salloc ``argv``. Raises ``SchedulerError``."""
+    from clusterrun.script.environment import scrubbed
+
     sys.stdout.flush()
     try:
         os.execvpe(argv[0], argv, scrubbed(context.environ))

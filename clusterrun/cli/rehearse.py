@@ -19,7 +19,7 @@ from clusterrun.cli.submit import OptionsThenProgram
 from clusterrun.cli.terminal import coloured, folded, painted
 from clusterrun.model import duration
 from clusterrun.model.contract import ExitCode
-from clusterrun.model.errors import BadInput, SchedulerError
+from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _in_new_allocation(budget: int, given: dict[str, Any]) -> NoReturn:
     """Type the same inside an allocation of salloc's, which ends with it. Raises ``ClusterrunError``."""
+    from clusterrun.cli.alloc import become
     from clusterrun.cli.submit_options import settled, to_spec
     from clusterrun.operations.context import Context
     from clusterrun.operations.submit import allocation_argv
-    from clusterrun.script.environment import scrubbed
 
     size = {
         "nodes": given["nodes"] + given["elastic"],
@@ -146,21 +146,18 @@ def _in_new_allocation(budget: int, given: dict[str, Any]) -> NoReturn:
     for notice in notices:
         say(notice)
     say(shlex.join(argv))
-    sys.stdout.flush()
-    try:
-        os.execvpe(argv[0], argv, scrubbed(context.environ))
-    except OSError as error:
-        raise SchedulerError(f"salloc could not be started: {error}", "run this where Slurm is") from error
+    become(argv, context)
 
 
 def _folder(keep: str | None, shared: bool) -> str:
     """Where copies and runs are; ``shared``: with nodes. Raises ``BadInput`` for what is there already."""
     from clusterrun.operations.context import Context
+    from clusterrun.runs.private_files import private_folder
 
     if not keep:
         home = Context().store.home if shared else None
         if home:
-            os.makedirs(home, 0o700, exist_ok=True)
+            private_folder(home)
         return tempfile.mkdtemp(prefix="clusterrun-rehearse-", dir=home)
     try:
         os.makedirs(keep, 0o700)
