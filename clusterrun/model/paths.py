@@ -44,7 +44,14 @@ import os
 
 from clusterrun.model.frozen import frozen
 
-SHAPES = "shapes"
+_SHAPES = "shapes"
+
+
+def of_shape(path: str) -> tuple[str, int]:
+    """The run directory that the folder of a shape is in, and which shape; ``path`` and -1 for any other."""
+    above, number = os.path.split(path)
+    run_dir, name = os.path.split(above)
+    return (run_dir, int(number)) if name == _SHAPES and number.isdecimal() else (path, -1)
 
 
 class _Below:
@@ -85,7 +92,7 @@ class RunPaths:
 
     def shape(self, number: int) -> RunPaths:
         """The orders and the script of one of several shapes of the run."""
-        return RunPaths(os.path.join(self.run_dir, SHAPES, str(number)))
+        return RunPaths(os.path.join(self.run_dir, _SHAPES, str(number)))
 
     def attempt(self, epoch: int) -> AttemptPaths:
         """The files of attempt number ``epoch``."""

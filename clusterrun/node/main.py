@@ -6,7 +6,7 @@ import os
 
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.model.paths import SHAPES, RunPaths
+from clusterrun.model.paths import RunPaths, of_shape
 from clusterrun.runtime.stderr import say
 from clusterrun.slurm_text.job_row import own_id
 
@@ -67,37 +67,32 @@ def coordinate(run_dir: str, timeouts: Timeouts | None = None, kept: SupervisorN
         read_state,
     )
 
-    run_dir, shape = _shape(os.path.abspath(run_dir))
+    run_dir, shape = of_shape(os.path.abspath(run_dir))
     paths = RunPaths(run_dir)
     patiently(lambda: check_run_directory(run_dir))
     if shape >= 0 and not patiently(lambda: claim_shape(paths, shape)):
         say("clusterrun: the run began in another of its shapes; this job ends, and started no rank")
         return contract.ExitCode.DONE
     orders = patiently(lambda: read_orders(paths))
+    follows = orders.survival.requeue or orders.min_nodes
+    earlier = patiently(lambda: read_state(paths)) if follows else None
     if orders.survival.requeue:
         from clusterrun.coordinator.recovery import is_over
 
-        if is_over(patiently(lambda: read_state(paths)), own_id(os.environ)):
+        if is_over(earlier, own_id(os.environ)):
             say("clusterrun: the run has ended before this job began; nothing is left to do")
             return contract.ExitCode.DONE
     if orders.min_nodes:
         from clusterrun.coordinator.job_size import fitted
 
         given = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
-        orders = fitted(orders, given, patiently(lambda: read_state(paths)))
+        orders = fitted(orders, given, earlier)
     orders = settled(orders, os.environ)
     if orders.interpreter.path:
         say(f"clusterrun: ranks run in {orders.interpreter}")
     names = tuple(name for name in (os.environ.get("SLURMD_NODENAME"), os.uname().nodename) if name)
     timeouts = timeouts or timeouts_for(orders.allocated)
     return opened(orders, paths, names, dict(os.environ), timeouts, kept).run()
-
-
-def _shape(path: str) -> tuple[str, int]:
-    """The run directory, and which of the run's shapes this is (-1: it has but one)."""
-    folder, number = os.path.split(path)
-    run_dir, name = os.path.split(folder)
-    return (run_dir, int(number)) if name == SHAPES and number.isdecimal() else (path, -1)
 
 
 def agent(run_dir: str) -> int:

@@ -17,7 +17,7 @@ from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, encode_set
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.paths import RunPaths, runs_folder
+from clusterrun.model.paths import RunPaths, of_shape, runs_folder
 from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
 from clusterrun.runs.private_files import (
@@ -140,8 +140,7 @@ class Store:
 
     def save(self, record: RunRecord, sync: bool = True) -> None:
         """Write ``record.json`` whole, to outlive a crash: it leads to the job. Mark the run as live."""
-        if not os.path.lexists(mark := os.path.join(self.live, record.run_id)):
-            empty_file(mark)
+        empty_file(os.path.join(self.live, record.run_id))
         write_whole(self.paths(record.run_id).record, _text(encode_set(record)), sync=sync)
 
     def read(self, run_id: str) -> RunRecord:
@@ -159,10 +158,10 @@ class Store:
     def shape(self, run_id: str) -> int | None:
         """Which of its shapes a run has begun in; None before that, and where it has but one."""
         try:
-            number = os.readlink(self.paths(run_id).orders).split(os.sep)[1:2]
+            _, number = of_shape(os.path.dirname(os.readlink(self.paths(run_id).orders)))
         except OSError:
             return None
-        return int(number[0]) if number and number[0].isdecimal() else None
+        return None if number < 0 else number
 
     def further_jobs(self, run_id: str) -> SuccessorJobs:
         """The jobs that the run has queued itself."""

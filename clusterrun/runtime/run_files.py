@@ -15,7 +15,6 @@ from clusterrun.atomic_file import draft_prefix, remove, sync_names, write_all, 
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.orders import Orders
-from clusterrun.model.paths import SHAPES
 from clusterrun.runtime.event_loop import steady
 from clusterrun.runtime.stderr import say
 
@@ -177,7 +176,7 @@ def claim_shape(paths: RunPaths, shape: int) -> bool:
     The claim is the link to the shape's orders, so there is nothing between the two that a crash could
     leave undone. A file server may make the link and lose its answer: what it says counts.
     """
-    ours = os.path.join(SHAPES, str(shape), os.path.basename(paths.orders))
+    ours = os.path.relpath(paths.shape(shape).orders, paths.run_dir)
     try:
         os.symlink(ours, paths.orders)
         sync_names(paths.run_dir)
