@@ -13,7 +13,7 @@ from statistics import median
 
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import BadInput, ClusterrunError, SchedulerError
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations.context import Context
@@ -96,8 +96,6 @@ def forecasts(spec: JobSpec, context: Context) -> list[ShapeForecast]:
 
 def _shapes(spec: JobSpec) -> list[tuple[str, JobSpec]]:
     """What is asked for, in words: the shapes, or the size itself and half of it, down to one node."""
-    from clusterrun.model.frozen import replace
-
     if spec.shapes:
         return [(word, spec.shaped(place)) for place, word in enumerate(spec.shape_words)]
     made = [(spec.nodes_asked, spec)]

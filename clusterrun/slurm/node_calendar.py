@@ -7,7 +7,9 @@ earlier, or share nodes, let others start sooner than this says.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
+from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand
@@ -51,6 +53,7 @@ def calendar(
     without = _names(excluded)
     here = {one.name: one for one in nodes if one.partition == partition and _usable(one, gpus)}
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in here if name not in without}
+    runs: set[str] = set()
     unplanned = 0
     for job in queue:
         waits = job.word == "PENDING"
@@ -59,10 +62,11 @@ def calendar(
             unplanned += waits and partition in job.partition.split(",")
             continue
         times = (job.start or 0.0, ENDLESS if job.end is None else job.end)
-        for name in _names(places):
-            if name in taken:
-                taken[name].append(times)
-    hidden = [name for name in taken if here[name].state.startswith(BUSY) and not _runs(name, queue)]
+        names = _names(places)
+        runs |= frozenset() if waits else names
+        for name in names & taken.keys():
+            taken[name].append(times)
+    hidden = [name for name in taken if here[name].state.startswith(BUSY) and name not in runs]
     known = [(name, tuple(when)) for name, when in taken.items() if name not in hidden]
     return NodeCalendar(tuple(known), tuple(hidden), unplanned)
 
@@ -71,26 +75,17 @@ def _usable(node: NodeRow, gpus: int) -> bool:
     return node.state.startswith(USABLE) and NOT_RESPONDING not in node.state and node.gpus >= gpus
 
 
-def _runs(name: str, queue: Sequence[QueueRow]) -> bool:
-    return any(job.word != "PENDING" and name in _names(job.nodelist) for job in queue)
-
-
-_KNOWN: dict[str, frozenset[str]] = {}
-
-
+@cache
 def _names(text: str) -> frozenset[str]:
-    if text not in _KNOWN:
-        try:
-            _KNOWN[text] = frozenset(expand(text) if text and "/" not in text else ())
-        except BadInput:
-            _KNOWN[text] = frozenset()
-    return _KNOWN[text]
+    """The nodes of a list, which many jobs and each shape share; none where it cannot be read."""
+    try:
+        return frozenset(expand(text) if text and "/" not in text else ())
+    except BadInput:
+        return frozenset()
 
 
 def seconds_of(limit: str) -> float | None:
     """A time limit as sinfo writes it, ``1-00:00:00``; None for none."""
-    from clusterrun.model.duration import parse
-
     try:
         return float(parse(limit))
     except BadInput:
