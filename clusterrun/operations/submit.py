@@ -77,14 +77,28 @@ class Draft:
     snapshot: Snapshot | None = None
 
 
-def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> SubmitFacts:
+@frozen
+class ShapeOfRun:
+    """Which of the shapes of a run is drafted, and what was found out once for all of them."""
+
+    run_id: str
+    token: str
+    shape: int
+    offered: Offered
+    snapshot: Snapshot | None
+
+
+def submit_facts(
+    spec: JobSpec, context: Context, allocation: str = "", known: Offered | None = None
+) -> SubmitFacts:
     """What this machine and Slurm say before ``spec`` is planned. Raises ``ClusterrunError``.
 
     ``allocation``: the job id of the allocation in which it starts at once, instead of a job of its own.
+    ``known``: what partitions offer, where that was asked already.
     """
     site = replace(_site(spec, context), allocation=allocation)
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
-    offered = Offered(context) if site.slurm and not allocation else None
+    offered = (known or Offered(context)) if site.slurm and not allocation else None
     spec, whole = _whole_nodes(spec, context) if offered else (spec, ())
     spec, avoided = _keeping_off(spec, context, site, offered)
     site, shared = _sharing_cpus(spec, context, site, offered)
@@ -98,27 +112,21 @@ def named(spec: JobSpec, context: Context) -> tuple[str, str]:
     return run_id(name, context.clock.now(), os.urandom(2)), os.urandom(8).hex()
 
 
-def draft(
-    spec: JobSpec,
-    context: Context,
-    allocation: str = "",
-    place: tuple[str, str] | None = None,
-    shape: int = -1,
-) -> Draft:
-    """The whole submission of ``spec``, checked; makes no file. Raises ``ClusterrunError``.
+def draft(spec: JobSpec, context: Context, allocation: str = "", of: ShapeOfRun | None = None) -> Draft:
+    """The whole submission of ``spec``, ``of`` a run in several shapes or alone, checked; makes no file.
 
-    ``place`` is what ``named`` gave, for a run in several shapes; ``shape`` is then which one ``spec`` is.
+    Raises ``ClusterrunError``.
     """
-    found = submit_facts(spec, context, allocation)
+    found = submit_facts(spec, context, allocation, of.offered if of else None)
     spec, site = found.spec, found.site
-    chosen, token = place or named(spec, context)
+    chosen, token, shape = (of.run_id, of.token, of.shape) if of else (*named(spec, context), -1)
     paths = context.store.paths(chosen)
     as_asked = plan(spec, chosen, token, paths.run_dir, site, shape)
     said = found.check(as_asked, context.environ)
     if not spec.snapshot:
         idle = ("--snapshot-include has no effect without --snapshot",) if spec.snapshot_include else ()
         return Draft(as_asked, as_asked.notices + said + idle)
-    snapshot = look(spec.cwd, spec.snapshot_include)
+    snapshot = (of and of.snapshot) or look(spec.cwd, spec.snapshot_include)
     planned = plan(moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site, shape)
     where = f"ranks run in the copy: files that they write by a relative path are below {planned.spec.cwd}"
     return Draft(planned, (*planned.notices, *said, str(snapshot), where), snapshot)

@@ -12,16 +12,18 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import JobSpec
 from clusterrun.operations.context import Context, Tell
-from clusterrun.operations.submit import Draft, Files, draft, named, prepare, queued
+from clusterrun.operations.submit import Draft, Files, Offered, ShapeOfRun, draft, named, prepare, queued
+from clusterrun.runs.code_snapshot import look
 from clusterrun.runs.private_files import DiskRefused
 from clusterrun.script.environment import dropped
 
 
 def drafts(spec: JobSpec, context: Context) -> list[Draft]:
     """The submission of each shape, checked; makes no file. Raises ``ClusterrunError``."""
-    place = named(spec, context)
-    words = spec.shape_words
-    return [draft(spec.shaped(shape), context, place=place, shape=shape) for shape in range(len(words))]
+    snapshot = look(spec.cwd, spec.snapshot_include) if spec.snapshot else None
+    first = ShapeOfRun(*named(spec, context), 0, Offered(context), snapshot)
+    shapes = [replace(first, shape=shape) for shape in range(len(spec.shape_words))]
+    return [draft(spec.shaped(one.shape), context, of=one) for one in shapes]
 
 
 def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tuple[RunRecord, tuple[str, ...]]:
