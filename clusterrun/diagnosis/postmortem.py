@@ -138,9 +138,7 @@ def ended_by_timeout(left: Remains) -> bool:
 def _root(left: Remains) -> Error | None:
     """The earliest error that was not survived; of one moment the known one, then that of who ended first."""
     since = left.failure.at - BEFORE if left.failure else 0.0
-    ended = (
-        unfolded(left.failure.ended) if left.failure else ()
-    )  # with exit code 0, whatever they had printed
+    ended = unfolded(left.failure.ended) if left.failure else ()  # with exit code 0, whatever they printed
     roots = [
         one
         for one in left.errors

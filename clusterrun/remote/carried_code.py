@@ -8,6 +8,7 @@ import shlex
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable
+from typing import IO
 
 from clusterrun.model.errors import BadInput
 from clusterrun.remote.client_install import refused_there
@@ -45,7 +46,7 @@ def send(connection: SharedConnection, cwd: str, include: Iterable[str], say: Ca
     return f"{HOME}/sent/{name}/{shlex.quote(os.path.relpath(cwd, snapshot.root))}"
 
 
-def packed(snapshot: Snapshot, target: object) -> str:
+def packed(snapshot: Snapshot, target: IO[bytes]) -> str:
     """Write the files as an archive, with a note of their commit; a name that tells the content."""
     digest = hashlib.sha256()
 
@@ -62,12 +63,7 @@ def packed(snapshot: Snapshot, target: object) -> str:
 
     with (
         tempfile.NamedTemporaryFile() as written,
-        tarfile.open(
-            fileobj=target,
-            mode="w:gz",
-            compresslevel=6,
-            format=tarfile.PAX_FORMAT,  # type: ignore[call-overload]
-        ) as archive,
+        tarfile.open(fileobj=target, mode="w:gz", compresslevel=6, format=tarfile.PAX_FORMAT) as archive,
     ):
         for name in snapshot.files:
             path = os.path.join(snapshot.root, name)

@@ -13,6 +13,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping
+from typing import IO
 
 from clusterrun import atomic_file, system
 from clusterrun.config import settings
@@ -104,12 +105,12 @@ class SharedConnection:
         tty = "-t" if terminal else "-T"
         return ("ssh", "-S", self.socket, tty, "-E", log, *_options(_SESSION), "--", self.host.host, command)
 
-    def ask(self, command: str, seconds: float, stdin: object = "") -> system.Completed:
+    def ask(self, command: str, seconds: float, stdin: str | IO[bytes] = "") -> system.Completed:
         """What ``command`` says there. Raises ``NotConnected``."""
         began = time.monotonic()
         while True:
             with self.log() as log:
-                done = system.run(self.session(command, log, False), seconds, stdin)  # type: ignore[arg-type]
+                done = system.run(self.session(command, log, False), seconds, stdin)
                 if done.code != LOST or not self.turned_away(log, began):
                     if done.code == LOST:
                         raise self.failed(log)
