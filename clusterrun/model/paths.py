@@ -140,8 +140,3 @@ class AttemptPaths:
     def beside(self, name: str) -> str:
         """Another file of this attempt."""
         return os.path.join(self.folder, name)
-
-
-def runs_folder(home: str) -> str:
-    """Where the run directories lie below ``$CLUSTERRUN_HOME``."""
-    return os.path.join(home, "runs")

@@ -17,7 +17,7 @@ from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, encode_set
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.paths import RunPaths, of_shape, runs_folder
+from clusterrun.model.paths import RunPaths, of_shape
 from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
 from clusterrun.runs.private_files import (
@@ -93,7 +93,7 @@ class Store:
         """``other_cluster`` names the cluster of a run's jobs, where that is not the one of this machine."""
         self.home = home
         self._other_cluster = other_cluster
-        self.runs = runs_folder(home)
+        self.runs = os.path.join(home, "runs")
         self.live = os.path.join(home, "live")
         self.cache = os.path.join(home, "cache")
         self._paths: dict[str, RunPaths] = {}
