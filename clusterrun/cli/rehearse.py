@@ -171,7 +171,8 @@ def _rehearsal(
 ) -> Rehearsal:
     from clusterrun.api import spec_of
     from clusterrun.rehearse.in_allocation import AllocationRehearsal
-    from clusterrun.rehearse.rehearsal import Rehearsal, RehearsalLimits, outside
+    from clusterrun.rehearse.rehearsal import Rehearsal, RehearsalLimits
+    from clusterrun.rehearse.working_copy import outside
 
     slurm = given["cluster"] == "slurm"
     wishes = {key: given[key] for key in ("nodes", "gpus", "cluster")} | {"preflight": "off"}

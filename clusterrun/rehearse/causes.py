@@ -23,9 +23,6 @@ from clusterrun.rehearse.resumption import (
     resumed,
 )
 
-MANY_KEPT = 4
-"""Checkpoints of one kind, none ever removed, from which on it is said."""
-
 
 class Severity(enum.Enum):
     """How bad it is: a note is worth knowing, and fails nothing."""
@@ -112,108 +109,6 @@ def up_to_the_first(fault: str, seen: Observed) -> Observed:
         Life({rank: replace(one, struck=False) for rank, one in life.ranks.items()}) for life in after[:1]
     ]
     return replace(seen, fault=fault, lives=(first, *again))
-
-
-def control(first: Life, second: Life) -> tuple[Discovery, ...]:
-    """What two undisturbed runs say: whether they are the same, and how checkpoints are written."""
-    differs = divergence(first, second)
-    n = first.last
-    if differs is None:
-        same = Discovery(Severity.OK, Cause.NONE, f"2 runs of {n} steps, equal to the last bit")
-    else:
-        what = UNDISTURBED.get(differs.part) or WORDS.get(differs.part, differs.part)
-        said = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
-        same = Discovery(
-            Severity.NOTE,
-            Cause.NOT_DETERMINISTIC,
-            f"{said}{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
-            " losses after it by the spread of these two runs",
-            "seed all generators, torch.use_deterministic_algorithms(True)",
-            step=differs.step,
-        )
-    return (same, *files(first))
-
-
-UNDISTURBED = {
-    "parameters": "the arithmetic (samples and random numbers are the same, the weights are not)",
-    "rounding": "the arithmetic (the sum of the gradients of several ranks)",
-}
-
-
-def divergence(first: Life, second: Life) -> FirstDifference | None:
-    """What differs first between two undisturbed runs."""
-    known = reference(first)
-    for rank, trace in sorted(second.ranks.items()):
-        if trace.before.get(0, (0,))[0] != known.initial.get(rank, 0):
-            return FirstDifference("parameters", 1, rank, "the initial weights")
-    found = differences(known, second, 0)
-    return found[0] if found else None
-
-
-def files(life: Life) -> tuple[Discovery, ...]:
-    """What the control shows of checkpoint files."""
-    saves = [save for save in life.saves if save.size]
-    if not saves:
-        return (
-            Discovery(
-                Severity.FAIL,
-                Cause.NO_CHECKPOINT,
-                f"no checkpoint was written within {life.last} steps: a failure costs all of them",
-                "save more often (an option of the script?), or rehearse more steps with --steps",
-            ),
-        )
-    found = [_two_writers(saves), _never_dropped(life, saves)]
-    return tuple(one for one in found if one)
-
-
-def _two_writers(saves: Sequence[SavedFile]) -> Discovery | None:
-    for save in saves:
-        others = sorted(
-            {o.rank for o in saves if (o.temp or o.path) == (save.temp or save.path) and o.step == save.step}
-        )
-        if len(others) > 1:
-            ranks = " and ".join(map(str, others))
-            return Discovery(
-                Severity.FAIL,
-                Cause.TWO_WRITERS,
-                f"ranks {ranks} write the same file {os.path.basename(save.path)} at step {save.step}:"
-                " what is in it is a matter of luck",
-                "let rank 0 alone write (if rank == 0: torch.save(…); barrier), or give each rank a file",
-                (save.line,),
-                save.step,
-            )
-    return None
-
-
-def _never_dropped(life: Life, saves: Sequence[SavedFile]) -> Discovery | None:
-    kinds: dict[str, set[str]] = {}
-    sizes = {save.path: save.size for save in saves}
-    for save in saves:
-        kinds.setdefault(pattern(save.path), set()).add(save.path)
-    for kind, paths in kinds.items():
-        if len(paths) >= MANY_KEPT and not any(map(life.dropped, paths)):
-            size = sum(sizes[path] for path in paths) / len(paths)
-            return Discovery(
-                Severity.NOTE,
-                Cause.NEVER_DROPPED,
-                f"{len(paths)} checkpoints {os.path.basename(kind)} of {amount(size)} each, none was removed:"
-                f" 1000 of them take {amount(1000 * size)}",
-                "remove all but the newest two or three after each save",
-                tuple({save.line for save in saves if save.path in paths}),
-            )
-    return None
-
-
-def amount(size: float) -> str:
-    """Bytes in words."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
-
-
-# --- a fault ---
 
 
 def judge(first: Life, differs: str, seen: Observed, second: Life | None = None) -> tuple[Discovery, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
-from clusterrun.rehearse import causes
+from clusterrun.rehearse import causes, control_runs
 from clusterrun.rehearse.causes import Cause, Discovery, Observed, Severity
 from clusterrun.rehearse.faults import (
     AFTER_NOTICE,
@@ -36,14 +35,10 @@ from clusterrun.rehearse.faults import (
 )
 from clusterrun.rehearse.rank_trace import TRACE, Life, SavedFile, read
 from clusterrun.rehearse.resumption import begins, reference
+from clusterrun.rehearse.working_copy import copy_folder, made, moved
 
 VARIABLE = "CLUSTERRUN_REHEARSAL"
 LOOK_EVERY = 0.1
-LINKED_BYTES = 32 << 20
-"""A larger file is linked to, not copied."""
-MOST_BYTES = 2 << 30
-"""Of a working directory that is copied."""
-LEFT_OUT = (".git", "__pycache__", ".hg", "node_modules", ".tox", ".mypy_cache", ".pytest_cache")
 SAVES_WANTED = 3
 """Checkpoints that the control is to write before it may end."""
 LEAST_STEPS = 20
@@ -70,15 +65,6 @@ class Result:
         """The worst of the findings."""
         order = [Severity.OK, Severity.NOTE, Severity.UNKNOWN, Severity.FAIL]
         return max((one.level for one in self.findings), key=order.index, default=Severity.OK)
-
-
-NO_NETWORK = (
-    *("URLError", "HTTPError", "gaierror", "ConnectionError", "ConnectTimeout", "ConnectError"),
-    *("MaxRetryError", "LocalEntryNotFoundError", "OfflineModeIsEnabled"),
-)
-"""Exceptions of scripts that load something from a network, by the names that libraries give them."""
-MADE_BYTES = 10 << 20
-"""A file as large as that, which is no checkpoint, was probably downloaded."""
 
 
 class BudgetSpent(Exception):
@@ -139,7 +125,7 @@ class Rehearsal:
         try:
             result = self._control(began)
         except BudgetSpent:
-            late = too_slow(self._seen_of_control(), self._budget)
+            late = control_runs.too_slow(self._seen_of_control(), self._budget)
             yield Result("control", "control", (late,), time.monotonic() - began)
             return
         yield result
@@ -176,7 +162,7 @@ class Rehearsal:
         seconds = time.monotonic() - began
         failed = status.state is State.FAILED and bool(first.errors)
         if failed or not first.ranks or first.last < 1:
-            said, remedy = no_steps(first, status, self._spec)
+            said, remedy = control_runs.no_steps(first, status, self._spec)
             cause = Cause.SCRIPT_FAILS if failed and first.last else Cause.NO_STEPS
             return Result("control", "control", (Discovery(Severity.FAIL, cause, said, remedy),), seconds)
         blind = next((one.blind for one in first.ranks.values() if one.blind), "")
@@ -184,7 +170,7 @@ class Rehearsal:
             self._tell(f"not all of this script can be seen: {blind}")
         self._refuse_escapes(first)
         for name, size in made(self._root(), os.path.join(self._folder, "control-1"), first):
-            here = f"the script makes {name} of {causes.amount(size)} in its working directory"
+            here = f"the script makes {name} of {control_runs.amount(size)} in its working directory"
             self._tell(f"{here}, and so does each run: quicker if it lies here before")
         plan = schedule(first, self._steps or first.last)
         limit = 0 if plan.natural else plan.steps
@@ -193,7 +179,7 @@ class Rehearsal:
         second = self._lives(again)[-1]
         cut = cut_to(first, plan.steps)
         self.control, self.plan = (cut, second), plan
-        findings = causes.control(cut, second)
+        findings = control_runs.control(cut, second)
         return Result(
             "control", "control", findings, time.monotonic() - began, (curve(cut, 0), curve(second, 0))
         )
@@ -253,7 +239,7 @@ class Rehearsal:
     def _judged(self, fault: Strike, seen: Observed, began: float) -> Result:
         assert self.control is not None
         first, second = self.control
-        different = causes.divergence(first, second)
+        different = control_runs.divergence(first, second)
         findings = causes.judge(first, different.part if different else "", seen, second)
         known = reference(first, seen.lives[0])
         curves = tuple(curve(life, begins(known, life)) for life in seen.lives)
@@ -466,109 +452,6 @@ def text(path: str) -> str:
             return file.read()
     except OSError:
         return ""
-
-
-def moved(word: str, root: str, folder: str) -> str:
-    """A word of the command, a path inside the working directory led into the copy."""
-    return folder + word[len(root) :] if word == root or word.startswith(root + os.sep) else word
-
-
-def outside(command: Sequence[str], root: str) -> tuple[str, ...]:
-    """The words of a command that name places outside of the working directory, which all runs share."""
-    words = [part for word in command for part in word.split("=")]
-    return tuple(
-        word for word in words if os.path.isabs(word) and not (word + os.sep).startswith(root + os.sep)
-    )
-
-
-def copy_folder(source: str, target: str) -> None:
-    """Copy a working directory; large files are linked to. Raises ``BadInput`` where it is too large."""
-    total = 0
-    for folder, names, files in os.walk(source):
-        names[:] = [
-            name
-            for name in names
-            if name not in LEFT_OUT and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
-        ]
-        here = os.path.join(target, os.path.relpath(folder, source))
-        os.makedirs(here, 0o700, exist_ok=True)
-        for name in files:
-            path = os.path.join(folder, name)
-            if os.path.islink(path) or not os.path.isfile(path):
-                if os.path.exists(path):
-                    os.symlink(os.path.realpath(path), os.path.join(here, name))
-                continue
-            size = os.path.getsize(path)
-            total += size if size < LINKED_BYTES else 0
-            if total > MOST_BYTES:
-                raise BadInput(
-                    f"{source} holds more than {MOST_BYTES >> 30} GB of small files; each run needs a copy",
-                    "start in a folder that holds the script and little else",
-                )
-            if size >= LINKED_BYTES:
-                os.symlink(path, os.path.join(here, name))
-            else:
-                shutil.copy2(path, os.path.join(here, name))
-
-
-def no_steps(life: Life, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
-    """Why nothing can be rehearsed: what was seen, and what to do."""
-    if life.errors:
-        line, kind, said = life.errors[0]
-        place = f" at {line}" if line else ""
-        first = said.splitlines()[0] if said else ""
-        gpus = "CUDA" in said or "cuda" in said or "NCCL" in said
-        remedy = "rehearse it with --gpus where there are some, or tell it to use the CPU" if gpus else ""
-        if kind in NO_NETWORK:
-            remedy = "what it downloads must lie here before: load it once, and give the script its path"
-        when = f"after {life.last} steps" if life.last else "before its first step"
-        return f"the script ends {when}{place}: {kind}: {first}", remedy
-    if not life.ranks:
-        return (
-            f"no rank was seen ({status.state.value}: {status.reason}): is the command a Python script?",
-            "see what the ranks printed: --keep, then clusterrun logs",
-        )
-    if status.state is State.FAILED:
-        return (
-            f"the script ends before its first step: {status.reason}",
-            "see what it printed: --keep FOLDER, then cat FOLDER/home/runs/*/attempts/000/*.err",
-        )
-    return (
-        "no step of a torch optimizer was seen: what this script computes cannot be compared",
-        "it must train with an optimizer of torch's in the processes that clusterrun starts"
-        " (--ranks-per-node): ranks that the script starts by itself are not seen",
-    )
-
-
-def made(source: str, copy: str, life: Life) -> Iterator[tuple[str, int]]:
-    """The large files that a run made in its copy and that are no checkpoints, with their sizes."""
-    saved = {os.path.dirname(save.path) for save in life.saves}
-    for folder, _, files in os.walk(copy):
-        for name in files:
-            path = os.path.join(folder, name)
-            inside = os.path.relpath(path, copy)
-            mine = os.path.lexists(os.path.join(source, inside)) or os.path.islink(path)
-            if not mine and folder not in saved and os.path.getsize(path) >= MADE_BYTES:
-                yield inside, os.path.getsize(path)
-
-
-def too_slow(life: Life, budget: float) -> Discovery:
-    """What to say of an undisturbed run that the budget ended: no step at all, or how long each takes."""
-    if life.last < 1:
-        said = f"no optimizer step within --budget {budget:g} s"
-        remedy = (
-            "see what the ranks printed: --keep, then clusterrun logs; a slow start needs a larger --budget"
-        )
-        return Discovery(Severity.FAIL, Cause.NO_STEPS, said, remedy)
-    steps = life.ranks[min(life.ranks)].steps
-    each = (steps[-1].at - steps[0].at) / max(1, len(steps) - 1)
-    saved = len({save.step for save in life.saves if save.size})
-    pace = f"{life.last} steps of {each:.2g} s and {saved} checkpoints within --budget {budget:g} s: too few"
-    remedy = (
-        "rehearse a smaller model or batch, save more often, end runs sooner (--steps), or give more:"
-        f" --budget {2 * budget:g}s"
-    )
-    return Discovery(Severity.UNKNOWN, Cause.UNDETERMINED, pace, remedy)
 
 
 def cut_to(life: Life, steps: int) -> Life:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterrun.model.frozen import replace
-from clusterrun.rehearse import causes
+from clusterrun.rehearse import causes, control_runs
 from clusterrun.rehearse.causes import Observed, Severity
 from clusterrun.rehearse.faults import FAULTS, chosen, runs_of, schedule, strikes
 from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile, Step, parsed, pattern
@@ -303,7 +303,7 @@ def test_what_a_restart_does_not_load_is_not_put_down_to_the_notice() -> None:
 def test_the_control_tells_how_checkpoints_are_written() -> None:
     def found(*saves: SavedFile) -> list[str]:
         one = life(0, LAST, 1, saves=saves)
-        return [each.cause.value for each in causes.control(one, one)]
+        return [each.cause.value for each in control_runs.control(one, one)]
 
     assert found() == ["", "no-checkpoint"]
     assert found(saved(5), saved(10), saved(15)) == [""]
@@ -317,7 +317,7 @@ def test_checkpoints_in_a_folder_that_is_removed_are_dropped() -> None:
 
     def found(*removes: str) -> list[str]:
         one = life(0, LAST, 1, saves=saves, removes=removes)
-        return [each.cause.value for each in causes.control(one, one)]
+        return [each.cause.value for each in control_runs.control(one, one)]
 
     assert found("/a/checkpoint-5") == [""]
     assert found("/a/checkpoint-50") == ["", "never-dropped"]
@@ -325,7 +325,7 @@ def test_checkpoints_in_a_folder_that_is_removed_are_dropped() -> None:
 
 def test_two_runs_that_differ_say_where() -> None:
     other = Life({0: replace(CONTROL.ranks[0], steps=tuple(map(changed_at_7, CONTROL.ranks[0].steps)))})
-    (first, *_) = causes.control(CONTROL, other)
+    (first, *_) = control_runs.control(CONTROL, other)
     assert (first.level, first.cause.value, first.step) == (Severity.NOTE, "not-deterministic", 7)
 
     assert "from step 7 on, rank 0: the arithmetic (samples and random numbers are the same" in first.said

@@ -16,8 +16,9 @@ import pytest
 from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.states import State
+from clusterrun.rehearse.control_runs import no_steps, too_slow
 from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile
-from clusterrun.rehearse.rehearsal import copy_folder, made, moved, no_steps, outside, too_slow
+from clusterrun.rehearse.working_copy import copy_folder, made, moved, outside
 from tests.hostile.conftest import ROOT, Person
 from tests.rehearse.planted import BUGS, CORRECT, Patch
 from tests.rehearse.test_causes import step

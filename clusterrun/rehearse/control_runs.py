@@ -1,0 +1,168 @@
+"""What the undisturbed runs say of a script: whether it steps, repeats itself, and how it saves; pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from clusterrun.model.record import RunStatus
+from clusterrun.model.spec import JobSpec
+from clusterrun.model.states import State
+from clusterrun.rehearse.causes import WORDS, Cause, Discovery, Severity
+from clusterrun.rehearse.rank_trace import Life, SavedFile, pattern
+from clusterrun.rehearse.resumption import FirstDifference, differences, reference
+
+MANY_KEPT = 4
+"""Checkpoints of one kind, none ever removed, from which on it is said."""
+NO_NETWORK = (
+    *("URLError", "HTTPError", "gaierror", "ConnectionError", "ConnectTimeout", "ConnectError"),
+    *("MaxRetryError", "LocalEntryNotFoundError", "OfflineModeIsEnabled"),
+)
+"""Exceptions of scripts that load something from a network, by the names that libraries give them."""
+
+
+def control(first: Life, second: Life) -> tuple[Discovery, ...]:
+    """What two undisturbed runs say: whether they are the same, and how checkpoints are written."""
+    differs = divergence(first, second)
+    n = first.last
+    if differs is None:
+        same = Discovery(Severity.OK, Cause.NONE, f"2 runs of {n} steps, equal to the last bit")
+    else:
+        what = UNDISTURBED.get(differs.part) or WORDS.get(differs.part, differs.part)
+        said = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
+        same = Discovery(
+            Severity.NOTE,
+            Cause.NOT_DETERMINISTIC,
+            f"{said}{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
+            " losses after it by the spread of these two runs",
+            "seed all generators, torch.use_deterministic_algorithms(True)",
+            step=differs.step,
+        )
+    return (same, *files(first))
+
+
+UNDISTURBED = {
+    "parameters": "the arithmetic (samples and random numbers are the same, the weights are not)",
+    "rounding": "the arithmetic (the sum of the gradients of several ranks)",
+}
+
+
+def divergence(first: Life, second: Life) -> FirstDifference | None:
+    """What differs first between two undisturbed runs."""
+    known = reference(first)
+    for rank, trace in sorted(second.ranks.items()):
+        if trace.before.get(0, (0,))[0] != known.initial.get(rank, 0):
+            return FirstDifference("parameters", 1, rank, "the initial weights")
+    found = differences(known, second, 0)
+    return found[0] if found else None
+
+
+def files(life: Life) -> tuple[Discovery, ...]:
+    """What the control shows of checkpoint files."""
+    saves = [save for save in life.saves if save.size]
+    if not saves:
+        return (
+            Discovery(
+                Severity.FAIL,
+                Cause.NO_CHECKPOINT,
+                f"no checkpoint was written within {life.last} steps: a failure costs all of them",
+                "save more often (an option of the script?), or rehearse more steps with --steps",
+            ),
+        )
+    found = [_two_writers(saves), _never_dropped(life, saves)]
+    return tuple(one for one in found if one)
+
+
+def _two_writers(saves: Sequence[SavedFile]) -> Discovery | None:
+    for save in saves:
+        others = sorted(
+            {o.rank for o in saves if (o.temp or o.path) == (save.temp or save.path) and o.step == save.step}
+        )
+        if len(others) > 1:
+            ranks = " and ".join(map(str, others))
+            return Discovery(
+                Severity.FAIL,
+                Cause.TWO_WRITERS,
+                f"ranks {ranks} write the same file {os.path.basename(save.path)} at step {save.step}:"
+                " what is in it is a matter of luck",
+                "let rank 0 alone write (if rank == 0: torch.save(…); barrier), or give each rank a file",
+                (save.line,),
+                save.step,
+            )
+    return None
+
+
+def _never_dropped(life: Life, saves: Sequence[SavedFile]) -> Discovery | None:
+    kinds: dict[str, set[str]] = {}
+    sizes = {save.path: save.size for save in saves}
+    for save in saves:
+        kinds.setdefault(pattern(save.path), set()).add(save.path)
+    for kind, paths in kinds.items():
+        if len(paths) >= MANY_KEPT and not any(map(life.dropped, paths)):
+            size = sum(sizes[path] for path in paths) / len(paths)
+            return Discovery(
+                Severity.NOTE,
+                Cause.NEVER_DROPPED,
+                f"{len(paths)} checkpoints {os.path.basename(kind)} of {amount(size)} each, none was removed:"
+                f" 1000 of them take {amount(1000 * size)}",
+                "remove all but the newest two or three after each save",
+                tuple({save.line for save in saves if save.path in paths}),
+            )
+    return None
+
+
+def amount(size: float) -> str:
+    """Bytes in words."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def no_steps(life: Life, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
+    """Why nothing can be rehearsed: what was seen, and what to do."""
+    if life.errors:
+        line, kind, said = life.errors[0]
+        place = f" at {line}" if line else ""
+        first = said.splitlines()[0] if said else ""
+        gpus = "CUDA" in said or "cuda" in said or "NCCL" in said
+        remedy = "rehearse it with --gpus where there are some, or tell it to use the CPU" if gpus else ""
+        if kind in NO_NETWORK:
+            remedy = "what it downloads must lie here before: load it once, and give the script its path"
+        when = f"after {life.last} steps" if life.last else "before its first step"
+        return f"the script ends {when}{place}: {kind}: {first}", remedy
+    if not life.ranks:
+        return (
+            f"no rank was seen ({status.state.value}: {status.reason}): is the command a Python script?",
+            "see what the ranks printed: --keep, then clusterrun logs",
+        )
+    if status.state is State.FAILED:
+        return (
+            f"the script ends before its first step: {status.reason}",
+            "see what it printed: --keep FOLDER, then cat FOLDER/home/runs/*/attempts/000/*.err",
+        )
+    return (
+        "no step of a torch optimizer was seen: what this script computes cannot be compared",
+        "it must train with an optimizer of torch's in the processes that clusterrun starts"
+        " (--ranks-per-node): ranks that the script starts by itself are not seen",
+    )
+
+
+def too_slow(life: Life, budget: float) -> Discovery:
+    """What to say of an undisturbed run that the budget ended: no step at all, or how long each takes."""
+    if life.last < 1:
+        said = f"no optimizer step within --budget {budget:g} s"
+        remedy = (
+            "see what the ranks printed: --keep, then clusterrun logs; a slow start needs a larger --budget"
+        )
+        return Discovery(Severity.FAIL, Cause.NO_STEPS, said, remedy)
+    steps = life.ranks[min(life.ranks)].steps
+    each = (steps[-1].at - steps[0].at) / max(1, len(steps) - 1)
+    saved = len({save.step for save in life.saves if save.size})
+    pace = f"{life.last} steps of {each:.2g} s and {saved} checkpoints within --budget {budget:g} s: too few"
+    remedy = (
+        "rehearse a smaller model or batch, save more often, end runs sooner (--steps), or give more:"
+        f" --budget {2 * budget:g}s"
+    )
+    return Discovery(Severity.UNKNOWN, Cause.UNDETERMINED, pace, remedy)

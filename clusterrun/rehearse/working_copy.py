@@ -1,0 +1,73 @@
+"""The copy of the working directory that each run has: what goes into it, and what a run makes there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+
+from clusterrun.model.errors import BadInput
+from clusterrun.rehearse.rank_trace import Life
+
+LINKED_BYTES = 32 << 20
+"""A larger file is linked to, not copied."""
+MOST_BYTES = 2 << 30
+"""Of a working directory that is copied."""
+LEFT_OUT = (".git", "__pycache__", ".hg", "node_modules", ".tox", ".mypy_cache", ".pytest_cache")
+MADE_BYTES = 10 << 20
+"""A file as large as that, which is no checkpoint, was probably downloaded."""
+
+
+def moved(word: str, root: str, folder: str) -> str:
+    """A word of the command, a path inside the working directory led into the copy."""
+    return folder + word[len(root) :] if word == root or word.startswith(root + os.sep) else word
+
+
+def outside(command: Sequence[str], root: str) -> tuple[str, ...]:
+    """The words of a command that name places outside of the working directory, which all runs share."""
+    words = [part for word in command for part in word.split("=")]
+    return tuple(
+        word for word in words if os.path.isabs(word) and not (word + os.sep).startswith(root + os.sep)
+    )
+
+
+def copy_folder(source: str, target: str) -> None:
+    """Copy a working directory; large files are linked to. Raises ``BadInput`` where it is too large."""
+    total = 0
+    for folder, names, files in os.walk(source):
+        names[:] = [
+            name
+            for name in names
+            if name not in LEFT_OUT and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+        ]
+        here = os.path.join(target, os.path.relpath(folder, source))
+        os.makedirs(here, 0o700, exist_ok=True)
+        for name in files:
+            path = os.path.join(folder, name)
+            if os.path.islink(path) or not os.path.isfile(path):
+                if os.path.exists(path):
+                    os.symlink(os.path.realpath(path), os.path.join(here, name))
+                continue
+            size = os.path.getsize(path)
+            total += size if size < LINKED_BYTES else 0
+            if total > MOST_BYTES:
+                raise BadInput(
+                    f"{source} holds more than {MOST_BYTES >> 30} GB of small files; each run needs a copy",
+                    "start in a folder that holds the script and little else",
+                )
+            if size >= LINKED_BYTES:
+                os.symlink(path, os.path.join(here, name))
+            else:
+                shutil.copy2(path, os.path.join(here, name))
+
+
+def made(source: str, copy: str, life: Life) -> Iterator[tuple[str, int]]:
+    """The large files that a run made in its copy and that are no checkpoints, with their sizes."""
+    saved = {os.path.dirname(save.path) for save in life.saves}
+    for folder, _, files in os.walk(copy):
+        for name in files:
+            path = os.path.join(folder, name)
+            inside = os.path.relpath(path, copy)
+            mine = os.path.lexists(os.path.join(source, inside)) or os.path.islink(path)
+            if not mine and folder not in saved and os.path.getsize(path) >= MADE_BYTES:
+                yield inside, os.path.getsize(path)
