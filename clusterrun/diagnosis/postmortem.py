@@ -273,6 +273,8 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
     remedy = f"clusterrun logs --rank {failure.rank} shows all that it said"
     if failure.rank < 0:
         remedy = "clusterrun report shows what the pre-flight check found; --exclude leaves a node out"
+        if not failure.node:
+            remedy = "job.out in the run directory holds what the launcher said; --srun adds an option to it"
         return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), remedy)
     if failure.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         remedy = (

@@ -377,10 +377,11 @@ def _phase(state: RunState | None) -> Phase:
 
 
 def _nodelist(evidence: RunEvidence) -> str:
-    if evidence.row and evidence.row.nodelist:
-        return evidence.row.nodelist
+    """Of a job that ends, Slurm lists only the nodes that it still clears."""
     attempts = evidence.state.attempts if evidence.state else ()
-    return fold(attempts[-1].nodes) if attempts else ""
+    ours = fold(attempts[-1].nodes) if attempts else ""
+    row = evidence.row
+    return row.nodelist if row and row.nodelist and not (ours and row.word == "COMPLETING") else ours
 
 
 def _last_word(evidence: RunEvidence) -> float | None:

@@ -170,6 +170,13 @@ def test_the_nodes_own_word_that_memory_ran_out_is_believed() -> None:
     assert explain(left(failure=killed)).verdict is Verdict.OUT_OF_MEMORY
 
 
+@pytest.mark.parametrize(("node", "remedy"), [("n2", "--exclude"), ("", "job.out")])
+def test_only_a_node_that_failed_is_to_be_left_out(node: str, remedy: str) -> None:
+    lost = Failure(-1, node, 1, 101.0, "the launcher ended with code 1: srun: error: Unable to create step")
+    words = explain(left(failure=lost)).remedy
+    assert [word for word in ("--exclude", "job.out") if word in words] == [remedy]
+
+
 def test_a_rank_that_fails_before_one_is_killed_is_the_culprit() -> None:
     killed = Failure(1, "n1", -9, 110.0, "rank 1 on n1 was killed by signal 9 (SIGKILL)")
     found = explain(left(*heard(2, *traceback(2, BAD), at=100.0), failure=killed))

@@ -318,6 +318,13 @@ def test_the_nodes_of_the_newest_attempt_are_shown_where_slurm_has_forgotten_the
     assert judge(said(state=FAILED)).nodelist == "n[0-1]"
 
 
+def test_a_job_that_ends_keeps_the_nodes_that_slurm_has_cleared() -> None:
+    clearing = row("COMPLETING", nodelist="n1")
+    assert judge(said(row=clearing, state=FAILED)).nodelist == "n[0-1]"
+    assert judge(said(row=clearing)).nodelist == "n1"
+    assert judge(said(row=row("RUNNING", nodelist="n[0-2]"), state=FAILED)).nodelist == "n[0-2]"
+
+
 def test_what_slurm_knew_once_is_kept_after_it_forgot() -> None:
     then = judge(said(row=row("TIMEOUT", end=NOW - 3), state=state(State.CANCELLED)))
     later = judge(said(state=state(State.CANCELLED)))
