@@ -16,6 +16,7 @@ from clusterrun.operations.submit import Draft, draft, prepare
 from clusterrun.script.environment import scrubbed
 from clusterrun.slurm.allocation import Allocation
 from clusterrun.slurm.job_cache import turn
+from clusterrun.slurm.queries import unfiltered
 from clusterrun.system import start_bound
 
 SILENT_SECONDS = 120.0
@@ -145,7 +146,7 @@ def batch_environment(environ: Mapping[str, str], job_id: str, nodes: Collection
     """The environment of a batch step on these nodes of the job, whatever step this process is of."""
     names, count = fold(list(nodes)), str(len(nodes))
     return {
-        **scrubbed(environ),
+        **unfiltered(scrubbed(environ)),
         **{name: environ[name] for name in _KEPT if name in environ},
         "SLURM_JOB_ID": job_id,
         "SLURM_JOBID": job_id,

@@ -74,8 +74,8 @@ class SlurmClient:
         clock: system.Clock | None = None,
         user: int | None = None,
     ) -> None:
-        self._inherited = environment
-        self._environment = {**environment, **queries.QUERY_ENVIRONMENT}
+        self._inherited = queries.unfiltered(environment)
+        self._environment = {**self._inherited, **queries.QUERY_ENVIRONMENT}
         self._run = run
         self._clock = clock or system.RealClock()
         self._user = os.getuid() if user is None else user

@@ -8,7 +8,7 @@ whoever chose a job's name or comment cannot have known it, so text cannot forge
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterrun.model.errors import SchedulerError
@@ -18,6 +18,16 @@ from clusterrun.slurm_text import job_states, reasons
 
 QUERY_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Times as seconds since the epoch, whatever the site's clock zone; all tasks of an array that wait."""
+_FILTERS = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_")
+"""How variables begin by which people set what Slurm's programs show them, and which jobs these end."""
+
+
+def unfiltered(environment: Mapping[str, str]) -> dict[str, str]:
+    """``environment`` without what would keep jobs from being listed or ended: ``SQUEUE_PARTITION`` and so on.
+
+    A job is submitted with this too: its coordinator asks about it from the environment of the job.
+    """
+    return {name: value for name, value in environment.items() if not name.startswith(_FILTERS)}
 
 
 @frozen

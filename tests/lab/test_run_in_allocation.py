@@ -13,7 +13,7 @@ __all__ = ["on_slurm"]
 
 IN_SALLOC = f"""
 set -m
-starts() {{ for _ in $(seq 300); do grep -q here "$1" && return; sleep 0.1; done; echo "$1 never started"; }}
+starts() {{ for _ in $(seq 900); do grep -q here "$1" && return; sleep 0.1; done; echo "$1 never started"; }}
 run="{PROGRAM} run --preflight off"
 srun --nodes=1 --ntasks=1 $run tell.py 2>/dev/null >in-a-step; echo "in a step $?"
 $run --nodes 1 --max-restarts 1 stay.py >first 2>&1 & first=$!
@@ -40,7 +40,7 @@ def test_ranks_run_in_an_allocation_which_stays_whatever_ends_them(on_slurm: Sit
     if on_slurm.lab.state.slurm_version.startswith("20.11"):  # the step there keeps its GPUs from all others
         work = work.replace("srun --nodes=1 --ntasks=1 $run", "$run")
     (on_slurm.project / "work.sh").write_text(work)
-    done = on_slurm.run("alloc", "--nodes", "2", "--gpus", "2", "bash", "work.sh", limit=180)
+    done = on_slurm.run("alloc", "--nodes", "2", "--gpus", "2", "bash", "work.sh", limit=500)
     cancelled, killed = [line for line in done.out.splitlines() if line.endswith("-stay CANCELLED")]
     said = done.out.replace(cancelled, "…", 1).replace(killed, "…", 1).splitlines()
     assert said == [

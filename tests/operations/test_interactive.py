@@ -118,6 +118,7 @@ def test_srun_hears_of_the_job_and_of_nothing_that_the_step_around_us_was_told()
     around |= {
         "SLURM_NTASKS": "1",
         "SLURM_CPU_BIND": "x",
+        "SQUEUE_PARTITION": "x",
         "SLURM_JOB_NODELIST": "n[0-2]",
         "SLURM_NNODES": "1",
     }

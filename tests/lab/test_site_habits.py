@@ -1,0 +1,229 @@
+"""Habits of sites and of shells beyond those of test_sites.py, on one lab; each is a row of docs/sites.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from clusterrun.lab import conf
+from clusterrun.lab.place import LabPlace
+from clusterrun.lab.spec import LabSpec, Layout
+from tests.lab.test_sites import NODES, PARTITIONS, SIZE, SYSTEM_PYTHON, Trained, project, script
+from tests.lab.test_slurm_runs import PROGRAM, Site, until
+from tests.lab_fixture import MakeLab, leftovers
+
+pytestmark = pytest.mark.lab
+
+GRES = conf.gres_conf
+STAY = (*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", "work.py", "stay")
+
+
+def in_upper_case(spec: LabSpec, layout: Layout) -> str:
+    named = f"NodeName=GPU-A[1-{spec.nodes}] NodeHostname={layout.node_range}"
+    return NODES(spec, layout).replace(f"NodeName={layout.node_range}", named)
+
+
+def shared_and_of_a_group(spec: LabSpec, layout: Layout) -> str:
+    line = PARTITIONS(spec, layout).replace(f"Nodes={layout.node_range}", f"Nodes=GPU-A[1-{spec.nodes}]")
+    debug = line.rstrip("\n") + " OverSubscribe=FORCE:1 AllowGroups=root DefCpuPerGPU=3\n"
+    return debug + debug.replace("debug Default=YES PriorityTier=1", "urgent Default=NO PriorityTier=10")
+
+
+def second_node_first(spec: LabSpec, place: LabPlace) -> str:
+    """Switches in whose order Slurm 26.05 numbers tasks; nodes it numbers as the job lists them."""
+    switches = ("s1 Nodes=GPU-A2", "s2 Nodes=GPU-A1", "top Switches=s[1-2]")
+    (place.conf / "topology.conf").write_text("".join(f"SwitchName={line}\n" for line in switches))
+    return GRES(spec, place)
+
+
+HEALTH = (
+    "read -r host name SLURM_CONF 2>/dev/null <{0} || exit 0",
+    "export SLURM_CONF",
+    '[ "$host" != "$(hostname)" ] || /usr/bin/scontrol update "nodename=$name" state=drain reason=ecc',
+)
+SETTINGS = {
+    "LaunchParameters": "use_interactive_step,enable_nss_slurm",
+    "InteractiveStepOptions": '"--interactive --preserve-env --pty --mpi=none $SHELL"',
+    "MpiDefault": "pmix",
+    "KillWait": "120",
+    "FirstJobId": "67040000",
+    "MaxTasksPerNode": "1",
+    "SelectTypeParameters": "CR_Core",
+    "TaskPlugin": "task/affinity",
+    "TaskPluginParam": "Cores,Verbose",
+    "TopologyPlugin": "topology/tree",
+    "UsePAM": "Yes",
+    "HealthCheckInterval": "2",
+    "HealthCheckNodeState": "ANY",
+    "PreemptMode": "SUSPEND,GANG",
+    "PreemptType": "preempt/partition_prio",
+    "VSizeFactor": "200",
+}
+
+
+@pytest.fixture(scope="module")
+def habits(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Settings that real sites have and that steer jobs from behind, all at once."""
+    folder = tmp_path_factory.mktemp("habits")
+    folder.chmod(0o755)
+    health = script(folder, "health", *(line.format(folder / "ill") for line in HEALTH))
+    patch = pytest.MonkeyPatch()
+    patch.setattr(conf, "_nodes", in_upper_case)
+    patch.setattr(conf, "_partitions", shared_and_of_a_group)
+    patch.setattr(conf, "gres_conf", second_node_first)
+    try:
+        lab = make_lab(nodes=2, gpus=2, settings={**SETTINGS, "HealthCheckProgram": health})
+    finally:
+        patch.undo()
+    return project(lab, folder)
+
+
+@pytest.fixture(scope="module")
+def trained(habits: Site) -> Trained:
+    return Trained(habits)
+
+
+def training(here: Site, **shell: str) -> dict[str, Any]:
+    """A run whose four ranks have said that they train."""
+    answer = here.submit(*STAY, **shell)
+    until(lambda: len(list(filter(None, here.outputs(answer).values()))) == 4)
+    return answer
+
+
+@pytest.mark.parametrize(
+    "trait",
+    [
+        *(
+            "LaunchParameters",
+            "MpiDefault",
+            "KillWait",
+            "MaxTasksPerNode",
+            "TaskPluginParam",
+            "TopologyPlugin",
+        ),
+        *("UsePAM", "HealthCheckInterval", "PreemptMode", "VSizeFactor"),
+    ],
+)
+def test_a_run_works_where_slurm_is_set_so(trained: Trained, trait: str) -> None:
+    shown = trained.here.lab.exec(["scontrol", "show", "config"]).out
+    (found,) = re.findall(rf"(?mi)^{trait}\s*= (.*)$", shown)
+    wanted = {word.lower() for word in SETTINGS[trait].split(",")}
+    assert wanted <= set(re.split(r"[\s,()]+", found.lower())), found
+    trained.check()
+    assert int(trained.answer["job_id"]) >= int(SETTINGS["FirstJobId"])
+
+
+def test_ranks_and_nodes_bear_their_names_where_tasks_are_numbered_otherwise(trained: Trained) -> None:
+    """Since 26.05 a task's number (SLURM_PROCID) follows the switches, its node's the list of nodes."""
+    trained.check()
+    hosts = {"GPU-A1": "n0001", "GPU-A2": "n0002"}
+    first, second = trained.status["attempts"]
+    assert {rank: one["node"] for rank, one in trained.ranks.items()} == {
+        rank: hosts[second["nodes"][rank // 2]] for rank in range(4)
+    }
+    assert (first["failure"]["rank"], first["failure"]["node"]) == (3, first["nodes"][1])
+
+
+SHELL = {
+    "SQUEUE_PARTITION": "urgent",
+    "SQUEUE_STATES": "SUSPENDED",
+    "SQUEUE_FORMAT": "%A",
+    "SQUEUE_SORT": "-i",
+    "SCANCEL_STATE": "SUSPENDED",
+    "SCANCEL_INTERACTIVE": "1",
+    "SINFO_PARTITION": "urgent",
+    "SACCT_FORMAT": "JobID",
+    "SBATCH_EXPORT": "NONE",
+    "SLURM_EXPORT_ENV": "NONE",
+    "SBATCH_ARRAY_INX": "1-3",
+    "SBATCH_WAIT": "1",
+    "SRUN_CPUS_PER_TASK": "1",
+    "SLURM_HINT": "nomultithread",
+    "SLURM_MPI_TYPE": "pmi2",
+    "SLURM_NTASKS": "7",
+    "SLURM_TIME_FORMAT": "relative",
+}
+
+
+def test_what_somebody_has_set_for_programs_of_slurm_hides_no_run_and_keeps_none_alive(habits: Site) -> None:
+    queued = habits.submit("--sbatch", "hold", *STAY, **SHELL)
+    listed = json.loads(habits.run("status", "--json", queued["run_id"], **SHELL).out)["runs"]
+    assert [one["state"] for one in listed] == ["PENDING"]
+    done = habits.run("cancel", queued["run_id"], **SHELL)
+    left = habits.lab.exec(["squeue", "--noheader", f"--jobs={queued['job_id']}"])
+    assert (done.code, done.out, left.out) == (0, f"{queued['run_id']} CANCELLED\n", ""), done
+    answer = training(habits, **SHELL)
+    shown = habits.run("status", answer["run_id"], **SHELL)
+    assert "state      RUNNING, training\n" in shown.out, shown
+    done = habits.run("cancel", answer["run_id"], **SHELL)
+    assert (done.code, done.out, leftovers(habits.lab)) == (0, f"{answer['run_id']} CANCELLED\n", [])
+
+
+def test_a_run_goes_on_after_a_job_of_a_higher_partition_that_suspended_it(habits: Site) -> None:
+    answer = training(habits)
+    urgent = ("sbatch", "--parsable", "-p", "urgent", "-N2", "-c16", "-o/dev/null", "--wrap=sleep 600")
+    taken = habits.lab.exec(urgent).out.strip()
+    until(lambda: "suspended" in habits.status(answer["run_id"])["reason"])
+    assert habits.lab.exec(["scancel", taken]).code == 0
+    until(lambda: "suspended" not in habits.status(answer["run_id"])["reason"])
+    assert habits.status(answer["run_id"])["state"] == "RUNNING"
+    assert habits.run("cancel", answer["run_id"]).code == 0
+    assert [one["cause"] for one in habits.status(answer["run_id"])["attempts"]] == ["first"]
+
+
+def test_a_run_goes_on_where_a_health_check_drains_its_node(habits: Site) -> None:
+    ill, lab = habits.project.parent / "ill", habits.lab
+    answer = training(habits)
+    ill.write_text(f"n0002 GPU-A2 {lab.slurm_conf}\n")
+    until(lambda: "drain" in lab.exec(["sinfo", "-h", "-N", "-o", "%T"]).out)
+    ill.unlink()
+    try:
+        assert habits.status(answer["run_id"])["state"] == "RUNNING"
+        assert habits.run("cancel", answer["run_id"]).code == 0
+    finally:
+        assert lab.exec(["scontrol", "update", "nodename=GPU-A2", "state=resume"]).code == 0
+    assert [one["cause"] for one in habits.status(answer["run_id"])["attempts"]] == ["first"]
+
+
+def test_ranks_that_ignore_sigterm_are_ended_long_before_the_two_minutes_of_killwait(habits: Site) -> None:
+    answer = habits.submit(*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", "stay.py", "--stubborn")
+    until(lambda: len(list(filter(None, habits.outputs(answer).values()))) == 4)
+    done = habits.run("cancel", answer["run_id"], limit=100)
+    assert (done.code, leftovers(habits.lab)) == (0, []), done
+
+
+FILTER = """
+function slurm_cli_setup_defaults(options, early) return slurm.SUCCESS end
+function slurm_cli_pre_submit(options, offset)
+  print("Welcome: quotas change on Monday")
+  slurm.log_info("words of a site")
+  return slurm.SUCCESS
+end
+function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+
+
+def test_a_filter_of_a_site_that_prints_on_every_submission_and_whole_nodes(habits: Site) -> None:
+    lab = habits.lab
+    whole = ["scontrol", "update", "partition=debug", "OverSubscribe=EXCLUSIVE"]
+    assert lab.exec(whole).code == 0
+    if not lab.state.graft:  # whose Slurm lies over another distribution's files, which lack its Lua
+        (lab.place.conf / "cli_filter.lua").write_text(FILTER)
+        with open(lab.slurm_conf, "a", encoding="utf-8") as file:
+            file.write("CliFilterPlugins=lua\n")
+        assert "Monday" in lab.exec(["srun", "--mpi=none", "true"]).out
+    Trained(habits).check()
+
+
+def test_a_run_works_in_the_step_on_the_first_node_that_salloc_gives(habits: Site) -> None:
+    typed = f"{PROGRAM} run --preflight off work.py | tee told\nhostname >where\nexit\n"
+    argv = ["script", "--quiet", "--return", "--command", f"{PROGRAM} alloc {' '.join(SIZE)}", "/dev/null"]
+    shell = {"CLUSTERRUN_HOME": str(habits.home)}
+    done = habits.lab.exec(argv, stdin=typed, env=shell, cwd=str(habits.project), timeout=180)
+    assert done.code == 0, done
+    told = (habits.project / "told").read_text()
+    assert (told.count('"WORLD_SIZE": "4"'), (habits.project / "where").read_text()) == (4, "n0001\n"), done
