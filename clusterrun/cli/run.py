@@ -76,6 +76,7 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: A
     refuse_job_options(given)
     said = {name for name in OF_THE_ALLOCATION if given.get(name) is not None}
     said |= {"gpus"} if given.get("gres") else set()
+    said |= {"preflight"} if given.get("preflight") is not None else set()
     values = _here(settled(given, profile), said)
     for sentence in settings.misspelt(os.environ):
         say(sentence)

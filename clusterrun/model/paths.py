@@ -1,27 +1,28 @@
 """Every path of a run: who needs a file asks here; knows names only, touches no disk.
 
-The layout is what the README documents and scripts rely on; each file has one writer:
+Scripts rely on the layout; each file has one writer:
 
     record.json      what was asked, and what the scheduler answered   (the client, at submit)
     orders.json      what the nodes are to do, 0600: it holds the environment   (the client, at submit)
     script.sh        the batch script as submitted   (the client)
     agent.pyz        the node-side program, one file   (the client)
     shapes/0/        orders.json and script.sh of one of several shapes   (the client); the first that starts
-                     makes orders.json above a link to its own, once and for all
+                     makes orders.json above a link to its own
     snapshot/        the code as it was, if asked for   (the client)
     snapshot.txt     the commit it was at, and what differed from it   (the client)
+    checked.json     on what its pre-flight depends   (the client)
     cancel           left by whoever cancelled the run   (the client)
     state.json       how far the run is   (the coordinator)
     reserve          room for the last state of a run that fills the disk   (the coordinator)
     successor.json   the job in which the run goes on   (the coordinator)
     next.json        the job that is queued and waits for the end of this one   (the coordinator)
-    left.json        what agents do whose coordinator is gone   (the newest of these agents)
+    left.json        what agents do whose coordinator is gone   (one of them)
     save_now         touched by whoever wants a checkpoint at once   (the user)
     prelude/         what the Python of ranks loads first, where they are watched   (the coordinator)
     asks/            questions to the coordinator of a live run   (the client)
     ended.json       the last word on a run that was seen ended   (the client)
     job.out          what the batch step itself printed, setup lines included
-    attempts/000/    one per start of the ranks; made exclusively, so a number is taken once
+    attempts/000/    one per start of the ranks; a number is taken once
         coordinator.log
         00003.out 00003.err     what rank 3 printed
         00003.error.json        the traceback of rank 3, where its program left one
@@ -33,7 +34,7 @@ The layout is what the README documents and scripts rely on; each file has one w
         node-0001.examiner.log  what the examiner of node 1 had to say; .observer.log: its observer;
                                 .container.log: what started the container of its ranks
         node-0001.samples       what node 1 and its ranks used, a line of JSON each 10 s   (the observer)
-        node-0001.now           the same at this moment, while somebody looks   (the observer)
+        node-0001.now           the same now, while somebody looks   (the observer)
         node-0001.stacks        where the ranks of node 1 stood when they were told to end   (the agent)
         node-0001.index         which byte of which file was there when, for merging by time
 """
@@ -77,6 +78,7 @@ class RunPaths:
     agent = _Below("agent.pyz")
     snapshot = _Below("snapshot")
     snapshot_note = _Below("snapshot.txt")
+    checked_for = _Below("checked.json")
     cancel = _Below("cancel")
     state = _Below("state.json")
     reserve = _Below("reserve")

@@ -81,6 +81,7 @@ class Report:
 
     ``set_said`` is what is wrong with all nodes together where no node and no link is to blame.
     ``world`` are the nodes that train, in rank order; ``excluded`` those found unfit.
+    ``environment`` is what was chosen for the ranks, where their user set nothing.
     ``backend`` is ``nccl``, ``gloo`` or empty (no collective was run, and ``notices`` says why).
     """
 
@@ -101,4 +102,5 @@ class Report:
     set_said: str = ""
     tests: tuple[Measurement, ...] = ()
     notices: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
     format: int = contract.FORMAT

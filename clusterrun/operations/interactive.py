@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 
 from clusterrun.local import processes
+from clusterrun.model.document import encode_set
+from clusterrun.model.duration import spoken
 from clusterrun.model.errors import BadInput, ClusterrunError, SchedulerError
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import expand, fold
+from clusterrun.model.orders import Level
+from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.operations import checked_before
 from clusterrun.operations.context import Context, Tell
-from clusterrun.operations.submit import Draft, draft, prepare
+from clusterrun.operations.submit import Draft, Files, draft, prepare
+from clusterrun.runs.store import CheckedFor
 from clusterrun.script.environment import scrubbed
 from clusterrun.slurm.allocation import Allocation
 from clusterrun.slurm.job_cache import turn
@@ -95,7 +102,7 @@ def held(context: Context, there: Allocation) -> dict[str, str]:
     """Which nodes other runs have, by their ids: a run has its nodes for itself."""
     found: dict[str, str] = {}
     now = context.clock.now()
-    for record in _of_job(context, there.job_id):
+    for record in _of_job(context, there.job_id, context.store.current(0)):
         (status,) = context.inquiry().statuses([record.run_id], ask=False)
         silent = now - (status.heard_at or record.submitted_at) > SILENT_SECONDS
         if status.state.ended or (record.in_allocation and silent):
@@ -105,8 +112,8 @@ def held(context: Context, there: Allocation) -> dict[str, str]:
     return found
 
 
-def _of_job(context: Context, job_id: str) -> Iterable[RunRecord]:
-    for run_id in context.store.current(0):
+def _of_job(context: Context, job_id: str, ids: Iterable[str]) -> Iterable[RunRecord]:
+    for run_id in ids:
         try:
             record = context.store.read(run_id)
         except ClusterrunError:
@@ -118,15 +125,42 @@ def _of_job(context: Context, job_id: str) -> Iterable[RunRecord]:
 def planned(spec: JobSpec, said: Collection[str], context: Context) -> tuple[Draft, Allocation]:
     """What ``begin`` would start; makes no file. Raises ``ClusterrunError``."""
     there = allocation(context)
-    return draft(fitted(spec, said, there, held(context, there)), context, there.job_id), there
+    return _drafted(spec, said, context, there)[0], there
+
+
+def _drafted(
+    spec: JobSpec, said: Collection[str], context: Context, there: Allocation
+) -> tuple[Draft, Files]:
+    """The run, without a check of its own where an earlier one counts, and what is put into its directory."""
+    made = draft(fitted(spec, said, there, held(context, there)), context, there.job_id)
+    planned = made.plan
+    level, nodes = planned.orders.preflight.level, planned.spec.nodelist
+    if level is Level.OFF:
+        return made, ()
+    key, check = checked_before.key(planned, context.environ), None
+    if "preflight" not in said and not planned.spec.restarts and not planned.spec.spares:
+        ids = checked_before.recent_ids(context.store.ids(), context.clock.now())
+        others = (one for one in _of_job(context, there.job_id, ids) if one.in_allocation)
+        check = checked_before.earlier(planned, key, others, context)
+    if check:
+        ago = spoken(max(0.0, context.clock.now() - check.at))
+        notice = (
+            f"pre-flight not repeated: {nodes} passed that of {check.run_id} {ago} ago;"
+            f" --preflight {level} makes it again"
+        )
+        planned = checked_before.relying(planned, check, context.environ)
+        made = replace(made, plan=planned, notices=(*made.notices, notice))
+    asked = CheckedFor(key, check.run_id if check else "")
+    path = RunPaths(planned.run_dir).checked_for
+    return made, ((path, json.dumps(encode_set(asked)).encode() + b"\n"),)
 
 
 def begin(spec: JobSpec, said: Collection[str], context: Context, tell: Tell) -> RunRecord:
     """Start ``spec`` in the allocation around us; it ends with this process. Raises ``ClusterrunError``."""
     there = allocation(context)
     with turn(os.path.join(context.store.cache, f"allocation-{there.job_id}"), context.clock):
-        made = draft(fitted(spec, said, there, held(context, there)), context, there.job_id)
-        record = prepare(made, context)
+        made, files = _drafted(spec, said, context, there)
+        record = prepare(made, context, files=files)
     environment = batch_environment(context.environ, there.job_id, expand(made.plan.spec.nodelist))
     try:
         started = start_bound(made.plan.argv, environment, made.plan.spec.cwd)

@@ -46,12 +46,18 @@ def attempts_with_report(context: Context, run_id: str) -> list[int]:
 
 
 def _missing(context: Context, run_id: str, attempt: int | None, found: list[int]) -> NoReport:
+    asked = context.store.checked_for(run_id)
     record, status = context.store.read(run_id), context.inquiry().statuses([run_id])[0]
     if found:
         having = ", ".join(map(str, found))
         return NoReport(
             f"attempt {attempt} of {run_id} has no pre-flight report",
             f"there is one of attempt {having}: clusterrun report {run_id} --attempt {found[-1]}",
+        )
+    if asked and asked.by:
+        return NoReport(
+            f"{run_id} made no check: {asked.by} had made it on the same nodes of the allocation",
+            f"clusterrun report {asked.by}",
         )
     return NoReport(*_why(record, status))
 

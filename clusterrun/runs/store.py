@@ -86,6 +86,18 @@ class EndedRun:
         return inferred(self.status)
 
 
+@frozen
+class CheckedFor:
+    """``checked.json``, of a run in an allocation: what its pre-flight depends on, as one ``key``.
+
+    ``by`` is the run whose check counted for this one, so that it made none ('': its own).
+    """
+
+    key: str
+    by: str = ""
+    format: int = contract.FORMAT
+
+
 class Store:
     """The runs below ``home`` (an absolute path); nothing is made before the first ``claim``."""
 
@@ -192,6 +204,10 @@ class Store:
     def report(self, run_id: str, attempt: int) -> Report | None:
         """What the pre-flight check of an attempt found, if it had a verdict. Raises ``BadDocument``."""
         return read_document(Report, self.paths(run_id).attempt(attempt).preflight)
+
+    def checked_for(self, run_id: str) -> CheckedFor | None:
+        """What the check of a run in an allocation depends on. Raises ``BadDocument``."""
+        return read_document(CheckedFor, self.paths(run_id).checked_for)
 
     def settle(self, status: RunStatus, now: float) -> None:
         """Keep ``status`` as the last word on a run that was seen ended. Raises ``DiskRefused``.

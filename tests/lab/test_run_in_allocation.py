@@ -55,3 +55,21 @@ def test_ranks_run_in_an_allocation_which_stays_whatever_ends_them(on_slurm: Sit
     assert told.count('"WORLD_SIZE": "4"') == told.count('"CUDA_VISIBLE_DEVICES": "0,1"') == 4
     assert "other runs have n" in (on_slurm.project / "refused").read_text()
     assert "by Ctrl-C or clusterrun cancel" in (on_slurm.project / "first").read_text()
+
+
+AGAIN = f"""
+export CLUSTERRUN_PREFLIGHT=quick
+run() {{
+    {PROGRAM} run --nodes 1 "$@" >out 2>said
+    echo "ended $? $(grep -c 'pre-flight not repeated: n0001 passed' said)"
+}}
+run true; run true; run --preflight quick --dry-run true
+run --preflight off false; run --dry-run true
+"""
+
+
+def test_a_check_is_made_once_in_an_allocation_until_a_run_fails(on_slurm: Site) -> None:
+    (on_slurm.project / "again.sh").write_text(AGAIN)
+    done = on_slurm.run("alloc", "--nodes", "1", "bash", "again.sh", limit=240)
+    expected = ["ended 0 0", "ended 0 1", "ended 0 0", "ended 1 0", "ended 0 0"]
+    assert done.out.splitlines() == expected, done.err + (on_slurm.project / "said").read_text()

@@ -68,11 +68,12 @@ def concluded(state: SessionState) -> SessionOutcome:
     alone = [state.subjects[node].name for node in choice.parted if node not in elsewhere]
     if alone and not choice.whole:
         state.notice(f"fit by itself, but not together with the others: leave out {', '.join(alone)}")
+    report = _report(state, choice, fit)
     return SessionOutcome(
         fit,
-        _report(state, choice, fit),
+        report,
         choice.nodes,
-        _environment(state, choice),
+        report.environment,
         tuple(dict.fromkeys((*unfit, *parted, *silent))),
     )
 
@@ -125,6 +126,7 @@ def _report(state: SessionState, choice: Choice, fit: bool) -> Report:
         set_said="; ".join(map(_of_all, state.together)),
         tests=tuple(state.tests),
         notices=tuple(state.notices),
+        environment=_environment(state, choice),
     )
 
 
