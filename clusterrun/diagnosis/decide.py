@@ -5,10 +5,11 @@ from __future__ import annotations
 from clusterrun.diagnosis.explanations import has_ended, reason
 from clusterrun.diagnosis.flight_records import counted, difference, roots, waiting
 from clusterrun.diagnosis.job_snapshot import PATIENCE, STOPPED, USUAL, called
+from clusterrun.diagnosis.left_out_calls import half
 from clusterrun.diagnosis.processes_below import below_ranks
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.stragglers import late
-from clusterrun.diagnosis.stuck_collectives import crossed, half, other_roots, other_tags, unanswered, unended
+from clusterrun.diagnosis.stuck_collectives import crossed, other_roots, other_tags, unanswered, unended
 from clusterrun.diagnosis.stuck_rendezvous import (
     met_in_vain,
     not_in_new_group,

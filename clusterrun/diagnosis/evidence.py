@@ -22,7 +22,8 @@ class Record:
     """One collective in a rank's flight recorder: ``sequence`` counts within ``group``.
 
     ``done``: this rank has left it. ``at`` is when it was begun, seconds since the epoch on the
-    rank's own clock. ``sizes`` and ``types`` are those of its input, as text.
+    rank's own clock. ``sizes`` and ``types`` are those of its input, as text. With it the rank had
+    ``begun`` so many calls of the group: over gloo sends and receives count as well (0: unknown).
     """
 
     group: str
@@ -32,6 +33,7 @@ class Record:
     types: str
     done: bool
     at: float
+    begun: int = 0
 
 
 @frozen

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.flight_records import HALF, KEY, members
+from clusterrun.diagnosis.flight_records import HALF, members
 from clusterrun.diagnosis.job_snapshot import called
+from clusterrun.diagnosis.left_out_calls import left_out
 from clusterrun.diagnosis.stack_location import place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 
@@ -140,7 +141,7 @@ def crossed(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
 
     Who waits for a rank that has gone on to a call of a wider group is right to wait: that rank skipped it.
     """
-    skipped = _skipped(snapshot, waits)
+    skipped = left_out(snapshot, waits)
     if skipped:
         return skipped
     places: dict[tuple[str, int], list[Waiting]] = {}
@@ -155,57 +156,6 @@ def crossed(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
     said = "ranks wait for each other in different groups or calls: their collectives are not in one order"
     remedy = "let every rank call the collectives of all groups in the same order"
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
-
-
-def _skipped(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
-    """Members of a group are missing in its call and wait in one that has all its members and others."""
-    at = {one.rank: one for one in waits}
-    found: dict[int, Waiting] = {}
-    for one in waits:
-        for rank in one.missing:
-            if rank in at and _awaited(snapshot, one) < _awaited(snapshot, at[rank]):
-                found[rank] = one
-    found = {rank: one for rank, one in found.items() if one.rank not in found}
-    if not found:
-        return None
-    culprits = tuple(
-        Culprit(
-            rank,
-            snapshot.of(rank).node,
-            f"it is in {at[rank].record.operation}{snapshot.line((rank,))} and {_not_done(snapshot, one)}",
-        )
-        for rank, one in sorted(found.items())
-    )
-    first = culprits[0]
-    said = f"rank {first.rank} on {first.node} went on without a call that others wait in: {first.why}"
-    remedy = (
-        "let all members of a group make its calls before those of wider groups; or is that one too many?"
-    )
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
-
-
-def _not_done(snapshot: JobSnapshot, one: Waiting) -> str:
-    """What ``one`` waits for, said of who should have done it."""
-    line = snapshot.line((one.rank,))
-    if one.record.operation == KEY:
-        return f"has not set the key of the store that rank {one.rank} waits for{line}"
-    return f"has not called {half(one)}, in which rank {one.rank} waits for it{line}"
-
-
-def _awaited(snapshot: JobSnapshot, one: Waiting) -> set[int]:
-    """The ranks that take part in the call that ``rank`` waits in."""
-    return set(members(snapshot.of(one.rank), one.record.group, snapshot.seen)) or {one.rank, *one.missing}
-
-
-def half(one: Waiting) -> str:
-    """What the missing rank should have called."""
-    if one.record.operation == HALF:
-        return f"the other half of {HALF}"
-    if one.record.operation == KEY:
-        return "set for a key of the store"
-    verb = one.record.operation.partition(" ")[0]
-    other = {"send": f"recv from rank {one.rank}", "recv": f"send to rank {one.rank}"}.get(verb)
-    return other or f"{one.record.operation} of group {one.record.group}"
 
 
 def _inside(snapshot: JobSnapshot, one: Waiting) -> str:

@@ -130,6 +130,7 @@ def records(said: Mapping[str, Any]) -> tuple[Record, ...]:
             _text(one.get("input_dtypes")),
             bool(one.get("retired")) or one.get("state") == "completed",
             int(one.get("at") or 0) / 1e9,
+            int(one.get("op_id") or 0),
         )
         for one in said.get("records") or ()
     )

@@ -42,7 +42,7 @@ INDEPENDENT = "CLUSTERRUN_INDEPENDENT"
 """Set to 1 by users whose ranks are not meant to train together."""
 UNUSED = {"FAKE"}
 """A backend for tests, which FSDP, and with it many frameworks, registers whenever it is imported."""
-KEPT = ("collective_seq_id", "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "retired")
+KEPT = ("collective_seq_id", "op_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
 """What is wanted of a flight record beside its group, its state and its times."""
 
 

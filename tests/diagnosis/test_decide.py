@@ -420,18 +420,24 @@ def test_who_skips_a_subgroups_barrier_and_goes_on_is_named_not_who_waits_in_it(
             stack = BARRIER if waits else ALL_REDUCE
             seen.append(subgroup(number, size, few, records=(*history(8), inside), stack=stack))
         found = verdict(*seen)
+        if few == 2:  # one of two left it out, or the other one made it too often
+            assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+            assert f"either rank {skips} left out barrier of group 1" in found.said
+            continue
         assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [skips])
         assert "has not called barrier of group 1" in found.culprits[0].why
 
 
 @pytest.mark.parametrize("call", ["send", "recv"])
-def test_who_does_not_answer_a_send_or_receive_is_named_not_who_waits_in_it(call: str) -> None:
+def test_who_does_not_come_to_answer_a_send_is_named_and_of_who_went_on_both_sides_are_told(
+    call: str,
+) -> None:
     """Rank 0 waits for rank 1, which is in an all_reduce, in its own code, or in another send."""
     half = {"send": "recv from rank 0", "recv": "send to rank 0"}[call]
     waits = rank(0, stack=ALL_REDUCE, call=call, peer=1)
     went_on = verdict(waits, waiter(1), waiter(2), waiter(3))
-    assert (went_on.verdict, [one.rank for one in went_on.culprits]) == (Verdict.MISMATCH, [1])
-    assert f"has not called {half}" in went_on.culprits[0].why
+    assert (went_on.verdict, went_on.culprits) == (Verdict.MISMATCH, ())
+    assert f"either rank 1 left out {half}, or rank 0 made a call too many" in went_on.said
     sleeps = verdict(waits, rank(1, stack=LOOP), waiter(2), waiter(3))
     assert (sleeps.verdict, [one.rank for one in sleeps.culprits]) == (Verdict.NEVER_ARRIVED, [1])
     assert sleeps.said.startswith("rank 1 on n0 never came to all_reduce (11 of group 0): ")
@@ -646,17 +652,14 @@ def of_pipeline(number: int, sent: int, **changes: Any) -> RankSeen:
     )
 
 
-def test_a_rank_that_waits_for_what_it_had_begun_to_receive_is_not_to_blame_but_who_does_not_send() -> None:
+def test_of_two_that_send_each_other_in_turns_both_sides_of_what_is_not_answered_are_told() -> None:
     found = verdict(of_pipeline(0, 0), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
-    assert found.verdict is Verdict.MISMATCH
-    assert blamed(found) == [
-        (
-            2,
-            "n1",
-            "it is in all_reduce at train.py:11 (step) and has not called the other half of a send or "
-            "receive, in which rank 1 waits for it at train.py:12",
-        )
-    ]
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert found.said == (
+        "rank 1 waits in a send or receive at train.py:12 for rank 2, in all_reduce at train.py:11 (step): "
+        "either rank 2 left out the other half of a send or receive, or rank 1 made a call too many; "
+        "what is left does not tell"
+    )
 
 
 def test_of_several_ranks_that_send_none_is_blamed_for_a_receive_that_nobody_answers() -> None:

@@ -1,0 +1,196 @@
+"""Of ranks that wait for each other: who left a call out, or made one too many, where that is told; pure."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.flight_records import HALF, KEY, members, sends
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterrun.diagnosis.evidence import RankSeen, Record
+    from clusterrun.diagnosis.flight_records import Waiting
+    from clusterrun.diagnosis.job_snapshot import JobSnapshot
+
+CUSTOM = 2
+"""Times that a rank has come to a point before what it does there is its custom."""
+START = ("", "")
+"""What comes before the first call."""
+
+
+@frozen
+class _Turn:
+    """A collective that a rank has begun, with the one before it and how many sends lay between them."""
+
+    before: tuple[str, str]
+    call: tuple[str, str]
+    sends: int
+
+
+def left_out(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+    """Members of a group are missing in its call and wait in one that has all its members and others.
+
+    Either they left it out, or those in it are there too early or once too often. Who departs from what it
+    did before is odd where the other side does not; else the fewer of those that the call is for.
+    """
+    at = {one.rank: one for one in waits}
+    found: dict[int, Waiting] = {}
+    for one in waits:
+        for rank in one.missing:
+            if rank in at and _is_wider(snapshot, at[rank], one):
+                found[rank] = one
+    found = {rank: one for rank, one in found.items() if one.rank not in found}
+    if not found:
+        return None
+    disputes = [
+        (
+            [one for one in waits if _call(one) == call],
+            [at[rank] for rank, one in sorted(found.items()) if _call(one) == call],
+        )
+        for call in dict.fromkeys(map(_call, found.values()))
+    ]
+    known = [(inside, gone, odd) for inside, gone in disputes if (odd := _odd(snapshot, inside, gone))]
+    if not known:
+        return _either(snapshot, waits, *disputes[0])
+    culprits = tuple(
+        Culprit(one.rank, snapshot.of(one.rank).node, _why(snapshot, one, inside, gone))
+        for inside, gone, odd in known
+        for one in odd
+    )
+    first = culprits[0]
+    left = known[0][2] is known[0][1]
+    did = "went on without a call that others wait in" if left else "waits in a call that others do not make"
+    said = f"rank {first.rank} on {first.node} {did}: {first.why}"
+    remedy = "let all members of a group make its calls equally often, and in one order with other groups'"
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
+
+
+def _is_wider(snapshot: JobSnapshot, there: Waiting, here: Waiting) -> bool:
+    """Whether a call takes more than another; of a world of two a send takes as many as a collective."""
+    more, few = _awaited(snapshot, there), _awaited(snapshot, here)
+    return few < more or (few == more and there.record.sequence > 0 and not here.record.sequence)
+
+
+def _call(one: Waiting) -> tuple[str, int, str]:
+    return one.record.group, one.record.sequence, one.record.operation
+
+
+def _odd(snapshot: JobSnapshot, inside: list[Waiting], gone: list[Waiting]) -> list[Waiting]:
+    """Which side of a dispute is odd: those in the call, or who has gone on; [] where nothing tells."""
+    here = {_departs(snapshot.of(one.rank), one) for one in inside}
+    there = {_departs(snapshot.of(one.rank), one) for one in gone}
+    if (here, there) in (({True}, {False}), ({False}, {True})):
+        return inside if True in here else gone
+    came, stayed = _votes(snapshot, inside[0], gone)
+    return gone if came > stayed else inside if came < stayed else []
+
+
+def _votes(snapshot: JobSnapshot, one: Waiting, gone: list[Waiting]) -> tuple[int, int]:
+    """How many of a group have made its call, and how many have not; of groups like it as well."""
+    if one.record.operation == KEY:
+        return 2, 1  # a wait for a key is none too many: one who sets it is missing
+    if one.record.operation == HALF:
+        equal = sum(sends(other) == sends(snapshot.of(one.rank)) for other in snapshot.seen)
+        return equal, len(gone)
+    mine = _awaited(snapshot, one)
+    like = [
+        max((record.sequence for record in other.records if record.group == group.name), default=0)
+        for other in snapshot.seen
+        for group in other.groups
+        if group.size == len(mine) and not mine & set(members(other, group.name, snapshot.seen))
+    ]
+    came = sum(number >= one.record.sequence > 0 for number in like)
+    return len(mine) - len(one.missing) + came, len(one.missing) + len(like) - came
+
+
+def _departs(rank: RankSeen, where: Waiting) -> bool | None:
+    """Whether a rank does where it stands what it never did there before; None: it came there too seldom.
+
+    A call that it has never made begins something new, and is no departure.
+    """
+    records = sorted(rank.records, key=lambda one: one.at)
+    turns = _turns(records)
+    if where.record.sequence:
+        place = next((place for place, one in enumerate(records) if one == where.record), 0)
+        now, turns = turns[place], turns[:place]
+        past = [turn for turn in turns if turn.before == now.before and turn.sends >= 0]
+        if all(turn.call == now.call for turn in past):  # the one call of a loop, but for what is sent before
+            past = [turn for turn in turns if turn in past or (turn.before, turn.call) == (START, now.call)]
+        known = len(past) >= CUSTOM and now.sends >= 0 and any(turn.call == now.call for turn in turns)
+        return (now.call, now.sends) not in [(turn.call, turn.sends) for turn in past] if known else None
+    last = records[-1] if records else None
+    group = next((one for one in rank.groups if last and one.name == last.group), None)
+    if last is None or group is None or group.backend != "gloo" or not last.begun:
+        return None
+    counts = [turn.sends for turn in turns if turn.before in (START, (last.group, last.operation))]
+    known = len(counts) >= CUSTOM and min(counts) >= 0 < max(counts)
+    return group.sequence - last.begun > max(counts) if known else None
+
+
+def _turns(records: Sequence[Record]) -> list[_Turn]:
+    """The records as turns; ``sends`` is -1 where the one before is not kept, 0 where nobody counts them."""
+    begun: dict[str, tuple[int, int]] = {}
+    found = []
+    before = START
+    for one in records:
+        number, sequence = begun.get(one.group, (0, 0))
+        count = one.begun - number - 1 if sequence + 1 == one.sequence else -1
+        found.append(_Turn(before, (one.group, one.operation), count if one.begun else 0))
+        begun[one.group] = (one.begun, one.sequence)
+        before = one.group, one.operation
+    return found
+
+
+def _why(snapshot: JobSnapshot, odd: Waiting, inside: list[Waiting], gone: list[Waiting]) -> str:
+    """What an odd one does, said of itself."""
+    line = snapshot.line((odd.rank,))
+    if odd in gone:
+        one = next(one for one in inside if odd.rank in one.missing)
+        return f"it is in {odd.record.operation}{line} and {_not_done(snapshot, one)}"
+    others = ranks_in_words(odd.missing)
+    there = f"{gone[0].record.operation}{snapshot.line(tuple(one.rank for one in gone))}"
+    return f"it waits in {_named(odd)}{line} for {others}, in {there}: it came too early, or once too often"
+
+
+def _either(
+    snapshot: JobSnapshot, waits: Sequence[Waiting], inside: list[Waiting], gone: list[Waiting]
+) -> Diagnosis:
+    """Nothing tells which of both is wrong: both are told, and nobody is blamed."""
+    here, there = (tuple(one.rank for one in side) for side in (inside, gone))
+    callers, others = ranks_in_words(here), ranks_in_words(there)
+    said = f"{callers} wait{'s' if len(here) == 1 else ''} in {_named(inside[0])}{snapshot.line(here)} for "
+    said += f"{others}, in {gone[0].record.operation}{snapshot.line(there)}: either {others} left out "
+    said += f"{half(inside[0])}, or {callers} made a call too many; what is left does not tell"
+    remedy = "compare how often each of both comes to its line, and under which condition"
+    return Diagnosis(Verdict.MISMATCH, said, (), (), snapshot.waited(waits), remedy)
+
+
+def _named(one: Waiting) -> str:
+    operation = one.record.operation
+    return f"{operation} of group {one.record.group}" if one.record.sequence else operation
+
+
+def _not_done(snapshot: JobSnapshot, one: Waiting) -> str:
+    """What ``one`` waits for, said of who should have done it."""
+    line = snapshot.line((one.rank,))
+    if one.record.operation == KEY:
+        return f"has not set the key of the store that rank {one.rank} waits for{line}"
+    return f"has not called {half(one)}, in which rank {one.rank} waits for it{line}"
+
+
+def _awaited(snapshot: JobSnapshot, one: Waiting) -> set[int]:
+    """The ranks that take part in the call that ``one`` waits in."""
+    return set(members(snapshot.of(one.rank), one.record.group, snapshot.seen)) or {one.rank, *one.missing}
+
+
+def half(one: Waiting) -> str:
+    """What the missing rank should have called."""
+    if one.record.operation == HALF:
+        return f"the other half of {HALF}"
+    if one.record.operation == KEY:
+        return "set for a key of the store"
+    verb = one.record.operation.partition(" ")[0]
+    other = {"send": f"recv from rank {one.rank}", "recv": f"send to rank {one.rank}"}.get(verb)
+    return other or f"{one.record.operation} of group {one.record.group}"

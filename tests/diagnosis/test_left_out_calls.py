@@ -1,0 +1,155 @@
+"""Calls that some make and others do not: who departs from what it did before, or whom most contradict."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.diagnosis.decide import decide
+from clusterrun.diagnosis.evidence import Group, RankSeen, Record
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.model.frozen import replace
+from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, NOW, case, rank
+
+HERE = ("/home/me/train.py:17 exchange", "/home/me/train.py:30 <module>")
+
+
+def verdict(*seen: RankSeen) -> Diagnosis:
+    return decide(case(*seen, stalled=60.0)).diagnosis
+
+
+# --- sends and receives: gloo counts them with each barrier, as `op_id` of its records ---
+
+
+def epochs(
+    number: int, done: list[int], now: int, waits: bool, call: str = "recv", peer: int = 0
+) -> RankSeen:
+    """A rank of two that made so many sends or receives before each barrier; it waits in one, or the next."""
+    records, begun = [], 0
+    for sequence, count in enumerate(done, 1):
+        begun += count + 1
+        at = NOW - 100 + sequence
+        records.append(Record("0", sequence, "barrier", "", "", True, at, begun))
+    begun += now
+    if not waits:
+        begun += 1
+        records.append(Record("0", len(done) + 1, "barrier", "", "", False, NOW - 60, begun))
+    changes = {"call": "recv", "peer": 0, "stack": HERE} if waits else {"stack": BARRIER}
+    groups = (Group("0", 2, begun, True, "gloo", "0-1"),)
+    return rank(number, 2, records=tuple(records), groups=groups, **changes)
+
+
+@pytest.mark.parametrize(
+    ("before", "sent", "received", "odd"),
+    [
+        ([4, 4], 4, 5, [1]),  # a recv too many
+        ([4, 4], 3, 4, [0]),  # a send left out
+        ([4, 4, 4, 4], 0, 1, [0]),
+        ([4, 3, 4, 3], 3, 4, []),  # both have done so before
+        ([4], 4, 5, []),  # once is no custom
+        ([], 11, 12, []),
+        ([0, 0, 0], 0, 1, []),  # the first ones of all: something new
+        ([4, 4], 5, 6, []),  # neither is as before
+    ],
+)
+def test_of_a_recv_that_nobody_answers_who_departs_from_its_custom_is_named_or_both_are_told(
+    before: list[int], sent: int, received: int, odd: list[int]
+) -> None:
+    found = verdict(epochs(0, before, sent, waits=False), epochs(1, before, received, waits=True))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, odd)
+    if odd == [1]:
+        assert found.culprits[0].why == (
+            "it waits in recv from rank 0 at train.py:17 (exchange) for rank 0, in barrier at train.py:20 "
+            "(step): it came too early, or once too often"
+        )
+    elif odd == [0]:
+        assert "it is in barrier at train.py:20 (step) and has not called send to rank 1" in found.said
+    else:
+        assert "either rank 0 left out send to rank 1, or rank 1 made a call too many" in found.said
+
+
+@pytest.mark.parametrize(("kept", "numbered"), [(slice(1, None), True), (slice(None), False)])
+def test_what_is_not_in_the_records_is_not_guessed(kept: slice, numbered: bool) -> None:
+    """Of a long run only the newest records are kept; old torch gives no number."""
+    cut = [
+        replace(
+            one,
+            records=tuple(
+                replace(record, begun=record.begun if numbered else 0) for record in one.records[kept]
+            ),
+        )
+        for one in (epochs(0, [4, 4], 4, waits=False), epochs(1, [4, 4], 5, waits=True))
+    ]
+    assert verdict(*cut).culprits == ()
+
+
+# --- collectives of a group of some ranks, and of all ---
+
+
+def trains(number: int, some: str, calls: str, size: int = 4) -> RankSeen:
+    """A rank that made these calls in turn, ``w`` with all and ``s`` with ``some``; it waits in the last."""
+    counts, records = {"w": 0, "s": 0}, []
+    for place, call in enumerate(calls):
+        counts[call] += 1
+        done, at = place < len(calls) - 1, NOW - 100 + place
+        records.append(
+            Record({"w": "0", "s": "1"}[call], counts[call], "all_reduce", "[4]", "Float", done, at)
+        )
+    groups = [Group("0", size, counts["w"], True, "gloo", f"0-{size - 1}")]
+    groups += (
+        [Group("1", len(some), counts["s"], False, "gloo", ",".join(some))] if str(number) in some else []
+    )
+    return rank(number, size, records=tuple(records), groups=tuple(groups), stack=ALL_REDUCE)
+
+
+def test_who_takes_a_subgroup_before_the_call_of_all_departs_from_its_own_order() -> None:
+    """Recorded: rank 3 reduced its loss before the gradients, in the seventh step."""
+    step = "ws" * 6
+    found = verdict(
+        trains(0, "013", step + "w"),
+        trains(1, "013", step + "w"),
+        trains(2, "013", "w" * 7),
+        trains(3, "013", step + "s"),
+    )
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [3])
+    assert "for ranks 0-1, in all_reduce at train.py:11 (step)" in found.said
+
+
+@pytest.mark.parametrize("some", ["01", "012", "123"])
+def test_who_leaves_out_a_subgroups_call_departs_from_its_own_order(some: str) -> None:
+    step, last = "ws" * 5, int(some[-1])
+    seen = [
+        trains(number, some, step + ("ww" if number == last else "ws"))
+        if str(number) in some
+        else trains(number, some, "w" * 7)
+        for number in range(4)
+    ]
+    found = verdict(*seen)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [last])
+
+
+def test_one_step_more_than_the_others_who_go_on_to_something_new_is_no_custom_of_theirs() -> None:
+    """Two of three evaluate for the first time; the third has a batch left, and calls as ever."""
+    found = verdict(
+        trains(0, "013", "w" * 9),
+        trains(1, "013", "w" * 8 + "s"),
+        trains(2, "013", "w" * 9),
+        trains(3, "013", "w" * 8 + "s"),
+    )
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0])
+
+
+@pytest.mark.parametrize(("sibling", "odd"), [(1, [3]), (0, [2])])
+def test_of_a_pair_the_one_is_odd_that_does_not_do_as_a_pair_like_it(sibling: int, odd: list[int]) -> None:
+    """Ranks 2 and 3 are one of two pairs; rank 2 waits in a call of theirs that rank 3 has not made."""
+
+    def of_pair(number: int, called: int, waits: bool) -> RankSeen:
+        world, name, ranks = Group("0", 4, 9, True, "gloo", "0-3"), "12"[number // 2], ("0-1", "2-3")
+        pair = Group(name, 2, called, False, "gloo", ranks[number // 2])
+        own = (Record(name, 1, "barrier", "", "", not waits, NOW - 70, 0),) if called else ()
+        last = () if waits else (Record("0", 9, "all_reduce", "[4]", "Float", False, NOW - 60, 0),)
+        return rank(number, groups=(world, pair), records=(*own, *last), stack=ALL_REDUCE)
+
+    found = verdict(
+        of_pair(0, sibling, False), of_pair(1, sibling, False), of_pair(2, 1, True), of_pair(3, 0, False)
+    )
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, odd)
