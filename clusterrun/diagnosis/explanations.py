@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 MOST_THREADS = 2
+_FINDER = "<frozen importlib"
+"""What stands between a module's own code and the line that imports it."""
 _SCRIPT = (" <module>", " _run_module_as_main")
 """The outermost frame of a main thread, until its script has ended."""
 
@@ -56,10 +58,7 @@ def _of_place(rank: RankSeen) -> Explanation:
     if here.doing is Doing.DATA:
         return _of_data(rank)
     if here.doing is Doing.IMPORT:
-        return Explanation(
-            f"it is still importing{_at(rank)}",
-            "Python on a slow file system: look at that node's file server, or bring a container",
-        )
+        return _of_import(rank, here.frame)
     if here.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
         return Explanation(
             f"it waits in {here.operation}{_at(rank)}, which the others have not called",
@@ -87,6 +86,18 @@ def _of_place(rank: RankSeen) -> Explanation:
         f"why does {runs} not end?"
         if runs
         else "what does that line wait for: a file, a lock, another process, the network?",
+    )
+
+
+def _of_import(rank: RankSeen, frame: str) -> Explanation:
+    if frame and _FINDER not in "".join(rank.stack[: rank.stack.index(frame)]):
+        return Explanation(
+            f"it is still importing, and {'busy' if rank.works else 'waits'}{_at(rank)}, in that module",
+            "what does that line wait for, or work at, while it is imported?",
+        )
+    return Explanation(
+        f"it is still importing{_at(rank)}",
+        "Python on a slow file system: look at that node's file server, or bring a container",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from clusterrun.diagnosis.stack_location import place
 from clusterrun.diagnosis.verdict import Stacks, folded, ranks_in_words
 from clusterrun.model.frozen import frozen
@@ -32,7 +34,9 @@ class JobSnapshot:
     """All ranks there should be (``size``), those seen, nodes that did not answer and why.
 
     ``offsets`` are the nodes' clocks less ours, in seconds, by name. ``stalled``: nothing has moved
-    for that many seconds, as watched from outside (0: nobody watched). ``ras`` is NCCL's own report.
+    for that many seconds, as watched from outside (0: nobody watched). ``since_begun`` is how many seconds
+    ago a rank last began a collective or a send, as was watched (infinite: nobody watched). ``ras`` is
+    NCCL's own report.
     """
 
     seen: tuple[RankSeen, ...]
@@ -40,6 +44,7 @@ class JobSnapshot:
     mute: tuple[tuple[str, str], ...] = ()
     offsets: tuple[tuple[str, float], ...] = ()
     stalled: float = 0.0
+    since_begun: float = math.inf
     ras: tuple[str, ...] = ()
 
     def of(self, rank: int) -> RankSeen:
@@ -66,11 +71,11 @@ class JobSnapshot:
             return 0.0
         if self.seen and all(one.problem for one in self.seen):
             return seconds  # they may be in collectives, and too busy to say in which
-        ages = []
+        ages = [self.since_begun]
         for one in self.seen:
             newest = max((record.at for record in one.records), default=0.0)
             ages.append(max(0.0, one.clock - newest) if newest else one.quiet)
-        return max(0.0, seconds - min(ages, default=0.0))
+        return max(0.0, seconds - min(ages)) if self.seen else seconds
 
     def patience(self, waits: Sequence[Waiting], late: Sequence[RankSeen]) -> float:
         """Seconds that ``late``, which work, may let those in ``waits`` wait: they may do so often."""

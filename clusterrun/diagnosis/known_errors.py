@@ -36,15 +36,10 @@ CONSEQUENCES = (
         r"|DistStoreError|Socket Timeout.*store",
         "rank 0, which holds the store, had ended",
     ),
-    (
-        r"ChildFailedError|SignalException: Process \d+ got signal"
-        r"|CalledProcessError: Command '\['[^']*python[\d.]*'",
-        "a process started here failed before",
-    ),
-    (r"DataLoader worker \(pid.*exited unexpectedly", "a worker of the data-loader ended before"),
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
 )
 """Messages of those who only noticed that somebody else had failed, with what they noticed."""
+PEERS_REMEDY = "look at the rank that failed first; this one only noticed"
 
 ROWS: tuple[KnownError, ...] = (
     # --- memory ---
@@ -306,11 +301,27 @@ ROWS: tuple[KnownError, ...] = (
         "ask for more with --gpus N, or make the script run with what it has",
         Verdict.ALONE,
     ),
-    *(
-        KnownError(
-            pattern, cause, "look at the rank that failed first; this one only noticed", consequence=True
-        )
-        for pattern, cause in CONSEQUENCES
+    # --- processes of this rank's own ---
+    KnownError(
+        r"ChildFailedError|SignalException: Process \d+ got signal"
+        r"|CalledProcessError: Command '\['[^']*python[\d.]*'",
+        "a process started here failed before",
+        "look at what that process printed: this one only noticed",
+        consequence=True,
     ),
+    KnownError(
+        r"DataLoader worker \(pid.*exited unexpectedly",
+        "a worker of the data-loader ended before",
+        "does the dataset, or a library of it, leave the process (sys.exit, os._exit) or crash there? "
+        "with num_workers=0 the rank itself does, and says where",
+        consequence=True,
+    ),
+    # --- a key of the store that nobody sets; gloo waits for some of its own ---
+    KnownError(
+        r"wait timeout after \d+ms, keys: (?!\S*(?://c(?:pu|uda)/|store_based_barrier))",
+        "no rank set a key of the store in time",
+        "which rank sets that key, under which condition? clusterrun logs --tail 5 shows how far each came",
+    ),
+    *(KnownError(pattern, cause, PEERS_REMEDY, consequence=True) for pattern, cause in CONSEQUENCES),
 )
 """In this order: the first that fits counts, so special ones stand before general ones."""

@@ -8,10 +8,11 @@ import signal
 from clusterrun.diagnosis.explanations import reason
 from clusterrun.diagnosis.flight_records import members
 from clusterrun.diagnosis.known_error_lookup import meaning
+from clusterrun.diagnosis.known_errors import PEERS_REMEDY
 from clusterrun.diagnosis.left_mismatches import mismatch, unmet
 from clusterrun.diagnosis.printed_errors import SURVIVED_SECONDS
 from clusterrun.diagnosis.solo_ranks import SILENCE
-from clusterrun.diagnosis.stack_location import Doing, place
+from clusterrun.diagnosis.stack_location import Doing, place, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.watchdog_lines import explain_timeout, is_timeout
 from clusterrun.model.frozen import replace
@@ -289,8 +290,8 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
         left_early = _who_left(left, own)
         if left_early is not None:
             return left_early
-        # Nobody failed before this rank: what it lost need not be another rank.
-        known = replace(known, cause=_BROKEN, remedy=_BROKEN_REMEDY)
+        if known.remedy == PEERS_REMEDY:  # nobody failed before: what it lost need not be another rank
+            known = replace(known, cause=_BROKEN, remedy=_BROKEN_REMEDY)
         culprit = replace(culprit, why=f"{culprit.why}; {own[0].said}") if own else culprit
     cause = last if told != last else known.cause if known else ""
     said = failure.why + (f": {cause}" if cause else "")
@@ -351,6 +352,8 @@ def _of_early_end(left: Remains, failure: Failure) -> Diagnosis:
     why = "it ended with exit code 0 while others waited for it"
     if odd != ended:
         why = f"it went on after {early} had ended with exit code 0"
+        at = [one.frame for one in left.errors if one.rank == failure.rank and one.frame]
+        why += f", and failed at {short(at[0])}" if at else ""
     culprits = tuple(
         Culprit(-1 if left.per_node else rank, left.node(rank), why) for rank in odd[:MOST_CULPRITS]
     )

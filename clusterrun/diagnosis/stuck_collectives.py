@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.flight_records import HALF, members
+from clusterrun.diagnosis.flight_records import HALF, members, sends
 from clusterrun.diagnosis.job_snapshot import called
 from clusterrun.diagnosis.left_out_calls import left_out
 from clusterrun.diagnosis.stack_location import place
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from clusterrun.diagnosis.evidence import RankSeen
     from clusterrun.diagnosis.flight_records import Waiting
     from clusterrun.diagnosis.job_snapshot import JobSnapshot
+
+MOST_COUNTS = 16
 
 
 def unended(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> Diagnosis:
@@ -47,7 +49,11 @@ def unanswered(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[
     wait = "waits" if len(ranks) == 1 else "wait"
     said = f"{ranks_in_words(ranks)} {wait} for {HALF} that is not answered{snapshot.line(ranks)}"
     remedy = "does the rank that is its peer call the other half, with the same tag and in the same order?"
-    return Diagnosis(Verdict.UNDETERMINED, said, (), (), snapshot.waited(waits), remedy)
+    counts = ", ".join(f"rank {one.rank} {sends(one)}" for one in snapshot.seen[:MOST_COUNTS] if sends(one))
+    evidence = [*snapshot.waited(waits), *([f"begun were sends and receives: {counts}"] if counts else [])]
+    if not any(snapshot.of(rank).posts for rank in ranks):
+        remedy += " The list given to batch_isend_irecv is shown here where a variable holds it"
+    return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
 
 
 def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:

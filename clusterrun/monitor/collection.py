@@ -57,8 +57,8 @@ class Collection:
         """Nobody is waited for any more."""
         return len(self._answers) + len(self._mute) >= len(self._nodes)
 
-    def case(self, stalled: float) -> JobSnapshot:
-        """What there is to be judged."""
+    def case(self, stalled: float, since_begun: float) -> JobSnapshot:
+        """What there is to be judged; ``since_begun``: seconds since a rank was seen to begin a call."""
         silent = f"no answer within {self.seconds + ANSWER_SECONDS:g} s"
         missing = {node: self._mute.get(node, silent) for node in self._nodes if node not in self._answers}
         seen = sorted((s for one in self._answers.values() for s in one.ranks), key=lambda one: one.rank)
@@ -68,5 +68,6 @@ class Collection:
             mute=tuple((self._nodes[node], why) for node, why in missing.items()),
             offsets=tuple((one.node, one.clock - self._wall) for one in self._answers.values()),
             stalled=stalled,
+            since_begun=since_begun,
             ras=next((one.ras for one in self._answers.values() if one.ras), ()),
         )

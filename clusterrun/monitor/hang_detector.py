@@ -16,6 +16,7 @@ Laws
 from __future__ import annotations
 
 import json
+import math
 
 from clusterrun.diagnosis.decide import START_PATIENCE, decide
 from clusterrun.diagnosis.evidence import Collected, Digest
@@ -74,6 +75,7 @@ class HangDetector:
         self._mute: dict[int, str] = {}
         self._killed: dict[int, int] = {}
         self._moved_at = now
+        self._begun_at = -math.inf
         self._stalled = self._reported = False
         self._again_at: float | None = None
         self._number = 0
@@ -204,10 +206,11 @@ class HangDetector:
         self._pulses[node, pulse.rank] = (now, pulse)
         if before is None or before.pid != pulse.pid:
             return True
-        ended = (pulse.state == "") != (before.state == "")
-        if ended or (pulse.output, pulse.size) != (before.output, before.size):
+        if pulse.begun > before.begun >= 0 or pulse.size != before.size:
+            self._begun_at = now
             return True
-        if pulse.begun > before.begun >= 0:
+        ended = (pulse.state == "") != (before.state == "")
+        if ended or pulse.output != before.output:
             return True
         counted = pulse.size > 0 and pulse.begun >= 0
         # One that never answers holds Python's lock; where others have joined it, it is in their group.
@@ -249,11 +252,11 @@ class HangDetector:
             return []
         looked, self._round = self._round, None
         stalled = now - self._moved_at if self._stalled else 0.0
-        case = looked.case(stalled)
+        case = looked.case(stalled, now - self._begun_at)
         if stalled and case.newest > wall - stalled + SLACK:
             # A collective was begun since: its digest is still to come.
             self._moved_at, self._stalled, stalled = now - max(0.0, wall - case.newest), False, 0.0
-            case = looked.case(stalled)
+            case = looked.case(stalled, now - self._begun_at)
         if OWN in self._names and (not stalled or self._too_early(case)):
             self._names.remove(OWN)
             if not self._names:

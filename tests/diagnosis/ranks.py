@@ -15,6 +15,7 @@ ALL_REDUCE = (
     "/home/me/train.py:11 step",
 )
 BARRIER = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:5356 barrier", "/home/me/train.py:20 step")
+RECV = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:2799 recv", "/home/me/train.py:14 serve")
 LOOP = ("/home/me/train.py:33 work", "/home/me/train.py:40 <module>")
 LOADER = (
     "/usr/lib/python3.11/selectors.py:415 select",

@@ -18,6 +18,7 @@ from tests.diagnosis.ranks import (
     LOOP,
     MEETING,
     NOW,
+    RECV,
     case,
     history,
     rank,
@@ -102,6 +103,18 @@ def test_a_rank_that_never_came_is_told_whole() -> None:
         (
             rank(1, stack=("<frozen importlib._bootstrap>:241 _call_with_frames_removed", *LOOP)),
             "it is still importing at train.py:33 (work)",
+        ),
+        (
+            rank(
+                1,
+                stack=(
+                    "/usr/lib/python3.11/codecs.py:322 decode",
+                    "/home/me/vocabulary.py:3 <module>",
+                    "<frozen importlib._bootstrap>:241 _call_with_frames_removed",
+                    *LOOP,
+                ),
+            ),
+            "it is still importing, and waits at vocabulary.py:3, in that module",
         ),
         (
             rank(1, stack=(), waits_in="futex_wait", answered=False),
@@ -802,3 +815,14 @@ def test_of_more_stacks_than_are_shown_the_ranks_left_out_are_said(apart: int) -
     said = [line for line in found.evidence if "stacks are shown" in line]
     assert len(found.groups) == 16
     assert said == ([f"16 stacks are shown: that of {left_out} is not"] * bool(left_out))
+
+
+@pytest.mark.parametrize(("since_begun", "named"), [(2.0, []), (9.0, []), (11.0, [1, 2, 3])])
+def test_ranks_that_only_send_are_not_blamed_before_it_is_known_that_they_have_not_for_long(
+    since_begun: float, named: list[int]
+) -> None:
+    """Seen: a parameter server takes from any rank, which no record tells, and the ranks print nothing."""
+    others = [rank(number, 4, 0, stack=LOOP) for number in (1, 2, 3)]
+    judged = decide(case(rank(0, 4, 0, stack=RECV), *others, since_begun=since_begun))
+    assert [one.rank for one in judged.diagnosis.culprits] == named
+    assert judged.later == pytest.approx(0.0 if named else 10.0 - since_begun)

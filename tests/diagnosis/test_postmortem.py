@@ -629,6 +629,47 @@ def test_a_broken_connection_of_the_rank_that_failed_first_is_its_own() -> None:
     assert "a peer of this rank ended" in elsewhere.said
 
 
+WORKER = "RuntimeError: DataLoader worker (pid 1984) exited unexpectedly with exit code 7. Details are lost"
+NO_KEY = "torch.distributed.DistStoreError: wait timeout after 9000ms, keys: /default_pg/0//ready/shards"
+
+
+@pytest.mark.parametrize(
+    ("last", "cause", "remedy"),
+    [
+        (WORKER, "a worker of the data-loader ended before", "num_workers=0"),
+        (NO_KEY, "no rank set a key of the store in time", "which rank sets that key"),
+    ],
+)
+def test_what_is_no_connection_of_the_rank_that_failed_first_is_not_called_one(
+    last: str, cause: str, remedy: str
+) -> None:
+    """Recorded: the others only lost their peer."""
+    end = replace(failure(1), last_lines=tuple(traceback(1, last)))
+    found = explain(
+        left(*heard(1, *traceback(1, last)), *heard(3, *traceback(3, PEER), at=100.9), failure=end)
+    )
+    assert (cause in found.said, remedy in found.remedy) == (True, True)
+    assert [one.rank for one in found.culprits] == [1]
+    assert last in found.culprits[0].why
+
+
+@pytest.mark.parametrize("keys", ["/default_pg/0//cpu//0/0", "/default_pg/0/store_based_barrier_key:1"])
+def test_a_key_that_torch_itself_waits_for_is_the_consequence_of_a_rank_that_did_not_come(keys: str) -> None:
+    (found,) = heard(
+        1, *traceback(1, f"torch.distributed.DistStoreError: wait timeout after 9ms, keys: {keys}")
+    )
+    assert found.consequence
+
+
+def test_who_went_on_when_the_others_had_ended_is_told_with_the_line_that_it_went_on_to() -> None:
+    """Recorded: a barrier that only rank 0 comes to, at the end."""
+    last = replace(failure(2), noticed=True, ended="0-1,3")
+    found = explain(left(*heard(2, *traceback(2, PEER, line=13)), failure=last))
+    assert [(one.rank, one.why) for one in found.culprits] == [
+        (2, "it went on after ranks 0-1 and 3 had ended with exit code 0, and failed at train.py:13 (step)")
+    ]
+
+
 def test_errors_below_a_launcher_are_those_of_its_ranks_and_not_of_the_rank_that_has_its_number() -> None:
     """Node 1's launcher complained of something, its rank 3 of something else: rank 1 said nothing."""
     hang = Diagnosis(Verdict.NEVER_ARRIVED, "", (Culprit(1, "n0", ""), Culprit(3, "n1", "")))

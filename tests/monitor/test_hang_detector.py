@@ -15,7 +15,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders, WatchOrders
 from clusterrun.monitor.actions import AskObserver, EndAttempt, Save, TakeBack, Warn
 from clusterrun.monitor.hang_detector import HangDetector
-from tests.diagnosis.ranks import LOOP, NOW, rank, record, waiter
+from tests.diagnosis.ranks import LOOP, NOW, RECV, rank, record, waiter
 
 WALL = 5000.0
 NODES = [(0, "n0"), (2, "n2")]
@@ -491,3 +491,21 @@ def test_a_collective_that_was_begun_since_the_last_digest_is_movement() -> None
     actions = answer(one, 11.5, 0, 1, seen(0), seen(1)) + answer(one, 11.5, 2, 1, seen(2), seen(3))
     assert actions == []
     assert one.wakes_at() == 21.0
+
+
+@pytest.mark.parametrize("news", [{"begun": 6}, {"begun": 5, "size": 3}])
+def test_what_ranks_begin_beside_what_is_recorded_puts_blame_off(news: dict[str, int]) -> None:
+    """Sends and receives have no records: when they were last begun only the digests tell."""
+
+    def asked(at: float) -> list[Any]:
+        one = vigil()
+        all_same(one, 1.0)
+        all_same(one, 20.0, **news)
+        one.asked(at, WALL + at, "diagnose-1", "{}")
+        serves = rank(0, begun=0, stack=RECV, node="n0")
+        answer(one, at + 1, 0, 1, serves, rank(1, begun=0, stack=LOOP))
+        seen = (rank(2, begun=0, stack=LOOP, node="n2"), rank(3, begun=0, stack=LOOP, node="n2"))
+        return answer(one, at + 1, 2, 1, *seen)
+
+    assert saved(asked(22.0)) == {}  # looked at again, when it would be too long
+    assert [one.rank for one in saved(asked(40.0))["diagnose-1.json"].culprits] == [1, 2, 3]
