@@ -24,8 +24,10 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 import zlib
+from itertools import islice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +43,10 @@ MOST_ROWS = 512
 """Samples of one batch that are told apart."""
 MOST_COPIES = 100_000
 """Tensors in a dict that is looked into."""
+REST_SECONDS = 1.0
+"""After which a file that a thread wrote has its final name, if nothing has moved it."""
+MOST_READS = 1000
+"""Files that are told of as read before the first step."""
 PIECE = 1 << 22
 """Elements of a tensor on a device that are summed at once."""
 KINDS = (
@@ -60,7 +66,23 @@ KINDS = (
 LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 FILE_EVENTS = ("open", "os.rename", "os.remove", "shutil.rmtree")
 RATES = ("lr", "momentum", "betas", "weight_decay")
+COUNTS = ("last_epoch", "best", "num_bad_epochs", "cooldown_counter")
+"""What a scheduler goes by; all but the first are ReduceLROnPlateau's."""
 OWN = ("clusterrun_rehearsal.py", "sitecustomize.py", "clusterrun_prelude.py")
+
+
+MAKE_STATE = ("_init_optim_state", "initialize_optimizer_states")
+"""Functions of torch's distributed checkpoints and of DeepSpeed that step only to have a state to fill."""
+
+
+def is_called_by(names: tuple[str, ...]) -> bool:
+    """Whether a function of one of these names is on this thread's stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in names:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def script_line() -> str:
@@ -150,25 +172,43 @@ def tensors_in(value: Any, depth: int = 4) -> Iterable[Any]:
         yield from tensors_in(vars(value), depth - 1)
 
 
+class OpenFile:
+    """A file that is being written: since when, by which line, as the how-manieth of its checkpoint.
+
+    ``late``: by another thread than the main one, which trains on meanwhile.
+    """
+
+    def __init__(self, step: int, nth: int, sure: bool) -> None:
+        self.step, self.nth, self.sure = step, nth, sure
+        self.at, self.line = time.time(), script_line()
+        self.late = threading.current_thread() is not threading.main_thread()
+
+
 class CheckpointWatch:
     """Which checkpoint files are written, under which name they end up, and what is struck meanwhile."""
 
     def __init__(self, tell: Callable[..., None], strike: Any, run_dir: str) -> None:
         self._tell, self._strike, self._run_dir = tell, strike, run_dir
-        self._open: dict[str, tuple[float, str, str, int]] = {}
-        self._begun = 0
-        self.step = 0
+        self._open: dict[str, OpenFile] = {}
+        self._begun: dict[int, int] = {}
+        self._read: set[str] = set()
+        self._known: set[str] = set()
+        self.step = self.taken = 0
+        self._struck: OpenFile | None = None
         self._old_limit: tuple[int, int] | None = None
 
-    def begun(self, path: str, how: str) -> None:
+    def begun(self, path: str, sure: bool) -> None:
         """Something opens ``path`` for writing; a temporary file counts once it gets a checkpoint's name."""
         path = os.path.abspath(path)
         if path in self._open or path.startswith((self._run_dir + os.sep, "/dev/", "/proc/")):
             return
-        self._begun += 1
-        self._open[path] = (time.time(), script_line(), how, self._begun)
+        late = threading.current_thread() is not threading.main_thread()
+        step = self.taken if late and self.taken else self.step  # a thread writes what was taken before
+        nth = self._begun[step] = self._begun.get(step, 0) + 1
+        file = self._open[path] = OpenFile(step, nth, sure)
         strike = self._strike
-        if strike and self.step and (self.step, self._begun) == (strike["step"], strike["file"]):
+        if strike and step and (step, nth) == (strike["step"], strike["file"]):
+            self._struck = file
             self._limit(strike)
 
     def _limit(self, strike: Any) -> None:
@@ -182,48 +222,77 @@ class CheckpointWatch:
     def renamed(self, source: str, target: str) -> None:
         """A file, or a folder with files, gets its final name."""
         source, target = os.path.abspath(source), os.path.abspath(target)
-        for path in [path for path in self._open if path == source or path.startswith(source + os.sep)]:
+        for path in self._below(source):
             self._written(path, target + path[len(source) :])
 
-    def removed(self, path: str) -> None:
+    def removed(self, path: str, whole: bool) -> None:
         """A file, or a folder with all that is in it, is deleted."""
         path = os.path.abspath(path)
-        for one in [one for one in self._open if one == path or one.startswith(path + os.sep)]:
+        below = self._below(path)
+        for one in below:
             del self._open[one]
-        if not path.startswith(self._run_dir + os.sep):
+        known = whole or below or path in self._known or path.endswith(KINDS)
+        if known and not path.startswith(self._run_dir + os.sep):
             self._tell("remove", path=path)
+
+    def _below(self, path: str) -> list[str]:
+        return [one for one in list(self._open) if one == path or one.startswith(path + os.sep)]
 
     def read(self, path: str) -> None:
         """A file is opened for reading."""
-        self._tell("load", path=os.path.abspath(path), line=script_line())
+        path = os.path.abspath(path)
+        if path not in self._read and len(self._read) < MOST_READS:
+            self._read.add(path)
+            self._tell("load", path=path, line=script_line())
 
-    def settle(self) -> None:
-        """Before the next step: what is still under its first name was written in place."""
-        if self._old_limit is not None:
+    def settle(self, end: bool = False) -> None:
+        """Before the next step, or at the end: what is still under its first name was written in place."""
+        for path, file in list(self._open.items()):
+            if end or not (file.late and self._in_work(path)):
+                self._written(path, path)
+        if self._old_limit is not None and self._struck not in self._open.values():
             resource.setrlimit(resource.RLIMIT_FSIZE, self._old_limit)
             self._old_limit = None
-        for path in list(self._open):
-            self._written(path, path)
-        self._begun = 0
+
+    def _in_work(self, path: str) -> bool:
+        """Whether a thread may still write a file, or name it anew: it was changed a moment ago."""
+        try:
+            return time.time() - os.stat(path).st_mtime < REST_SECONDS or path in open_files()
+        except OSError:
+            return True
 
     def _written(self, source: str, target: str) -> None:
-        at, line, how, nth = self._open.pop(source)
-        if how != "torch.save" and not target.endswith(KINDS):
-            return
+        file = self._open.pop(source)
         try:
             seen = os.stat(source)
+            sure = file.sure or target.endswith(KINDS)
+            if not sure and (file.step == 0 or is_text(source)):
+                return
         except OSError:
             return
+        self._known.add(target)
         self._tell(
             "save",
+            n=file.step,
             path=target,
             temp=source if source != target else "",
             size=seen.st_size,
-            secs=round(max(0.0, seen.st_mtime - at), 4),
-            line=line,
-            how=how,
-            nth=nth,
+            secs=round(max(0.0, seen.st_mtime - file.at), 4),
+            line=file.line,
+            sure=sure,
+            nth=file.nth,
         )
+
+
+def open_files() -> set[str]:
+    """The paths that this process holds open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            continue
+    return found
 
 
 class RankWatch:
@@ -246,8 +315,9 @@ class RankWatch:
         if torn and torn["kind"] == "torn":
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         self.files = CheckpointWatch(self.tell, torn, run_dir)
-        self.quiet = False
+        self.quiet: set[int] = set()
         self._optimizers: list[Any] = []
+        self._keys: list[int] = []
         self._inside: Any = None
         self._inputs: list[list[int]] = []
         self._batches: list[Any] = []
@@ -277,15 +347,18 @@ class RankWatch:
 
     def audit(self, event: str, args: Any) -> None:
         """Python is about to open, rename or delete a file."""
-        if event not in FILE_EVENTS or self.quiet or os.getpid() != self.pid:
+        if event not in FILE_EVENTS or os.getpid() != self.pid:
             return
-        self.quiet = True
+        thread = threading.get_ident()
+        if thread in self.quiet:
+            return
+        self.quiet.add(thread)
         try:
             self._file_event(event, args)
         except Exception:  # noqa: BLE001 (the script's file is more important than our line)
             pass
         finally:
-            self.quiet = False
+            self.quiet.discard(thread)
 
     def _file_event(self, event: str, args: Any) -> None:
         if event == "open":
@@ -294,17 +367,18 @@ class RankWatch:
                 return
             path = os.fsdecode(path)
             writes = bool(flags & (os.O_WRONLY | os.O_RDWR)) or any(c in (mode or "") for c in "wxa+")
-            temporary = flags & os.O_EXCL and "__pycache__" not in path
-            if writes and (temporary or path.endswith(KINDS)):
-                self.files.begun(path, "open")
+            temporary = flags & (os.O_EXCL | os.O_TRUNC)
+            if writes and (temporary or path.endswith(KINDS)) and "__pycache__" not in path:
+                self.files.begun(path, sure=False)
             elif not writes and path.endswith("notice.json"):
                 self._called.add("notice.json")
-            elif not writes and path.endswith(KINDS) and self.step == 0:
+            elif not writes and self.step == 0 and (path.endswith(KINDS) or is_own(path)):
                 self.files.read(path)
         elif event == "os.rename":
             self.files.renamed(os.fsdecode(args[0]), os.fsdecode(args[1]))
-        elif event == "shutil.rmtree" or os.fsdecode(args[0]).endswith(KINDS):
-            self.files.removed(beside(os.fsdecode(args[0]), args[1] if len(args) > 1 else None))
+        else:
+            path = beside(os.fsdecode(args[0]), args[1] if len(args) > 1 else None)
+            self.files.removed(path, event == "shutil.rmtree")
 
     # --- torch ---
 
@@ -324,8 +398,11 @@ class RankWatch:
         self._wrap_loader(sys.modules.get("torch.utils.data.dataloader"))
         schedulers = sys.modules.get("torch.optim.lr_scheduler")
         if schedulers is not None:
-            self._collect(schedulers.LRScheduler, self._schedulers)
-            self._note_calls(schedulers.LRScheduler, "scheduler")
+            base = schedulers.LRScheduler
+            self._collect(base, self._schedulers)
+            self._collect(schedulers.ReduceLROnPlateau, self._schedulers)  # it does without its base's
+            for kind in (base, *base.__subclasses__()):
+                self._note_calls(kind, "scheduler")
         scalers = sys.modules.get("torch.amp.grad_scaler")
         if scalers is not None:
             self._collect(scalers.GradScaler, self._scalers)
@@ -361,7 +438,7 @@ class RankWatch:
     def _note_save(self, file: Any) -> None:
         path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
         if os.getpid() == self.pid and isinstance(path, (str, os.PathLike)):
-            self.files.begun(os.fspath(path), "torch.save")
+            self.files.begun(os.fspath(path), sure=True)
 
     def _wrap_backward(self, autograd: Any) -> None:
         backward, note = autograd.backward, self._guarded(self._note_loss)
@@ -421,11 +498,13 @@ class RankWatch:
 
     def _note_calls(self, kind: Any, what: str) -> None:
         """Say once per line of the script which state is taken or loaded there."""
-        for name in ("state_dict", "load_state_dict"):
+        for name in {"state_dict", "load_state_dict"} & vars(kind).keys():
             setattr(kind, name, self._noting(getattr(kind, name), what, name))
 
     def _noting(self, real: Any, what: str, name: str) -> Any:
         def watched(*args: Any, **more: Any) -> Any:
+            if name == "state_dict" and what != "scaler":
+                self.files.taken = self.step
             if (what, name) not in self._called or name == "load_state_dict":
                 self._called.add((what, name))
                 self.tell("call", what=what, name=name, line=script_line())
@@ -470,6 +549,9 @@ class RankWatch:
         """An optimizer is about to step."""
         if os.getpid() != self.pid or (self._inside is not None and self._inside is not optimizer):
             return
+        known = any(one is optimizer for one in self._optimizers)
+        if not known and is_called_by(MAKE_STATE):
+            return
         self._inside = optimizer
         self.files.settle()
         kill = self._kill
@@ -477,14 +559,15 @@ class RankWatch:
             self._die()
         if self.limit and self.step >= self.limit:
             self._end_at_limit()
-        if not any(one is optimizer for one in self._optimizers):
-            self._optimizers.append(optimizer)
+        if not known:
+            number = len(self._optimizers)
+            self._add(optimizer)
             parameters, state = self._of(optimizer)
-            number = len(self._optimizers) - 1
-            self.tell("before", o=number, p=parameters, s=state, line=script_line())
-            known = self.plan.get("known", {}).get(str(self.rank), {})
-            if number == 0 and str(parameters) in known and self.limit:
-                self.limit = max(1, self.limit - int(known[str(parameters)]))
+            shared = self._shares(optimizer)
+            self.tell("before", o=self._keys[-1], p=parameters, s=state, shared=shared, line=script_line())
+            places = self.plan.get("known", {}).get(str(self.rank), {})
+            if number == 0 and str(parameters) in places and self.limit:
+                self.limit = max(1, self.limit - int(places[str(parameters)]))
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer has stepped."""
@@ -503,13 +586,13 @@ class RankWatch:
         batches, self._batches = self._batches, []
         self.tell(
             "step",
-            o=next(i for i, one in enumerate(self._optimizers) if one is optimizer),
+            o=next(key for key, one in zip(self._keys, self._optimizers) if one is optimizer),
             p=parameters,
             s=state,
             b=self.digest.of(self._parts.get("buffers", ())),
             ema=self._averages(),
             lr=[[group.get(name) for name in RATES if name in group] for group in optimizer.param_groups],
-            sched=[getattr(one, "last_epoch", 0) for one in self._schedulers],
+            sched=[scheduler_state(one) for one in self._schedulers],
             scale=[scaler_state(one) for one in self._scalers],
             rng=self._random(),
             x=inputs,
@@ -523,6 +606,21 @@ class RankWatch:
             self._die()
         if self._hold and self.step == self._hold:
             self._wait_for(lambda: os.path.exists(f"{self.folder}/rehearsal.go"), "hold", HOLD_SECONDS)
+
+    def _add(self, optimizer: Any) -> None:
+        """Know an optimizer by its kind and the shapes that it trains: the same one in every start."""
+        shapes = [tuple(p.shape) for group in optimizer.param_groups for p in group["params"]]
+        key = zlib.crc32(f"{type(optimizer).__name__}{shapes}".encode())
+        while key in self._keys:
+            key += 1
+        self._optimizers.append(optimizer)
+        self._keys.append(key)
+
+    def _shares(self, optimizer: Any) -> bool:
+        """Whether an optimizer that stepped before trains some of the same parameters."""
+        mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        others = (one for one in self._optimizers if one is not optimizer)
+        return any(id(p) in mine for one in others for group in one.param_groups for p in group["params"])
 
     def _of(self, optimizer: Any) -> tuple[int, int]:
         """Checksums of the parameters and of the state of an optimizer; ZeRO has that of its shard inside."""
@@ -546,7 +644,7 @@ class RankWatch:
         module_kind = self.torch.nn.Module
         trained = {id(p) for one in self._optimizers for group in one.param_groups for p in group["params"]}
         shapes = {tuple(p.shape) for one in self._optimizers for g in one.param_groups for p in g["params"]}
-        modules, dicts = self._found(module_kind)
+        modules, held_together = self._found(module_kind)
         inner = {id(child) for one in modules for child in one.children()}
         buffers: list[Any] = []
         averages: list[Any] = []
@@ -559,10 +657,12 @@ class RankWatch:
             elif held and {tuple(p.shape) for p in held} >= shapes:
                 averages.append(one)
         known = {id(b) for b in buffers}
-        for one in dicts:
+        for one in held_together:
             if not 0 < len(shapes) <= len(one) <= MOST_COPIES:
                 continue
-            values = list(one.values())
+            values = values_of(one)
+            if type(one) is list and len(values) != len(trained):
+                continue  # many lists hold tensors: of an average one is wanted per parameter
             if all(issubclass(type(value), self.torch.Tensor) for value in values) and (
                 are_copies(values, trained, shapes)
             ):
@@ -571,9 +671,9 @@ class RankWatch:
         self._parts["averages"] = averages
 
     def _found(self, module_kind: Any) -> tuple[list[Any], list[Any]]:
-        """All modules, and all dicts that begin with a tensor; each type is looked at once."""
-        kinds: dict[type, bool] = {dict: False}
-        tensor, modules, dicts = self.torch.Tensor, [], []
+        """All modules, and all dicts and lists that begin with a tensor; each type is looked at once."""
+        kinds: dict[type, bool] = {dict: False, list: False}
+        tensor, modules, held = self.torch.Tensor, [], []
         for one in gc.get_objects():
             kind = type(one)
             known = kinds.get(kind)
@@ -581,14 +681,14 @@ class RankWatch:
                 known = kinds[kind] = issubclass(kind, module_kind)
             if known:
                 modules.append(one)
-            elif kind is dict and one and issubclass(type(next(iter(one.values()))), tensor):
-                dicts.append(one)
-        return modules, dicts
+            elif kind in (dict, list) and one and issubclass(type(next(iter(values_of(one, 1)))), tensor):
+                held.append(one)
+        return modules, held
 
     def _averages(self) -> list[int]:
         found = []
         for one in self._parts.get("averages", ()):
-            values = one.state_dict().values() if hasattr(one, "state_dict") else one.values()
+            values = one.state_dict().values() if hasattr(one, "state_dict") else values_of(one)
             found.append(self.digest.of(v for v in values if hasattr(v, "data_ptr")))
         return sorted(set(found))
 
@@ -633,7 +733,7 @@ class RankWatch:
     def at_exit(self) -> None:
         """The script ends by itself."""
         if os.getpid() == self.pid:
-            self.files.settle()
+            self.files.settle(end=True)
             self.tell("end", limit=False)
 
     def failed(self, kind: Any, error: Any, trace: Any) -> None:
@@ -665,11 +765,30 @@ def pickle_without(kind: Any, hook: int) -> None:
     kind.__getstate__ = clean
 
 
+def is_own(path: str) -> bool:
+    """Whether a file may be one of the script's own, and no part of a program: a checkpoint has any name."""
+    path = os.path.abspath(path)
+    inside = path.startswith(os.getcwd() + os.sep) and not path.endswith((".py", ".pyc"))
+    return inside and not any(part in path for part in LIBRARIES)
+
+
+def is_text(path: str) -> bool:
+    """Whether a file begins as text does."""
+    with open(path, "rb") as file:
+        return b"\0" not in file.read(4096)
+
+
 def beside(path: str, folder: Any) -> str:
     """A path that is meant from an open folder (``dir_fd`` of `os.unlink`), if there is one."""
     if isinstance(folder, int) and folder >= 0 and not os.path.isabs(path):
         return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
     return path
+
+
+def scheduler_state(scheduler: Any) -> Any:
+    """The number that a scheduler has counted to; those of ReduceLROnPlateau."""
+    found = [getattr(scheduler, name, None) for name in COUNTS]
+    return found[0] if found[1:] == [None, None, None] else found
 
 
 def scaler_state(scaler: Any) -> Any:
@@ -679,6 +798,11 @@ def scaler_state(scaler: Any) -> Any:
     scale = getattr(scaler, "_scale", None)
     tracker = getattr(scaler, "_growth_tracker", None)
     return [float(one) if one is not None else None for one in (scale, tracker)]
+
+
+def values_of(held: Any, most: int | None = None) -> list[Any]:
+    """What a dict or a list holds, at most so many of it."""
+    return list(islice(held.values() if isinstance(held, dict) else held, most))
 
 
 def are_copies(tensors: list[Any], trained: set[int], shapes: set[Any]) -> bool:

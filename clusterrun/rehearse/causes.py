@@ -8,12 +8,13 @@ from __future__ import annotations
 import enum
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.rehearse.loss_spread import LossSpread, spread
 from clusterrun.rehearse.rank_trace import Life, SavedFile, pattern
 from clusterrun.rehearse.resumption import (
+    LOST_GRADIENT,
     FirstDifference,
     Reference,
     counted,
@@ -174,7 +175,7 @@ def _rounded(first: Life, seen: Observed, at: int, one: FirstDifference) -> Disc
 
 CLOSE = 0.05
 """How far losses may part, as a share, that began equal but for rounding."""
-RESTORED = ("state", "rates", "scheduler", "data")
+RESTORED = ("weights", "state", "rates", "scheduler", "data")
 
 
 def unknown(said: str) -> Discovery:
@@ -279,10 +280,32 @@ def _whole_before(seen: Observed) -> bool:
     """Whether a checkpoint of the same kind, under another name, was whole when the script was restarted."""
     kinds = {pattern(path) for path in seen.damaged}
     life = seen.lives[0]
+    spoilt = _spoilt(seen)
     return any(
-        save.path not in seen.damaged and not life.dropped(save.path) and pattern(save.path) in kinds
+        not spoilt(save) and not life.dropped(save.path) and pattern(save.path) in kinds
         for save in life.saves
     )
+
+
+def _spoilt(seen: Observed) -> Callable[[SavedFile], bool]:
+    """Whether a file is of no whole checkpoint: damaged, or in the folder or of the step of one that is."""
+    saves = [save for life in seen.lives[:1] for save in life.saves]
+    steps = {
+        max(save.step for save in saves if save.path == path)
+        for path in seen.damaged
+        if any(save.path == path for save in saves)
+    }
+    folders = {os.path.dirname(path) for path in seen.damaged}
+    folders = {one for one in folders if re.search(r"\d", os.path.basename(one))}
+
+    temporary = {pattern(save.temp) for save in saves if save.temp}
+
+    def spoilt(save: SavedFile) -> bool:
+        if pattern(save.path) in temporary:
+            return True  # it never got its name
+        return save.path in seen.damaged or save.step in steps or os.path.dirname(save.path) in folders
+
+    return spoilt
 
 
 def _writes(seen: Observed) -> tuple[str, ...]:
@@ -299,14 +322,27 @@ def _reads(life: Life, among: Sequence[str]) -> tuple[str, ...]:
 
 def _available(seen: Observed) -> SavedFile | None:
     """The newest whole save, of the kind that the restarted script loads, before it was restarted."""
-    kinds = {pattern(path) for path, _ in seen.restarted.loaded}
+    read = {path for path, _ in seen.restarted.loaded}
     saves = [save for life in seen.lives[:1] for save in life.saves]
-    kinds &= {pattern(save.path) for save in saves}
+    kinds = {pattern(path) for path in read} & {pattern(save.path) for save in saves}
+    kinds |= {
+        pattern(save.path) for save in saves if any(_alike(save, one) for one in saves if one.path in read)
+    }
+    spoilt = _spoilt(seen)
     return max(
-        (s for s in saves if s.path not in seen.damaged and (not kinds or pattern(s.path) in kinds)),
+        (s for s in saves if not spoilt(s) and (not kinds or pattern(s.path) in kinds)),
         key=lambda save: save.step,
         default=None,
     )
+
+
+def _alike(one: SavedFile, other: SavedFile) -> bool:
+    """Whether two files hold the same, under different names: written by one line, of one size."""
+    return bool(one.line) and one.line == other.line and abs(one.size - other.size) <= ALIKE * other.size
+
+
+ALIKE = 0.01
+"""By how much the sizes of such files differ at most: numbers in them take more digits, names are longer."""
 
 
 def _where(seen: Observed, known: Reference, steps: Mapping[int, int | None]) -> Discovery | None:
@@ -352,8 +388,13 @@ def _of_no_step(
     if set(steps.values()) != {None} or lines or seen.elastic:
         return _weights(seen, steps, lines)
     last = seen.restarted
-    fresh = all(last.ranks[r].before[0][1] == known.empty.get(r) for r in steps)
-    moved = any(s.state != known.empty.get(r) for r, one in known.steps.items() for s in one.values())
+    empty = {r: {o: state for o, (_, state) in one.items()} for r, one in known.initial.items()}
+    fresh = all(
+        state == empty.get(r, {}).get(o) for r in steps for o, (_, state) in last.ranks[r].before.items()
+    )
+    moved = any(
+        s.state != empty.get(r, {}).get(s.optimizer) for r, one in known.steps.items() for s in one.values()
+    )
     if fresh and moved and newest and not last.loaded:
         return _never(newest, seen, lines)
     return unknown("the weights before the first step are those of no step, and no checkpoint was seen read")
@@ -405,6 +446,7 @@ def _weights(seen: Observed, steps: Mapping[int, int | None], lines: tuple[str, 
 
 
 WORDS = {
+    "weights": "the weights",
     "state": "the optimizer's state",
     "rates": "the learning rate",
     "data": "the data order",
@@ -445,6 +487,8 @@ def _difference(one: FirstDifference, head: str, seen: Observed, count: tuple[in
         repeated, left_out = count
         counts = f"; over the run {repeated} samples are repeated, {left_out} left out" if any(count) else ""
         remedy = RESTORE_RANDOM if seen.restarted.ranks[one.rank].drawn_by_hand else SKIP_BATCHES
+        if LOST_GRADIENT in one.detail:
+            remedy = "save only right after optimizer.step(), where no gradient is accumulated"
         return Discovery(Severity.FAIL, Cause.DATA, what + counts, remedy, _made(seen), one.step)
     if one.part in ("random", "content"):
         of = one.detail if one.part == "random" else "of the workers that load data"
@@ -456,6 +500,10 @@ def _difference(one: FirstDifference, head: str, seen: Observed, count: tuple[in
             _made(seen),
             one.step,
         )
+    if one.part == "weights":
+        said = f"{head}the weights {one.detail} (rank {one.rank})"
+        remedy = "save and load the state_dict() of every model that is trained"
+        return _part(one, said, Cause.PARAMETERS, remedy, seen)
     if one.part == "averages":
         return _part(
             one, what, Cause.AVERAGES, "save the averaged weights and load them: ema.state_dict()", seen
@@ -485,8 +533,16 @@ def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
     words = {"state": "the optimizer's state", "rates": f"the learning rate is {one.detail}"}.get(
         one.part, said
     )
+    if one.part == "state" and one.detail.startswith("of "):
+        return _one_of_many(one, head, loaded, _made(seen))
     if one.part == "state" and one.detail:
         words += " begins anew"
+    if one.part == "rates" and not any(
+        step.schedulers for t in seen.restarted.ranks.values() for step in t.steps
+    ):
+        words += f" (rank {one.rank}): no scheduler of torch's sets it"
+        remedy = "compute it from the number of the step that was loaded, not from the start of the process"
+        return Discovery(Severity.FAIL, cause, f"{head}{words}", remedy, _made(seen), one.step)
     if not loaded:
         why = f"{name}.load_state_dict was not called"
         why += "" if saved else f", nor {name}.state_dict when saving"
@@ -499,6 +555,14 @@ def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
     )
     lines = ((f"{saved} takes {name}.state_dict()",) if saved else ()) + _made(seen)
     return Discovery(Severity.FAIL, cause, f"{head}{words} (rank {one.rank}): {why}", remedy, lines, one.step)
+
+
+def _one_of_many(one: FirstDifference, head: str, loaded: str, lines: tuple[str, ...]) -> Discovery:
+    """The state of one of several optimizers."""
+    called = f"; load_state_dict of one was called at {loaded}" if loaded else ""
+    said = f"{head}the state {one.detail} (rank {one.rank}){called}"
+    remedy = "save the state_dict() of every optimizer, and load each after it is made"
+    return Discovery(Severity.FAIL, Cause.OPTIMIZER, said, remedy, lines, one.step)
 
 
 # --- notice ---

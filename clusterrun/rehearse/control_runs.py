@@ -51,7 +51,8 @@ def divergence(first: Life, second: Life) -> FirstDifference | None:
     """What differs first between two undisturbed runs."""
     known = reference(first)
     for rank, trace in sorted(second.ranks.items()):
-        if trace.before.get(0, (0,))[0] != known.initial.get(rank, 0):
+        leads = trace.leads
+        if trace.before.get(leads, (0, 0))[0] != known.initial.get(rank, {}).get(leads, (0, 0))[0]:
             return FirstDifference("parameters", 1, rank, "the initial weights")
     found = differences(known, second, 0)
     return found[0] if found else None

@@ -54,14 +54,18 @@ class SavedFile:
     seconds: float
     line: str
     nth: int = 1
+    sure: bool = True
+    """A checkpoint by its name or by what wrote it; else a file of bytes, which may be one."""
 
 
 @frozen
 class RankTrace:
     """One rank in one start of the ranks.
 
-    ``before``: parameters and state of each optimizer before its first step. ``end`` is "limit", "exit" or
-    '' where it was ended from outside; ``error`` is (line, kind, text) of the exception that ended it.
+    ``before``: parameters and state of each optimizer before its first step, in the order of these;
+    ``stepped_at`` are their lines, ``shared`` those that train what another one has trained before.
+    ``end`` is "limit", "exit" or '' where it was ended from outside; ``error`` is (line, kind, text) of the
+    exception that ended it.
     """
 
     rank: int
@@ -77,6 +81,13 @@ class RankTrace:
     struck: bool = False
     blind: str = ""
     line: str = ""
+    shared: tuple[int, ...] = ()
+    stepped_at: Mapping[int, str] = {}
+
+    @property
+    def leads(self) -> int:
+        """The optimizer that steps first."""
+        return next(iter(self.before), 0)
 
     @property
     def last(self) -> int:
@@ -104,6 +115,7 @@ class Life:
     def saves(self) -> tuple[SavedFile, ...]:
         """What all ranks wrote from the first step on, in the order of steps."""
         found = [save for rank in self.ranks.values() for save in rank.saves if save.step > 0]
+        found = [save for save in found if save.sure] or found
         return tuple(sorted(found, key=lambda save: (save.step, save.rank)))
 
     @property
@@ -142,6 +154,7 @@ def pattern(path: str) -> str:
 def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
     """One rank's trace; a line that was cut off by its end is left out."""
     before: dict[int, tuple[int, int]] = {}
+    shared, stepped_at = [], {}
     found: dict[str, list[Any]] = {"step": [], "save": [], "load": [], "remove": [], "call": []}
     last: dict[str, Any] = {}
     for line in lines:
@@ -152,6 +165,8 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         kind = said["t"]
         if kind == "before":
             before[said["o"]] = (said["p"], said["s"])
+            shared += [said["o"]] if said.get("shared") else []
+            stepped_at[said["o"]] = said["line"]
             last.setdefault("line", said["line"])
         elif kind in found:
             found[kind].append(said)
@@ -173,6 +188,8 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         "strike" in last,
         last.get("blind", {}).get("why", ""),
         last.get("line", ""),
+        tuple(shared),
+        stepped_at,
     )
 
 
@@ -198,7 +215,15 @@ def _step(said: Mapping[str, Any]) -> Step:
 
 def _save(rank: int, said: Mapping[str, Any]) -> SavedFile:
     return SavedFile(
-        said["n"], rank, said["path"], said["temp"], said["size"], said["secs"], said["line"], said["nth"]
+        said["n"],
+        rank,
+        said["path"],
+        said["temp"],
+        said["size"],
+        said["secs"],
+        said["line"],
+        said["nth"],
+        said["sure"],
     )
 
 

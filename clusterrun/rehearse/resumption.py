@@ -22,33 +22,44 @@ TWO = 2
 DDP sums those of more in another order in the first step of a process, after which it lays out its buckets
 anew: a restart differs then by rounding, whatever the script does.
 """
+LOST_GRADIENT = "the gradient of the others was accumulated before the checkpoint, and is lost"
 OTHERS = "got other samples: the order is another one"
 
 
 @frozen
 class Reference:
-    """What every rank should compute: its steps by number, and its parameters before the first of them."""
+    """What every rank should compute: its steps by number, and what each optimizer had before its first."""
 
     steps: Mapping[int, Mapping[int, Step]]
-    initial: Mapping[int, int]
-    empty: Mapping[int, int]
+    initial: Mapping[int, Mapping[int, tuple[int, int]]]
 
     def at(self, rank: int, n: int) -> Step | None:
         """The step that a rank takes as its ``n``-th, counted from 1."""
         return self.steps.get(rank, {}).get(n)
 
+    def held(self, rank: int, optimizer: int, at: int) -> tuple[int, int] | None:
+        """Parameters and state of an optimizer after step ``at``; None where it is not known."""
+        mine = (
+            step for n, step in self.steps.get(rank, {}).items() if n <= at and step.optimizer == optimizer
+        )
+        last = max(mine, key=lambda step: step.n, default=None)
+        return (last.parameters, last.state) if last else self.initial.get(rank, {}).get(optimizer)
+
+    def begun(self, rank: int, optimizer: int) -> int:
+        """After how many steps an optimizer took its first."""
+        mine = (n for n, step in self.steps.get(rank, {}).items() if step.optimizer == optimizer)
+        return min(mine, default=1) - 1
+
 
 def reference(control: Life, first: Life | None = None) -> Reference:
     """The control; as far as the disturbed run's own first start went, that one."""
     steps: dict[int, dict[int, Step]] = {}
-    initial: dict[int, int] = {}
-    empty: dict[int, int] = {}
+    initial: dict[int, dict[int, tuple[int, int]]] = {}
     for life in (control, first):
         for rank, trace in life.ranks.items() if life else ():
             steps.setdefault(rank, {}).update({step.n: step for step in trace.steps})
-            if 0 in trace.before:
-                initial[rank], empty[rank] = trace.before[0]
-    return Reference(steps, initial, empty)
+            initial.setdefault(rank, {}).update(trace.before)
+    return Reference(steps, initial)
 
 
 def resumed(known: Reference, life: Life) -> dict[int, int | None]:
@@ -57,7 +68,7 @@ def resumed(known: Reference, life: Life) -> dict[int, int | None]:
     Steps that leave the weights as they are (a learning rate of 0) leave several places. Then that one counts
     which all ranks may have, and after which most is as it was.
     """
-    begun = [trace for _, trace in sorted(life.ranks.items()) if 0 in trace.before]
+    begun = [trace for _, trace in sorted(life.ranks.items()) if trace.before]
     places = {trace.rank: _places(known, trace) for trace in begun}
     common = set.intersection(*(set(found) for found in places.values())) if places else set()
     if common:
@@ -68,17 +79,20 @@ def resumed(known: Reference, life: Life) -> dict[int, int | None]:
 
 def _places(known: Reference, trace: RankTrace) -> tuple[int, ...]:
     """After how many steps this rank may go on: by its weights, and its optimizer's state if that tells."""
-    parameters, state = trace.before[0]
-    mine = sorted(known.steps.get(trace.rank, {}).items())
+    parameters, state = trace.before[trace.leads]
+    before = known.initial.get(trace.rank, {})
+    leads = trace.leads if trace.leads in before else next(iter(before), trace.leads)
+    mine = sorted((n, step) for n, step in known.steps.get(trace.rank, {}).items() if step.optimizer == leads)
     found = []
-    if parameters == known.initial.get(trace.rank):
-        found.append((state == known.empty.get(trace.rank), 0))
+    if leads in before and parameters == before[leads][0]:
+        found.append((state == before[leads][1], known.begun(trace.rank, leads)))
+    anew = bool(found) and found[0][1] == 0
     for place, (n, step) in enumerate(mine):
-        if (step.optimizer, step.parameters) != (0, parameters):
+        if step.parameters != parameters:
             continue
-        following = next((later for later, one in mine[place + 1 :] if one.optimizer == 0), n + 1)
+        following = next((later for later, _ in mine[place + 1 :]), n + 1)
         found.append((step.state == state, following - 1))
-    if found and found[0][1] == 0 and not any(same for same, _ in found):
+    if anew and not any(same for same, _ in found):
         return (0,)
     return tuple(at for same, at in found if same or not any(one for one, _ in found))
 
@@ -99,10 +113,10 @@ def _as_before(known: Reference, trace: RankTrace, at: int) -> int:
 def moves(life: Life) -> bool:
     """Whether any step changes the weights: where none does, nobody can say from which a restart goes on."""
     return any(
-        step.parameters != trace.before[0][0]
+        step.parameters != trace.before[trace.leads][0]
         for trace in life.ranks.values()
         for step in trace.steps
-        if step.optimizer == 0 and 0 in trace.before
+        if trace.before and step.optimizer == trace.leads
     )
 
 
@@ -149,6 +163,7 @@ def differences(known: Reference, life: Life, at: int) -> tuple[FirstDifference,
 
 
 PARTS = (
+    "weights",
     "state",
     "rates",
     "data",
@@ -171,15 +186,21 @@ def _independent(one: FirstDifference, first: FirstDifference, j: int) -> bool:
 
 
 def _state_before(known: Reference, life: Life, at: int) -> FirstDifference | None:
-    """The optimizer's state before the first step, against that after step ``at``."""
+    """What each optimizer has before its first step, against what it had after step ``at``."""
     for rank, trace in sorted(life.ranks.items()):
-        step = known.at(rank, at)
-        if step is None or 0 not in trace.before or step.optimizer != 0:
-            continue
-        state = trace.before[0][1]
-        if state != step.state:
-            anew = "anew" if state == known.empty.get(rank) else ""
-            return FirstDifference("state", at + 1, rank, anew)
+        for place, (optimizer, (parameters, state)) in enumerate(trace.before.items()):
+            right = known.held(rank, optimizer, at)
+            if right is None or known.begun(rank, optimizer) >= at:
+                continue
+            first = known.initial.get(rank, {}).get(optimizer)
+            line = trace.stepped_at.get(optimizer, "")
+            name = f"of the optimizer that steps at {line}" if len(trace.before) > 1 else ""
+            if place and optimizer not in trace.shared and parameters != right[0]:
+                anew = "begin anew" if first and parameters == first[0] else "are of another step, or of none"
+                return FirstDifference("weights", at + 1, rank, f"{name} {anew}")
+            if state != right[1]:
+                anew = "begins anew" if first and state == first[1] else ""
+                return FirstDifference("state", at + 1, rank, f"{name} {anew}".strip())
     return None
 
 
@@ -262,6 +283,8 @@ def data_difference(known: Reference, trace: RankTrace, at: int, j: int) -> tupl
         indices = {n: index for n, (_, index) in firsts.items()}
     else:
         return None
+    if 0 < len(mine) < len(its) and its[-len(mine) :] == mine:
+        return "data", f"got only the last {len(mine)} of {len(its)} samples: {LOST_GRADIENT}"
     if mine_index and mine_index == its_index:
         return "content", "the samples are the same, their content is not"
     if mine_index and its_index:

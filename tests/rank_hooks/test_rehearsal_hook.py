@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ def test_a_checkpoint_that_is_deleted_is_seen(tmp_path: Path, remove: str) -> No
 def watched(folder: Path, does: str, path: Path) -> Life:
     """What the ranks' trace says of a program that does this with ``path``."""
     attempt = folder / "attempt"
-    attempt.mkdir(exist_ok=True)
+    attempt.mkdir(parents=True, exist_ok=True)
     words = (sys.executable, "-c", WATCHED + does, str(HOOK), str(attempt), str(folder / "run"), str(path))
     done = subprocess.run(
         words,
@@ -67,6 +68,34 @@ whole(path)
     path = tmp_path / "epoch=1.ckpt"
     (saved,) = watched(tmp_path, does, path).ranks[0].saves
     assert (saved.path, saved.size, saved.nth, bool(saved.temp)) == (str(path), 10, 2, True)
+
+
+def test_a_file_of_bytes_may_be_a_checkpoint_whatever_it_is_called(tmp_path: Path) -> None:
+    """Opened under a name that says nothing, then moved; or kept under such a name, and read and removed."""
+    does = """
+os.chdir(os.path.dirname(path))
+watch = sys.excepthook.__self__
+watch.step = watch.files.step = 1
+def write(name, content):
+    with open(name, "wb") as file:
+        file.write(content)
+write("a.pkl.w", bytes(7))
+os.replace("a.pkl.w", "a.pkl")
+write("state", bytes(7))
+write("notes", b"step 1")
+watch.files.settle()
+watch.step = 0
+open("state", "rb").close()
+os.remove("state")
+os.remove("notes")
+"""
+    told = watched(tmp_path, does, tmp_path / "a.pkl").ranks[0]
+    assert [(os.path.basename(one.path), bool(one.temp), one.sure) for one in told.saves] == [
+        ("a.pkl", True, True),
+        ("state", False, False),
+    ]
+    assert [os.path.basename(path) for path, _ in told.loads] == ["state"]
+    assert [os.path.basename(path) for path in told.removes] == ["state"]
 
 
 def test_a_module_that_is_saved_whole_holds_nothing_of_the_watch(tmp_path: Path) -> None:
@@ -111,4 +140,79 @@ step(second)
 """
     told = watched(tmp_path, does, tmp_path / "store").ranks[0]
     assert told.blind == "" and told.steps[0].state not in (0, told.steps[1].state)
-    assert told.before[1] == (told.steps[0].parameters, told.steps[0].state)
+    assert list(told.before.values())[1] == (told.steps[0].parameters, told.steps[0].state)
+
+
+TRAINED = """
+import threading, torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+def step(optimizer=optimizer):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_averages_in_a_list_and_what_a_plateau_has_counted_are_seen(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    does = """
+mean = [p.detach().clone() for p in model.parameters()]
+plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+step()
+mean[0].mul_(0.5)
+plateau.step(1.0)
+plateau.step(2.0)
+step()
+"""
+    told = watched(tmp_path, TRAINED + does, tmp_path / "x").ranks[0]
+    assert len({step.averages for step in told.steps}) == 2 and told.steps[0].averages
+    assert [step.schedulers[0][1:3] for step in told.steps] == [[float("inf"), 0], [1.0, 1]]
+
+
+def test_an_optimizer_has_one_name_in_every_start_and_a_step_that_only_makes_its_state_is_none(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("torch")
+    does = """
+other = torch.optim.Adam(model[0].parameters(), lr=0.1)
+alike = torch.optim.Adam(model[0].parameters(), lr=0.1)
+def _init_optim_state(one):
+    step(one)
+_init_optim_state(optimizer)
+for one in (other, alike, optimizer):
+    step(one)
+"""
+    told = watched(tmp_path, TRAINED + does, tmp_path / "x").ranks[0]
+    first, second, third = told.before
+    assert [one.optimizer for one in told.steps] == [first, second, third]
+    assert second == first + 1 and told.shared == (second, third)
+    again = watched(tmp_path / "again", TRAINED + "step()\n", tmp_path / "x").ranks[0]
+    assert list(again.before) == [third]
+
+
+def test_what_a_thread_writes_is_of_the_step_whose_state_was_taken(tmp_path: Path) -> None:
+    """It may be given its name steps later; what it writes in place is told once nothing changes it more."""
+    pytest.importorskip("torch")
+    does = """
+step()
+state = model.state_dict()
+step()
+step()
+written, go = threading.Event(), threading.Event()
+def write():
+    torch.save(state, path + ".tmp")
+    written.set()
+    go.wait(60)
+    os.replace(path + ".tmp", path)
+thread = threading.Thread(target=write)
+thread.start()
+assert written.wait(60)
+step()
+go.set()
+thread.join()
+step()
+"""
+    told = watched(tmp_path, TRAINED + does, tmp_path / "a.pt").ranks[0]
+    assert [(one.step, os.path.basename(one.path), bool(one.temp)) for one in told.saves] == [
+        (1, "a.pt", True)
+    ]

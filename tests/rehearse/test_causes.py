@@ -233,6 +233,101 @@ def test_the_sum_of_more_than_two_ranks_may_differ_by_rounding(changed: dict[str
     assert first.level.value == found, first
 
 
+def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Life:
+    """Two optimizers, each for weights of its own: the second takes every even step."""
+    steps = tuple(
+        replace(step(n), n=n - first, optimizer=7 + n % 2 * -2, rates=[[0.1]])
+        for n in range(first + 1, last + 1)
+    )
+    before = {5: (1000 + first - 1, 2000 + first - 1) if first else (1, 0)}
+    before[7] = wrong.get("second", (1000 + first, 2000 + first) if first else (2, 0))
+    at = {5: "train.py:8", 7: "train.py:9"}
+    return Life({0: replace(trace(first, last), steps=steps, before=before, stepped_at=at, loads=READ)})
+
+
+@pytest.mark.parametrize(
+    "second, cause, words",
+    [
+        ((1000 + SAVED, 2000 + SAVED), "", "equal to the last bit"),
+        (
+            (1000 + SAVED, 0),
+            "optimizer-not-restored",
+            "of the optimizer that steps at train.py:9 begins anew",
+        ),
+        (
+            (2, 2000 + SAVED),
+            "parameters-not-restored",
+            "of the optimizer that steps at train.py:9 begin anew",
+        ),
+        ((77, 2000 + SAVED), "parameters-not-restored", "are of another step, or of none"),
+    ],
+)
+def test_every_optimizer_is_looked_at(second: tuple[int, int], cause: str, words: str) -> None:
+    seen = Observed("kill", (in_turns(0, KILLED), in_turns(SAVED, LAST, second=second)), KILLED)
+    (one, *_) = causes.judge(in_turns(0, LAST), "", seen)
+    assert (one.cause.value, words in one.said) == (cause, True), one.said
+
+
+def test_an_optimizer_that_takes_the_place_of_another_is_known_again() -> None:
+    """The head is trained first, then all of it, by another optimizer; a restart begins with the second."""
+
+    def phases(first: int, last: int) -> Life:
+        right = trace(first, last, loads=READ)
+        steps = tuple(replace(s, optimizer=5 if first + s.n <= 8 else 7) for s in right.steps)
+        before = {7: (1000 + first, 2000 + first)} if first else {5: (1, 0), 7: (1008, 0)}
+        return Life({0: replace(right, steps=steps, before=before, shared=(7,))})
+
+    seen = Observed("kill", (phases(0, KILLED), phases(SAVED, LAST)), KILLED)
+    (one,) = causes.judge(phases(0, LAST), "", seen)
+    assert (one.level, one.step) == (Severity.OK, SAVED), one.said
+
+
+def files_of(n: int, name: str, **changed: Any) -> SavedFile:
+    return saved(n, path=f"/data/sets/{n:05d}/{name}", temp="", **changed)
+
+
+@pytest.mark.parametrize(
+    "saves, damaged, found",
+    [
+        ((files_of(10, "rank0.pt"), files_of(10, "rank1.pt")), ("/data/sets/00010/rank0.pt",), ""),
+        ((saved(10, path="/data/a.pt", temp=""), saved(10, path="/data/b.pt")), ("/data/a.pt",), ""),
+        ((saved(10, path="/data/.part/a.pt", temp=""),), (), ""),  # it was never given its name
+        ((saved(10, path="/data/last.pt", line="train.py:61"),), (), "resumed-too-far-back"),
+        ((saved(10, path="/data/last.pt", line="train.py:62"),), (), ""),  # the weights alone?
+        ((saved(10, path="/data/last.pt", size=90),), (), ""),
+    ],
+)
+def test_a_newer_checkpoint_counts_where_it_is_whole_and_of_the_same_kind(
+    saves: tuple[SavedFile, ...], damaged: tuple[str, ...], found: str
+) -> None:
+    """One that was read is of step 5: in a folder for each, or under a name of its own."""
+    best = saved(5, path="/data/best.pt", temp="/data/.part/a.pt")
+    first = (files_of(5, "rank0.pt"),) if "sets" in saves[0].path else (best,)
+    told = life(0, KILLED, 1, saves=(*first, *saves))
+    last = life(5, LAST, 1, loads=((first[0].path, "train.py:75"),))
+    (one,) = causes.judge(life(0, LAST, 1), "", Observed("kill", (told, last), KILLED, damaged=damaged))
+    assert one.cause.value == found, one.said
+
+
+def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> None:
+    (one,) = causes.judge(
+        CONTROL, "", Observed("kill", (BEFORE, after(rates=[[9.0]], schedulers=[], parameters=1)), KILLED)
+    )
+    assert one.cause.value == "learning-rate-not-restored" and "no scheduler of torch's" in one.said
+    assert "number of the step that was loaded" in one.remedy
+
+
+def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost() -> None:
+    right = after(parameters=1)
+    ranks = {
+        rank: replace(one, steps=(replace(one.steps[0], rows=one.steps[0].rows[2:]), *one.steps[1:]))
+        for rank, one in right.ranks.items()
+    }
+    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, Life(ranks)), KILLED))
+    assert one.cause.value == "data-order-not-restored" and "only the last 2 of 4 samples" in one.said
+    assert "optimizer.step()" in one.remedy
+
+
 def test_repeated_and_left_out_samples_are_counted() -> None:
     known = reference(CONTROL, BEFORE)
     assert counted(known, (BEFORE, shifted(-2)), SAVED, 20) == (16, 16)
@@ -514,7 +609,7 @@ def test_a_line_that_was_cut_off_is_left_out_of_a_trace() -> None:
         '{"t": "limit", "n": 3}',
         '{"t": "e',
     )
-    assert parsed(4, lines) == RankTrace(4, {0: (1, 2)}, (), line="a.py:3")
+    assert parsed(4, lines) == RankTrace(4, {0: (1, 2)}, (), line="a.py:3", stepped_at={0: "a.py:3"})
 
 
 @pytest.mark.parametrize(
