@@ -74,11 +74,11 @@ COORDINATOR_BUGS = (
     ),
     Mutant(
         "the first to arrive is blamed",
-        "coordinator/failures",
-        "return min(collisions or failure_events, key=lambda m: (m.noticed, m.failure.at))",
-        "return failure_events[0]",
+        "coordinator/attempt",
+        "found = min(collisions or events, key=lambda event: (event.failure.noticed, event.failure.at))",
+        "found = events[0]",
     ),
-    Mutant("the last in time is blamed", "coordinator/failures", "return min(", "return max("),
+    Mutant("the last in time is blamed", "coordinator/attempt", "found = min(", "found = max("),
     Mutant(
         "one rank's 0 is enough",
         "coordinator/attempt",

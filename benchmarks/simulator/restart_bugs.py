@@ -38,8 +38,8 @@ RESTART_BUGS = (
     Mutant(
         "a failure before any rank is never charged",
         "coordinator/restart_policy",
-        "        return self._ruling(failure_event, end, attempts, room)\n\n    def _ruling",
-        '        return RestartDecision("again", end, failure_event, "node")\n\n    def _ruling',
+        "        return self._ruling(failure_event, end_with(failure_event), attempts, room)",
+        '        return RestartDecision("again", end_with(failure_event), failure_event, "node")',
     ),
     Mutant(
         "nodes without an agent may train",

@@ -64,7 +64,7 @@ class AttemptStage(enum.Enum):
 class RankOutcomes:
     """One epoch's counts: every report costs one step, whatever the number of ranks."""
 
-    def __init__(self, epoch: int, nodes: int, processes: int, per_node: bool = False) -> None:
+    def __init__(self, epoch: int, nodes: int, processes: int, per_node: bool) -> None:
         self.epoch = epoch
         self._per_node = per_node
         self.failure_events: list[FailureEvent] = []
@@ -91,7 +91,7 @@ class RankOutcomes:
         """The nodes that have not said that their ranks run."""
         return [node for node in range(self._nodes) if node not in self._started]
 
-    def exited(self, node: int, report: RankExited, name: str, peer: str = "") -> FailureEvent | None:
+    def exited(self, node: int, report: RankExited, name: str, peer: str) -> FailureEvent | None:
         """A rank ended; the failure, where that is one. Raises ``ValueError`` for a rank of another node.
 
         ``peer`` is the node whose address its last words name.
@@ -114,8 +114,14 @@ class RankOutcomes:
 
     @property
     def first(self) -> FailureEvent:
-        """The failure to report; there must be one. Whoever ended before those that only noticed is named."""
-        found = failures.first(self.failure_events)
+        """The failure to report, of which there must be one: the first in time, then in order of arrival.
+
+        A port in use goes before all others: it is never the consequence of something else. Who only noticed
+        comes last (a process closes its connections before its end is seen): whoever ended before is named.
+        """
+        events = self.failure_events
+        collisions = [event for event in events if event.kind is FailureKind.COLLISION]
+        found = min(collisions or events, key=lambda event: (event.failure.noticed, event.failure.at))
         if not found.failure.noticed or not self._ended:
             return found
         return failures.after_early_ends(found, self._ended, "node" if self._per_node else "rank")
@@ -124,11 +130,7 @@ class RankOutcomes:
     def cause_may_come(self) -> bool:
         """All that failed only noticed that another one had gone, and that one's end was not told yet."""
         running = len(self._exited) < self._nodes * self._processes
-        return (
-            running
-            and not self._ended
-            and all(failure_event.failure.noticed for failure_event in self.failure_events)
-        )
+        return running and not self._ended and all(event.failure.noticed for event in self.failure_events)
 
     @property
     def completed(self) -> bool:

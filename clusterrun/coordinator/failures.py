@@ -1,4 +1,4 @@
-"""What failed first, in words, and how the run ends with it; pure."""
+"""What failed, of which kind, and in words; pure."""
 
 from __future__ import annotations
 
@@ -32,22 +32,6 @@ class FailureEvent:
     failure: Failure
 
     @property
-    def noticed(self) -> bool:
-        """It is the end of a rank that only noticed that another one had gone."""
-        return self.failure.noticed
-
-    @property
-    def state(self) -> State:
-        """The state of a run that ends with this."""
-        return State.NODE_FAIL if self.kind is FailureKind.NODE else State.FAILED
-
-    @property
-    def exit_code(self) -> int:
-        """What the job exits with: the rank's own code, 128 + n for signal n, 1 where no rank failed."""
-        code = self.failure.code
-        return 128 - code if code < 0 else code or 1
-
-    @property
     def ended_by_request(self) -> bool:
         """It looks like the work of a TERM or INT that somebody sent to the processes themselves."""
         asked = (signal.SIGTERM, signal.SIGINT)
@@ -63,23 +47,7 @@ class RunOutcome:
     exit_code: int
 
 
-def of_failure_event(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutcome:
-    """The end of a run that ``failure_event`` brought about; ``stuck`` is what could not be killed."""
-    left = f"; still there, not to be killed: {', '.join(stuck)}" if stuck else ""
-    return RunOutcome(failure_event.state, failure_event.failure.why + left, failure_event.exit_code)
-
-
-def first(failure_events: list[FailureEvent]) -> FailureEvent:
-    """The one to report: the first in time, in order of arrival where times are equal.
-
-    A port in use goes before all others: it is never the consequence of something else. Who only
-    noticed comes last: a process closes its connections before its end is seen.
-    """
-    collisions = [m for m in failure_events if m.kind is FailureKind.COLLISION]
-    return min(collisions or failure_events, key=lambda m: (m.noticed, m.failure.at))
-
-
-def of_rank(exited: RankExited, node: str, per_node: bool = False, peer: str = "") -> FailureEvent:
+def of_rank(exited: RankExited, node: str, per_node: bool, peer: str) -> FailureEvent:
     """A rank (with ``per_node`` the launcher of a node) that ended with a code other than 0.
 
     ``peer`` is the node whose address its last words name.

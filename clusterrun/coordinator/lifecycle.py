@@ -153,22 +153,18 @@ class Restart:
 
     def may_follow(self, failure_event: FailureEvent) -> bool:
         """Another attempt may follow this failure that came before any rank."""
-        end = failures.of_failure_event(failure_event)
-        room = self._lost_nodes.room
-        return bool(
-            self._judge.rule_before(failure_event, end, self._state_keeper.state.attempts, room).again
-        )
+        return bool(self._ruling_before(failure_event).again)
+
+    def _ruling_before(self, failure_event: FailureEvent) -> RestartDecision:
+        attempts, room = self._state_keeper.state.attempts, self._lost_nodes.room
+        return self._judge.rule_before(failure_event, attempts, room)
 
     def failure_event(self, now: Now, failure_event: FailureEvent) -> NextAttempt | RunOver | None:
         """It came to no rank."""
         if self._termination.undecided:
             return None  # no rank lives, so whatever the signal means ends the run, and may be the cause
         self._blame(failure_event)
-        end = failures.of_failure_event(failure_event)
-        ruling = self._judge.rule_before(
-            failure_event, end, self._state_keeper.state.attempts, self._lost_nodes.room
-        )
-        return self._follow(now, ruling)
+        return self._follow(now, self._ruling_before(failure_event))
 
     def _rule(self, now: Now) -> NextAttempt | RunOver | None:
         self._read_by = None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import Resubmit, SaveReport, Send
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.outcomes import NodesChosen, RunOver, TooFewNodes
+from clusterrun.coordinator.restart_policy import end_with
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
@@ -205,7 +205,7 @@ class PreflightGate:
         if not self._brief or not outcome.fit:
             self._state_keeper.exclude(outcome.excluded)
         if self._lost and self._brief and not outcome.fit and not self._unfit_of(outcome):
-            return RunOver(failures.of_failure_event(self._lost))
+            return RunOver(end_with(self._lost))
         if self._orders.preflight.alone:
             return RunOver(_alone(outcome.report))
         if outcome.fit:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterrun.coordinator import failures
 from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
 from clusterrun.coordinator.outcomes import AttemptOver
 from clusterrun.model.frozen import frozen, replace
@@ -89,22 +88,21 @@ class RestartPolicy:
         if self.asked is not None and (self._asked_first or failure_event is None):
             return RestartDecision("", self.asked)
         assert failure_event is not None, "an attempt ended that nobody ended"
-        end = failures.of_failure_event(failure_event, over.stuck)
-        ruling = self._ruling(failure_event, end, attempts, room)
+        ruling = self._ruling(failure_event, end_with(failure_event, over.stuck), attempts, room)
         if self.asked is not None and (ruling.again or failure_event.ended_by_request):
             return RestartDecision("", self.asked, failure_event)
         # A node that is lost was waited for long enough.
         return replace(ruling, pause=0.0) if failure_event.kind is FailureKind.NODE else ruling
 
     def rule_before(
-        self, failure_event: FailureEvent, end: RunOutcome, attempts: Sequence[Attempt], room: bool
+        self, failure_event: FailureEvent, attempts: Sequence[Attempt], room: bool
     ) -> RestartDecision:
-        """What follows where it came to no rank; ``end`` is how the run ends if not by another attempt."""
+        """What follows where it came to no rank."""
         if self.superseded:
             return RestartDecision("", SUPERSEDED)
         if self.asked is not None:
             return RestartDecision("", self.asked)
-        return self._ruling(failure_event, end, attempts, room)
+        return self._ruling(failure_event, end_with(failure_event), attempts, room)
 
     def _ruling(
         self, failure_event: FailureEvent, end: RunOutcome, attempts: Sequence[Attempt], room: bool
@@ -125,6 +123,17 @@ class RestartPolicy:
         return RestartDecision(
             words, end, failure_event, _CAUSES.get(failure_event.kind, "failure"), pause(used)
         )
+
+
+def end_with(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutcome:
+    """The end of a run that ``failure_event`` brought about; ``stuck`` is what could not be killed.
+
+    The job exits with the rank's own code, 128 + n for signal n, 1 where no rank failed.
+    """
+    left = f"; still there, not to be killed: {', '.join(stuck)}" if stuck else ""
+    state = State.NODE_FAIL if failure_event.kind is FailureKind.NODE else State.FAILED
+    code = failure_event.failure.code
+    return RunOutcome(state, failure_event.failure.why + left, 128 - code if code < 0 else code or 1)
 
 
 def restarts_used(attempts: Sequence[Attempt]) -> int:
