@@ -71,8 +71,8 @@ class Ranks:
     """The newest epoch's ranks; what is to be done goes to ``actions``.
 
     ``seen`` is the highest epoch heard of, ``epoch`` the highest one started here. ``kill_at`` is
-    when what still runs is killed (steady clock, seconds). ``told``: this node got a signal to end, of
-    which its ranks may end as well.
+    when what still runs is killed (steady clock, seconds). ``told``: this node got a signal to end,
+    which may end its ranks too.
     """
 
     def __init__(self, processes: int, actions: list[AgentAction]) -> None:
@@ -159,7 +159,7 @@ class Ranks:
             self._sweep()
 
     def signal(self, order: SignalRanks) -> None:
-        """Pass a signal on; ranks that go on by it end later for reasons of their own."""
+        """Pass a signal on; ranks that live on end later for reasons of their own."""
         if order.epoch == self.epoch and self.stage is RankStage.RUNNING:
             self.told = False
             self._actions.append(SignalLocal(order.number))

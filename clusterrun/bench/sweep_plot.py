@@ -12,9 +12,10 @@ from clusterrun.model.errors import BadInput
 from clusterrun.operations.sweep_results import SweepResult, SweepResults, is_number
 
 WIDE = 50.0
-"""From such a ratio of the largest to the smallest on, an axis is logarithmic."""
+"""An axis is logarithmic where its largest value is at least so many times its smallest."""
 MOST_PANELS = 6
 LONGEST = 16
+"""Characters of a value that are shown."""
 
 
 def draw_sweep(found: SweepResults, title: str, path: str) -> None:

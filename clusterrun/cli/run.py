@@ -42,7 +42,7 @@ OF_A_JOB = (
     *("avoid-bad", "bad-since", "on-unfit", "requeue", "requeue-by", "notice"),
     *("max-preemptions", "max-time-limits", "elastic", "shapes"),
 )
-"""What only a job that is still to be queued can have; in a configuration it is meant for ``submit``."""
+"""Options of what is still to be queued: ``run`` refuses them, and passes them over in a configuration."""
 OF_THE_ALLOCATION = ("nodes", "gpus", "nodelist", "exclude")
 """What the allocation decides, unless the command line does."""
 ALWAYS = ("follow", "wait")

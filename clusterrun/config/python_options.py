@@ -55,7 +55,7 @@ def check(function: str, given: Mapping[str, object], options: Iterable[Option])
 
 
 def annotation(option: Option) -> str:
-    """The type of its values, for a reader and an editor; None means that nothing is said."""
+    """The type of its values, for a reader and an editor; None stands for an option that is not given."""
     kinds = {
         "number": "int",
         "switch": "bool",

@@ -22,8 +22,8 @@ def first_claim(
 ) -> EpochClaimed:
     """What a coordinator that begins knows of those before it, from the ``state`` that they left.
 
-    ``dead`` is the process id of the one that is dead since then: where the newest state is another
-    one's, that one may live.
+    ``dead_since`` is when one of them was killed, ``dead`` its process id: where another wrote ``state``,
+    that one may live.
     """
     if state is None:
         # An attempt of which nobody wrote a word may live; the very first one cannot.

@@ -63,7 +63,7 @@ class Error:
     """What a rank complained of at ``at`` (seconds); ``frame`` is where in the user's code, if it said so.
 
     ``more`` is what belongs to it: the exception that it was raised from, the process it came from.
-    ``inner`` is the rank that said it below a launcher that ``rank`` is (-1: ``rank`` itself).
+    ``inner`` is the rank that said it, where ``rank`` is a launcher (-1: ``rank`` itself).
     ``origin`` is the rank that it happened in, where every rank is told of it (-1: who said it).
     ``ends``: torch marks it as what ended the rank; ``survived``: the rank printed on for long after it.
     """
@@ -316,7 +316,7 @@ class _Reader:
         self._continued = MOST_CONTINUED
 
     def _continues(self, text: str) -> bool:
-        """Whether a line goes on with the message before it: indented, or the first words of all."""
+        """Whether a line goes on with the message before it: indented, or after a colon."""
         last = self._newest()
         if not self._continued or last is None:
             return False
@@ -397,7 +397,7 @@ class _Reader:
 
 
 def _chained(before: Error, found: Error, link: str) -> Error:
-    """The final exception of a chain with the one before it; whoever only noticed at first, only noticed."""
+    """The final exception of a chain with the one before it; a consequence if that is one."""
     row = _of_chain(before.row, found.row)
     if before.text == found.text:  # the same one, told by another process first
         return replace(before, row=row)

@@ -24,7 +24,7 @@ sys.path = [place for place in sys.path if place] + sys.argv[1:]
 from clusterrun.local.start_run import main
 main()"""
 """Without the current directory, where a file of the user's may be named as a module of Python's; with our
-own folder, which may be none that this Python knows."""
+own folder, which this Python may not know."""
 LAST_LINES = 10
 TEN_YEARS = 10 * 366 * 86400
 """submitit ends a task after its time; the time limit of a run is the coordinator's to keep."""
@@ -59,7 +59,7 @@ def start(plan: Plan, environment: Mapping[str, str]) -> str:
 
 def main() -> None:
     """Start the task in a session of its own, say its job id on stdout, then watch it to its end."""
-    from submitit.local.local import Controller  # what submits does not wait for it
+    from submitit.local.local import Controller  # here: the process that submits need not load it
 
     if os.fork():
         os._exit(0)

@@ -16,7 +16,7 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 ASK_EVERY = 0.5
 """Seconds between two questions for the names of nodes that are still not known, at most."""
 _BAR = rb"\x1b\[(?:\d{0,4}[ABKG]|\?25[hl])"
-"""Up, down, erase the line, to a column, hide and show the cursor: what bars do between two states."""
+"""Up, down, erase the line, to a column, hide and show the cursor: what progress bars do between states."""
 
 
 class Headings:
@@ -105,7 +105,7 @@ def shown(line: bytes, colours: bool = False) -> str:
 
 
 def _left_over(line: bytes) -> bytes:
-    """What was not written over: bars begin each state with a return, and erase and climb after it."""
+    """What was not overwritten: progress bars begin each state with a return, and erase and climb after."""
     if b"\x1b[" in line:
         line = re.sub(_BAR, b"", line)
     if b"\r" not in line:

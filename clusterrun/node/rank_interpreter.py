@@ -1,4 +1,4 @@
-"""The ranks' Python, once the job's setup lines have run: theirs where they put one first on PATH."""
+"""The ranks' Python, once the job's setup lines have run: one that they put first on PATH, if any."""
 
 from __future__ import annotations
 

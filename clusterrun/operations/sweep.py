@@ -53,9 +53,9 @@ LONGEST_NAME = 24
 """Characters: with the number of its point the name of a run still fits its id."""
 LOOK_EVERY = 0.5
 WAVE_SECONDS = 10.0
-"""Between two looks at how many runs have ended, where a limit on the user's jobs holds the others back."""
+"""Seconds between two looks at how many runs have ended, where a limit on jobs holds the others back."""
 CALL = "call.pkl"
-"""In the run directory of a function: what is called (clusterrun.training.function)."""
+"""In the run directory of a function: the function and its arguments (clusterrun.training.function)."""
 POLICY = "accounting/qos policy"
 
 
@@ -111,7 +111,7 @@ def start(
     found, first, notices = checked(sweep, context)
     for notice in dict.fromkeys(notices):
         tell(notice)
-    if not sweep.search:  # who asks for points minds himself whether he may go on
+    if not sweep.search:  # a search does so itself, at its begin
         sweep = replace(sweep, cancelled=False)
     if sweep.spec.snapshot:
         sweep, found = _copied(sweep, found, context)
@@ -155,7 +155,7 @@ class _Feeder:
         return prepare(Draft(planned, ()), self._context, sweep_id, point, sync, files, program)
 
     def _of_before(self, point: SweepPoint) -> Files:
-        """The call of a function that is run again."""
+        """The call (``CALL``) of a point that is run again; nothing where its run is no function."""
         path = (
             os.path.join(self._context.store.paths(point.earlier[-1]).run_dir, CALL) if point.earlier else ""
         )
@@ -163,7 +163,7 @@ class _Feeder:
         return () if content is None else ((CALL, content),)
 
     def _keep(self, runs: dict[int, str], job_id: str = "") -> None:
-        """Note which runs the points are (''; none), as far as nobody has cancelled the sweep meanwhile."""
+        """Note which runs the points are ('': none), as far as nobody has cancelled the sweep meanwhile."""
         listed = list(self._sweep.points)
         for place, name in runs.items():
             listed[place] = replace(listed[place], run_id=name)

@@ -15,12 +15,14 @@ LEAST = 4
 TIMES = 4.0
 """How much farther than undisturbed runs from each other a restart's losses must lie to be said to part."""
 SHARE = 0.05
-"""Of the loss itself, that they must part by too: two runs may happen to lie close together."""
+"""The share of the loss itself that they must lie apart too: two runs may happen to lie close together."""
 
 
 @frozen
 class LossSpread:
-    """Medians over steps: how far the restart's losses lie from the undisturbed runs', and these apart."""
+    """Medians over steps: how far the restart's losses lie from those of two undisturbed runs (``own``), how
+    far these lie apart (``undisturbed``), and how large they are (``level``).
+    """
 
     own: float
     undisturbed: float

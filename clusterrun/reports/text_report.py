@@ -15,12 +15,12 @@ from clusterrun.reports.findings import NodeBlame, blamed
 MOST_BLOCKS = 12
 """Nodes and links that are shown one by one: of more, the rest are named together."""
 MOST_WORDS = 3
-"""Of what failed tests said: mostly all say the same."""
+"""Messages of failed tests that are shown: mostly all say the same."""
 
 
 @frozen
 class ReportLine:
-    """One line; ``grade`` says what it is the heading of (None: of nothing)."""
+    """One line; ``grade`` is that of what it is the heading of (None: it is no heading)."""
 
     text: str
     grade: Grade | None = None

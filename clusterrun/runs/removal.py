@@ -13,9 +13,9 @@ from clusterrun.model.errors import ClusterrunError
 from clusterrun.runs.private_files import names_in
 
 ASIDE = ".removed-"
-"""How the name of a run directory begins that is being removed."""
+"""How the name of a run directory that is being removed begins."""
 DEEPEST = 50
-"""Folders below one another of which each is held open; what lies deeper is brought up first."""
+"""Levels of folders that are held open at once; what lies deeper is first moved up to the top."""
 TRIES = 3
 """Somebody who removes the same folder may bring something up from below meanwhile."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -110,7 +110,7 @@ class _Folder:
 
 
 def _empty(folder: _Folder, top: _Folder, depth: int) -> bool:
-    """Remove what is in ``folder``; whether there is something anew in ``top``, brought up from below."""
+    """Remove what is in ``folder``; whether something was moved up into ``top``, which then is not empty."""
     raised = False
     for name, is_folder in _entries(folder):
         try:

@@ -27,7 +27,8 @@ MEANS_SLURM = (
     "--sbatch",
     "--srun",
 )
-"""Options that nobody gives without meaning a cluster; where it cannot be used, nothing starts instead."""
+"""Options, as sbatch spells them, that nobody gives without meaning a cluster; where none can be used,
+nothing starts on this machine instead."""
 NAMED = "named by --python"
 MOST_PROCESSES_HERE = 5000
 """Agents and ranks of a run that stays on this machine; a typing error must not bring it down."""

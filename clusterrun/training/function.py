@@ -1,4 +1,4 @@
-"""What a rank runs whose run is a function: ``python -m clusterrun.training.function``; submitit calls it.
+"""What a rank runs if its run is a function: ``python -m clusterrun.training.function``; submitit calls it.
 
 The function lies pickled in the run directory, and what it returns is put beside the rank's output. A
 pickle runs code, so nothing is read that another user could have written.

@@ -17,7 +17,7 @@ KINDS: dict[str, FaultType] = {
 
 
 def apply(site: LabSite, fault: Fault) -> Fault:
-    """Make a fault true and record it. Raises ``BadInput`` for one that cannot be meant."""
+    """Put a fault in force and record it. Raises ``BadInput`` for one that is unknown or in force already."""
     kind = _checked(site, fault)
     made = kind.apply(site, fault)
     faults = site.state.faults
@@ -45,7 +45,7 @@ def _checked(site: LabSite, fault: Fault) -> FaultType:
 def _same(in_force: Fault, wanted: Fault, kind: FaultType) -> bool:
     if (in_force.kind, in_force.host) != (wanted.kind, wanted.host or kind.host):
         return False
-    # What a fault adds to its record comes after what it was told, so a twin has the same beginning.
+    # ``apply`` appends details of its own to those that were asked for: the same fault begins with these.
     return kind.alone or in_force.details[: len(wanted.details)] == wanted.details
 
 

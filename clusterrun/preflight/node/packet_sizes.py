@@ -10,7 +10,7 @@ import socket
 _MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14, 28), socket.AF_INET6: (socket.IPPROTO_IPV6, 24, 48)}
 """The level and option that tell the MTU of a connected socket's way, and the bytes of all headers."""
 ENOUGH = 5
-"""So often a large one must have gone unanswered, and a small one not: kernels refuse a few each second."""
+"""How often a large one must go unanswered where a small one was refused: kernels refuse few a second."""
 
 
 class Sizes:
@@ -75,6 +75,6 @@ class Sizes:
 
 
 def _payload(family: int, sock: socket.socket) -> int:
-    """What fills one packet of the way's own size."""
+    """Bytes that fill one packet of the way's MTU."""
     level, option, headers = _MTU[socket.AddressFamily(family)]
     return sock.getsockopt(level, option) - headers
