@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clusterrun.model import contract
 from tests.cli.conftest import CommandLine, Said
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is of the extra dev")
@@ -39,6 +40,13 @@ def problems(name: str, document: Any, strict: bool = True) -> list[str]:
 def said(done: Said, code: int = 0) -> Any:
     assert done.code == code, done
     return json.loads(done.out)
+
+
+def test_every_cause_of_an_attempt_is_in_the_schema_and_in_the_documents() -> None:
+    schema = json.loads((SCHEMAS / "status.json").read_text(encoding="utf-8"))
+    assert schema["$defs"]["attempt"]["properties"]["cause"]["enum"] == ["", *contract.CAUSES]
+    document = (SCHEMAS.parent / "status-and-logs.md").read_text(encoding="utf-8")
+    assert f"`cause` is one of `{' '.join(contract.CAUSES)}`" in document
 
 
 @pytest.mark.parametrize("path", sorted(SCHEMAS.iterdir()), ids=lambda path: path.stem)
