@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from typing import IO, NoReturn, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, NoReturn, Protocol
 
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
@@ -126,6 +126,39 @@ def foreground(argv: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
+def attended(argv: Sequence[str], env: Mapping[str, str], wanted: Callable[[], bool], seconds: float) -> int:
+    """Run ``argv`` with our own streams while it is ``wanted``, asked every so many seconds; its exit code.
+
+    It is ended with all it started when it is wanted no more, or when INT, TERM or HUP comes for us. Raises
+    ``ProgramMissing``.
+    """
+    stopped: list[int] = []
+    try:
+        process = subprocess.Popen(list(argv), env=dict(env), start_new_session=True)
+    except OSError as error:
+        raise ProgramMissing(f"the program {argv[0]!r} cannot be started ({error.strerror})") from error
+
+    def stop(number: int, _: object) -> None:
+        stopped.append(number)
+        _end_all(process, signal.SIGTERM)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    while True:
+        try:
+            code = process.wait(END_SECONDS if stopped else seconds)
+            return code if code >= 0 else 128 - code
+        except subprocess.TimeoutExpired:
+            if stopped:
+                _end_all(process, signal.SIGKILL)
+            elif not wanted():
+                stop(signal.SIGTERM, None)
+
+
+END_SECONDS = 5.0
+"""How long a program has for its own end."""
+
+
 def _named(argv: Sequence[str]) -> str:
     """A command as people know it: its first words, without the long ones that only programs read."""
     words = " ".join(argv)
@@ -144,8 +177,12 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
+    _end_all(process, signal.SIGKILL)
+
+
+def _end_all(process: subprocess.Popen[Any], number: int) -> None:
     try:
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, number)
     except ProcessLookupError:
         pass
     process.communicate()

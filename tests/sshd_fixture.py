@@ -33,6 +33,12 @@ def sshd_program() -> str:
     return shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") or ""
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def wait_until(condition, seconds: float = LIMIT) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -60,9 +66,7 @@ class Far:
         for name, owner in (("host", "key"), ("laptop", "id")):
             words = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / f"{name}.{owner}")
             subprocess.run(words, check=True, timeout=LIMIT)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.write_config()
         wrapper = self.folder / "bin" / "ssh"
         wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.folder}/ssh_config "$@"\n')

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import socket
+from functools import partial
 
 import click
 
+from clusterrun import system
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import runs
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import fields
 from clusterrun.operations.context import Context
 from clusterrun.operations.exec_in_job import ExecTarget
-from clusterrun.operations.forward import node_port
+from clusterrun.operations.forward import carries_on, node_port, relay_argv
+from clusterrun.script.environment import scrubbed
 
+LOOK_SECONDS = 10.0
 _PORT = click.IntRange(1, 65535)
 
 
@@ -24,14 +28,18 @@ _PORT = click.IntRange(1, 65535)
 @click.option(
     "--local", type=_PORT, metavar="PORT", help="The port on your own machine.  [default: the same]"
 )
+@click.option("--relay", is_flag=True, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("run", shell_complete=runs)
 @click.argument("port", type=_PORT)
-def forward(run: str, port: int, node: str, rank: int | None, local: int | None, as_json: bool) -> int:
+def forward(
+    run: str, port: int, node: str, rank: int | None, local: int | None, relay: bool, as_json: bool
+) -> int:
     """Bring PORT of a node of RUN to your own machine: TensorBoard, Jupyter, a server of a rank.
 
-    With `clusterrun --host NAME` it opens the port there until Ctrl-C. On the cluster itself it prints where
-    the port is. Without --node and --rank: of the first node.
+    With `clusterrun --host NAME` it opens the port there until Ctrl-C, also that of a server which listens on
+    127.0.0.1 of its node alone. On the cluster itself it prints where the port is. Without --node and --rank:
+    of the first node.
 
     \b
     Examples:
@@ -43,16 +51,22 @@ def forward(run: str, port: int, node: str, rank: int | None, local: int | None,
         raise click.UsageError("--node and --rank are two ways to say where: give one")
     context = Context()
     wish = ExecTarget(-1 if rank is None else rank, node)
-    found = node_port(context, context.store.find(run), wish, port, say)
-    if not found.answers:
-        say(
-            f"nothing answers at {found.node}:{port} yet; a server there must listen for other machines too "
-            "(TensorBoard: --bind_all, Jupyter: --ip=0.0.0.0)"
-        )
+    chosen = context.store.find(run)
+    if relay:
+        made = relay_argv(context, chosen, wish, port, say)
+        lives = partial(carries_on, context, chosen, made.attempt)
+        return system.attended(made.argv, scrubbed(context.environ), lives, LOOK_SECONDS)
+    found = node_port(context, chosen, wish, port, say)
     if as_json:
         print(json.dumps({**fields(found), "local": local or port}))
         return ExitCode.DONE
     print(f"{found.node}:{port}")
-    forwarded = f"-L {local or port}:{found.node}:{port} {socket.gethostname()}"
-    say(f"on your own machine: clusterrun --host NAME forward {found.run_id} {port}, or ssh -N {forwarded}")
+    here = f"on your own machine: clusterrun --host NAME forward {found.run_id} {port}"
+    if found.answers:
+        say(f"{here}, or ssh -N -L {local or port}:{found.node}:{port} {socket.gethostname()}")
+        return ExitCode.DONE
+    say(
+        f"nothing answers at {found.node}:{port} for other machines: a server there listens for itself alone"
+        f" or not yet\n{here}"
+    )
     return ExitCode.DONE

@@ -46,7 +46,7 @@ def there(name: str, words: list[str], command_of: CommandOf) -> int:
         say(f"the connection to {name} is open")
         return ExitCode.DONE
     if words[0] == "forward" and not {"-h", "--help"} & set(words):
-        return _forward(connection, words)
+        return _forward(connection, words, command_of)
     if words[0] in FETCHED:
         return _fetching(connection, words)
     folder = place(connection.host.folder)
@@ -143,8 +143,11 @@ def _fetch(connection: SharedConnection, box: str, names: dict[str, str]) -> Non
     connection.ask(command(f"rm -rf {box}"), FETCH_SECONDS)
 
 
-def _forward(connection: SharedConnection, words: Sequence[str]) -> int:
+def _forward(connection: SharedConnection, words: Sequence[str], command_of: CommandOf) -> int:
     """Bring a port of a rank's node here, until Ctrl-C."""
+    forward = command_of("forward")
+    assert forward
+    given = forward.make_context("forward", list(words[1:])).params
     asked = shlex.join([*words, "--json"])
     done = connection.ask(command(_script(connection, asked, place(connection.host.folder))), FETCH_SECONDS)
     if done.err:
@@ -152,6 +155,14 @@ def _forward(connection: SharedConnection, words: Sequence[str]) -> int:
     if done.code != 0:
         return done.code
     found = json.loads(done.out)
+    if not found["answers"]:
+        from clusterrun.remote.relayed_port import PortThere, bring
+
+        wanted = PortThere(*(found[name] for name in ("run_id", "node", "port", "local")))
+        node = ("--rank", str(given["rank"])) if given["rank"] is not None else ("--node", given["node"])
+        relay = shlex.join(("forward", "--relay", *node, wanted.run_id, str(wanted.port)))
+        bring(connection, command(_script(connection, relay, place(connection.host.folder))), wanted, say)
+        return ExitCode.DONE
     here = f"127.0.0.1:{found['local']}"
     line = f"{here}:{found['node']}:{found['port']}"
     opened = connection.control("-O", "forward", "-L", line)

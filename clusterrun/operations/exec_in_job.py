@@ -35,8 +35,13 @@ def beside(
     record, node = where(context, run_id, wish, tell)
     paths = context.store.paths(run_id)
     program = (record.spec.python, "-I", "-S", paths.agent, "beside", paths.run_dir, node, str(wish.rank))
-    front = step(_number(context, record), node, terminal) if record.cluster == Cluster.SLURM.value else ()
-    return (*front, *program, "--", *command)
+    return (*to_node(context, record, node, terminal), *program, "--", *command)
+
+
+def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> tuple[str, ...]:
+    """What stands in front of a program so that it runs on ``node``; nothing where that is this machine."""
+    slurm = record.cluster == Cluster.SLURM.value
+    return step(_number(context, record), node, terminal) if slurm else ()
 
 
 def where(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> tuple[RunRecord, str]:

@@ -1,13 +1,16 @@
-"""Where a port of a run is: the node that has it, and whether something listens there for other machines."""
+"""Where a port of a run is, whether it listens for other machines, and what reaches it where it does not."""
 
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
+from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.spec import Cluster
+from clusterrun.operations import port_relay
 from clusterrun.operations.context import Context, Tell
-from clusterrun.operations.exec_in_job import ExecTarget, where
+from clusterrun.operations.exec_in_job import ExecTarget, to_node, where
 
 ANSWER_SECONDS = 3.0
 
@@ -22,11 +25,39 @@ class NodePort:
     answers: bool
 
 
+@frozen
+class Carrier:
+    """A program that carries connections to a node, and the attempt of the run with which it ends."""
+
+    argv: tuple[str, ...]
+    attempt: int
+
+
 def node_port(context: Context, run_id: str, wish: ExecTarget, port: int, tell: Tell) -> NodePort:
     """The port ``port`` of the node that ``wish`` means. Raises ``BadInput`` where the run has no nodes."""
     record, node = where(context, run_id, wish, tell)
     host = node if record.cluster == Cluster.SLURM.value else "127.0.0.1"
     return NodePort(run_id, host, port, _answers(host, port))
+
+
+def relay_argv(context: Context, run_id: str, wish: ExecTarget, port: int, tell: Tell) -> Carrier:
+    """What carries connections to ``port`` between its standard input and output and the node.
+
+    It is a step of the user's own in the job. Raises ``BadInput``.
+    """
+    record, node = where(context, run_id, wish, tell)
+    front = to_node(context, record, node, terminal=False)
+    attempt = context.inquiry().statuses([run_id])[0].attempt
+    mark = f"{contract.MARKER_VARIABLE}={run_id}.{attempt}"
+    text = Path(port_relay.__file__).read_text(encoding="utf-8")
+    marked = ("env", mark) if front else ()
+    return Carrier((*front, *marked, record.spec.python, "-I", "-S", "-c", text, str(port)), attempt)
+
+
+def carries_on(context: Context, run_id: str, attempt: int) -> bool:
+    """Whether the run still lives as it did: srun does not see by itself that its node is gone."""
+    (status,) = context.inquiry().statuses([run_id])
+    return not status.state.ended and status.attempt == attempt
 
 
 def _answers(host: str, port: int) -> bool:

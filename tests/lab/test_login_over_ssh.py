@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from clusterrun.lab.spec import LOGIN
-from tests.sshd_fixture import Far
+from tests.sshd_fixture import LIMIT, Far, free_port
 
 PAM = """auth requisite pam_exec.so quiet expose_authtok {check}
 auth required pam_permit.so
@@ -71,3 +73,61 @@ def test_a_code_that_was_used_is_refused_in_plain_words(cluster, tmp_path):
     )
     assert code == 1
     assert "cluster refused the login" in seen
+
+
+SERVER = """import os, socket, time
+if os.environ["RANK"] == "1":
+    server = socket.create_server(("127.0.0.1", 0))
+    print("port", server.getsockname()[1], flush=True)
+    while True:
+        found = server.accept()[0]
+        if asked := found.recv(1):
+            found.sendall(b"x" * 10)
+            while asked == b"!":
+                found.sendall(b"x" * 65536)
+                time.sleep(0.01)
+        found.close()
+time.sleep(600)
+"""
+
+
+ASK = """import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60) as server:
+    server.sendall(sys.argv[2].encode())
+    found = 0
+    while more := server.recv(1 << 20):
+        found += len(more)
+        print(found, flush=True)
+"""
+
+
+def test_a_server_that_listens_for_its_own_node_alone_is_brought_here_until_its_node_dies(lab, cluster):
+    (cluster.codes / "135790").touch()
+    (cluster.codes.parent / "project" / "server.py").write_text(SERVER)
+    code, seen = cluster.terminal("--host", "cluster", answers=[(r"[Pp]assword:", "135790\n")])
+    assert code == 0, seen
+    made = cluster.there("submit", "--nodes", "2", "--json", "server.py")
+    assert made.returncode == 0, made.stderr
+    with cluster.started("logs", "-f", "--raw") as logs:
+        port = logs.stdout.readline().split()[-1]
+    local = str(free_port())
+
+    def asking(word: str) -> subprocess.Popen[str]:
+        words = (*cluster.front, sys.executable, "-c", ASK, local, word)
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    try:
+        with cluster.started("forward", "last", port, "--rank", "1", "--local", local) as forward:
+            assert forward.stdout.readline() == f"127.0.0.1:{local}\n", forward.stderr.read()
+            for _ in range(2):
+                assert asking("?").communicate(timeout=LIMIT)[0].splitlines()[-1] == "10"
+            many = asking("!")
+            assert int(many.stdout.readline())
+            lab.fault("kill", "n0002")
+            assert forward.wait(3 * LIMIT) == 1
+            assert many.wait(LIMIT) == 0
+            assert f"what carried port {port} of n0002 here has ended" in forward.stderr.read()
+    finally:
+        lab.heal()
+        cluster.there("cancel", "last")
+        assert lab.wait_idle(LIMIT)

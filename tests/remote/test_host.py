@@ -7,11 +7,12 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
 
-from tests.sshd_fixture import LIMIT, wait_until
+from tests.sshd_fixture import LIMIT, free_port, wait_until
 
 
 def test_a_command_there_has_its_output_and_its_exit_code(far):
@@ -180,9 +181,7 @@ def test_a_port_of_a_run_comes_here_until_the_command_ends(far, project):
     try:
         with far.started("logs", "-f", "--raw", run) as logs:
             port = logs.stdout.readline().split()[1]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            local = free.getsockname()[1]
+        local = free_port()
         with far.started("forward", run, port, "--local", str(local)) as forward:
             assert forward.stdout.readline() == f"127.0.0.1:{local}\n"
             assert said_at(local) == b"from the node"
@@ -193,6 +192,22 @@ def test_a_port_of_a_run_comes_here_until_the_command_ends(far, project):
     finally:
         far.there("cancel", run)
         (project / "server.py").unlink()
+
+
+def test_a_port_where_nothing_listens_yet_is_told_and_tried_at_each_connection(far, live):
+    port, local = free_port(), free_port()
+    with far.started("forward", live, str(port), "--local", str(local)) as forward:
+        assert forward.stdout.readline() == f"127.0.0.1:{local}\n"
+        told = "".join(forward.stderr.readline() for _ in range(2))
+        assert "nothing listens there yet (Connection refused): every connection tries anew\n" in told
+        assert said_at(local) == b""
+        with socket.create_server(("127.0.0.1", port)) as server:
+            answer = threading.Thread(target=lambda: server.accept()[0].sendall(b"later"), daemon=True)
+            answer.start()
+            assert said_at(local) == b"later"
+            answer.join(LIMIT)
+        forward.send_signal(signal.SIGINT)
+        assert forward.wait(LIMIT) == 0
 
 
 def said_at(port: int) -> bytes:
