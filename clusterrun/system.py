@@ -155,6 +155,30 @@ def attended(argv: Sequence[str], env: Mapping[str, str], wanted: Callable[[], b
                 stop(signal.SIGTERM, None)
 
 
+class Piped:
+    """A program in a session of its own that we talk to: handles of its output and its input."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        """Raises ``OSError``."""
+        self._process = subprocess.Popen(
+            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert self._process.stdin and self._process.stdout
+        self.incoming, self.outgoing = self._process.stdout.fileno(), self._process.stdin.fileno()
+
+    def end(self, seconds: float) -> int:
+        """Its exit code, once its input has ended; it is killed when it takes longer."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            _end(self._process)
+            return self._process.wait()
+        finally:
+            self._process.stdout.close()
+
+
 END_SECONDS = 5.0
 """How long a program has for its own end."""
 
@@ -176,7 +200,7 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         raise ProgramMissing(f"the program {argv[0]!r} cannot be started ({error.strerror})") from error
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[Any]) -> None:
     _end_all(process, signal.SIGKILL)
 
 

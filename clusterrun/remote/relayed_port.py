@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 
+from clusterrun import system
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.operations.port_relay import Relay
@@ -68,9 +68,8 @@ def _session(
     argv: tuple[str, ...], listener: socket.socket, wanted: PortThere, tell: Callable[[str], None]
 ) -> int | None:
     """What the session ended with; None after Ctrl-C."""
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-    assert process.stdin and process.stdout
-    relay = Relay(process.stdout.fileno(), process.stdin.fileno())
+    process = system.Piped(argv)
+    relay = Relay(process.incoming, process.outgoing)
     interrupted = False
     try:
         end = time.monotonic() + START_SECONDS
@@ -84,14 +83,8 @@ def _session(
         interrupted = True
     finally:
         relay.close()
-        process.stdin.close()
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
-    return None if interrupted else process.returncode
+        code = process.end(END_SECONDS)
+    return None if interrupted else code
 
 
 def _tell_open(greeting: str, wanted: PortThere, tell: Callable[[str], None]) -> None:
