@@ -115,18 +115,24 @@ def _departs(rank: RankSeen, where: Waiting) -> bool | None:
     if where.record.sequence:
         place = next((place for place, one in enumerate(records) if one == where.record), 0)
         now, turns = turns[place], turns[:place]
-        past = [turn for turn in turns if turn.before == now.before and turn.sends >= 0]
-        if all(turn.call == now.call for turn in past):  # the one call of a loop, but for what is sent before
-            past = [turn for turn in turns if turn in past or (turn.before, turn.call) == (START, now.call)]
+        past = _past(turns, now.before)
         known = len(past) >= CUSTOM and now.sends >= 0 and any(turn.call == now.call for turn in turns)
         return (now.call, now.sends) not in [(turn.call, turn.sends) for turn in past] if known else None
     last = records[-1] if records else None
     group = next((one for one in rank.groups if last and one.name == last.group), None)
     if last is None or group is None or group.backend != "gloo" or not last.begun:
         return None
-    counts = [turn.sends for turn in turns if turn.before in (START, (last.group, last.operation))]
-    known = len(counts) >= CUSTOM and min(counts) >= 0 < max(counts)
+    counts = [turn.sends for turn in _past(turns, (last.group, last.operation))]
+    known = len(counts) >= CUSTOM and max(counts) > 0
     return group.sequence - last.begun > max(counts) if known else None
+
+
+def _past(turns: list[_Turn], before: tuple[str, str]) -> list[_Turn]:
+    """The turns from this call on; of a loop with one call that has hardly begun, the first one as well."""
+    past = [turn for turn in turns if turn.before == before and turn.sends >= 0]
+    first = [turn for turn in turns if (turn.before, turn.call) == (START, before) and turn.sends >= 0]
+    one_call = len(past) < CUSTOM and all(turn.call == before for turn in past)
+    return [*first, *past] if one_call else past
 
 
 def _turns(records: Sequence[Record]) -> list[_Turn]:
@@ -147,7 +153,7 @@ def _why(snapshot: JobSnapshot, odd: Waiting, inside: list[Waiting], gone: list[
     """What an odd one does, said of itself."""
     line = snapshot.line((odd.rank,))
     if odd in gone:
-        one = next(one for one in inside if odd.rank in one.missing)
+        one = [one for one in inside if odd.rank in one.missing][-1]
         return f"it is in {odd.record.operation}{line} and {_not_done(snapshot, one)}"
     others = ranks_in_words(odd.missing)
     there = f"{gone[0].record.operation}{snapshot.line(tuple(one.rank for one in gone))}"

@@ -350,7 +350,9 @@ def _of_early_end(left: Remains, failure: Failure) -> Diagnosis:
     early = ranks_in_words(ended, noun)
     odd = ended if len(ended) <= others or ended != together else (failure.rank,)
     why = "it ended with exit code 0 while others waited for it"
+    remedy = "let all ranks make the same number of steps: uneven data, or an exit in one rank only"
     if odd != ended:
+        remedy = "does only that rank come to that line? let all ranks make the same calls, or none"
         why = f"it went on after {early} had ended with exit code 0"
         at = [one.frame for one in left.errors if one.rank == failure.rank and one.frame]
         why += f", and failed at {short(at[0])}" if at else ""
@@ -365,7 +367,6 @@ def _of_early_end(left: Remains, failure: Failure) -> Diagnosis:
     printed = {one.rank: one for one in left.errors if one.rank in odd and not one.consequence}
     evidence += [f"{left.name(rank)} had printed: {_cut(one.said)}" for rank, one in sorted(printed.items())]
     said = f"{early} ended with exit code 0 before the others"
-    remedy = "let all ranks make the same number of steps: uneven data, or an exit in one rank only"
     return Diagnosis(Verdict.CRASHED, said, culprits, (), tuple(evidence), remedy)
 
 

@@ -44,6 +44,7 @@ def epochs(
         ([4, 4], 4, 5, [1]),  # a recv too many
         ([4, 4], 3, 4, [0]),  # a send left out
         ([4, 4, 4, 4], 0, 1, [0]),
+        ([0, 1, 1, 1, 1], 0, 1, [0]),  # the first call of all is no custom
         ([4, 3, 4, 3], 3, 4, []),  # both have done so before
         ([4], 4, 5, []),  # once is no custom
         ([], 11, 12, []),

@@ -668,6 +668,7 @@ def test_who_went_on_when_the_others_had_ended_is_told_with_the_line_that_it_wen
     assert [(one.rank, one.why) for one in found.culprits] == [
         (2, "it went on after ranks 0-1 and 3 had ended with exit code 0, and failed at train.py:13 (step)")
     ]
+    assert found.remedy.startswith("does only that rank come to that line?")
 
 
 def test_errors_below_a_launcher_are_those_of_its_ranks_and_not_of_the_rank_that_has_its_number() -> None:

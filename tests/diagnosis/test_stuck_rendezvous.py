@@ -91,7 +91,7 @@ def test_the_one_rank_that_waits_for_no_key_and_has_gone_on_has_not_set_it() -> 
             (
                 2,
                 "it is in all_reduce at train.py:11 (step) and has not set the key of the store that "
-                "rank 0 waits for at train.py:7 (ready)",
+                "rank 3 waits for at train.py:7 (ready)",
             )
         ],
     )
