@@ -31,10 +31,10 @@ from clusterrun.monitor.collection import FIRST_LOOK, LONG_LOOK, Collection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from clusterrun.diagnosis.evidence import Pulse
+    from clusterrun.diagnosis.evidence import Pulse, RankSeen
     from clusterrun.diagnosis.job_snapshot import JobSnapshot
     from clusterrun.model.orders import Orders
     from clusterrun.monitor.actions import VigilAction
@@ -253,6 +253,8 @@ class HangDetector:
         looked, self._round = self._round, None
         stalled = now - self._moved_at if self._stalled else 0.0
         case = looked.case(stalled, now - self._begun_at)
+        newer = self._newer_than_digests(case.seen, now)
+        case = replace(case, since_begun=min([case.since_begun, *newer]))
         if stalled and case.newest > wall - stalled + SLACK:
             # A collective was begun since: its digest is still to come.
             self._moved_at, self._stalled, stalled = now - max(0.0, wall - case.newest), False, 0.0
@@ -275,6 +277,15 @@ class HangDetector:
         diagnosis = replace(judged.diagnosis, at=wall)
         saved: list[VigilAction] = [Save(f"{name}.json", _text(diagnosis)) for name in names]
         return saved + (self._consequences(diagnosis, stalled, judged.later) if OWN in names else [])
+
+    def _newer_than_digests(self, seen: Sequence[RankSeen], now: float) -> Iterator[float]:
+        """How old the digests are that do not know yet of a group, or of a call, that was seen now."""
+        for one in seen:
+            begun = sum(max(0, group.sequence) for group in one.groups)
+            for (node, rank), (at, pulse) in self._pulses.items():
+                same = (self._nodes.get(node), rank, pulse.pid) == (one.node, one.rank, one.pid)
+                if same and one.groups and (not pulse.size or 0 <= pulse.begun < begun):
+                    yield now - at
 
     def _too_early(self, snapshot: JobSnapshot) -> bool:
         """The time-out that made us look is of a group that nobody waits in: look again when it is due."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.diagnosis.evidence import Collected, Digest, Pulse, RankSeen
+from clusterrun.diagnosis.evidence import Collected, Digest, Group, Pulse, RankSeen
 from clusterrun.diagnosis.solo_ranks import SILENCE
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.document import decode, encode
@@ -493,19 +493,32 @@ def test_a_collective_that_was_begun_since_the_last_digest_is_movement() -> None
     assert one.wakes_at() == 21.0
 
 
+def of_server(one: HangDetector, at: float, **changes: Any) -> dict[str, Diagnosis]:
+    """Somebody asks: rank 0 receives from any rank, the others pause; of neither there are records."""
+    one.asked(at, WALL + at, "diagnose-1", "{}")
+    seen = [rank(0, begun=0, stack=RECV), *(rank(number, begun=0, stack=LOOP) for number in (1, 2, 3))]
+    seen = [replace(one, node=f"n{one.rank // 2 * 2}", **changes) for one in seen]
+    answer(one, at + 1, 0, 1, *seen[:2])
+    return saved(answer(one, at + 1, 2, 1, *seen[2:]))
+
+
 @pytest.mark.parametrize("news", [{"begun": 6}, {"begun": 5, "size": 3}])
 def test_what_ranks_begin_beside_what_is_recorded_puts_blame_off(news: dict[str, int]) -> None:
     """Sends and receives have no records: when they were last begun only the digests tell."""
 
-    def asked(at: float) -> list[Any]:
+    def asked(at: float) -> dict[str, Diagnosis]:
         one = vigil()
         all_same(one, 1.0)
         all_same(one, 20.0, **news)
-        one.asked(at, WALL + at, "diagnose-1", "{}")
-        serves = rank(0, begun=0, stack=RECV, node="n0")
-        answer(one, at + 1, 0, 1, serves, rank(1, begun=0, stack=LOOP))
-        seen = (rank(2, begun=0, stack=LOOP, node="n2"), rank(3, begun=0, stack=LOOP, node="n2"))
-        return answer(one, at + 1, 2, 1, *seen)
+        return of_server(one, at)
 
-    assert saved(asked(22.0)) == {}  # looked at again, when it would be too long
-    assert [one.rank for one in saved(asked(40.0))["diagnose-1.json"].culprits] == [1, 2, 3]
+    assert asked(22.0) == {}  # looked at again, when it would be too long
+    assert [one.rank for one in asked(40.0)["diagnose-1.json"].culprits] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("before", [{"size": 0, "begun": -1}, {"begun": 5}])
+def test_what_no_digest_has_told_yet_was_begun_since_the_last_one(before: dict[str, int]) -> None:
+    """The ranks have just made their group, or sent something, and the next digest is still to come."""
+    one = vigil()
+    all_same(one, 20.0, **before)
+    assert of_server(one, 24.0, groups=(Group("0", 4, 7, True, "gloo", "0-3"),)) == {}
