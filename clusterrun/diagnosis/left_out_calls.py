@@ -87,6 +87,13 @@ def _odd(snapshot: JobSnapshot, inside: list[Waiting], gone: list[Waiting]) -> l
     return gone if came > stayed else inside if came < stayed else []
 
 
+def alone_departs(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Waiting | None:
+    """The only rank that does what it never did there before, where all others are known to do as ever."""
+    departs = [_departs(snapshot.of(one.rank), one) for one in waits]
+    known = len(waits) == snapshot.size and departs.count(True) == 1 and None not in departs
+    return waits[departs.index(True)] if known else None
+
+
 def _votes(snapshot: JobSnapshot, one: Waiting, gone: list[Waiting]) -> tuple[int, int]:
     """How many of a group have made its call, and how many have not; of groups like it as well."""
     if one.record.operation == KEY:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterrun.diagnosis.flight_records import HALF, members, sends
 from clusterrun.diagnosis.job_snapshot import called
-from clusterrun.diagnosis.left_out_calls import left_out
+from clusterrun.diagnosis.left_out_calls import alone_departs, left_out
 from clusterrun.diagnosis.stack_location import place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 
@@ -48,6 +48,19 @@ def unanswered(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[
     ranks = tuple(one.rank for one in stuck)
     wait = "waits" if len(ranks) == 1 else "wait"
     said = f"{ranks_in_words(ranks)} {wait} for {HALF} that is not answered{snapshot.line(ranks)}"
+    odd = alone_departs(snapshot, waits)
+    if odd:
+        node, line = snapshot.of(odd.rank).node, snapshot.line((odd.rank,))
+        why = (
+            f"it is in {odd.record.operation}{line}, and since its last collective has begun another number "
+        )
+        why += "of sends and receives than ever before, where all others have begun as many as ever"
+        said += f": rank {odd.rank} on {node} is odd: {why}"
+        remedy = (
+            "let every send have its recv, in the same turn: mind the first and the last rank, and branches"
+        )
+        culprits = (Culprit(odd.rank, node, why),)
+        return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
     remedy = "does the rank that is its peer call the other half, with the same tag and in the same order?"
     counts = ", ".join(f"rank {one.rank} {sends(one)}" for one in snapshot.seen[:MOST_COUNTS] if sends(one))
     evidence = [*snapshot.waited(waits), *([f"begun were sends and receives: {counts}"] if counts else [])]

@@ -83,6 +83,46 @@ def test_what_is_not_in_the_records_is_not_guessed(kept: slice, numbered: bool) 
     assert verdict(*cut).culprits == ()
 
 
+LINE = (1, 2, 2, 1)
+"""How many each of four exchanges with its neighbours in a step: the first and the last have one."""
+
+
+def of_line(number: int, now: int, steps: int) -> RankSeen:
+    """Each step is a list given to ``batch_isend_irecv`` inline, and a collective; the last rank waits."""
+    each, waits = LINE[number] + 1, number == 3
+    done = [
+        Record("0", step, "all_reduce", "[4]", "Float", True, NOW - 100 + step, each * step)
+        for step in range(1, steps + 1)
+    ]
+    begun = each * steps + now + (not waits)
+    last = Record("0", steps + 1, "all_reduce", "[4]", "Float", False, NOW - 60, begun)
+    groups = (Group("0", 4, begun, True, "gloo", "0-3"),)
+    if waits:
+        return rank(number, records=tuple(done), groups=groups, call="wait", stack=HERE)
+    return rank(number, records=(*done, last), groups=groups, stack=ALL_REDUCE)
+
+
+@pytest.mark.parametrize(
+    ("now", "steps", "odd"),
+    [
+        ((1, 2, 1, 1), 5, [2]),  # rank 2 sent nothing to rank 3, which waits
+        ((1, 2, 2, 2), 5, [3]),  # rank 3 wants one more
+        (LINE, 5, []),  # in number all as ever: to another rank, or with another tag
+        ((1, 1, 1, 1), 5, []),
+        ((1, 2, 1, 1), 1, []),  # too young for a custom
+    ],
+)
+def test_of_lists_that_no_variable_holds_the_one_whose_number_departs_is_named(
+    now: tuple[int, ...], steps: int, odd: list[int]
+) -> None:
+    found = verdict(*(of_line(number, count, steps) for number, count in enumerate(now)))
+    assert [one.rank for one in found.culprits] == odd
+    assert "rank 3 waits for a send or receive that is not answered" in found.said
+    if not odd:
+        assert found.verdict is Verdict.UNDETERMINED
+        assert "shown here where a variable holds it" in found.remedy
+
+
 # --- collectives of a group of some ranks, and of all ---
 
 
