@@ -435,6 +435,25 @@ class RankWatch:
         if serialization is not None:
             serialization.save = watched  # type: ignore[attr-defined]
 
+    def install_safetensors(self, safetensors: Any) -> None:
+        """What opens its files is no Python: its functions are wrapped before its modules take them."""
+        write, read = safetensors.serialize_file, safetensors.safe_open
+        begun, seen = self._guarded(self._note_save), self._guarded(self._note_read)
+
+        def written(tensors: Any, filename: Any, *args: Any, **more: Any) -> Any:
+            begun(filename)
+            return write(tensors, filename, *args, **more)
+
+        def opened(filename: Any, *args: Any, **more: Any) -> Any:
+            seen(filename)
+            return read(filename, *args, **more)
+
+        safetensors.serialize_file, safetensors.safe_open = written, opened
+
+    def _note_read(self, path: Any) -> None:
+        if os.getpid() == self.pid and self.step == 0:
+            self.files.read(os.fspath(path))
+
     def _note_save(self, file: Any) -> None:
         path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
         if os.getpid() == self.pid and isinstance(path, (str, os.PathLike)):
@@ -822,7 +841,7 @@ def begin(folder: str, rank: int, run_dir: str) -> None:
 
 
 class TorchImport:
-    """Sees the imports of torch and of its compiler, and no other.
+    """Sees the imports of torch, of its compiler and of safetensors, and no other.
 
     Nothing of what they make is garbage: without looking for any they load in four fifths of the time,
     which is most of what a start of many ranks costs.
@@ -830,7 +849,8 @@ class TorchImport:
 
     def __init__(self, watch: RankWatch) -> None:
         self._watch = watch
-        self._waits_for = {"torch", "torch._dynamo"}
+        self._waits_for = {"torch", "torch._dynamo", "safetensors"}
+        self._after = {"torch": watch.install, "safetensors": watch.install_safetensors}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The real spec of such a module; torch is hooked once it has run."""
@@ -843,10 +863,12 @@ class TorchImport:
         spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
-            loader.exec_module = self._hooking(loader.exec_module, name == "torch")
+            loader.exec_module = self._hooking(loader.exec_module, self._after.get(name))
         return spec
 
-    def _hooking(self, run: Callable[[Any], None], hooks: bool) -> Callable[[Any], None]:
+    def _hooking(
+        self, run: Callable[[Any], None], after: Callable[[Any], None] | None
+    ) -> Callable[[Any], None]:
         def loaded(module: Any) -> None:
             collects = gc.isenabled()
             gc.disable()
@@ -856,8 +878,8 @@ class TorchImport:
                 if collects:
                     gc.enable()
             try:
-                if hooks:
-                    self._watch.install(module)
+                if after:
+                    after(module)
             except Exception as error:  # noqa: BLE001 (a torch that we do not know)
                 self._watch.tell("blind", why=f"{type(error).__name__}: {error}")
 

@@ -216,3 +216,24 @@ step()
     assert [(one.step, os.path.basename(one.path), bool(one.temp)) for one in told.saves] == [
         (1, "a.pt", True)
     ]
+
+
+def test_files_that_safetensors_writes_and_reads_are_seen(tmp_path: Path) -> None:
+    """It opens them in Rust. A module of ours stands in for it: two functions, taken when it is imported."""
+    (tmp_path / "safetensors.py").write_text(
+        "def serialize_file(tensors, filename, metadata=None):\n    open(filename, 'x').write('a')\n"
+        "def safe_open(filename, framework):\n    return framework\n"
+    )
+    does = """
+sys.path.insert(0, os.path.dirname(path))
+from safetensors import safe_open, serialize_file
+assert safe_open(path, framework="pt") == "pt"
+watch = sys.excepthook.__self__
+watch.step = watch.files.step = 3
+serialize_file({}, path + ".part")
+os.replace(path + ".part", path)
+"""
+    path = tmp_path / "model.safetensors"
+    told = watched(tmp_path, does, path).ranks[0]
+    assert [(one.step, one.path, one.sure) for one in told.saves] == [(3, str(path), True)]
+    assert [one for one, _ in told.loads] == [str(path)]
