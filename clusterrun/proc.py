@@ -99,7 +99,7 @@ def below(pid: int, most: int = 200) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    lists = (content(f"/proc/{pid}/task/{thread}/children") for thread in _listed(f"/proc/{pid}/task"))
+    lists = (content(f"/proc/{pid}/task/{thread}/children") for thread in listed(f"/proc/{pid}/task"))
     return [int(word) for children in lists for word in children.split()]
 
 
@@ -148,7 +148,7 @@ def catches(pid: int, number: int) -> bool:
 def descriptors(pid: int) -> dict[int, str]:
     """What each open descriptor of ``pid`` leads to; empty where one may not look."""
     found = {}
-    for name in _listed(f"/proc/{pid}/fd"):
+    for name in listed(f"/proc/{pid}/fd"):
         try:
             found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
         except OSError:
@@ -180,7 +180,13 @@ def content(path: str) -> bytes:
         return b""
 
 
-def _listed(path: str) -> list[str]:
+def text(path: str) -> str:
+    """The same as text."""
+    return content(path).decode("utf-8", "replace")
+
+
+def listed(path: str) -> list[str]:
+    """The names in a folder."""
     try:
         return os.listdir(path)
     except OSError:

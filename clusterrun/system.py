@@ -104,6 +104,15 @@ def start_bound(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> int:
     ).pid
 
 
+def text_of(path: str) -> str:
+    """What a file holds; '' where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def foreground(argv: Sequence[str]) -> int:
     """Run ``argv`` with our own streams and terminal; its exit code, 128 and the number for a signal.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
-from clusterrun import system
+from clusterrun import proc, system
 
 DRIVER = "/proc/driver/nvidia/gpus"
 AMD_NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -28,15 +27,12 @@ def count_gpus(
     ``CUDA_VISIBLE_DEVICES`` in ``environment`` narrows them.
     """
     path = [*environment.get("PATH", os.defpath).split(os.pathsep), *places]
-    there = _listed(run) if _program_in(path) else _in_driver(driver) or _of_amd(amd_nodes)
+    program = any(os.access(os.path.join(place, "nvidia-smi"), os.X_OK) for place in path)
+    there = _listed(run) if program else len(proc.listed(driver)) or _of_amd(amd_nodes)
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return there
     return min(there, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
-
-
-def _program_in(path: Sequence[str]) -> bool:
-    return any(os.access(os.path.join(place, "nvidia-smi"), os.X_OK) for place in path)
 
 
 def _listed(run: Callable[..., system.Completed]) -> int:
@@ -47,17 +43,10 @@ def _listed(run: Callable[..., system.Completed]) -> int:
     return sum(line.startswith("GPU ") for line in done.out.splitlines()) if done.code == 0 else 0
 
 
-def _in_driver(driver: str) -> int:
-    try:
-        return len(os.listdir(driver))
-    except OSError:
-        return 0
-
-
 def _of_amd(nodes: str) -> int:
     """How many of the nodes of AMD's driver compute: the others are processors."""
     counts = []
     for path in glob.glob(f"{glob.escape(nodes)}/*/properties"):
-        with suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
-            counts += [line.split()[1:] for line in file if line.startswith("simd_count ")]
+        lines = proc.text(path).splitlines()
+        counts += [line.split()[1:] for line in lines if line.startswith("simd_count ")]
     return sum(count not in ([], ["0"]) for count in counts)

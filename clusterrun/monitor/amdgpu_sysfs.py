@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import os
 
+from clusterrun import proc
 from clusterrun.model.usage import UNKNOWN, GpuUse
 
 NODES, DRM = "/sys/class/kfd/kfd/topology/nodes", "/sys/class/drm"
@@ -16,7 +17,8 @@ _MICRO, _MILLI = 1e6, 1e3
 
 def look(nodes: str = NODES, drm: str = DRM) -> tuple[GpuUse, ...]:
     """Every GPU now; () on a machine without any."""
-    found = [_properties(os.path.join(nodes, name, "properties")) for name in _numbers(nodes)]
+    names = sorted(filter(str.isdecimal, proc.listed(nodes)), key=int)
+    found = [_properties(os.path.join(nodes, name, "properties")) for name in names]
     gpus = [one for one in found if one.get("simd_count", 0) > 0]  # a node without is a processor
     return tuple(_gpu(place, one, drm) for place, one in enumerate(gpus))
 
@@ -35,15 +37,8 @@ def _gpu(place: int, properties: dict[str, int], drm: str) -> GpuUse:
     )
 
 
-def _numbers(folder: str) -> list[str]:
-    try:
-        return sorted((name for name in os.listdir(folder) if name.isdecimal()), key=int)
-    except OSError:
-        return []
-
-
 def _properties(path: str) -> dict[str, int]:
-    words = [line.split() for line in _text(path).splitlines()]
+    words = [line.split() for line in proc.text(path).splitlines()]
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdecimal()}
 
 
@@ -51,15 +46,7 @@ def _number(*patterns: str, unit: float = 1.0) -> float:
     """The first of these files that holds a number, in units; a part of a GPU has no sensors of its own."""
     for pattern in patterns:
         for path in glob.glob(pattern):
-            text = _text(path).strip()
+            text = proc.text(path).strip()
             if text.isdecimal():
                 return int(text) / unit
     return UNKNOWN
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(65536)
-    except OSError:
-        return ""

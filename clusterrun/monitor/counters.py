@@ -83,17 +83,8 @@ def _network() -> tuple[int, int]:
 
 
 def _ports() -> list[str]:
-    try:
-        devices = os.listdir(INFINIBAND)
-    except OSError:
-        return []
-    ports = [os.path.join(INFINIBAND, device, "ports") for device in devices]
-    return [
-        os.path.join(folder, port, "counters")
-        for folder in ports
-        if os.path.isdir(folder)
-        for port in os.listdir(folder)
-    ]
+    folders = [os.path.join(INFINIBAND, device, "ports") for device in proc.listed(INFINIBAND)]
+    return [os.path.join(folder, port, "counters") for folder in folders for port in proc.listed(folder)]
 
 
 def _number(path: str) -> int:

@@ -68,15 +68,7 @@ def launchers(spec: JobSpec, script: str) -> tuple[str, ...]:
         return ()
     from clusterrun.diagnosis.nested_launchers import found  # it parses Python: not for every command
 
-    return found(spec.command, _text(script) if script else "")
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+    return found(spec.command, system.text_of(script) if script else "")
 
 
 def script_of(plan: Plan) -> str:
@@ -115,7 +107,7 @@ def misplaced(command: tuple[str, ...], cwd: str, own: Iterable[str]) -> tuple[s
     """Options of ``submit`` (``own``) that stand after a script whose text does not name them."""
     if not command[0].endswith(".py"):
         return ()
-    text = _text(os.path.join(cwd, command[0]))
+    text = system.text_of(os.path.join(cwd, command[0]))
     words = [word.partition("=")[0] for word in command[1:]]
     names = [word for word in dict.fromkeys(words) if word in own and not _names(text, word)]
     return tuple(names)
@@ -209,7 +201,7 @@ def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:
 
 def wants_torch(script: str) -> bool:
     """Whether the script's own text imports torch."""
-    return re.search(r"^\s*(import|from)\s+torch\b", _text(script), re.MULTILINE) is not None
+    return re.search(r"^\s*(import|from)\s+torch\b", system.text_of(script), re.MULTILINE) is not None
 
 
 def _torch_beside_us() -> bool:

@@ -103,7 +103,7 @@ class SlurmClient:
         return (
             ""
             if done.code == 0 or "UP" in done.out
-            else f"Slurm's programs know no cluster ({_last(done.err)})"
+            else f"Slurm's programs know no cluster ({sbatch_errors.words(done.err).split('; ')[-1]})"
         )
 
     def of_a_cluster(self, host: str) -> str:
@@ -155,7 +155,7 @@ class SlurmClient:
             return None
 
     def _measures_energy(self) -> bool:
-        texts = map(_text, (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED))
+        texts = map(system.text_of, (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED))
         found = _setting(next(filter(None, texts), ""), "AcctGatherEnergyType")
         return bool(found) and not found.endswith("none")
 
@@ -226,8 +226,11 @@ class SlurmClient:
 
     def _look_up_configuration(self) -> str:
         for path in (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED):
-            if _setting(text := _text(path), "ClusterName"):
+            if _setting(text := system.text_of(path), "ClusterName"):
                 return text
+        return self._asked_configuration()
+
+    def _asked_configuration(self) -> str:
         try:
             return self._run(("scontrol", "show", "config"), NAME_SECONDS, env=self._environment).out
         except (system.ProgramMissing, system.ProgramTimeout):
@@ -238,12 +241,10 @@ class SlurmClient:
 
         The configuration says it, unless other files are part of it; else ``scontrol`` is asked.
         """
-        text = next(filter(None, map(_text, (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS))), "")
+        paths = (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS)
+        text = next(filter(None, map(system.text_of, paths)), "")
         if not text or re.search(r"(?im)^\s*include\s", text):
-            try:
-                text = self._run(("scontrol", "show", "config"), NAME_SECONDS, env=self._environment).out
-            except (system.ProgramMissing, system.ProgramTimeout):
-                text = ""
+            text = self._asked_configuration()
         most = re.search(r"(?im)^[^#\n]*\bmax_array_tasks=(\d+)", text)
         size = _setting(text, "MaxArraySize")
         return min(int(size) if size.isdecimal() else LARGEST_ARRAY, int(most[1]) if most else LARGEST_INDEX)
@@ -330,14 +331,6 @@ class SlurmClient:
             raise SchedulerUnreachable(f"Slurm does not answer: {error.seen}", _DOWN) from error
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def _setting(configuration: str, key: str) -> str:
     found = re.search(rf"(?im)^\s*{key}(?:\[0\])?\s*=\s*([^\s#(]+)", configuration)
     return found[1] if found else ""
@@ -364,10 +357,6 @@ def _in_few_words(job_ids: Sequence[str]) -> list[str]:
 
 def _mark() -> str:
     return f"<{os.urandom(8).hex()}>"
-
-
-def _last(err: str) -> str:
-    return sbatch_errors.words(err).split("; ")[-1]
 
 
 def _passes(err: str) -> bool:

@@ -56,11 +56,7 @@ def _peers(rows: Iterable[str], sockets: set[str], states: Collection[str], acce
 
 def _rows() -> Iterator[str]:
     for table in _TABLES:
-        try:
-            with open(table, encoding="ascii") as file:
-                yield from file.read().splitlines()[1:]
-        except OSError:
-            continue
+        yield from proc.text(table).splitlines()[1:]
 
 
 def _addresses(name: str) -> set[str]:

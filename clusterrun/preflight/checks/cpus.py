@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 
+from clusterrun import proc
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.untrusted import number
 
@@ -50,18 +51,12 @@ def quota(cgroups: str = _CGROUPS, tree: str = _TREE) -> float | None:
 
 
 def _allowed(folder: str) -> float | None:
-    try:
-        with open(os.path.join(folder, "cpu.max"), encoding="ascii") as file:
-            most, period = file.read().split()
-    except (OSError, ValueError):
-        try:
-            with open(os.path.join(folder, "cpu.cfs_quota_us"), encoding="ascii") as file:
-                most = file.read().strip()
-            with open(os.path.join(folder, "cpu.cfs_period_us"), encoding="ascii") as file:
-                period = file.read().strip()
-        except OSError:
-            return None
-    return int(most) / int(period) if most.isdigit() and period.isdigit() and int(period) else None
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        words = " ".join(proc.text(os.path.join(folder, name)) for name in names).split()
+        if len(words) == 2:  # most and period; ``max`` or -1 is no limit
+            most, period = (int(word) if word.isdigit() else 0 for word in words)
+            return most / period if period and words[0].isdigit() else None
+    return None
 
 
 def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from clusterrun import proc
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import unlike
 from clusterrun.preflight.node.network_interfaces import interfaces
@@ -40,7 +41,7 @@ def probe(request: Asked) -> object:
     found = {name: value[:_LONGEST] for name, value in variables().items() if name.startswith(PREFIXES)}
     return {
         "variables": dict(sorted(found.items())[:_MOST]),
-        "interfaces": _interfaces(),
+        "interfaces": sorted(proc.listed("/sys/class/net")),
         "addresses": _addresses(),
         "machine": _machine(),
     }
@@ -61,13 +62,6 @@ def _machine() -> str:
             return f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
     except OSError:
         return ""
-
-
-def _interfaces() -> list[str]:
-    try:
-        return sorted(os.listdir("/sys/class/net"))
-    except OSError:
-        return []
 
 
 def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections import Counter
 
+from clusterrun import proc
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split, unlike
@@ -86,18 +86,19 @@ def used(reading: Any) -> list[str]:
 def _paths(folder: str) -> list[tuple[str, str]]:
     return [
         (f"{device}/{port}", f"{folder}/{device}/ports/{port}")
-        for device in _listed(folder)
-        for port in _listed(f"{folder}/{device}/ports")
+        for device in sorted(proc.listed(folder))
+        for port in sorted(proc.listed(f"{folder}/{device}/ports"))
     ]
 
 
 def _port(path: str) -> dict[str, Any]:
-    words = {name: _content(f"{path}/{name}") for name in ("state", "phys_state", "rate", "link_layer")}
+    names = ("state", "phys_state", "rate", "link_layer")
+    words = {name: proc.text(f"{path}/{name}").strip() for name in names}
     return {**words, "first": _counters(path)}
 
 
 def _counters(path: str) -> dict[str, int]:
-    read = {name: _content(f"{path}/counters/{name}") for name in COUNTERS}
+    read = {name: proc.text(f"{path}/counters/{name}").strip() for name in COUNTERS}
     return {name: int(value) for name, value in read.items() if value.isdigit()}
 
 
@@ -114,7 +115,8 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
     for node, ports in down.items():
         for name, state in ports:
             said = f"port {name} is {state}, and active on the other nodes"
-            verdict = Grade.FAIL if name in rails and _wanted(readings[node], name) else Grade.WARN
+            wanted = name in rails and entries(readings[node])[name].get("used") is not False
+            verdict = Grade.FAIL if wanted else Grade.WARN
             yield node, Finding(NAME, verdict, said, _CABLE)
     if not any(down.values()):
         what = "the number of active InfiniBand or RoCE ports"
@@ -122,10 +124,6 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
         yield from unlike(NAME, what, counts, verdict, "an adapter is missing: lspci and ibstat on the node")
     yield from _slow(readings)
     yield from _ill(readings, chosen(request.limits)["link_errors"])
-
-
-def _wanted(reading: Any, name: str) -> bool:
-    return entries(reading)[name].get("used") is not False
 
 
 def _rails(readings: Mapping[str, Any]) -> set[str]:
@@ -198,18 +196,3 @@ def _ill(readings: Mapping[str, Any], most: float) -> Iterator[tuple[str, Findin
             elif value > usual + most and value > 10 * usual and counter in ("link_downed", "symbol_error"):
                 said = f"port {name}: {counter} is {value:.0f}, the median {usual:.0f} (limit +{most:.0f})"
                 yield node, Finding(NAME, Grade.WARN, said, _CABLE)
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _content(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(200).strip()
-    except OSError:
-        return ""

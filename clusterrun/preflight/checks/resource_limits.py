@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 
+from clusterrun import proc
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import infiniband
@@ -47,12 +48,8 @@ def probe(request: Asked) -> object:
 
 def _port_range() -> dict[str, int] | None:
     """The first and the last port that the kernel hands out; None where it does not say."""
-    try:
-        with open(_RANGE, encoding="ascii") as file:
-            first, last = map(int, file.read().split())
-    except (OSError, ValueError):
-        return None
-    return {"first": first, "last": last}
+    found = [int(word) for word in proc.text(_RANGE).split()]
+    return dict(zip(("first", "last"), found)) if len(found) == 2 else None
 
 
 def _number(limit: int) -> int | None:

@@ -6,9 +6,9 @@ a reboot, some for a reset of the GPU, some are worth a look; all others are of 
 
 from __future__ import annotations
 
-import os
 import re
 
+from clusterrun import proc
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.probes import kernel_log
@@ -98,7 +98,8 @@ _SWITCH_REMEDY = "drain the node and reboot it: GPUs and NVSwitches are to be re
 def probe(request: Asked) -> object:
     """Every Xid and SXid since the driver was loaded last, and how many GPUs the machine has."""
     log = kernel_log.lines()
-    return {"readable": log is not None, "xids": of_lines(log or []), "installed": _installed()}
+    installed = len(proc.listed("/proc/driver/nvidia/gpus"))
+    return {"readable": log is not None, "xids": of_lines(log or []), "installed": installed}
 
 
 def of_lines(log: list[tuple[float, str]]) -> list[dict[str, object]]:
@@ -128,7 +129,8 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
         for (xid, of), rows_of_one in _by_device(reading).items():
             ago = min(number(row, "ago") or 0.0 for row in rows_of_one)
             counted = rows_of_one[-1:] if xid == f"Xid {ASKS}" else rows_of_one  # what is needed now
-            kind, meaning = min((_class(row) for row in counted), key=_rank)
+            order = (REBOOT, RESET, MONITOR, "")
+            kind, meaning = min(map(_class, counted), key=lambda found: order.index(found[0]))
             if not kind or (kind == MONITOR and ago > fresh):
                 continue
             bad = ours and (kind == REBOOT or (kind == RESET and ago <= fresh))
@@ -164,19 +166,8 @@ def _class(row: Mapping[str, Any]) -> tuple[str, str]:
     return (MONITOR if harmless else kind), meaning
 
 
-def _rank(found: tuple[str, str]) -> int:
-    return (REBOOT, RESET, MONITOR, "").index(found[0])
-
-
 def _age(seconds: float) -> str:
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _installed() -> int:
-    try:
-        return len(os.listdir("/proc/driver/nvidia/gpus"))
-    except OSError:
-        return 0

@@ -8,6 +8,7 @@ import random
 import socket
 import time
 
+from clusterrun import proc
 from clusterrun.preflight.probes.tcp_counts import sent_and_resent
 from clusterrun.preflight.tasks import Exchanged
 
@@ -187,12 +188,8 @@ def _in_part(low: int, width: int) -> socket.socket:
 
 
 def _port_range() -> tuple[int, int]:
-    try:
-        with open(_RANGE, encoding="ascii") as file:
-            low, high = map(int, file.read().split())
-    except (OSError, ValueError):
-        return _USUAL
-    return low, high
+    found = [int(word) for word in proc.text(_RANGE).split()]
+    return (found[0], found[1]) if len(found) == 2 else _USUAL
 
 
 def _bound(kind: int, port: int) -> socket.socket:

@@ -42,7 +42,7 @@ def _version_4(probe: socket.socket) -> list[tuple[str, str]]:
 
 def _version_6() -> list[tuple[str, str]]:
     found = []
-    for line in _text("/proc/net/if_inet6").splitlines():
+    for line in proc.text("/proc/net/if_inet6").splitlines():
         words = line.split()
         if len(words) == 6 and words[3] != "20":  # link-local addresses need their interface's number
             found.append((words[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))))
@@ -58,7 +58,7 @@ def _mtu(probe: socket.socket, name: str) -> int:
 
 
 def _megabits(name: str) -> int:
-    word = _text(f"/sys/class/net/{name}/speed").strip()
+    word = proc.text(f"/sys/class/net/{name}/speed").strip()
     return int(word) if word.isdigit() else 0
 
 
@@ -66,12 +66,8 @@ def _kind(name: str) -> str:
     folder = f"/sys/class/net/{name}"
     if name == "lo":
         return "loopback"
-    if _text(f"{folder}/type").strip() == _INFINIBAND:
+    if proc.text(f"{folder}/type").strip() == _INFINIBAND:
         return "infiniband"
     if os.path.isdir(f"{folder}/bridge"):
         return "bridge"
     return "device" if os.path.exists(f"{folder}/device") else "virtual"
-
-
-def _text(path: str) -> str:
-    return proc.content(path).decode("ascii", "replace")
