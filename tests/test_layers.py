@@ -24,7 +24,7 @@ LAYERS = {
     "slurm_text": (SHARED, 1.3),
     "container_runtimes": (SHARED, 1.4),
     "diagnosis": (SHARED, 1.5),
-    "runtime": (NODES, 2),
+    "runtime": (NODES, 1.6),
     "preflight": (NODES, 2),
     "monitor": (NODES, 2),
     "protocol": (NODES, 3),

@@ -11,6 +11,7 @@ import time
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.usage import GpuUse
 from clusterrun.monitor.external_tools import nvidia_smi
+from clusterrun.runtime.forked_child import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,17 +88,15 @@ class GpuWatch:
     def _start(self) -> None:
         questions, self._ask = os.pipe()
         self._answer, answers = os.pipe()
-        self._pid = os.fork()
-        if self._pid:
-            os.close(questions)
-            os.close(answers)
-            return
-        try:
+
+        def serve() -> None:
             os.close(self._ask)
             os.close(self._answer)
             _serve(self._open_look(self._path), questions, answers)
-        finally:
-            os._exit(0)
+
+        self._pid = fork(serve)
+        os.close(questions)
+        os.close(answers)
 
 
 def best_look(path: str) -> Look:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from clusterrun import proc
 from clusterrun.atomic_file import write_all
+from clusterrun.runtime.forked_child import close_all_but, fork
 
-_PR_SET_PDEATHSIG = 1
 _MOST_BYTES = 600_000
 _PIECE = 65536
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ForkedCall:
@@ -66,23 +64,14 @@ class ForkedCall:
         return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def die_with(parent: int) -> None:
-    """Be killed when ``parent`` (which must be the parent) ends; exit if it already has."""
-    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def call(work: Callable[[], Iterable[object]], seconds: float) -> ForkedCall:
     """Fork a child that writes each value of ``work()`` as one line of JSON: ``{"value": …}``.
 
     What it raises is a last line ``{"why": …}``. Raises ``OSError`` where no process can be made.
     """
     readable, writable = os.pipe2(os.O_CLOEXEC)
-    pid = _fork(readable, writable)
-    if pid == 0:
-        _make(work, writable)
-    return _watched(pid, readable, writable, time.monotonic() + seconds)
+    pid = _started(lambda: _make(work, writable), readable, writable)
+    return ForkedCall(pid, readable, time.monotonic() + seconds)
 
 
 def execute(argv: Sequence[str], environment: Mapping[str, str], cwd: str) -> tuple[ForkedCall, int]:
@@ -90,46 +79,32 @@ def execute(argv: Sequence[str], environment: Mapping[str, str], cwd: str) -> tu
     given, to_give = os.pipe2(os.O_CLOEXEC)
     readable, writable = os.pipe2(os.O_CLOEXEC)
     try:
-        pid = _fork(readable, writable)
+        pid = _started(lambda: _become(argv, environment, cwd, given, writable), readable, writable)
     except OSError:
-        os.close(given)
         os.close(to_give)
         raise
-    if pid == 0:
-        _become(argv, environment, cwd, given, writable)
-    os.close(given)
-    return _watched(pid, readable, writable, float("inf")), to_give
+    finally:
+        os.close(given)
+    return ForkedCall(pid, readable), to_give
 
 
-def _watched(pid: int, readable: int, writable: int, until: float) -> ForkedCall:
-    os.close(writable)
-    os.set_blocking(readable, False)
-    return ForkedCall(pid, readable, until)
-
-
-def _fork(readable: int, writable: int) -> int:
-    parent = os.getpid()
+def _started(body: Callable[[], None], readable: int, writable: int) -> int:
+    """A child that writes to one end of a pipe, and we read the other one, without waiting for it."""
     try:
-        pid = os.fork()
+        pid = fork(body)
     except OSError:
         os.close(readable)
-        os.close(writable)
         raise
-    if pid == 0:
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            die_with(parent)
-            os.setsid()
-        except BaseException:  # noqa: BLE001 (nothing may unwind into the parent's code)
-            os._exit(1)
+    finally:
+        os.close(writable)
+    os.set_blocking(readable, False)
     return pid
 
 
 def _make(work: Callable[[], Iterable[object]], output: int) -> None:
-    """In the child. Never returns. What the work prints goes to the log."""
+    """In the child. What the work prints goes to the log."""
     try:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(2, 1)
@@ -138,27 +113,16 @@ def _make(work: Callable[[], Iterable[object]], output: int) -> None:
             _write(output, json.dumps({"value": value}))
     except BaseException as error:  # noqa: BLE001 (a probe may raise anything: that is its answer)
         _write(output, json.dumps({"why": f"{type(error).__name__}: {error}"[:500]}))
-    finally:
-        os._exit(0)
 
 
 def _write(output: int, line: str) -> None:
     write_all(output, line.encode() + b"\n")
 
 
-def close_all_but(kept: Collection[int]) -> None:
-    """A child that lives on (in a D-state) must hold no port of ours, and no pipe of another child."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in kept:
-            try:
-                os.close(int(name))
-            except OSError:  # the descriptor of the listing itself
-                pass
-
-
 def _become(argv: Sequence[str], environment: Mapping[str, str], cwd: str, given: int, output: int) -> None:
     """In the child: become the program. Never returns. A failure is the output's last, half line."""
     try:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.dup2(given, 0)
         os.dup2(output, 1)
         try:

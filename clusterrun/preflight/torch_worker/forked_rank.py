@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection
 
 from clusterrun.atomic_file import write_all
-from clusterrun.preflight.node.forked_call import close_all_but, die_with
+from clusterrun.runtime import forked_child
 
 _MOST_OUTPUT = 256 * 1024
 
@@ -77,46 +77,27 @@ def fork(body: Callable[[Callable[[str], None]], None], keep: Collection[int] = 
     readable, writable = os.pipe2(os.O_CLOEXEC)
     output = os.memfd_create("output", os.MFD_CLOEXEC)
     os.set_blocking(readable, False)
-    parent = os.getpid()
+
+    def speak() -> None:
+        _settle_descriptors(output, {writable, *keep})
+        body(lambda line: write_all(writable, line.encode() + b"\n"))
+
     try:
-        pid = os.fork()
+        pid = forked_child.fork(speak)
     except OSError:
         os.close(readable)
         os.close(output)
         raise
-    else:
-        if pid == 0:
-            _be_child(parent, body, writable, output, keep)
     finally:
         os.close(writable)
     return ForkedRank(pid, readable, output)
-
-
-def _be_child(
-    parent: int,
-    body: Callable[[Callable[[str], None]], None],
-    writable: int,
-    output: int,
-    keep: Collection[int],
-) -> None:
-    code = 1
-    try:
-        die_with(parent)
-        os.setsid()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        _settle_descriptors(output, {writable, *keep})
-        body(lambda line: write_all(writable, line.encode() + b"\n"))
-        code = 0
-    finally:
-        os._exit(code)
 
 
 def _settle_descriptors(output: int, keep: set[int]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    close_all_but(keep)  # a peer must see ports of other tests close when they close
+    forked_child.close_all_but(keep)  # a peer must see ports of other tests close when they close
 
 
 def await_lines(child: ForkedRank, seconds: float) -> list[str]:

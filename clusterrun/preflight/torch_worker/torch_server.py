@@ -10,19 +10,20 @@ import gc
 import json
 import os
 import select
+import signal
 import time
 from functools import partial
 
 from clusterrun.atomic_file import write_all
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.node.forked_call import die_with
 from clusterrun.preflight.tasks import GroupResult, GroupTask, WarmUp
 from clusterrun.preflight.torch_worker import rank_report
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.forked_rank import fork
 from clusterrun.preflight.torch_worker.group_test_run import GroupTestRun
 from clusterrun.preflight.torch_worker.listening_ports import ListeningPorts
+from clusterrun.runtime.processes import on_parents_death
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
     ``gpus`` as in ``WarmTask``.
     """
     began = time.monotonic()
-    die_with(os.getppid())
+    on_parents_death(os.getppid(), signal.SIGKILL)
     out = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not get among the answers
     try:
