@@ -6,10 +6,8 @@ later finds what was asked, and asks for nothing twice.
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from clusterrun.config.sweep_points import Axis, Point, search_space
@@ -20,7 +18,7 @@ from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.sweep import LOOK_EVERY, WAVE_SECONDS, new_sweep, run_name, start
 from clusterrun.operations.sweep_results import is_number, reported
-from clusterrun.runs.private_files import empty_file, private_folder
+from clusterrun.runs.private_files import alone, empty_file, private_folder
 from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps, SweepSearch
 
 AT_ONCE = 4
@@ -59,7 +57,14 @@ class _Asking:
         self._sweep, self._search = replace(sweep, cancelled=False), search
         self._context, self._tell = context, tell
         self._known = Sweeps(context.store)
-        self._study = _study(sweep, search, self._known.paths(sweep.sweep_id).run_dir)
+        self._storage = _storage(self._known.paths(sweep.sweep_id).run_dir)
+        self._study = _optuna().create_study(
+            study_name=sweep.sweep_id,
+            storage=self._storage,
+            sampler=_optuna().samplers.TPESampler(constant_liar=True),
+            direction="maximize" if search.largest else "minimize",
+            load_if_exists=True,
+        )
         self._failed = 0
         self._good = False
 
@@ -123,7 +128,9 @@ class _Asking:
         """Queue what was asked before and is not queued, and ``count`` new points."""
         known = len(self._sweep.points)
         there = self._study.get_trials(deepcopy=False)[known:]
-        before = [_optuna().trial.Trial(self._study, one._trial_id) for one in there]
+        study = self._storage.get_study_id_from_name(self._sweep.sweep_id)
+        ids = [self._storage.get_trial_id_from_study_id_trial_number(study, one.number) for one in there]
+        before = [_optuna().trial.Trial(self._study, one) for one in ids]
         trials = [*before, *(self._study.ask() for _ in range(count - len(before)))]
         asked = [_point(trial, self._search) for trial in trials]
         cancelled = self._known.read(self._sweep.sweep_id).cancelled
@@ -147,18 +154,12 @@ def _value(trial: Any, axis: Axis) -> Any:
     return trial.suggest_float(axis.name, low, high, log=axis.kind == "log")
 
 
-def _study(sweep: SweepRecord, search: SweepSearch, folder: str) -> Any:
+def _storage(folder: str) -> Any:
     from optuna.storages.journal import JournalFileBackend, JournalStorage
 
     path = os.path.join(folder, "study.journal")
     empty_file(path)  # before Optuna makes it with the mode that the umask leaves
-    return _optuna().create_study(
-        study_name=sweep.sweep_id,
-        storage=JournalStorage(JournalFileBackend(path)),
-        sampler=_optuna().samplers.TPESampler(constant_liar=True),
-        direction="maximize" if search.largest else "minimize",
-        load_if_exists=True,
-    )
+    return JournalStorage(JournalFileBackend(path))
 
 
 def _optuna() -> Any:
@@ -171,19 +172,12 @@ def _optuna() -> Any:
     return optuna
 
 
-@contextmanager
-def _alone(folder: str, name: str) -> Iterator[None]:
+def _alone(folder: str, name: str) -> AbstractContextManager[None]:
     """Two that ask for the points of one study would ask for twice as many. Raises ``BadInput``."""
     private_folder(folder)
-    handle = os.open(
-        os.path.join(folder, "asking"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-    )
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            seen = f"another process asks for the points of {name} ({error.strerror})"
-            raise BadInput(seen, f"clusterrun status {name} shows its runs") from error
-        yield
-    finally:
-        os.close(handle)
+
+    def refused(error: OSError) -> BadInput:
+        seen = f"another process asks for the points of {name} ({error.strerror})"
+        return BadInput(seen, f"clusterrun status {name} shows its runs")
+
+    return alone(os.path.join(folder, "asking"), refused)

@@ -7,7 +7,6 @@ terminal: a session that finds the master gone fails instead of opening a connec
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shlex
@@ -21,7 +20,7 @@ from clusterrun.config.hosts import HostEntry
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.remote.ssh_messages import REFUSED, explained
-from clusterrun.runs.private_files import private_folder, trust
+from clusterrun.runs.private_files import alone, private_folder, trust
 
 CHECK_SECONDS = 10.0
 BUSY_SECONDS = 5.0
@@ -182,14 +181,11 @@ def connect(host: HostEntry, environ: Mapping[str, str], terminal: bool) -> Shar
 
 
 def _open(ours: SharedConnection) -> None:
-    with open(ours.path("lock"), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise NotConnected(
-                f"another command is about to open the connection to {ours.name}",
-                "finish the login there, then type this again",
-            ) from error
+    busy = NotConnected(
+        f"another command is about to open the connection to {ours.name}",
+        "finish the login there, then type this again",
+    )
+    with alone(ours.path("lock"), lambda _: busy):
         if ours.alive():
             return
         atomic_file.remove(ours.socket)  # of a master that is gone, or answers no more

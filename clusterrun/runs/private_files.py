@@ -6,9 +6,16 @@ import errno
 import os
 import shlex
 import stat
+from contextlib import contextmanager
 
 from clusterrun import atomic_file
 from clusterrun.model.errors import BadInput
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterrun.model.errors import ClusterrunError
 
 
 class DiskRefused(BadInput):
@@ -29,6 +36,22 @@ def private_folder(path: str) -> None:
         trust(path)
     except OSError as error:
         raise refusal(path, error) from error
+
+
+@contextmanager
+def alone(path: str, refused: Callable[[OSError], ClusterrunError]) -> Iterator[None]:
+    """Hold a file that one process at a time may hold; raises what ``refused`` makes where one does."""
+    import fcntl
+
+    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise refused(error) from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def new_folder(path: str, sync: bool = True) -> None:
