@@ -22,6 +22,12 @@ OF_A_SWEEP = ("list", "results", "retry", "continue")
 BESIDE = ("exec", "shell", "top", "forward")
 """They need a live run, and programs that are not everywhere: here it shows that the line is understood."""
 
+EXTRAS = (
+    ("mcp", "mcp.server.mcpserver", "mcp 2", "mcp"),
+    ("--optuna", "optuna", "optuna", "optuna"),
+)
+"""A word of an example, and what that imports which may not be installed."""
+
 
 def commands(
     command: click.Command, path: tuple[str, ...] = (), but: tuple[str, ...] = NOT_HERE
@@ -54,6 +60,10 @@ def test_every_command_has_help_and_examples(path: tuple[str, ...], ended: Comma
 @pytest.mark.parametrize("line", examples())
 def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
     words = shlex.split(line)[1:]
+    for word, module, package, extra in EXTRAS:
+        if word in words:
+            why = f"{package} is not installed: pip install 'clusterrun[{extra}]'"
+            pytest.importorskip(module, reason=why, exc_type=ImportError)
     if words[0] == "--host":
         words = words[2:]  # there, as here
     if words[0] in ("submit", "check", "alloc"):
