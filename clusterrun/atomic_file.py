@@ -1,8 +1,9 @@
-"""Writes a file whole: a reader sees the old content or the new one, never a part."""
+"""Writes a file whole: a reader sees the old content or the new one, never a part. Reads the end of one."""
 
 from __future__ import annotations
 
 import os
+import stat
 
 
 def write_whole(path: str, data: bytes, mode: int = 0o600, sync: bool = True) -> None:
@@ -57,3 +58,21 @@ def write_all(handle: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
+
+
+def end_of(path: str, most: int) -> tuple[bytes, int]:
+    """The end of a file, and where it begins; nothing of what is a link or no plain file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b"", 0
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return b"", 0
+        start = max(0, status.st_size - most)
+        return os.pread(fd, most, start), start
+    except OSError:
+        return b"", 0
+    finally:
+        os.close(fd)

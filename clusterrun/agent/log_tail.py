@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import stat
 
+from clusterrun.atomic_file import end_of
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 
@@ -61,7 +60,7 @@ def last_words(
 
 def _printed(path: str) -> list[tuple[int, str]]:
     """The last lines of a log, each with the offset of its end."""
-    data, offset = _end_of(path, _MOST_READ)
+    data, offset = end_of(path, _MOST_READ)
     found = []
     for line in data.removesuffix(b"\n").split(b"\n") if data else ():
         offset += len(line) + 1
@@ -113,7 +112,7 @@ def _shortened(line: str) -> str:
 
 def _traceback(path: str) -> str:
     """The traceback in a ``TORCHELASTIC_ERROR_FILE``, as torch's ``@record`` writes it, or as plain text."""
-    text = _end_of(path, _MOST_OF_DOCUMENT)[0].decode("utf-8", "replace")
+    text = end_of(path, _MOST_OF_DOCUMENT)[0].decode("utf-8", "replace")
     try:
         said = _callstack(json.loads(text))
     except (ValueError, RecursionError):
@@ -128,21 +127,3 @@ def _callstack(document: Any) -> str:
         stack = extra.get("py_callstack") if isinstance(extra, dict) else None
         message = stack or message.get("message", "")
     return message if isinstance(message, str) else json.dumps(message)
-
-
-def _end_of(path: str, most: int) -> tuple[bytes, int]:
-    """The end of a file, and where it begins."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b"", 0
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return b"", 0
-        start = max(0, status.st_size - most)
-        return os.pread(fd, most, start), start
-    except OSError:
-        return b"", 0
-    finally:
-        os.close(fd)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from typing import Any
 
+from clusterrun.atomic_file import end_of
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.paths import RunPaths
@@ -113,29 +113,18 @@ def reported(paths: RunPaths) -> dict[str, Value]:
     attempts = sorted((int(name) for name in names_in(paths.attempts) if name.isdecimal()), reverse=True)
     for attempt in attempts:
         files = paths.attempt(attempt)
-        told = _object(_tail(files.results, MOST_BYTES)).get("values")
+        told = _object(end_of(files.results, MOST_BYTES)[0]).get("values")
         if isinstance(told, dict) and (found := _plain(told)):
             return found
-        for line in reversed(_tail(files.out(0), LAST_BYTES).split("\n")):
-            if line.strip()[:1] == "{" and (found := _plain(_object(line))):
+        for line in reversed(end_of(files.out(0), LAST_BYTES)[0].split(b"\n")):
+            if line.strip()[:1] == b"{" and (found := _plain(_object(line))):
                 return found
     return {}
 
 
-def _tail(path: str, most: int) -> str:
-    """The end of a file that a rank wrote; no link is followed, and nothing that is no file is opened."""
+def _object(text: bytes) -> dict[str, Value]:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(handle, "rb") as file:
-            file.seek(max(0, os.fstat(handle).st_size - most))
-            return file.read(most).decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def _object(text: str) -> dict[str, Value]:
-    try:
-        found = json.loads(text)
+        found = json.loads(text.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

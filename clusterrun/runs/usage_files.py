@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 
+from clusterrun.atomic_file import end_of
 from clusterrun.model.document import BadDocument, decode
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.usage import NodeUse
@@ -26,18 +26,7 @@ def newest(attempt: AttemptPaths, nodes: int) -> tuple[NodeUse, ...]:
 
 def _last(path: str) -> NodeUse | None:
     """The last whole line; None where there is none, or none that can be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with os.fdopen(fd, "rb") as file:
-        try:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(0, end - LAST_BYTES))
-            lines = file.read().split(b"\n")
-        except OSError:
-            return None
-    for line in reversed(lines[:-1]):
+    for line in reversed(end_of(path, LAST_BYTES)[0].split(b"\n")[:-1]):
         try:
             return decode(NodeUse, json.loads(line))
         except (ValueError, BadDocument):
