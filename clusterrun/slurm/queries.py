@@ -23,7 +23,7 @@ _FILTERS = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_")
 
 
 def unfiltered(environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` without what keeps jobs from being listed or ended: ``SQUEUE_PARTITION`` and so on.
+    """``environment`` without what would keep jobs from being listed or ended, as ``SQUEUE_PARTITION`` does.
 
     A job is submitted with this too: its coordinator asks about it from the environment of the job.
     """
