@@ -8,7 +8,7 @@ import click
 
 from clusterrun.cli import selftest
 from clusterrun.cli.error_output import say
-from clusterrun.cli.grouped_help import GroupedCommand, GroupedOption
+from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.report import outputs, put
 from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit import dry
@@ -31,53 +31,47 @@ SECONDS_PER_NODE = 4
 @options(option_table.RESOURCES)
 @profile_option
 @options(option_table.PREFLIGHT)
-@click.option(
+@grouped(
     "--level",
     type=click.Choice(["full", "quick"]),
     default="full",
     help="quick: pairs only if something is wrong.",
     holds="full",
-    cls=GroupedOption,
     group="check",
     common=True,
 )
-@click.option(
+@grouped(
     "--all-pairs",
     is_flag=True,
     help="Test every pair of nodes: as many rounds as nodes.",
-    cls=GroupedOption,
     group="check",
     common=True,
 )
-@click.option(
+@grouped(
     "--selftest-gpu",
     is_flag=True,
     help="Prove the whole way on GPUs in two minutes, and write a file for a report.",
-    cls=GroupedOption,
     group="check",
     common=True,
 )
-@click.option(
+@grouped(
     "--selftest-file",
     metavar="FILE",
     shell_complete=files,
     help="Where --selftest-gpu writes; otherwise here, named by its run.",
-    cls=GroupedOption,
     group="check",
 )
-@click.option(
+@grouped(
     "--anonymous",
     is_flag=True,
     help="With --selftest-gpu: no names of nodes and users in the file.",
-    cls=GroupedOption,
     group="check",
 )
-@click.option(
+@grouped(
     "--read",
     metavar="FILE",
     shell_complete=files,
     help="Show what is not as expected in a file of --selftest-gpu.",
-    cls=GroupedOption,
     group="check",
 )
 @dry_run_option

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from clusterrun.config.option_table import GROUPS
 
+F = TypeVar("F", bound=Callable[..., Any])
 ALL = "--help-all"
 WIDEST, GAP = 30, 2
 """Columns for the names of options, and between them and their texts."""
@@ -34,6 +36,11 @@ class GroupedOption(click.Option):
         value = "" if self.is_flag else f" {self.metavar or choices or 'TEXT'}"
         more = " Repeatable." if self.multiple else ""
         return names + value, self.help or "", f"{more} [default: {self.holds}]" if self.holds else more
+
+
+def grouped(*names: str, group: str = "output", **more: Any) -> Callable[[F], F]:
+    """A ``GroupedOption`` of this group."""
+    return click.option(*names, cls=GroupedOption, group=group, **more)
 
 
 class GroupedCommand(click.Command):

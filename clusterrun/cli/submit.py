@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.grouped_help import GroupedCommand, GroupedOption
+from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.shell_complete import files, runs
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.cli.terminal import size_words
@@ -80,17 +80,16 @@ def _takes_next(word: str, takes_value: set[str]) -> bool:
 @profile_option
 @options(option_table.PREFLIGHT)
 @options(option_table.SUBMISSION)
-@click.option(
+@grouped(
     "--after",
     multiple=True,
     metavar="RUN",
     shell_complete=runs,
     help="Start when RUN has succeeded.",
-    cls=GroupedOption,
     group="slurm",
 )
 @dry_run_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.", cls=GroupedOption)
+@grouped("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files)
 def submit(
     command: tuple[str, ...],

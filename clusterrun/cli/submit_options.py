@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.grouped_help import GroupedOption
+from clusterrun.cli.grouped_help import grouped
 from clusterrun.cli.shell_complete import files, profile_names
 from clusterrun.config import option_table, profiles, settings
 from clusterrun.config.option_table import Option
@@ -37,12 +37,11 @@ def options(table: Iterable[Option]) -> Callable[[F], F]:
 def _click(option: Option) -> Callable[[F], F]:
     name = f"--{option.name}"
     names = [*([option.short] if option.short else []), name, *option.also, option.name.replace("-", "_")]
-    grouped: dict[str, Any] = {"cls": GroupedOption, "group": option.group, "common": option.common}
-    grouped["help"] = option.help
+    about: dict[str, Any] = {"help": option.help, "group": option.group, "common": option.common}
     if option.kind == "switch":
         switch = [f"{name}/--no-{option.name}" if one == name else one for one in names]
-        return click.option(*switch, default=None, **grouped)
-    return click.option(
+        return grouped(*switch, default=None, **about)
+    return grouped(
         *names,
         type=_type(option),
         multiple=option.kind == "list",
@@ -51,7 +50,7 @@ def _click(option: Option) -> Callable[[F], F]:
         shell_complete=files if option.metavar in ("FILE", "PATH") else None,
         callback=_read(option) if option.kind in ("gpus", "nodes") else None,
         holds=option.holds,
-        **grouped,
+        **about,
     )
 
 
@@ -64,12 +63,8 @@ def _read(option: Option) -> Callable[..., Any]:
 
 def _gres(command: F) -> F:
     """``--gres gpu:8``, which people know from sbatch."""
-    return click.option(
-        "--gres",
-        metavar="gpu:[TYPE:]G",
-        help="The same as --gpus, as sbatch writes it.",
-        cls=GroupedOption,
-        group="resources",
+    return grouped(
+        "--gres", metavar="gpu:[TYPE:]G", help="The same as --gpus, as sbatch writes it.", group="resources"
     )(command)
 
 
@@ -81,25 +76,20 @@ def _type(option: Option) -> Any:
 
 def profile_option(command: F) -> F:
     """``--profile``, which chooses a table of the configuration."""
-    return click.option(
+    return grouped(
         "--profile",
         metavar="NAME",
         shell_complete=profile_names,
         help="Take options from [profile.NAME].",
-        cls=GroupedOption,
         group="environment",
     )(command)
 
 
 def dry_run_option(command: F) -> F:
     """``--dry-run``, which shows what would be done."""
-    return click.option(
-        "--dry-run",
-        is_flag=True,
-        help="Print what would be done; touch nothing.",
-        cls=GroupedOption,
-        common=True,
-    )(command)
+    return grouped("--dry-run", is_flag=True, help="Print what would be done; touch nothing.", common=True)(
+        command
+    )
 
 
 def settled(given: dict[str, Any], profile: str | None, quiet: bool = False) -> dict[str, Setting]:

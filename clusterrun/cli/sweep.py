@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.grouped_help import GroupedOption
+from clusterrun.cli.grouped_help import grouped
 from clusterrun.cli.lazy_group import meant
 from clusterrun.cli.shell_complete import files, sweeps
 from clusterrun.cli.submit import Submit
@@ -55,72 +55,50 @@ def sweep() -> None:
 
 
 @sweep.command("start", cls=Submit, context_settings={"allow_interspersed_args": False})
-@click.option(
+@grouped(
     "--set",
     "sets",
     multiple=True,
     metavar="NAME=VALUES",
     help="Values with commas, or range(5); all combinations are run.",
-    cls=GroupedOption,
     common=True,
     group="resources",
 )
-@click.option(
+@grouped(
     "--points",
     "file",
     metavar="FILE",
     default="",
     shell_complete=files,
     help="A .csv or .toml file with a point in each row or [[point]].",
-    cls=GroupedOption,
     common=True,
     group="resources",
 )
-@click.option(
+@grouped(
     "--at-most",
     type=click.IntRange(min=1),
     metavar="K",
     help="So many runs at once.",
-    cls=GroupedOption,
     common=True,
     group="resources",
 )
-@click.option(
+@grouped(
     "--optuna",
     "trials",
     type=click.IntRange(1, MOST_POINTS),
     metavar="N",
     help="Let Optuna ask for N points; spans: --set 'lr=log(1e-5,0.1)', uniform, int.",
-    cls=GroupedOption,
     group="resources",
 )
-@click.option(
-    "--by",
-    metavar="NAME",
-    default="",
-    help="Optuna learns from this result.",
-    cls=GroupedOption,
-    group="resources",
-)
-@click.option(
-    "--max", "largest", is_flag=True, help="The largest is the best.", cls=GroupedOption, group="resources"
-)
+@grouped("--by", metavar="NAME", default="", help="Optuna learns from this result.", group="resources")
+@grouped("--max", "largest", is_flag=True, help="The largest is the best.", group="resources")
 @options(option_table.RESOURCES)
 @profile_option
 @options(option_table.PREFLIGHT)
 @options(option for option in option_table.SUBMISSION if option.name not in _WITHOUT)
-@click.option(
-    "--after",
-    multiple=True,
-    metavar="RUN",
-    help="Start when RUN has succeeded.",
-    cls=GroupedOption,
-    group="slurm",
-)
+@grouped("--after", multiple=True, metavar="RUN", help="Start when RUN has succeeded.", group="slurm")
 @dry_run_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document.", cls=GroupedOption, common=True
-)
+@grouped("--json", "as_json", is_flag=True, help="Print one JSON document.", common=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files)
 def begin(
     command: tuple[str, ...],
