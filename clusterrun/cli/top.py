@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -53,9 +53,9 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
         shown = Shown(context, looking, ranks, node)
         try:
             if as_json:
-                return _stream(shown, interval, once)
+                return _lines(shown, interval, once, _document, "")
             if once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-                return _in_pipe(shown, interval, once)
+                return _lines(shown, interval, once, _text, "\n")
             return _on_terminal(shown, interval)
         except KeyboardInterrupt:
             return ExitCode.DONE
@@ -90,28 +90,26 @@ class Shown:
             self.wait(0.2)
 
 
-def _stream(shown: Shown, interval: float, once: bool) -> int:
+def _lines(shown: Shown, interval: float, once: bool, text: Callable[[Shown], str], between: str) -> int:
+    """Print ``text`` of each look."""
     shown.wait_for_the_first()
     while True:
-        document = {"run_id": shown.status.run_id, "at": iso(shown.context.clock.now())}
-        print(json.dumps({**document, "nodes": [encode(use) for use in shown.uses]}), flush=True)
+        print(text(shown), flush=True)
         if once:
             return ExitCode.DONE
         shown.wait(interval)
         if not shown.look():
             return ExitCode.DONE
+        print(end=between)
 
 
-def _in_pipe(shown: Shown, interval: float, once: bool) -> int:
-    shown.wait_for_the_first()
-    while True:
-        print("\n".join([_headline(shown), *_table(shown, shown.ranks is not False, False)]), flush=True)
-        if once:
-            return ExitCode.DONE
-        shown.wait(interval)
-        if not shown.look():
-            return ExitCode.DONE
-        print()
+def _text(shown: Shown) -> str:
+    return "\n".join([_headline(shown), *_table(shown, shown.ranks is not False, False)])
+
+
+def _document(shown: Shown) -> str:
+    document = {"run_id": shown.status.run_id, "at": iso(shown.context.clock.now())}
+    return json.dumps({**document, "nodes": [encode(use) for use in shown.uses]})
 
 
 def _on_terminal(shown: Shown, interval: float) -> int:

@@ -120,22 +120,19 @@ def findings(
     products: Mapping[str, GroupResult],
 ) -> dict[str, tuple[Finding, ...]]:
     """What is to be said of each node (by name; '' for all together), from all that is known so far."""
+    read: dict[str, dict[str, Any]] = {
+        "torch": {node: encode(said) for node, said in warm.items()},
+        "product": {node: encode(said) for node, said in products.items()},
+    }
     found: dict[str, list[Finding]] = {}
-    for node, finding in _everything(request, answers, warm, products):
+    for node, finding in _everything(request, answers, read):
         found.setdefault(node, []).append(finding)
     return {node: tuple(said) for node, said in found.items()}
 
 
 def _everything(
-    request: Asked,
-    answers: Mapping[str, LocalAnswer],
-    warm: Mapping[str, WarmUp],
-    products: Mapping[str, GroupResult],
+    request: Asked, answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, Any]]
 ) -> Iterator[tuple[str, Finding]]:
-    read: dict[str, dict[str, Any]] = {
-        "torch": {node: encode(said) for node, said in warm.items()},
-        "product": {node: encode(said) for node, said in products.items()},
-    }
     late: set[tuple[str, str]] = set()
     for check in CHECKS:
         own = read.setdefault(check.NAME, {})

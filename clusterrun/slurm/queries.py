@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterrun.model.errors import SchedulerError
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 from clusterrun.slurm_text import job_states, reasons
 
@@ -287,11 +287,8 @@ def read_partitions(out: str, mark: str) -> tuple[PartitionOffer, ...]:
 
 
 def _together(one: PartitionOffer, two: PartitionOffer) -> PartitionOffer:
-    return PartitionOffer(
-        name=one.name,
-        available=one.available,
-        default=one.default,
-        time_limit=one.time_limit,
+    return replace(
+        one,
         nodes=one.nodes + two.nodes,
         cpus=max(one.cpus, two.cpus),
         memory=max(one.memory, two.memory),

@@ -39,23 +39,20 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     Where nodes are few, everybody dials everybody: a bad link off the ring stops the whole set too.
     """
     plan = _plan(state)
-    if not plan:
-        return
-    state.label = "control round"
-    _ask(state, plan, _with_names(state, plan))
-    yield (DialTask,)
-    yield from _clear_up(state)
+    return _control_round(state, plan, plan)
 
 
 def around(state: SessionState, nodes: Collection[int]) -> Iterator[tuple[type, ...]]:
     """Let these dial the others, and be dialled by them; about the others nothing is in doubt."""
-    plan = _plan_around(state, nodes)
-    if not plan:
-        return
-    state.label = "control round"
-    _ask(state, plan, _with_names(state, nodes))
-    yield (DialTask,)
-    yield from _clear_up(state)
+    return _control_round(state, _plan_around(state, nodes), nodes)
+
+
+def _control_round(state: SessionState, plan: Plan, named: Collection[int]) -> Iterator[tuple[type, ...]]:
+    if plan:
+        state.label = "control round"
+        _ask(state, plan, _with_names(state, named))
+        yield (DialTask,)
+        yield from _clear_up(state)
 
 
 def everyone(state: SessionState) -> Iterator[tuple[type, ...]]:
