@@ -91,10 +91,6 @@ def _pyxis(container: Container, node: NodeDevices) -> tuple[str, ...]:
     return (f"container-image={container.image}", f"container-mounts={binds}")
 
 
-def _slurm(container: Container, node: NodeDevices) -> tuple[str, ...]:
-    return (f"container={container.image}",)
-
-
 def _bind(one: Mount) -> str:
     return f"{one.source}:{one.target}" + (":ro" if one.read_only else "")
 
@@ -110,7 +106,7 @@ TABLE = {
     ),
     "charliecloud": ContainerRuntime(("ch-run",), ("folder", "squashfs"), _charliecloud, read_only=False),
     "podman": ContainerRuntime(("podman-hpc", "podman"), ("name", "folder"), _podman),
-    "slurm": ContainerRuntime((), (), _slurm, mounts=False),
+    "slurm": ContainerRuntime((), (), lambda one, _: (f"container={one.image}",), mounts=False),
 }
 """In the order in which one is taken where nobody says; ``slurm`` only where somebody does."""
 

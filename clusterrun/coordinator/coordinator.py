@@ -272,9 +272,6 @@ class Coordinator:
     def _resubmitted(self, now: Now, event: Resubmitted) -> None:
         self._lifecycle.follow(now, self._lifecycle.formation.resubmitted(now, event))
 
-    def _signal_came(self, now: Now, event: SignalCame) -> None:
-        self._signal(now, event.number, "the coordinator got")
-
     def _agent_signalled(self, now: Now, member: Member, number: int) -> None:
         """Whoever ends the run signals all agents: one alone speaks for its node only."""
         if number in contract.TERMINATE_SIGNALS:
@@ -322,7 +319,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
     AgentJoined: Coordinator._joined,
     AgentLeft: Coordinator._left,
     MessageCame: Coordinator._heard,
-    SignalCame: Coordinator._signal_came,
+    SignalCame: lambda self, now, event: self._signal(now, event.number, "the coordinator got"),
     CancelAsked: Coordinator._cancel_asked,
     LauncherEnded: lambda self, now, event: self._lifecycle.launcher_ended(now, event),
     LauncherReached: lambda self, now, event: self._lifecycle.formation.launcher_reached(now, event),

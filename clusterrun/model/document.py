@@ -151,7 +151,7 @@ def _member(kind: type[enum.Enum], data: Any) -> enum.Enum:
 def _tuple_reader(inner: str, owner: type) -> Reader:
     if inner.endswith(", ..."):
         one = _reader(inner[: -len(", ...")], owner)
-        return lambda data: tuple(_items(one, _list(data))) if data else _none(data)
+        return lambda data: tuple(_items(one, _list(data)) if data else _list(data))
     kinds = [_reader(kind, owner) for kind in inner.split(", ")]
 
     def read(data: Any) -> tuple[Any, ...]:
@@ -160,10 +160,6 @@ def _tuple_reader(inner: str, owner: type) -> Reader:
         return tuple(kind(item) for kind, item in zip(kinds, data))
 
     return read
-
-
-def _none(data: Any) -> tuple[Any, ...]:
-    return tuple(_list(data))
 
 
 def _list(data: Any) -> list[Any]:

@@ -93,6 +93,7 @@ def judge(evidence: RunEvidence) -> RunStatus:
     spec = formed(record.spec, state, evidence.shape)
     ended = verdict.state.ended
     attempts = state.attempts if state else ()
+    failure = state.failure if state else None
     return RunStatus(
         run_id=record.run_id,
         job_id=record.job_id or (row.job_id if row else ""),
@@ -111,7 +112,7 @@ def judge(evidence: RunEvidence) -> RunStatus:
         started_at=state.started_at if state else None,
         ended_at=(verdict.ended_at or _last_word(evidence)) if ended else None,
         exit_code=state.exit_code if state and ended else None,
-        failed_at=_failed_at(state) if verdict.state is not State.COMPLETED and ended else None,
+        failed_at=failure.at if failure and verdict.state is not State.COMPLETED and ended else None,
         run_dir=evidence.run_dir,
         step=max((attempt.step for attempt in attempts), default=-1),
         checkpoint=max((attempt.checkpoint for attempt in attempts), default=-1),
@@ -120,10 +121,6 @@ def judge(evidence: RunEvidence) -> RunStatus:
         sweep=record.sweep,
         point=record.point,
     )
-
-
-def _failed_at(state: RunState | None) -> float | None:
-    return state.failure.at if state and state.failure else None
 
 
 def _slurm(evidence: RunEvidence) -> _Verdict:

@@ -217,7 +217,8 @@ class _Arrays(_Feeder):
     def run(self, patient: bool) -> SweepRecord:
         """Queue all of them, in as few arrays as Slurm takes."""
         size = self._context.client().largest_array()
-        before, limited = self._unended(), False
+        before = self._sweep.job_id if self._sweep.job_id and self._live() else ""
+        limited = False
         while (waiting := self._sweep.waiting) and not self._cancelled():
             try:
                 before = self._array(waiting[:size], before if self._sweep.at_most else "")
@@ -239,9 +240,6 @@ class _Arrays(_Feeder):
             limited = True
             size = self._room()
         return self._sweep
-
-    def _unended(self) -> str:
-        return self._sweep.job_id if self._sweep.job_id and self._live() else ""
 
     def _room(self) -> int:
         """Wait until a run has ended; how many have since."""

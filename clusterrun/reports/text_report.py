@@ -52,7 +52,7 @@ def headline(report: Report) -> str:
 def _reasons(report: Report) -> Iterator[str]:
     failed = _named(report, Grade.FAIL)
     if failed:
-        yield f"{fold(failed)} {_is(failed)} unfit"
+        yield f"{fold(failed)} {'is' if len(failed) == 1 else 'are'} unfit"
     broken = [link for link in report.links if link.verdict is Grade.FAIL]
     if broken:
         yield "; ".join(f"the link {_between(link)} is broken" for link in broken[:3])
@@ -82,10 +82,6 @@ def _fit(report: Report, failed: int) -> Iterator[str]:
 
 def _named(report: Report, grade: Grade) -> list[str]:
     return [node.node for node in report.nodes if node.verdict is grade]
-
-
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _between(link: LinkReport) -> str:

@@ -274,7 +274,7 @@ class Store:
             return word
         if word == "last" and known:
             return known[0]
-        for found in (self._by_job(word, known), self._by_name(word, known)):
+        for found in (self._by_job(word, known), next(self._named(word, known), "")):
             if found:
                 return found
         starts = [one for one in known if word and one.startswith(word)]
@@ -306,9 +306,6 @@ class Store:
         except (BadDocument, DiskRefused):
             return set()
         return {attempt.job_id for attempt in state.attempts} if state else set()
-
-    def _by_name(self, word: str, known: list[str]) -> str:
-        return next(self._named(word, known), "")
 
     def _named(self, word: str, known: list[str]) -> Iterator[str]:
         wanted = file_name(word)

@@ -19,7 +19,7 @@ def reachable(names: tuple[str, ...]) -> str:
     """
     for name in names:
         for address in _resolved(name):
-            if not _is_loopback(address) and _is_mine(address):
+            if not address.startswith(("127.", "::1", "fe80:")) and _is_mine(address):
                 return address
     return _way_out() or _LOOPBACK
 
@@ -32,10 +32,6 @@ def _resolved(name: str) -> list[str]:
     # IPv4 first: every tool that ranks use can take it.
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     return [str(entry[4][0]) for entry in found]
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith(("127.", "::1", "fe80:"))
 
 
 def _is_mine(address: str) -> bool:

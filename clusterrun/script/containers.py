@@ -169,7 +169,8 @@ def _tried(orders: Orders, torch: bool, environ: Mapping[str, str], run: Run) ->
 
 def _not_answered(container: Container, python: str, done: system.Completed) -> list[str]:
     said = done.err.strip()[-300:]
-    if container.mounts and python.startswith("/") and any(_lies_in(python, one) for one in container.mounts):
+    mounted = tuple(one.target.rstrip("/") + "/" for one in container.mounts)
+    if python.startswith("/") and python.startswith(mounted):
         return []  # it comes with a mount
     if _NO_PROGRAM.search(said):
         raise BadInput(
@@ -177,7 +178,3 @@ def _not_answered(container: Container, python: str, done: system.Completed) -> 
             "its ranks are started by a Python of 3.9 or newer: name the image's with --python",
         )
     return [f"the image {container.image!r} could not be tried here: {said or 'it said nothing'}"]
-
-
-def _lies_in(path: str, one: Mount) -> bool:
-    return path.startswith(one.target.rstrip("/") + "/")

@@ -331,10 +331,6 @@ def _preflight(spec: JobSpec, site: MachineFacts, argv: tuple[str, ...] = ()) ->
     )
 
 
-def _watch(spec: JobSpec) -> WatchOrders:
-    return WatchOrders(on=not spec.alone, hang_seconds=float(spec.hang_after), on_hang=spec.on_hang)
-
-
 def _orders(
     spec: JobSpec,
     run_id: str,
@@ -360,7 +356,7 @@ def _orders(
         min_nodes=spec.min_nodes,
         elastic=spec.elastic,
         preflight=_preflight(spec, site, argv),
-        watch=_watch(spec),
+        watch=WatchOrders(on=not spec.alone, hang_seconds=float(spec.hang_after), on_hang=spec.on_hang),
         survival=requeue_options.orders(spec, argv),
         time_limit=0.0 if launch else float(spec.time),
         interpreter=ranks_python(spec, site),

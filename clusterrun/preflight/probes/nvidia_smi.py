@@ -82,7 +82,8 @@ def _gpu(gpu: Element) -> dict[str, Any]:
         **{name: value for name, value in {**texts, **numbers}.items() if value is not None and value != ""},
         "instances": len(gpu.findall("mig_devices/mig_device")),
         "slowed": [reason for reason in _SLOW if _active(gpu, reason)],
-        "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED) + _of_instances(gpu),
+        "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED)
+        + sum(_number(one, ".") or 0.0 for one in gpu.findall(_OF_INSTANCES)),
         "uncorrected_ever": _sum(gpu, "ecc_errors/aggregate", _UNCORRECTED),
         "corrected": _sum(gpu, "ecc_errors/volatile", _CORRECTED),
         "processes": [_process(one) for one in gpu.findall("processes/process_info")[:_MOST_PROCESSES]],
@@ -107,10 +108,6 @@ def _active(gpu: Element, reason: str) -> bool:
 
 def _sum(gpu: Element, where: str, names: tuple[str, ...]) -> float:
     return sum(_number(gpu, f"{where}/{name}") or 0.0 for name in names)
-
-
-def _of_instances(gpu: Element) -> float:
-    return sum(_number(one, ".") or 0.0 for one in gpu.findall(_OF_INSTANCES))
 
 
 def _first(found: Any) -> Any:

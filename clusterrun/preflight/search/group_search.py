@@ -226,7 +226,7 @@ class GroupSearch:
     def _alone(self, node: int, groups: Collection[Group], pool: Group, doubted: Group) -> Group:
         """A group with the suspect that leaves out who may be the cause instead, smaller if that must be."""
         shared, size, works = self._shared(node, groups), min(map(len, groups)), self._works[node]
-        if self._able(pool - shared, size) < size - 1:
+        if sum(self._works[one] >= size for one in pool - shared) < size - 1:
             unknown = sorted(one for one in pool - doubted if self._works[one] < size)
             made = self._filled(unknown[:size], pool - {*unknown}, size) if unknown else None
             if made and made not in self._failed:
@@ -234,9 +234,6 @@ class GroupSearch:
             smaller = max(works + 1, round(2 * works * size / (works + size)))
             size = smaller if smaller < size else size
         return self._filled([node], pool, size, shared)
-
-    def _able(self, pool: Group, size: int) -> int:
-        return sum(self._works[one] >= size for one in pool)
 
     def _filled(self, nodes: Collection[int], pool: Group, size: int, last: Collection[int] = ()) -> Group:
         """These with as many others that work in such groups; empty where they are too few."""

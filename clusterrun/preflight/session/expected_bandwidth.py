@@ -54,15 +54,12 @@ def floor_of(state: SessionState, nodes: Sequence[int]) -> tuple[float, str]:
 
 
 def _known(state: SessionState, nodes: Sequence[int]) -> KnownBandwidth | None:
-    models = {_model(one) for one in state.subjects.values() if one.warm is not None}
+    warm = [one.warm for one in state.subjects.values() if one.warm is not None]
+    models = {dict(one.versions).get("gpu", "") for one in warm}
     if state.backend != "nccl" or len(models) != 1:
         return None
     gigabits = int(min(sum(_active(state.subjects[node])) for node in nodes)) if len(nodes) > 1 else 0
     return bandwidth_table.row(models.pop(), state.orders.gpus_per_node, gigabits, len(nodes))
-
-
-def _model(node: NodeState) -> str:
-    return dict(node.warm.versions).get("gpu", "") if node.warm is not None else ""
 
 
 def _active(node: NodeState) -> list[float]:

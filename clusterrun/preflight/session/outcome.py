@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Level
-from clusterrun.model.preflight_report import Finding, Grade, LinkReport, NodeReport, Report, worst
+from clusterrun.model.preflight_report import Finding, Grade, NodeReport, Report, worst
 from clusterrun.model.world import exactly
 from clusterrun.preflight.session.consistency import NodeFinding, common_interface, faster_interface
 from clusterrun.preflight.session.group_tests import PRODUCT
@@ -122,7 +122,7 @@ def _report(state: SessionState, choice: Choice, fit: bool) -> Report:
         spares=tuple(one.name for one in spares),
         excluded=tuple(one.name for one in subjects.values() if one.unfit and not one.excused),
         nodes=tuple(_node(one, choice) for one in subjects.values()),
-        links=_links(state),
+        links=tuple(link.report for link in state.links),
         set_said="; ".join(map(_of_all, state.together)),
         tests=tuple(state.tests),
         notices=tuple(state.notices),
@@ -139,10 +139,6 @@ def _of_all(one: Finding) -> str:
 def _node(node: NodeState, choice: Choice) -> NodeReport:
     role = "rank" if node.node in choice.nodes else "excluded" if node.unfit else "spare"
     return NodeReport(node.name, node.verdict, role, node.findings)
-
-
-def _links(state: SessionState) -> tuple[LinkReport, ...]:
-    return tuple(link.report for link in state.links)
 
 
 def pairs_wanted(state: SessionState) -> bool:

@@ -83,11 +83,9 @@ class Recheck:
         left = [node for node in self._suspects if not case.subjects[node].unfit]
         if not case.orders.preflight.python or not (left or self._network):
             return False
-        helps = any(not case.subjects[node].unfit for node in self._spares()) or self._may_go_on_elsewhere()
+        elsewhere = bool(case.orders.preflight.resubmit)
+        helps = elsewhere or any(not case.subjects[node].unfit for node in self._spares())
         return self._network or (helps and case.orders.preflight.level is Level.FULL)
-
-    def _may_go_on_elsewhere(self) -> bool:
-        return bool(self._case.orders.preflight.resubmit)
 
     def _tests(self, looked: Sequence[int]) -> Iterator[tuple[type, ...]]:
         case = self._case

@@ -158,15 +158,12 @@ class SessionState:
         chosen = self.chosen_part()
         return {node for node in self.subjects if node not in chosen} if chosen else set()
 
-    def _bad_links(self) -> list[FaultyLink]:
-        return [link for link in self.links if link.report.verdict is Grade.FAIL]
-
     def choice(self) -> Choice:
         """Who would train by what is known now."""
         nodes = list(self.subjects)
         places, spares = nodes[: self.orders.nodes], nodes[self.orders.nodes :]
         unfit = {one.node for one in self.subjects.values() if one.unfit}
-        links = [(link.a, link.b) for link in self._bad_links()]
+        links = [(link.a, link.b) for link in self.links if link.report.verdict is Grade.FAIL]
         flawed = {one.node for one in self.subjects.values() if one.verdict is not Grade.PASS}
         slow = {node for node in flawed if self._is_slow(node)}
         return choose(places, spares, unfit, links, slow, self.elsewhere() - unfit)
