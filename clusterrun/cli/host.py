@@ -25,7 +25,13 @@ from clusterrun.runs.private_files import write_whole
 
 CommandOf = Callable[[str], "click.Command | None"]
 """A command by its name."""
-FETCHED = {"report": ("--html", "--prometheus"), "check": ("--html", "--prometheus", "--selftest-file")}
+FETCHED = {
+    "report": ("--html", "--prometheus"),
+    "check": ("--html", "--prometheus", "--selftest-file"),
+    "rehearse": ("--html", "--junit"),
+    "bench scaling": ("--plot",),
+    "sweep results": ("--plot",),
+}
 """Options that name a file to be written: it comes here."""
 READABLE = 0o644
 FETCH_SECONDS, LOOK_SECONDS = 600.0, 15.0
@@ -47,8 +53,6 @@ def there(name: str, words: list[str], command_of: CommandOf) -> int:
         return ExitCode.DONE
     if words[0] == "forward" and not {"-h", "--help"} & set(words):
         return _forward(connection, words, command_of)
-    if words[0] in FETCHED:
-        return _fetching(connection, words)
     folder = place(connection.host.folder)
     if sent and sent.get("snapshot") is not False:
         from clusterrun.remote.carried_code import send
@@ -56,6 +60,9 @@ def there(name: str, words: list[str], command_of: CommandOf) -> int:
         include = sent.get("snapshot_include")
         folder = send(connection, os.getcwd(), include if isinstance(include, tuple) else (), say)
         words = _with_snapshot(words)
+    fetched = FETCHED.get(words[0]) or FETCHED.get(" ".join(words[:2]), ())
+    if fetched:
+        return _fetching(connection, words, folder, fetched, _own(words, command_of))
     return _session(connection, shlex.join(words), folder)
 
 
@@ -98,14 +105,27 @@ def _script(connection: SharedConnection, words: str, folder: str) -> str:
     return runs(prefix(connection), words, folder, variables)
 
 
-def _fetching(connection: SharedConnection, words: list[str]) -> int:
-    """As ``_session``; files that the command is to write are written here."""
+def _own(words: Sequence[str], command_of: CommandOf) -> int:
+    """How many of the words are the command's own, and not those of a script."""
+    found, at = command_of(words[0]), 1
+    while isinstance(found, click.Group) and at < len(words):
+        found, at = found.commands.get(words[at]), at + 1
+    if found is None or found.context_settings.get("allow_interspersed_args", True):
+        return len(words)
+    last = [one.name for one in found.params if isinstance(one, click.Argument) and one.nargs < 0]
+    given = found.make_context(words[0], list(words[at:]), resilient_parsing=True).params
+    return len(words) - sum(len(given.get(name or "") or ()) for name in last)
+
+
+def _fetching(
+    connection: SharedConnection, words: list[str], folder: str, options: Sequence[str], own: int
+) -> int:
+    """As ``_session``; files that ``options`` among the ``own`` words name are written here."""
     wanted: list[str] = []
-    for place_of, word in enumerate(words):
+    for place_of, word in enumerate(words[:own]):
         option, equals, value = word.partition("=")
-        if option in FETCHED[words[0]] and (equals or place_of + 1 < len(words)):
+        if option in options and (equals or place_of + 1 < own):
             wanted.append(value if equals else words[place_of + 1])
-    folder = place(connection.host.folder)
     if not wanted:
         return _session(connection, shlex.join(words), folder)
     for path in wanted:
@@ -115,7 +135,7 @@ def _fetching(connection: SharedConnection, words: list[str]) -> int:
     names = {
         path: f'"$o"/{number}-{shlex.quote(os.path.basename(path))}' for number, path in enumerate(wanted)
     }
-    changed = " ".join(_moved(word, names) for word in words)
+    changed = " ".join((*(_moved(word, names) for word in words[:own]), *map(shlex.quote, words[own:])))
     try:
         return _session(connection, changed, folder, f'o={box}; (umask 077; mkdir -p "$o") || exit 4; ')
     finally:

@@ -9,9 +9,13 @@ import socket
 import subprocess
 import threading
 import time
+from functools import partial
 
+import click
 import pytest
 
+from clusterrun.cli.host import FETCHED, _own
+from clusterrun.cli.main import root
 from tests.sshd_fixture import LIMIT, free_port, wait_until
 
 
@@ -114,6 +118,21 @@ def test_a_file_that_a_command_writes_comes_here(far, project):
     done = far.there("report", "--html", str(target), done.stdout.strip())
     assert (done.returncode, target.read_text()[:9].lower()) == (0, "<!doctype"), done.stderr
     assert list((far.home / "outbox").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words, own",
+    [
+        ("report --html a.html last", 4),
+        ("rehearse --html a.html train.py --html b.html", 3),
+        ("bench scaling --plot=a.png", 3),
+        ("sweep results --plot a.png mine", 5),
+    ],
+)
+def test_words_of_a_script_are_no_options_of_the_command(words, own):
+    assert _own(words.split(), partial(root.get_command, click.Context(root))) == own
+    names = FETCHED.get(words.split()[0]) or FETCHED[" ".join(words.split()[:2])]
+    assert {"--html", "--plot"} & set(names)
 
 
 def test_one_session_at_a_time_is_enough_and_a_second_one_is_told(make_far):
