@@ -25,7 +25,8 @@ SAME_DUMP = 2.0
 """Seconds within which a stack dump belongs to the message before it."""
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
-_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
+_PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
+"""What torch's workers print in C ends with a zero, which then stands before the next line."""
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
 _ELSEWHERE = re.compile(r"Traceback \(most recent call last\):? \(RANK (\d+)\)")
 """How a checkpoint of torch's tells every rank what failed in one."""

@@ -653,6 +653,15 @@ def test_what_is_no_connection_of_the_rank_that_failed_first_is_not_called_one(
     assert last in found.culprits[0].why
 
 
+def test_what_a_worker_printed_in_c_before_hides_no_traceback() -> None:
+    """Recorded: a worker of a data-loader that ended by a segmentation fault."""
+    last = "RuntimeError: DataLoader worker (pid 15272) is killed by signal: Segmentation fault. "
+    first, *others = traceback(2, last, line=19)
+    said = "ERROR: Unexpected segmentation fault encountered in worker."
+    (found,) = heard(2, said, f"\0{first}", *others)
+    assert (found.text, found.frame) == (last, "/home/me/train.py:19 step")
+
+
 @pytest.mark.parametrize("keys", ["/default_pg/0//cpu//0/0", "/default_pg/0/store_based_barrier_key:1"])
 def test_a_key_that_torch_itself_waits_for_is_the_consequence_of_a_rank_that_did_not_come(keys: str) -> None:
     (found,) = heard(
