@@ -31,7 +31,7 @@ from clusterrun.monitor.collection import FIRST_LOOK, LONG_LOOK, Collection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from clusterrun.diagnosis.evidence import Pulse, RankSeen
@@ -76,6 +76,7 @@ class HangDetector:
         self._killed: dict[int, int] = {}
         self._moved_at = now
         self._begun_at = -math.inf
+        self._compared: set[tuple[str, int, int]] = set()
         self._stalled = self._reported = False
         self._again_at: float | None = None
         self._number = 0
@@ -206,6 +207,7 @@ class HangDetector:
         self._pulses[node, pulse.rank] = (now, pulse)
         if before is None or before.pid != pulse.pid:
             return True
+        self._compared.add((self._nodes.get(node, ""), pulse.rank, pulse.pid))
         if pulse.begun > before.begun >= 0 or pulse.size != before.size:
             self._begun_at = now
             return True
@@ -253,8 +255,7 @@ class HangDetector:
         looked, self._round = self._round, None
         stalled = now - self._moved_at if self._stalled else 0.0
         case = looked.case(stalled, now - self._begun_at)
-        newer = self._newer_than_digests(case.seen, now)
-        case = replace(case, since_begun=min([case.since_begun, *newer]))
+        case = replace(case, since_begun=0.0) if self._know_less(case.seen) else case
         if stalled and case.newest > wall - stalled + SLACK:
             # A collective was begun since: its digest is still to come.
             self._moved_at, self._stalled, stalled = now - max(0.0, wall - case.newest), False, 0.0
@@ -278,14 +279,20 @@ class HangDetector:
         saved: list[VigilAction] = [Save(f"{name}.json", _text(diagnosis)) for name in names]
         return saved + (self._consequences(diagnosis, stalled, judged.later) if OWN in names else [])
 
-    def _newer_than_digests(self, seen: Sequence[RankSeen], now: float) -> Iterator[float]:
-        """How old the digests are that do not know yet of a group, or of a call, that was seen now."""
+    def _know_less(self, seen: Sequence[RankSeen]) -> bool:
+        """Whether a group, or a call, was seen now of which no digest tells yet: it may have begun just now.
+
+        So may what neither records nor two digests tell of.
+        """
+        pulses = {(self._nodes.get(node), rank): pulse for (node, rank), (_, pulse) in self._pulses.items()}
         for one in seen:
+            pulse = pulses.get((one.node, one.rank))
             begun = sum(max(0, group.sequence) for group in one.groups)
-            for (node, rank), (at, pulse) in self._pulses.items():
-                same = (self._nodes.get(node), rank, pulse.pid) == (one.node, one.rank, one.pid)
-                if same and one.groups and (not pulse.size or 0 <= pulse.begun < begun):
-                    yield now - at
+            if one.groups and not one.records and (one.node, one.rank, one.pid) not in self._compared:
+                return True
+            if one.groups and pulse and pulse.pid == one.pid and (not pulse.size or -1 < pulse.begun < begun):
+                return True
+        return False
 
     def _too_early(self, snapshot: JobSnapshot) -> bool:
         """The time-out that made us look is of a group that nobody waits in: look again when it is due."""

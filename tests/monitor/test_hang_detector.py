@@ -521,4 +521,13 @@ def test_what_no_digest_has_told_yet_was_begun_since_the_last_one(before: dict[s
     """The ranks have just made their group, or sent something, and the next digest is still to come."""
     one = vigil()
     all_same(one, 20.0, **before)
-    assert of_server(one, 24.0, groups=(Group("0", 4, 7, True, "gloo", "0-3"),)) == {}
+    assert of_server(one, 34.0, groups=(Group("0", 4, 7, True, "gloo", "0-3"),)) == {}
+
+
+@pytest.mark.parametrize("digests", [0, 1])
+def test_ranks_that_no_two_digests_tell_of_may_have_begun_since_they_are_watched(digests: int) -> None:
+    """Seen: when the ranks had just met and not sent anything yet; nothing had been printed."""
+    one = vigil()
+    for _ in range(digests):
+        all_same(one, 4.0, begun=0)
+    assert of_server(one, 19.0, groups=(Group("0", 4, 0, True, "gloo", "0-3"),)) == {}
