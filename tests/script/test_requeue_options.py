@@ -28,7 +28,8 @@ def planned(slurm: bool = True, **wish: Any) -> Plan:
 
 
 def directives(**wish: Any) -> list[str]:
-    return re.findall(r"^#SBATCH --(requeue|no-requeue|signal=.*)$", planned(**wish).script, re.MULTILINE)
+    asked = re.compile(r"^#SBATCH --(requeue(?:=.*)?|no-requeue|signal=.*)$", re.MULTILINE)
+    return asked.findall(planned(**wish).script)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,7 @@ def test_failures_are_survived_where_that_was_asked_for_or_there_is_a_way(
         ({"requeue": True, "sbatch": ("signal=B:USR2@300",)}, ["requeue", "signal=B:USR2@300"]),
         ({"requeue_by": "chain", "sbatch": ("no-requeue",)}, ["signal=B:USR2@120", "no-requeue"]),
         ({"sbatch": ("signal=USR1@60",)}, ["no-requeue", "signal=USR1@60"]),
+        ({"sbatch": ("requeue=expedite",)}, ["signal=B:USR2@120", "requeue=expedite"]),
     ],
 )
 def test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice(

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 NAME = "fabric"
 OF = gpus.NAME
+_LOOK = "nvidia-smi -q -i {} on the node says under Fabric, Health what is wrong; tell its administrators"
 _REMEDY = "systemctl restart nvidia-fabricmanager on the node; if that does not help: reboot"
 
 
 def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
-    """Fail where a GPU with a fabric has not joined it; GPUs without one say nothing."""
+    """Fail where a GPU with a fabric has not joined it, warn where this is ill; without one nothing."""
     for node, reading in readings.items():
         for index, gpu in gpus.given(reading):
             state, status = text(gpu, "fabric"), text(gpu, "fabric_status")
@@ -29,3 +30,6 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
             elif state == "Completed" and status not in ("Success", ""):
                 said = f"GPU {index} could not join the NVSwitch fabric: {status}"
                 yield node, Finding(NAME, Grade.FAIL, said, _REMEDY)
+            elif (health := text(gpu, "fabric_health")) not in ("Healthy", ""):
+                said = f"the driver calls the NVSwitch fabric of GPU {index} {health}"
+                yield node, Finding(NAME, Grade.WARN, said, _LOOK.format(index))

@@ -24,6 +24,7 @@ _TEXTS = {
     "reset": ("gpu_reset_status/reset_required",),
     "fabric": ("fabric/state",),
     "fabric_status": ("fabric/status",),
+    "fabric_health": ("fabric/health/summary",),
 }
 _NUMBERS = {
     "memory": ("fb_memory_usage/total",),

@@ -153,6 +153,37 @@ def test_a_machine_that_somebody_published_is_read_and_nothing_is_held_against_i
     assert [one.said for one in more] == [f"the driver sees {devices} of {devices + 1} GPUs"]
 
 
+JOINED = {"fabric/state": "Completed", "fabric/status": "Success"}
+FABRICS = [
+    (
+        "NVIDIA/gpu-operator#2511: 580.159.04, no fabric manager yet",
+        {"fabric/state": "In Progress", "fabric/status": "N/A", "fabric/health/summary": "N/A"},
+        [(Grade.FAIL, "GPU 0 has not joined the NVSwitch fabric: In Progress")],
+    ),
+    (
+        "Azure/azhpc-images#506",
+        {"fabric/state": "Completed", "fabric/status": "Insufficient Resources", "fabric/cliqueId": "0"},
+        [(Grade.FAIL, "GPU 0 could not join the NVSwitch fabric: Insufficient Resources")],
+    ),
+    (
+        "kubernetes-sigs/dra-driver-nvidia-gpu#626",
+        {**JOINED, "fabric/health/summary": "Unhealthy", "fabric/health/bandwidth": "Full"},
+        [(Grade.WARN, "the driver calls the NVSwitch fabric of GPU 0 Unhealthy")],
+    ),
+    ("NVIDIA/k8s-test-infra#677: GB300, 580.173.02", {**JOINED, "fabric/health/summary": "Healthy"}, []),
+    ("telegraf: rtx-3080-v13.xml", {"fabric/state": "N/A", "fabric/health/summary": "N/A"}, []),
+    ("telegraf: rtx-3060-v12.xml", {"fabric/state": "N/A", "fabric/health/bandwidth": "N/A"}, []),
+]
+"""The fabric of machines that people reported, by source."""
+
+
+@pytest.mark.parametrize(("source", "tags", "told"), FABRICS, ids=[one[0] for one in FABRICS])
+def test_the_fabric_of_a_machine_that_somebody_reported_is_judged_as_it_was(source, tags, told):
+    read = nvidia_smi.gpus(document("580.1", "13.0", {"product_name": "NVIDIA GB200", **tags}))
+    found = fabric.judge(asked(), {"n1": {"found": True, "given": [], **read}})
+    assert [(one.verdict, one.said) for _, one in found] == told
+
+
 def test_errors_of_an_instance_are_errors_of_its_gpu():
     (ill,) = nvidia_smi.gpus(document("510.47.03", "11.6", A100_MIG, ("0", "2")))["gpus"]
     assert ill["uncorrected"] == 2.0

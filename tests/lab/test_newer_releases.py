@@ -1,0 +1,42 @@
+"""What newer releases of Slurm have brought, each where the release has it; docs/sites.md lists it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterrun.lab import conf, roots
+from tests.lab.test_sites import SIZE, SYSTEM_PYTHON, Trained, cancelled, project
+from tests.lab.test_slurm_runs import Site, until
+from tests.lab_fixture import SLURM_VARIABLE, MakeLab
+
+pytestmark = pytest.mark.lab
+
+
+def since(release: str) -> None:
+    """Skips where the labs of this session run an older Slurm."""
+    here = roots.ground(os.environ.get(SLURM_VARIABLE, "")).version
+    if conf.release(here) < conf.release(release):
+        pytest.skip(f"Slurm {release} brought it, this is {here}")
+
+
+def exec_beside(here: Site) -> None:
+    """A step beside a run that trains; then all of it is ended."""
+    answer = here.submit(*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", "work.py", "stay")
+    until(lambda: len(list(filter(None, here.outputs(answer).values()))) == 4)
+    done = here.run("exec", "--rank", "3", "--", "sh", "-c", 'echo "$RANK"')
+    assert (done.code, done.out) == (0, "3\n"), done
+    assert here.run("cancel", answer["run_id"]).code == 0
+
+
+def test_a_run_works_where_the_job_begins_its_steps_itself(make_lab: MakeLab, tmp_path: Path) -> None:
+    since("24.05")
+    settings = {"SlurmctldParameters": "enable_stepmgr", "PrologFlags": "Contain"}
+    lab = make_lab(nodes=2, gpus=2, settings=settings)
+    here = project(lab, tmp_path)
+    Trained(here).check()
+    exec_beside(here)
+    cancelled(here)
+    lab.down()
