@@ -131,6 +131,54 @@ n1:86:86 [0] NCCL INFO NET/Socket : GPU Direct RDMA Disabled for HCA 0 'ibp24s0'
 """
 
 
+REPORTED = [
+    (
+        "NVIDIA/nccl#1052: 2.18.5",
+        "[0] NCCL INFO NET/IB : Using [0]mlx5_4:1/RoCE [RO]; OOB enp24s0np0:10.10.10.1<0>",
+        "IB",
+        "NET/IB mlx5_4",
+    ),
+    (
+        "NVIDIA/nccl-tests#185: 2.19.3",
+        "[0] NCCL INFO NET/IB : Using [0]mlx5_10:1/RoCE [1]mlx5_11:1/RoCE [RO]; OOB enp220s0:11.1.128.1<0>",
+        "IB",
+        "NET/IB mlx5_10 mlx5_11",
+    ),
+    (
+        "NVIDIA/nccl#1357",
+        "[3] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/IB/SHARP [RO];"
+        " OOB ibp25s0:10.20.0.119<0>",
+        "IBext",
+        "NET/IBext mlx5_0 mlx5_1",
+    ),
+    (
+        "NVIDIA/nccl#1538: 2.22.3",
+        "[1] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:172.24.180.73<0>",
+        "IBext_v8",
+        "NET/IBext_v8 mlx5_0 mlx5_1",
+    ),
+    (
+        "NVIDIA/nccl-tests#373",
+        "[0] NCCL INFO NET/IB : Using [0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}"
+        " [1]={[2] mlx5_0:1/RoCE, [3] mlx5_1:1/RoCE} [RO]; OOB bond0.526:169.136.106.9<0>",
+        "IBext_v8",
+        "NET/IBext_v8 mlx5_2 mlx5_3 mlx5_0 mlx5_1",
+    ),
+    (
+        "NVIDIA/nccl#1597: EFA",
+        "[0] NCCL INFO NET/OFI Selected Provider is efa (found 16 nics)",
+        "Libfabric",
+        "NET/Libfabric",
+    ),
+]
+"""Who reported it, NCCL's line on its devices, the network that it said it uses; what is read."""
+
+
+@pytest.mark.parametrize(("source", "line", "uses", "network"), REPORTED, ids=[one[0] for one in REPORTED])
+def test_the_network_is_read_from_every_form_of_the_line_that_people_reported(source, line, uses, network):
+    assert chosen(f"n1:1:1 {line}\nn1:1:2 [0] NCCL INFO Using network {uses}\n") == network
+
+
 @pytest.mark.parametrize(
     ("log", "network"),
     [
