@@ -642,7 +642,7 @@ class RankWatch:
         return any(id(p) in mine for one in others for group in one.param_groups for p in group["params"])
 
     def _of(self, optimizer: Any) -> tuple[int, int]:
-        """Checksums of the parameters and of the state of an optimizer; ZeRO has that of its shard inside."""
+        """Checksums of the parameters, in any order, and of the state; ZeRO has that of its shard inside."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         inner = getattr(optimizer, "optim", None)
         state = inner.state if isinstance(inner, self.torch.optim.Optimizer) else optimizer.state
@@ -656,7 +656,8 @@ class RankWatch:
                     held.append(value)
                 elif isinstance(value, (int, float)):
                     plain = (plain * 31 + hash(value)) & 0xFFFFFFFF
-        return self.digest.of(parameters), self.digest.of(held) ^ plain
+        each = (str(self.digest.of([parameter])).encode() for parameter in parameters)
+        return sum(map(zlib.crc32, each)) & 0xFFFFFFFF, self.digest.of(held) ^ plain
 
     def _survey(self) -> None:
         """Find, once, the modules that hold the parameters and what looks like averages of them."""

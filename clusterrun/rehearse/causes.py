@@ -301,8 +301,8 @@ def _spoilt(seen: Observed) -> Callable[[SavedFile], bool]:
     temporary = {pattern(save.temp) for save in saves if save.temp}
 
     def spoilt(save: SavedFile) -> bool:
-        if pattern(save.path) in temporary:
-            return True  # it never got its name
+        if save.gone or pattern(save.path) in temporary:
+            return True  # or it never got its name
         return save.path in seen.damaged or save.step in steps or os.path.dirname(save.path) in folders
 
     return spoilt
@@ -407,8 +407,13 @@ def _all_lost(seen: Observed) -> Discovery | None:
         said = f"{name} is the only checkpoint: with it damaged, training begins at step 0"
         remedy = "keep two checkpoints, and load the older one where the newer is damaged"
         return Discovery(Severity.NOTE, Cause.ONLY_ONE, said, remedy, _writes(seen))
-    if not any(save.path in seen.damaged and save.step < seen.struck_at for save in seen.lives[0].saves):
+    older = [save for save in seen.lives[0].saves if save.step < seen.struck_at]
+    if not any(save.path in seen.damaged or save.gone for save in older):
         return None
+    if not any(save.path in seen.damaged for save in older):
+        said = f"{os.path.basename(older[-1].path)} was removed before {name} was whole: all work is lost"
+        remedy = "remove the old checkpoint only once the new one has its final name (os.replace)"
+        return Discovery(Severity.FAIL, Cause.TORN, said, remedy, _writes(seen))
     said = f"{name} was overwritten in place and is cut off; training begins at step 0: all work is lost"
     remedy = "write to a temporary name in the same folder, then os.replace(temporary, final)"
     return Discovery(Severity.FAIL, Cause.TORN, said, remedy, _writes(seen))
@@ -541,7 +546,10 @@ def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
         step.schedulers for t in seen.restarted.ranks.values() for step in t.steps
     ):
         words += f" (rank {one.rank}): no scheduler of torch's sets it"
-        remedy = "compute it from the number of the step that was loaded, not from the start of the process"
+        remedy = (
+            "after optimizer.load_state_dict(…), set none of it anew; compute what changes while training"
+            " from the number of the step that was loaded"
+        )
         return Discovery(Severity.FAIL, cause, f"{head}{words}", remedy, _made(seen), one.step)
     if not loaded:
         why = f"{name}.load_state_dict was not called"

@@ -56,6 +56,8 @@ class SavedFile:
     nth: int = 1
     sure: bool = True
     """A checkpoint by its name or by what wrote it; else a file of bytes, which may be one."""
+    gone: bool = False
+    """Whether the rank that wrote it has removed it, and not written it again."""
 
 
 @frozen
@@ -137,12 +139,17 @@ class Life:
     def dropped(self, path: str) -> bool:
         """Whether a rank removed this file, or a folder that it was in."""
         gone = [one for rank in self.ranks.values() for one in rank.removes]
-        return any(path == one or path.startswith(one + os.sep) for one in gone)
+        return any(is_below(path, one) for one in gone)
 
     def called(self, what: str, name: str) -> str:
         """The line that took, or loaded, the state of ``what``; '' where nobody did."""
         calls = [call for rank in self.ranks.values() for call in rank.calls]
         return next((line for one, method, line in calls if (one, method) == (what, name)), "")
+
+
+def is_below(path: str, place: str) -> bool:
+    """Whether a path is this place, or in it."""
+    return path == place or path.startswith(place + os.sep)
 
 
 def pattern(path: str) -> str:
@@ -170,6 +177,8 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
             last.setdefault("line", said["line"])
         elif kind in found:
             found[kind].append(said)
+            for save in found["save"] if kind == "remove" else ():
+                save["gone"] = save.get("gone") or is_below(save["path"], said["path"])
         else:
             last[kind] = said
     error = last.get("error", {})
@@ -224,6 +233,7 @@ def _save(rank: int, said: Mapping[str, Any]) -> SavedFile:
         said["line"],
         said["nth"],
         said["sure"],
+        bool(said.get("gone")),
     )
 
 

@@ -68,7 +68,7 @@ def resumed(known: Reference, life: Life) -> dict[int, int | None]:
     Steps that leave the weights as they are (a learning rate of 0) leave several places. Then that one counts
     which all ranks may have, and after which most is as it was.
     """
-    begun = [trace for _, trace in sorted(life.ranks.items()) if trace.before]
+    begun = [trace for rank, trace in sorted(life.ranks.items()) if trace.before and rank in known.steps]
     places = {trace.rank: _places(known, trace) for trace in begun}
     common = set.intersection(*(set(found) for found in places.values())) if places else set()
     if common:
@@ -141,6 +141,8 @@ def differences(known: Reference, life: Life, at: int) -> tuple[FirstDifference,
     The cause comes first, then what differs by itself beside it.
     """
     state = _state_before(known, life, at)
+    if state and state.part == "state" and not _matters(known, life, at):
+        state = None
     found = [state] if state else []
     rounded: FirstDifference | None = None
     last = max((trace.last for trace in life.ranks.values()), default=0)
@@ -153,6 +155,8 @@ def differences(known: Reference, life: Life, at: int) -> tuple[FirstDifference,
         if here:
             order = {part: place for place, part in enumerate(PARTS)}
             firsts = sorted(here, key=lambda one: order[one.part])
+            if j == 1 and firsts[0].part == "parameters":  # averages may be part of the loss
+                firsts.sort(key=lambda one: one.part != "averages")
             if state is None:
                 found += [one for one in firsts if _independent(one, firsts[0], j)]
             elif j == 1:  # an optimizer's learning rates are part of its state
@@ -185,6 +189,17 @@ def _independent(one: FirstDifference, first: FirstDifference, j: int) -> bool:
     return one is first or (j == 1 and one.part in ("rates", "scaler", "averages") and one.part != first.part)
 
 
+def _matters(known: Reference, life: Life, at: int) -> bool:
+    """Whether the weights are others after any step: a state that is laid out in another way changes none."""
+    pairs = [
+        (step.parameters, known.at(rank, at + step.n))
+        for rank, one in life.ranks.items()
+        for step in one.steps
+    ]
+    compared = [(mine, right.parameters) for mine, right in pairs if right]
+    return not compared or any(mine != right for mine, right in compared)
+
+
 def _state_before(known: Reference, life: Life, at: int) -> FirstDifference | None:
     """What each optimizer has before its first step, against what it had after step ``at``."""
     for rank, trace in sorted(life.ranks.items()):
@@ -213,7 +228,7 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     parts = []
     leads = trace.rank == min(known.steps)  # the others' running means are their own, and nobody reads them
     if step.rates != right.rates:
-        parts.append(("rates", f"{_rate(step)} instead of {_rate(right)}"))
+        parts.append(("rates", _rates(step, right)))
     same = step.parameters == right.parameters  # then the samples were the same, however they came there
     data = None if same else data_difference(known, trace, at, j)
     parts += [data] if data else []
@@ -246,8 +261,16 @@ def _averages_move(known: Reference, rank: int) -> bool:
     return len({step.averages for step in steps}) > 1
 
 
-def _rate(step: Step) -> str:
-    return "/".join(f"{group[0]:.6g}" if group else "?" for group in step.rates)
+def _rates(step: Step, right: Step) -> str:
+    """What of an optimizer's settings differs: the learning rate, which comes first, or one beside it."""
+    mine, its = (
+        "/".join(f"{group[0]:.6g}" if group else "?" for group in one.rates) for one in (step, right)
+    )
+    if mine != its:
+        return f"{mine} instead of {its}"
+    pairs = [pair for one, other in zip(step.rates, right.rates) for pair in zip(one, other)]
+    changed = next((f"{one} instead of {other}" for one, other in pairs if one != other), "another one")
+    return f"as it was, but momentum, betas or weight decay is {changed}"
 
 
 # --- data ---

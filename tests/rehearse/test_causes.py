@@ -88,7 +88,13 @@ def shifted(by: int) -> Life:
 def started(parameters: int, state: int, loads: Any = READ, first: int = SAVED) -> Life:
     """Restarted ranks that begin with other weights or another state."""
     right = life(first, LAST, loads=loads)
-    return Life({rank: replace(one, before={0: (parameters, state)}) for rank, one in right.ranks.items()})
+    steps = tuple(replace(one, parameters=1) for one in right.ranks[0].steps)
+    return Life(
+        {
+            rank: replace(one, before={0: (parameters, state)}, steps=steps)
+            for rank, one in right.ranks.items()
+        }
+    )
 
 
 def judged(last: Life, fault: str = "kill", differs: str = "", **more: Any) -> list[tuple[str, str]]:
@@ -151,6 +157,7 @@ def test_what_nothing_explains_is_undetermined(last: Life) -> None:
         with_random(torch=1),  # restored or not, it changed nothing
         Life({0: after().ranks[0], 1: after(averages=(1,), buffers=1).ranks[1]}),  # rank 1's own, never read
         life(SAVED + 1, LAST, loads=READ),  # a save that nobody saw
+        life(SAVED, LAST, loads=READ, before={0: (1000 + SAVED, 77)}),  # a state, laid out in another way
     ],
 )
 def test_what_changes_nothing_accuses_nobody(last: Life) -> None:
@@ -240,6 +247,7 @@ def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Life:
         for n in range(first + 1, last + 1)
     )
     before = {5: (1000 + first - 1, 2000 + first - 1) if first else (1, 0)}
+    steps = tuple(replace(one, parameters=1) for one in steps) if wrong else steps
     before[7] = wrong.get("second", (1000 + first, 2000 + first) if first else (2, 0))
     at = {5: "train.py:8", 7: "train.py:9"}
     return Life({0: replace(trace(first, last), steps=steps, before=before, stepped_at=at, loads=READ)})
@@ -248,7 +256,7 @@ def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Life:
 @pytest.mark.parametrize(
     "second, cause, words",
     [
-        ((1000 + SAVED, 2000 + SAVED), "", "equal to the last bit"),
+        (None, "", "equal to the last bit"),
         (
             (1000 + SAVED, 0),
             "optimizer-not-restored",
@@ -262,8 +270,9 @@ def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Life:
         ((77, 2000 + SAVED), "parameters-not-restored", "are of another step, or of none"),
     ],
 )
-def test_every_optimizer_is_looked_at(second: tuple[int, int], cause: str, words: str) -> None:
-    seen = Observed("kill", (in_turns(0, KILLED), in_turns(SAVED, LAST, second=second)), KILLED)
+def test_every_optimizer_is_looked_at(second: tuple[int, int] | None, cause: str, words: str) -> None:
+    wrong = {"second": second} if second else {}
+    seen = Observed("kill", (in_turns(0, KILLED), in_turns(SAVED, LAST, **wrong)), KILLED)
     (one, *_) = causes.judge(in_turns(0, LAST), "", seen)
     assert (one.cause.value, words in one.said) == (cause, True), one.said
 
@@ -309,12 +318,55 @@ def test_a_newer_checkpoint_counts_where_it_is_whole_and_of_the_same_kind(
     assert one.cause.value == found, one.said
 
 
+def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all() -> None:
+    told = life(0, KILLED, 1, saves=(saved(5, gone=True),))
+    seen = Observed("mid-save", (told, life(0, LAST, 1)), KILLED, damaged=(PATH.format(10),))
+    (one,) = causes.judge(life(0, LAST, 1), "", seen)
+    assert (one.cause.value, one.said) == (
+        "torn-checkpoint-loaded",
+        "step-5.pt was removed before step-10.pt was whole: all work is lost",
+    )
+    line = (
+        '{"t": "%s", "n": 5, "path": "/5", "temp": "", "size": 1, "secs": 0, "line": "", "nth": 1, "sure": 1}'
+    )
+    again = [
+        parsed(0, [line % kind for kind in kinds]).saves[-1].gone
+        for kinds in (("save", "remove"), ("save", "remove", "save"))
+    ]
+    assert again == [True, False]
+
+
+def test_a_rank_that_is_new_is_not_asked_for_its_step() -> None:
+    seen = Observed("more", (BEFORE, life(SAVED, LAST, 3, loads=READ)), KILLED, elastic=True)
+    (one,) = causes.judge(CONTROL, "", seen)
+    assert (one.level, one.said) == (Severity.OK, f"resumed at step {SAVED} on 3 ranks")
+
+
+def test_averages_that_are_part_of_the_loss_are_the_cause() -> None:
+    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, after(averages=(1,), parameters=1)), KILLED))
+    assert one.cause.value == "averages-not-restored"
+
+
 def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> None:
     (one,) = causes.judge(
         CONTROL, "", Observed("kill", (BEFORE, after(rates=[[9.0]], schedulers=[], parameters=1)), KILLED)
     )
     assert one.cause.value == "learning-rate-not-restored" and "no scheduler of torch's" in one.said
     assert "number of the step that was loaded" in one.remedy
+    beside = after(rates=[[0.1, 0.0]], parameters=1)
+    control, before = ((after(rates=[[0.1, 0.5]])), BEFORE)
+    known = Life(
+        {
+            r: replace(
+                one, steps=(*CONTROL.ranks[r].steps[:SAVED], *(replace(s, n=s.n + SAVED) for s in one.steps))
+            )
+            for r, one in control.ranks.items()
+        }
+    )
+    known = Life({r: replace(one, before=CONTROL.ranks[r].before) for r, one in known.ranks.items()})
+    told = Life({r: replace(one, steps=known.ranks[r].steps[:KILLED]) for r, one in before.ranks.items()})
+    (one,) = causes.judge(known, "", Observed("kill", (told, beside), KILLED))
+    assert "is as it was, but momentum, betas or weight decay is 0.0 instead of 0.5" in one.said
 
 
 def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost() -> None:
