@@ -664,6 +664,10 @@ class RankWatch:
         module_kind = self.torch.nn.Module
         trained = {id(p) for one in self._optimizers for group in one.param_groups for p in group["params"]}
         shapes = {tuple(p.shape) for one in self._optimizers for g in one.param_groups for p in g["params"]}
+        states = [one.state.values() for one in self._optimizers if hasattr(one.state, "values")]
+        taken = trained | {
+            id(v) for held in states for one in held if isinstance(one, dict) for v in one.values()
+        }
         modules, held_together = self._found(module_kind)
         inner = {id(child) for one in modules for child in one.children()}
         buffers: list[Any] = []
@@ -684,7 +688,7 @@ class RankWatch:
             if type(one) is list and len(values) != len(trained):
                 continue  # many lists hold tensors: of an average one is wanted per parameter
             if all(issubclass(type(value), self.torch.Tensor) for value in values) and (
-                are_copies(values, trained, shapes)
+                are_copies(values, taken, shapes)
             ):
                 averages.append(one)
         self._parts["buffers"] = list({id(b): b for b in buffers}.values()) if known else []

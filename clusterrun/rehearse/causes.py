@@ -130,6 +130,8 @@ def judge(first: Life, differs: str, seen: Observed, second: Life | None = None)
     steps = resumed(known, last)
     wrong = _where(seen, known, steps)
     if wrong:
+        if wrong.cause is Cause.PARAMETERS and _read_in_part(seen):
+            wrong = _in_part(seen)
         return (wrong,)  # what that loses is no fault of how the notice was met
     at = next(step for step in steps.values() if step is not None)
     if seen.elastic:
@@ -140,6 +142,8 @@ def judge(first: Life, differs: str, seen: Observed, second: Life | None = None)
         found = tuple(one for one in found if one.part in RESTORED and one.part != differs)
     if [one.part for one in found] == ["rounding"]:
         return (*notice, _rounded(first, seen, at, found[0]))
+    if found and _read_in_part(seen):
+        return (_in_part(seen),)
     if found:
         first_word = f"resumed at step {at}; step {found[0].step} differs: "
         count = counted(known, (start, last), at, at + last.last) if found[0].part == "data" else (0, 0)
@@ -244,6 +248,26 @@ def _torn(seen: Observed, name: str, line: str, words: str) -> Discovery:
             (*_raises(line), *_writes(seen)),
         )
     return _no_other(name, words, line, seen)
+
+
+def _read_in_part(seen: Observed) -> str:
+    """The file that is cut off, where the restarted script read it, and nothing of a whole checkpoint."""
+    read = [path for path, _ in seen.restarted.loaded]
+    spoilt = _spoilt(seen)
+    whole = {save.path for save in seen.lives[0].saves if not spoilt(save)}
+    return "" if whole & set(read) else next((path for path in read if path in seen.damaged), "")
+
+
+def _in_part(seen: Observed) -> Discovery:
+    """The restarted script trains on with what it could read of a file that is cut off."""
+    path = _read_in_part(seen)
+    said = f"{os.path.basename(path)} is cut off, and the restarted script trains on with what it read of it"
+    remedy = (
+        "write each checkpoint under a name of its own, which it gets once it is whole; where loading fails,"
+        " load an older one whole, or end"
+    )
+    lines = (*_reads(seen.restarted, [path]), *_writes(seen))
+    return Discovery(Severity.FAIL, Cause.TORN, said, remedy, lines)
 
 
 def _no_other(name: str, words: str, line: str, seen: Observed) -> Discovery:
@@ -476,6 +500,7 @@ SKIP_BATCHES = (
     "go on in the middle of the epoch: sampler.set_epoch(epoch), then skip the batches that"
     " were used (itertools.islice, torchdata's StatefulDataLoader), shuffled by seed and epoch alone"
 )
+COUNT_ON = "count steps on from the number that was saved; where samples are chosen by random numbers, "
 RESTORE_RANDOM = (
     "save and restore random.getstate(), numpy.random.get_state(), torch.get_rng_state() (and cuda's)"
     " on every rank; or seed from (seed, rank, step) at each step"
@@ -491,7 +516,7 @@ def _difference(one: FirstDifference, head: str, seen: Observed, count: tuple[in
     if one.part == "data":
         repeated, left_out = count
         counts = f"; over the run {repeated} samples are repeated, {left_out} left out" if any(count) else ""
-        remedy = RESTORE_RANDOM if seen.restarted.ranks[one.rank].drawn_by_hand else SKIP_BATCHES
+        remedy = COUNT_ON + RESTORE_RANDOM if seen.restarted.ranks[one.rank].drawn_by_hand else SKIP_BATCHES
         if LOST_GRADIENT in one.detail:
             remedy = "save only right after optimizer.step(), where no gradient is accumulated"
         return Discovery(Severity.FAIL, Cause.DATA, what + counts, remedy, _made(seen), one.step)

@@ -169,6 +169,18 @@ step()
     assert [step.schedulers[0][1:3] for step in told.steps] == [[float("inf"), 0], [1.0, 1]]
 
 
+def test_the_state_of_an_optimizer_is_no_average_of_weights_that_have_one_shape(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    does = """
+one = torch.nn.Linear(3, 3, bias=False)
+alone = torch.optim.Adam(one.parameters())
+one(torch.ones(1, 3)).sum().backward()
+alone.step()
+"""
+    told = watched(tmp_path, TRAINED + does, tmp_path / "x").ranks[0]
+    assert [step.averages for step in told.steps] == [()]
+
+
 def test_an_optimizer_has_one_name_in_every_start_and_a_step_that_only_makes_its_state_is_none(
     tmp_path: Path,
 ) -> None:

@@ -336,6 +336,17 @@ def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all
     assert again == [True, False]
 
 
+@pytest.mark.parametrize("last", [started(7, 7), started(1000 + SAVED, 0)])
+def test_a_script_that_trains_on_with_part_of_a_file_is_told_so(last: Life) -> None:
+    """As torch's distributed checkpoints load: in place, tensor by tensor, until one cannot be read."""
+    seen = Observed("mid-save", (BEFORE, last), KILLED, damaged=(PATH.format(SAVED),))
+    (one,) = causes.judge(CONTROL, "", seen)
+    assert (one.cause.value, "trains on with what it read" in one.said) == ("torn-checkpoint-loaded", True)
+    both = Life({rank: replace(t, loads=(*READ, (PATH.format(5), ""))) for rank, t in last.ranks.items()})
+    (other, *_) = causes.judge(CONTROL, "", replace(seen, lives=(BEFORE, both)))
+    assert other.cause.value in ("parameters-not-restored", "optimizer-not-restored")
+
+
 def test_a_rank_that_is_new_is_not_asked_for_its_step() -> None:
     seen = Observed("more", (BEFORE, life(SAVED, LAST, 3, loads=READ)), KILLED, elastic=True)
     (one,) = causes.judge(CONTROL, "", seen)
@@ -625,7 +636,11 @@ def test_the_remedy_fits_where_the_samples_come_from() -> None:
         assert one.cause.value == "data-order-not-restored"
         return one.remedy
 
-    assert "get_rng_state" in remedy(()) and "set_epoch" in remedy((("Points:40", (), ()),))
+    assert (
+        "count steps on" in remedy(())
+        and "get_rng_state" in remedy(())
+        and "set_epoch" in remedy((("Points:40", (), ()),))
+    )
 
 
 def test_only_reads_of_what_the_script_wrote_are_named() -> None:
