@@ -72,7 +72,7 @@ def rehearse(
     """Prove, on this machine or through Slurm, that a script resumes: run it under each fault, compare.
 
     COMMAND is a script, module or program as in submit, unchanged, with its arguments. It runs twice
-    undisturbed, then once under each fault, each time in a copy of this directory. What differs
+    undisturbed, then under each fault, always in copies of this directory. What differs
     from the undisturbed run is named, with its cause. Exit code 0: all is well.
 
     \b

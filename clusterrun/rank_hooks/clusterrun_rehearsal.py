@@ -308,8 +308,8 @@ class RankWatch:
         self.step = 0
         self.limit = int(plan.get("steps", 0))
         mine = [one for one in plan.get("strikes", ()) if one["attempt"] == self.attempt]
-        self._hold = next((one["step"] for one in mine if one["kind"] == "hold"), 0)
-        mine = [one for one in mine if one.get("rank", rank) == rank]
+        mine = self._mine = [one for one in mine if one.get("rank", rank) == rank]
+        self._hold = next((one for one in mine if one["kind"] == "hold"), None)
         self._kill = next((one for one in mine if one["kind"] in ("kill", "kill-before")), None)
         torn = next((one for one in mine if one["kind"] in ("torn", "full")), None)
         if torn and torn["kind"] == "torn":
@@ -584,9 +584,32 @@ class RankWatch:
             parameters, state = self._of(optimizer)
             shared = self._shares(optimizer)
             self.tell("before", o=self._keys[-1], p=parameters, s=state, shared=shared, line=script_line())
-            places = self.plan.get("known", {}).get(str(self.rank), {})
-            if number == 0 and str(parameters) in places and self.limit:
-                self.limit = max(1, self.limit - int(places[str(parameters)]))
+            if number == 0:
+                self._go_on_after(self._past().get(parameters, 0))
+
+    def _past(self) -> dict[int, int]:
+        """After which step of the run it had which parameters, by what the starts before this one said."""
+        runs = self.plan.get("past", ())
+        starts = [os.path.join(run, name) for run in runs for name in sorted(os.listdir(run))]
+        here = os.path.dirname(self.folder)
+        starts += [os.path.join(here, f"{number:03d}") for number in range(self.attempt)]
+        found: dict[int, int] = {}
+        for start in starts:
+            mine = f"{start}/{self.rank:05d}.rehearsal.jsonl"
+            begin = 0
+            for line in lines_of(mine if os.path.exists(mine) else f"{start}/00000.rehearsal.jsonl"):
+                if line["t"] == "before" and not begin:
+                    begin = found.get(line["p"], 0)
+                elif line["t"] == "step":
+                    found[line["p"]] = begin + line["n"]
+        return found
+
+    def _go_on_after(self, done: int) -> None:
+        """The plan counts the steps of the run, and we those of this start."""
+        if self.limit:
+            self.limit = max(1, self.limit - done)
+        for strike in self._mine:
+            strike["step"] -= done
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer has stepped."""
@@ -623,7 +646,7 @@ class RankWatch:
         )
         if self._kill and self._kill["kind"] == "kill" and self.step == self._kill["step"]:
             self._die()
-        if self._hold and self.step == self._hold:
+        if self._hold and self.step == self._hold["step"]:
             self._wait_for(lambda: os.path.exists(f"{self.folder}/rehearsal.go"), "hold", HOLD_SECONDS)
 
     def _add(self, optimizer: Any) -> None:
@@ -720,7 +743,9 @@ class RankWatch:
         """A checksum of each state of random numbers that this process has."""
         found = {}
         if "random" in sys.modules:
-            found["python"] = hash(sys.modules["random"].getstate()) & 0xFFFFFFFF
+            version, numbers, gauss = sys.modules["random"].getstate()
+            # Before Python 3.12 the hash of None is another one in each process.
+            found["python"] = hash((version, numbers, gauss or 0.0)) & 0xFFFFFFFF
         if "numpy.random" in sys.modules:
             state = sys.modules["numpy.random"].get_state()
             found["numpy"] = zlib.crc32(state[1].tobytes(), int(state[2]))
@@ -815,6 +840,17 @@ def scheduler_state(scheduler: Any) -> Any:
     return found[0] if found[1:] == [None, None, None] else found
 
 
+def lines_of(path: str) -> Iterable[Any]:
+    """The lines of a trace; a line that was cut off by its end is left out."""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    pass
+
+
 def scaler_state(scaler: Any) -> Any:
     """Scale and growth counter of a GradScaler; None where it is off."""
     if not getattr(scaler, "_enabled", False):
@@ -849,7 +885,7 @@ class TorchImport:
     """Sees the imports of torch, of its compiler and of safetensors, and no other.
 
     Nothing of what they make is garbage: without looking for any they load in four fifths of the time,
-    which is most of what a start of many ranks costs.
+    which is most of what a start of many ranks costs. What torch itself made is never looked at again.
     """
 
     def __init__(self, watch: RankWatch) -> None:
@@ -880,6 +916,8 @@ class TorchImport:
             try:
                 run(module)
             finally:
+                if after == self._watch.install:
+                    gc.freeze()
                 if collects:
                     gc.enable()
             try:

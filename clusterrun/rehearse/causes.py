@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import frozen
 from clusterrun.rehearse.loss_spread import LossSpread, spread
 from clusterrun.rehearse.rank_trace import Life, SavedFile, pattern
 from clusterrun.rehearse.resumption import (
@@ -101,15 +101,6 @@ class Observed:
         after = [life for life in self.lives[1:] if not any(one.struck for one in life.ranks.values())]
         stepped = (life for life in after if any(one.before for one in life.ranks.values()))
         return next(stepped, (after or self.lives)[0])
-
-
-def up_to_the_first(fault: str, seen: Observed) -> Observed:
-    """What a run that was struck twice showed of the first time: its restart, up to the second."""
-    first, *after = seen.lives
-    again = [
-        Life({rank: replace(one, struck=False) for rank, one in life.ranks.items()}) for life in after[:1]
-    ]
-    return replace(seen, fault=fault, lives=(first, *again))
 
 
 def judge(first: Life, differs: str, seen: Observed, second: Life | None = None) -> tuple[Discovery, ...]:

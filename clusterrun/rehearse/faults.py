@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.rehearse.rank_trace import Life, SavedFile
 
 SHORT_NOTICE = 2.0
 """Seconds of a preemption that comes almost without notice."""
 AFTER_NOTICE = 24
 """Steps after a notice by which a script that heeds it has ended."""
-
-
 LATEST = 8
 """Steps of a restart after which it is killed again at the latest."""
+INSIDE = ("after-save", "kill", "twice", "mid-save", "disk-full")
+"""What ranks do to themselves. In this order a restart takes steps again that the start before it took:
+with more than two ranks only these can be compared by bits."""
+OUTSIDE = ("time-limit", "preemption", "node")
+"""What comes from outside while all ranks wait; the first has a past that nothing disturbed."""
 
 
 @frozen
@@ -54,18 +57,20 @@ ELASTIC = (
 class Schedule:
     """What the control showed that faults need: how long it was, when it saved, and what.
 
-    ``newest`` are the files of the last save before the faults, ``step`` after how many steps they come.
+    ``group``: the save around which faults are placed, counted from 1: the second, where there are two.
     """
 
     steps: int
     ranks: int
     natural: bool
     saves: tuple[tuple[int, tuple[SavedFile, ...]], ...]
+    group: int
 
     @property
-    def group(self) -> int:
-        """The save around which faults are placed, counted from 1: the second, where there are two."""
-        return min(2, len(self.saves))
+    def later(self) -> Schedule | None:
+        """The same around the next save, where there is one with steps enough after it."""
+        there = len(self.saves) > self.group and self.following + LATEST <= self.steps
+        return replace(self, group=self.group + 1) if there else None
 
     @property
     def saved_at(self) -> int:
@@ -85,8 +90,8 @@ class Schedule:
 
     @property
     def soon(self) -> int:
-        """After how many steps of a restart the second kill comes: before its first save."""
-        return min(LATEST, max(1, self.following - self.saved_at - 1))
+        """After how many steps the second kill comes, soon after the restart: before its first save."""
+        return self.saved_at + min(LATEST, max(1, self.following - self.saved_at - 1))
 
 
 def schedule(control: Life, limit: int) -> Schedule:
@@ -99,16 +104,43 @@ def schedule(control: Life, limit: int) -> Schedule:
     steps = control.last if natural or not limit else min(control.last, limit)
     before_end = {step: saves for step, saves in groups.items() if step < steps}
     found = tuple((step, tuple(saves)) for step, saves in sorted(before_end.items()))
-    return Schedule(steps, len(control.ranks), natural, found)
+    return Schedule(steps, len(control.ranks), natural, found, min(2, len(found)))
 
 
-def runs_of(wanted: Sequence[Strike]) -> tuple[tuple[Strike, ...], ...]:
-    """Which faults share a run: what is killed twice was killed once before."""
+def runs_of(wanted: Sequence[Strike], plan: Schedule) -> tuple[tuple[Strike, ...], ...]:
+    """Which faults follow each other in one run: a restart proves the one before it, and meets the next."""
     names = {fault.name: fault for fault in wanted}
-    if not {"kill", "twice"} <= set(names):
-        return tuple((fault,) for fault in wanted)
-    alone = [(fault,) for fault in wanted if fault.name not in ("kill", "twice")]
-    return ((names["kill"], names["twice"]), *alone)
+    parts = [INSIDE, OUTSIDE] if plan.later else [INSIDE[:3], INSIDE[3:], OUTSIDE]
+    runs = [tuple(names.pop(name) for name in part if name in names) for part in parts]
+    return (*filter(None, runs), *((fault,) for fault in names.values()))
+
+
+@frozen
+class PlacedStrike:
+    """A fault in a run of several, which its ranks bring about in the starts ``first`` to ``last``."""
+
+    fault: Strike
+    first: int
+    last: int
+    plan: Schedule
+    orders: tuple[dict[str, Any], ...]
+
+
+def placed(faults: Sequence[Strike], plan: Schedule) -> tuple[PlacedStrike, ...]:
+    """Where each of these faults comes, in a run that all of them share."""
+    found: list[PlacedStrike] = []
+    start = 0
+    for fault in faults:
+        before = {one.fault.name for one in found}
+        late = fault.name in INSIDE[3:] and before & set(INSIDE[:3])
+        here = plan.later if late and plan.later else plan
+        orders = strikes(fault, here)
+        if fault.name == "twice" and "kill" in before:
+            orders = [{**orders[1], "attempt": 0}]
+        moved = tuple({**one, "attempt": one["attempt"] + start} for one in orders)
+        found.append(PlacedStrike(fault, start, moved[-1]["attempt"], here, moved))
+        start = found[-1].last + 1
+    return tuple(found)
 
 
 def chosen(names: Sequence[str], elastic: bool) -> tuple[Strike, ...]:

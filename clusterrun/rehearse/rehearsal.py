@@ -1,4 +1,4 @@
-"""Rehearses: each fault in a run of its own, on this machine, in a copy of the working directory."""
+"""Rehearses: faults that follow each other in few runs, here, each in a copy of the working directory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from clusterrun import proc
@@ -25,16 +25,18 @@ from clusterrun.rehearse import causes, control_runs
 from clusterrun.rehearse.causes import Cause, Discovery, Observed, Severity
 from clusterrun.rehearse.faults import (
     AFTER_NOTICE,
+    INSIDE,
+    LATEST,
     SHORT_NOTICE,
     Schedule,
     Strike,
     chosen,
+    placed,
     runs_of,
     schedule,
-    strikes,
 )
 from clusterrun.rehearse.rank_trace import TRACE, Life, SavedFile, read
-from clusterrun.rehearse.resumption import begins, reference
+from clusterrun.rehearse.resumption import begins, joined, reference
 from clusterrun.rehearse.working_copy import copy_folder, made, moved
 
 VARIABLE = "CLUSTERRUN_REHEARSAL"
@@ -100,6 +102,7 @@ class Rehearsal:
         self._until = time.monotonic() + limits.budget
         self._live: set[str] = set()
         self._first_run: Run | None = None
+        self._second_run: Run | None = None
         self.control: tuple[Life, Life] | None = None
         self.plan: Schedule | None = None
 
@@ -133,14 +136,24 @@ class Rehearsal:
         if plan is None:
             return
         wanted = [fault for fault in chosen(names, elastic) if plan.saves or fault.name == "kill"]
+        found: dict[str, Future[Result]] = {fault.name: Future() for fault in wanted}
+
+        def work(together: Sequence[Strike]) -> None:
+            try:
+                for result in self._faults(together, plan):
+                    found[result.name].set_result(result)
+            except BaseException as error:
+                for fault in together:
+                    if not found[fault.name].done():
+                        found[fault.name].set_exception(error)
+                raise
+
         with ThreadPoolExecutor(self.at_once) as pool:
-            jobs = {}
-            for together in runs_of(wanted):
-                job = pool.submit(self._faults, together, plan)
-                jobs.update(dict.fromkeys((fault.name for fault in together), job))
+            for together in runs_of(wanted, plan):
+                pool.submit(work, together)
             try:
                 for fault in wanted:
-                    yield next(one for one in jobs[fault.name].result() if one.name == fault.name)
+                    yield found[fault.name].result()
             except BaseException:
                 self._until = 0.0
                 raise
@@ -176,7 +189,7 @@ class Rehearsal:
         limit = 0 if plan.natural else plan.steps
         again = self._run("control-2", self._copy("control-2"), {"steps": limit}, restarts=0)
         self._finish(again)
-        second = self._lives(again)[-1]
+        self._second_run, second = again, self._lives(again)[-1]
         cut = cut_to(first, plan.steps)
         self.control, self.plan = (cut, second), plan
         findings = control_runs.control(cut, second)
@@ -212,29 +225,35 @@ class Rehearsal:
 
     # --- a fault ---
 
-    def _faults(self, together: Sequence[Strike], plan: Schedule) -> tuple[Result, ...]:
-        """The results of faults that share a run: what the last one showed holds for those before it.
+    def _faults(self, together: Sequence[Strike], plan: Schedule) -> Iterator[Result]:
+        """The results of faults that follow each other in one run.
 
-        A fault before it that is not well there gets a run of its own, so that nothing else explains it.
+        One that is not well there begins a run of its own, so that no fault before it explains that.
         """
-        began = time.monotonic()
-        *before, last = together
-        try:
-            if time.monotonic() > self._until:
-                raise BudgetSpent
-            seen = self._observed(last, plan)
-        except BudgetSpent:
-            late = time.monotonic() - began
-            return tuple(Result(one.name, one.title, (self._late(one.title),), late) for one in together)
-        except ClusterrunError as error:
-            took = time.monotonic() - began
-            return tuple(Result(one.name, one.title, (causes.unknown(error.seen),), took) for one in together)
-        found: list[Result] = []
-        for fault in before:
-            result = self._judged(fault, causes.up_to_the_first(fault.name, seen), began)
-            well = result.level is Severity.OK
-            found += [result] if well else self._faults((fault,), plan)
-        return (*found, self._judged(last, seen, began))
+        left = list(together)
+        while left:
+            head, began = left[0], time.monotonic()
+            chain = self._chain(left, plan)
+            try:
+                for seen in chain:
+                    result = self._judged(left[0], seen, began)
+                    well = result.level in (Severity.OK, Severity.NOTE)
+                    if well or left[0] is head:
+                        yield result
+                        left, began = left[1:], time.monotonic()
+                    if not well:
+                        break
+            except BudgetSpent:
+                late = time.monotonic() - began
+                yield from (Result(one.name, one.title, (self._late(one.title),), late) for one in left)
+                return
+            except ClusterrunError as error:
+                if left[0] is head:
+                    took = time.monotonic() - began
+                    yield Result(head.name, head.title, (causes.unknown(error.seen),), took)
+                    left = left[1:]
+            finally:
+                chain.close()
 
     def _judged(self, fault: Strike, seen: Observed, began: float) -> Result:
         assert self.control is not None
@@ -245,58 +264,109 @@ class Rehearsal:
         curves = tuple(curve(life, begins(known, life)) for life in seen.lives)
         return Result(fault.name, fault.title, findings, time.monotonic() - began, curves)
 
-    def _observed(self, fault: Strike, plan: Schedule) -> Observed:
-        if fault.name == "damaged" and self._cut_off(plan):
-            return self._damaged(fault, plan)
-        folder = self._copy(fault.name)
-        limit = 0 if plan.natural else plan.steps
-        orders: dict[str, Any] = {"steps": limit, "strikes": strikes(fault, plan), "known": self._known(plan)}
-        held = any(one["kind"] == "hold" for one in orders["strikes"])
-        if not held:
-            run = self._run(fault.name, folder, orders)
-            self._finish(run, 3 if fault.name == "twice" else 2)
-            return self._seen(fault, plan, self._lives(run), run)
-        return self._held(fault, plan, folder, orders)
+    def _chain(self, faults: Sequence[Strike], plan: Schedule) -> Generator[Observed, None, None]:
+        """What each of these faults did, the first at least: the start after it has met the next one."""
+        if time.monotonic() > self._until:
+            raise BudgetSpent
+        if faults[0].name == "damaged" and self._cut_off(plan):
+            yield self._damaged(faults[0], plan)
+        elif faults[0].name in INSIDE:
+            yield from self._inside(faults, plan)
+        else:
+            yield from self._outside(faults, plan)
 
-    def _held(self, fault: Strike, plan: Schedule, folder: str, orders: dict[str, Any]) -> Observed:
-        """Faults that come from outside, while all ranks wait after the same step."""
+    def _inside(self, faults: Sequence[Strike], plan: Schedule) -> Iterator[Observed]:
+        """Faults that the ranks bring about: each start after one of them is struck by the next."""
+        folder, places = self._copy(faults[0].name), placed(faults, plan)
+        strikes = [one for place in places for one in place.orders]
+        starts = places[-1].last + 2
+        orders = {"steps": 0 if plan.natural else plan.steps, "strikes": strikes}
+        run = self._run(faults[0].name, folder, orders, restarts=starts + 1)
+        try:
+            for place in places:
+                ends = place is places[-1]
+                self._finish(run, starts, 0 if ends else place.last + 2)
+                lives = self._starts(run)
+                if place is not places[0] and not any(map(struck, lives[place.last : place.last + 1])):
+                    return
+                past = self._past(*lives[: place.first + 1])
+                after = lives[place.first + 1 :] if ends else lives[place.first + 1 : place.last + 2]
+                if not ends:
+                    after = (*after[:-1], *map(unstruck, after[-1:]))
+                seen = (past, *(life for life in after if life.ranks))
+                yield self._seen(place.fault, place.plan, seen, run, folder)
+        finally:
+            self._close(run)
+
+    def _outside(self, faults: Sequence[Strike], plan: Schedule) -> Iterator[Observed]:
+        """Faults that come from outside, while all ranks wait; then a further run goes on in that folder."""
+        folder = self._copy(faults[0].name)
+        past: tuple[Life, ...] = ()
+        runs: list[Run] = []
+        at = plan.between
+        run = self._held(faults[0], plan, at, folder, runs)
+        try:
+            for fault, following in zip(faults, [*faults[1:], None]):
+                if fault.name == "node":
+                    self._kill_node(run, self._spec.nodes - 1)
+                    self._finish(run, 2)
+                    held, *after = self._lives(run) or (Life({}),)
+                    yield self._seen(fault, plan, (self._past(*past, held), *after), run, folder)
+                    return
+                until = {"time-limit": self._notice, "preemption": SHORT_NOTICE}.get(fault.name, 0.0)
+                took = self._notified(run, until) if until else None
+                self._close(run)
+                past = (self._past(*past, *self._lives(run)[:1]),)
+                runs.append(run)
+                if plan.natural and past[0].last >= plan.steps:
+                    took = None
+                damaged = cut_newest(past[0]) if fault.name == "damaged" else ()
+                nodes = self._spec.nodes + {"fewer": -1, "more": 1}.get(fault.name, 0)
+                after_it = past[0].last + LATEST
+                goes_on: tuple[Life, ...] = ()
+                if following and after_it + LATEST <= plan.steps:
+                    run = self._held(following, plan, after_it, folder, runs)
+                    goes_on = self._lives(run)
+                if not any(life.last for life in goes_on):
+                    run = self._gone_on(fault, plan, past[0], folder, runs, nodes)
+                    goes_on = self._lives(run)
+                seen = self._seen(fault, plan, (*past, *goes_on), run, folder)
+                elastic = nodes != self._spec.nodes
+                damaged = (*seen.damaged, *damaged)
+                yield replace(seen, struck_at=at, until=until, took=took, damaged=damaged, elastic=elastic)
+                if self._over(run):
+                    return
+                at = after_it
+        finally:
+            self._close(run)
+
+    def _held(self, fault: Strike, plan: Schedule, at: int, folder: str, before: Sequence[Run]) -> Run:
+        """A run whose ranks wait after step ``at``; it is over where they did not come that far."""
         told = fault.name in ("time-limit", "preemption")
-        if told and not plan.natural:
-            orders = {**orders, "steps": plan.between + AFTER_NOTICE}
+        limit = at + AFTER_NOTICE if told else max(plan.steps, at + BEYOND)
+        orders = {
+            "steps": 0 if plan.natural else limit,
+            "strikes": [{"attempt": 0, "kind": "hold", "step": at}],
+            "past": [run.paths.attempts for run in before],
+        }
         run = self._run(fault.name, folder, orders, restarts=3 if fault.name == "node" else 0)
         self._wait_held(run)
-        took: float | None = None
-        until = {"time-limit": self._notice, "preemption": SHORT_NOTICE}.get(fault.name, 0.0)
-        if fault.name == "node":
-            self._kill_node(run, self._spec.nodes - 1)
-            self._finish(run, 2)
-            return self._seen(fault, plan, self._lives(run), run)
-        if told:
-            took = self._notified(run, until)
-        else:
-            self._end(run)
-        lives = self._lives(run)
-        damaged = cut_newest(lives[0]) if fault.name == "damaged" else ()
-        nodes = self._spec.nodes + {"fewer": -1, "more": 1}.get(fault.name, 0)
-        seen = self._gone_on(fault, plan, lives, folder, nodes)
-        return replace(
-            seen,
-            struck_at=plan.between,
-            until=until,
-            took=took,
-            damaged=(*seen.damaged, *damaged),
-            elastic=nodes != self._spec.nodes,
-        )
+        return run
 
     def _gone_on(
-        self, fault: Strike, plan: Schedule, lives: tuple[Life, ...], folder: str, nodes: int = 0
-    ) -> Observed:
-        """A further run where one has ended."""
-        limit = max(plan.steps, max((life.last for life in lives), default=0) + BEYOND)
-        after = {"steps": 0 if plan.natural else limit, "known": self._known(plan, lives)}
-        run = self._run(fault.name, folder, after, nodes=nodes)
+        self, fault: Strike, plan: Schedule, past: Life, folder: str, before: Sequence[Run], nodes: int = 0
+    ) -> Run:
+        """A further run where others have ended, to its end."""
+        limit = max(plan.steps, past.last + BEYOND)
+        orders = {"steps": 0 if plan.natural else limit, "past": [run.paths.attempts for run in before]}
+        run = self._run(fault.name, folder, orders, nodes=nodes)
         self._finish(run)
-        return self._seen(fault, plan, (*lives, *self._lives(run)), run)
+        return run
+
+    def _past(self, *lives: Life) -> Life:
+        """All that was done before a fault, as one start."""
+        assert self.control is not None
+        return joined(self.control[0], lives or (Life({}),))
 
     def _cut_off(self, plan: Schedule) -> bool:
         """Whether the second undisturbed run was ended by us: it would have gone on, so it still can."""
@@ -306,30 +376,21 @@ class Rehearsal:
 
     def _damaged(self, fault: Strike, plan: Schedule) -> Observed:
         """The second undisturbed run goes on, its newest checkpoint damaged; nobody needs its folder more."""
-        assert self.control is not None
-        lives = (self.control[1],)
-        damaged = cut_newest(lives[0])
-        seen = self._gone_on(fault, plan, lives, os.path.join(self._folder, "control-2"))
-        return replace(seen, damaged=damaged)
+        assert self.control is not None and self._second_run is not None
+        past = self.control[1]
+        damaged = cut_newest(past)
+        folder = os.path.join(self._folder, "control-2")
+        run = self._gone_on(fault, plan, past, folder, [self._second_run])
+        return replace(self._seen(fault, plan, (past, *self._lives(run)), run, folder), damaged=damaged)
 
-    def _seen(self, fault: Strike, plan: Schedule, lives: tuple[Life, ...], run: Run) -> Observed:
+    def _seen(
+        self, fault: Strike, plan: Schedule, lives: tuple[Life, ...], run: Run, folder: str
+    ) -> Observed:
         torn = plan.saves[plan.group - 1][1] if fault.name in ("mid-save", "disk-full") and plan.saves else ()
-        damaged = torn_paths(
-            torn, os.path.join(self._folder, "control-1"), os.path.join(self._folder, fault.name)
-        )
+        damaged = torn_paths(torn, os.path.join(self._folder, "control-1"), folder)
         status = run.status()
         tail = f"{status.state.value}: {status.reason}"
         return Observed(fault.name, lives, lives[0].last if lives else 0, damaged=damaged, tail=tail)
-
-    def _known(self, plan: Schedule, lives: Sequence[Life] = ()) -> dict[str, dict[str, int]]:
-        """By what a restarted rank knows how many steps were done: the parameters after each of them."""
-        assert self.control is not None
-        found: dict[str, dict[str, int]] = {}
-        for life, last in ((self.control[0], plan.between + 1), *((life, life.last) for life in lives[:1])):
-            for rank, trace in life.ranks.items():
-                known = {str(step.parameters): step.n for step in trace.steps if step.n <= last}
-                found.setdefault(str(rank), {}).update(known)
-        return found
 
     def _wait_held(self, run: Run) -> None:
         """Return when every rank waits. Raises ``BudgetSpent``."""
@@ -362,16 +423,12 @@ class Rehearsal:
             self._end(run)
             return None
         life = read(folder.folder)
-        by_itself = all(trace.end == "exit" for trace in life.ranks.values())
-        return took if by_itself and life.last < self._planned_end() else None
+        return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
 
     def _give_notice(self, run: Run) -> None:
         """As Slurm gives it: a signal to the coordinator."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
-
-    def _planned_end(self) -> int:
-        return self.plan.steps if self.plan and self.plan.natural else 1 << 60
 
     # --- runs ---
 
@@ -411,16 +468,18 @@ class Rehearsal:
     def _over(self, run: Run) -> bool:
         return not processes.alive(self._process(run))
 
-    def _finish(self, run: Run, starts: int = 1) -> None:
+    def _finish(self, run: Run, starts: int = 1, next_start: int = 0) -> None:
         """Wait for the end of a run, at most until its ranks were started twice more than ``starts`` times.
 
-        Raises ``BudgetSpent``.
+        ``next_start``: wait only until they are started that time, counted from 0. Raises ``BudgetSpent``.
         """
         while not self._over(run):
             self._check_time(run)
-            there = os.path.isdir(run.paths.attempts) and len(os.listdir(run.paths.attempts))
+            there = len(os.listdir(run.paths.attempts)) if os.path.isdir(run.paths.attempts) else 0
             if there > starts + 1:
                 self._end(run)
+            if there > next_start > 0:
+                return
             time.sleep(LOOK_EVERY)
         self._live.discard(self._process(run))
 
@@ -433,16 +492,32 @@ class Rehearsal:
             self._end(run)
             raise BudgetSpent
 
-    def _lives(self, run: Run) -> tuple[Life, ...]:
+    def _close(self, run: Run) -> None:
+        if not self._over(run):
+            self._end(run)
+
+    def _starts(self, run: Run) -> tuple[Life, ...]:
         folder = run.paths.attempts
-        found = [read(os.path.join(folder, name)) for name in sorted(os.listdir(folder))]
-        return tuple(life for life in found if life.ranks)
+        return tuple(read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
+
+    def _lives(self, run: Run) -> tuple[Life, ...]:
+        return tuple(life for life in self._starts(run) if life.ranks)
 
     def end(self) -> None:
         """End every run that still lives."""
         self._until = 0.0
         for process in list(self._live):
             processes.end(process, self._context.clock, END_SECONDS)
+
+
+def struck(life: Life) -> bool:
+    """Whether a rank of this start did to itself what it was told to."""
+    return any(trace.struck for trace in life.ranks.values())
+
+
+def unstruck(life: Life) -> Life:
+    """The same start, as what proves the fault before the one that it met."""
+    return Life({rank: replace(trace, struck=False) for rank, trace in life.ranks.items()})
 
 
 def text(path: str) -> str:

@@ -7,10 +7,11 @@ with the control, part by part, in the order in which one part decides the next.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.rehearse.rank_trace import Life, RankTrace, Step
 
 KNOWN_SHARE = 0.9
@@ -28,10 +29,14 @@ OTHERS = "got other samples: the order is another one"
 
 @frozen
 class Reference:
-    """What every rank should compute: its steps by number, and what each optimizer had before its first."""
+    """What every rank should compute: its steps by number, and what each optimizer had before its first.
+
+    ``exact``: the step up to which bits can be compared, where the run's own past went on by rounding.
+    """
 
     steps: Mapping[int, Mapping[int, Step]]
     initial: Mapping[int, Mapping[int, tuple[int, int]]]
+    exact: float = math.inf
 
     def at(self, rank: int, n: int) -> Step | None:
         """The step that a rank takes as its ``n``-th, counted from 1."""
@@ -59,7 +64,44 @@ def reference(control: Life, first: Life | None = None) -> Reference:
         for rank, trace in life.ranks.items() if life else ():
             steps.setdefault(rank, {}).update({step.n: step for step in trace.steps})
             initial.setdefault(rank, {}).update(trace.before)
-    return Reference(steps, initial)
+    rounded = first is not None and len(steps) > TWO and not _ends_as(control, first)
+    return Reference(steps, initial, first.last if first and rounded else math.inf)
+
+
+def _ends_as(control: Life, life: Life) -> bool:
+    """Whether every rank's last weights are those that the control had after so many steps."""
+    for rank, trace in life.ranks.items():
+        right = (
+            {step.n: step.parameters for step in control.ranks[rank].steps} if rank in control.ranks else {}
+        )
+        last = [step for step in trace.steps if step.n in right][-1:]
+        if any(step.parameters != right[step.n] for step in last):
+            return False
+    return True
+
+
+def joined(control: Life, lives: Sequence[Life]) -> Life:
+    """Several starts of one run as if they were one: each step as it was last taken."""
+    past, *after = lives
+    for life in after:
+        at = begins(reference(control, past), life) or 0
+        both = past.ranks.keys() & life.ranks.keys()
+        past = Life({rank: _gone_on(past.ranks[rank], at, life.ranks[rank]) for rank in sorted(both)})
+    return past
+
+
+def _gone_on(before: RankTrace, at: int, after: RankTrace) -> RankTrace:
+    steps = [step for step in before.steps if step.n <= at]
+    return replace(
+        after,
+        before=before.before,
+        shared=before.shared,
+        stepped_at=before.stepped_at,
+        steps=(*steps, *(replace(step, n=at + step.n) for step in after.steps)),
+        saves=(*before.saves, *(replace(save, step=at + save.step) for save in after.saves if save.step)),
+        removes=(*before.removes, *after.removes),
+        calls=(*before.calls, *after.calls),
+    )
 
 
 def resumed(known: Reference, life: Life) -> dict[int, int | None]:
@@ -148,8 +190,12 @@ def differences(known: Reference, life: Life, at: int) -> tuple[FirstDifference,
     last = max((trace.last for trace in life.ranks.values()), default=0)
     for j in range(1, last + 1):
         here = [one for rank in sorted(life.ranks) for one in _at(known, life.ranks[rank], at, j)]
+        inexact = at + j > known.exact
+        if inexact and not rounded:
+            rounded = FirstDifference("rounding", at + j, min(life.ranks))
         if rounded:  # what does not hang on the weights is still compared
-            here = [one for one in here if one.part in ("rates", "data", "scheduler")]
+            parts = ("rates", "data", "scheduler", *(("scaler", "random") if inexact else ()))
+            here = [one for one in here if one.part in parts]
         elif here and {one.part for one in here} == {"rounding"} and state is None:
             rounded, here = here[0], []
         if here:

@@ -37,14 +37,14 @@ def test_a_checkpoint_that_is_deleted_is_seen(tmp_path: Path, remove: str) -> No
     assert not path.exists() and told.dropped(str(path))
 
 
-def watched(folder: Path, does: str, path: Path) -> Life:
+def watched(folder: Path, does: str, path: Path, number: int = 0, plan: str = "{}") -> Life:
     """What the ranks' trace says of a program that does this with ``path``."""
-    attempt = folder / "attempt"
+    attempt = folder / f"{number:03d}"
     attempt.mkdir(parents=True, exist_ok=True)
     words = (sys.executable, "-c", WATCHED + does, str(HOOK), str(attempt), str(folder / "run"), str(path))
     done = subprocess.run(
         words,
-        env={"CLUSTERRUN_REHEARSAL": "{}", "OMP_NUM_THREADS": "1"},
+        env={"CLUSTERRUN_REHEARSAL": plan, "CLUSTERRUN_ATTEMPT": str(number), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -249,3 +249,27 @@ os.replace(path + ".part", path)
     told = watched(tmp_path, does, path).ranks[0]
     assert [(one.step, one.path, one.sure) for one in told.saves] == [(3, str(path), True)]
     assert [one for one, _ in told.loads] == [str(path)]
+
+
+def test_a_restart_counts_the_steps_of_the_run(tmp_path: Path) -> None:
+    """And one state of random numbers has one checksum: that of None is another one in each process."""
+    pytest.importorskip("torch")
+    does = """
+import random, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+begin = 0
+if os.path.exists(path):
+    begin, weights = torch.load(path)
+    model.load_state_dict(weights)
+for step in range(begin, 4 if begin == 0 else 100):
+    random.seed(step)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if step == 2:
+        torch.save((step + 1, model.state_dict()), path)
+"""
+    first = watched(tmp_path, does, tmp_path / "model.pt").ranks[0]
+    second = watched(tmp_path, does, tmp_path / "model.pt", 1, '{"steps": 6}').ranks[0]
+    assert (first.last, second.last, second.end) == (4, 3, "limit")
+    assert second.steps[0].random["python"] == first.steps[3].random["python"]

@@ -9,9 +9,10 @@ import pytest
 from clusterrun.model.frozen import replace
 from clusterrun.rehearse import causes, control_runs
 from clusterrun.rehearse.causes import Observed, Severity
-from clusterrun.rehearse.faults import FAULTS, chosen, runs_of, schedule, strikes
+from clusterrun.rehearse.faults import FAULTS, chosen, placed, runs_of, schedule, strikes
 from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile, Step, parsed, pattern
-from clusterrun.rehearse.resumption import counted, reference, resumed
+from clusterrun.rehearse.rehearsal import struck, unstruck
+from clusterrun.rehearse.resumption import counted, joined, reference, resumed
 
 LAST, SAVED, KILLED = 30, 10, 13
 PATH = "/data/checkpoints/step-{}.pt"
@@ -197,26 +198,65 @@ def test_the_first_start_after_the_fault_that_took_a_step_is_judged() -> None:
     assert Observed("kill", (BEFORE, nothing, nothing), KILLED).restarted == nothing
 
 
-def test_a_run_that_is_killed_twice_shows_the_first_kill_too() -> None:
-    struck = life(SAVED, SAVED + 3, loads=READ, struck=True)
-    seen = Observed("twice", (BEFORE, struck, after(rates=[[9.0]])), KILLED)
-    once = causes.up_to_the_first("kill", seen)
-    assert (once.fault, len(once.lives), once.restarted.last) == ("kill", 2, 3)
-    found = [[one.level.value for one in causes.judge(CONTROL, "", one)] for one in (once, seen)]
+def test_a_restart_that_is_killed_again_proves_the_first_kill() -> None:
+    again = life(SAVED, SAVED + 3, loads=READ, struck=True)
+    assert struck(again) and not struck(unstruck(again))
+    once = Observed("kill", (BEFORE, unstruck(again)), KILLED)
+    twice = Observed("twice", (joined(CONTROL, (BEFORE, again)), after(rates=[[9.0]])), KILLED)
+    found = [[one.level.value for one in causes.judge(CONTROL, "", one)] for one in (once, twice)]
     assert found == [["ok"], ["FAIL"]]
 
 
-def test_killed_once_and_killed_twice_share_a_run_where_both_are_wanted() -> None:
-    def names(wanted: str) -> list[tuple[str, ...]]:
-        return [tuple(fault.name for fault in run) for run in runs_of(chosen(wanted.split(), False))]
-
-    assert names("kill mid-save twice node") == [("kill", "twice"), ("mid-save",), ("node",)]
-    assert names("twice") == [("twice",)]
-    assert sum(names(""), ()) == (
-        "kill",
-        "twice",
-        *(f.name for f in FAULTS if f.name not in ("kill", "twice")),
+def test_starts_of_one_run_are_read_as_one() -> None:
+    again = life(SAVED, SAVED + 8, saves=(saved(0), saved(5)))
+    past = joined(CONTROL, (BEFORE, again, life(SAVED + 5, LAST)))
+    assert past == life(
+        0,
+        LAST,
+        saves=(
+            saved(5),
+            saved(SAVED),
+            replace(saved(SAVED + 5), path=PATH.format(5), temp=PATH.format(5) + ".part"),
+        ),
     )
+
+
+def test_faults_share_a_run_where_each_restart_can_meet_the_next() -> None:
+    def names(wanted: str, *saves: int) -> list[str]:
+        plan = schedule(life(0, LAST, saves=tuple(map(saved, saves))), 0)
+        runs = runs_of(chosen(wanted.split(), True), plan)
+        return [" ".join(fault.name for fault in run) for run in runs]
+
+    inside = "after-save kill twice mid-save disk-full"
+    alone = ["damaged", "fewer", "more"]
+    assert names("", 5, 10, 15, 20) == [inside, "time-limit preemption node", *alone]
+    assert names("", 5, 10, 25) == [
+        "after-save kill twice",
+        "mid-save disk-full",
+        "time-limit preemption node",
+        *alone,
+    ]
+    assert names("node kill", 5, 10, 15, 20) == ["kill", "node"]
+
+
+def test_what_ranks_do_to_themselves_comes_in_one_start_after_the_other() -> None:
+    plan = schedule(life(0, LAST, saves=tuple(map(saved, (5, 10, 15, 20)))), 0)
+    (run, *_) = runs_of(chosen((), False), plan)
+    found = [
+        (one.fault.name, one.first, [(each["attempt"], each["kind"], each["step"]) for each in one.orders])
+        for one in placed(run, plan)
+    ]
+    assert found == [
+        ("after-save", 0, [(0, "kill-before", 10)]),
+        ("kill", 1, [(1, "kill", 11)]),
+        ("twice", 2, [(2, "kill", 14)]),
+        ("mid-save", 3, [(3, "torn", 15)]),
+        ("disk-full", 4, [(4, "full", 15), (4, "kill", 16)]),
+    ]
+    (alone,) = placed(chosen(("twice",), False), plan)
+    assert (alone.first, alone.last) == (0, 1)
+    (first, second) = placed(chosen(("mid-save", "disk-full"), False), plan)
+    assert [one.orders[0]["step"] for one in (first, second)] == [10, 10]
 
 
 @pytest.mark.parametrize(
@@ -389,6 +429,38 @@ def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost()
     (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, Life(ranks)), KILLED))
     assert one.cause.value == "data-order-not-restored" and "only the last 2 of 4 samples" in one.said
     assert "optimizer.step()" in one.remedy
+
+
+@pytest.mark.parametrize(
+    "changed, found",
+    [
+        ({}, "ok"),
+        ({"loss": 0.9}, "unknown"),
+        ({"rates": [[9.0]]}, "FAIL"),
+        ({"random": {"torch": 1, "python": 5}}, "FAIL"),
+    ],
+)
+def test_what_goes_on_from_rounded_weights_is_not_compared_by_bits(
+    changed: dict[str, Any], found: str
+) -> None:
+    """As after a notice: no start has taken the steps after that save, and the control has other weights."""
+
+    def parted(first: int, last: int, **more: Any) -> Life:
+        right = life(first, last, 4, loads=READ)
+        ranks = {
+            rank: replace(
+                one, steps=tuple(replace(s, parameters=s.parameters + 7, **more) for s in one.steps)
+            )
+            for rank, one in right.ranks.items()
+        }
+        return Life(ranks)
+
+    control = life(0, LAST, 4)
+    past = joined(control, (life(0, KILLED, 4, saves=(saved(SAVED),)), parted(SAVED, 20)))
+    last = parted(20, LAST, **{"loss": 1e-4, **changed})
+    last = Life({r: replace(one, before={0: (1027, 2020)}) for r, one in last.ranks.items()})
+    (first, *_) = causes.judge(control, "", Observed("preemption", (past, last), 20))
+    assert first.level.value == found, first
 
 
 def test_repeated_and_left_out_samples_are_counted() -> None:
@@ -665,9 +737,9 @@ def test_faults_come_around_the_second_checkpoint() -> None:
     assert made["after-save"] == [{"attempt": 0, "kind": "kill-before", "rank": 1, "step": 10}]
     assert made["mid-save"] == [{"attempt": 0, "rank": 0, "step": 10, "file": 1, "kind": "torn", "size": 50}]
     assert made["node"] == [{"attempt": 0, "kind": "hold", "step": 13}]
-    assert made["twice"] == [*made["kill"], {"attempt": 1, "kind": "kill", "rank": 0, "step": 8}]
+    assert made["twice"] == [*made["kill"], {"attempt": 1, "kind": "kill", "rank": 0, "step": 18}]
     often = schedule(life(0, LAST, saves=tuple(saved(n) for n in range(1, LAST))), 0)
-    assert strikes(FAULTS[-1], often)[1]["step"] == 1
+    assert strikes(FAULTS[-1], often)[1]["step"] == 3
 
 
 def test_a_line_that_was_cut_off_is_left_out_of_a_trace() -> None:
