@@ -185,7 +185,7 @@ def _absent(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None
     found = held or outside or found
     if not found:
         return _unseen(snapshot, waits)
-    later = snapshot.still_for(_patience(snapshot, found, waits))
+    later = snapshot.blameless_for(_patience(snapshot, found, waits))
     if snapshot.stalled and all(_begins(one) and one.works and one.groups for one in found):
         later = max(0.0, START_PATIENCE - snapshot.stalled)
     if later and not any(reason(one).certain for one in found):

@@ -71,11 +71,16 @@ class JobSnapshot:
             return 0.0
         if self.seen and all(one.problem for one in self.seen):
             return seconds  # they may be in collectives, and too busy to say in which
-        ages = [self.since_begun]
+        ages = []
         for one in self.seen:
             newest = max((record.at for record in one.records), default=0.0)
             ages.append(max(0.0, one.clock - newest) if newest else one.quiet)
-        return max(0.0, seconds - min(ages)) if self.seen else seconds
+        return max(0.0, seconds - min(ages, default=0.0))
+
+    def blameless_for(self, seconds: float) -> float:
+        """The same, where someone is to be blamed: what no record tells may have been begun since as well."""
+        unknown = 0.0 if self.stalled else seconds - self.since_begun
+        return max(self.still_for(seconds), unknown)
 
     def patience(self, waits: Sequence[Waiting], late: Sequence[RankSeen]) -> float:
         """Seconds that ``late``, which work, may let those in ``waits`` wait: they may do so often."""
