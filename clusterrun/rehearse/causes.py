@@ -343,6 +343,12 @@ def _available(seen: Observed) -> SavedFile | None:
     kinds |= {
         pattern(save.path) for save in saves if any(_alike(save, one) for one in saves if one.path in read)
     }
+    if (
+        seen.fault in ("mid-save", "disk-full")
+        and not kinds
+        and len({pattern(save.path) for save in saves}) > 1
+    ):
+        return None  # the one to be loaded may be the one that was cut off
     spoilt = _spoilt(seen)
     return max(
         (s for s in saves if not spoilt(s) and (not kinds or pattern(s.path) in kinds)),

@@ -177,8 +177,7 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
             last.setdefault("line", said["line"])
         elif kind in found:
             found[kind].append(said)
-            for save in found["save"] if kind == "remove" else ():
-                save["gone"] = save.get("gone") or is_below(save["path"], said["path"])
+            _remove(found["save"], said["path"] if kind == "remove" else "")
         else:
             last[kind] = said
     error = last.get("error", {})
@@ -200,6 +199,12 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         tuple(shared),
         stepped_at,
     )
+
+
+def _remove(saves: list[Any], path: str) -> None:
+    """Mark what is gone with a path."""
+    for save in saves:
+        save["gone"] = save.get("gone") or (bool(path) and is_below(save["path"], path))
 
 
 def _step(said: Mapping[str, Any]) -> Step:

@@ -201,8 +201,6 @@ def differences(known: Reference, life: Life, at: int) -> tuple[FirstDifference,
         if here:
             order = {part: place for place, part in enumerate(PARTS)}
             firsts = sorted(here, key=lambda one: order[one.part])
-            if j == 1 and firsts[0].part == "parameters":  # averages may be part of the loss
-                firsts.sort(key=lambda one: one.part != "averages")
             if state is None:
                 found += [one for one in firsts if _independent(one, firsts[0], j)]
             elif j == 1:  # an optimizer's learning rates are part of its state
@@ -232,7 +230,7 @@ PARTS = (
 
 def _independent(one: FirstDifference, first: FirstDifference, j: int) -> bool:
     """Whether a part differs by itself, not for what differs before it."""
-    return one is first or (j == 1 and one.part in ("rates", "scaler", "averages") and one.part != first.part)
+    return one is first or (j == 1 and one.part in ("rates", "scaler") and one.part != first.part)
 
 
 def _matters(known: Reference, life: Life, at: int) -> bool:

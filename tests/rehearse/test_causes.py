@@ -393,9 +393,19 @@ def test_a_rank_that_is_new_is_not_asked_for_its_step() -> None:
     assert (one.level, one.said) == (Severity.OK, f"resumed at step {SAVED} on 3 ranks")
 
 
-def test_averages_that_are_part_of_the_loss_are_the_cause() -> None:
-    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, after(averages=(1,), parameters=1)), KILLED))
-    assert one.cause.value == "averages-not-restored"
+def test_averages_beside_other_weights_are_not_accused() -> None:
+    """Copies that an optimizer's own step makes, as DeepSpeed's, differ wherever the weights do."""
+    last = after(averages=(1,), parameters=1)
+    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, last), KILLED))
+    assert one.level is Severity.UNKNOWN
+
+
+def test_a_save_cut_off_before_the_first_whole_one_accuses_no_loading() -> None:
+    """Of another file, the weights alone, nobody can say that it should have been read."""
+    told = life(0, KILLED, 1, saves=(saved(4, path="/data/best.pt"), saved(6, path="/data/q.tmp", temp="")))
+    seen = Observed("mid-save", (told, life(0, LAST, 1)), KILLED)
+    (one,) = causes.judge(life(0, LAST, 1), "", seen)
+    assert one.cause.value == "", one.said
 
 
 def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> None:
