@@ -704,8 +704,9 @@ class RankWatch:
             elif held and {tuple(p.shape) for p in held} >= shapes:
                 averages.append(one)
         known = {id(b) for b in buffers}
+        of_modules = {id(one.__dict__.get("_parameters")) for one in modules}
         for one in held_together:
-            if not 0 < len(shapes) <= len(one) <= MOST_COPIES:
+            if not 0 < len(shapes) <= len(one) <= MOST_COPIES or id(one) in of_modules:
                 continue
             values = values_of(one)
             if type(one) is list and len(values) != len(trained):

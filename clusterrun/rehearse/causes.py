@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
@@ -303,13 +304,18 @@ def _whole_before(seen: Observed) -> bool:
 
 
 def _spoilt(seen: Observed) -> Callable[[SavedFile], bool]:
-    """Whether a file is of no whole checkpoint: damaged, or in the folder or of the step of one that is."""
+    """Whether a file is of no whole checkpoint: damaged, or in the folder or of the step of one that is.
+
+    So is one of a save that was cut off before the last of its files had its name.
+    """
     saves = [save for life in seen.lives[:1] for save in life.saves]
     steps = {
         max(save.step for save in saves if save.path == path)
         for path in seen.damaged
         if any(save.path == path for save in saves)
     }
+    if seen.fault in ("mid-save", "disk-full"):
+        steps |= _incomplete(saves)
     folders = {os.path.dirname(path) for path in seen.damaged}
     folders = {one for one in folders if re.search(r"\d", os.path.basename(one))}
 
@@ -321,6 +327,20 @@ def _spoilt(seen: Observed) -> Callable[[SavedFile], bool]:
         return save.path in seen.damaged or save.step in steps or os.path.dirname(save.path) in folders
 
     return spoilt
+
+
+def _incomplete(saves: Sequence[SavedFile]) -> set[int]:
+    """Steps whose save has fewer files of a kind than every other save has."""
+    files: dict[int, Counter[str]] = {}
+    for path, step in {(save.path, save.step) for save in saves}:
+        files.setdefault(step, Counter())[pattern(path)] += 1
+    kinds = {kind for one in files.values() for kind in one}
+    return {
+        step
+        for step, mine in files.items()
+        for kind in kinds
+        if mine[kind] < min((one[kind] for other, one in files.items() if other != step), default=0)
+    }
 
 
 def _writes(seen: Observed) -> tuple[str, ...]:

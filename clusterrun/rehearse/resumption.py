@@ -293,7 +293,8 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
             parts.append(("random", ", ".join(names)) if named else ("parameters", ""))
     if parts[-1:] in ([], [("rounding", "")]) and step.buffers != right.buffers and leads:
         parts.append(("buffers", ""))
-    if leads and not set(right.averages) <= set(step.averages) and _averages_move(known, trace.rank):
+    seen = len(step.averages) >= len(right.averages)
+    if leads and seen and not set(right.averages) <= set(step.averages) and _averages_move(known, trace.rank):
         parts.append(("averages", ""))
     if step.schedulers != right.schedulers and len(step.schedulers) == len(right.schedulers):
         parts.append(("scheduler", f"{list(step.schedulers)} instead of {list(right.schedulers)}"))

@@ -169,6 +169,20 @@ step()
     assert [step.schedulers[0][1:3] for step in told.steps] == [[float("inf"), 0], [1.0, 1]]
 
 
+def test_a_teacher_is_one_average_while_its_student_is_frozen_in_part(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    does = """
+import copy, torch
+net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 1))
+teacher = copy.deepcopy(net).requires_grad_(False)
+head = torch.optim.SGD(net[1].parameters(), lr=0.1)
+net(torch.ones(2, 4)).sum().backward()
+head.step()
+"""
+    told = watched(tmp_path, does, tmp_path / "x").ranks[0]
+    assert [len(step.averages) for step in told.steps] == [1]
+
+
 def test_the_state_of_an_optimizer_is_no_average_of_weights_that_have_one_shape(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     does = """

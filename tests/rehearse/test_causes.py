@@ -400,6 +400,26 @@ def test_averages_beside_other_weights_are_not_accused() -> None:
     assert one.level is Severity.UNKNOWN
 
 
+def test_averages_that_are_not_there_yet_are_not_accused() -> None:
+    assert judged(after(averages=()))[0][0] == "ok"
+
+
+@pytest.mark.parametrize(
+    "fault, level", [("mid-save", Severity.OK), ("disk-full", Severity.OK), ("kill", Severity.FAIL)]
+)
+def test_the_set_before_is_right_where_a_save_was_cut_off_between_its_files(
+    fault: str, level: Severity
+) -> None:
+    """Rank 0's file of the newest set never got its name, so rank 1's is of no whole checkpoint."""
+    files = [
+        saved(n, rank, path=f"/data/step_{n}/rank_{rank}.pt") for n, rank in ((5, 0), (5, 1), (SAVED, 1))
+    ]
+    read = ((files[0].path, "train.py:58"),)
+    past, last = life(0, KILLED, saves=tuple(files)), life(5, LAST, loads=read)
+    found = causes.judge(CONTROL, "", Observed(fault, (past, last), KILLED))
+    assert found[0].level is level, found
+
+
 def test_a_save_cut_off_before_the_first_whole_one_accuses_no_loading() -> None:
     """Of another file, the weights alone, nobody can say that it should have been read."""
     told = life(0, KILLED, 1, saves=(saved(4, path="/data/best.pt"), saved(6, path="/data/q.tmp", temp="")))
