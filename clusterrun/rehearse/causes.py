@@ -243,11 +243,16 @@ def _torn(seen: Observed, name: str, line: str, words: str) -> Discovery:
 
 
 def _read_in_part(seen: Observed) -> str:
-    """The file that is cut off, where the restarted script read it, and nothing of a whole checkpoint."""
-    read = [path for path, _ in seen.restarted.loaded]
+    """The file that is cut off, where the restarted script read it, and nothing of a whole checkpoint.
+
+    What else it read in that folder may be one: an older file under another name.
+    """
+    read = {path: os.path.dirname(path) for path, _ in seen.restarted.loaded}
+    saves = seen.lives[0].saves
     spoilt = _spoilt(seen)
-    whole = {save.path for save in seen.lives[0].saves if not spoilt(save)}
-    return "" if whole & set(read) else next((path for path in read if path in seen.damaged), "")
+    others = {path for path, folder in read.items() if any(folder == os.path.dirname(s.path) for s in saves)}
+    others -= {save.path for save in saves if spoilt(save)} | set(seen.damaged)
+    return "" if others else next((path for path in read if path in seen.damaged), "")
 
 
 def _in_part(seen: Observed) -> Discovery:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.rehearse.rank_trace import Life, RankTrace, Step
@@ -32,11 +33,13 @@ class Reference:
     """What every rank should compute: its steps by number, and what each optimizer had before its first.
 
     ``exact``: the step up to which bits can be compared, where the run's own past went on by rounding.
+    ``drawn``: whose random numbers each step of the control drew; those of another process began elsewhere.
     """
 
     steps: Mapping[int, Mapping[int, Step]]
     initial: Mapping[int, Mapping[int, tuple[int, int]]]
     exact: float = math.inf
+    drawn: Mapping[int, Mapping[int, frozenset[str]]] = MappingProxyType({})
 
     def at(self, rank: int, n: int) -> Step | None:
         """The step that a rank takes as its ``n``-th, counted from 1."""
@@ -65,7 +68,19 @@ def reference(control: Life, first: Life | None = None) -> Reference:
             steps.setdefault(rank, {}).update({step.n: step for step in trace.steps})
             initial.setdefault(rank, {}).update(trace.before)
     rounded = first is not None and len(steps) > TWO and not _ends_as(control, first)
-    return Reference(steps, initial, first.last if first and rounded else math.inf)
+    drawn = {rank: _drawn(trace.steps) for rank, trace in control.ranks.items()}
+    return Reference(steps, initial, first.last if first and rounded else math.inf, drawn)
+
+
+def _drawn(steps: Sequence[Step]) -> dict[int, frozenset[str]]:
+    """By step, the states of random numbers that are others after it; of the first nobody knows, so all."""
+    pairs = zip([None, *steps], steps)
+    return {
+        step.n: frozenset(
+            name for name, state in step.random.items() if before is None or before.random.get(name) != state
+        )
+        for before, step in pairs
+    }
 
 
 def _ends_as(control: Life, life: Life) -> bool:
@@ -278,9 +293,8 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     parts += [data] if data else []
     if step.scalers != right.scalers:
         parts.append(("scaler", ""))
-    drawn = known.at(trace.rank, at + j - 1)
-    moved = [name for name in right.random if drawn is None or drawn.random.get(name) != right.random[name]]
-    names = sorted(name for name in moved if step.random.get(name) != right.random[name])
+    drawn = known.drawn.get(trace.rank, {}).get(at + j, frozenset())
+    names = sorted(name for name in drawn if step.random.get(name) != right.random.get(name))
     drawn_by_hand = data and not step.batches and data[1] == OTHERS
     if names and data and (data[0] in ("content", "unseen") or drawn_by_hand):
         parts[-1:] = [("random", ", ".join(names))]  # they draw what the data become

@@ -493,6 +493,29 @@ def test_what_goes_on_from_rounded_weights_is_not_compared_by_bits(
     assert first.level.value == found, first
 
 
+def test_a_file_beside_the_one_that_is_cut_off_may_be_what_it_went_on_with() -> None:
+    read = ((PATH.format(SAVED), "train.py:33"), (PATH.format("old"), "train.py:33"))
+    last = life(SAVED, LAST, loads=read)
+    other = Life(
+        {rank: replace(one, steps=after(parameters=1).ranks[rank].steps) for rank, one in last.ranks.items()}
+    )
+    seen = Observed("damaged", (BEFORE, other), KILLED, damaged=(PATH.format(SAVED),))
+    assert causes.judge(CONTROL, "", seen)[0].cause is causes.Cause.UNDETERMINED
+
+
+def test_random_numbers_that_nobody_draws_are_others_in_each_process() -> None:
+    """The fault comes right after the save: the next step is known from the control's process alone."""
+    ranks = BEFORE.ranks.items()
+    own = {
+        r: replace(one, steps=tuple(replace(s, random={**s.random, "python": 7}) for s in one.steps))
+        for r, one in ranks
+    }
+    past = Life({rank: replace(one, steps=one.steps[:SAVED]) for rank, one in own.items()})
+    last = after(parameters=1, random={"python": 9, "torch": 1})
+    found = causes.judge(CONTROL, "", Observed("after-save", (past, last), SAVED))
+    assert "(torch)" in found[0].said and "python" not in found[0].said
+
+
 def test_repeated_and_left_out_samples_are_counted() -> None:
     known = reference(CONTROL, BEFORE)
     assert counted(known, (BEFORE, shifted(-2)), SAVED, 20) == (16, 16)
