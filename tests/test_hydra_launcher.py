@@ -96,6 +96,8 @@ def test_a_failed_job_is_a_failed_run_and_its_word_and_the_others_results_come_b
     records = {path.name: path for path in (home / "runs").iterdir()}
     assert [name.rpartition("-")[2] for name in sorted(records)] == ["app.0", "app.1"]
     first, second = (records[name] for name in sorted(records))
+    ended = [sys.executable, "-m", "clusterrun", "wait", first.name, second.name]  # its result comes before
+    assert subprocess.run(ended, capture_output=True, timeout=120, check=False).returncode == 1
     states = [json.loads((path / "state.json").read_text())["state"] for path in (first, second)]
     assert states == ["COMPLETED", "FAILED"]
     assert f"clusterrun diagnose {second.name}" in done.stdout
