@@ -88,7 +88,7 @@ def standing() -> list[Lab]:
     return [lab for lab in MADE if lab.name in names]
 
 
-def leftovers(lab: Lab, seconds: float = 10.0) -> list[str]:
+def leftovers(lab: Lab, seconds: float = 30.0) -> list[str]:
     """What still runs on the lab's hosts besides its own daemons ``seconds`` after a test; killed then.
 
     Ending jobs may take their time, so the limit is waited for, but not longer than needed.
