@@ -122,8 +122,8 @@ def judge(first: Life, differs: str, seen: Observed, second: Life | None = None)
     steps = resumed(known, last)
     wrong = _where(seen, known, steps)
     if wrong:
-        if wrong.cause is Cause.PARAMETERS and _read_in_part(seen):
-            wrong = _in_part(seen)
+        if wrong.cause is Cause.PARAMETERS and (path := _read_in_part(seen)):
+            wrong = _in_part(path, seen)
         return (wrong,)  # what that loses is no fault of how the notice was met
     at = next(step for step in steps.values() if step is not None)
     if seen.elastic:
@@ -134,8 +134,8 @@ def judge(first: Life, differs: str, seen: Observed, second: Life | None = None)
         found = tuple(one for one in found if one.part in RESTORED and one.part != differs)
     if [one.part for one in found] == ["rounding"]:
         return (*notice, _rounded(first, seen, at, found[0]))
-    if found and _read_in_part(seen):
-        return (_in_part(seen),)
+    if found and (path := _read_in_part(seen)):
+        return (_in_part(path, seen),)
     if found:
         first_word = f"resumed at step {at}; step {found[0].step} differs: "
         count = counted(known, (start, last), at, at + last.last) if found[0].part == "data" else (0, 0)
@@ -255,9 +255,8 @@ def _read_in_part(seen: Observed) -> str:
     return "" if others else next((path for path in read if path in seen.damaged), "")
 
 
-def _in_part(seen: Observed) -> Discovery:
+def _in_part(path: str, seen: Observed) -> Discovery:
     """The restarted script trains on with what it could read of a file that is cut off."""
-    path = _read_in_part(seen)
     said = f"{os.path.basename(path)} is cut off, and the restarted script trains on with what it read of it"
     remedy = (
         "write each checkpoint under a name of its own, which it gets once it is whole; where loading fails,"

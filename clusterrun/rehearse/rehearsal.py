@@ -38,6 +38,7 @@ from clusterrun.rehearse.faults import (
 from clusterrun.rehearse.rank_trace import TRACE, Life, SavedFile, read
 from clusterrun.rehearse.resumption import begins, joined, reference
 from clusterrun.rehearse.working_copy import copy_folder, made, moved
+from clusterrun.system import text_of
 
 VARIABLE = "CLUSTERRUN_REHEARSAL"
 LOOK_EVERY = 0.1
@@ -400,7 +401,7 @@ class Rehearsal:
             names = (
                 [name for name in os.listdir(folder) if name.endswith(TRACE)] if os.path.isdir(folder) else []
             )
-            held = sum('"t": "hold"' in text(os.path.join(folder, name)) for name in names)
+            held = sum('"t": "hold"' in text_of(os.path.join(folder, name)) for name in names)
             if held >= self._spec.world_size or self._over(run):
                 return
             time.sleep(LOOK_EVERY)
@@ -520,15 +521,6 @@ def unstruck(life: Life) -> Life:
     return Life({rank: replace(trace, struck=False) for rank, trace in life.ranks.items()})
 
 
-def text(path: str) -> str:
-    """A file's text; '' where there is none."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def cut_to(life: Life, steps: int) -> Life:
     """The same life, as if it had ended after so many steps."""
     ranks = {
@@ -582,5 +574,5 @@ def kill_node(job_id: str, node: int) -> None:
 
 def is_agent(pid: int) -> bool:
     """Whether a process is the agent of a node (or the shim below it)."""
-    words = text(f"/proc/{pid}/cmdline").split("\0")
+    words = text_of(f"/proc/{pid}/cmdline").split("\0")
     return "agent" in words[:7] and any(word.endswith("agent.pyz") for word in words)

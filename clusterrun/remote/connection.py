@@ -122,7 +122,7 @@ class SharedConnection:
             with self.log() as log:
                 code = system.foreground(self.session(command, log, terminal))
                 if code != LOST or not self.turned_away(log, began):
-                    if code == LOST and (_read(log) or not self.alive()):
+                    if code == LOST and (system.text_of(log) or not self.alive()):
                         raise self.failed(log)
                     return code
 
@@ -131,7 +131,7 @@ class SharedConnection:
 
         Raises ``NotConnected`` where it has it for too long.
         """
-        if REFUSED not in _read(log):
+        if REFUSED not in system.text_of(log):
             return False
         if time.monotonic() - began > BUSY_SECONDS:
             raise NotConnected(
@@ -148,7 +148,7 @@ class SharedConnection:
                 f"the connection to {self.name} was lost; what runs there goes on",
                 f"open it again in a terminal, and look: {self.typed} status",
             )
-        return NotConnected(*explained(self.name, self.host.host, _read(log)))
+        return NotConnected(*explained(self.name, self.host.host, system.text_of(log)))
 
     @contextlib.contextmanager
     def log(self) -> Iterator[str]:
@@ -193,7 +193,7 @@ def _open(ours: SharedConnection) -> None:
             argv = ours.master_argv()
             code = system.foreground((*argv[:1], "-E", log, *argv[1:]))
             if code != 0 or not ours.alive():
-                raise NotConnected(*explained(ours.name, ours.host.host, _read(log)))
+                raise NotConnected(*explained(ours.name, ours.host.host, system.text_of(log)))
 
 
 def _place(host: HostEntry, environ: Mapping[str, str]) -> SharedConnection:
@@ -223,11 +223,3 @@ def _users_own(ours: SharedConnection) -> SharedConnection | None:
 
 def _options(options: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for option in options for word in ("-o", option))
-
-
-def _read(log: str) -> str:
-    try:
-        with open(log, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
