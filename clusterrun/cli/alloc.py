@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -63,8 +64,19 @@ def become(argv: tuple[str, ...], context: Context) -> NoReturn:
     """End this process, and be the salloc ``argv``. Raises ``SchedulerError``."""
     from clusterrun.script.environment import scrubbed
 
+    environ = scrubbed(context.environ)
+    if not environ.get("SHELL"):  # cron and some containers set none, and salloc without a command ends there
+        environ["SHELL"] = login_shell(os.getuid())
     sys.stdout.flush()
     try:
-        os.execvpe(argv[0], argv, scrubbed(context.environ))
+        os.execvpe(argv[0], argv, environ)
     except OSError as error:
         raise SchedulerError(f"salloc could not be started: {error}", "run this where Slurm is") from error
+
+
+def login_shell(uid: int) -> str:
+    """The shell that the password database names for a user, else /bin/sh."""
+    try:
+        return pwd.getpwuid(uid).pw_shell or "/bin/sh"
+    except KeyError:
+        return "/bin/sh"
