@@ -219,9 +219,10 @@ def test_a_filter_of_a_site_that_prints_on_every_submission_and_whole_nodes(habi
     Trained(habits).check()
 
 
-def test_a_run_works_in_the_step_on_the_first_node_that_salloc_gives_where_no_shell_is_set(habits: Site) -> None:
+def test_a_run_works_in_the_step_that_salloc_gives_where_no_shell_is_set(habits: Site) -> None:
     typed = f"{PROGRAM} run --preflight off work.py | tee told\nhostname >where\nexit\n"
-    argv = ["script", "--quiet", "--return", "--command", f"env -u SHELL {PROGRAM} alloc {' '.join(SIZE)}", "/dev/null"]
+    alloc = f"env -u SHELL {PROGRAM} alloc {' '.join(SIZE)}"
+    argv = ["script", "--quiet", "--return", "--command", alloc, "/dev/null"]
     shell = {"CLUSTERRUN_HOME": str(habits.home)}
     done = habits.lab.exec(argv, stdin=typed, env=shell, cwd=str(habits.project), timeout=180)
     assert done.code == 0, done
