@@ -199,15 +199,18 @@ def _open(ours: SharedConnection) -> None:
 def _place(host: HostEntry, environ: Mapping[str, str]) -> SharedConnection:
     folder = os.path.join(settings.home(environ), "ssh")
     private_folder(folder)
-    known = "\0".join((os.uname().nodename, host.host, *host.options))
-    key = hashlib.sha256(known.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    key = _digest(os.uname().nodename, host.host, *host.options)
     found = SharedConnection(host, folder, key, os.path.join(folder, key))
     if len(found.socket) <= LONGEST_SOCKET:
         return found
     short = f"/tmp/clusterrun-{os.geteuid()}"
     private_folder(short)
     trust(short, links=False)
-    return SharedConnection(host, folder, key, os.path.join(short, key))
+    return SharedConnection(host, folder, key, os.path.join(short, _digest(folder, key)))
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _users_own(ours: SharedConnection) -> SharedConnection | None:

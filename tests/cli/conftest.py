@@ -24,7 +24,7 @@ import os, sys, time
 rank = int(os.environ["RANK"])
 print("rank", rank, "of", os.environ["WORLD_SIZE"], *map(ascii, sys.argv[1:]), flush=True)
 if "wait" in sys.argv:
-    time.sleep(600)
+    time.sleep(7200)
 if "fail" in sys.argv and rank == 1:
     print("about to fail", file=sys.stderr, flush=True)
     sys.exit(7)

@@ -71,6 +71,7 @@ JOINS = """
 import torch, torch.distributed as dist
 dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 print(torch.cuda.device_count(), dist.get_backend(), flush=True)
+dist.barrier()  # a rank that ends before the other has connected to it fails that one
 dist.destroy_process_group()
 """
 

@@ -51,6 +51,14 @@ def test_without_connection_and_terminal_the_command_to_type_is_told(make_far):
     assert far.logins == before, "a stale socket never becomes a connection of its own"
 
 
+def test_homes_whose_names_are_too_long_for_a_socket_share_no_connection(make_far):
+    far = make_far()
+    homes = [str(far.folder / (letter * 90)) for letter in "ab"]
+    far.environment["CLUSTERRUN_HOME"] = homes[0]
+    far.open()
+    assert [far.there("status", CLUSTERRUN_HOME=home).returncode != 0 for home in homes] == [False, True]
+
+
 def test_the_code_as_it_stands_goes_there_and_its_note_with_it(far, project):
     arguments = ("a b", "it's", "$HOME", "!", "\n")
     words = ("submit", "--json", "--wait", "it's.py", *arguments)
