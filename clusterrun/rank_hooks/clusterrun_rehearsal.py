@@ -16,13 +16,16 @@ steps, lets the kernel end it in the middle of a write (RLIMIT_FSIZE), or lets a
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import atexit
 import ctypes
 import gc
 import json
+import math
 import os
 import resource
 import signal
+import struct
 import sys
 import threading
 import time
@@ -45,6 +48,12 @@ MOST_COPIES = 100_000
 """Tensors in a dict that is looked into."""
 REST_SECONDS = 1.0
 """After which a file that a thread wrote has its final name, if nothing has moved it."""
+MOST_PLACES = 100_000
+"""Tensors whose place in memory is known."""
+SMALL_ROW = 4096
+"""Bytes of a sample up to which its batch is copied: that is quicker than to look at each in its place."""
+LARGEST_PRIME = 4294967291
+"""Below 2 to the power of 32."""
 MOST_READS = 1000
 """Files that are told of as read before the first step."""
 PIECE = 1 << 22
@@ -101,23 +110,46 @@ class TensorDigest:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        self._memory: dict[tuple[int, int], Any] = {}
 
     def of(self, tensors: Iterable[Any]) -> int:
         """One number for all of them, in their order."""
         total, size = 0, 0
         for tensor in tensors:
-            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-            total = (total * 1000003 + self.fresh(local)) & 0xFFFFFFFF
+            total = (total * 1000003 + self.fresh(tensor)) & 0xFFFFFFFF
             size += 1
         return total ^ size
 
+    def of_set(self, tensors: Iterable[Any]) -> int:
+        """One number for all of them, in any order."""
+        total = 0
+        for tensor in tensors:
+            one = self.fresh(tensor)
+            total += one * one
+        return total % LARGEST_PRIME
+
     def fresh(self, tensor: Any) -> int:
-        """The checksum of one tensor's bytes."""
-        tensor = tensor.detach()
-        if tensor.device.type != "cpu":
-            return self._on_device(tensor)
-        data = contents(tensor)
-        return 0 if data is None else zlib.adler32(data, zlib.crc32(data[:4096]) if len(data) > 4096 else 1)
+        """The checksum of one tensor's bytes; of those that lie here, if it is spread over ranks."""
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        if not local.is_cpu:
+            return self._on_device(local.detach())
+        if not local.is_contiguous():
+            local = local.detach().contiguous()
+        size = local.numel() * local.element_size()
+        if not size:
+            return 0
+        place = (local.data_ptr(), size)
+        data = self._memory.get(place)
+        if data is None:
+            data = self._at(place)
+        return zlib.adler32(data, zlib.crc32(data[:4096]) if size > 4096 else 1)
+
+    def _at(self, place: tuple[int, int]) -> Any:
+        """The bytes at a place, to be read only while a tensor is there: most have theirs for all steps."""
+        if len(self._memory) >= MOST_PLACES:
+            self._memory.clear()
+        data = self._memory[place] = bytes_at(*place)
+        return data
 
     def _on_device(self, tensor: Any) -> int:
         torch = self._torch
@@ -133,29 +165,87 @@ class TensorDigest:
         one, two = sums.tolist()
         return int(one * 31 + two * 1000003) & 0xFFFFFFFF
 
-    def rows(self, tensor: Any) -> list[int]:
-        """A checksum of each sample of a batch; one for all where they are too many."""
+    def rows(self, tensor: Any) -> str:
+        """A checksum of each sample of a batch, eight digits each; one for all where they are too many."""
         tensor = tensor.detach()
         count = tensor.shape[0] if tensor.dim() else 1
         if tensor.device.type != "cpu" and tensor.numel() <= PIECE:
             tensor = tensor.cpu()
-        data = contents(tensor) if tensor.device.type == "cpu" else None
-        if data is None or not 0 < count <= MOST_ROWS:
-            return [self.fresh(tensor)]
-        size = len(data) // count
-        return [zlib.crc32(data[place * size : (place + 1) * size]) for place in range(count)]
+        if not tensor.is_cpu or not tensor.numel() or not 0 < count <= MOST_ROWS:
+            return packed([self.fresh(tensor)])
+        tensor = tensor if tensor.is_contiguous() else tensor.contiguous()
+        size = tensor.numel() * tensor.element_size() // count
+        data = bytes_at(tensor.data_ptr(), size * count)
+        if size <= SMALL_ROW:
+            return packed([*map(zlib.crc32, struct.unpack(f"{size}s" * count, data))])
+        return packed([zlib.crc32(data[place * size : (place + 1) * size]) for place in range(count)])
 
 
-def contents(tensor: Any) -> Any:
-    """The bytes of a tensor on the CPU, not copied; None where it has none."""
-    tensor = tensor if tensor.is_contiguous() else tensor.contiguous()
-    size = tensor.numel() * tensor.element_size()
-    if not size:
-        return None
-    # A tensor that was made contiguous here lives as long as its bytes are read: the array holds it.
-    array = (ctypes.c_char * size).from_address(tensor.data_ptr())
-    array.tensor = tensor
-    return memoryview(array).cast("B")
+def packed(numbers: list[int]) -> str:
+    """Checksums as text: decimals of many would take as long as what they stand for."""
+    return struct.pack(f"={len(numbers)}I", *numbers).hex()
+
+
+def bytes_at(address: int, size: int) -> Any:
+    """The bytes of a tensor on the CPU, not copied: whoever reads them holds the tensor."""
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+
+
+class Generator:
+    """The random state of Python, or of NumPy, as the words that its Mersenne twister goes by.
+
+    To ask for them takes ten times as long as to read them: an object is made of each. So it is asked once,
+    and read from then on where what it said is found in its own memory.
+    """
+
+    def __init__(self, ask: Callable[[], bytes], place: Callable[[Any], tuple[int, int]]) -> None:
+        self._ask, self._place = ask, place
+        self._owner: Any = None
+        self._memory: Any = None
+
+    def words(self, owner: Any) -> Any:
+        """Those of the generator that is in use now."""
+        if owner is None or owner is not self._owner:
+            asked = self._ask()
+            self._owner, self._memory = owner, self._found(asked, owner)
+            return asked
+        return self._ask() if self._memory is None else self._memory
+
+    def _found(self, words: bytes, owner: Any) -> Any:
+        try:
+            memory = bytes_at(*self._place(owner))
+        except (AttributeError, TypeError, ValueError):
+            return None
+        begin = bytes(memory).find(words)
+        return memory[begin : begin + len(words)] if begin >= 0 else None
+
+
+def python_words() -> bytes:
+    """The state of Python's `random`."""
+    *words, index = sys.modules["random"].getstate()[1]
+    return struct.pack("=625I", index, *words)
+
+
+def python_place(owner: Any) -> tuple[int, int]:
+    """Where the object of a `random.Random` lies, which is written in C, and begins with those words."""
+    if sys.implementation.name != "cpython":
+        raise ValueError
+    return id(owner), sys.modules["_random"].Random.__basicsize__
+
+
+def numpy_words() -> bytes:
+    """The state of NumPy's `random`, which may be another generator than it was made with."""
+    state = sys.modules["numpy.random"].get_state(legacy=False)["state"]
+    if "key" not in state:
+        return repr(state).encode()
+    return bytes(state["key"]) + struct.pack("=i", state["pos"])
+
+
+def numpy_place(owner: Any) -> tuple[int, int]:
+    """Where the state of its Mersenne twister lies."""
+    if type(owner).__name__ != "MT19937":
+        raise ValueError
+    return owner.ctypes.state_address, 2500
 
 
 def tensors_in(value: Any, depth: int = 4) -> Iterable[Any]:
@@ -319,9 +409,13 @@ class RankWatch:
         self._optimizers: list[Any] = []
         self._keys: list[int] = []
         self._inside: Any = None
-        self._inputs: list[list[int]] = []
-        self._batches: list[Any] = []
+        self._inputs: list[str] = []
+        self._batches: list[str] = []
+        self._settings: Any = None
+        self._settings_text = ""
         self._losses: list[float] = []
+        self._python = Generator(python_words, python_place)
+        self._numpy = Generator(numpy_words, numpy_place)
         self._parts: dict[str, Any] = {}
         self._schedulers: list[Any] = []
         self._scalers: list[Any] = []
@@ -335,14 +429,16 @@ class RankWatch:
         """One line of the trace."""
         if os.getpid() != self.pid:
             return
-        line = json.dumps({"t": kind, "n": self.step, **said}) + "\n"
+        self._write(json.dumps({"t": kind, "n": self.step, **said}))
+
+    def _write(self, line: str) -> None:
         limit = self.files._old_limit if hasattr(self, "files") else None
         if limit is None:
-            os.write(self._out, line.encode())
+            os.write(self._out, f"{line}\n".encode())
             return
         low = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        os.write(self._out, line.encode())
+        os.write(self._out, f"{line}\n".encode())
         resource.setrlimit(resource.RLIMIT_FSIZE, low)
 
     def audit(self, event: str, args: Any) -> None:
@@ -482,7 +578,7 @@ class RankWatch:
         def chosen(iterator: Any) -> Any:
             found = index(iterator)
             whole = isinstance(found, (list, tuple)) and all(isinstance(one, int) for one in found)
-            iterator.__dict__.setdefault("_rehearsed", []).append(list(found) if whole else None)
+            iterator.__dict__.setdefault("_rehearsed", []).append([*map(int, found)] if whole else "null")
             return found
 
         note = self._guarded(self._note_batch)
@@ -501,9 +597,10 @@ class RankWatch:
         first = None if seen_by_model else next(iter(tensors_in(batch)), None)
         data = getattr(iterator, "_dataset", None)
         size = len(data) if data is not None and hasattr(data, "__len__") else 0
-        order = iterator.__dict__.get("_rehearsed") or [None]
-        rows = self.digest.rows(first) if first is not None else []
-        self._batches.append([f"{type(data).__name__}:{size}", rows, order.pop(0)])
+        order = iterator.__dict__.get("_rehearsed") or ["null"]
+        rows = self.digest.rows(first) if first is not None else ""
+        name = json.dumps(f"{type(data).__name__}:{size}")
+        self._batches.append(f'[{name}, "{rows}", {order.pop(0)}]')
 
     def _collect(self, kind: Any, into: list[Any]) -> None:
         made = kind.__init__
@@ -616,38 +713,46 @@ class RankWatch:
         if os.getpid() != self.pid or self._inside is not optimizer:
             return
         self._inside = None
-        began = time.perf_counter()
         self.step += 1
         self.files.step = self.step
         if self.step == 1:
             self._own_hooks()
             self._survey()
-        parameters, state = self._of(optimizer)
-        losses, self._losses = self._losses, []
-        inputs, self._inputs = self._inputs, []
-        batches, self._batches = self._batches, []
-        self.tell(
-            "step",
-            o=next(key for key, one in zip(self._keys, self._optimizers) if one is optimizer),
-            p=parameters,
-            s=state,
-            b=self.digest.of(self._parts.get("buffers", ())),
-            ema=self._averages(),
-            lr=[[group.get(name) for name in RATES if name in group] for group in optimizer.param_groups],
-            sched=[scheduler_state(one) for one in self._schedulers],
-            scale=[scaler_state(one) for one in self._scalers],
-            rng=self._random(),
-            x=inputs,
-            d=batches,
-            loss=sum(losses) / len(losses) if losses else None,
-            hears=callable(signal.getsignal(signal.SIGUSR2)) or "notice.json" in self._called,
-            at=time.time(),
-            cost=round(time.perf_counter() - began, 6),
-        )
+        self._write(self._told(optimizer))
         if self._kill and self._kill["kind"] == "kill" and self.step == self._kill["step"]:
             self._die()
         if self._hold and self.step == self._hold["step"]:
             self._wait_for(lambda: os.path.exists(f"{self.folder}/rehearsal.go"), "hold", HOLD_SECONDS)
+
+    def _told(self, optimizer: Any) -> str:
+        """The line of this step. It is put together by hand: what json takes for it is felt in each step."""
+        parameters, state = self._of(optimizer)
+        losses, self._losses = self._losses, []
+        inputs, self._inputs = self._inputs, []
+        batches, self._batches = self._batches, []
+        key = next(key for key, one in zip(self._keys, self._optimizers) if one is optimizer)
+        random = ", ".join([f'"{name}": {state}' for name, state in self._random().items()])
+        loss = sum(losses) / len(losses) if losses else None
+        buffers = self.digest.of(self._parts.get("buffers", ()))
+        return (
+            f'{{"t": "step", "n": {self.step}, "o": {key}, "p": {parameters}, "s": {state}, "b": {buffers}, '
+            f'"ema": {self._averages()}, "rng": {{{random}}}, "x": {json_texts(inputs)}, '
+            f'"d": [{", ".join(batches)}], "loss": {json_number(loss)}, "at": {time.time()!r}, '
+            f"{self._settings_of(optimizer)}"
+        )
+
+    def _settings_of(self, optimizer: Any) -> str:
+        """What seldom changes from one step to the next, as the end of its line."""
+        hears = callable(_signal.getsignal(signal.SIGUSR2)) or "notice.json" in self._called
+        settings = {
+            "lr": [[fixed(g[name]) for name in RATES if name in g] for g in optimizer.param_groups],
+            "sched": [scheduler_state(one) for one in self._schedulers],
+            "scale": [scaler_state(one) for one in self._scalers],
+            "hears": hears,
+        }
+        if settings != self._settings:
+            self._settings, self._settings_text = settings, json.dumps(settings)[1:]
+        return self._settings_text
 
     def _add(self, optimizer: Any) -> None:
         """Know an optimizer by its kind and the shapes that it trains: the same one in every start."""
@@ -679,8 +784,7 @@ class RankWatch:
                     held.append(value)
                 elif isinstance(value, (int, float)):
                     plain = (plain * 31 + hash(value)) & 0xFFFFFFFF
-        each = (str(self.digest.of([parameter])).encode() for parameter in parameters)
-        return sum(map(zlib.crc32, each)) & 0xFFFFFFFF, self.digest.of(held) ^ plain
+        return self.digest.of_set(parameters), self.digest.of(held) ^ plain
 
     def _survey(self) -> None:
         """Find, once, the modules that hold the parameters and what looks like averages of them."""
@@ -744,12 +848,14 @@ class RankWatch:
         """A checksum of each state of random numbers that this process has."""
         found = {}
         if "random" in sys.modules:
-            version, numbers, gauss = sys.modules["random"].getstate()
+            owner = getattr(sys.modules["random"].getstate, "__self__", None)
             # Before Python 3.12 the hash of None is another one in each process.
-            found["python"] = hash((version, numbers, gauss or 0.0)) & 0xFFFFFFFF
+            gauss = hash(getattr(owner, "gauss_next", None) or 0.0) & 0xFFFFFFFF
+            found["python"] = zlib.crc32(self._python.words(owner)) ^ gauss
         if "numpy.random" in sys.modules:
-            state = sys.modules["numpy.random"].get_state()
-            found["numpy"] = zlib.crc32(state[1].tobytes(), int(state[2]))
+            made = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
+            owner = getattr(made, "_bit_generator", None)
+            found["numpy"] = zlib.crc32(self._numpy.words(owner))
         found["torch"] = self.digest.fresh(self.torch.random.get_rng_state())
         cuda = self.torch.cuda
         if cuda.is_initialized():
@@ -833,6 +939,23 @@ def beside(path: str, folder: Any) -> str:
     if isinstance(folder, int) and folder >= 0 and not os.path.isabs(path):
         return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
     return path
+
+
+def json_texts(texts: list[str]) -> str:
+    """A list of texts that hold nothing that JSON writes otherwise."""
+    return str(texts).replace("'", '"')
+
+
+def json_number(number: float | None) -> str:
+    """A number, or none, as JSON."""
+    return repr(number) if number is not None and math.isfinite(number) else json.dumps(number)
+
+
+def fixed(value: Any) -> Any:
+    """A setting without what may change in its place: some are tensors."""
+    if isinstance(value, (list, tuple)):
+        return [fixed(one) for one in value]
+    return value.item() if hasattr(value, "item") else value
 
 
 def scheduler_state(scheduler: Any) -> Any:

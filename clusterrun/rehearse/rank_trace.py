@@ -219,12 +219,17 @@ def _step(said: Mapping[str, Any]) -> Step:
         said["sched"],
         said["scale"],
         said["rng"],
-        tuple(row for rows in said["x"] for row in rows),
-        tuple((name, tuple(rows), tuple(order or ())) for name, rows, order in said["d"]),
+        tuple(row for rows in said["x"] for row in _rows(rows)),
+        tuple((name, _rows(rows), tuple(order or ())) for name, rows, order in said["d"]),
         said["loss"],
         said["hears"],
         said["at"],
     )
+
+
+def _rows(text: str) -> tuple[int, ...]:
+    """The checksums of samples, of eight digits each."""
+    return tuple(memoryview(bytes.fromhex(text)).cast("I"))
 
 
 def _save(rank: int, said: Mapping[str, Any]) -> SavedFile:

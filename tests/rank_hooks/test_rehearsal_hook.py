@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -287,3 +290,113 @@ for step in range(begin, 4 if begin == 0 else 100):
     second = watched(tmp_path, does, tmp_path / "model.pt", 1, '{"steps": 6}').ranks[0]
     assert (first.last, second.last, second.end) == (4, 3, "limit")
     assert second.steps[0].random["python"] == first.steps[3].random["python"]
+
+
+def hook() -> dict[str, Any]:
+    """What the hook defines, in this process."""
+    space: dict[str, Any] = {"__name__": "clusterrun_rehearsal"}
+    exec(compile(HOOK.read_text(), str(HOOK), "exec"), space)
+    return space
+
+
+def test_a_random_state_that_is_read_where_it_lies_is_what_it_says_when_asked() -> None:
+    numpy = pytest.importorskip("numpy")
+    space = hook()
+    kept = random.getstate(), numpy.random.get_state()
+    found = space["Generator"](space["python_words"], space["python_place"])
+    array = space["Generator"](space["numpy_words"], space["numpy_place"])
+    bits = numpy.random.mtrand._rand._bit_generator
+    try:
+        seen = set()
+        for number in range(8):
+            for owner, one, ask in (
+                (random._inst, found, space["python_words"]),  # type: ignore[attr-defined]
+                (bits, array, space["numpy_words"]),
+            ):
+                assert bytes(one.words(owner)) == ask()
+                seen.add(bytes(one.words(owner)))
+            assert found._memory is not None and array._memory is not None
+            random.seed(number)
+            numpy.random.seed(number)
+            random.random()
+            numpy.random.random(700 if number % 2 else 1)
+        assert len(seen) == 16
+        numpy.random.set_state(numpy.random.RandomState(1).get_state())
+        assert bytes(array.words(bits)) == space["numpy_words"]()
+    finally:
+        random.setstate(kept[0])
+        numpy.random.set_state(kept[1])
+
+
+def test_a_generator_that_cannot_be_read_in_its_place_is_asked() -> None:
+    """Another one that was put into its place, and one of which nothing is known."""
+    said = [b"one", b"two", b"three"]
+    one = hook()["Generator"](lambda: said.pop(0), lambda owner: (id(owner), 16))
+    first, second = object(), object()
+    assert [one.words(owner) for owner in (first, first, second)] == [b"one", b"two", b"three"]
+    space = hook()
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(ValueError):
+        space["numpy_place"](numpy.random.PCG64(1))
+
+
+def test_a_digest_tells_any_change_of_a_tensor_wherever_it_moves() -> None:
+    torch = pytest.importorskip("torch")
+    space = hook()
+    digest = space["TensorDigest"](torch)
+    whole = torch.arange(5000.0)
+    parameter = torch.nn.Parameter(whole.clone())
+    at_first = digest.fresh(parameter)
+    parameter.data[4999] += 1
+    changed = digest.fresh(parameter)
+    parameter.data = whole.clone()
+    assert digest.fresh(parameter) == at_first != changed
+    parameter.data = parameter.data[:4000]
+    assert digest.fresh(parameter) == digest.fresh(whole[:4000].clone()) != at_first
+    square = torch.arange(9.0).reshape(3, 3)
+    assert digest.fresh(square.t()) == digest.fresh(square.t().contiguous()) != digest.fresh(square)
+    assert digest.fresh(torch.empty(0)) == 0
+    both, other = [whole, square], [whole, square.t()]
+    assert digest.of_set(both) == digest.of_set(both[::-1]) != digest.of_set(other)
+    assert digest.of(both) != digest.of(both[::-1])
+
+
+@pytest.mark.parametrize("width", [3, 2000])
+def test_each_sample_of_a_batch_has_its_checksum(width: int) -> None:
+    """Small ones are copied at once, large ones are read where they lie."""
+    torch = pytest.importorskip("torch")
+    digest = hook()["TensorDigest"](torch)
+    batch = torch.arange(4.0 * width).reshape(4, width)
+    rows = digest.rows(batch)
+    assert [rows[at : at + 8] for at in range(0, 32, 8)] == [digest.rows(row[None]) for row in batch]
+    assert len(rows) == 32 and digest.rows(batch.flip(0)) == "".join(
+        digest.rows(row[None]) for row in batch.flip(0)
+    )
+    assert len(digest.rows(torch.zeros(513, 1))) == 8
+
+
+def test_a_step_says_what_changes_seldom_and_what_no_number_is(tmp_path: Path) -> None:
+    """A learning rate in a tensor is changed in its place; a loss may be no number."""
+    pytest.importorskip("torch")
+    does = """
+import torch
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 6
+    def __getitem__(self, at): return torch.full((4,), float(at))
+model = torch.nn.Linear(4, 1)
+rate = torch.tensor(0.5)
+optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+for at, batch in enumerate(torch.utils.data.DataLoader(Data(), batch_size=2)):
+    (model(batch).sum() * (float("nan") if at == 1 else 1.0)).backward()
+    optimizer.step()
+    rate.mul_(0.5)
+"""
+    told = watched(tmp_path, does, tmp_path / "x").ranks[0]
+    assert told.blind == ""
+    assert [step.rates[0][0] for step in told.steps] == [0.5, 0.25, 0.125]
+    assert [step.loss is not None and math.isnan(step.loss) for step in told.steps] == [False, True, True]
+    assert [[order for _, _, order in step.batches] for step in told.steps] == [[(0, 1)], [(2, 3)], [(4, 5)]]
+    assert [[name for name, _, _ in step.batches] for step in told.steps] == 3 * [["Data:6"]]
+    assert [len(step.rows) for step in told.steps] == [2, 2, 2]
+    assert len({row for step in told.steps for row in step.rows}) == 6
+    assert told.steps[0].batches[0][1] == told.steps[0].rows
