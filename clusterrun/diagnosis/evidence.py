@@ -98,7 +98,8 @@ class RankSeen:
     ``started`` (0: not there), as rank ``asks`` (-1: unknown), at ``store`` (``HOST:PORT``, '' unknown).
     ``rooted`` is the collective with a root that its main thread is in, which names rank ``root`` (-1:
     unknown). It has begun to make ``made`` groups, and is about to make ``makes``: its name and its ranks.
-    ``threads``: where in the user's code its other threads stand.
+    ``threads``: where in the user's code its other threads stand. ``named``: ``FILE:LINE ROOT`` of
+    collectives above where it stands, as its variables say it now.
     """
 
     rank: int
@@ -135,6 +136,7 @@ class RankSeen:
     made: int = 0
     makes: tuple[str, ...] = ()
     threads: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
 
     @property
     def works(self) -> bool:

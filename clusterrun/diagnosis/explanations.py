@@ -80,6 +80,11 @@ def _of_place(rank: RankSeen) -> Explanation:
             f"its script has ended, and its process has not{_held(rank)}{_others(rank)}",
             "a thread that is no daemon, or an atexit function, holds it: end it before the script ends",
         )
+    if rank.call == "store":
+        return Explanation(
+            f"it waits for a key of the store{_at(rank)}{_others(rank)}",
+            "which rank sets that key, under which name and condition? compare both",
+        )
     runs = _program(rank)
     return Explanation(
         f"it waits in user code{_at(rank)}" + (f", for {runs}" if runs else _others(rank)),

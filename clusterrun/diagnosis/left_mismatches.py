@@ -22,6 +22,8 @@ _OF_ALL = {
     *("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
 }
 """Calls that no rank leaves before all others have begun them."""
+USUALLY = 2
+"""Calls of one size by all, until that size is what they usually bring."""
 _ROUNDED = 8
 """Bytes: a part of a tensor is a whole number of its elements."""
 _JOINED = re.compile(r"(\d+)/(\d+) clients joined")
@@ -229,13 +231,43 @@ def _they(ranks: tuple[int, ...]) -> str:
 
 
 def _sizes_apart(left: Remains, root: Error, called: Record) -> Diagnosis:
-    """Where each pair of ranks agrees on a size of its own, either end may be the wrong one."""
+    """Where each pair of ranks agrees on a size of its own, either end may be the wrong one.
+
+    It is the one that alone brings another size than all had ever brought before.
+    """
+    if odd := _alone_changed(left, called):
+        rank, record, usual = odd
+        why = (
+            f"it called {record.operation} of {record.sizes} {record.types}, collective {record.sequence} of "
+        )
+        why += f"its group, where the others called it of {usual}, as it had before"
+        said = f"rank {rank} on {left.node(rank)} did not bring what the others expected: {why}"
+        evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
+        remedy = root.row.remedy if root.row else ""
+        return Diagnosis(Verdict.MISMATCH, said, (Culprit(rank, left.node(rank), why),), (), evidence, remedy)
     who = left.who(root.rank, root.inner)
     said = f"{who} was sent more than it expected in {called.operation}{_line(left, root.rank)}: "
     said += "what is left does not tell whether it or who sent that is wrong"
     evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
     remedy = "compare what the ranks pass as input and output sizes there: each pair must agree"
     return Diagnosis(Verdict.MISMATCH, said, (), (), evidence, remedy)
+
+
+def _alone_changed(left: Remains, called: Record) -> tuple[int, Record, str] | None:
+    """Of three and more ranks the one that differs in size in this call, which had one size in all before."""
+    turns: dict[int, dict[int, Record]] = {}
+    for one in left.last:
+        for record in one.records:
+            if (record.group, record.operation) == (called.group, called.operation):
+                turns.setdefault(record.sequence, {})[one.rank] = record
+    usual: set[tuple[str, str]] = set()
+    for number, (_, turn) in enumerate(sorted(turns.items())):
+        sizes = {rank: (record.sizes, record.types) for rank, record in turn.items()}
+        odd = [rank for rank, size in sizes.items() if size not in usual]
+        if number >= USUALLY and len(usual) == 1 and len(odd) == 1 and len(turn) > 2:
+            return odd[0], turn[odd[0]], " ".join(usual.pop())
+        usual |= set(sizes.values())
+    return None
 
 
 def _line(left: Remains, rank: int) -> str:

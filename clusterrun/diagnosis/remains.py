@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Remains:
     """What a run left. ``nodes`` are those of its ranks, by rank; ``notes`` other words about it.
 
-    ``last`` are the flight records of ranks that could still leave them, ``stood`` the stacks of those that
-    still ran when they were told to end. ``per_node``: each "rank" is the launcher of one node, which starts
-    ranks of its own.
+    ``last`` are the flight records of ranks that could still leave them, ``stood`` those that still ran when
+    they were told to end, with their stacks. ``per_node``: each "rank" is the launcher of one node, which
+    starts ranks of its own.
     """
 
     state: State

@@ -121,11 +121,21 @@ def _are_wrong(sides: list[tuple[int, list[int]]], agree: dict[int, set[int]], l
 
 
 def _agree(snapshot: JobSnapshot, waits: Sequence[Waiting], root: int, ranks: list[int]) -> set[int]:
-    """Who names ``root``, those included who are in a later call of that line."""
+    """Who names ``root``, those included who are in a later call of that line, or have gone on from it."""
     groups = {one.record.group for one in waits if one.rank in ranks}
     calls = {(snapshot.of(rank).rooted, place(snapshot.of(rank).stack).line) for rank in ranks}
     known = [snapshot.of(one.rank) for one in waits if one.record.group in groups]
-    return {one.rank for one in known if one.root == root and (one.rooted, place(one.stack).line) in calls}
+    found = {one.rank for one in known if one.root == root and (one.rooted, place(one.stack).line) in calls}
+    lines = {place(snapshot.of(rank).stack).frame.partition(" ")[0] for rank in ranks}
+    member = set(members(snapshot.of(ranks[0]), next(iter(groups)), snapshot.seen))
+    gone = [one for one in snapshot.seen if one.rank in member and one.root < 0]
+    return found | {one.rank for one in gone if _names(one, lines) == {str(root)}}
+
+
+def _names(rank: RankSeen, lines: set[str]) -> set[str]:
+    """The roots that variables of a rank give to the calls in these lines."""
+    pairs = (one.rpartition(" ") for one in rank.named)
+    return {root for line, _, root in pairs if line in lines}
 
 
 def other_tags(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:

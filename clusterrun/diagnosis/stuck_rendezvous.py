@@ -86,7 +86,11 @@ def other_store(snapshot: JobSnapshot) -> Diagnosis | None:
         for address, ranks in ((where, most), *others)
     ]
     culprits = tuple(
-        Culprit(one.rank, one.node, f"it looks for rank 0 at {address}, where the others look at {where}")
+        Culprit(
+            one.rank,
+            one.node,
+            f"it looks for rank 0 at {address}, where the others look at {where}{_is(snapshot, one)}",
+        )
         for address, ranks in (others if known else ())
         for one in ranks
     )
@@ -161,11 +165,17 @@ def _of_groups(
     """In what it differs from the first rank that it contradicts."""
     one, two, name = next((pair for pair in apart if pair[0] != odd.rank), apart[0])
     other = one if one != odd.rank else two
-    line = snapshot.line((odd.rank,))
     theirs = known[other].get(name, "")
     mine = known[odd.rank].get(name)
     its = f"its group {name} is of {_members(mine)}" if mine else f"it made no group {name} with itself in it"
-    return f"{its}, where that of rank {other} is of {_members(theirs)}" + (f"; it is{line}" if line else "")
+    made = "" if mine or not snapshot.of(other).makes else snapshot.line((other,))
+    where = f"{its}, where that of rank {other} is of {_members(theirs)}"
+    return where + (f", which waits for it{made}" if made else "") + _is(snapshot, odd)
+
+
+def _is(snapshot: JobSnapshot, one: RankSeen) -> str:
+    line = snapshot.line((one.rank,))
+    return f"; it is{line}" if line else ""
 
 
 def _members(ranks: str | None) -> str:

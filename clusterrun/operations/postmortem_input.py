@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from clusterrun.diagnosis.evidence import Group, RankSeen, Record
 from clusterrun.diagnosis.printed_errors import Error, heard
@@ -25,6 +25,7 @@ TAIL_OF_THE_FIRST = 5000
 """Of the rank that failed first: much may be printed after the error."""
 MOST_FAREWELLS = 512
 MOST_BYTES = 1 << 20
+MOST_OF_A_NODE = 8 << 20
 _FAREWELL = re.compile(r"(\d{5,})\.farewell\.json")
 _STACKS = re.compile(r"node-\d{4,}\.stacks")
 _MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
@@ -42,6 +43,7 @@ def remains(context: Context, status: RunStatus) -> Remains:
     files = paths.attempt(attempt.epoch) if attempt else None
     printed = _of_attempt(paths, attempt, spec.per_node) if attempt else ()
     said = list(farewells(files, nodes)) if files else []
+    still = tuple(stood(files, nodes)) if files else ()
     warned = state.warnings if state else ()
     told = [one for one in warned if one.startswith(Verdict.ALONE.value)]
     alone = [*_left_early(printed), *told, *_alone(said, failed)][:1]  # the most exact one comes first
@@ -53,8 +55,8 @@ def remains(context: Context, status: RunStatus) -> Remains:
         errors=printed if failed else (),
         nodes=nodes,
         notes=notes,
-        last=tuple(one for one, alone in said if not alone),
-        stood=tuple(stood(files, nodes)) if files else (),
+        last=last_records([one for one, alone in said if not alone], still),
+        stood=still,
         per_node=spec.per_node,
     )
 
@@ -128,12 +130,23 @@ def stood(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[RankSeen]:
         return
     for name in names[:MOST_FAREWELLS]:
         try:
-            told = json.loads(read_at(os.path.join(paths.folder, name), 0, MOST_BYTES))
-            for rank, stack in sorted((int(rank), tuple(map(str, stack))) for rank, stack in told.items()):
+            told = json.loads(read_at(os.path.join(paths.folder, name), 0, MOST_OF_A_NODE))
+            for rank, said in sorted((int(rank), said) for rank, said in told.items()):
+                said = {"stack": said} if isinstance(said, list) else said  # as older releases left it
                 node = nodes[rank] if rank < len(nodes) else ""
-                yield RankSeen(rank, node, 0, "S", stack=stack)
-        except (OSError, ValueError, TypeError, AttributeError):
+                groups = tuple(_group(one) for one in said.get("groups", ()))
+                records = tuple(_record(one) for one in said.get("records", ()))
+                stack = tuple(map(str, said["stack"]))
+                yield RankSeen(rank, node, 0, "S", stack=stack, groups=groups, records=records)
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
             continue
+
+
+def last_records(left: Iterable[RankSeen], still: Iterable[RankSeen]) -> tuple[RankSeen, ...]:
+    """The records of ranks that left them as they failed, and of those that were asked before their end."""
+    found = {one.rank: one for one in still if one.records}
+    found.update((one.rank, one) for one in left)
+    return tuple(one for _, one in sorted(found.items()))
 
 
 def _group(one: dict[str, object]) -> Group:

@@ -32,6 +32,30 @@ PEERS = {"send": "dst", "recv": "src"}
 ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 """Which argument of a collective names its root."""
 MAIN_THREAD = getattr(getattr(sys.modules.get("threading"), "main_thread", lambda: None)(), "ident", 0) or 0
+ROOT_PLACES = {"broadcast": 1, "reduce": 1, "scatter": 2, "gather": 2, "gather_object": 2}
+ROOT_PLACES.update({"broadcast_object_list": 1, "scatter_object_list": 2})
+"""How many arguments of such a call stand before its root."""
+PLAIN = {
+    "Name",
+    "Constant",
+    "Load",
+    "IfExp",
+    "Compare",
+    "Eq",
+    "NotEq",
+    "Lt",
+    "LtE",
+    "Gt",
+    "GtE",
+    "BoolOp",
+    "And",
+}
+PLAIN |= {"Or", "UnaryOp", "Not", "USub", "BinOp", "Add", "Sub", "Mult", "Mod", "FloorDiv"}
+"""What an expression may consist of that is worked out here: it runs nothing of the user's."""
+ROOT_FRAMES = 8
+ROOT_LINES = 60
+MOST_ROOTS = 16
+CALL_LINES = 6
 POSTING_FRAMES = 3
 MOST_POSTS = 64
 WAIT = ".wait("
@@ -88,7 +112,7 @@ def words(number: int, records: int, size: int = 0) -> str:
     said = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}
     if records:
         said["records"] = flight(json, records)
-        said["call"] = {**call(c10d), "started": size, "made": made}
+        said["call"] = {**call(c10d), "started": size, "made": made, "named": roots_above()}
     return str(json.dumps(said))
 
 
@@ -111,6 +135,106 @@ def call(c10d: Any) -> dict[str, Any]:
     if in_store(inner):
         return {"name": "store"}
     return {"name": "wait", "posts": posts(c10d, inner)} if WAIT in line(inner) else {}
+
+
+def roots_above() -> list[str]:
+    """Which root variables give to collectives in the lines above those of the frames: ``FILE:LINE ROOT``.
+
+    A rank may have left such a call long before the others, and its record does not tell the root.
+    """
+    ast, linecache = sys.modules.get("ast"), sys.modules.get("linecache")
+    found: list[str] = []
+    frame = sys._current_frames().get(MAIN_THREAD)
+    for _ in range(ROOT_FRAMES):
+        if frame is None or ast is None or linecache is None:
+            break
+        scope = {**frame.f_globals, **frame.f_locals}
+        found += roots_in(ast, linecache, frame.f_code, frame.f_lineno, scope)
+        frame = frame.f_back
+    return found[:MOST_ROOTS]
+
+
+def roots_in(ast: Any, linecache: Any, code: Any, end: int, scope: Any, deep: bool = True) -> list[str]:
+    """The same of the lines of a function before ``end`` (0: all); ``deep``: and of those that these call."""
+    file = code.co_filename
+    if "/site-packages/" in file or "/lib/python" in file:
+        return []
+    lines = linecache.getlines(file)
+    end = end or last_line(code, lines)
+    found = []
+    for number in range(max(code.co_firstlineno, end - ROOT_LINES), min(end, len(lines) + 1)):
+        for name, one in calls_of(ast, lines[number - 1 : number - 1 + CALL_LINES]):
+            function = scope.get(name)
+            if name in ROOT_PLACES:
+                root = root_given(ast, one, ROOT_PLACES[name], scope)
+                found += [f"{file}:{number} {root}"] if type(root) is int else []
+            elif deep and type(function) is type(roots_in) and isinstance(one.func, ast.Name):
+                given = with_arguments(ast, one, function, scope)
+                found += roots_in(ast, linecache, function.__code__, 0, given, deep=False)
+    return found
+
+
+def calls_of(ast: Any, lines: list[str]) -> list[tuple[str, Any]]:
+    """The calls, with the names of what they call, in the statement that begins in the first of ``lines``."""
+    if not lines or "(" not in lines[0] or lines[0].lstrip().startswith(("def ", "class ", "@", "#")):
+        return []
+    for most in range(1, len(lines) + 1):
+        try:
+            tree = ast.parse("".join(lines[:most]).strip())
+        except SyntaxError:
+            continue
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        return [(getattr(one.func, "attr", getattr(one.func, "id", "")), one) for one in calls]
+    return []
+
+
+def last_line(code: Any, lines: list[str]) -> int:
+    """The line after the last one of a function, by its indentation, or as far as is looked."""
+    first = int(code.co_firstlineno)
+    margin = len(lines[first - 1]) - len(lines[first - 1].lstrip()) if first <= len(lines) else 0
+    for number in range(first + 1, min(first + ROOT_LINES, len(lines)) + 1):
+        text = lines[number - 1]
+        if text.strip() and len(text) - len(text.lstrip()) <= margin and not text.lstrip().startswith(")"):
+            return number
+    return min(first + ROOT_LINES, len(lines) + 1)
+
+
+def with_arguments(ast: Any, one: Any, function: Any, scope: Any) -> dict[str, Any]:
+    """What names stand for in a function that is called like that; None where that is not known."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    own = dict.fromkeys((*code.co_varnames, *code.co_freevars))
+    if not any(isinstance(value, ast.Starred) for value in one.args) and all(w.arg for w in one.keywords):
+        names = code.co_varnames[: code.co_argcount]
+        own.update(zip(names[len(names) - len(defaults) :], defaults))
+        own.update((name, worked_out(ast, value, scope)) for name, value in zip(names, one.args))
+        own.update((word.arg, worked_out(ast, word.value, scope)) for word in one.keywords)
+    return {**function.__globals__, **own}
+
+
+def root_given(ast: Any, one: Any, place: int, scope: Any) -> Any:
+    """The root that variables give to a call, in which ``place`` arguments stand before it."""
+    if any(word.arg in ("group_src", "group_dst", None) for word in one.keywords):
+        return None
+    if any(isinstance(value, ast.Starred) for value in one.args):
+        return None
+    given = [
+        *one.args[place : place + 1],
+        *(word.value for word in one.keywords if word.arg in ("src", "dst")),
+    ]
+    return worked_out(ast, given[0], scope) if given else 0
+
+
+def worked_out(ast: Any, node: Any, scope: Any) -> Any:
+    """The value of an expression of plain variables and numbers; None for any other."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return getattr(scope.get(node.value.id), "__dict__", {}).get(node.attr)
+    if not all(type(part).__name__ in PLAIN for part in ast.walk(node)):
+        return None
+    plain = {name: value for name, value in scope.items() if type(value) in (int, bool)}
+    try:
+        return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}}, plain)
+    except Exception:  # noqa: BLE001
+        return None
 
 
 def posts(c10d: Any, frame: Any) -> list[list[Any]]:

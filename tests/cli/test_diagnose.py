@@ -181,7 +181,7 @@ def test_a_rank_that_the_others_gave_up_waiting_for_is_named_with_its_line(clust
     assert (found["verdict"], culprit["rank"]) == ("rank never arrived", 1)
     assert culprit["why"].endswith("when it was told to end it was at train.py:3 (wait_for_license)")
     kept = json.loads((run_dir(clusterrun) / "attempts/000/node-0001.stacks").read_text())
-    assert kept["1"][0] == f"{clusterrun.folder}/train.py:3 wait_for_license"
+    assert kept["1"]["stack"][0] == f"{clusterrun.folder}/train.py:3 wait_for_license"
 
 
 def test_a_known_message_is_explained_with_its_remedy_at_the_end(clusterrun: CommandLine) -> None:

@@ -748,6 +748,35 @@ def test_of_two_roots_the_one_that_ranks_in_the_next_call_of_that_line_name_is_r
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [2])
 
 
+LOOP_LINE = LOOP[0].partition(" ")[0]
+
+
+@pytest.mark.parametrize(
+    ("named", "wrong"),
+    [
+        (f"{LOOP_LINE} 0", [2]),
+        (f"{LOOP_LINE} 2", [0]),
+        (f"{LOOP_LINE} 5", []),  # its variables have changed since
+        ("/home/me/train.py:12 0", []),  # another call
+        ("", []),
+        (f"{LOOP_LINE} 0;{LOOP_LINE} 2", []),  # a helper that they have called twice
+    ],
+)
+def test_of_two_roots_the_one_that_variables_of_those_who_have_gone_on_name_is_right(
+    named: str, wrong: list[int]
+) -> None:
+    """As seen of gather and scatter with two roots: both wait for each other, and the others have left."""
+    seen = [in_broadcast(number, root) for number, root in enumerate((0, None, 2, None))]
+    seen = [
+        replace(one, named=tuple(named.split(";")))
+        if one.root < 0
+        else replace(one, named=(f"{LOOP_LINE} 5",))
+        for one in seen
+    ]
+    found = verdict(*seen, stalled=60.0)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
+
+
 @pytest.mark.parametrize("roots", [(0, 0, 0, 0), (0, -1, 0, -1), (None, None, 1, None)])
 def test_ranks_of_one_root_or_an_unknown_one_are_blamed_for_none(roots: tuple[int | None, ...]) -> None:
     seen = [in_broadcast(number, root) for number, root in enumerate(roots)]

@@ -399,6 +399,38 @@ def last(rank: int, sizes: str, types: str = "Float") -> RankSeen:
     return RankSeen(rank, f"n{rank}", 0, "", groups=(Group("0", 4, ranks="0-3"),), records=(record,))
 
 
+def exchanges(rank: int, *sizes: str) -> RankSeen:
+    """What a rank has brought to one all_to_all after the other."""
+    called = last(rank, "").records[0]
+    records = tuple(
+        replace(called, operation="all_to_all", sequence=number, sizes=size, at=90.0 + number)
+        for number, size in enumerate(sizes)
+    )
+    return replace(last(rank, ""), records=records)
+
+
+@pytest.mark.parametrize(
+    ("brought", "named"),
+    [
+        ({1: ("[8]", "[8]", "[8]"), 2: ("[8]", "[8]", "[8]"), 3: ("[8]", "[8]", "[10]")}, [3]),
+        ({1: ("[8]", "[8]", "[10]", "[8]"), 2: ("[8]", "[8]", "[8]"), 3: ("[8]", "[8]", "[8]")}, [1]),
+        ({1: ("[8]", "[8]", "[8]"), 3: ("[8]", "[8]", "[10]")}, []),  # too few are known
+        ({1: ("[8]", "[8]"), 2: ("[8]", "[8]"), 3: ("[8]", "[10]")}, []),  # once is no custom
+        ({1: ("[8]", "[9]", "[8]"), 2: ("[8]", "[7]", "[8]"), 3: ("[8]", "[8]", "[10]")}, []),
+        ({1: ("[8]", "[8]", "[9]"), 2: ("[8]", "[8]", "[8]"), 3: ("[8]", "[8]", "[10]")}, []),
+    ],
+)
+def test_who_alone_brings_another_size_than_all_ever_did_is_named_where_sizes_may_differ(
+    brought: dict[int, tuple[str, ...]], named: list[int]
+) -> None:
+    """As seen of an all_to_all_single with other splits on one rank: whom it sent too much aborts."""
+    errors = heard(0, f"  {ABORTED}".replace("1000 vs 4", "16 vs 8"))
+    known = tuple(exchanges(rank, *sizes) for rank, sizes in brought.items())
+    found = explain(left(*errors, failure=failure(0, -6), last=known))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, named)
+    assert all("where the others called it of [8] Float" in one.why for one in found.culprits)
+
+
 def test_of_ranks_that_aborted_on_more_than_they_expected_and_records_the_odd_one_is_found() -> None:
     """Ranks 0 and 2 aborted and left nothing; 1 and 3 left one record each, which differ."""
     errors = (*heard(0, f"  {ABORTED}"), *heard(2, f"  {ABORTED}"), *heard(3, *traceback(3, PEER)))

@@ -37,7 +37,7 @@ def test_who_looks_for_rank_0_at_another_address_than_most_is_named(
 ) -> None:
     found = verdict(*(meets(number, store) for number, store in enumerate(stores)))
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
-    why = f"it looks for rank 0 at {stores[wrong[0]]}, where the others look at {HERE}"
+    why = f"it looks for rank 0 at {stores[wrong[0]]}, where the others look at {HERE}; it is at train.py:5"
     assert found.culprits[0].why == why
 
 
@@ -101,7 +101,7 @@ def test_of_several_that_may_set_a_key_those_are_told_who_wait_for_it() -> None:
     wait = rank(3, call="store", stack=("/home/me/train.py:7 ready", "/home/me/train.py:9 <module>"))
     found = verdict(waiter(0), waiter(1), waiter(2), wait)
     assert [one.rank for one in found.culprits] == [3]
-    assert "it waits in user code at train.py:7 (ready)" in found.said
+    assert "it waits for a key of the store at train.py:7 (ready)" in found.said
 
 
 def test_ranks_that_all_wait_for_a_key_blame_nobody() -> None:

@@ -134,7 +134,7 @@ def test_where_ranks_stand_is_kept_before_their_end_and_not_of_one_that_is_stopp
     until(lambda: Path(f"/proc/{pids[4]}/stat").read_text().split(") ")[1][0] == "T", "the stop")
     kept = tmp_path / "node-0000.stacks"
     until(lambda: keep(str(kept), pids) or kept.exists(), "an answer on a crowded machine")
-    assert json.loads(kept.read_text()) == {"3": ["<string>:1 <module>"]}
+    assert json.loads(kept.read_text()) == {"3": {"stack": ["<string>:1 <module>"]}}
     assert kept.stat().st_mode & 0o777 == 0o600
     keep(str(tmp_path / "none" / "node-0000.stacks"), pids)  # a folder that is gone is no error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -156,6 +157,64 @@ def test_who_a_call_names_is_read_from_its_arguments(
     expected = {"call": function} if told == "name" else {"rooted": function}
     assert {key: calls({"call": found})[key] for key in expected} == expected
     assert caller["ask"]() == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "root"),
+    [
+        ("dist.gather(x, out, dst=writer if step == 2 else 0)", 3),
+        ("dist.gather(x, out if writer == 1 else None, writer)", 3),
+        ("if writer: scatter(x, None, src=writer - 1)", 2),
+        ("work = dist.broadcast(x, src=args.root, async_op=True)", 1),
+        ("dist.broadcast_object_list(\n    x,\n    src=writer,\n)", 3),
+        ("dist.reduce(x, 0)", 0),
+        ("dist.gather(x)", 0),
+        ("dist.reduce(x, pick())", None),
+        ("dist.reduce(x, roots[0])", None),
+        ("dist.reduce(x, scores.best)", None),
+        ("dist.reduce(x, group_dst=1)", None),
+        ("dist.reduce(x, **more)", None),
+        ("helper(x, writer)", 3),
+        ("helper(x, to=writer - 1)", 2),
+        ("helper(x)", 1),
+        ("helper(x, pick())", None),
+        ("helper(x, *roots)", None),
+        ("dist.reduce(x, missing)", None),
+        ("dist.reduce(x, writer // zero)", None),
+        ("words = 'broadcast('", None),
+        ("dist.all_reduce(x)", None),
+    ],
+)
+def test_the_root_of_a_call_that_was_left_is_told_by_the_variables_that_it_was_given(
+    witness: Callable[..., dict[str, Any]], tmp_path: Path, line: str, root: int | None
+) -> None:
+    body = "def helper(x, to=1):\n    dist.reduce(x, to)\n    return x\n\n"
+    body += "\n    ".join(
+        ["def step_of():", "step, writer, zero = 2, 3, 0", *line.split("\n"), "return ask()"]
+    )
+    script = tmp_path / "train.py"
+    script.write_text(f"{body}\n")
+    ran: list[str] = []
+
+    class Scores:
+        @property
+        def best(self) -> int:
+            ran.append("a property")
+            return 1
+
+    def does(*_args: object, **_words: object) -> None:
+        pass
+
+    dist = SimpleNamespace(**dict.fromkeys((*witness({})["ROOT_PLACES"], "all_reduce"), does))
+    space = {"dist": dist, "scatter": does, "args": SimpleNamespace(root=1), "x": None, "out": None}
+    space |= {"roots": [1], "scores": Scores(), "more": {}, "pick": lambda: ran.append("a call")}
+    space["ask"] = witness({})["roots_above"]
+    runs = body.replace("missing", "0").replace("zero)", "1)")
+    exec(compile(runs, str(script), "exec"), space)
+    ran.clear()
+    found = [one for one in space["step_of"]() if one.startswith(f"{script}:")]
+    assert found == ([] if root is None else [f"{script}:{2 if 'helper' in line else 7} {root}"])
+    assert [one for one in ran if one == "a property"] == ["a property"] * ("best" in line)  # its own
 
 
 @pytest.mark.parametrize(("ranks", "told"), [([2, 0], "0,2"), ([1, 2, 3], "1-3")])

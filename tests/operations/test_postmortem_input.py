@@ -1,0 +1,53 @@
+"""What ranks left at their end, read back from the files of an attempt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from clusterrun.diagnosis.evidence import Group, RankSeen, Record
+from clusterrun.model.paths import AttemptPaths
+from clusterrun.operations.postmortem_input import last_records, stood
+
+STACK = [
+    "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:1 all_reduce",
+    "train.py:9 f",
+]
+RECORDS: dict[str, Any] = {
+    "groups": [{"name": "0", "size": 4, "ranks": "0-3"}],
+    "records": [
+        {
+            "group": "0",
+            "collective_seq_id": 6,
+            "profiling_name": "gloo:all_reduce",
+            "input_sizes": [[1]],
+            "input_dtypes": ["Long"],
+            "at": 7_000_000_000,
+        }
+    ],
+}
+
+
+def test_where_ranks_stood_and_what_they_had_called_is_read_as_this_and_older_releases_left_it(
+    tmp_path: Path,
+) -> None:
+    kept = {"0": {"stack": STACK, **RECORDS}, "1": {"stack": STACK}, "2": STACK}
+    (tmp_path / "node-0000.stacks").write_text(json.dumps(kept))
+    (tmp_path / "node-0001.stacks").write_text(json.dumps({"3": {"records": []}}))
+    (tmp_path / "node-0002.stacks").write_text("{")
+    seen = tuple(stood(AttemptPaths(str(tmp_path)), ("a", "a", "b")))
+    record = Record("0", 6, "all_reduce", "[1]", "Long", False, 7.0)
+    stack = tuple(STACK)
+    assert seen == (
+        RankSeen(0, "a", 0, "S", stack=stack, groups=(Group("0", 4, ranks="0-3"),), records=(record,)),
+        RankSeen(1, "a", 0, "S", stack=stack),
+        RankSeen(2, "b", 0, "S", stack=stack),
+    )
+
+
+def test_the_records_that_a_rank_left_itself_stand_before_those_that_it_told_when_it_was_asked() -> None:
+    record = Record("0", 6, "all_reduce", "[1]", "Long", False, 7.0)
+    asked = [RankSeen(number, "a", 0, "S", records=(record,) if number else ()) for number in range(3)]
+    left = RankSeen(2, "b", 0, "", records=(record, record))
+    assert last_records([left], asked) == (asked[1], left)
