@@ -288,10 +288,11 @@ def _busy_without_progress(snapshot: JobSnapshot, busy: Sequence[RankSeen]) -> D
 def _waiting_apart(living: Sequence[RankSeen], snapshot: JobSnapshot) -> Diagnosis:
     """Those who live wait, each for something outside of torch."""
     lines = {place(one.stack).line for one in living} - {""}
-    where = f", all at {lines.pop()}" if len(lines) == 1 else ""
+    where = f",{' all' if len(living) > 1 else ''} at {lines.pop()}" if len(lines) == 1 else ""
     gone = tuple(one.rank for one in snapshot.seen if one not in living)
     who = f"all {len(living)} ranks {'that are left ' if gone else ''}wait"
-    who = f"rank {living[0].rank} waits" if snapshot.size == 1 else who
+    if len(living) == 1:
+        who = f"rank {living[0].rank}{', the only one left,' if gone else ''} waits"
     said = f"{who} outside of collectives{where}{_standing_apart(living)}"
     evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in living[:8]]
     evidence += [f"{ranks_in_words(gone)} {'has' if len(gone) == 1 else 'have'} ended"] if gone else []

@@ -90,7 +90,8 @@ def mismatch(left: Remains, root: Error) -> Diagnosis | None:
         Culprit(
             rank,
             left.node(rank),
-            f"it called {side.called}{_line(left, rank)}, collective {found.sequence} of its group",
+            f"it called {side.called}{_line(left, rank, side.record)}, "
+            f"collective {found.sequence} of its group",
         )
         for side, ranks in odd
         for rank in ranks
@@ -270,10 +271,12 @@ def _alone_changed(left: Remains, called: Record) -> tuple[int, Record, str] | N
     return None
 
 
-def _line(left: Remains, rank: int) -> str:
-    """Where a rank stood that complained of sizes that differ."""
+def _line(left: Remains, rank: int, record: Record | None = None) -> str:
+    """Where a rank stood that complained of sizes that differ, or was still in the call of ``record``."""
     frames = [one.frame for one in left.errors if one.rank == rank and one.frame and _SIZES.search(one.text)]
-    return f" at {short(frames[-1])}" if frames else ""
+    stood = [one for one in left.stood if one.rank == rank and one.records and record]
+    frames += [place(one.stack).frame for one in stood if max(one.records, key=lambda r: r.at) == record]
+    return f" at {short(frames[-1])}" if frames and frames[-1] else ""
 
 
 def _bytes(sizes: str, types: str) -> int:

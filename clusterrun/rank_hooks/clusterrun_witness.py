@@ -52,6 +52,7 @@ PLAIN = {
 }
 PLAIN |= {"Or", "UnaryOp", "Not", "USub", "BinOp", "Add", "Sub", "Mult", "Mod", "FloorDiv"}
 """What an expression may consist of that is worked out here: it runs nothing of the user's."""
+NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 ROOT_FRAMES = 8
 ROOT_LINES = 60
 MOST_ROOTS = 16
@@ -112,7 +113,7 @@ def words(number: int, records: int, size: int = 0) -> str:
     said = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}
     if records:
         said["records"] = flight(json, records)
-        said["call"] = {**call(c10d), "started": size, "made": made, "named": roots_above()}
+        said["call"] = {**call(c10d), "started": size, "made": made, "named": roots_near()}
     return str(json.dumps(said))
 
 
@@ -137,8 +138,8 @@ def call(c10d: Any) -> dict[str, Any]:
     return {"name": "wait", "posts": posts(c10d, inner)} if WAIT in line(inner) else {}
 
 
-def roots_above() -> list[str]:
-    """Which root variables give to collectives in the lines above those of the frames: ``FILE:LINE ROOT``.
+def roots_near() -> list[str]:
+    """Which root variables give to collectives around the lines of the frames: ``FILE:LINE ROOT``.
 
     A rank may have left such a call long before the others, and its record does not tell the root.
     """
@@ -148,30 +149,87 @@ def roots_above() -> list[str]:
     for _ in range(ROOT_FRAMES):
         if frame is None or ast is None or linecache is None:
             break
+        code, here = frame.f_code, frame.f_lineno
         scope = {**frame.f_globals, **frame.f_locals}
-        found += roots_in(ast, linecache, frame.f_code, frame.f_lineno, scope)
+        lines = linecache.getlines(code.co_filename)
+        begin, end = loop_around(lines, code.co_firstlineno, here)
+        try:
+            found += roots_in(ast, linecache, code, code.co_firstlineno, here, scope)
+            # What stands below was called in the turn before: by what has not changed since.
+            unknown = dict.fromkeys(name for text in lines[begin - 1 : end - 1] for name in assigned(text))
+            found += roots_in(ast, linecache, code, here + 1, end, {**scope, **unknown})
+        except Exception:  # noqa: BLE001 (a script that cannot be read; the rest of the answer counts)
+            break
         frame = frame.f_back
     return found[:MOST_ROOTS]
 
 
-def roots_in(ast: Any, linecache: Any, code: Any, end: int, scope: Any, deep: bool = True) -> list[str]:
-    """The same of the lines of a function before ``end`` (0: all); ``deep``: and of those that these call."""
+def roots_in(
+    ast: Any, linecache: Any, code: Any, begin: int, end: int, scope: Any, deep: bool = True
+) -> list[str]:
+    """The same of the lines ``begin`` to ``end`` of a function; ``deep``: and of those that these call."""
     file = code.co_filename
     if "/site-packages/" in file or "/lib/python" in file:
         return []
     lines = linecache.getlines(file)
     end = end or last_line(code, lines)
     found = []
-    for number in range(max(code.co_firstlineno, end - ROOT_LINES), min(end, len(lines) + 1)):
+    for number in range(max(begin, end - ROOT_LINES), min(end, len(lines) + 1)):
+        if not any(name in ROOT_PLACES or is_function(scope.get(name)) for name in called(lines[number - 1])):
+            continue
+        between = lines[number : end - 1] if deep else lines[begin : number - 1]
+        known = {**scope, **dict.fromkeys(name for text in between for name in assigned(text))}
         for name, one in calls_of(ast, lines[number - 1 : number - 1 + CALL_LINES]):
             function = scope.get(name)
             if name in ROOT_PLACES:
-                root = root_given(ast, one, ROOT_PLACES[name], scope)
+                root = root_given(ast, one, ROOT_PLACES[name], known)
                 found += [f"{file}:{number} {root}"] if type(root) is int else []
-            elif deep and type(function) is type(roots_in) and isinstance(one.func, ast.Name):
-                given = with_arguments(ast, one, function, scope)
-                found += roots_in(ast, linecache, function.__code__, 0, given, deep=False)
+            elif deep and is_function(function) and isinstance(one.func, ast.Name):
+                inner, given = function.__code__, with_arguments(ast, one, function, known)
+                found += roots_in(ast, linecache, inner, inner.co_firstlineno, 0, given, deep=False)
     return found
+
+
+def is_function(value: Any) -> bool:
+    """Whether this is a function of Python's."""
+    return type(value) is type(is_function)
+
+
+def called(text: str) -> list[str]:
+    """The names before the brackets of a line."""
+    return [part[len(part.rstrip(NAME)) :] for part in text.split("(")[:-1]]
+
+
+def assigned(text: str) -> list[str]:
+    """The names that a line gives values to, and perhaps others of it."""
+    if text.rstrip().endswith(",") or text.count(")") > text.count("("):
+        return []  # the arguments of a call
+    found = [text.partition(" in ")[0]] if text.lstrip().startswith(("for ", "async for ")) else []
+    for part in text.replace(";", ":").split(":"):
+        head, equals, value = part.partition("=")
+        if equals and value[:1] != "=" and head[-1:] not in "!<>" and "(" not in head:
+            found.append(head)
+    return [name for head in found for name in "".join(c if c in NAME else " " for c in head).split()]
+
+
+def loop_around(lines: list[str], first: int, here: int) -> tuple[int, int]:
+    """The lines from the head of the outermost loop around line ``here`` to its end; twice ``here``: none."""
+    begin, margin = here, 1 + indent(lines, here)
+    for number in range(here, max(first, here - ROOT_LINES) - 1, -1):
+        text = lines[number - 1] if number <= len(lines) else ""
+        if text.strip() and indent(lines, number) < margin:
+            margin = indent(lines, number)
+            begin = number if text.lstrip().startswith(("for ", "while ", "async for ")) else begin
+    margin = indent(lines, begin)
+    inside = range(here + 1, min(here + ROOT_LINES, len(lines)) + 1)
+    ends = (number for number in inside if lines[number - 1].strip() and indent(lines, number) <= margin)
+    return begin, next(ends, inside.stop) if begin < here else here
+
+
+def indent(lines: list[str], number: int) -> int:
+    """How far a line is indented."""
+    text = lines[number - 1] if number <= len(lines) else ""
+    return len(text) - len(text.lstrip())
 
 
 def calls_of(ast: Any, lines: list[str]) -> list[tuple[str, Any]]:
@@ -191,12 +249,12 @@ def calls_of(ast: Any, lines: list[str]) -> list[tuple[str, Any]]:
 def last_line(code: Any, lines: list[str]) -> int:
     """The line after the last one of a function, by its indentation, or as far as is looked."""
     first = int(code.co_firstlineno)
-    margin = len(lines[first - 1]) - len(lines[first - 1].lstrip()) if first <= len(lines) else 0
-    for number in range(first + 1, min(first + ROOT_LINES, len(lines)) + 1):
-        text = lines[number - 1]
-        if text.strip() and len(text) - len(text.lstrip()) <= margin and not text.lstrip().startswith(")"):
+    inside = range(first + 1, min(first + ROOT_LINES, len(lines)) + 1)
+    for number in inside:
+        text = lines[number - 1].strip()
+        if text and indent(lines, number) <= indent(lines, first) and not text.startswith((")", "def ")):
             return number
-    return min(first + ROOT_LINES, len(lines) + 1)
+    return inside.stop
 
 
 def with_arguments(ast: Any, one: Any, function: Any, scope: Any) -> dict[str, Any]:

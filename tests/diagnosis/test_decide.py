@@ -411,6 +411,8 @@ def test_of_ranks_that_wait_outside_of_collectives_those_that_have_ended_are_tol
     found = verdict(rank(0, stack=LOOP), rank(1, state=""), rank(2, stack=LOOP), rank(3, stack=LOOP))
     assert found.said == "all 3 ranks that are left wait outside of collectives, all at train.py:33 (work)"
     assert found.evidence[-1] == "rank 1 has ended"
+    alone = verdict(rank(0, stack=LOOP), *(rank(number, state="") for number in (1, 2, 3)))
+    assert alone.said == ("rank 0, the only one left, waits outside of collectives, at train.py:33 (work)")
 
 
 # --- calls that are left out, worlds that do not fit, what no record tells ---
@@ -820,7 +822,7 @@ def test_of_a_rank_without_a_stack_the_processes_that_it_started_are_told() -> N
     same = rank(0, 1, records=(), groups=(), answered=False, children=spawned, stack=joins)
     assert verdict(same, stalled=60.0).said == found.said
     alone = verdict(rank(0, 1, records=(), groups=(), stack=LOOP), stalled=60.0)
-    assert alone.said == "rank 0 waits outside of collectives, all at train.py:33 (work)"
+    assert alone.said == "rank 0 waits outside of collectives, at train.py:33 (work)"
 
 
 @pytest.mark.parametrize(("busy", "stalled", "named"), [(0.6, 12.0, []), (0.6, 70.0, [1]), (0.0, 12.0, [1])])

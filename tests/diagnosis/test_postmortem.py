@@ -445,6 +445,16 @@ def test_of_ranks_that_aborted_on_more_than_they_expected_and_records_the_odd_on
     )
 
 
+def test_the_line_of_the_odd_one_is_told_where_it_still_stood_in_that_call() -> None:
+    stood = replace(in_call(1, "all_reduce", 20), records=last(1, "[1000]").records)
+    went_on = (*stood.records, replace(stood.records[0], sequence=7, at=101.0))
+    for records, where in ((stood.records, " at train.py:20 (step)"), (went_on, "")):
+        seen = (replace(last(1, ""), records=records), last(3, "[4]"))
+        found = explain(left(*heard(0, f"  {ABORTED}"), last=seen, stood=(replace(stood, records=records),)))
+        why = f"it called all_reduce of [1000] Float{where}, collective 6 of its group"
+        assert [(one.rank, one.why) for one in found.culprits] == [(1, why)]
+
+
 def test_of_a_gather_whose_root_aborted_the_odd_sender_is_named_not_the_root() -> None:
     seen = (last(2, "[1000]"), last(3, "[4]"))
     lasts = tuple(replace(one, records=(replace(one.records[0], operation="gather"),)) for one in seen)

@@ -179,6 +179,9 @@ def test_who_a_call_names_is_read_from_its_arguments(
         ("helper(x)", 1),
         ("helper(x, pick())", None),
         ("helper(x, *roots)", None),
+        ("changes(x, writer)", None),
+        ("dist.reduce(x, writer)\nwriter = 1", None),
+        ("dist.reduce(\n    x,\n    dst=writer)\nother = 1", 3),
         ("dist.reduce(x, missing)", None),
         ("dist.reduce(x, writer // zero)", None),
         ("words = 'broadcast('", None),
@@ -188,7 +191,8 @@ def test_who_a_call_names_is_read_from_its_arguments(
 def test_the_root_of_a_call_that_was_left_is_told_by_the_variables_that_it_was_given(
     witness: Callable[..., dict[str, Any]], tmp_path: Path, line: str, root: int | None
 ) -> None:
-    body = "def helper(x, to=1):\n    dist.reduce(x, to)\n    return x\n\n"
+    body = "def helper(x, to=1):\n    dist.reduce(x, to)\n    return x\n"
+    body += "def changes(x, to):\n    to = 0\n    dist.reduce(x, to)\n\n"
     body += "\n    ".join(
         ["def step_of():", "step, writer, zero = 2, 3, 0", *line.split("\n"), "return ask()"]
     )
@@ -208,13 +212,42 @@ def test_the_root_of_a_call_that_was_left_is_told_by_the_variables_that_it_was_g
     dist = SimpleNamespace(**dict.fromkeys((*witness({})["ROOT_PLACES"], "all_reduce"), does))
     space = {"dist": dist, "scatter": does, "args": SimpleNamespace(root=1), "x": None, "out": None}
     space |= {"roots": [1], "scores": Scores(), "more": {}, "pick": lambda: ran.append("a call")}
-    space["ask"] = witness({})["roots_above"]
+    space["ask"] = witness({})["roots_near"]
     runs = body.replace("missing", "0").replace("zero)", "1)")
     exec(compile(runs, str(script), "exec"), space)
     ran.clear()
     found = [one for one in space["step_of"]() if one.startswith(f"{script}:")]
-    assert found == ([] if root is None else [f"{script}:{2 if 'helper' in line else 7} {root}"])
+    assert found == ([] if root is None else [f"{script}:{2 if 'helper' in line else 10} {root}"])
     assert [one for one in ran if one == "a property"] == ["a property"] * ("best" in line)  # its own
+
+
+@pytest.mark.parametrize(
+    ("body", "roots"),
+    [
+        ("for step in range(2):\n    told = ask()\n    dist.gather(x, out, dst=writer)", [1]),
+        (
+            "step = 0\nwhile step < 2:\n    step += 1\n    told = ask()\n    if x: dist.reduce(x, writer)",
+            [1],
+        ),
+        ("for e in range(2):\n    for b in range(1):\n        told = ask()\n    dist.reduce(x, writer)", [1]),
+        ("for step in range(2):\n    told = ask()\n    dist.reduce(x, step)", []),
+        ("for step in range(2):\n    told = ask()\n    to = writer\n    dist.reduce(x, to)", []),
+        ("for step in range(2):\n    if writer: to = writer\n    told = ask()\n    dist.reduce(x, to)", []),
+        ("for step in range(2):\n    to, y = writer, 1\n    dist.reduce(x, to)\n    told = ask()", [1]),
+        ("told = ask()\ndist.reduce(x, writer)", []),  # not called yet
+        ("for step in range(2):\n    told = ask()\ndist.reduce(x, writer)", []),
+    ],
+)
+def test_a_root_below_in_a_loop_is_told_where_nothing_in_the_loop_changes_it(
+    witness: Callable[..., dict[str, Any]], tmp_path: Path, body: str, roots: list[int]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(body + "\n")
+    dist = SimpleNamespace(**dict.fromkeys(("gather", "reduce"), lambda *_args, **_words: None))
+    space = {"dist": dist, "x": None, "out": None, "writer": 1, "ask": witness({})["roots_near"]}
+    exec(compile(script.read_text(), str(script), "exec"), space)
+    told = [one.rpartition(" ")[2] for one in space["told"] if one.startswith(f"{script}:")]
+    assert told == [str(root) for root in roots]
 
 
 @pytest.mark.parametrize(("ranks", "told"), [([2, 0], "0,2"), ([1, 2, 3], "1-3")])
