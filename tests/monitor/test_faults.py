@@ -241,6 +241,30 @@ def test_a_rank_that_meets_elsewhere_is_named_with_both_addresses(tmp_path: Path
     assert found.culprits[0].why.startswith("it looks for rank 0 at 127.0.0.1:9, where the others look at")
 
 
+def test_of_two_roots_the_one_that_who_has_left_the_call_named_is_right(tmp_path: Path) -> None:
+    """Ranks 0 and 2 wait for each other's part; rank 1 has given its own to rank 0 and is in the barrier."""
+    body = """
+    dist.init_process_group("gloo")
+    writer = 2 if rank == 2 else 0
+    parts = [torch.zeros(3) for _ in range(3)] if rank == writer else None
+    print("ready", flush=True)
+    dist.gather(torch.ones(3), parts, dst=writer)
+    dist.barrier()
+    """
+    with staged(tmp_path, body, size=3) as stage:
+        stage.ready()
+        found = until(
+            lambda: (
+                found
+                if (found := stage.diagnosis()).verdict is Verdict.MISMATCH and found.culprits
+                else None
+            ),
+            "a culprit",
+        )
+    assert named(found) == (Verdict.MISMATCH, [(2, "n0")])
+    assert found.culprits[0].why.startswith("it names rank 2 as the root of gather at train.py:")
+
+
 def test_the_rank_that_has_not_set_a_key_that_the_others_wait_for_is_named(tmp_path: Path) -> None:
     body = """
     dist.init_process_group("gloo")
