@@ -255,9 +255,7 @@ def test_of_two_roots_the_one_that_who_has_left_the_call_named_is_right(tmp_path
         stage.ready()
         found = until(
             lambda: (
-                found
-                if (found := stage.diagnosis()).verdict is Verdict.MISMATCH and found.culprits
-                else None
+                found if (found := stage.diagnosis()).verdict is Verdict.MISMATCH and found.culprits else None
             ),
             "a culprit",
         )
