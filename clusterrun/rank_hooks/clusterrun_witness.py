@@ -285,8 +285,13 @@ def root_given(ast: Any, one: Any, place: int, scope: Any) -> Any:
 def worked_out(ast: Any, node: Any, scope: Any) -> Any:
     """The value of an expression of plain variables and numbers; None for any other."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return getattr(scope.get(node.value.id), "__dict__", {}).get(node.attr)
-    if not all(type(part).__name__ in PLAIN for part in ast.walk(node)):
+        try:  # without a property, or any method of the user's
+            return object.__getattribute__(scope.get(node.value.id), "__dict__").get(node.attr)
+        except AttributeError:
+            return None
+    parts = list(ast.walk(node))
+    numbers = all(type(part.value) in (int, bool) for part in parts if isinstance(part, ast.Constant))
+    if not numbers or not all(type(part).__name__ in PLAIN for part in parts):
         return None
     plain = {name: value for name, value in scope.items() if type(value) in (int, bool)}
     try:
