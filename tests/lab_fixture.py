@@ -93,8 +93,13 @@ def leftovers(lab: Lab, seconds: float = 30.0) -> list[str]:
 
     Ending jobs may take their time, so the limit is waited for, but not longer than needed.
     """
-    wait_for(lambda: not _strangers(lab), seconds)
-    found = _strangers(lab)
+    found: list[LabProcess] = []
+
+    def gone() -> bool:  # what begins after a moment with nothing, as a site's epilog, was left by nobody
+        found[:] = _strangers(lab)
+        return not found
+
+    wait_for(gone, seconds)
     for process in found:
         with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
             os.kill(process.process, signal.SIGKILL)

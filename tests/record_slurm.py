@@ -74,7 +74,7 @@ def record(version: str, slurm: str) -> None:
             "squeue": (queries.JOBS, queries.jobs_argv(0, MARK)),
             "sinfo": (queries.PARTITIONS, queries.partitions_argv(MARK)),
             "sacct": (queries.FINISHED, queries.finished_argv(ended, MARK)),
-            "energy": (queries.ENERGY, queries.energy_argv(ended, MARK)),
+            "energy": (queries.ENERGY, queries.energy_argv(ended, "now-1days", "now", MARK)),
         }
         folder = RECORDED / short(version)
         folder.mkdir(exist_ok=True)

@@ -122,10 +122,10 @@ class Queue:
     def _rows(self, since: float) -> Jobs:
         news = self._context.jobs().jobs(since=since)
         if not news.failure:
-            return Jobs(news.rows, self._context.other_cluster)
+            return self._context.matching(news.rows)
         if news.failed_at >= self._began:
             raise SchedulerUnreachable(news.failure, news.remedy)
-        return Jobs(self._context.client().jobs(), self._context.other_cluster)
+        return self._context.matching(self._context.client().jobs())
 
     def _of(self, record: RunRecord, jobs: Jobs) -> list[JobRow]:
         return jobs.of(record, self._context.store.further_jobs(record.run_id).waiting)

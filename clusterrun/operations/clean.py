@@ -241,5 +241,5 @@ class _WhyNot:
         if self._jobs is None:
             news = self._context.jobs().jobs()
             self._silent = bool(news.failure)
-            self._jobs = Jobs(news.rows, self._context.other_cluster)
+            self._jobs = self._context.matching(news.rows)
         return self._jobs

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from clusterrun import system
 from clusterrun.config import option_table, settings
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.record import RunRecord
+from clusterrun.operations.job_matching import Jobs
 from clusterrun.operations.status import StatusQuery
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.job_cache import SharedJobs
+from clusterrun.slurm.queries import JobRow
 
 Tell = Callable[[str], None]
 """Hears sentences for the person who waits."""
@@ -57,6 +59,10 @@ class Context:
             return ""
         here = self.client().identity()
         return "" if here in ("", record.slurm) else record.slurm.partition("@")[0]
+
+    def matching(self, rows: Iterable[JobRow]) -> Jobs:
+        """``rows`` of Slurm, to be asked for those of one run after the other."""
+        return Jobs(rows, self.other_cluster, self.store.newest_of_job)
 
     def _floor(self) -> float:
         """Seconds between two questions to Slurm; a configuration that cannot be read is ignored here."""

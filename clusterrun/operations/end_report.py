@@ -11,6 +11,7 @@ from clusterrun.model.record import Attempt, RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.operations.context import Context
 from clusterrun.operations.formed import formed
+from clusterrun.operations.job_matching import SKEW_SECONDS
 from clusterrun.reports.efficiency import EndReport, MeasuredAttempt, ProgressMarks, account
 from clusterrun.runs import usage_files
 from clusterrun.runs.run_documents import read_document
@@ -30,18 +31,19 @@ def end_report(context: Context, status: RunStatus) -> EndReport | None:
     if state is None or not state.attempts:
         return None
     record = replace(record, spec=formed(record.spec, state, context.store.shape(status.run_id)))
-    until = context.clock.monotonic() + READ_SECONDS
+    until, ended_at = context.clock.monotonic() + READ_SECONDS, status.ended_at or state.updated_at
     nodes = record.spec.nodes + record.spec.spares
     measured = [_measured(context, status.run_id, one, nodes, until) for one in state.attempts]
-    found = account(record, status.state, status.ended_at or state.updated_at, measured)
-    return replace(found, node_joules=_joules(context, record, state.attempts))
+    found = account(record, status.state, ended_at, measured)
+    return replace(found, node_joules=_joules(context, record, state.attempts, ended_at))
 
 
-def _joules(context: Context, record: RunRecord, attempts: Sequence[Attempt]) -> int | None:
+def _joules(context: Context, record: RunRecord, attempts: Sequence[Attempt], ended_at: float) -> int | None:
     """What Slurm measured of the run's jobs; None where it measures nothing, or is another cluster."""
     if record.cluster != Cluster.SLURM.value or context.other_cluster(record):
         return None
-    return context.client().energy(sorted({one.job_id for one in attempts if one.job_id}))
+    jobs = sorted({one.job_id for one in attempts if one.job_id})
+    return context.client().energy(jobs, record.submitted_at - SKEW_SECONDS, ended_at + SKEW_SECONDS)
 
 
 def _measured(context: Context, run_id: str, attempt: Attempt, nodes: int, until: float) -> MeasuredAttempt:

@@ -99,13 +99,16 @@ def _pool(spec: JobSpec, there: Allocation) -> list[str]:
 
 
 def held(context: Context, there: Allocation) -> dict[str, str]:
-    """Which nodes other runs have, by their ids: a run has its nodes for itself."""
+    """Which nodes other runs have, by their ids: a run has its nodes for itself.
+
+    A run whose job once had the number of this allocation has none of them.
+    """
     found: dict[str, str] = {}
-    now = context.clock.now()
+    now, jobs = context.clock.now(), context.matching([there.row])
     for record in _of_job(context, there.job_id, context.store.current(0)):
         (status,) = context.inquiry().statuses([record.run_id], ask=False)
         silent = now - (status.heard_at or record.submitted_at) > SILENT_SECONDS
-        if status.state.ended or (record.in_allocation and silent):
+        if status.state.ended or (silent if record.in_allocation else not jobs.of(record)):
             continue
         nodes = expand(record.spec.nodelist) if record.in_allocation else there.nodes
         found.update(dict.fromkeys(nodes, record.run_id))

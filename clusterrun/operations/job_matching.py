@@ -1,8 +1,9 @@
 """Which of Slurm's jobs are a run's, and which of them speaks for it; asks nobody, decides from rows.
 
-A number alone proves nothing: a controller that lost its state gives it away again, and what stands
-in a run directory may be anything. The comment of a job holds its run's token; where a site keeps
-no comments, the job's name must do.
+A number alone proves nothing: Slurm gives it away again, after its last one or when a controller lost
+its state, and what stands in a run directory may be anything. The comment of a job holds its run's token;
+where a site keeps no comments (its accounting keeps none unless told to), the job's name must do, for the
+newest run that had a job of that number.
 """
 
 from __future__ import annotations
@@ -39,13 +40,16 @@ class Jobs:
     """Rows of Slurm, to be asked for those of one run after the other."""
 
     def __init__(
-        self, rows: Iterable[JobRow], other_cluster: Callable[[RunRecord], str] = lambda _: ""
+        self,
+        rows: Iterable[JobRow],
+        other_cluster: Callable[[RunRecord], str] = lambda _: "",
+        newest: Callable[[str], str] = lambda _: "",
     ) -> None:
         """``other_cluster`` names the cluster that holds a run's jobs, where it is not that of the rows.
 
-        A row of the same number is another job then.
+        A row of the same number is another job then. ``newest`` is the newest run with a job of that number.
         """
-        self._other_cluster = other_cluster
+        self._other_cluster, self._newest = other_cluster, newest
         self._by_id: dict[str, JobRow] = {}
         self._by_token: dict[str, list[JobRow]] = {}
         for row in rows:
@@ -57,6 +61,9 @@ class Jobs:
                     token = f"{mark[1]}_{task}" if task else mark[1]
                     self._by_token.setdefault(token, []).append(one)
 
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._by_id
+
     def of(self, record: RunRecord, *hints: str) -> list[JobRow]:
         """The rows of a run's jobs, oldest job first; ``hints`` are ids that may be its."""
         if record.in_allocation:
@@ -67,7 +74,7 @@ class Jobs:
             return []
         for job_id in (record.job_id, *hints):
             row = self._by_id.get(job_id)
-            if row and _unmarked(row, record):
+            if row and _unmarked(row, record) and self._newest(job_id) in ("", record.run_id):
                 named[job_id] = row
         return sorted(named.values(), key=lambda row: _number(row.job_id))
 

@@ -115,21 +115,22 @@ class StatusQuery:
     def _asked(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
         began = self._clock.now()
         news = self._jobs().jobs(oldest, since)
-        rows = self._rows(cases, news)
+        queue = self._matching(news.rows)
+        rows = _speaking(cases, queue)
         away = {} if news.failure else self._elsewhere(cases, rows)
         ours = [c for c in cases if c.record.run_id not in away]
         if not news.failure and any(self._outdated(c, news.at, rows.get(c.record.run_id)) for c in ours):
             news = self._jobs().jobs(oldest, since=began)  # it may have been queued since that answer
-            rows = self._rows(cases, news)
+            queue = self._matching(news.rows)
+            rows = _speaking(cases, queue)
         if news.failure:
             self.notices.append(self._silence(news))
             return SchedulerReply(tuple(rows.items()), news.at or None, False)
-        doubtful = self._account(ours, rows)
+        doubtful = self._account(ours, rows, queue)
         return SchedulerReply(tuple(rows.items()), news.at, True, doubtful, tuple(away.items()))
 
-    def _rows(self, cases: list[RunFiles], news: News) -> dict[str, MatchedJob]:
-        jobs = Jobs(news.rows, self._other_cluster)
-        return {c.record.run_id: found for c in cases if (found := jobs.speaking(c))}
+    def _matching(self, rows: Iterable[JobRow]) -> Jobs:
+        return Jobs(rows, self._other_cluster, self._store.newest_of_job)
 
     def _elsewhere(self, cases: list[RunFiles], rows: dict[str, MatchedJob]) -> dict[str, str]:
         unknown = [c.record for c in cases if c.record.run_id not in rows]
@@ -149,18 +150,22 @@ class StatusQuery:
             known += f", and what Slurm said {spoken(max(0.0, self._clock.now() - news.at))} ago"
         return f"{news.failure}: what follows is {known}"
 
-    def _account(self, cases: list[RunFiles], rows: dict[str, MatchedJob]) -> tuple[str, ...]:
-        """Let the accounting speak of jobs that the queue has forgotten; the runs that it did not tell of."""
+    def _account(self, cases: list[RunFiles], rows: dict[str, MatchedJob], queue: Jobs) -> tuple[str, ...]:
+        """Let the accounting speak of jobs that the queue has forgotten; the runs that it did not tell of.
+
+        Of jobs of one number it knows the newest: the one that the ``queue`` has already told of.
+        """
         missing = [c for c in cases if c.record.run_id not in rows and c.record.job_id and not _told(c)]
-        if not missing:
+        numbers = (job for c in missing for job in (c.record.job_id, c.waiting) if job and job not in queue)
+        wanted = dict.fromkeys(numbers)
+        if not wanted:
             return ()
-        wanted = dict.fromkeys(job for c in missing for job in (c.record.job_id, c.waiting) if job)
         try:
-            jobs = Jobs(self._client().finished(tuple(wanted)))
+            jobs = self._matching(self._client().finished(tuple(wanted)))
         except SchedulerError as error:
             self.notices.append(f"Slurm's accounting did not tell how forgotten jobs ended: {error.seen}")
             return tuple(c.record.run_id for c in missing)
-        rows.update({c.record.run_id: found for c in missing if (found := jobs.speaking(c))})
+        rows.update(_speaking(missing, jobs))
         return ()
 
     def _status(self, files: RunFiles, reply: SchedulerReply, found: MatchedJob | None) -> RunStatus:
@@ -237,6 +242,10 @@ class StatusQuery:
         except NoSuchRun:
             return files
         return again if isinstance(again, RunFiles) else files
+
+
+def _speaking(cases: Iterable[RunFiles], jobs: Jobs) -> dict[str, MatchedJob]:
+    return {c.record.run_id: found for c in cases if (found := jobs.speaking(c))}
 
 
 def _silent(files: RunFiles, now: float) -> bool:

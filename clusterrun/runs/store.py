@@ -282,6 +282,10 @@ class Store:
             return starts[0]
         raise _unknown(word, starts, known)
 
+    def newest_of_job(self, job_id: str) -> str:
+        """The newest run that had the job ``job_id``, or waits for it; '' where none had it."""
+        return self._by_job(job_id, self.ids())
+
     def _by_job(self, word: str, known: list[str]) -> str:
         if not re.fullmatch(r"\d+([._]\d+)?", word, re.ASCII):  # a local job is PID.START, a task 41_7
             return ""

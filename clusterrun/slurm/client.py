@@ -140,16 +140,20 @@ class SlurmClient:
         mark = _mark()
         return self._account(queries.finished_argv(job_ids, mark), mark) if job_ids else ()
 
-    def energy(self, job_ids: Sequence[str]) -> int | None:
+    def energy(self, job_ids: Sequence[str], since: float, until: float) -> int | None:
         """The joules that ``job_ids`` consumed on all their nodes; None where the site measures none.
+
+        Jobs that had these numbers wholly before ``since`` or after ``until`` are others.
 
         It is asked for only where Slurm's configuration names what measures it, and waited for shortly.
         """
         if not job_ids or not self._measures_energy():
             return None
         mark = _mark()
+        began, ended = (round(self._clock.now() - one) for one in (since, until))
+        argv = queries.energy_argv(job_ids, _ago(began), _ago(ended), mark)
         try:
-            done = self._run(queries.energy_argv(job_ids, mark), ENERGY_SECONDS, env=self._environment)
+            done = self._run(argv, ENERGY_SECONDS, env=self._environment)
             return queries.read_energy(done.out, job_ids, mark) if done.code == 0 else None
         except (system.ProgramMissing, system.ProgramTimeout, SchedulerError):
             return None
@@ -344,6 +348,10 @@ def _controller(configuration: str) -> str:
 def _found(rows: Sequence[JobRow], token: str) -> str:
     ids = [row.job_id for row in rows if token in row.comment and (row.nodelist or row.word != "FAILED")]
     return ids[-1].partition("_")[0] if ids else ""
+
+
+def _ago(seconds: int) -> str:
+    return f"now-{seconds}seconds" if seconds > 0 else "now"
 
 
 def _in_few_words(job_ids: Sequence[str]) -> list[str]:

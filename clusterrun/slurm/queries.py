@@ -234,9 +234,13 @@ def finished_argv(job_ids: Sequence[str], mark: str) -> tuple[str, ...]:
     return (*_accounting(FINISHED, mark), f"--jobs={','.join(job_ids)}")
 
 
-def energy_argv(job_ids: Sequence[str], mark: str) -> tuple[str, ...]:
-    """``sacct`` for what ``job_ids`` consumed: a row for each time that Slurm started one of them."""
-    return (*_accounting(ENERGY, mark), "--duplicates", f"--jobs={','.join(job_ids)}")
+def energy_argv(job_ids: Sequence[str], since: str, until: str, mark: str) -> tuple[str, ...]:
+    """``sacct`` for what ``job_ids`` consumed: a row for each time that Slurm started one of them.
+
+    From ``since`` to ``until``, as Slurm reads times: before and after, other jobs had these numbers.
+    """
+    times = (f"--starttime={since}", f"--endtime={until}")
+    return (*_accounting(ENERGY, mark), "--duplicates", f"--jobs={','.join(job_ids)}", *times)
 
 
 def since_argv(user: int, since: str, mark: str) -> tuple[str, ...]:

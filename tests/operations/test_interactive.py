@@ -25,7 +25,7 @@ from tests.logs.test_follow import HandClock
 from tests.operations.test_status import Slurm, add
 from tests.operations.values import NOW, RECORD, SPEC, row, state
 
-THERE = Allocation("41", ("n0", "n1", "n2"), 4)
+THERE = Allocation("41", ("n0", "n1", "n2"), 4, "train", "clusterrun:x:token")
 PLAIN = JobSpec(("train.py",), cwd="/home/me")
 INSIDE = replace(
     RECORD,
@@ -100,8 +100,10 @@ def test_an_allocation_is_read_as_slurm_tells_it() -> None:
     )
     bare = JOB.replace("GRES=gpu:2(IDX:0-1)", "GRES=")
     assert [read("2", text) for text in (JOB, unlike, bare)] == [
-        Allocation("2", ("n0001", "n0002"), gpus) for gpus in (2, 3, 0)
+        Allocation("2", ("n0001", "n0002"), gpus, "interactive") for gpus in (2, 3, 0)
     ]
+    ours = JOB.replace("JobName=interactive", "JobName=a b") + "   Comment=clusterrun:x:token\n"
+    assert (read("2", ours).name, read("2", ours).comment) == ("a b", "clusterrun:x:token")
     for text, seen in (
         (JOB.replace("RUNNING", "COMPLETING"), "is COMPLETING, not one that is RUNNING"),
         ("", "is not known to Slurm"),
@@ -252,6 +254,7 @@ def test_an_ended_run_may_be_removed_while_its_allocation_lives(context: Context
         (INSIDE, state(updated_at=NOW - SILENT_SECONDS - 1), []),
         (replace(INSIDE, submitted_at=NOW - SILENT_SECONDS - 1), None, []),
         (RECORD, state(), ["n0", "n1", "n2"]),
+        (replace(RECORD, token="older"), state(), []),
     ],
 )
 def test_nodes_are_in_use_by_runs_that_are_heard_of(

@@ -119,6 +119,43 @@ def test_accounting_is_asked_only_for_what_the_queue_no_longer_knows(context: Co
     assert slurm.asked == ["jobs", "finished 41"]
 
 
+NEWER = "clusterrun:newer:other"
+
+
+@pytest.mark.parametrize(
+    "queued, accounted",
+    [
+        ((row(comment=NEWER),), (row(comment=""),)),
+        ((row("COMPLETED", comment=NEWER, nodelist=""),), (row("COMPLETED", comment=""),)),
+        ((), (row("COMPLETED", comment=""),)),
+        ((row(comment=""),), ()),  # a site that keeps no comments
+    ],
+    ids=["it runs", "it has ended", "it is forgotten", "no comments"],
+)
+def test_a_job_that_got_the_number_of_an_older_run_speaks_for_its_own_run_and_for_no_other(
+    context: Context, slurm: Slurm, queued: tuple[JobRow, ...], accounted: tuple[JobRow, ...]
+) -> None:
+    older = add(context, at=NOW - 900, token="older", said=state(updated_at=NOW - 800))
+    newer = add(context, token="other", said=state(State.COMPLETED) if not queued else state())
+    slurm.rows, slurm.accounted = list(queued), accounted
+    told = {one.run_id: (one.state, one.reason) for one in statuses(context=context)}
+    assert (told[older][0], store.FORGOTTEN in told[older][1]) == (State.FAILED, True)
+    assert told[newer][0] in (State.RUNNING, State.COMPLETED)
+    cancel(context, [older], print)
+    assert slurm.cancelled == []
+
+
+def test_the_accounting_is_not_asked_for_a_number_that_the_queue_gives_to_somebody_elses_job(
+    context: Context, slurm: Slurm
+) -> None:
+    """It knows the newest job of a number, and keeps no comments: this one bears the name of the run."""
+    add(context, said=state(updated_at=NOW - 800))
+    slurm.rows, slurm.accounted = [row(comment=NEWER)], (row("TIMEOUT", comment=""),)
+    (found,) = statuses(context=context)
+    assert (found.state, store.FORGOTTEN in found.reason) == (State.FAILED, True)
+    assert slurm.asked == ["jobs"]
+
+
 def test_a_controller_that_does_not_answer_is_said_and_ends_no_run(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:

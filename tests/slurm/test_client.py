@@ -447,6 +447,8 @@ def test_energy_is_asked_for_where_slurm_measures_it(tmp_path: Path, line: str, 
     (tmp_path / "slurm.conf").write_text(f"ClusterName=x\n{line}\n")
     programs = StandInPrograms((1, "", "sacct: error: slurm_persist_conn_open failed"))
     slurm = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, programs, PushedClock(), user=1000)
-    assert slurm.energy(["23"]) is None
-    assert [argv[0] for argv in programs.asked] == ["sacct"] * asked
-    assert slurm.energy([]) is None
+    now = PushedClock().now()
+    assert slurm.energy(["23"], now - 60, now + 9) is None
+    times = ["--starttime=now-60seconds", "--endtime=now"]
+    assert [(argv[0], list(argv[-2:])) for argv in programs.asked] == [("sacct", times)] * asked
+    assert slurm.energy([], now, now) is None
