@@ -252,16 +252,22 @@ ACCOUNTED = (
 )
 
 
-@pytest.mark.slow
-def test_accounts_and_limits_that_slurm_enforces_refuse_with_the_place_to_look(
-    make_lab: MakeLab, tmp_path: Path
-) -> None:
-    settings = {"AccountingStorageEnforce": "limits,qos"}
+@pytest.fixture(scope="module")
+def accounted(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Accounts and limits are enforced, and three jobs are there before a number is given away again."""
+    settings = {"AccountingStorageEnforce": "limits,qos", "MinJobAge": "2"}
+    settings |= {"FirstJobId": "100", "MaxJobId": "103"}
     lab = make_lab(nodes=2, gpus=2, accounting=True, settings=settings)
-    here = project(lab, tmp_path)
     for words in ACCOUNTED:
         done = lab.exec(["sacctmgr", "--immediate", *words.split()])
         assert done.code == 0, (words, done)
+    yield project(lab, tmp_path_factory.mktemp("accounted"))
+    lab.down()
+
+
+@pytest.mark.slow
+def test_accounts_and_limits_that_slurm_enforces_refuse_with_the_place_to_look(accounted: Site) -> None:
+    here = accounted
     runs = ("submit", *SIZE, "--preflight", "off", "--python", SYSTEM_PYTHON)
     for option, words in (
         (("--account", "nope"), "Invalid account"),
@@ -275,7 +281,41 @@ def test_accounts_and_limits_that_slurm_enforces_refuse_with_the_place_to_look(
             True,
         ), done.err
     assert here.run(*runs, "--wait", "work.py").code == 0
-    lab.down()
+
+
+@pytest.mark.slow
+def test_a_job_that_gets_the_number_of_an_older_run_is_not_taken_for_its_job(accounted: Site) -> None:
+    """Its coordinator died without a word, nobody asked, and accounting knows a number's newest job only."""
+    here, lab = accounted, accounted.lab
+    words = ("--name", "same", "--python", SYSTEM_PYTHON, "--preflight", "off")
+    stay = (*SIZE, *words, "work.py", "stay")
+    older = here.submit(*stay)
+    number = older["job_id"]
+    until(lambda: len(list(filter(None, here.outputs(older).values()))) == 4)
+    state = Path(older["run_dir"], "state.json")
+    known = json.loads(state.read_text())
+    assert (known["state"], lab.exec(["scancel", number]).code) == ("RUNNING", 0)
+    others: set[str] = set()
+    while len(others) < 2:
+        done = lab.exec(["sbatch", "--parsable", "--hold", "-o/dev/null", "--wrap=true"])
+        if (taken := done.out.strip()) == number:
+            assert lab.exec(["scancel", number]).code == 0
+        others |= {taken} - {"", number}
+    until(lambda: number not in lab.exec(["squeue", "-ho%i", "-tall"]).out.split(), 180)
+    state.write_text(json.dumps({**known, "updated_at": known["updated_at"] - 86400}))
+    there = Site(lab, here.home.with_name("another home"), here.project)
+    newer = there.submit(*stay)
+    assert newer["job_id"] == number
+    until(lambda: len(list(filter(None, there.outputs(newer).values()))) == 4)
+    until(lambda: "RUNNING" in lab.exec(["sacct", "-Xn", "-j", number, "-oState"]).out)
+    found = here.status(older["run_id"])
+    assert (found["state"], "Slurm no longer knows the job" in found["reason"]) == ("FAILED", True)
+    assert here.run("exec", older["run_id"], "--", "true").code != 0
+    assert here.run("submit", "--dry-run", "--after", older["run_id"], *words, "work.py").code != 0
+    assert here.run("cancel", older["run_id"]).code == 0
+    assert there.status(newer["run_id"])["state"] == "RUNNING"
+    assert there.run("cancel", number).out == f"{newer['run_id']} CANCELLED\n"
+    assert lab.exec(["scancel", *others]).code == 0
 
 
 # --- sites whose nodes differ from the login host ---
